@@ -1,0 +1,63 @@
+// iet._cpu: convert, check, release the GIL, call. No arithmetic; addresses come as integers, and Python
+// keeps the arrays behind them alive and of the right shape.
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <string>
+
+#include "ops.h"
+
+namespace py = pybind11;
+using namespace iet;
+
+namespace {
+
+template <class T>
+T* at(uintptr_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
+struct PyMarking {
+  Marking marking;
+
+  PyMarking(uint32_t vocab, uint32_t n_gram, uint32_t family, uintptr_t unmarked, int64_t n_unmarked,
+            uintptr_t subkeys, uintptr_t k_p, int64_t n_keys)
+      : marking{vocab,      n_gram, static_cast<Family>(family), at<int32_t>(unmarked), n_unmarked,
+                at<uint64_t>(subkeys), at<uint32_t>(k_p),           n_keys} {
+    if (vocab < 1 || vocab > (1u << 24)) throw py::value_error("vocab_size out of range");
+    if (n_gram < 2 || n_gram > 16) throw py::value_error("n_gram out of range");
+    if (family > 1) throw py::value_error("unknown family");
+  }
+};
+
+void embed_logits(const PyMarking& self, uintptr_t logits, int32_t dtype, int64_t rows, int64_t row_stride,
+                  int64_t element_stride, uintptr_t contexts, uintptr_t slots, uintptr_t kappas) {
+  py::gil_scoped_release release;
+  const std::unique_ptr<float[]> saved(new float[static_cast<size_t>(embed_saved(self.marking)) + 1]);
+  cpu_ops().embed(self.marking, {at<void>(logits), static_cast<DType>(dtype), rows, row_stride, element_stride,
+                                 at<int64_t>(contexts), at<int32_t>(slots), at<float>(kappas), saved.get()});
+}
+
+void score_ids(const PyMarking& self, uintptr_t token_ids, int64_t tokens, uintptr_t scores) {
+  py::gil_scoped_release release;
+  cpu_ops().score(self.marking, {at<int64_t>(token_ids), tokens, at<float>(scores)});
+}
+
+void permute_ids(uint32_t vocab, uintptr_t seeds, uintptr_t ids, int64_t count, uintptr_t ranks) {
+  py::gil_scoped_release release;
+  cpu_ops().permute(vocab, {at<uint64_t>(seeds), at<uint32_t>(ids), count, at<uint32_t>(ranks)});
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_cpu, m) {
+  m.attr("scheme_version") = kSchemeVersion;
+  py::class_<PyMarking>(m, "Marking")
+      .def(py::init<uint32_t, uint32_t, uint32_t, uintptr_t, int64_t, uintptr_t, uintptr_t, int64_t>())
+      .def("embed", &embed_logits)
+      .def("score", &score_ids);
+  m.def("permute", &permute_ids);
+  m.def("isa", [] { return cpu_ops().isa; });
+  m.def("isas", [] { return std::string(cpu_isas()); });
+  m.def("select_isa", [](const std::string& isa) { return select_cpu_isa(isa.c_str()); });
+}

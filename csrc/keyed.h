@@ -1,0 +1,237 @@
+// The scheme: seed, permutation and perturbation. One definition for host and device.
+//
+// This file and iet/reference.py say the same thing twice, once fast and once readable; the known answers
+// in tests/vectors/ bind both. docs/scheme.md is the specification. Every floating-point operation below is
+// rounded to nearest, one at a time: compile the host with -ffp-contract=off.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define IET_HD __host__ __device__ __forceinline__
+#elif defined(_MSC_VER)
+#define IET_HD inline
+#else
+#define IET_HD inline __attribute__((always_inline))
+#endif
+
+namespace iet {
+
+constexpr uint32_t kSchemeVersion = 0;
+
+enum class Family : uint32_t { fourier = 0, square = 1 };
+
+// The a x b grid on which [0, V) is permuted, b a multiple of 8. a*b barely exceeds V.
+struct Grid {
+  uint32_t vocab;
+  uint16_t a, b;
+};
+
+// Internal linkage from here: each instruction set compiles its own copy, and a linker must never swap them.
+namespace {
+
+// ---------------------------------------------------------------- seed: h_pi(a, c) = SipHash-2-4
+
+IET_HD uint64_t rotl(uint64_t x, int bits) { return (x << bits) | (x >> (64 - bits)); }
+
+struct SipHash {
+  uint64_t v0, v1, v2, v3;
+
+  IET_HD SipHash(uint64_t k0, uint64_t k1)
+      : v0(k0 ^ 0x736f6d6570736575ull),
+        v1(k1 ^ 0x646f72616e646f6dull),
+        v2(k0 ^ 0x6c7967656e657261ull),
+        v3(k1 ^ 0x7465646279746573ull) {}
+  IET_HD void round() {
+    v0 += v1, v1 = rotl(v1, 13), v1 ^= v0, v0 = rotl(v0, 32);
+    v2 += v3, v3 = rotl(v3, 16), v3 ^= v2;
+    v0 += v3, v3 = rotl(v3, 21), v3 ^= v0;
+    v2 += v1, v1 = rotl(v1, 17), v1 ^= v2, v2 = rotl(v2, 32);
+  }
+  IET_HD void absorb(uint64_t block) {
+    v3 ^= block;
+    round(), round();
+    v0 ^= block;
+  }
+  IET_HD uint64_t finish() {
+    v2 ^= 0xff;
+    round(), round(), round(), round();
+    return v0 ^ v1 ^ v2 ^ v3;
+  }
+};
+
+// A context of `words` ids fills words/2 + 1 blocks; the last one carries its length in bytes.
+IET_HD uint64_t context_block(const uint32_t* ids, uint32_t words, uint32_t block) {
+  const uint32_t i = 2 * block;
+  uint64_t value = i < words ? ids[i] : 0;
+  if (i + 1 < words) return value | static_cast<uint64_t>(ids[i + 1]) << 32;
+  return value | static_cast<uint64_t>(words * 4) << 56;
+}
+
+IET_HD uint64_t context_seed(const uint64_t* subkey, const uint32_t* ids, uint32_t words) {
+  SipHash hash(subkey[0], subkey[1]);
+  for (uint32_t block = 0; block <= words / 2; ++block) hash.absorb(context_block(ids, words, block));
+  return hash.finish();
+}
+
+// ---------------------------------------------------------------- permute: P(k_pi, v)
+
+IET_HD uint16_t high_product(uint16_t h, uint16_t m) {
+  return static_cast<uint16_t>((static_cast<uint32_t>(h) * m) >> 16);
+}
+
+IET_HD uint16_t add_mod(uint16_t x, uint16_t y, uint16_t m) {
+  const uint16_t sum = static_cast<uint16_t>(x + y);  // x, y < m <= 2^15: no wrap
+  const uint16_t less = static_cast<uint16_t>(sum - m);
+  return sum < less ? sum : less;  // an unsigned minimum: `less` wraps to a large value where sum < m
+}
+
+IET_HD uint16_t bmix(uint16_t x, uint16_t k, uint16_t m) {
+  uint16_t h = static_cast<uint16_t>(x * 0x9E37u + k);
+  h = static_cast<uint16_t>(h ^ (h >> 8));
+  h = static_cast<uint16_t>(h * 0x88B5u);
+  h = static_cast<uint16_t>(h ^ (h >> 7));
+  h = static_cast<uint16_t>(h * 0xDB2Du);
+  return high_product(h, m);
+}
+
+IET_HD uint16_t amix(uint16_t x, uint16_t k, uint16_t m) {
+  uint16_t h = static_cast<uint16_t>(x * 0x9E37u + k);
+  h = static_cast<uint16_t>(h ^ (h >> 7));
+  h = static_cast<uint16_t>(h * 0x2C1Bu);
+  return high_product(h, m);
+}
+
+struct RoundKeys {
+  uint16_t k1, k2, k3, k4;
+
+  IET_HD explicit RoundKeys(uint64_t seed)
+      : k1(static_cast<uint16_t>(seed)),
+        k2(static_cast<uint16_t>(seed >> 16)),
+        k3(static_cast<uint16_t>(seed >> 32)),
+        k4(static_cast<uint16_t>(seed >> 48)) {}
+};
+
+// Rounds 3 and 4, which every path shares; rounds 1 and 2 can be tabulated over a row of the grid.
+IET_HD void last_rounds(uint16_t& left, uint16_t& right, uint16_t k3, uint16_t k4, const Grid& grid) {
+  right = add_mod(right, amix(left, k3, grid.b), grid.b);
+  left = add_mod(left, amix(right, k4, grid.a), grid.a);
+}
+
+IET_HD void rounds(uint16_t& left, uint16_t& right, const RoundKeys& keys, const Grid& grid) {
+  right = add_mod(right, bmix(left, keys.k1, grid.b), grid.b);
+  left = add_mod(left, bmix(right, keys.k2, grid.a), grid.a);
+  last_rounds(left, right, keys.k3, keys.k4, grid);
+}
+
+// E: a bijection of [0, a*b).
+IET_HD uint32_t mix(uint32_t v, const RoundKeys& keys, const Grid& grid) {
+  uint16_t left = static_cast<uint16_t>(v / grid.b), right = static_cast<uint16_t>(v % grid.b);
+  rounds(left, right, keys, grid);
+  return static_cast<uint32_t>(left) * grid.b + right;
+}
+
+IET_HD uint32_t unmix(uint32_t r, const RoundKeys& keys, const Grid& grid) {
+  uint16_t left = static_cast<uint16_t>(r / grid.b), right = static_cast<uint16_t>(r % grid.b);
+  const auto sub_mod = [](uint16_t x, uint16_t y, uint16_t m) {
+    return static_cast<uint16_t>(x >= y ? x - y : x + m - y);
+  };
+  left = sub_mod(left, amix(right, keys.k4, grid.a), grid.a);
+  right = sub_mod(right, amix(left, keys.k3, grid.b), grid.b);
+  left = sub_mod(left, bmix(right, keys.k2, grid.a), grid.a);
+  right = sub_mod(right, bmix(left, keys.k1, grid.b), grid.b);
+  return static_cast<uint32_t>(left) * grid.b + right;
+}
+
+// P: E walked until it lands in [0, V); a bijection of [0, V).
+IET_HD uint32_t permute(uint32_t v, const RoundKeys& keys, const Grid& grid) {
+  uint32_t r = mix(v, keys, grid);
+  while (r >= grid.vocab) r = mix(r, keys, grid);
+  return r;
+}
+
+// ---------------------------------------------------------------- perturb: phi(r)
+
+#if defined(__CUDA_ARCH__)
+IET_HD float fmul(float x, float y) { return __fmul_rn(x, y); }
+IET_HD float fadd(float x, float y) { return __fadd_rn(x, y); }
+#else
+IET_HD float fmul(float x, float y) { return x * y; }
+IET_HD float fadd(float x, float y) { return x + y; }
+#endif
+#if defined(__GNUC__)
+IET_HD float magnitude(float x) { return __builtin_fabsf(x); }  // one instruction; the ternary is three
+#else
+IET_HD float magnitude(float x) { return x < 0 ? -x : x; }
+#endif
+
+IET_HD uint32_t phase_step(uint32_t k_p, uint32_t vocab) {
+  return static_cast<uint32_t>(((static_cast<uint64_t>(k_p) << 32) + vocab / 2) / vocab);
+}
+
+// cos(2 pi r k_p / V): a 32-bit phase, then an odd polynomial for the sine of its distance to a quarter turn.
+IET_HD float phi_fourier(uint32_t r, uint32_t step) {
+  const float x = fmul(static_cast<float>(static_cast<int32_t>(r * step)), 0x1p-32f);
+  const float y = fadd(0.25f, -magnitude(x));
+  const float z = fmul(y, y);
+  float sum = fadd(fmul(-0x1.1bf944p+6f, z), 0x1.455cf2p+6f);
+  sum = fadd(fmul(sum, z), -0x1.4ab278p+5f);
+  sum = fadd(fmul(sum, z), 0x1.921f5cp+2f);
+  return fmul(sum, y);
+}
+
+IET_HD float phi_square(uint32_t r, uint32_t k_p, uint32_t vocab) {
+  const uint64_t phase = static_cast<uint64_t>(k_p) * r % vocab;
+  return 2 * phase < vocab ? 1.0f : -1.0f;
+}
+
+IET_HD float phi(Family family, uint32_t r, uint32_t k_p, uint32_t step, uint32_t vocab) {
+  return family == Family::fourier ? phi_fourier(r, step) : phi_square(r, k_p, vocab);
+}
+
+// The logit and the score: every path, on every backend, ends in one of these two lines.
+IET_HD float marked_logit(float logit, float kappa, float phi) { return fadd(logit, fmul(kappa, phi)); }
+IET_HD float score(float phi) { return phi; }
+
+// ---------------------------------------------------------------- which positions carry a mark
+
+// An id carries a mark if it is in the vocabulary and neither special nor padding.
+IET_HD bool is_marked_id(int64_t id, uint32_t vocab, const int32_t* unmarked, int64_t n_unmarked) {
+  if (id < 0 || id >= static_cast<int64_t>(vocab)) return false;
+  int64_t low = 0, high = n_unmarked;  // ascending ids
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (unmarked[middle] < id) low = middle + 1;
+    else high = middle;
+  }
+  return low == n_unmarked || unmarked[low] != id;
+}
+
+// Position j is scored if its n-1 preceding ids exist and they and its own id all carry a mark.
+IET_HD bool is_scored(const int64_t* ids, int64_t j, int64_t n_gram, uint32_t vocab, const int32_t* unmarked,
+                      int64_t n_unmarked) {
+  if (j < n_gram - 1) return false;
+  for (int64_t i = j - n_gram + 1; i <= j; ++i)
+    if (!is_marked_id(ids[i], vocab, unmarked, n_unmarked)) return false;
+  return true;
+}
+
+// ---------------------------------------------------------------- host only: the grid of a vocabulary
+
+inline Grid make_grid(uint32_t vocab) {
+  const auto ceil8 = [](uint64_t x) { return (x + 7) / 8 * 8; };
+  uint64_t s = 0;
+  while (s * s < vocab) ++s;
+  const uint64_t low = ceil8(s * 8 / 10) > 8 ? ceil8(s * 8 / 10) : 8;
+  const uint64_t high = ceil8(s * 5 / 4) > 8 ? ceil8(s * 5 / 4) : 8;
+  uint64_t best = 0, best_excess = 0, best_distance = 0;
+  for (uint64_t b = low; b <= high; b += 8) {
+    const uint64_t excess = (vocab + b - 1) / b * b - vocab, distance = b > s ? b - s : s - b;
+    if (best == 0 || excess < best_excess || (excess == best_excess && distance < best_distance))
+      best = b, best_excess = excess, best_distance = distance;
+  }
+  return {vocab, static_cast<uint16_t>((vocab + best - 1) / best), static_cast<uint16_t>(best)};
+}
+
+}  // namespace
+}  // namespace iet

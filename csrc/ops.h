@@ -1,0 +1,77 @@
+// What every op takes: raw pointers, shapes in elements, strides in bytes. Declarations, cpu and cuda.
+#pragma once
+
+#include <cstdint>
+
+#include "keyed.h"
+#include "numeric.h"
+
+namespace iet {
+
+struct Marking {             // what a profile fixes
+  uint32_t vocab;            // V
+  uint32_t n_gram;           // n
+  Family family;
+  const int32_t* unmarked;   // [n_unmarked] ascending ids below V
+  int64_t n_unmarked;
+  const uint64_t* subkeys;   // [n_keys, 2]
+  const uint32_t* k_p;       // [n_keys]
+  int64_t n_keys;
+};
+
+struct EmbedArgs {
+  void* logits;              // [rows, >= V], changed in place
+  DType dtype;
+  int64_t rows;
+  int64_t row_stride, element_stride;
+  const int64_t* contexts;   // [rows, n-1] packed, oldest first
+  const int32_t* slots;      // [rows], row -> key, -1: unmarked
+  const float* kappas;       // [rows]
+  void* saved;               // room for embed_saved() elements: logits that a row puts back
+};
+
+// How many logits of a row may have to be put back: ids that E walks out of the grid, and unmarked ids.
+inline int64_t embed_saved(const Marking& marking) {
+  const Grid grid = make_grid(marking.vocab);
+  return static_cast<int64_t>(grid.a) * grid.b - marking.vocab + marking.n_unmarked;
+}
+
+struct ScoreArgs {
+  const int64_t* token_ids;  // [tokens]
+  int64_t tokens;
+  float* scores;             // [tokens, n_keys] packed
+};
+
+struct PermuteArgs {         // known answers
+  const uint64_t* seeds;     // [count]
+  const uint32_t* ids;       // [count], below V
+  int64_t count;
+  uint32_t* ranks;           // [count]
+};
+
+// One source, compiled once per instruction set.
+#define IET_DECLARE_CPU(isa)                              \
+  namespace isa {                                         \
+  void embed_cpu(const Marking&, const EmbedArgs&);       \
+  void score_cpu(const Marking&, const ScoreArgs&);       \
+  void permute_cpu(uint32_t vocab, const PermuteArgs&);   \
+  }
+IET_DECLARE_CPU(baseline)
+IET_DECLARE_CPU(avx2)
+IET_DECLARE_CPU(avx512)
+#undef IET_DECLARE_CPU
+
+// The ops of the instruction set in use. No slot is ever empty: each starts as the baseline.
+struct CpuOps {
+  const char* isa;
+  void (*embed)(const Marking&, const EmbedArgs&);
+  void (*score)(const Marking&, const ScoreArgs&);
+  void (*permute)(uint32_t vocab, const PermuteArgs&);
+};
+const CpuOps& cpu_ops();
+// Names that this build and this machine can run, best last, separated by spaces.
+const char* cpu_isas();
+// Choose one of them; false if it is none.
+bool select_cpu_isa(const char* isa);
+
+}  // namespace iet

@@ -1,0 +1,322 @@
+"""The command line: arguments in, results to stdout or files, progress to stderr.
+
+Exit codes: 0 completed, whatever was found; 1 with `--fail-on`, or a failed self-test; 2 usage; 3 failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from iet.errors import IetError, InputError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader went away (`| head`); keep the interpreter from flushing into the closed pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (IetError, OSError) as error:
+        print(f"iet: {error}", file=sys.stderr)
+        return 3
+    except KeyboardInterrupt:
+        print("iet: interrupted", file=sys.stderr)
+        return 3
+
+
+def _parser() -> argparse.ArgumentParser:
+    import iet
+
+    parser = argparse.ArgumentParser(prog="iet", description=(iet.__doc__ or "").split("\n")[0])
+    parser.add_argument("--version", action="version", version=f"iet {iet.__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    demo = commands.add_parser("demo", help="let marked agents write a text, and recover who wrote what")
+    demo.add_argument(
+        "--topology",
+        default="chain",
+        choices=["chain", "star_pure", "tree", "star_ring", "circle", "complete"],
+        help="who may follow whom (default: chain)",
+    )
+    demo.add_argument("--agents", type=int, default=4, choices=[4, 5, 6], help="how many write (default: 4)")
+    demo.add_argument("--rounds", type=int, default=3, help="stretches of the walk (default: 3)")
+    demo.add_argument("--seed", type=int, default=0, help="of keys, walk, lengths and tokens (default: 0)")
+    demo.add_argument("--temperature", type=float, default=1.0, help="of the sampler (default: 1.0)")
+    demo.add_argument("--top-p", type=float, default=1.0, help="of the sampler (default: 1.0)")
+    demo.add_argument(
+        "--out", type=pathlib.Path, default=pathlib.Path("iet-demo"), help="folder (default: iet-demo)"
+    )
+    _add_decoder(demo)
+    demo.add_argument("--json", action="store_true", help="print figures and report as JSON")
+    demo.set_defaults(run=_demo)
+
+    audit = commands.add_parser("audit", help="recover from a text who wrote what")
+    audit.add_argument("file", help="UTF-8 text, or - for standard input")
+    _add_registry(audit)
+    audit.add_argument("--tokenizer", help="tokenizer.json, if it is not where the registry found it")
+    audit.add_argument("--profile", help="id of the profile, where the registry has several")
+    _add_decoder(audit)
+    audit.add_argument(
+        "--level", type=float, default=0.01, help="p-value above which text is unattributed (0.01)"
+    )
+    audit.add_argument("--forced", action="store_true", help="give every token an agent, as the paper does")
+    audit.add_argument("--json", action="store_true", help="print the report as JSON")
+    audit.add_argument("-o", "--output", type=pathlib.Path, help="write the report as JSON to this file")
+    audit.add_argument("--no-text", action="store_true", help="leave the text out of the JSON")
+    audit.add_argument("--fail-on", choices=["attributed", "unattributed"], help="exit 1 if any text is so")
+    audit.set_defaults(run=_audit)
+
+    _add_keys(commands.add_parser("keys", help="make and pass on registries of keys"))
+
+    doctor = commands.add_parser("doctor", help="show backends, GPU and versions, and run the self-test")
+    doctor.add_argument("--json", action="store_true", help="print as JSON")
+    doctor.set_defaults(run=_doctor)
+    return parser
+
+
+def _add_decoder(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--decoder",
+        default="posterior",
+        choices=["posterior", "cusum", "window"],
+        help="(default: posterior)",
+    )
+
+
+def _add_registry(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-r", "--registry", help="the registry file (default: $IET_REGISTRY)")
+    parser.add_argument(
+        "--secret-mount", action="store_true", help="accept a read-only mount of any file mode"
+    )
+
+
+def _add_keys(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(required=True, metavar="ACTION")
+
+    init = commands.add_parser("init", help="make a registry without agents")
+    init.add_argument("path", help="the new file")
+    init.add_argument("--tokenizer", help="tokenizer.json, a folder that holds one, or iet:demo")
+    init.add_argument("--vocab-size", type=int, help="V, where there is no tokenizer or the model's differs")
+    init.add_argument("--kappa", type=float, default=0.8, help="strength in final logits (default: 0.8)")
+    init.add_argument("--n-gram", type=int, default=2, help="n, 2 to 16 (default: 2)")
+    init.add_argument("--k-p", default="1", help='frequency, or "per-agent" (default: 1)')
+    init.add_argument("--family", default="fourier", choices=["fourier", "square"], help="(default: fourier)")
+    init.set_defaults(run=_keys_init)
+
+    add = commands.add_parser("add", help="add agents, each with a new key")
+    add.add_argument("names", nargs="+", metavar="NAME")
+    add.add_argument("--profile", help="id of the profile, where the registry has several")
+    _add_registry(add)
+    add.set_defaults(run=_keys_add)
+
+    listing = commands.add_parser("list", help="list agents, epochs and profiles; never keys")
+    _add_registry(listing)
+    listing.add_argument("--json", action="store_true", help="print as JSON")
+    listing.set_defaults(run=_keys_list)
+
+    rotate = commands.add_parser(
+        "rotate", help="give agents a new key; text under the old one is still found"
+    )
+    rotate.add_argument("names", nargs="+", metavar="NAME")
+    _add_registry(rotate)
+    rotate.set_defaults(run=_keys_rotate)
+
+    export = commands.add_parser("export", help="write a registry that holds only some agents' keys")
+    export.add_argument("path", help="the new file")
+    export.add_argument("--agents", nargs="+", required=True, metavar="NAME")
+    export.add_argument("--all-epochs", action="store_true", help="also keys that were rotated out")
+    _add_registry(export)
+    export.set_defaults(run=_keys_export)
+
+    merge = commands.add_parser("import", help="take in the agents of another registry file")
+    merge.add_argument("path", help="the file to read")
+    _add_registry(merge)
+    merge.set_defaults(run=_keys_import)
+
+
+def _load(arguments: argparse.Namespace) -> Any:
+    import iet
+
+    return iet.Registry.load(arguments.registry, secret_mount=arguments.secret_mount)
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from iet.demo.stage import stage
+    from iet.report.terminal import comparison, show
+
+    outcome = stage(
+        arguments.out,
+        topology=arguments.topology,
+        agents=arguments.agents,
+        rounds=arguments.rounds,
+        seed=arguments.seed,
+        temperature=arguments.temperature,
+        top_p=arguments.top_p,
+        decoder=arguments.decoder,
+    )
+    figures = {
+        "token_accuracy": outcome.token_accuracy,
+        "mean_iou": outcome.mean_iou,
+        "edge_similarity": outcome.edge_similarity,
+        "true_topology": outcome.true_topology,
+        "generation_seconds": outcome.generation_seconds,
+        "audit_seconds": outcome.audit_seconds,
+    }
+    if arguments.json:
+        print(json.dumps({**figures, "report": outcome.report.to_dict()}, indent=1))
+        return 0
+    show(outcome.report)
+    print()
+    comparison(outcome.report, outcome.conversation.spans)
+    print(
+        f"TokenAcc {outcome.token_accuracy:.3f} · IoU {outcome.mean_iou:.3f}"
+        f" · EdgeSim {outcome.edge_similarity:.3f} · true graph: {outcome.true_topology}\n"
+        f"written in {outcome.generation_seconds:.1f} s, audited in {outcome.audit_seconds:.2f} s ·"
+        f" {arguments.out}/final.txt, truth.json, team.json\n"
+        f"again, from the text alone: iet audit {arguments.out}/final.txt -r {arguments.out}/team.json"
+    )
+    return 0
+
+
+def _audit(arguments: argparse.Namespace) -> int:
+    import iet
+    from iet.report.terminal import show
+
+    registry = _load(arguments)
+    auditor = iet.Auditor(
+        registry,
+        arguments.decoder,
+        arguments.level,
+        not arguments.forced,
+        profile=arguments.profile,
+        tokenizer=arguments.tokenizer,
+    )
+    report = auditor.audit(_read_text(arguments.file))
+    if arguments.output is not None:
+        report.to_json(arguments.output, text=not arguments.no_text)
+    if arguments.json:
+        print(report.to_json(text=not arguments.no_text))
+    elif arguments.output is None:
+        show(report)
+    found = {"unattributed" if segment.agent is None else "attributed" for segment in report.segments}
+    return 1 if arguments.fail_on in found else 0
+
+
+def _read_text(file: str) -> str:
+    data = sys.stdin.buffer.read() if file == "-" else pathlib.Path(file).read_bytes()
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        name = "standard input" if file == "-" else file
+        raise InputError(
+            f"{name}: byte {error.start} is {data[error.start]:#04x}, which is not UTF-8; expected UTF-8 text"
+        ) from None
+
+
+def _keys_init(arguments: argparse.Namespace) -> int:
+    import iet
+
+    k_p: Any = (
+        arguments.k_p if arguments.k_p == "per-agent" or not arguments.k_p.isdigit() else int(arguments.k_p)
+    )
+    scheme = iet.Scheme(kappa=arguments.kappa, n_gram=arguments.n_gram, k_p=k_p, family=arguments.family)
+    registry = iet.Registry.create(
+        arguments.path, tokenizer=arguments.tokenizer, vocab_size=arguments.vocab_size, scheme=scheme
+    )
+    print(f"{registry.path}: profile {registry.profile.id}, no agents yet")
+    return 0
+
+
+def _keys_add(arguments: argparse.Namespace) -> int:
+    registry = _load(arguments)
+    for name in arguments.names:
+        registry.add(name, profile=arguments.profile)
+    print(f"{registry.path}: {len(registry)} agents")
+    return 0
+
+
+def _keys_list(arguments: argparse.Namespace) -> int:
+    registry = _load(arguments)
+    if arguments.json:
+        agents = {
+            name: {
+                "profile": registry.profile_of(name).id,
+                "epochs": [{"epoch": key.epoch, "created": key.created} for key in registry.keys(name)],
+            }
+            for name in registry
+        }
+        profiles = {profile_id: profile.to_dict() for profile_id, profile in registry.profiles.items()}
+        print(json.dumps({"digest": registry.digest, "profiles": profiles, "agents": agents}, indent=1))
+        return 0
+    for profile_id, profile in registry.profiles.items():
+        scheme = profile.scheme
+        print(
+            f"profile {profile_id}: {scheme.family}, κ {scheme.kappa:g}, n {scheme.n_gram}, k_p {scheme.k_p},"
+            f" V {profile.vocab_size}, tokenizer {profile.tokenizer_source or 'none'}"
+        )
+        for name in registry.names(profile_id):
+            keys = registry.keys(name)
+            print(f"  {name}  epoch {keys[-1].epoch}, made {keys[-1].created}, {len(keys)} keys")
+    return 0
+
+
+def _keys_rotate(arguments: argparse.Namespace) -> int:
+    registry = _load(arguments)
+    for name in arguments.names:
+        print(f"{name}: epoch {registry.rotate(name)}")
+    return 0
+
+
+def _keys_export(arguments: argparse.Namespace) -> int:
+    exported = _load(arguments).export(arguments.path, arguments.agents, all_epochs=arguments.all_epochs)
+    print(f"{exported.path}: {', '.join(exported)}")
+    return 0
+
+
+def _keys_import(arguments: argparse.Namespace) -> int:
+    import iet
+
+    registry = _load(arguments)
+    registry.merge(iet.Registry.load(arguments.path))
+    print(f"{registry.path}: {len(registry)} agents")
+    return 0
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from iet.doctor import examine
+
+    found = examine()
+    if arguments.json:
+        print(json.dumps({**dataclasses.asdict(found), "healthy": found.healthy}, indent=1))
+        return 0 if found.healthy else 1
+    backends = found.backends
+    isa = f" ({backends.isa}; this machine runs {', '.join(backends.isas)})" if backends.isa else ""
+    print(f"iet {found.iet} · Python {found.python} · {found.machine} · scheme {found.scheme}")
+    print(f"host backend: {backends.host}{isa}: {backends.cpu}")
+    print(f"cuda: {backends.cuda}")
+    print(
+        "packages: "
+        + ", ".join(f"{name} {version or '(missing)'}" for name, version in found.packages.items())
+    )
+    for name, (good, total) in found.checks.items():
+        print(f"self-test {name}: {good} of {total} known answers agree{'' if good == total else '  FAILED'}")
+    if not found.checks:
+        print("self-test: the known answers are not installed  FAILED")
+    return 0 if found.healthy else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

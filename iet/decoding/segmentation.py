@@ -1,0 +1,106 @@
+"""What a decoder returns: `Segmentation`, the estimate ĝ as labels and as spans."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from iet.errors import InputError, ShapeError
+
+Scores = npt.NDArray[Any]
+"""[T, A], float32 (or float64): the score of token t under the key of agent a."""
+
+NOBODY = -1
+"""The label of a token that is attributed to no agent."""
+
+
+class Span(NamedTuple):
+    """Tokens `[start, end)` of one agent (a column of the scores), or of nobody (-1)."""
+
+    start: int
+    end: int
+    agent: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Segmentation:
+    """ĝ(t), the agent of every token (Eq. attribution_function).
+
+    Neighbouring segments of one agent are one span here: a change point is a change of agent.
+
+    Attributes:
+        token_agents: [T] int32, the column of each token's agent, -1 = unattributed.
+        posterior: [T, A] float32, the probability of each agent at each token (what is missing to 1 is
+            nobody's), or None where the decoder has none.
+        strengths: [A] float64, the fitted λ of each agent, or None where the decoder has none.
+        segments: the maximal runs of one label, in order; they cover `[0, T)`.
+        change_points: [S - 1] int64, the index at which each segment but the first starts.
+    """
+
+    token_agents: npt.NDArray[np.int32]
+    posterior: npt.NDArray[np.float32] | None = None
+    strengths: npt.NDArray[np.float64] | None = None
+    change_points: npt.NDArray[np.int64] = dataclasses.field(init=False)
+    segments: tuple[Span, ...] = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        labels = self.token_agents
+        change_points = np.flatnonzero(labels[1:] != labels[:-1]) + 1
+        starts = [0, *change_points.tolist()] if len(labels) else []
+        ends = [*starts[1:], len(labels)]
+        spans = tuple(map(Span, starts, ends, labels[starts].tolist() if starts else []))
+        object.__setattr__(self, "change_points", change_points)
+        object.__setattr__(self, "segments", spans)
+
+
+def check_scores(scores: npt.ArrayLike) -> Scores:
+    """Return `scores` as a C-contiguous float32 or float64 array [T, A] without NaN, copied only if needed.
+
+    Raises:
+        ShapeError: it is not a matrix of real numbers with at least one column.
+        InputError: it holds NaN or infinity.
+    """
+    array = np.asarray(scores)
+    if array.ndim != 2 or array.shape[1] == 0 or array.dtype.kind not in "fiub":
+        raise ShapeError(
+            "scores", got=f"{array.dtype} {list(array.shape)}", expected="real numbers [T, A], A >= 1"
+        )
+    if array.dtype not in (np.float32, np.float64):
+        array = array.astype(np.float32)
+    # The sum is finite unless an entry is not (or float64 entries overflow): one pass, no [T, A] mask.
+    if not np.isfinite(array.sum(dtype=np.float64)) and not np.isfinite(array).all():
+        t, a = np.argwhere(~np.isfinite(array))[0].tolist()
+        raise InputError(f"scores: got {array[t, a]} at token {t}, agent {a}, expected finite numbers")
+    return np.ascontiguousarray(array)
+
+
+def check_mask(mask: npt.ArrayLike | None, length: int, name: str, default: bool) -> npt.NDArray[np.bool_]:
+    """Return `mask` as bool [T], all `default` where it is None.
+
+    Raises:
+        ShapeError: it is not bool [T].
+    """
+    if mask is None:
+        return np.full(length, default)
+    array = np.asarray(mask)
+    if array.shape != (length,) or array.dtype != np.bool_:
+        raise ShapeError(name, got=f"{array.dtype} {list(array.shape)}", expected=f"bool [{length}]")
+    return array
+
+
+def check_number(
+    name: str, value: object, low: float, high: float = float("inf"), integer: bool = True
+) -> None:
+    """Refuse `value` unless it is a number (an int, if `integer`) from `low` to `high`.
+
+    Raises:
+        InputError: it is not.
+    """
+    kinds = (int, np.integer) if integer else (int, float, np.integer, np.floating)
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, kinds) or not low <= float(value) <= high:
+        kind = "an int" if integer else "a number"
+        limit = f"from {low} to {high}" if high < float("inf") else f"of at least {low}"
+        raise InputError(f"{name}: got {value!r}, expected {kind} {limit}")

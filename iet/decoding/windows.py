@@ -1,0 +1,178 @@
+"""Window scores f(t, a), the margin z_t, and the decoder that labels a token by the window around it."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+from iet.decoding.jit import njit
+from iet.decoding.segmentation import NOBODY, Scores, Segmentation, check_number, check_scores
+from iet.scheme import Family
+
+
+def windows(scores: npt.ArrayLike, window: int = 64, step: int = 16) -> npt.NDArray[np.float64]:
+    """Return the window means of every agent's scores.
+
+        f(t, a) = 1/w · Σ_{j=t}^{t+w-1} x_j(a),    t = 0, step, 2·step, ...      (§ Local Consistency Scoring)
+
+    as in the paper: every position counts, also repeats and positions without a score (x = 0). The paper
+    gives w = 64 and step = 16. Only whole windows are taken, so up to step - 1 last tokens lie in none.
+    A text shorter than a window, on which the paper is silent, is one window of its own length.
+
+    Args:
+        scores: [T, A] float.
+        window: w in tokens, at least 1.
+        step: tokens from one window's start to the next, at least 1.
+
+    Returns:
+        f [W, A] float64 with W = ⌊(T - w) / step⌋ + 1; 1 if 0 < T < w; 0 if T = 0.
+
+    Raises:
+        ShapeError, InputError: `scores` is not a finite matrix, or a parameter is out of range.
+
+    Cost: O(T·A) time whatever w (running sums in float64), W·A·8 bytes. Deterministic.
+    """
+    check_number("window", window, 1)
+    check_number("step", step, 1)
+    x = check_scores(scores)
+    width = min(window, len(x))
+    count = (len(x) - width) // step + 1 if width else 0
+    return _windows_njit(x, width, step, count)
+
+
+@njit
+def _windows_njit(x: Scores, width: int, step: int, count: int) -> npt.NDArray[np.float64]:
+    agents = x.shape[1]
+    f = np.empty((count, agents))
+    total = np.zeros(agents)
+    left = right = 0  # total = Σ x[left:right]
+    for i in range(count):
+        start = i * step
+        if start >= right:
+            left = right = start
+            total[:] = 0.0
+        while right < start + width:
+            for a in range(agents):
+                total[a] += x[right, a]
+            right += 1
+        while left < start:
+            for a in range(agents):
+                total[a] -= x[left, a]
+            left += 1
+        for a in range(agents):
+            f[i, a] = total[a] / width
+    return f
+
+
+def margin(window_scores: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Return how far the leading agent is ahead of the next one in every window.
+
+        z_t = f(t, â_t) - max_{a' ≠ â_t} f(t, a'),    â_t = argmax_a f(t, a)
+
+    (§ Competitive Change-Point Detection). With one agent there is no competitor and z_t is f(t, a) itself,
+    where the paper is silent.
+
+    Args:
+        window_scores: f [W, A] float.
+
+    Returns:
+        z [W] float64, at least 0 for A >= 2.
+
+    Raises:
+        ShapeError, InputError: f is not a finite matrix.
+
+    Cost: O(W·A). Deterministic.
+    """
+    return _margin_njit(check_scores(window_scores))
+
+
+@njit
+def _margin_njit(f: Scores) -> npt.NDArray[np.float64]:
+    z = np.empty(f.shape[0])
+    for i in range(f.shape[0]):
+        first, second = f[i, 0], -np.inf
+        for a in range(1, f.shape[1]):
+            if f[i, a] > first:
+                first, second = f[i, a], first
+            elif f[i, a] > second:
+                second = f[i, a]
+        z[i] = first - second if f.shape[1] > 1 else first
+    return z
+
+
+def attribution_threshold(family: Family, agents: int, level: float) -> float:
+    """Return the c for which the best agent's sum of n scores stands out if it exceeds c·√n.
+
+    c = σ·Φ⁻¹(1 - level / A): the normal law of a sum of unmarked scores, Bonferroni over the agents. It
+    decides what `allow_unattributed` means for decoders without a model of nobody.
+
+    Args:
+        family: gives σ², the variance of one unmarked score.
+        agents: A.
+        level: 1e-300 to 0.5.
+
+    Raises:
+        InputError: `level` is out of range.
+    """
+    check_number("level", level, 1e-300, 0.5, integer=False)
+    return -float(np.sqrt(family.variance)) * NormalDist().inv_cdf(level / agents)
+
+
+def window_decode(
+    scores: Scores,
+    family: Family,
+    scored: npt.NDArray[np.bool_],
+    repeated: npt.NDArray[np.bool_],
+    allow_unattributed: bool,
+    *,
+    window: int = 64,
+    level: float = 0.01,
+) -> Segmentation:
+    """Label each token with the agent of the best window around it: the simplest reader, for comparison.
+
+        ĝ(t) = argmax_a Σ_{|j - t| <= w/2} x_j(a)
+
+    the window `[t - ⌊w/2⌋, t - ⌊w/2⌋ + w)` cut at the ends of the text. Not in the paper. Every position
+    counts, repeats too. The first of equal agents wins.
+
+    Args:
+        scores, family, scored, repeated, allow_unattributed: as in `decode`. A token is unattributed when
+            the winner's sum does not exceed `attribution_threshold`.
+        window: w in tokens, at least 1.
+        level: significance level of one window, for `allow_unattributed`.
+
+    Cost: O(T·A) time, 4·T bytes. Deterministic.
+    """
+    check_number("window", window, 1)
+    threshold = attribution_threshold(family, scores.shape[1], level)
+    return Segmentation(_window_decode_njit(scores, scored, window, threshold, allow_unattributed))
+
+
+@njit
+def _window_decode_njit(
+    x: Scores, scored: npt.NDArray[np.bool_], window: int, threshold: float, allow_unattributed: bool
+) -> npt.NDArray[np.int32]:
+    tokens, agents = x.shape
+    labels = np.empty(tokens, np.int32)
+    total = np.zeros(agents)
+    left, right, count = 0, 0, 0  # total = Σ x[left:right], count of them scored
+    for t in range(tokens):
+        while right < min(tokens, t - window // 2 + window):
+            for a in range(agents):
+                total[a] += x[right, a]
+            count += scored[right]
+            right += 1
+        while left < t - window // 2:
+            for a in range(agents):
+                total[a] -= x[left, a]
+            count -= scored[left]
+            left += 1
+        best = 0
+        for a in range(1, agents):
+            if total[a] > total[best]:
+                best = a
+        stands_out = not allow_unattributed or total[best] > threshold * np.sqrt(count)
+        labels[t] = best if stands_out else NOBODY
+    return labels

@@ -1,0 +1,128 @@
+"""`iet demo`: stage a conversation, throw its labels away, recover them from the text, and compare."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+import time
+
+import numpy as np
+
+from iet.auditor import Auditor
+from iet.demo import conversation
+from iet.errors import InputError
+from iet.metrics import edge_similarity, mean_iou, token_accuracy, token_labels
+from iet.registry import Registry
+from iet.report import Report
+from iet.scheme import Scheme
+from iet.tokenizer import DEMO_SOURCE
+from iet.topology import classify
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a demo shows: the audit of `final.txt`, the truth, and how far they agree."""
+
+    report: Report
+    conversation: conversation.Conversation
+    true_topology: str
+    token_accuracy: float
+    mean_iou: float
+    edge_similarity: float
+    generation_seconds: float
+    audit_seconds: float
+
+
+def demo_registry(names: tuple[str, ...], seed: int, scheme: Scheme = Scheme()) -> Registry:  # noqa: B008 - frozen
+    """Return a registry in memory whose keys follow from `seed`: reproducible, and therefore not secret."""
+    registry = Registry.create(None, tokenizer=DEMO_SOURCE, scheme=scheme)
+    for name in names:
+        secret = hashlib.blake2b(f"iet demo/{seed}/{name}".encode(), digest_size=32).digest()
+        registry.add(name, secret=secret)
+    return registry
+
+
+def stage(
+    out: pathlib.Path,
+    *,
+    topology: str = "chain",
+    agents: int = 4,
+    rounds: int = 3,
+    seed: int = 0,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    decoder: str = "posterior",
+    progress: bool = True,
+) -> Outcome:
+    """Generate, write `final.txt`, `truth.json` and `team.json` into `out`, audit `final.txt`, and score.
+
+    Raises:
+        InputError: an option is out of range.
+        RegistryError: `out` already holds a registry of other keys.
+    """
+    from tqdm import tqdm
+
+    if not 4 <= agents <= len(conversation.ROLES):
+        raise InputError(f"agents: got {agents!r}, expected 4 to {len(conversation.ROLES)}")
+    if not 0 < temperature < float("inf") or not 0 < top_p <= 1:
+        raise InputError(
+            f"temperature, top_p: got {temperature!r}, {top_p!r}, expected above 0, and top_p up to 1"
+        )
+    names = conversation.ROLES[:agents]
+    speakers = conversation.speakers_of_walk(topology, names, rounds, seed)
+    out.mkdir(parents=True, exist_ok=True)
+    registry = demo_registry(names, seed)
+
+    started = time.perf_counter()
+    model, tokenizer = conversation.load_model()
+    turn_tokens = (150, 250)
+    with tqdm(
+        total=rounds * turn_tokens[1],
+        desc="four hands write" if agents == 4 else "agents write",
+        unit="tok",
+        disable=not progress,
+    ) as bar:
+        for_bar = bar.update
+        talk = conversation.converse(
+            model,
+            tokenizer,
+            registry,
+            speakers,
+            temperature=temperature,
+            top_p=top_p,
+            turn_tokens=turn_tokens,
+            seed=seed,
+            on_token=lambda: for_bar(1),
+        )
+    generated = time.perf_counter()
+    (out / "final.txt").write_text(talk.text, encoding="utf-8")
+    (out / "truth.json").write_text(
+        json.dumps({"seed": seed, "topology": topology, **talk.truth()}, indent=1) + "\n"
+    )
+    (out / "team.json").unlink(missing_ok=True)
+    registry.save(out / "team.json")
+
+    # From here on nothing but the final text and the registry is used.
+    audited = time.perf_counter()
+    report = Auditor(registry, decoder=decoder).audit((out / "final.txt").read_text(encoding="utf-8"))
+    finished = time.perf_counter()
+
+    encoding = registry.open_tokenizer().encode(talk.text)
+    truth = token_labels(
+        [(s.start, s.end, names.index(str(s.agent))) for s in talk.spans], encoding.char_ends
+    )
+    true_edges = np.zeros((agents, agents))
+    for a, b in zip(talk.speakers, talk.speakers[1:], strict=False):
+        true_edges[names.index(a), names.index(b)] = a != b
+    return Outcome(
+        report,
+        talk,
+        classify(true_edges).name,
+        token_accuracy(truth, report.token_agents),
+        mean_iou(truth, report.token_agents),
+        edge_similarity(true_edges, report.transitions.dense(names).confidence),
+        generated - started,
+        finished - audited,
+    )

@@ -1,0 +1,36 @@
+"""Every refusal of `iet`: each names what was wrong, its value, and what is accepted."""
+
+from __future__ import annotations
+
+
+class IetError(Exception):
+    """The parent of every error that `iet` raises on purpose."""
+
+
+class InputError(IetError, ValueError):
+    """An argument lies outside what is accepted."""
+
+
+class ShapeError(InputError):
+    """An array or tensor has the wrong shape, dtype, stride or device."""
+
+    def __init__(self, what: str, *, got: object, expected: object) -> None:
+        super().__init__(f"{what}: got {got}, expected {expected}")
+        self.got = got
+        self.expected = expected
+
+
+class SchemeMismatch(IetError):
+    """A file or a text was made with a scheme, profile or version that is not the one at hand."""
+
+
+class RegistryError(IetError):
+    """A registry file is unreadable, unsafe or inconsistent, or an agent in it is unknown."""
+
+
+class TokenizerMismatch(IetError):
+    """A tokenizer is not the one whose digest the profile carries, or none can be found."""
+
+
+class BackendUnavailable(IetError, RuntimeError):
+    """The compiled module, library or device that was asked for is not there."""

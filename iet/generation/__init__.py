@@ -1,0 +1,1 @@
+"""Marking while generating: one file per engine."""

@@ -1,0 +1,228 @@
+"""How good an attribution is (§ Evaluation Metrics). Labels are agents, -1 is nobody.
+
+All are deterministic; time is linear in the size of the arguments (boundary_f1 sorts them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from iet.errors import InputError, ShapeError
+
+Labels = npt.NDArray[np.int64]
+
+
+def token_accuracy(truth: npt.ArrayLike, found: npt.ArrayLike) -> float:
+    """Return the share of tokens with the right agent.
+
+        TokenAcc = 1/T · Σ_t 1[ĝ(t) = g(t)]
+
+    A token of nobody (-1) counts like any other: it is right if it is found unattributed, and an unattributed
+    token of an agent is wrong. 1 for T = 0. The paper has no such tokens.
+
+    Args:
+        truth, found: [T] ints of at least -1.
+
+    Raises:
+        ShapeError, InputError: the arguments are not labels of equal length.
+
+    >>> token_accuracy([0, 0, 1, -1], [0, 1, 1, -1])
+    0.75
+    """
+    g, estimate = _labels(truth, found)
+    return float((g == estimate).mean()) if len(g) else 1.0
+
+
+def mean_iou(truth: npt.ArrayLike, found: npt.ArrayLike, n_agents: int | None = None) -> float:
+    """Return the mean over agents of intersection over union of their tokens.
+
+        IoU = 1/|𝒜| · Σ_a |T_a ∩ T̂_a| / |T_a ∪ T̂_a|
+
+    An agent in neither text has no union and is left out of 𝒜; one in only one of them counts 0. Nobody (-1)
+    is no agent. 1 if no agent is left. The paper then averages over logs.
+
+    Args:
+        truth, found: [T] ints of at least -1.
+        n_agents: if given, labels must be below it; it does not change the result.
+
+    Raises:
+        ShapeError, InputError: the arguments are not labels of equal length below `n_agents`.
+
+    >>> mean_iou([0, 0, 1, 1], [0, 1, 1, 1])
+    0.5833333333333333
+    """
+    g, estimate = _labels(truth, found)
+    top = int(max(g.max(initial=-1), estimate.max(initial=-1)))
+    if n_agents is not None and top >= n_agents:
+        raise InputError(f"labels: got {top}, expected below n_agents = {n_agents}")
+    in_truth, in_found, in_both = (
+        np.bincount(part + 1, minlength=top + 2)[1:] for part in (g, estimate, g[g == estimate])
+    )
+    union = in_truth + in_found - in_both
+    present = union > 0
+    return float((in_both[present] / union[present]).mean()) if present.any() else 1.0
+
+
+def edge_similarity(truth: npt.ArrayLike, found: npt.ArrayLike) -> float:
+    """Return the cosine between the true and the recovered adjacency matrix.
+
+        EdgeSim = ⟨A*, Â⟩ / (‖A*‖_F · ‖Â‖_F),    Â_ij = P_ij
+
+    The paper leaves matrices without edges open: 1 if both are zero, 0 if one is. A common factor cancels.
+
+    Args:
+        truth, found: [K, K] finite numbers, over the same agents in the same order.
+
+    Raises:
+        ShapeError, InputError: they are not square matrices of equal shape, or not finite.
+
+    >>> edge_similarity([[0, 1], [0, 0]], [[0, 0.6], [0.6, 0]])
+    0.7071067811865475
+    """
+    a, b = np.asarray(truth, np.float64), np.asarray(found, np.float64)
+    if a.ndim != 2 or a.shape[0] != a.shape[1] or a.shape != b.shape:
+        raise ShapeError("adjacency", got=f"{list(a.shape)} and {list(b.shape)}", expected="[K, K] twice")
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+        raise InputError("adjacency: got NaN or infinity, expected finite numbers")
+    norms = np.linalg.norm(a), np.linalg.norm(b)
+    if 0 in norms:
+        return float(norms[0] == norms[1])
+    return float(np.vdot(a / norms[0], b / norms[1]))
+
+
+def boundary_f1(truth: npt.ArrayLike, found: npt.ArrayLike, margin: int = 16) -> float:
+    """Return F1 of the change points, each matched to at most one within `margin` tokens.
+
+        F1 = 2·m / (|truth| + |found|),    m = the most pairs (s, ŝ) with |s - ŝ| <= margin, no point twice
+
+    Going through both in order and pairing the first two that are near enough reaches this m. 1 if both are
+    empty. Not in the paper.
+
+    Args:
+        truth, found: change points, ints in any order, without duplicates.
+        margin: in tokens, at least 0.
+
+    Raises:
+        ShapeError, InputError: they are not vectors of ints, one has duplicates, or `margin` is negative.
+
+    >>> boundary_f1([100, 200], [105, 150, 230], margin=10)
+    0.4
+    """
+    if margin < 0:
+        raise InputError(f"margin: got {margin!r}, expected at least 0")
+    points = [np.sort(_ints(name, values)) for name, values in (("truth", truth), ("found", found))]
+    if any((np.diff(p) == 0).any() for p in points):
+        raise InputError("change points: got duplicates, expected each once")
+    a, b = (p.tolist() for p in points)
+    i = j = matched = 0
+    while i < len(a) and j < len(b):
+        if abs(a[i] - b[j]) <= margin:
+            i, j, matched = i + 1, j + 1, matched + 1
+        elif a[i] < b[j]:
+            i += 1
+        else:
+            j += 1
+    return 2 * matched / (len(a) + len(b)) if a or b else 1.0
+
+
+def coverage(found: npt.ArrayLike) -> float:
+    """Return the share of tokens that are attributed to an agent; 0 for T = 0.
+
+    Args:
+        found: [T] ints of at least -1.
+
+    Raises:
+        ShapeError, InputError: it is not a vector of labels.
+
+    >>> coverage([0, -1, 2, 2])
+    0.75
+    """
+    labels = _labels(found, found)[0]
+    return float((labels >= 0).mean()) if len(labels) else 0.0
+
+
+def agent_accuracy(truth: Sequence[Hashable], found: Sequence[Hashable]) -> float:
+    """Return the share of logs whose failure-responsible agent is named.
+
+        AgentAcc = 1[â = a*], here the mean over logs
+
+    The names must be equal, unlike in Who&When's own evaluator, which accepts substrings. None in `found`
+    is no prediction and wrong. 1 without logs.
+
+    Args:
+        truth, found: one name per log.
+
+    Raises:
+        ShapeError: the numbers of logs differ.
+    """
+    return _share_equal(truth, found)
+
+
+def step_accuracy(truth: Sequence[int], found: Sequence[int | None]) -> float:
+    """Return the share of logs whose decisive error step is named.
+
+        StepAcc = 1[t̂ = t*], here the mean over logs
+
+    As in `agent_accuracy`, None in `found` is wrong, and there is 1 without logs.
+
+    Args:
+        truth, found: one step per log.
+
+    Raises:
+        ShapeError: the numbers of logs differ.
+    """
+    return _share_equal(truth, found)
+
+
+def token_labels(spans: Sequence[tuple[int, int, int]], char_ends: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """Return the label of every token from labelled characters: that of the token's last character.
+
+    Args:
+        spans: (char_start, char_end, label) in order, not overlapping. What lies between two spans (a joiner)
+            belongs to the one after it.
+        char_ends: [T], where each token ends, as `Tokenizer.encode` returns it.
+
+    Returns:
+        int64 [T]; -1 after the last span.
+
+    Raises:
+        InputError: spans overlap or are out of order.
+
+    >>> token_labels([(0, 5, 0), (6, 9, 1)], [3, 5, 7, 9, 12]).tolist()
+    [0, 0, 1, 1, -1]
+    """
+    starts, ends = [span[0] for span in spans], [span[1] for span in spans]
+    if any(b < a for a, b in zip(starts, ends, strict=True)) or any(
+        b < a for a, b in zip(ends, starts[1:], strict=False)
+    ):
+        raise InputError(f"spans: got {list(spans)}, expected ascending spans that do not overlap")
+    labels = np.array([*(span[2] for span in spans), -1], dtype=np.int64)
+    last_chars = np.asarray(char_ends, dtype=np.int64) - 1
+    return np.asarray(labels[np.searchsorted(np.asarray(ends, dtype=np.int64), last_chars, side="right")])
+
+
+def _share_equal(truth: Sequence[Hashable], found: Sequence[Hashable]) -> float:
+    if len(truth) != len(found):
+        raise ShapeError("found", got=f"{len(found)} logs", expected=f"{len(truth)}")
+    right = [a is not None and a == b for a, b in zip(found, truth, strict=True)]
+    return sum(right) / len(right) if right else 1.0
+
+
+def _labels(truth: npt.ArrayLike, found: npt.ArrayLike) -> tuple[Labels, Labels]:
+    a, b = _ints("truth", truth), _ints("found", found)
+    if a.shape != b.shape:
+        raise ShapeError("found", got=list(b.shape), expected=list(a.shape))
+    lowest = min(a.min(initial=0), b.min(initial=0))
+    if lowest < -1:
+        raise InputError(f"labels: got {lowest}, expected agents from 0, or -1 for nobody")
+    return a, b
+
+
+def _ints(name: str, values: npt.ArrayLike) -> Labels:
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        raise ShapeError(name, got=f"{array.dtype} {list(array.shape)}", expected="ints [T]")
+    return array.astype(np.int64)

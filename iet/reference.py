@@ -1,0 +1,278 @@
+"""The readable twin of `csrc/keyed.h` and of every op: NumPy, slow, the oracle of all tests.
+
+The scheme in five steps (§ Keyed Implicit Embedding; docs/scheme.md is the specification):
+
+    seed     k_π = h_π(a, c)  SipHash-2-4 of the n-1 context ids under the agent's 128-bit sub-key
+    permute  P(k_π, v)        a four-round Feistel bijection of [0, V), computed for one v in O(1)
+    phase    φ(r)             cos(2π·k_p·r/V) from a 32-bit phase, or a ±1 square wave
+    mark     logits[v] += κ·φ(P(v))
+    score    x_j(a) = φ(P(y_j))
+
+How good it is: `benchmarks/accuracy/scheme_quality.py` measures it, `benchmarks/results/scheme_quality.json`
+holds the figures, and QUALITY below repeats them.
+
+Nothing here imports what it judges: no native module, no registry.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from iet.errors import InputError
+
+_U16 = np.uint64(0xFFFF)  # all integer steps run in uint64 and are cut to their width by a mask
+
+# ---------------------------------------------------------------- seed
+
+
+def context_seed(subkeys: ArrayLike, contexts: ArrayLike) -> NDArray[np.uint64]:
+    """Return k_π = h_π(a, c) of Eq. (waterfall_keys): SipHash-2-4 of the context under the sub-key.
+
+    Args:
+        subkeys: uint8 [..., 16].
+        contexts: ids [..., n-1] in [0, 2^32), oldest first; hashed as little-endian u32.
+
+    Returns:
+        uint64 [...], the broadcast of both.
+    """
+    keys = np.ascontiguousarray(subkeys, dtype=np.uint8).view("<u8").astype(np.uint64)
+    ids = np.asarray(contexts).astype(np.uint64)
+    words = ids.shape[-1]
+    # Blocks of two ids; the last one carries the length in bytes in its top byte.
+    padded = np.zeros((*ids.shape[:-1], 2 * (words // 2 + 1)), dtype=np.uint64)
+    padded[..., :words] = ids
+    padded[..., -1] |= np.uint64(words * 4 << 24)
+    blocks = padded[..., 0::2] | padded[..., 1::2] << np.uint64(32)
+
+    k0, k1 = keys[..., 0], keys[..., 1]
+    state = [
+        k0 ^ np.uint64(0x736F6D6570736575),
+        k1 ^ np.uint64(0x646F72616E646F6D),
+        k0 ^ np.uint64(0x6C7967656E657261),
+        k1 ^ np.uint64(0x7465646279746573),
+    ]
+    with np.errstate(over="ignore"):
+        for i in range(blocks.shape[-1]):
+            state[3] = state[3] ^ blocks[..., i]
+            state = _sip_round(*_sip_round(*state))
+            state[0] = state[0] ^ blocks[..., i]
+        state[2] = state[2] ^ np.uint64(0xFF)
+        for _ in range(4):
+            state = _sip_round(*state)
+    return np.asarray(state[0] ^ state[1] ^ state[2] ^ state[3])
+
+
+def _sip_round(v0: Any, v1: Any, v2: Any, v3: Any) -> list[Any]:
+    v0 = v0 + v1
+    v1 = _rotl(v1, 13) ^ v0
+    v0 = _rotl(v0, 32)
+    v2 = v2 + v3
+    v3 = _rotl(v3, 16) ^ v2
+    v0 = v0 + v3
+    v3 = _rotl(v3, 21) ^ v0
+    v2 = v2 + v1
+    v1 = _rotl(v1, 17) ^ v2
+    v2 = _rotl(v2, 32)
+    return [v0, v1, v2, v3]
+
+
+def _rotl(x: Any, bits: int) -> Any:
+    return x << np.uint64(bits) | x >> np.uint64(64 - bits)
+
+
+# ---------------------------------------------------------------- permute
+
+
+@functools.lru_cache
+def grid(vocab_size: int) -> tuple[int, int]:
+    """Return (a, b), the grid on which [0, V) is permuted: b a multiple of 8 near √V, a = ⌈V/b⌉.
+
+    Of the b in [0.8 √V, 1.25 √V] the one is taken that minimises (a·b - V, |b - ⌈√V⌉|, b).
+    """
+    s = math.isqrt(vocab_size - 1) + 1
+
+    def ceil8(x: int) -> int:
+        return (x + 7) // 8 * 8
+
+    candidates = range(max(8, ceil8(s * 8 // 10)), max(8, ceil8(s * 5 // 4)) + 1, 8)
+    b = min(candidates, key=lambda b: (-(-vocab_size // b) * b - vocab_size, abs(b - s), b))
+    return -(-vocab_size // b), b
+
+
+def _bmix(x: Any, k: Any, m: int) -> Any:
+    h = (x * np.uint64(0x9E37) + k) & _U16
+    h ^= h >> np.uint64(8)
+    h = (h * np.uint64(0x88B5)) & _U16
+    h ^= h >> np.uint64(7)
+    h = (h * np.uint64(0xDB2D)) & _U16
+    return h * np.uint64(m) >> np.uint64(16)
+
+
+def _amix(x: Any, k: Any, m: int) -> Any:
+    h = (x * np.uint64(0x9E37) + k) & _U16
+    h ^= h >> np.uint64(7)
+    h = (h * np.uint64(0x2C1B)) & _U16
+    return h * np.uint64(m) >> np.uint64(16)
+
+
+def mix(ids: ArrayLike, seeds: ArrayLike, vocab_size: int) -> NDArray[np.uint64]:
+    """Return E(v), four Feistel rounds on the grid: a bijection of [0, a·b)."""
+    a, b = grid(vocab_size)
+    k1, k2, k3, k4 = (np.asarray(seeds, dtype=np.uint64) >> np.uint64(s) & _U16 for s in (0, 16, 32, 48))
+    left, right = np.divmod(np.asarray(ids, dtype=np.uint64), np.uint64(b))
+    right = (right + _bmix(left, k1, b)) % np.uint64(b)
+    left = (left + _bmix(right, k2, a)) % np.uint64(a)
+    right = (right + _amix(left, k3, b)) % np.uint64(b)
+    left = (left + _amix(right, k4, a)) % np.uint64(a)
+    return np.asarray(left * np.uint64(b) + right)
+
+
+def permute(ids: ArrayLike, seeds: ArrayLike, vocab_size: int) -> NDArray[np.uint64]:
+    """Return P(k_π, v): E walked until it lands in [0, V). A bijection of [0, V) for every seed.
+
+    Args:
+        ids: v in [0, V), any shape that broadcasts with `seeds`.
+        seeds: k_π, uint64.
+        vocab_size: V.
+    """
+    seeds = np.asarray(seeds, dtype=np.uint64)
+    r = mix(ids, seeds, vocab_size)
+    while (outside := r >= vocab_size).any():
+        r = np.where(outside, mix(r, seeds, vocab_size), r)
+    return r
+
+
+# ---------------------------------------------------------------- perturb
+
+
+def phase_step(k_p: ArrayLike, vocab_size: int) -> NDArray[np.uint32]:
+    """Return ⌊(k_p·2^32 + ⌊V/2⌋) / V⌋ mod 2^32: the phase that one rank adds, in 2^-32 turns."""
+    k = np.asarray(k_p).astype(np.uint64)
+    turns = ((k << np.uint64(32)) + np.uint64(vocab_size // 2)) // np.uint64(vocab_size)
+    return np.asarray(turns & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+
+
+_SINE = np.array([0x40C90FAE, 0xC225593C, 0x42A2AE79, 0xC28DFCA2], dtype=np.uint32).view(np.float32)
+
+
+def phi(ranks: ArrayLike, k_p: ArrayLike, vocab_size: int, family: str = "fourier") -> NDArray[np.float32]:
+    """Return φ(r) as float32: the direction of the perturbation, and the score x_j(a).
+
+    `fourier`: cos(2π·k_p·r/V), by a 32-bit phase and a polynomial of degree 7: within 7.4e-7 of the cosine
+    of the phase, whose step is rounded by at most π·V/2^32 rad (9.4e-5 at V = 128256). Every operation
+    is a float32 multiply or add rounded to nearest, never fused.
+    `square`: +1 where 2·(k_p·r mod V) < V, else -1.
+    """
+    r = np.asarray(ranks).astype(np.uint64)
+    if family == "square":
+        phase = np.asarray(k_p).astype(np.uint64) * r % np.uint64(vocab_size)
+        return np.where(2 * phase < vocab_size, np.float32(1), np.float32(-1))
+    if family != "fourier":
+        raise InputError(f'family: got {family!r}, expected "fourier" or "square"')
+    phase32 = (r * phase_step(k_p, vocab_size) & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.int32)
+    x = phase32.astype(np.float32) * np.float32(2.0**-32)
+    y = np.float32(0.25) - np.abs(x)
+    z = y * y
+    c0, c1, c2, c3 = _SINE
+    return np.asarray((((c3 * z + c2) * z + c1) * z + c0) * y)
+
+
+# ---------------------------------------------------------------- which positions carry a mark
+
+
+def is_marked_id(ids: ArrayLike, vocab_size: int, unmarked_ids: tuple[int, ...]) -> NDArray[np.bool_]:
+    """Tell which ids carry a mark: those in [0, V) that are neither special nor padding."""
+    ids = np.asarray(ids)
+    inside = (ids >= 0) & (ids < vocab_size)
+    return np.asarray(inside & ~np.isin(ids, np.asarray(unmarked_ids, dtype=np.int64)))
+
+
+def is_scored(
+    token_ids: ArrayLike, n_gram: int, vocab_size: int, unmarked_ids: tuple[int, ...] = ()
+) -> NDArray[np.bool_]:
+    """Tell which positions are scored: n-1 preceding ids exist, and they and the id itself carry a mark."""
+    marked = is_marked_id(token_ids, vocab_size, unmarked_ids)
+    scored = marked.copy()
+    for back in range(1, n_gram):
+        scored[:back] = False
+        scored[back:] &= marked[:-back] if back < len(marked) else False
+    return scored
+
+
+# ---------------------------------------------------------------- the ops
+
+
+def bfloat16_to_float32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """Widen bfloat16, given as its bits."""
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def float32_to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Round to bfloat16 bits, to nearest even; NaN becomes the quiet NaN 0x7FC0 with its sign."""
+    bits = values.view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
+    quiet = bits >> np.uint32(16) & np.uint32(0x8000) | np.uint32(0x7FC0)
+    return np.where(np.isnan(values), quiet, rounded).astype(np.uint16)
+
+
+def embed_(
+    logits: NDArray[Any],
+    contexts: NDArray[np.integer[Any]],
+    slots: NDArray[np.integer[Any]],
+    kappas: NDArray[np.float32],
+    *,
+    subkeys: NDArray[np.uint8],
+    k_p: NDArray[np.integer[Any]],
+    vocab_size: int,
+    family: str = "fourier",
+    unmarked_ids: tuple[int, ...] = (),
+) -> None:
+    """Add κ·φ(P(v)) to the first V logits of every marked row, in place.
+
+    Args:
+        logits: float32 or float16 [B, >= V], or uint16: the bits of bfloat16.
+        contexts: [B, n-1], oldest first. A row whose context holds an id that carries no mark stays as it is.
+        slots: [B], row -> key; -1 is an unmarked row.
+        kappas: float32 [B].
+        subkeys: uint8 [K, 16].
+        k_p: [K].
+        vocab_size: V.
+        family: "fourier" or "square".
+        unmarked_ids: ids whose logits stay as they are.
+    """
+    ids = np.setdiff1d(np.arange(vocab_size), np.asarray(unmarked_ids, dtype=np.int64))
+    for row, slot in enumerate(slots):
+        if slot < 0 or not is_marked_id(contexts[row], vocab_size, unmarked_ids).all():
+            continue
+        ranks = permute(ids, context_seed(subkeys[slot], contexts[row]), vocab_size)
+        shift = kappas[row] * phi(ranks, k_p[slot], vocab_size, family)
+        if logits.dtype == np.uint16:
+            logits[row, ids] = float32_to_bfloat16(bfloat16_to_float32(logits[row, ids]) + shift)
+        else:
+            with np.errstate(over="ignore"):  # float16 may overflow to infinity, as in every backend
+                logits[row, ids] = (logits[row, ids].astype(np.float32) + shift).astype(logits.dtype)
+
+
+def score_tokens(
+    token_ids: NDArray[np.integer[Any]],
+    n_gram: int,
+    *,
+    subkeys: NDArray[np.uint8],
+    k_p: NDArray[np.integer[Any]],
+    vocab_size: int,
+    family: str = "fourier",
+    unmarked_ids: tuple[int, ...] = (),
+) -> NDArray[np.float32]:
+    """Return x_j(a) = φ(P(k_π^(j), y_j)) for every position and key: float32 [T, K], 0 where not scored."""
+    scores = np.zeros((len(token_ids), len(subkeys)), dtype=np.float32)
+    positions = np.flatnonzero(is_scored(token_ids, n_gram, vocab_size, unmarked_ids))
+    contexts = np.asarray(token_ids)[positions[:, None] + np.arange(1 - n_gram, 0)]
+    for key in range(len(subkeys)):
+        ranks = permute(np.asarray(token_ids)[positions], context_seed(subkeys[key], contexts), vocab_size)
+        scores[positions, key] = phi(ranks, k_p[key], vocab_size, family)
+    return scores

@@ -1,0 +1,189 @@
+"""What a report is: `Report`, its `Segment`s, and its JSON form."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import pathlib
+import tempfile
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iet.errors import InputError
+from iet.scheme import Profile
+from iet.transitions import Transitions
+
+REPORT_SCHEMA = "iet.report/0"
+"""Name and version of the JSON form; `iet/report/schema.json` describes it."""
+
+
+class Span(NamedTuple):
+    """Characters `[start, end)` of the text as given, and their agent (None: unattributed)."""
+
+    start: int
+    end: int
+    agent: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """One stretch of text, and who wrote it.
+
+    Attributes:
+        char_start, char_end: characters `[char_start, char_end)` of the text as given; None where only ids
+            were audited. Segments of a text cover it without gaps.
+        start, end: tokens `[start, end)`.
+        agent: who wrote it, None where nobody's key explains it at the report's level.
+        best_guess: the agent whose key explains it best; equal to `agent` unless that is None.
+        log_p: natural log of the p-value of `best_guess`, corrected for the number of keys and for having
+            chosen the segment: how likely unmarked text would yield any segment as telling as this.
+        posterior: mean posterior of `best_guess` over the tokens, None where the decoder has none.
+        start_interval, end_interval: tokens between which the boundary may lie: towards either side, the
+            posterior of that side's agent is below 0.95. None where the decoder has no posterior.
+    """
+
+    char_start: int | None
+    char_end: int | None
+    start: int
+    end: int
+    agent: str | None
+    best_guess: str
+    log_p: float
+    posterior: float | None
+    start_interval: tuple[int, int] | None
+    end_interval: tuple[int, int] | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Report:
+    """What an audit found, and under which assumptions.
+
+    `print(report)` shows it as plain text, `iet audit` in colours.
+
+    Attributes:
+        text: the text as given, None where only ids were audited.
+        profile: scheme, vocabulary and tokenizer that were assumed.
+        registry_digest: commitment to the registry's keys.
+        agents: names of the profile's agents; what `token_agents` indexes.
+        decoder: name of the decoder.
+        options: its options where they differ from the defaults.
+        level: a segment with a higher p-value is unattributed (unless `allow_unattributed` is off).
+        allow_unattributed: False is the paper's forced choice.
+        tokens, scored, repeated: T, how many of them are scored, how many repeat a (context, token) pair.
+        invisible: characters that were left out before tokenizing (see `iet.tokenizer.INVISIBLE`).
+        seam_share: share of the characters whose tokens would differ if every segment were tokenized on its
+            own: there, ids may differ from those that were generated. None where only ids were audited.
+        segments: in order.
+        transitions: over the agents that occur, by name.
+        token_agents: int32 [T], index into `agents`, -1 = unattributed.
+        posterior: float32 [T, A], None where the decoder has none.
+        strengths: fitted λ of each agent, None where the decoder has none.
+    """
+
+    text: str | None
+    profile: Profile
+    registry_digest: str
+    agents: tuple[str, ...]
+    decoder: str
+    options: dict[str, Any]
+    level: float
+    allow_unattributed: bool
+    tokens: int
+    scored: int
+    repeated: int
+    invisible: int
+    seam_share: float | None
+    segments: tuple[Segment, ...]
+    transitions: Transitions
+    token_agents: NDArray[np.int32] = dataclasses.field(repr=False)
+    posterior: NDArray[np.float32] | None = dataclasses.field(repr=False)
+    strengths: dict[str, float] | None
+
+    @property
+    def char_agents(self) -> tuple[Span, ...]:
+        """Runs over the characters of the text: who wrote each, neighbours of one agent in one run.
+
+        Raises:
+            InputError: only token ids were audited.
+        """
+        if self.text is None:
+            raise InputError("char_agents: the report has no text, only token ids; expected audit(text)")
+        runs: list[Span] = []
+        for segment in self.segments:
+            assert segment.char_start is not None
+            assert segment.char_end is not None
+            if runs and runs[-1].agent == segment.agent:
+                runs[-1] = Span(runs[-1].start, segment.char_end, segment.agent)
+            elif segment.char_end > segment.char_start:
+                runs.append(Span(segment.char_start, segment.char_end, segment.agent))
+        return tuple(runs)
+
+    @property
+    def coverage(self) -> float:
+        """The share of tokens that are attributed; 0 for an empty text."""
+        return float((self.token_agents >= 0).mean()) if self.tokens else 0.0
+
+    def to_dict(self, *, text: bool = True) -> dict[str, Any]:
+        """Return the JSON form; `text=False` leaves the text out, its digest stays."""
+        scheme = self.profile.scheme
+        return {
+            "schema": REPORT_SCHEMA,
+            "draft": scheme.version == 0,
+            "text_sha256": None if self.text is None else hashlib.sha256(self.text.encode()).hexdigest(),
+            "text": self.text if text else None,
+            "profile": {**self.profile.to_dict(), "id": self.profile.id, "digest": self.profile.digest},
+            "registry_digest": self.registry_digest,
+            "agents": list(self.agents),
+            "decoder": {"name": self.decoder, "options": self.options},
+            "level": self.level,
+            "allow_unattributed": self.allow_unattributed,
+            "tokens": self.tokens,
+            "scored": self.scored,
+            "repeated": self.repeated,
+            "invisible": self.invisible,
+            "coverage": self.coverage,
+            "seam_share": self.seam_share,
+            "strengths": self.strengths,
+            "segments": [dataclasses.asdict(segment) for segment in self.segments],
+            "transitions": {
+                "agents": list(self.transitions.agents),
+                "adjacency": self.transitions.adjacency.astype(int).tolist(),
+                "confidence": self.transitions.confidence.tolist(),
+                "bitmask": hex(self.transitions.bitmask),  # a JSON number would lose bits in many readers
+                "topology": self.transitions.topology.name,
+                "topology_matches": list(self.transitions.topology.matches),
+            },
+        }
+
+    def to_json(self, path: str | os.PathLike[str] | None = None, *, text: bool = True) -> str:
+        """Return the JSON form as a string, and write it to `path` (replaced whole or not at all)."""
+        data = json.dumps(self.to_dict(text=text), ensure_ascii=False, indent=1)
+        if path is not None:
+            target = pathlib.Path(path)
+            handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    file.write(data + "\n")
+                os.replace(temporary, target)
+            except BaseException:
+                os.unlink(temporary)
+                raise
+        return data
+
+    def __str__(self) -> str:
+        from iet.report.terminal import plain
+
+        return plain(self)
+
+
+def p_value(log_p: float) -> str:
+    """Return a p-value as people read it, from its natural log, however small."""
+    if log_p > math.log(1e-3):
+        return f"{math.exp(log_p):.3g}"
+    exponent = math.floor(log_p / math.log(10))
+    return f"{math.exp(log_p - exponent * math.log(10)):.1f}e{exponent}"

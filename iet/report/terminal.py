@@ -1,0 +1,141 @@
+"""The report in a terminal: in colours where rich is installed, plain otherwise."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+from iet.report.model import Report, Segment, Span, p_value
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+# Okabe and Ito's palette: told apart by the colour-blind. More agents than colours share them.
+COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
+_COLUMNS = ("#", "characters", "tokens", "agent", "p", "posterior")
+
+
+def plain(report: Report) -> str:
+    """Return the report as plain text, without the audited text itself."""
+    rows = [_COLUMNS, *(_row(i, segment) for i, segment in enumerate(report.segments, 1))]
+    widths = [max(len(row[k]) for row in rows) for k in range(len(_COLUMNS))]
+    table = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    return "\n".join([*_headline(report), "", *table, "", *_transitions(report), *_caveats(report)])
+
+
+def show(report: Report, file: TextIO | None = None) -> None:
+    """Print the report with the text in the colours of its agents; plain where rich is missing."""
+    file = sys.stdout if file is None else file
+    try:
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        print(plain(report), file=file)
+        if report.text is not None:
+            print("\n" + marked_text(report), file=file)
+        return
+    console = Console(file=file, highlight=False)
+    for line in _headline(report):
+        console.print(line, markup=False)
+    table = Table(*_COLUMNS, box=None, pad_edge=False)
+    for i, segment in enumerate(report.segments, 1):
+        table.add_row(*_row(i, segment), style=style(report, segment.agent))
+    console.print(table)
+    if report.text is not None:
+        console.print()
+        console.print(coloured_text(report, console.no_color or not console.is_terminal))
+    console.print()
+    for line in [*_transitions(report), *_caveats(report)]:
+        console.print(line, markup=False)
+
+
+def coloured_text(report: Report, named: bool = False) -> Text:
+    """Return the text for rich, each run in the colour of its agent, with names in brackets if `named`."""
+    from rich.text import Text
+
+    text = Text()
+    assert report.text is not None
+    for start, end, agent in report.char_agents:
+        if named:
+            text.append(f"[{agent or '?'}] ", style="bold")
+        text.append(report.text[start:end], style=style(report, agent))
+    return text
+
+
+def marked_text(report: Report) -> str:
+    """Return the text with the agent's name in brackets before each run, [?] where unattributed."""
+    assert report.text is not None
+    return "\n".join(f"[{agent or '?'}] {report.text[start:end]}" for start, end, agent in report.char_agents)
+
+
+def style(report: Report, agent: str | None) -> str:
+    """Return rich's style for an agent; unattributed text is dim."""
+    return "dim" if agent is None else COLOURS[report.agents.index(agent) % len(COLOURS)]
+
+
+def _row(number: int, segment: Segment) -> tuple[str, ...]:
+    chars = "" if segment.char_start is None else f"{segment.char_start}-{segment.char_end}"
+    agent = segment.agent or f"unattributed (perhaps {segment.best_guess})"
+    posterior = "" if segment.posterior is None else f"{segment.posterior:.2f}"
+    return str(number), chars, f"{segment.start}-{segment.end}", agent, p_value(segment.log_p), posterior
+
+
+def _headline(report: Report) -> list[str]:
+    scheme = report.profile.scheme
+    size = f"{len(report.text):,} characters, " if report.text is not None else ""
+    share = f"{report.coverage:.0%} attributed" if report.allow_unattributed else "forced choice"
+    return [
+        f"{size}{report.tokens:,} tokens ({report.scored:,} scored, {report.repeated:,} repeats)"
+        f" · {len(report.segments)} segments · {share} at level {report.level:g}",
+        f"decoder {report.decoder} · {len(report.agents)} agents · profile {report.profile.id}:"
+        f" {scheme.family}, κ {scheme.kappa:g} {scheme.placement}, n {scheme.n_gram}, k_p {scheme.k_p},"
+        f" V {report.profile.vocab_size}" + (" · draft scheme" if scheme.version == 0 else ""),
+    ]
+
+
+def _transitions(report: Report) -> list[str]:
+    t = report.transitions
+    if not t.observed:
+        return ["transitions: none"]
+    confidence: dict[tuple[Any, Any], list[float]] = {}
+    for passage in t.observed:
+        confidence.setdefault((passage.source, passage.target), []).append(passage.confidence)
+    edges = ", ".join(f"{a} → {b} ×{len(p)} ({max(p):.2f})" for (a, b), p in sorted(confidence.items()))
+    names = " = ".join(t.topology.matches) or t.topology.name
+    return [f"transitions: {edges}", f"as a graph: {names} · μ = {t.bitmask:#x}"]
+
+
+def _caveats(report: Report) -> list[str]:
+    lines = []
+    if report.seam_share is not None:
+        lines.append(f"tokenization uncertain at the seams: {report.seam_share:.2%} of the characters")
+    if report.invisible:
+        lines.append(f"{report.invisible} invisible characters were left out before tokenizing")
+    if report.scored < 30:
+        lines.append(f"only {report.scored} scored tokens: too short to attribute at any useful level")
+    return [*lines, "a verbatim quotation reads as the agent who wrote it first"]
+
+
+def comparison(report: Report, truth: Sequence[Span], file: TextIO | None = None) -> None:
+    """Print true turns beside the agents that were recovered for them, with each one's share of the turn."""
+    file = sys.stdout if file is None else file
+    found = report.char_agents
+    rows = [("turn", "characters", "true", "recovered")]
+    for number, (start, end, agent) in enumerate(truth, 1):
+        shares: dict[str, int] = {}
+        for run_start, run_end, who in found:
+            overlap = min(end, run_end) - max(start, run_start)
+            if overlap > 0:
+                shares[who or "unattributed"] = shares.get(who or "unattributed", 0) + overlap
+        recovered = ", ".join(
+            f"{who} {count / (end - start):.0%}" for who, count in sorted(shares.items(), key=lambda s: -s[1])
+        )
+        rows.append((str(number), f"{start}-{end}", agent or "nobody", recovered))
+    widths = [max(len(row[k]) for row in rows) for k in range(4)]
+    for row in rows:
+        print(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), file=file
+        )

@@ -1,0 +1,226 @@
+"""What a mark is: `Scheme` (the choices), `Profile` (a scheme bound to one vocabulary), the families.
+
+A profile is a file format. Its digest covers everything that changes a single logit or score, so two
+hosts with the same digest mark and read alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from iet.errors import InputError, SchemeMismatch
+
+SCHEME_VERSION = 0
+"""Version of the format in `reference.py` and `csrc/keyed.h`. 0 is the draft that version 1 replaces."""
+
+MAX_VOCAB_SIZE = 1 << 24
+MIN_N_GRAM, MAX_N_GRAM = 2, 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A perturbation φ with what its scores look like with and without a mark.
+
+    Tokens drawn from softmax(logits + κ·φ) follow, when many tokens are likely, the null law of the score
+    tilted by exp(λ·x) with λ = κ; predictable text has a smaller λ. So the log-likelihood ratio of one
+    score x is λ·x - log_mgf(λ), and `mean(λ)`, the derivative of `log_mgf`, is the expected score.
+
+    Attributes:
+        name: key in `FAMILIES`.
+        code: the number that the native modules know it by.
+        version: version of this family's φ and score, part of every profile digest.
+        variance: variance of an unmarked score (its mean is 0, for odd V and `square` 1/V).
+        log_mgf: λ -> log E[exp(λ·x)] of an unmarked score.
+        mean: λ -> expected score at strength λ.
+    """
+
+    name: str
+    code: int
+    version: int
+    variance: float
+    log_mgf: Callable[[float], float]
+    mean: Callable[[float], float]
+
+
+def _log_i0(x: float) -> float:
+    return float(np.log(np.i0(x))) if abs(x) < 500 else abs(x) - 0.5 * float(np.log(2 * np.pi * abs(x)))
+
+
+def _i1_over_i0(x: float) -> float:
+    # I1(x)/I0(x) by Perron's continued fraction, evaluated backwards: exact to rounding for |x| <= 500.
+    if x == 0:
+        return 0.0
+    ratio = 0.0
+    for order in range(int(abs(x)) + 40, 0, -1):
+        ratio = 1.0 / (2.0 * order / x + ratio)
+    return ratio
+
+
+def _log_cosh(x: float) -> float:
+    return float(abs(x) + np.log1p(np.exp(-2 * abs(x))) - np.log(2.0))
+
+
+FAMILIES: Mapping[str, Family] = {
+    # φ(r) = cos(2π·k_p·r/V): the paper's choice. Its null law is the arcsine law on [-1, 1].
+    "fourier": Family("fourier", 0, 0, 0.5, _log_i0, _i1_over_i0),
+    # φ(r) = ±1: null law two points of weight one half.
+    "square": Family("square", 1, 0, 1.0, _log_cosh, lambda x: float(np.tanh(x))),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Scheme:
+    """The choices behind a mark (§ Keyed Implicit Embedding).
+
+    Attributes:
+        kappa: κ, strength of the perturbation in units of the final logits (after temperature), 0 to 20.
+            Kernels use its nearest float32.
+        n_gram: n, 2 to 16. The n-1 ids before a position seed its permutation.
+        k_p: frequency of φ, or "per-agent": 1 + h_p(a) mod max(1, ⌊(V-1)/2⌋), the paper's equation. The
+            paper's experiments use 1, the default.
+        family: a key of `FAMILIES`.
+        placement: "final" (κ counts after temperature), or "raw": κ is added to the model's raw logits as
+            the paper does, whatever the temperature. Named in every report.
+        version: version of the format.
+    """
+
+    kappa: float = 0.8
+    n_gram: int = 2
+    k_p: int | Literal["per-agent"] = 1
+    family: str = "fourier"
+    placement: Literal["final", "raw"] = "final"
+    version: int = SCHEME_VERSION
+
+    def __post_init__(self) -> None:
+        # First, because another version may accept other values. `False` and 0.0 equal 0 but not in a digest.
+        if not _is_int(self.version) or self.version != SCHEME_VERSION:
+            raise SchemeMismatch(
+                f"scheme version {self.version!r} cannot be read here: this release knows {SCHEME_VERSION}"
+            )
+        if (
+            isinstance(self.kappa, bool)
+            or not isinstance(self.kappa, (int, float))
+            or not 0 <= self.kappa <= 20
+        ):
+            raise InputError(f"kappa: got {self.kappa!r}, expected a number from 0 to 20")
+        object.__setattr__(self, "kappa", float(self.kappa) + 0.0)  # -0.0 becomes 0.0: one digest
+        if not _is_int(self.n_gram) or not MIN_N_GRAM <= self.n_gram <= MAX_N_GRAM:
+            why = " (n = 1 would be one permutation for all text)" if self.n_gram == 1 else ""
+            raise InputError(
+                f"n_gram: got {self.n_gram!r}, expected an int from {MIN_N_GRAM} to {MAX_N_GRAM}{why}"
+            )
+        if self.k_p != "per-agent" and (not _is_int(self.k_p) or self.k_p < 1):
+            raise InputError(f'k_p: got {self.k_p!r}, expected an int of at least 1, or "per-agent"')
+        if not isinstance(self.family, str) or self.family not in FAMILIES:
+            raise InputError(f"family: got {self.family!r}, expected one of {sorted(FAMILIES)}")
+        if self.placement not in ("final", "raw"):
+            raise InputError(f'placement: got {self.placement!r}, expected "final" or "raw"')
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form, which `Scheme(**d)` reads back."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """A scheme bound to one vocabulary: all that marking and reading must agree on, but for the keys.
+
+    Attributes:
+        scheme: the choices.
+        vocab_size: V, 1 to 2^24. Stored, never read off the logits, which are often padded beyond it.
+        tokenizer_digest: digest of the tokenizer's canonical content, or None (token ids only).
+        unmarked_ids: special and padding ids below V, ascending: their logits stay as they are, and a
+            position at or after one of them is not scored.
+        tokenizer_source: where the tokenizer was found; a hint, not part of the digest.
+    """
+
+    scheme: Scheme
+    vocab_size: int
+    tokenizer_digest: str | None = None
+    unmarked_ids: tuple[int, ...] = ()
+    tokenizer_source: str | None = None
+
+    def __post_init__(self) -> None:
+        if not _is_int(self.vocab_size) or not 1 <= self.vocab_size <= MAX_VOCAB_SIZE:
+            raise InputError(
+                f"vocab_size: got {self.vocab_size!r}, expected an int from 1 to {MAX_VOCAB_SIZE}"
+            )
+        if self.scheme.k_p != "per-agent" and self.scheme.k_p > self.max_frequency:
+            raise InputError(
+                f"k_p: got {self.scheme.k_p}, expected at most {self.max_frequency}"
+                f" (half of vocab_size {self.vocab_size})"
+            )
+        if not all(_is_int(i) and 0 <= i < self.vocab_size for i in self.unmarked_ids):
+            raise InputError(
+                f"unmarked_ids: got {self.unmarked_ids}, expected ids from 0 to {self.vocab_size - 1}"
+            )
+        ids = tuple(sorted(set(self.unmarked_ids)))
+        object.__setattr__(self, "unmarked_ids", ids)
+        for field in ("tokenizer_digest", "tokenizer_source"):
+            value = getattr(self, field)
+            if value is not None and not isinstance(value, str):
+                raise InputError(f"{field}: got {value!r}, expected a str or None")
+
+    @property
+    def max_frequency(self) -> int:
+        """The largest k_p: max(1, ⌊(V-1)/2⌋)."""
+        return max(1, (self.vocab_size - 1) // 2)
+
+    @property
+    def family(self) -> Family:
+        """The entry of `FAMILIES` that the scheme names."""
+        return FAMILIES[self.scheme.family]
+
+    @property
+    def digest(self) -> str:
+        """BLAKE2b-256, in hex, of everything that changes a logit or a score."""
+        content = {
+            "scheme": self.scheme.to_dict(),
+            "family_version": self.family.version,
+            "vocab_size": self.vocab_size,
+            "tokenizer_digest": self.tokenizer_digest,
+            "unmarked_ids": list(self.unmarked_ids),
+        }
+        return canonical_digest(content)
+
+    @property
+    def id(self) -> str:
+        """The first 16 hex digits of the digest: the profile's name in a registry and in reports."""
+        return self.digest[:16]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form, which `from_dict` reads back."""
+        return {**dataclasses.asdict(self), "unmarked_ids": list(self.unmarked_ids)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Profile:
+        """Read the JSON form.
+
+        Raises:
+            InputError: a field is missing, unknown or out of range.
+            SchemeMismatch: the version is not one that this release reads.
+        """
+        if not isinstance(data, Mapping):
+            raise InputError(f"profile: got {type(data).__name__}, expected a JSON object")
+        try:
+            fields = dict(data)
+            scheme = Scheme(**fields.pop("scheme"))
+            return cls(scheme=scheme, unmarked_ids=tuple(fields.pop("unmarked_ids", ())), **fields)
+        except (TypeError, KeyError) as error:
+            raise InputError(f"profile: fields {sorted(map(str, data))} do not form one ({error})") from None
+
+
+def canonical_digest(content: object) -> str:
+    """Return BLAKE2b-256 in hex of the canonical JSON of `content` (sorted keys, no spaces, UTF-8)."""
+    data = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    return hashlib.blake2b(data, digest_size=32).hexdigest()
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,356 @@
+"""Every backend and instruction set against the reference and the known answers, to the bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import iet
+from iet import kernels, reference
+from iet.errors import BackendUnavailable, InputError, ShapeError
+from iet.registry import Registry, derive_frequency, derive_subkey
+from iet.scheme import SCHEME_VERSION, Scheme
+
+VECTORS = json.loads(
+    (pathlib.Path(__file__).parent / "vectors" / f"scheme_v{SCHEME_VERSION}.json").read_text()
+)
+VOCAB_SIZES = (1, 2, 31, 32, 33, 255, 257, 32000, 32003, 128256, 151936, 262144)
+ISAS = iet.backends().isas or ("reference",)
+
+
+@pytest.fixture(params=ISAS)
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run the test on one instruction set of this machine (or on the reference backend)."""
+    if request.param == "reference":
+        yield "reference"
+        return
+    before = kernels._cpu.isa()
+    assert kernels._cpu.select_isa(request.param)
+    yield request.param
+    kernels._cpu.select_isa(before)
+
+
+def team(
+    vocab_size: int, agents: int = 3, unmarked_ids: tuple[int, ...] = (), **scheme: Any
+) -> kernels.KeyTable:
+    """Return the keys of a registry whose profile leaves `unmarked_ids` alone."""
+    rng = np.random.default_rng(vocab_size)
+    registry = Registry.create(
+        None, vocab_size=vocab_size, unmarked_ids=unmarked_ids, scheme=Scheme(**scheme)
+    )
+    for i in range(agents):
+        registry.add(f"agent {i}", secret=rng.bytes(32))
+    return registry.marking_keys()
+
+
+def arguments(keys: kernels.KeyTable) -> dict[str, Any]:
+    profile = keys.profile
+    return {
+        "subkeys": keys.subkeys,
+        "k_p": keys.k_p,
+        "vocab_size": profile.vocab_size,
+        "family": profile.scheme.family,
+        "unmarked_ids": profile.unmarked_ids,
+    }
+
+
+def from_bits(values: list[str], dtype: str) -> np.ndarray[Any, Any]:
+    unsigned = np.uint32 if dtype == "float32" else np.uint16
+    array = np.array([int(value, 16) for value in values], dtype=unsigned)
+    return array if dtype == "bfloat16" else array.view(dtype)
+
+
+# ---------------------------------------------------------------- known answers
+
+
+def test_vectors_are_those_that_the_reference_makes() -> None:
+    sys.path.insert(0, str(pathlib.Path(__file__).parent / "vectors"))
+    try:
+        import make
+    finally:
+        sys.path.pop(0)
+    assert json.loads(json.dumps(make.make())) == VECTORS
+
+
+@pytest.mark.parametrize("entry", VECTORS["derive"])
+def test_vectors_derive(entry: dict[str, Any]) -> None:
+    secret = bytes.fromhex(entry["secret"])
+    assert derive_subkey(secret).hex() == entry["subkey"]
+    assert {bound: derive_frequency(secret, int(bound)) for bound in entry["k_p"]} == entry["k_p"]
+
+
+def test_vectors_permute(isa: str) -> None:
+    for entry in VECTORS["permute"]:
+        seeds = np.full(len(entry["ids"]), int(entry["seed"], 16), dtype=np.uint64)
+        assert kernels.permute(entry["ids"], seeds, entry["vocab_size"]).tolist() == entry["ranks"]
+
+
+@pytest.mark.gpu
+def test_vectors_permute_cuda() -> None:
+    if iet.backends().cuda_devices == 0:
+        pytest.skip("no CUDA device")
+    for entry in VECTORS["permute"]:
+        seeds = np.full(len(entry["ids"]), int(entry["seed"], 16), dtype=np.uint64)
+        ranks, phis = kernels.permute_cuda(entry["ids"], seeds, entry["vocab_size"])
+        assert ranks.tolist() == entry["ranks"]
+        assert np.array_equal(phis, reference.phi(ranks, 1, entry["vocab_size"]))
+
+
+def vector_keys(entry: dict[str, Any]) -> kernels.KeyTable:
+    unmarked, scheme = tuple(entry["unmarked_ids"]), {key: entry[key] for key in ("n_gram", "family", "k_p")}
+    registry = Registry.create(
+        None, vocab_size=entry["vocab_size"], unmarked_ids=unmarked, scheme=Scheme(**scheme)
+    )
+    for derived in VECTORS["derive"]:
+        registry.add(derived["subkey"], secret=bytes.fromhex(derived["secret"]))
+    keys = registry.marking_keys()
+    assert [key.tobytes().hex() for key in keys.subkeys] == entry["subkeys"]
+    return keys
+
+
+@pytest.mark.parametrize("entry", VECTORS["ops"], ids=lambda entry: f"V{entry['vocab_size']}")
+def test_vectors_of_the_ops(isa: str, entry: dict[str, Any]) -> None:
+    keys = vector_keys(entry)
+    assert kernels.positions(entry["token_ids"], keys)[0].tolist() == entry["scored"]
+    expected = np.array([from_bits(row, "float32") for row in entry["scores"]])
+    assert np.array_equal(kernels.score_tokens(entry["token_ids"], keys), expected)
+    for dtype in ("float32", "float16"):
+        before, after = (
+            from_bits(entry["embed"][dtype][k], dtype).reshape(4, -1) for k in ("logits", "marked")
+        )
+        logits = before.copy()
+        temperature = from_bits(entry["kappas"], "float32") / np.float32(0.8)
+        kernels.embed_(logits, entry["contexts"], entry["slots"], keys, temperature=temperature)
+        assert np.array_equal(logits, after)
+
+
+# ---------------------------------------------------------------- backends agree
+
+
+@pytest.mark.parametrize("family", ["fourier", "square"])
+@pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
+def test_embed_is_the_reference(isa: str, vocab_size: int, family: str) -> None:
+    rng = np.random.default_rng(vocab_size)
+    n_gram = int(rng.integers(2, 6))
+    k_p = max(1, min(7, (vocab_size - 1) // 2))
+    unmarked = tuple(range(min(3, vocab_size // 2)))
+    keys = team(vocab_size, n_gram=n_gram, family=family, k_p=k_p, unmarked_ids=unmarked)
+    contexts = rng.integers(min(3, vocab_size // 2), vocab_size, (5, n_gram - 1))
+    contexts[3, 0] = vocab_size  # a padding id: this row carries no mark
+    slots = np.array([2, -1, 0, 1, 1])
+    values = 8 * rng.standard_normal((5, vocab_size + 3))
+    values[0, 0], values[2, vocab_size // 2], values[4, -1] = np.nan, -np.inf, np.inf
+    for dtype in (np.float32, np.float16):
+        logits = values.astype(dtype)
+        expected = logits.copy()
+        reference.embed_(expected, contexts, slots, np.full(5, np.float32(0.8)), **arguments(keys))
+        kernels.embed_(logits, contexts, slots, keys)
+        assert np.array_equal(logits.view(np.uint8), expected.view(np.uint8))
+        same = [1, 3]
+        assert np.array_equal(logits[same], values.astype(dtype)[same], equal_nan=True)
+        assert np.array_equal(logits[:, vocab_size:], values.astype(dtype)[:, vocab_size:], equal_nan=True)
+
+
+@pytest.mark.parametrize("family", ["fourier", "square"])
+@pytest.mark.parametrize("n_gram", [2, 3, 4, 5, 16])
+def test_score_is_the_reference(isa: str, n_gram: int, family: str) -> None:
+    rng = np.random.default_rng(n_gram)
+    for vocab_size in VOCAB_SIZES:
+        keys = team(vocab_size, n_gram=n_gram, family=family, unmarked_ids=(0,) if vocab_size > 2 else ())
+        for length in (0, 1, n_gram - 1, n_gram, 300):
+            ids = rng.integers(1, vocab_size + 1, length)
+            expected = reference.score_tokens(ids, n_gram, **arguments(keys))
+            assert np.array_equal(kernels.score_tokens(ids, keys), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_embed_on_torch_tensors_and_strides(isa: str, dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(1)
+    keys = team(257)
+    contexts, slots = rng.integers(0, 257, (4, 1)), np.array([0, 1, -1, 2])
+    values = torch.tensor(4 * rng.standard_normal((4, 300)), dtype=getattr(torch, dtype))
+    expected = values.clone()
+    bits = expected.view(torch.uint16).numpy() if dtype == "bfloat16" else expected.numpy()
+    reference.embed_(bits, contexts, slots, np.full(4, np.float32(0.8)), **arguments(keys))
+    everything = torch.zeros(9, 900, dtype=values.dtype)
+    for view in (
+        torch.zeros_like(values),
+        everything[1:5, 10:310],  # longer rows
+        everything[::2, ::3][:4, :300],  # an element stride, as llama.cpp's 12 bytes
+        torch.zeros(300, 4, dtype=values.dtype).t(),  # column-major
+    ):
+        everything.zero_()
+        view.copy_(values)
+        kernels.embed_(view, torch.tensor(contexts), torch.tensor(slots), keys)
+        assert torch.equal(view, expected)
+        view.zero_()
+        assert not everything.any()  # nothing was written between the elements
+
+
+def test_half_types_round_once_to_nearest_even(isa: str) -> None:
+    torch = pytest.importorskip("torch")
+    # Every finite and infinite bit pattern, cut into rows of 256 ids.
+    keys = team(256, agents=1)
+    contexts, slots = np.arange(256)[:, None], np.zeros(256, dtype=int)
+    shifts = np.zeros((256, 256), dtype=np.float32)
+    kernels.embed_(shifts, contexts, slots, keys)
+    for dtype in (torch.float16, torch.bfloat16):
+        patterns = torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16).view(dtype).reshape(256, 256)
+        expected = (patterns.float() + torch.tensor(shifts)).to(dtype)
+        logits = patterns.clone()
+        kernels.embed_(logits, contexts, slots, keys)
+        same = (logits == expected) | (logits.isnan() & expected.isnan())
+        assert bool(same.all())
+
+
+def test_embed_then_score_reads_the_same_slot() -> None:
+    keys = team(500, agents=4)
+    rng = np.random.default_rng(2)
+    for slot in range(4):
+        logits = np.zeros((1, 500), dtype=np.float32)
+        context = int(rng.integers(0, 500))
+        kernels.embed_(logits, [[context]], [slot], keys)
+        tokens = np.stack([np.full(500, context), np.arange(500)], axis=1).reshape(-1)
+        scores = kernels.score_tokens(tokens, keys)[1::2]
+        assert np.array_equal(logits[0], np.float32(0.8) * scores[:, slot])
+
+
+def test_batch_is_a_loop_and_agents_permute() -> None:
+    keys = team(1000, agents=5)
+    rng = np.random.default_rng(3)
+    contexts, slots = rng.integers(0, 1000, (8, 1)), rng.integers(-1, 5, 8)
+    batch = rng.standard_normal((8, 1000)).astype(np.float32)
+    rows = batch.copy()
+    kernels.embed_(batch, contexts, slots, keys)
+    for i in range(8):
+        kernels.embed_(rows[i : i + 1], contexts[i : i + 1], slots[i : i + 1], keys)
+    assert np.array_equal(batch, rows)
+
+
+def test_temperature_scales_kappa_row_by_row() -> None:
+    keys = team(100)
+    logits = np.zeros((2, 100), dtype=np.float32)
+    kernels.embed_(logits, [[4], [4]], [1, 1], keys, temperature=[1.0, 0.5])
+    assert np.array_equal(logits[1], logits[0] * np.float32(0.5))
+
+
+def test_positions_find_repeats() -> None:
+    keys = team(50, n_gram=3)
+    ids = [1, 2, 3, 1, 2, 3, 1, 2, 60, 1, 2, 3]
+    scored, repeated = kernels.positions(ids, keys)
+    pairs = [tuple(ids[j - 2 : j + 1]) for j in range(2, len(ids))]
+    expected = [False, False] + [pair in pairs[:j] and max(pair) < 50 for j, pair in enumerate(pairs)]
+    assert repeated.tolist() == expected
+    assert scored.tolist() == [False, False] + [max(pair) < 50 for pair in pairs]
+
+
+# ---------------------------------------------------------------- bad input
+
+
+def test_bad_logits_are_refused_before_any_work() -> None:
+    keys = team(100)
+    good = np.zeros((2, 100), dtype=np.float32)
+    frozen = good.copy()
+    frozen.flags.writeable = False
+    for logits, words in (
+        (np.zeros((2, 99), dtype=np.float32), r"\[2, 99\].*>= 100"),
+        (np.zeros(100, dtype=np.float32), r"shape \[100\]"),
+        (np.zeros((2, 100)), "float64"),
+        (np.zeros((2, 100), dtype=np.int32), "int32"),
+        (np.broadcast_to(good[:1], (2, 100)), "read-only"),
+        (frozen, "read-only"),
+        (np.lib.stride_tricks.as_strided(good, (2, 100), (4, 4)), "overlap"),
+        ([[0.0] * 100] * 2, "list"),
+    ):
+        with pytest.raises(ShapeError, match=words):
+            kernels.embed_(logits, [[1], [2]], [0, 1], keys)  # type: ignore[arg-type]
+    for contexts, slots, error, words in (
+        ([[1]], [0, 1], ShapeError, r"contexts: got shape \[1, 1\], expected \[2, 1\]"),
+        ([[1, 2], [1, 2]], [0, 1], ShapeError, r"expected \[2, 1\]"),
+        ([[1], [2]], [0], ShapeError, "slots"),
+        ([[1.0], [2.0]], [0, 1], ShapeError, "float64"),
+        ([[1], [2]], [0, 3], InputError, "row 1 holds 3.* 0 to 2"),
+        ([[1], [2]], [-2, 0], InputError, "row 0 holds -2"),
+        ([[1], [-1]], [0, 1], InputError, "row 1 holds the id -1"),
+    ):
+        with pytest.raises(error, match=words):
+            kernels.embed_(good, contexts, slots, keys)
+    with pytest.raises(InputError, match="temperature"):
+        kernels.embed_(good, [[1], [2]], [0, 1], keys, temperature=float("nan"))
+    assert not good.any()
+    kernels.embed_(good, [[1], [-1]], [0, -1], keys)  # an unmarked row may hold a placeholder
+    assert good[0].any()
+    assert not good[1].any()
+
+
+def test_tensors_elsewhere_are_refused() -> None:
+    torch = pytest.importorskip("torch")
+    keys = team(100)
+    with pytest.raises(BackendUnavailable, match="meta"):
+        kernels.embed_(torch.zeros(2, 100, device="meta"), [[1], [2]], [0, 1], keys)
+    with pytest.raises(ShapeError, match="grad"):
+        kernels.embed_(torch.zeros(2, 100, requires_grad=True), [[1], [2]], [0, 1], keys)
+
+
+def test_bad_token_ids_are_refused() -> None:
+    keys = team(100)
+    for ids, words in (([[1, 2]], r"\[1, 2\]"), ([1.5], "float64"), (["a"], "dtype")):
+        with pytest.raises(ShapeError, match=words):
+            kernels.score_tokens(ids, keys)
+    assert kernels.score_tokens([], keys).shape == (0, 3)
+
+
+# ---------------------------------------------------------------- backends and imports
+
+
+def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True
+    )
+
+
+def test_import_is_light() -> None:
+    heavy = ["torch", "transformers", "numba", "tokenizers"]
+    assert python(f"import sys, iet; print([m for m in {heavy} if m in sys.modules])").stdout.strip() == "[]"
+
+
+def test_every_name_in_all_can_be_had() -> None:
+    for name in iet.__all__:
+        assert getattr(iet, name) is not None
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = iet.nonsense
+
+
+def test_without_the_native_module_the_reference_serves_with_one_warning() -> None:
+    code = """
+import sys, warnings
+sys.modules["iet._cpu"] = None
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    import iet
+    iet.backends()
+print(iet.backends().host, [str(w.message)[:34] for w in seen])
+"""
+    result = python(code, IET_BACKEND="")
+    assert result.stdout.strip() == "reference ['iet runs on its slow reference bac']", result.stderr
+
+
+@pytest.mark.skipif(not iet.backends().isas, reason="the native module is not in use")
+def test_no_silent_fallback() -> None:
+    assert iet.backends().host == "cpu"
+    assert iet.backends().isa == iet.backends().isas[-1] or "IET_CPU" in os.environ
+    for isa in iet.backends().isas:
+        assert python("import iet; print(iet.backends().isa)", IET_CPU=isa).stdout.strip() == isa
+    wrong = python("import iet", IET_CPU="sse9")
+    assert "BackendUnavailable" in wrong.stderr
+    assert "sse9" in wrong.stderr
+    assert "reference" in python("import iet; print(iet.backends())", IET_BACKEND="reference").stdout
