@@ -135,7 +135,7 @@ class Auditor:
         cuts = [] if text is None else _cuts(text, encoding, spans)
         segments, token_agents = [], np.full(len(ids), -1, dtype=np.int32)
         for i, (start, end, owner) in enumerate(spans):
-            guess, log_p = self._best_key(scores[start:end], pairs[start:end], owner, len(ids))
+            guess, log_p = self._best_key(scores, pairs, start, end, owner)
             attributed = owner >= 0 and (not self._allow_unattributed or log_p <= math.log(self._level))
             if attributed:
                 token_agents[start:end] = guess
@@ -175,14 +175,14 @@ class Auditor:
         )
 
     def _best_key(
-        self, scores: NDArray[np.float32], pairs: NDArray[np.int64], owner: int, tokens: int
+        self, scores: NDArray[np.float32], pairs: NDArray[np.int64], start: int, end: int, owner: int
     ) -> tuple[int, float]:
         """Return the agent that explains a span best (`owner`, if it has one) and its corrected log p."""
         keys = self._keys
         columns = np.flatnonzero(keys.owners == owner) if owner >= 0 else np.arange(len(keys))
         # The column with the highest sum has the lowest p-value: all have the same number of scores.
-        column = int(columns[scores[:, columns].sum(axis=0, dtype=np.float64).argmax()])
-        log_p = segment_log_p(scores[:, column], pairs, keys.profile.family, tokens, len(keys))
+        column = int(columns[scores[start:end, columns].sum(axis=0, dtype=np.float64).argmax()])
+        log_p = segment_log_p(scores[:, column], pairs, start, end, keys.profile.family, len(keys))
         return int(keys.owners[column]), log_p
 
     def _transitions(

@@ -1,60 +1,120 @@
-"""How surprising a segment's scores would be without a mark."""
+"""How surprising a segment's scores would be without a mark. The paper has no null; this is ours."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iet.scheme import Family
+from iet.errors import InputError
+from iet.scheme import FAMILIES, Family
 
 
-def log_tail_bound(total: float, count: int, family: Family) -> float:
-    """Bound the log-probability that `count` unmarked scores sum to at least `total`.
-
-        log P(Σ x >= s) <= min_{λ>=0} n·log_mgf(λ) - λ·s      (Chernoff)
-
-    Not in the paper, which has no null. A bound, not an estimate: true p-values are smaller, by a factor of
-    about √n.
+def log_tail(total: float, count: int, family: Family) -> float:
+    """Return log P(Σ x >= s) for `count` independent unmarked scores.
 
     Args:
         total: s.
-        count: n, scores of distinct (context, token) pairs: repeats are no new evidence.
-        family: whose null law the scores have.
+        count: n, scores of distinct (context, token) pairs: a repeat is no new evidence.
+        family: whose null law the scores have: a key of `LOG_TAILS`.
 
     Returns:
-        log_p <= 0, natural logarithm. 0 where the mean is not above 0. O(1).
+        log_p <= 0, natural logarithm; 0 for n = 0.
+
+    Raises:
+        InputError: the family has no tail yet.
+
+    >>> round(log_tail(70.0, 200, FAMILIES["fourier"]), 2)
+    -28.16
     """
-    if count == 0 or total <= 0:
+    if family.name not in LOG_TAILS:
+        raise InputError(f"family: got {family.name!r}, expected one of {sorted(LOG_TAILS)}")
+    return min(0.0, LOG_TAILS[family.name](total, count)) if count else 0.0
+
+
+def _saddlepoint(family: Family) -> Callable[[float, int], float]:
+    """Return the tail by Robinson's saddlepoint formula, for scores with a density.
+
+        log P ≈ -n·(λ·x̄ - K(λ)) + u²/2 + log Φ(-u),    K'(λ) = x̄ = s/n,    u = λ·√(n·K''(λ))
+
+    Relative error of P below 4 % from n = 20 on, and 1 % from n = 64 (tests/test_evidence.py). Below x̄ = 0
+    it is 1 - P(-s).
+    """
+
+    def tail(total: float, count: int) -> float:
+        if total < 0:
+            return math.log1p(-math.exp(tail(-total, count)))
+        x = min(total / count, 1 - 1e-9)
+        low, high = 0.0, 1.0
+        while family.mean(high) < x and high < 256:
+            high *= 2
+        for _ in range(60):  # λ with K'(λ) = x̄
+            middle = (low + high) / 2
+            low, high = (middle, high) if family.mean(middle) < x else (low, middle)
+        step = 1e-4
+        variance = (family.mean(low + step) - family.mean(low - step)) / (2 * step)
+        u = low * math.sqrt(count * max(variance, 1e-12))
+        return count * (family.log_mgf(low) - low * x) + _log_mills(u)
+
+    return tail
+
+
+def _log_mills(u: float) -> float:
+    """Return u²/2 + log Φ(-u), by an asymptotic series where both would overflow."""
+    if u < 20:
+        return u * u / 2 + math.log(math.erfc(u / math.sqrt(2)) / 2)
+    return -math.log(u) - math.log(2 * math.pi) / 2 + math.log1p(-1 / u**2 + 3 / u**4)
+
+
+def _binomial(total: float, count: int) -> float:
+    """Return the tail of a sum of n fair signs, exactly: P(Bin(n, 1/2) >= (n + s) / 2). O(n)."""
+    successes = math.ceil((count + total) / 2 - 1e-6)
+    if successes <= 0:
         return 0.0
-    mean = min(total / count, 1 - 1e-9)
-    low, high = 0.0, 1.0
-    while family.mean(high) < mean and high < 256:
-        high *= 2
-    for _ in range(50):  # λ with mean(λ) = s/n, where the bound is smallest
-        middle = (low + high) / 2
-        low, high = (middle, high) if family.mean(middle) < mean else (low, middle)
-    return min(0.0, count * (family.log_mgf(low) - low * mean))
+    log_terms = [
+        math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1)
+        for k in range(successes, count + 1)
+    ]
+    highest = max(log_terms, default=-math.inf)
+    if highest == -math.inf:
+        return -math.inf
+    return highest + math.log(sum(math.exp(t - highest) for t in log_terms)) - count * math.log(2)
+
+
+LOG_TAILS: Mapping[str, Callable[[float, int], float]] = {
+    "fourier": _saddlepoint(FAMILIES["fourier"]),  # arcsine law
+    "square": _binomial,  # two points; for odd V its mean is 1/V, which is left out
+}
+"""Family -> log P(Σ x >= s) as a function of (s, n)."""
 
 
 def segment_log_p(
-    scores: NDArray[np.float32], pairs: NDArray[np.int64], family: Family, tokens: int, keys: int
+    scores: NDArray[np.float32], pairs: NDArray[np.int64], start: int, end: int, family: Family, keys: int
 ) -> float:
-    """Return the log p-value of one segment under one key, corrected for having been chosen.
+    """Return the log p-value of one segment under one key, corrected for both having been chosen.
 
-    The segment is one of T·(T+1)/2 and the key one of K, so the bound for a fixed segment and key is
-    multiplied by both (Bonferroni). The chance that unmarked text yields any segment below a level is then
-    at most that level.
+    A union bound over everything that could have been chosen: the chance that unmarked text holds any segment
+    with a p-value of at most α, under any of the K keys, is at most α. To keep that union small, not the
+    segment itself is tested but its inside on a grid: ends move inwards to multiples of g, the largest power
+    of two of at most an eighth of its length. There are fewer than 15·(T/g + 1) such insides for each g.
 
     Args:
-        scores: x_j of the segment's tokens under the key, float32.
-        pairs: number of the (context, token) pair of each, -1 where not scored. A pair counts once.
+        scores: x_j [T] of the whole text under the key, float32.
+        pairs: int64 [T], number of the (context, token) pair, -1 where not scored. A pair counts once.
+        start, end: the segment, tokens `[start, end)`.
         family: of the profile.
-        tokens: T, of the whole text.
-        keys: K, of the registry.
+        keys: K.
+
+    Returns:
+        log_p <= 0, natural logarithm. O(T' log T') for T' tokens in the segment.
     """
-    where = np.flatnonzero(pairs >= 0)
-    distinct = where[np.unique(pairs[where], return_index=True)[1]]
-    bound = log_tail_bound(float(scores[distinct].sum(dtype=np.float64)), len(distinct), family)
-    return min(0.0, bound + math.log(tokens * (tokens + 1) / 2) + math.log(keys))
+    grid = 1 << max(0, (max(1, (end - start) // 8)).bit_length() - 1)
+    low, high = -(-start // grid) * grid, end // grid * grid
+    inside = pairs[low:high]
+    where = np.flatnonzero(inside >= 0)
+    distinct = low + where[np.unique(inside[where], return_index=True)[1]]
+    log_p = log_tail(float(scores[distinct].sum(dtype=np.float64)), len(distinct), family)
+    choices = 15 * (len(scores) // grid + 1) * max(1, len(scores).bit_length()) * keys
+    return min(0.0, log_p + math.log(choices))

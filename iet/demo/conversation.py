@@ -128,7 +128,6 @@ def converse(
             return torch.zeros(len(input_ids), dtype=torch.bool)
 
     draw = random.Random(seed)
-    torch.manual_seed(seed)
     text, spans, speakers = "", list[Span](), list[str]()
     for names in rounds:
         lengths = [draw.randint(*turn_tokens) for _ in names]
@@ -136,19 +135,21 @@ def converse(
         tail = tokenizer(text, add_special_tokens=False).input_ids
         prompt = task_ids + tail[max(0, len(tail) - max(0, max_prompt_tokens - len(task_ids))) :]
         ids = torch.tensor([prompt] * len(names))
-        output = model.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            watermarking_config=WatermarkingConfig(registry, names),
-            do_sample=True,
-            temperature=temperature,
-            top_p=top_p,
-            top_k=0,
-            min_new_tokens=max(lengths),
-            max_new_tokens=max(lengths),
-            pad_token_id=tokenizer.pad_token_id,
-            stopping_criteria=[Step()],
-        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(draw.getrandbits(63))
+            output = model.generate(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                watermarking_config=WatermarkingConfig(registry, names),
+                do_sample=True,
+                temperature=temperature,
+                top_p=top_p,
+                top_k=0,
+                min_new_tokens=max(lengths),
+                max_new_tokens=max(lengths),
+                pad_token_id=tokenizer.pad_token_id,
+                stopping_criteria=[Step()],
+            )
         for name, row, length in zip(names, output[:, len(prompt) :], lengths, strict=True):
             turn = tokenizer.decode(row[:length], skip_special_tokens=True).strip()
             # A cut inside a character decodes to U+FFFD, which nobody sampled.

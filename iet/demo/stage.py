@@ -20,6 +20,8 @@ from iet.scheme import Scheme
 from iet.tokenizer import DEMO_SOURCE
 from iet.topology import classify
 
+TURN_TOKENS = (150, 250)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Outcome:
@@ -75,16 +77,13 @@ def stage(
     out.mkdir(parents=True, exist_ok=True)
     registry = demo_registry(names, seed)
 
+    import torch
+
     started = time.perf_counter()
     model, tokenizer = conversation.load_model()
-    turn_tokens = (150, 250)
-    with tqdm(
-        total=rounds * turn_tokens[1],
-        desc="four hands write" if agents == 4 else "agents write",
-        unit="tok",
-        disable=not progress,
-    ) as bar:
-        for_bar = bar.update
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the matrices are small: more threads would only wait for each other
+    with tqdm(total=rounds * TURN_TOKENS[1], desc="agents write", unit="tok", disable=not progress) as bar:
         talk = conversation.converse(
             model,
             tokenizer,
@@ -92,10 +91,11 @@ def stage(
             speakers,
             temperature=temperature,
             top_p=top_p,
-            turn_tokens=turn_tokens,
+            turn_tokens=TURN_TOKENS,
             seed=seed,
-            on_token=lambda: for_bar(1),
+            on_token=bar.update,
         )
+    torch.set_num_threads(threads)
     generated = time.perf_counter()
     (out / "final.txt").write_text(talk.text, encoding="utf-8")
     (out / "truth.json").write_text(
