@@ -22,8 +22,14 @@ struct PyMarking {
 
   PyMarking(uint32_t vocab, uint32_t n_gram, uint32_t family, uintptr_t unmarked, int64_t n_unmarked,
             uintptr_t subkeys, uintptr_t k_p, int64_t n_keys)
-      : marking{vocab,      n_gram, static_cast<Family>(family), at<int32_t>(unmarked), n_unmarked,
-                at<uint64_t>(subkeys), at<uint32_t>(k_p),           n_keys} {
+      : marking{vocab,
+                n_gram,
+                static_cast<Family>(family),
+                at<int32_t>(unmarked),
+                n_unmarked,
+                at<uint64_t>(subkeys),
+                at<uint32_t>(k_p),
+                n_keys} {
     if (vocab < 1 || vocab > (1u << 24)) throw py::value_error("vocab_size out of range");
     if (n_gram < 2 || n_gram > 16) throw py::value_error("n_gram out of range");
     if (family > 1) throw py::value_error("unknown family");

@@ -8,26 +8,26 @@
 
 namespace iet {
 
-struct Marking {             // what a profile fixes
-  uint32_t vocab;            // V
-  uint32_t n_gram;           // n
+struct Marking {    // what a profile fixes
+  uint32_t vocab;   // V
+  uint32_t n_gram;  // n
   Family family;
-  const int32_t* unmarked;   // [n_unmarked] ascending ids below V
+  const int32_t* unmarked;  // [n_unmarked] ascending ids below V
   int64_t n_unmarked;
-  const uint64_t* subkeys;   // [n_keys, 2]
-  const uint32_t* k_p;       // [n_keys]
+  const uint64_t* subkeys;  // [n_keys, 2]
+  const uint32_t* k_p;      // [n_keys]
   int64_t n_keys;
 };
 
 struct EmbedArgs {
-  void* logits;              // [rows, >= V], changed in place
+  void* logits;  // [rows, >= V], changed in place
   DType dtype;
   int64_t rows;
   int64_t row_stride, element_stride;
-  const int64_t* contexts;   // [rows, n-1] packed, oldest first
-  const int32_t* slots;      // [rows], row -> key, -1: unmarked
-  const float* kappas;       // [rows]
-  void* saved;               // room for embed_saved() elements: logits that a row puts back
+  const int64_t* contexts;  // [rows, n-1] packed, oldest first
+  const int32_t* slots;     // [rows], row -> key, -1: unmarked
+  const float* kappas;      // [rows]
+  void* saved;              // room for embed_saved() elements: logits that a row puts back
 };
 
 // How many logits of a row may have to be put back: ids that E walks out of the grid, and unmarked ids.
@@ -39,22 +39,22 @@ inline int64_t embed_saved(const Marking& marking) {
 struct ScoreArgs {
   const int64_t* token_ids;  // [tokens]
   int64_t tokens;
-  float* scores;             // [tokens, n_keys] packed
+  float* scores;  // [tokens, n_keys] packed
 };
 
-struct PermuteArgs {         // known answers
-  const uint64_t* seeds;     // [count]
-  const uint32_t* ids;       // [count], below V
+struct PermuteArgs {      // known answers
+  const uint64_t* seeds;  // [count]
+  const uint32_t* ids;    // [count], below V
   int64_t count;
-  uint32_t* ranks;           // [count]
+  uint32_t* ranks;  // [count]
 };
 
 // One source, compiled once per instruction set.
-#define IET_DECLARE_CPU(isa)                              \
-  namespace isa {                                         \
-  void embed_cpu(const Marking&, const EmbedArgs&);       \
-  void score_cpu(const Marking&, const ScoreArgs&);       \
-  void permute_cpu(uint32_t vocab, const PermuteArgs&);   \
+#define IET_DECLARE_CPU(isa)                            \
+  namespace isa {                                       \
+  void embed_cpu(const Marking&, const EmbedArgs&);     \
+  void score_cpu(const Marking&, const ScoreArgs&);     \
+  void permute_cpu(uint32_t vocab, const PermuteArgs&); \
   }
 IET_DECLARE_CPU(baseline)
 IET_DECLARE_CPU(avx2)

@@ -51,8 +51,8 @@ inline void add_grid_row(typename T::Storage* __restrict logits, int64_t stride,
 
 template <class T, class Phi>
 void embed_row(const Marking& marking, const Grid& grid, const RoundKeys& keys, float kappa,
-               typename T::Storage* logits, int64_t stride, Buffers& buffers,
-               typename T::Storage* saved, Phi phi) {
+               typename T::Storage* logits, int64_t stride, Buffers& buffers, typename T::Storage* saved,
+               Phi phi) {
   const uint32_t cells = static_cast<uint32_t>(grid.a) * grid.b;
   int64_t count_saved = 0;
   for (uint32_t r = grid.vocab; r < cells; ++r) {
@@ -102,7 +102,8 @@ void embed_rows(const Marking& marking, const EmbedArgs& args) {
     const int64_t slot = args.slots[row];
     const uint32_t k_p = marking.k_p[slot], vocab = marking.vocab;
     const RoundKeys keys(context_seed(marking.subkeys + 2 * slot, ids, static_cast<uint32_t>(words)));
-    auto* logits = reinterpret_cast<typename T::Storage*>(static_cast<char*>(args.logits) + row * args.row_stride);
+    auto* logits =
+        reinterpret_cast<typename T::Storage*>(static_cast<char*>(args.logits) + row * args.row_stride);
     if (marking.family == Family::fourier) {
       const uint32_t step = phase_step(k_p, vocab);
       embed_row<T>(marking, grid, keys, args.kappas[row], logits, stride, buffers, saved,
@@ -120,9 +121,12 @@ namespace IET_ISA {
 
 void embed_cpu(const Marking& marking, const EmbedArgs& args) {
   switch (args.dtype) {
-    case DType::float32: return embed_rows<Float32>(marking, args);
-    case DType::float16: return embed_rows<Float16>(marking, args);
-    case DType::bfloat16: return embed_rows<BFloat16>(marking, args);
+    case DType::float32:
+      return embed_rows<Float32>(marking, args);
+    case DType::float16:
+      return embed_rows<Float16>(marking, args);
+    case DType::bfloat16:
+      return embed_rows<BFloat16>(marking, args);
   }
 }
 

@@ -33,9 +33,9 @@ void hash_contexts(const uint64_t* subkey, Block& block) {
 }
 
 using HashContexts = void (*)(const uint64_t*, Block&);
-constexpr HashContexts kHashContexts[kMaxHashBlocks] = {
-    hash_contexts<1>, hash_contexts<2>, hash_contexts<3>, hash_contexts<4>,
-    hash_contexts<5>, hash_contexts<6>, hash_contexts<7>, hash_contexts<8>};
+constexpr HashContexts kHashContexts[kMaxHashBlocks] = {hash_contexts<1>, hash_contexts<2>, hash_contexts<3>,
+                                                        hash_contexts<4>, hash_contexts<5>, hash_contexts<6>,
+                                                        hash_contexts<7>, hash_contexts<8>};
 
 // P of the block's ids under its seeds. Walking is rare: lanes that leave [0, V) are walked on one by one.
 void permute_block(const Grid& grid, Block& block) {
@@ -101,7 +101,8 @@ void score_cpu(const Marking& marking, const ScoreArgs& args) {
       permute_block(grid, block);
       score_block(marking.family, marking.k_p[key], marking.vocab, block);
       float* scores = args.scores + first * marking.n_keys + key;
-      for (int i = 0; i < block.count; ++i) scores[i * marking.n_keys] = block.scored[i] ? block.scores[i] : 0.0f;
+      for (int i = 0; i < block.count; ++i)
+        scores[i * marking.n_keys] = block.scored[i] ? block.scores[i] : 0.0f;
     }
   }
 }

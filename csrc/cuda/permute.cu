@@ -1,7 +1,7 @@
 // Known answers on the device: the scheme's header, run inside a kernel.
-#include "permute.h"
-
 #include <initializer_list>
+
+#include "permute.h"
 
 namespace iet {
 namespace {

@@ -1,0 +1,49 @@
+"""Drive every native op over odd vocabularies, types and strides; sanitizers abort on the first fault."""
+
+import pathlib
+import sys
+
+# The sanitized copy of the package, and no other, whatever is installed.
+sys.meta_path = [finder for finder in sys.meta_path if "Editable" not in type(finder).__name__]
+sys.path.insert(0, str(pathlib.Path("build/sanitized").resolve()))
+
+import numpy as np  # noqa: E402
+
+import iet  # noqa: E402
+from iet import kernels, reference  # noqa: E402
+
+assert "sanitized" in iet.__file__, iet.__file__
+assert iet.backends().host == "cpu", iet.backends()
+rng = np.random.default_rng(0)
+count = 0
+for isa in iet.backends().isas:
+    kernels._cpu.select_isa(isa)
+    for vocab_size in (1, 2, 31, 32, 33, 255, 257, 1000, 32003, 128256):
+        for n_gram, family, unmarked in ((2, "fourier", ()), (5, "square", (0,)), (16, "fourier", ())):
+            scheme = iet.Scheme(n_gram=n_gram, family=family)
+            registry = iet.Registry.create(
+                None, vocab_size=vocab_size, unmarked_ids=unmarked if vocab_size > 2 else (), scheme=scheme
+            )
+            for i in range(3):
+                registry.add(f"agent {i}", secret=bytes([i]) * 32)
+            ids = rng.integers(0, vocab_size + 2, 700)
+            scores = iet.score_tokens(ids, registry)
+            keys = registry.scoring_keys()
+            expected = reference.score_tokens(
+                ids[:50],
+                n_gram,
+                subkeys=keys.subkeys,
+                k_p=keys.k_p,
+                vocab_size=vocab_size,
+                family=family,
+                unmarked_ids=keys.profile.unmarked_ids,
+            )
+            assert np.array_equal(scores[:50], expected)
+            kernels.permute(np.arange(vocab_size), rng.integers(0, 2**63, vocab_size), vocab_size)
+            for dtype in (np.float32, np.float16):
+                wide = np.zeros((5, 2 * vocab_size + 3), dtype=dtype)
+                for view in (wide, wide[:, ::2], wide[1:3, 1:]):
+                    contexts = rng.integers(0, vocab_size, (len(view), n_gram - 1))
+                    iet.embed_(view, contexts, rng.integers(-1, 3, len(view)), registry)
+                    count += 1
+print(f"{count} batches, no fault")
