@@ -69,18 +69,18 @@ def _log_mills(u: float) -> float:
 
 
 def _binomial(total: float, count: int) -> float:
-    """Return the tail of a sum of n fair signs, exactly: P(Bin(n, 1/2) >= (n + s) / 2). O(n)."""
+    """Return the tail of a sum of n fair signs, to rounding: P(Bin(n, 1/2) >= (n + s) / 2). O(√n)."""
     successes = math.ceil((count + total) / 2 - 1e-6)
-    if successes <= 0:
-        return 0.0
-    log_terms = [
-        math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1)
-        for k in range(successes, count + 1)
-    ]
-    highest = max(log_terms, default=-math.inf)
-    if highest == -math.inf:
-        return -math.inf
-    return highest + math.log(sum(math.exp(t - highest) for t in log_terms)) - count * math.log(2)
+    if 2 * successes <= count:  # 1 - P(Bin >= n + 1 - k), so that the terms below always fall
+        return math.log1p(-math.exp(_binomial(count - 2 * successes + 2, count))) if successes > 0 else 0.0
+    first = math.lgamma(count + 1) - math.lgamma(successes + 1) - math.lgamma(count - successes + 1)
+    term = total_terms = 1.0  # in units of the first term
+    for k in range(successes, count):
+        term *= (count - k) / (k + 1)
+        total_terms += term
+        if term < 1e-17:
+            break
+    return first + math.log(total_terms) - count * math.log(2)
 
 
 LOG_TAILS: Mapping[str, Callable[[float, int], float]] = {

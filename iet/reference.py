@@ -251,10 +251,11 @@ def embed_(
             continue
         ranks = permute(ids, context_seed(subkeys[slot], contexts[row]), vocab_size)
         shift = kappas[row] * phi(ranks, k_p[slot], vocab_size, family)
-        if logits.dtype == np.uint16:
-            logits[row, ids] = float32_to_bfloat16(bfloat16_to_float32(logits[row, ids]) + shift)
-        else:
-            with np.errstate(over="ignore"):  # float16 may overflow to infinity, as in every backend
+        # float16 may overflow to infinity, and a signalling NaN becomes a quiet one, as in every backend.
+        with np.errstate(over="ignore", invalid="ignore"):
+            if logits.dtype == np.uint16:
+                logits[row, ids] = float32_to_bfloat16(bfloat16_to_float32(logits[row, ids]) + shift)
+            else:
                 logits[row, ids] = (logits[row, ids].astype(np.float32) + shift).astype(logits.dtype)
 
 

@@ -184,8 +184,8 @@ def markdown(results: dict[str, Any]) -> str:
     ]
     return "\n\n".join(
         [
-            "Forced choice; mean ± standard error over texts. Coverage and the accuracy there: with unattributed"
-            " text allowed, level 0.01.",
+            "Forced choice; mean ± standard error over texts. Coverage and the accuracy there: with"
+            " unattributed text allowed, level 0.01.",
             table(header, rows),
             "Nulls (`posterior`, forced choice): accuracy must be that of shuffled labels.",
             table(["text", "TokenAcc", "shuffled labels", "difference", "coverage"], nulls),
@@ -203,8 +203,8 @@ def main() -> None:
     torch.set_num_threads(1)
     results = run(range(arguments.texts), arguments.topology, arguments.rounds)
     content = {
-        "command": f"python -m benchmarks.accuracy.closed_loop -o {arguments.output} --texts {arguments.texts}"
-        f" --topology {arguments.topology} --rounds {arguments.rounds}",
+        "command": f"python -m benchmarks.accuracy.closed_loop -o {arguments.output}"
+        f" --texts {arguments.texts} --topology {arguments.topology} --rounds {arguments.rounds}",
         "environment": environment("torch", "transformers"),
         **results,
     }
