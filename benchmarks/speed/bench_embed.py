@@ -1,6 +1,6 @@
 """Time `embed_` against in-place additions of a bias, after checking it against the reference.
 
-    python -m benchmarks.speed.bench_embed -o benchmarks/results/embed.json
+python -m benchmarks.speed.bench_embed -o benchmarks/results/embed.json
 """
 
 from __future__ import annotations

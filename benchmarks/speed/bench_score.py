@@ -1,6 +1,6 @@
 """Time `score_tokens` on random ids, after checking it against the reference.
 
-    python -m benchmarks.speed.bench_score -o benchmarks/results/score.json
+python -m benchmarks.speed.bench_score -o benchmarks/results/score.json
 """
 
 from __future__ import annotations
