@@ -4,7 +4,7 @@ import pathlib
 import sys
 
 # The sanitized copy of the package, and no other, whatever is installed.
-sys.meta_path = [finder for finder in sys.meta_path if "Editable" not in type(finder).__name__]
+sys.meta_path = [finder for finder in sys.meta_path if "ScikitBuild" not in type(finder).__name__]
 sys.path.insert(0, str(pathlib.Path("build/sanitized").resolve()))
 
 import numpy as np  # noqa: E402

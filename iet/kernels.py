@@ -213,11 +213,8 @@ def _describe_logits(logits: Any) -> tuple[int, str, tuple[int, int], tuple[int,
     rows, columns = shape
     size = 4 if dtype == "float32" else 2
     row_stride, element_stride = strides
-    apart = (
-        rows < 2
-        or abs(row_stride) >= abs(element_stride) * columns
-        or abs(element_stride) >= abs(row_stride) * rows
-    )
+    row, element = abs(row_stride), abs(element_stride)
+    apart = rows < 2 or row >= element * (columns - 1) + size or element >= row * (rows - 1) + size
     if (columns > 1 and element_stride == 0) or element_stride % size or row_stride % size or not apart:
         raise ShapeError(
             "logits", got=f"strides {strides} in bytes", expected="rows and columns that do not overlap"
