@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -58,12 +59,15 @@ class Auditor:
         tokenizer: Any = None,
         **options: Any,
     ) -> None:
+        if not isinstance(registry, Registry):
+            raise InputError(f"registry: got {type(registry).__name__}, expected iet.Registry")
         if decoder not in DECODERS:
             raise InputError(f"decoder: got {decoder!r}, expected one of {sorted(DECODERS)}")
         if not isinstance(level, (int, float)) or not 0 < level < 1:
             raise InputError(f"level: got {level!r}, expected a number between 0 and 1")
         self._registry = registry
         self._keys: KeyTable = registry.scoring_keys(profile)
+        self._registry_digest = registry.digest  # of the keys above, whatever is added later
         if len(self._keys) == 0:
             raise InputError("registry: the profile has no agents; expected at least one (registry.add)")
         self._profile_id = profile
@@ -75,6 +79,12 @@ class Auditor:
         self._tokenizer: Tokenizer | None = None
         # Refuse bad options now, not after the first text has been tokenized and scored.
         self._decode(np.zeros((0, len(self._keys)), dtype=np.float32), np.zeros(0, dtype=np.int64))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A pickle finds the keys through the registry's file and holds none.
+        options = dict(self._options, profile=self._profile_id, tokenizer=self._source)
+        rebuild = functools.partial(type(self), allow_unattributed=self._allow_unattributed, **options)
+        return rebuild, (self._registry, self._decoder, self._level)
 
     def audit(self, text: str | None = None, *, token_ids: ArrayLike | None = None) -> Report:
         """Audit one text.
@@ -156,7 +166,7 @@ class Auditor:
         return Report(
             text=text,
             profile=keys.profile,
-            registry_digest=self._registry.digest,
+            registry_digest=self._registry_digest,
             agents=keys.names,
             decoder=self._decoder,
             options=self._options,

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import io
 import json
 import os
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from iet.errors import IetError, InputError
@@ -19,6 +20,9 @@ from iet.errors import IetError, InputError
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show κ or → is no failure
+            stream.reconfigure(errors="backslashreplace")
     parser = _parser()
     arguments = parser.parse_args(argv)
     try:
@@ -208,7 +212,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         report.to_json(arguments.output, text=not arguments.no_text)
     if arguments.json:
-        print(report.to_json(text=not arguments.no_text))
+        print(json.dumps(report.to_dict(text=not arguments.no_text), indent=1))
     elif arguments.output is None:
         show(report)
     found = {"unattributed" if segment.agent is None else "attributed" for segment in report.segments}
@@ -229,9 +233,7 @@ def _read_text(file: str) -> str:
 def _keys_init(arguments: argparse.Namespace) -> int:
     import iet
 
-    k_p: Any = (
-        arguments.k_p if arguments.k_p == "per-agent" or not arguments.k_p.isdigit() else int(arguments.k_p)
-    )
+    k_p: Any = int(arguments.k_p) if arguments.k_p.isdecimal() else arguments.k_p
     scheme = iet.Scheme(kappa=arguments.kappa, n_gram=arguments.n_gram, k_p=k_p, family=arguments.family)
     registry = iet.Registry.create(
         arguments.path, tokenizer=arguments.tokenizer, vocab_size=arguments.vocab_size, scheme=scheme
@@ -240,10 +242,20 @@ def _keys_init(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _changed(registry: Any, change: Callable[[Any], object]) -> Any:
+    """Return a copy in memory with the change: merging it back saves all of it at once, or nothing."""
+    import iet
+
+    copy = iet.Registry.loads(registry.dumps())
+    change(copy)
+    return copy
+
+
 def _keys_add(arguments: argparse.Namespace) -> int:
     registry = _load(arguments)
-    for name in arguments.names:
-        registry.add(name, profile=arguments.profile)
+    registry.merge(
+        _changed(registry, lambda r: [r.add(n, profile=arguments.profile) for n in arguments.names])
+    )
     print(f"{registry.path}: {len(registry)} agents")
     return 0
 
@@ -275,8 +287,9 @@ def _keys_list(arguments: argparse.Namespace) -> int:
 
 def _keys_rotate(arguments: argparse.Namespace) -> int:
     registry = _load(arguments)
+    registry.merge(_changed(registry, lambda copy: [copy.rotate(name) for name in arguments.names]))
     for name in arguments.names:
-        print(f"{name}: epoch {registry.rotate(name)}")
+        print(f"{name}: epoch {registry.keys(name)[-1].epoch}")
     return 0
 
 

@@ -38,12 +38,12 @@ class Conversation:
     Attributes:
         text: what survives: the turns, joined.
         spans: one per turn, over the characters of `text`; a joiner belongs to the turn after it.
-        speakers: agents in the order of the turns.
+        speakers: agents in the order of the turns, None for an unmarked one.
     """
 
     text: str
     spans: tuple[Span, ...]
-    speakers: tuple[str, ...]
+    speakers: tuple[str | None, ...]
 
     def truth(self) -> dict[str, Any]:
         """Return the JSON form of the truth, without the text."""
@@ -128,7 +128,7 @@ def converse(
             return torch.zeros(len(input_ids), dtype=torch.bool)
 
     draw = random.Random(seed)
-    text, spans, speakers = "", list[Span](), list[str]()
+    text, spans, speakers = "", list[Span](), list[str | None]()
     for names in rounds:
         lengths = [draw.randint(*turn_tokens) for _ in names]
         task_ids = tokenizer(task, add_special_tokens=False).input_ids
@@ -157,5 +157,5 @@ def converse(
             start = len(text)
             text += (JOINER if text else "") + turn
             spans.append(Span(start, len(text), name))
-            speakers.append(str(name))
+            speakers.append(name)
     return Conversation(text, tuple(spans), tuple(speakers))

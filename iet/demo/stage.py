@@ -12,7 +12,7 @@ import numpy as np
 
 from iet.auditor import Auditor
 from iet.demo import conversation
-from iet.errors import InputError
+from iet.errors import BackendUnavailable, IetError, InputError, RegistryError
 from iet.metrics import edge_similarity, mean_iou, token_accuracy, token_labels
 from iet.registry import Registry
 from iet.report import Report
@@ -41,9 +41,28 @@ def demo_registry(names: tuple[str, ...], seed: int, scheme: Scheme = Scheme()) 
     """Return a registry in memory whose keys follow from `seed`: reproducible, and therefore not secret."""
     registry = Registry.create(None, tokenizer=DEMO_SOURCE, scheme=scheme)
     for name in names:
-        secret = hashlib.blake2b(f"iet demo/{seed}/{name}".encode(), digest_size=32).digest()
-        registry.add(name, secret=secret)
+        registry.add(name, secret=_secret(seed, name))
     return registry
+
+
+def _secret(seed: int, name: str) -> bytes:
+    return hashlib.blake2b(f"iet demo/{seed}/{name}".encode(), digest_size=32).digest()
+
+
+def _refuse_foreign_registry(out: pathlib.Path) -> None:
+    # What a demo wrote can be made again from its seed; the keys of any other registry would be lost.
+    path = out / "team.json"
+    if not path.exists():
+        return
+    try:
+        seed = json.loads((out / "truth.json").read_text())["seed"]
+        found = Registry.load(path)
+        keys = [key for name in found for key in found.keys(name)]
+        if keys and all(key.secret == _secret(seed, key.agent) for key in keys):
+            return
+    except (IetError, OSError, ValueError, LookupError, TypeError):
+        pass
+    raise RegistryError(f"{path}: no demo wrote it, and its keys would be lost; expected another --out")
 
 
 def stage(
@@ -62,10 +81,16 @@ def stage(
 
     Raises:
         InputError: an option is out of range.
-        RegistryError: `out` already holds a registry of other keys.
+        RegistryError: `out` holds a `team.json` that no demo wrote: its keys may be nowhere else.
+        BackendUnavailable: torch, transformers or tqdm is missing.
     """
-    from tqdm import tqdm
-
+    try:
+        import torch
+        from tqdm import tqdm
+    except ImportError as error:
+        raise BackendUnavailable(
+            f'the demo: {error}; pip install "implicit-execution-tracing[demo]"'
+        ) from None
     if not 4 <= agents <= len(conversation.ROLES):
         raise InputError(f"agents: got {agents!r}, expected 4 to {len(conversation.ROLES)}")
     if not 0 < temperature < float("inf") or not 0 < top_p <= 1:
@@ -74,16 +99,17 @@ def stage(
         )
     names = conversation.ROLES[:agents]
     speakers = conversation.speakers_of_walk(topology, names, rounds, seed)
-    out.mkdir(parents=True, exist_ok=True)
     registry = demo_registry(names, seed)
-
-    import torch
+    auditor = Auditor(registry, decoder=decoder)
+    _refuse_foreign_registry(out)
+    out.mkdir(parents=True, exist_ok=True)
 
     started = time.perf_counter()
     model, tokenizer = conversation.load_model()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the matrices are small: more threads would only wait for each other
-    with tqdm(total=rounds * TURN_TOKENS[1], desc="agents write", unit="tok", disable=not progress) as bar:
+    bar = tqdm(total=rounds * TURN_TOKENS[1], desc="agents write", unit="tok", disable=not progress)
+    try:
         talk = conversation.converse(
             model,
             tokenizer,
@@ -95,18 +121,21 @@ def stage(
             seed=seed,
             on_token=bar.update,
         )
-    torch.set_num_threads(threads)
+    finally:
+        bar.close()
+        torch.set_num_threads(threads)
     generated = time.perf_counter()
-    (out / "final.txt").write_text(talk.text, encoding="utf-8")
+    _refuse_foreign_registry(out)  # again: writing took a while
+    (out / "final.txt").write_text(talk.text, encoding="utf-8", newline="")
+    (out / "team.json").unlink(missing_ok=True)
+    registry.save(out / "team.json")
     (out / "truth.json").write_text(
         json.dumps({"seed": seed, "topology": topology, **talk.truth()}, indent=1) + "\n"
     )
-    (out / "team.json").unlink(missing_ok=True)
-    registry.save(out / "team.json")
 
     # From here on nothing but the final text and the registry is used.
     audited = time.perf_counter()
-    report = Auditor(registry, decoder=decoder).audit((out / "final.txt").read_text(encoding="utf-8"))
+    report = auditor.audit((out / "final.txt").read_bytes().decode())
     finished = time.perf_counter()
 
     encoding = registry.open_tokenizer().encode(talk.text)

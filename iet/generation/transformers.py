@@ -2,12 +2,17 @@
 
 Both are stateless: the context of a position is read off `input_ids`, so interleaved calls, beams that swap
 rows and assisted decoding, which shows several positions of one row, need no bookkeeping.
+
+Continuous batching (`generate_batch`) shows a processor the last id of each row only, not its context: every
+request then fails with a `ShapeError`. A processor that declares itself unsupported would be dropped there
+with a warning, and the text would silently carry no mark; so none is declared.
 """
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,16 +35,16 @@ except ImportError as error:
 class _Processor(transformers.LogitsProcessor):
     """Adds κ·temperature·φ to the rows of a batch."""
 
-    # Continuous batching shows a processor the last id of each row only, not its context.
-    supports_continuous_batching = False
-
-    def __init__(self, keys: KeyTable, slots: NDArray[np.int32], temperature: float) -> None:
+    def __init__(
+        self, keys: KeyTable, slots: NDArray[np.int32], temperature: float, first_call_shows_prompts: bool
+    ) -> None:
         self._keys = keys
         self._slots = slots
         self._temperature = temperature
+        self._check_prompts = first_call_shows_prompts
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        """Mark `scores` [B, >= V] in place, for the position after `input_ids` [B, T], and return it."""
+        """Return `scores` [B, >= V] with marks, for the position after `input_ids` [B, T]."""
         if input_ids.dim() != 2:
             raise ShapeError(
                 "input_ids",
@@ -48,18 +53,22 @@ class _Processor(transformers.LogitsProcessor):
             )
         rows, length = input_ids.shape
         repeats, rest = divmod(rows, len(self._slots))
-        if rest or repeats == 0:
+        if rest or repeats == 0 or (self._check_prompts and not _rows_repeat(input_ids, repeats)):
             raise ShapeError(
                 "agents",
                 got=f"{len(self._slots)} agents for {rows} rows",
-                expected="one agent per row of the prompt",
+                expected="one agent per row of the prompt batch",
             )
+        self._check_prompts = False
         words = self._keys.profile.scheme.n_gram - 1
-        if length >= words:  # before that, no context: such a position is not scored either
-            # Beams and num_return_sequences repeat each prompt, neighbours together.
-            slots = np.repeat(self._slots, repeats)
-            embed_(scores, input_ids[:, length - words :], slots, self._keys, temperature=self._temperature)
-        return scores
+        if length < words:  # no context yet: such a position is not scored either
+            return scores
+        # A copy, as transformers' own processors make: `generate` returns its argument as `output_logits`.
+        marked: torch.FloatTensor = scores.clone()  # type: ignore[assignment]
+        # Beams and num_return_sequences repeat each prompt, neighbours together.
+        slots = np.repeat(self._slots, repeats)
+        embed_(marked, input_ids[:, length - words :], slots, self._keys, temperature=self._temperature)
+        return marked
 
 
 class LogitsProcessor(_Processor):
@@ -80,7 +89,8 @@ class LogitsProcessor(_Processor):
         RegistryError: unknown agent.
         InputError: no agents, no temperature, or one out of range.
 
-    Calls cost O(B·V), change `scores` in place and are deterministic.
+    Calls cost O(B·V), leave `scores` as they are and are deterministic. A copy or pickle finds the keys
+    through the registry's file and holds none.
     """
 
     def __init__(
@@ -91,6 +101,7 @@ class LogitsProcessor(_Processor):
         *,
         profile: str | None = None,
     ) -> None:
+        slots = _slots(registry, agents, profile)
         keys = registry.marking_keys(profile)
         if keys.profile.scheme.placement == "raw":
             temperature = 1.0
@@ -98,9 +109,13 @@ class LogitsProcessor(_Processor):
             raise InputError(
                 "temperature: got None, expected the sampler's: this processor runs before it, κ counts after"
             )
-        elif not 0 < temperature < float("inf"):
+        elif not isinstance(temperature, (int, float)) or not 0 < temperature < float("inf"):
             raise InputError(f"temperature: got {temperature!r}, expected a finite number above 0")
-        super().__init__(keys, _slots(registry, agents, profile), float(temperature))
+        super().__init__(keys, slots, float(temperature), first_call_shows_prompts=False)
+        self._rebuild = functools.partial(type(self), registry, agents, float(temperature), profile=profile)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._rebuild, ()
 
 
 class WatermarkingConfig(BaseWatermarkingConfig):
@@ -108,6 +123,11 @@ class WatermarkingConfig(BaseWatermarkingConfig):
 
     The documented default. Saving it (`to_dict`, a saved generation config) writes the registry's path,
     digests and agent names, never a key; `from_dict` loads the registry from its path again.
+
+    transformers 5 does not load a saved generation config with any watermark but its own KGW: it raises a
+    TypeError, which names the key "_iet.WatermarkingConfig". So pass this to `generate` rather than keep it
+    in `model.generation_config`; a model that was saved with it loads with
+    `from_pretrained(path, generation_config=transformers.GenerationConfig())`.
 
     Args:
         registry: holds the agents' keys.
@@ -123,15 +143,16 @@ class WatermarkingConfig(BaseWatermarkingConfig):
     def __init__(
         self, registry: Registry, agents: str | Sequence[str | None], *, profile: str | None = None
     ) -> None:
-        self._registry = registry
-        self._agents = agents if isinstance(agents, str) else list(agents)
-        self._profile = profile
+        self.registry = registry
+        self.agents = agents
+        self.profile = profile
         self.validate()
+        self.agents = agents if isinstance(agents, str) else list(agents)
 
     def validate(self) -> None:
         """Check agents and placement, as `generate` does before it starts."""
-        _slots(self._registry, self._agents, self._profile)
-        if self._registry.get_profile(self._profile).scheme.placement == "raw":
+        _slots(self.registry, self.agents, self.profile)
+        if self.registry.get_profile(self.profile).scheme.placement == "raw":
             raise InputError(
                 'placement: got "raw", which comes before the temperature: use iet.LogitsProcessor for it'
             )
@@ -139,42 +160,68 @@ class WatermarkingConfig(BaseWatermarkingConfig):
     def construct_processor(  # type: ignore[override]  # generate passes both
         self, vocab_size: int, device: object
     ) -> transformers.LogitsProcessor:
-        """Return the processor that `generate` appends after its warpers."""
-        profile = self._registry.get_profile(self._profile)
-        if vocab_size < profile.vocab_size:
+        """Return the processor that `generate` appends after its warpers, a new one for each call.
+
+        Args:
+            vocab_size: of the model, at least V.
+            device: of the model; what can be marked is decided when the logits are there.
+
+        Raises:
+            ShapeError: the model's vocabulary is smaller than V.
+        """
+        keys = self.registry.marking_keys(self.profile)
+        if vocab_size < keys.profile.vocab_size:
             raise ShapeError(
                 "the model's vocabulary",
                 got=vocab_size,
-                expected=f"at least {profile.vocab_size}, V of the profile",
+                expected=f"at least {keys.profile.vocab_size}, V of the profile",
             )
-        slots = _slots(self._registry, self._agents, self._profile)
-        return _Processor(self._registry.marking_keys(self._profile), slots, 1.0)
+        slots = _slots(self.registry, self.agents, self.profile)
+        return _Processor(keys, slots, 1.0, first_call_shows_prompts=not isinstance(self.agents, str))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form: path, digests and names."""
-        profile = self._registry.get_profile(self._profile)
+        profile = self.registry.get_profile(self.profile)
         return {
-            "watermark": "iet",
-            "registry": None if self._registry.path is None else str(self._registry.path),
-            "registry_digest": self._registry.digest,
+            _FORMAT_KEY: 0,
+            "registry": None if self.registry.path is None else str(self.registry.path),
+            "registry_digest": self.registry.digest,
             "profile": profile.id,
             "profile_digest": profile.digest,
-            "agents": self._agents,
+            "agents": self.agents if isinstance(self.agents, str) else list(self.agents),
         }
 
     @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> WatermarkingConfig:
-        """Load the registry from its path (or $IET_REGISTRY) and check its profile against the saved digest.
+    def from_dict(  # type: ignore[override]
+        cls, config_dict: Mapping[str, Any], *, registry: Registry | None = None
+    ) -> WatermarkingConfig:
+        """Read the JSON form. The registry's keys may have changed since, its profile may not.
+
+        Args:
+            config_dict: what `to_dict` returned.
+            registry: to be used in place of the one at the saved path (or, if that was in memory, at
+                $IET_REGISTRY), as where it lies elsewhere on this machine.
 
         Raises:
-            SchemeMismatch: the registry's profile is another one now.
+            InputError: it is not such a dict.
+            RegistryError: the registry cannot be loaded, or an agent is not in it.
+            SchemeMismatch: the registry has another profile now.
         """
-        registry = Registry.load(config_dict["registry"])
-        config = cls(registry, config_dict["agents"], profile=config_dict["profile"], **kwargs)
-        found = registry.get_profile(config_dict["profile"]).digest
-        if found != config_dict["profile_digest"]:
-            raise SchemeMismatch(f"profile digest: got {found}, expected {config_dict['profile_digest']}")
-        return config
+        fields = (_FORMAT_KEY, "registry", "profile", "profile_digest", "agents")
+        if not isinstance(config_dict, Mapping) or any(field not in config_dict for field in fields):
+            raise InputError(
+                f"config_dict: got {type(config_dict).__name__} without some of {fields}, expected what"
+                " iet.WatermarkingConfig.to_dict returns"
+            )
+        if registry is None:
+            registry = Registry.load(config_dict["registry"])
+        found = {profile.digest for profile in registry.profiles.values()}
+        if config_dict["profile_digest"] not in found:
+            raise SchemeMismatch(
+                f"profile digest: got {sorted(found)} in the registry,"
+                f" expected {config_dict['profile_digest']}"
+            )
+        return cls(registry, config_dict["agents"], profile=config_dict["profile"])
 
     def to_json_string(self) -> str:
         """Return `to_dict` as JSON."""
@@ -189,8 +236,21 @@ class WatermarkingConfig(BaseWatermarkingConfig):
     __hash__ = None  # type: ignore[assignment]
 
 
+_FORMAT_KEY = "_iet.WatermarkingConfig"  # sorts first, so that it is what transformers' TypeError names
+
+
 def _slots(registry: Registry, agents: str | Sequence[str | None], profile: str | None) -> NDArray[np.int32]:
-    names = [agents] if isinstance(agents, str) else list(agents)
-    if not names:
-        raise InputError("agents: got none, expected one name (or None) per row of the prompt batch")
+    if not isinstance(registry, Registry):
+        raise InputError(f"registry: got {type(registry).__name__}, expected iet.Registry")
+    if not isinstance(agents, (str, Sequence)) or isinstance(agents, bytes) or not len(agents):
+        raise InputError(
+            f"agents: got {agents!r:.80}, expected one name (or None) per row of the prompt batch, or a name"
+        )
+    names = [agents] if isinstance(agents, str) else agents
     return np.array([-1 if name is None else registry.slot(name, profile) for name in names], dtype=np.int32)
+
+
+def _rows_repeat(input_ids: torch.Tensor, repeats: int) -> bool:
+    """Tell whether every row equals its `repeats - 1` neighbours, as rows made of one prompt do."""
+    groups = input_ids.reshape(-1, repeats, input_ids.shape[1])
+    return repeats == 1 or bool((groups == groups[:, :1]).all())

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import pathlib
-import tempfile
+import secrets
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -121,6 +121,8 @@ class Report:
                 runs[-1] = Span(runs[-1].start, segment.char_end, segment.agent)
             elif segment.char_end > segment.char_start:
                 runs.append(Span(segment.char_start, segment.char_end, segment.agent))
+        if self.text and not runs:  # nothing in it is a token, as in a text of invisible characters alone
+            runs.append(Span(0, len(self.text), None))
         return tuple(runs)
 
     @property
@@ -139,7 +141,10 @@ class Report:
             "profile": {**self.profile.to_dict(), "id": self.profile.id, "digest": self.profile.digest},
             "registry_digest": self.registry_digest,
             "agents": list(self.agents),
-            "decoder": {"name": self.decoder, "options": self.options},
+            "decoder": {
+                "name": self.decoder,
+                "options": {k: v.item() if isinstance(v, np.generic) else v for k, v in self.options.items()},
+            },
             "level": self.level,
             "allow_unattributed": self.allow_unattributed,
             "tokens": self.tokens,
@@ -161,18 +166,22 @@ class Report:
         }
 
     def to_json(self, path: str | os.PathLike[str] | None = None, *, text: bool = True) -> str:
-        """Return the JSON form as a string, and write it to `path` (replaced whole or not at all)."""
+        """Return the JSON form as a string, and write it to `path`.
+
+        Args:
+            path: a file, replaced whole or not at all. None: nothing is written.
+            text: False leaves the text out, its digest stays.
+        """
         data = json.dumps(self.to_dict(text=text), ensure_ascii=False, indent=1)
         if path is not None:
             target = pathlib.Path(path)
-            handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+            temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
             try:
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                with open(temporary, "x", encoding="utf-8") as file:
                     file.write(data + "\n")
                 os.replace(temporary, target)
-            except BaseException:
-                os.unlink(temporary)
-                raise
+            finally:
+                temporary.unlink(missing_ok=True)
         return data
 
     def __str__(self) -> str:
@@ -186,4 +195,5 @@ def p_value(log_p: float) -> str:
     if log_p > math.log(1e-3):
         return f"{math.exp(log_p):.3g}"
     exponent = math.floor(log_p / math.log(10))
-    return f"{math.exp(log_p - exponent * math.log(10)):.1f}e{exponent}"
+    mantissa = f"{math.exp(log_p - exponent * math.log(10)):.1f}"
+    return f"1.0e{exponent + 1}" if mantissa == "10.0" else f"{mantissa}e{exponent}"

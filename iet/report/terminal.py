@@ -37,19 +37,21 @@ def show(report: Report, file: TextIO | None = None) -> None:
         if report.text is not None:
             print("\n" + marked_text(report), file=file)
         return
-    console = Console(file=file, highlight=False)
-    for line in _headline(report):
-        console.print(line, markup=False)
-    table = Table(*_COLUMNS, box=None, pad_edge=False)
-    for i, segment in enumerate(report.segments, 1):
-        table.add_row(*_row(i, segment), style=style(report, segment.agent))
-    console.print(table)
-    if report.text is not None:
+    console = Console(file=file, highlight=False, markup=False, emoji=False)  # names may hold [brackets]
+    with console.capture() as shown:
+        for line in _headline(report):
+            console.print(line)
+        table = Table(*_COLUMNS, box=None, pad_edge=False)
+        for i, segment in enumerate(report.segments, 1):
+            table.add_row(*_row(i, segment), style=style(report, segment.agent))
+        console.print(table)
+        if report.text is not None:
+            console.print()
+            console.print(coloured_text(report, console.no_color or not console.is_terminal))
         console.print()
-        console.print(coloured_text(report, console.no_color or not console.is_terminal))
-    console.print()
-    for line in [*_transitions(report), *_caveats(report)]:
-        console.print(line, markup=False)
+        for line in [*_transitions(report), *_caveats(report)]:
+            console.print(line)
+    file.write(shown.get())  # by hand: where the reader of a pipe is gone, rich would exit with 1
 
 
 def coloured_text(report: Report, named: bool = False) -> Text:
@@ -61,19 +63,33 @@ def coloured_text(report: Report, named: bool = False) -> Text:
     for start, end, agent in report.char_agents:
         if named:
             text.append(f"[{agent or '?'}] ", style="bold")
-        text.append(report.text[start:end], style=style(report, agent))
+        text.append(_harmless(report.text[start:end]), style=style(report, agent))
     return text
 
 
 def marked_text(report: Report) -> str:
     """Return the text with the agent's name in brackets before each run, [?] where unattributed."""
     assert report.text is not None
-    return "\n".join(f"[{agent or '?'}] {report.text[start:end]}" for start, end, agent in report.char_agents)
+    runs = ((agent or "?", _harmless(report.text[start:end])) for start, end, agent in report.char_agents)
+    return "\n".join(f"[{agent}] {part}" for agent, part in runs)
 
 
 def style(report: Report, agent: str | None) -> str:
     """Return rich's style for an agent; unattributed text is dim."""
     return "dim" if agent is None else COLOURS[report.agents.index(agent) % len(COLOURS)]
+
+
+# Audited text comes from strangers: what steers a terminal (C0, DEL, C1, bidirectional overrides) is shown as
+# a symbol, or it could repaint what the report says. Line ends, tabs and right-to-left letters stay.
+_CONTROLS = {
+    **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"},
+    0x7F: 0x2421,
+    **dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD),
+}
+
+
+def _harmless(text: str) -> str:
+    return text.replace("\r\n", "\n").translate(_CONTROLS)
 
 
 def _row(number: int, segment: Segment) -> tuple[str, ...]:

@@ -1,0 +1,471 @@
+"""The audit, from text to report: what it finds, what it refuses, and where its offsets point."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import pathlib
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import models, normalizers, pre_tokenizers, trainers
+
+import iet
+from iet.errors import InputError, RegistryError, ShapeError, TokenizerMismatch
+from iet.registry import Registry, derive_subkey
+from iet.scheme import Scheme
+
+WORDS = 600
+NAMES = ("planner", "critic", "writer")
+DECODERS = ("posterior", "cusum", "window")
+
+
+def word_tokenizer(words: int = WORDS) -> tokenizers.Tokenizer:
+    """One id per word, so that a text has exactly the ids it was made of."""
+    vocabulary = {"<unk>": 0, **{f"w{i}": i for i in range(1, words)}}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.add_special_tokens(["<unk>"])
+    return backend
+
+
+def byte_tokenizer(normalizer: Any = None) -> tokenizers.Tokenizer:
+    """A byte-level BPE, which spells any text, many characters with several tokens."""
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.normalizer = normalizer
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=280, initial_alphabet=alphabet, show_progress=False)
+    backend.train_from_iterator(["the planner hands the plan to the critic"] * 5, trainer)
+    return backend
+
+
+WORD_TOKENIZER = word_tokenizer()
+
+
+def team(names: Sequence[str] = NAMES, **options: Any) -> Registry:
+    scheme = Scheme(kappa=options.pop("kappa", 2.0), n_gram=options.pop("n_gram", 2))
+    registry = Registry.create(None, **(options or {"tokenizer": WORD_TOKENIZER}), scheme=scheme)
+    for name in names:
+        registry.add(name, secret=name.encode().ljust(32, b"."))
+    return registry
+
+
+TEAM = team()
+
+
+def write(registry: Registry, turns: Sequence[tuple[str | None, int]], seed: int = 0) -> list[int]:
+    """Ids as a model with bland preferences would sample them under the agents' marks."""
+    draw = np.random.default_rng(seed)
+    words = registry.profile.scheme.n_gram - 1
+    ids = draw.integers(1, WORDS, words).tolist()
+    for agent, tokens in turns:
+        slots = [-1 if agent is None else registry.slot(agent)]
+        for _ in range(tokens):
+            logits = draw.normal(size=(1, WORDS)).astype(np.float32)
+            iet.embed_(logits, [ids[-words:]], slots, registry)
+            noise = draw.gumbel(size=WORDS)
+            noise[0] = -np.inf  # <unk>
+            ids.append(int((logits[0] + noise).argmax()))
+    return ids
+
+
+def spell(ids: Sequence[int]) -> str:
+    return " ".join(f"w{i}" for i in ids)
+
+
+TURNS = (("planner", 150), ("critic", 150), (None, 200), ("writer", 150))
+IDS = write(TEAM, TURNS)
+TEXT = spell(IDS)
+
+
+def reader(registry: Registry = TEAM, decoder: str = "posterior", **options: Any) -> iet.Auditor:
+    """An auditor that is handed its tokenizer, which is not in a file."""
+    return iet.Auditor(registry, decoder, tokenizer=options.pop("tokenizer", WORD_TOKENIZER), **options)
+
+
+def agents_of(report: iet.Report) -> list[str | None]:
+    return [segment.agent for segment in report.segments]
+
+
+def assert_tiles(report: iet.Report, text: str) -> None:
+    """Segments cover tokens and characters, and the runs of characters cover the text, all without gaps."""
+    at = 0
+    for start, end, _ in report.char_agents:
+        assert (start, end > start) == (at, True)
+        at = end
+    assert at == len(text)
+    agents = [agent for _, _, agent in report.char_agents]
+    assert all(a != b for a, b in itertools.pairwise(agents))
+    token = char = 0
+    for segment in report.segments:
+        assert (segment.start, segment.char_start) == (token, char)
+        assert segment.end > segment.start
+        assert segment.char_end is not None
+        assert segment.char_end >= char
+        token, char = segment.end, segment.char_end
+    assert token == report.tokens == len(report.token_agents)
+    assert char == (len(text) if report.segments else 0)
+
+
+# What it finds
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_agents_are_found_in_order(decoder: str) -> None:
+    text = spell(write(TEAM, [("planner", 400), ("critic", 400)]))
+    report = reader(TEAM, decoder).audit(text)
+    assert agents_of(report) == ["planner", "critic"]
+    assert_tiles(report, text)
+    assert (report.token_agents == np.repeat([0, 1], [401, 400])).mean() > 0.9
+    assert [(t.source, t.target) for t in report.transitions.observed] == [("planner", "critic")]
+
+
+def test_unmarked_text_between_agents_is_left_out() -> None:
+    report = reader().audit(TEXT)
+    assert [agent for agent, _ in itertools.groupby(agents_of(report))] == [
+        "planner",
+        "critic",
+        None,
+        "writer",
+    ]
+    assert_tiles(report, TEXT)
+    truth = np.repeat([0, 1, -1, 2], [151, 150, 200, 150])
+    assert (report.token_agents == truth).mean() > 0.85
+
+
+def test_token_ids_give_the_tokens_of_the_text_and_no_characters() -> None:
+    auditor = reader()
+    by_text, by_ids = auditor.audit(TEXT), auditor.audit(token_ids=IDS)
+    assert np.array_equal(by_ids.token_agents, by_text.token_agents)
+    for a, b in zip(by_ids.segments, by_text.segments, strict=True):
+        assert (a.char_start, a.char_end) == (None, None)
+        assert (a.start, a.end, a.agent, a.log_p) == (b.start, b.end, b.agent, b.log_p)
+        assert b.char_start is not None
+        assert TEXT[b.char_start : b.char_end].split() == [f"w{i}" for i in IDS[b.start : b.end]]
+    assert (by_ids.text, by_ids.seam_share) == (None, None)
+    with pytest.raises(InputError, match="only token ids"):
+        by_ids.char_agents  # noqa: B018
+
+
+def test_token_ids_need_no_tokenizer() -> None:
+    registry = team(vocab_size=WORDS)
+    ids = write(registry, [("critic", 200)])
+    assert agents_of(iet.Auditor(registry).audit(token_ids=ids)) == ["critic"]
+    with pytest.raises(TokenizerMismatch, match="token ids only"):
+        iet.Auditor(registry).audit("w1 w2")
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_forced_choice_leaves_no_token_unattributed(decoder: str) -> None:
+    unmarked = spell(write(TEAM, [(None, 300)]))
+    report = reader(TEAM, decoder, allow_unattributed=False).audit(unmarked)
+    assert report.coverage == 1
+    assert None not in agents_of(report)
+    assert reader(TEAM, decoder).audit(unmarked).coverage == 0
+
+
+def test_evidence_decides_and_the_posterior_is_that_of_the_segment() -> None:
+    report = reader(level=0.01).audit(TEXT)
+    assert report.posterior is not None
+    assert report.posterior.shape == (len(IDS), 3)
+    assert (report.posterior >= 0).all()
+    assert (report.posterior.sum(axis=1) <= 1 + 1e-5).all()
+    for segment in report.segments:
+        assert (segment.agent is not None) == (segment.log_p <= math.log(0.01))
+        column = report.agents.index(segment.best_guess)
+        span = report.posterior[segment.start : segment.end, column]
+        assert segment.posterior == pytest.approx(span.mean(dtype=np.float64), abs=1e-6)
+        assert segment.start_interval is not None
+        assert segment.end_interval is not None
+        assert segment.start_interval[0] <= segment.start <= segment.start_interval[1]
+        assert segment.end_interval[0] <= segment.end <= segment.end_interval[1]
+    ours = [segment.posterior for segment in report.segments if segment.agent]
+    assert min(p for p in ours if p is not None) > 0.8
+    assert report.strengths is not None
+    assert set(report.strengths) == set(NAMES)
+
+
+def test_a_stricter_level_attributes_no_more() -> None:
+    text = spell(write(team(kappa=0.8), [("planner", 120), ("critic", 60), ("writer", 40)], seed=3))
+    registry = team(kappa=0.8)
+    reports = [reader(registry, level=level).audit(text) for level in (0.5, 1e-2, 1e-4, 1e-300)]
+    shares = [report.coverage for report in reports]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] > shares[-1] == 0
+
+
+def test_repeating_a_text_adds_no_evidence() -> None:
+    auditor = reader()
+    once, thrice = auditor.audit(token_ids=IDS[:150]), auditor.audit(token_ids=IDS[:150] * 3)
+    assert min(s.log_p for s in thrice.segments) >= min(s.log_p for s in once.segments) - math.log(15)
+    assert thrice.repeated >= 2 * 149
+
+
+def test_permuted_agents_permute_the_result() -> None:
+    order = [2, 0, 1]
+    permuted = team([NAMES[i] for i in order])
+    first, second = reader().audit(TEXT), reader(permuted).audit(TEXT)
+    assert second.agents == tuple(NAMES[i] for i in order)
+    for a, b in zip(first.segments, second.segments, strict=True):
+        assert (a.start, a.end, a.agent, a.best_guess) == (b.start, b.end, b.agent, b.best_guess)
+        assert b.log_p == pytest.approx(a.log_p)
+    assert first.posterior is not None
+    assert second.posterior is not None
+    np.testing.assert_allclose(second.posterior, first.posterior[:, order], atol=1e-4)
+    dense = [report.transitions.dense(NAMES).confidence for report in (first, second)]
+    np.testing.assert_allclose(dense[1], dense[0])
+
+
+def test_audit_many_is_audit_one_after_another_and_lazy() -> None:
+    texts = [TEXT, "", "w1 w2 w3", TEXT[:500]]
+    auditor = reader()
+    for many, text in zip(auditor.audit_many(texts), texts, strict=True):
+        assert many.to_dict() == auditor.audit(text).to_dict()
+
+    def endless() -> Any:
+        yield "w1 w2"
+        raise AssertionError("read ahead")
+
+    assert next(iter(auditor.audit_many(endless()))).tokens == 2
+
+
+def test_old_and_new_keys_of_an_agent_are_one_agent() -> None:
+    registry = Registry.loads(TEAM.dumps())
+    registry.rotate("critic", secret=bytes(32))
+    text = spell(write(TEAM, [("critic", 150)]) + write(registry, [("critic", 150)], seed=1))
+    report = reader(registry).audit(text)
+    assert agents_of(report) == ["critic"]
+    assert report.agents == NAMES
+    assert report.posterior is not None
+    assert report.posterior.shape[1] == 3
+    assert report.transitions.observed == ()
+
+
+def test_a_report_names_the_keys_that_were_read_though_the_registry_changes() -> None:
+    registry = team()
+    auditor, digest = reader(registry), registry.digest
+    registry.add("late")
+    report = auditor.audit(TEXT)
+    assert (report.registry_digest, report.agents) == (digest, NAMES)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_one_agent_alone_is_found(decoder: str) -> None:
+    registry = team(["planner"])
+    ids = write(registry, [("planner", 200)])
+    assert agents_of(iet.Auditor(registry, decoder).audit(token_ids=ids)) == ["planner"]
+    assert iet.Auditor(registry, decoder).audit(token_ids=write(registry, [(None, 200)])).coverage == 0
+
+
+# Characters
+
+
+@pytest.mark.parametrize("decoder", ["posterior", "window"])
+@pytest.mark.parametrize(
+    "backend",
+    [byte_tokenizer(), byte_tokenizer(normalizers.NFKC()), word_tokenizer()],
+    ids=["bytes", "NFKC", "words"],
+)
+def test_runs_tile_any_text(decoder: str, backend: tokenizers.Tokenizer) -> None:
+    # A window of one token and forced choice: boundaries everywhere, also inside characters.
+    options = {"window": 1} if decoder == "window" else {}
+    auditor = reader(team(tokenizer=backend), decoder, tokenizer=backend, allow_unattributed=False, **options)
+
+    @settings(max_examples=60)
+    @given(st.text(max_size=120) | st.text("aé 漢😀\u0301\u200b\ufe0f\n\tﬁ", max_size=200))
+    def check(text: str) -> None:
+        report = auditor.audit(text)
+        assert_tiles(report, text)
+        assert report.seam_share is not None
+        assert 0 <= report.seam_share <= 1
+
+    check()
+
+
+@pytest.mark.parametrize("invisible", ["\u200b", "\ufeff", "\ufe0f", "\u2060\u00ad"])
+@pytest.mark.parametrize("every", [1, 3])
+def test_invisible_characters_change_no_attribution(invisible: str, every: int) -> None:
+    pieces = [TEXT[i : i + every] for i in range(0, len(TEXT), every)]
+    text = invisible.join(pieces)
+    clean, found = reader().audit(TEXT), reader().audit(text)
+    assert found.invisible == len(text) - len(TEXT) > 0
+    assert np.array_equal(found.token_agents, clean.token_agents)
+    assert_tiles(found, text)
+    for a, b in zip(clean.segments, found.segments, strict=True):
+        assert (a.agent, a.log_p) == (b.agent, b.log_p)
+        part = text[b.char_start : b.char_end]
+        for character in invisible:
+            part = part.replace(character, "")
+        assert part == TEXT[a.char_start : a.char_end]
+
+
+def test_a_text_of_invisible_characters_alone_is_nobodys() -> None:
+    report = reader().audit("\u200b\ufeff")
+    assert (report.tokens, report.segments, report.invisible) == (0, (), 2)
+    assert report.char_agents == ((0, 2, None),)
+
+
+def test_ten_megabytes_are_audited() -> None:
+    filler = " w1 w2 incomprehensibilities w3 incomprehensibilities"
+    text = TEXT + filler * ((10_000_000 - len(TEXT)) // len(filler))
+    assert len(text) > 9_999_000
+    report = reader().audit(text)
+    assert report.tokens > 900_000
+    assert len(IDS) - 10 < report.scored - report.repeated < len(IDS) + 10
+    assert_tiles(report, text)
+    assert [agent for agent in agents_of(report)[:4] if agent] == ["planner", "critic", "writer"]
+    start, end, agent = report.char_agents[-1]
+    assert (agent, end - start > 9_900_000) == (None, True)
+
+
+# Short texts
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_an_empty_text_has_a_report(decoder: str) -> None:
+    for report in (reader(TEAM, decoder).audit(""), reader(TEAM, decoder).audit(token_ids=[])):
+        assert (report.tokens, report.scored, report.coverage, report.segments) == (0, 0, 0.0, ())
+        assert report.transitions.observed == ()
+        assert report.token_agents.shape == (0,)
+    assert reader(TEAM, decoder).audit("").char_agents == ()
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("tokens", [1, 2, 3, 4])
+def test_a_text_shorter_than_the_n_gram_is_nobodys(decoder: str, tokens: int) -> None:
+    registry = team(n_gram=4)
+    text = spell(range(5, 5 + tokens))
+    report = reader(registry, decoder).audit(text)
+    assert (report.tokens, report.scored) == (tokens, max(0, tokens - 3))
+    assert agents_of(report) == [None]
+    assert report.segments[0].log_p == 0
+    assert_tiles(report, text)
+
+
+def test_ids_that_carry_no_mark_are_not_scored() -> None:
+    ids = [5, -1, 6, 7, WORDS, 8, 0, 9, 10, 1 << 40, 11]
+    report = reader().audit(token_ids=ids)
+    assert (report.tokens, report.scored) == (len(ids), 2)  # (6, 7) and (9, 10)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"decoder": "guess"}, "decoder: got 'guess', expected one of"),
+        ({"level": 0}, "level: got 0, expected a number between 0 and 1"),
+        ({"level": 1}, "level: got 1,"),
+        ({"level": -0.5}, "level: got -0.5"),
+        ({"level": float("nan")}, "level: got nan"),
+        ({"level": "0.01"}, "level: got '0.01'"),
+        ({"level": True}, "level: got True"),
+        ({"tau": 0.1}, "options: got 'tau', decoder 'posterior' accepts"),
+        ({"decoder": "cusum", "window": 0}, "window: got 0, expected an int of at least 1"),
+        ({"profile": "no such id"}, "profile 'no such id' is not in the registry"),
+    ],
+)
+def test_bad_options_are_refused_at_once(options: dict[str, Any], message: str) -> None:
+    with pytest.raises((InputError, RegistryError)) as refusal:
+        iet.Auditor(TEAM, **options)
+    assert message in str(refusal.value)
+
+
+def test_registries_without_readers_are_refused() -> None:
+    with pytest.raises(InputError, match="no agents; expected at least one"):
+        iet.Auditor(team([]))
+    with pytest.raises(InputError, match=r"registry: got str, expected iet\.Registry"):
+        iet.Auditor("team.json")  # type: ignore[arg-type]
+
+
+def test_several_profiles_must_be_named() -> None:
+    registry = Registry.loads(TEAM.dumps())
+    other = registry.add_profile(tokenizer=WORD_TOKENIZER, scheme=Scheme(kappa=1.0))
+    registry.add("lawyer", profile=other)
+    with pytest.raises(InputError, match=f"profile: got None, expected one of .*{other}"):
+        iet.Auditor(registry)
+    auditor = iet.Auditor(registry, profile=TEAM.profile.id, tokenizer=WORD_TOKENIZER)
+    assert agents_of(auditor.audit(TEXT)) == ["planner", "critic", None, "writer"]
+    assert iet.Auditor(registry, profile=other, tokenizer=WORD_TOKENIZER).audit(TEXT).agents == ("lawyer",)
+
+
+def test_what_is_no_text_is_refused() -> None:
+    auditor = reader()
+    with pytest.raises(InputError, match="neither or both"):
+        auditor.audit()
+    with pytest.raises(InputError, match="neither or both"):
+        auditor.audit(TEXT, token_ids=IDS)
+    with pytest.raises(InputError, match="text: got bytes, expected str"):
+        auditor.audit(TEXT.encode())  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"character 3 is the lone surrogate U\+D83D"):
+        auditor.audit("w1 \ud83d w2")
+
+
+@pytest.mark.parametrize("ids", [[[1, 2]], [1.5, 2.0], 7, ["w1"], [True, False]])
+def test_what_are_no_token_ids_is_refused(ids: Any) -> None:
+    with pytest.raises(ShapeError, match=r"token_ids: got .*, expected integers \[T\]"):
+        reader().audit(token_ids=ids)
+
+
+def test_another_tokenizer_is_refused(tmp_path: pathlib.Path) -> None:
+    for other in (word_tokenizer(WORDS + 1), byte_tokenizer()):
+        with pytest.raises(TokenizerMismatch, match=r"got digest .* expects"):
+            iet.Auditor(TEAM, tokenizer=other).audit(TEXT)
+    with pytest.raises(TokenizerMismatch, match="is not there"):
+        iet.Auditor(TEAM, tokenizer=tmp_path / "tokenizer.json").audit(TEXT)
+    with pytest.raises(InputError, match="tokenizer: got int"):
+        iet.Auditor(TEAM, tokenizer=3).audit(TEXT)
+    WORD_TOKENIZER.save(str(tmp_path / "tokenizer.json"))
+    assert iet.Auditor(TEAM, tokenizer=tmp_path / "tokenizer.json").audit(TEXT).coverage > 0
+
+
+def test_a_tokenizer_that_was_replaced_is_noticed(tmp_path: pathlib.Path) -> None:
+    word_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    registry = team(tokenizer=tmp_path / "tokenizer.json")
+    assert iet.Auditor(registry).audit(TEXT).tokens == len(IDS)
+    word_tokenizer(WORDS - 1).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(TokenizerMismatch, match="got digest"):
+        iet.Auditor(registry).audit(TEXT)
+
+
+# Secrets
+
+
+def test_neither_report_nor_auditor_shows_a_secret(tmp_path: pathlib.Path) -> None:
+    registry = team()
+    registry.save(tmp_path / "team.json")
+    auditor = reader(registry, "cusum", window=32)
+    report = auditor.audit(TEXT)
+    shown = [
+        repr(auditor),
+        str(vars(auditor)),
+        repr(report),
+        str(report),
+        report.to_json(),
+        str(vars(report)),
+    ]
+    pickled = pickle.dumps(auditor)
+    for key in (key for name in registry for key in registry.keys(name)):
+        for secret in (bytes(key.secret), derive_subkey(key.secret)):
+            assert secret not in pickled
+            assert not any(secret.hex() in text or repr(secret)[2:-1] in text for text in shown)
+    with pytest.raises(RegistryError, match="in memory is not pickled"):
+        pickle.dumps(iet.Auditor(team()))
+
+
+def test_copies_of_an_auditor_find_the_same(tmp_path: pathlib.Path) -> None:
+    registry = team()
+    registry.save(tmp_path / "team.json")
+    auditor = iet.Auditor(registry, "window", 0.05, False, tokenizer=WORD_TOKENIZER, window=32)
+    expected = auditor.audit(TEXT).to_dict()
+    for again in (copy.deepcopy(auditor), pickle.loads(pickle.dumps(auditor))):
+        assert again.audit(TEXT).to_dict() == expected
