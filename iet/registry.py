@@ -152,6 +152,7 @@ class Registry:
         self._path: pathlib.Path | None = None
         self._fingerprint = _ABSENT
         self._read_only = False
+        self._tokenizers: dict[str, Tokenizer] = {}  # handed over as objects, by digest; not saved
         self._slots: dict[str, dict[str, int]] = {}
         self._marking: dict[str, KeyTable] = {}
         self._scoring: dict[str, KeyTable] = {}
@@ -308,6 +309,8 @@ class Registry:
                 source = os.path.abspath(source)
             size = tokenizer.vocab_size if vocab_size is None else vocab_size
             profile = Profile(scheme, size, tokenizer.digest, tokenizer_source=source)
+            if tokenizer.source is None:
+                self._tokenizers[tokenizer.digest] = tokenizer
             special = (i for i in tokenizer.special_ids if i < size)
         unmarked = tuple(special if unmarked_ids is None else unmarked_ids)
         profile = dataclasses.replace(profile, unmarked_ids=unmarked)
@@ -469,7 +472,8 @@ class Registry:
 
         Args:
             profile: id of the profile.
-            source: where it is on this machine. Default: where it was found when the profile was made.
+            source: where it is on this machine. Default: the one that the profile was made with in this
+                process, or where it was found then.
 
         Raises:
             InputError, RegistryError: as in `get_profile`.
@@ -478,6 +482,8 @@ class Registry:
         chosen = self.get_profile(profile)
         if chosen.tokenizer_digest is None:
             raise TokenizerMismatch(f"profile {chosen.id} has no tokenizer: it reads token ids only")
+        if source is None:
+            source = self._tokenizers.get(chosen.tokenizer_digest)
         if source is None:
             source = _with_source_seen_from(chosen, self._path, None).tokenizer_source
         if source is None:

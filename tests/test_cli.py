@@ -91,7 +91,7 @@ def test_audit_shows_who_wrote_what(
     monkeypatch.setenv("COLUMNS", "120")
     assert run("audit", text, "-r", team) == 0
     output = capsys.readouterr()
-    assert "1 segments · 100% attributed at level 0.01" in output.out
+    assert "1 segment · 100% attributed at level 0.01" in output.out
     assert "critic" in output.out
     assert output.err == ""
 

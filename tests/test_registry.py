@@ -836,3 +836,11 @@ def test_many_agents_are_quick(path: pathlib.Path) -> None:
     read = Registry.load(path)
     assert read.scoring_keys().subkeys.shape == (300, 16)
     assert "and 280 more" in repr(read)
+
+
+def test_a_tokenizer_object_serves_the_process_that_made_the_profile(path: pathlib.Path) -> None:
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1}, []))
+    registry = Registry.create(path, tokenizer=backend)
+    assert registry.open_tokenizer().digest == registry.profile.tokenizer_digest
+    with pytest.raises(TokenizerMismatch, match="does not say where"):
+        Registry.load(path).open_tokenizer()

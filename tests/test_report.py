@@ -257,7 +257,7 @@ def test_a_report_without_text_or_segments_is_shown(either: str) -> None:
     by_ids = shown(report_of(None))
     assert "characters, " not in by_ids
     assert "unattributed (perhaps critic)" in by_ids
-    assert "forced choice at level" in shown(report_of(allow_unattributed=False))
+    assert " · forced choice\n" in shown(report_of(allow_unattributed=False))
 
 
 def test_str_is_the_plain_form_without_the_text() -> None:

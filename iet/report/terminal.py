@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
@@ -38,19 +39,23 @@ def show(report: Report, file: TextIO | None = None) -> None:
             print("\n" + marked_text(report), file=file)
         return
     console = Console(file=file, highlight=False, markup=False, emoji=False)  # names may hold [brackets]
+    flow = not console.is_terminal and "COLUMNS" not in os.environ
+    if flow:  # what is piped on gets no line breaks of ours
+        console.width = 200
+    named = console.no_color or not console.is_terminal  # where colours say nothing, names do
     with console.capture() as shown:
         for line in _headline(report):
-            console.print(line)
+            console.print(line, soft_wrap=flow)
         table = Table(*_COLUMNS, box=None, pad_edge=False)
         for i, segment in enumerate(report.segments, 1):
             table.add_row(*_row(i, segment), style=style(report, segment.agent))
         console.print(table)
         if report.text is not None:
             console.print()
-            console.print(coloured_text(report, console.no_color or not console.is_terminal))
+            console.print(coloured_text(report, named), soft_wrap=flow)
         console.print()
         for line in [*_transitions(report), *_caveats(report)]:
-            console.print(line)
+            console.print(line, soft_wrap=flow)
     file.write(shown.get())  # by hand: where the reader of a pipe is gone, rich would exit with 1
 
 
@@ -100,12 +105,13 @@ def _row(number: int, segment: Segment) -> tuple[str, ...]:
 
 
 def _headline(report: Report) -> list[str]:
-    scheme = report.profile.scheme
+    scheme, count = report.profile.scheme, len(report.segments)
     size = f"{len(report.text):,} characters, " if report.text is not None else ""
-    share = f"{report.coverage:.0%} attributed" if report.allow_unattributed else "forced choice"
+    choice = f"{report.coverage:.0%} attributed at level {report.level:g}"
     return [
         f"{size}{report.tokens:,} tokens ({report.scored:,} scored, {report.repeated:,} repeats)"
-        f" · {len(report.segments)} segments · {share} at level {report.level:g}",
+        f" · {count} segment{'' if count == 1 else 's'}"
+        f" · {choice if report.allow_unattributed else 'forced choice'}",
         f"decoder {report.decoder} · {len(report.agents)} agents · profile {report.profile.id}:"
         f" {scheme.family}, κ {scheme.kappa:g} {scheme.placement}, n {scheme.n_gram}, k_p {scheme.k_p},"
         f" V {report.profile.vocab_size}" + (" · draft scheme" if scheme.version == 0 else ""),
