@@ -171,24 +171,27 @@ def _demo(arguments: argparse.Namespace) -> int:
         top_p=arguments.top_p,
         decoder=arguments.decoder,
     )
-    figures = {
-        "token_accuracy": outcome.token_accuracy,
-        "mean_iou": outcome.mean_iou,
-        "edge_similarity": outcome.edge_similarity,
-        "true_topology": outcome.true_topology,
-        "generation_seconds": outcome.generation_seconds,
-        "audit_seconds": outcome.audit_seconds,
-    }
+    forced, free = outcome.forced_figures, outcome.figures
     if arguments.json:
+        figures = {
+            "forced_choice": dataclasses.asdict(forced),
+            "unattributed_allowed": dataclasses.asdict(free),
+            "true_topology": outcome.true_topology,
+            "generation_seconds": outcome.generation_seconds,
+            "audit_seconds": outcome.audit_seconds,
+        }
         print(json.dumps({**figures, "report": outcome.report.to_dict()}, indent=1))
         return 0
     show(outcome.report)
-    print()
-    comparison(outcome.report, outcome.conversation.spans)
+    print("\nEvery token given to an agent (forced choice, as in the paper), beside the truth:\n")
+    comparison(outcome.forced, outcome.conversation.spans)
+    there = free.accuracy_where_attributed
     print(
-        f"TokenAcc {outcome.token_accuracy:.3f} · IoU {outcome.mean_iou:.3f}"
-        f" · EdgeSim {outcome.edge_similarity:.3f} · true graph: {outcome.true_topology}\n"
-        f"written in {outcome.generation_seconds:.1f} s, audited in {outcome.audit_seconds:.2f} s ·"
+        f"\nTokenAcc {forced.token_accuracy:.3f} · IoU {forced.mean_iou:.3f}"
+        f" · EdgeSim {forced.edge_similarity:.3f} · true graph: {outcome.true_topology}\n"
+        f"with evidence at level {outcome.report.level:g}: {free.coverage:.0%} of the tokens attributed"
+        + ("" if there is None else f", {there:.1%} of them right")
+        + f"\nwritten in {outcome.generation_seconds:.1f} s, audited in {outcome.audit_seconds:.2f} s ·"
         f" {arguments.out}/final.txt, truth.json, team.json\n"
         f"again, from the text alone: iet audit {arguments.out}/final.txt -r {arguments.out}/team.json"
     )

@@ -421,7 +421,8 @@ def test_a_demo_shows_figures_and_how_to_audit_again(
         figures = json.loads(capsys.readouterr().out)
     finally:
         torch.set_num_threads(threads)
-    assert 0 <= figures["token_accuracy"] <= 1
+    assert 0 <= figures["forced_choice"]["token_accuracy"] <= 1
+    assert figures["forced_choice"]["coverage"] == 1
     assert figures["report"]["text"] == (tmp_path / "final.txt").read_bytes().decode()
     assert run("audit", tmp_path / "final.txt", "-r", tmp_path / "team.json", "--json") == 0
     assert json.loads(capsys.readouterr().out) == figures["report"]

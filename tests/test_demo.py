@@ -17,7 +17,7 @@ import pytest
 import iet
 from iet.demo import conversation
 from iet.demo.conversation import JOINER, Conversation, converse, load_model, speakers_of_walk
-from iet.demo.stage import Outcome, demo_registry
+from iet.demo.stage import Outcome, demo_registry, true_labels
 from iet.errors import BackendUnavailable, InputError, RegistryError
 from iet.registry import Registry
 from iet.topology import classify, template
@@ -160,9 +160,13 @@ def test_a_demo_leaves_a_text_its_truth_and_a_private_registry(tmp_path: pathlib
     for a, b in itertools.pairwise(truth["speakers"]):
         edges[NAMES.index(a)][NAMES.index(b)] = a != b
     assert outcome.true_topology == classify(edges).name
-    assert 0 <= outcome.token_accuracy <= 1
-    assert 0 <= outcome.mean_iou <= 1
-    assert 0 <= outcome.edge_similarity <= 1
+    for report, figures in ((outcome.report, outcome.figures), (outcome.forced, outcome.forced_figures)):
+        labels = true_labels(outcome.conversation, registry)
+        assert figures.token_accuracy == (labels == report.token_agents).mean()
+        assert figures.coverage == report.coverage
+        assert 0 <= figures.mean_iou <= 1
+        assert 0 <= figures.edge_similarity <= 1
+    assert outcome.forced.coverage == 1
     assert torch.get_num_threads() == threads
 
 

@@ -10,6 +10,7 @@ marked under keys that the auditor does not have; both are compared with shuffle
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import pathlib
 from typing import Any
 
@@ -20,8 +21,7 @@ from tqdm import tqdm
 from benchmarks.recording import environment, table, write
 from iet.auditor import Auditor
 from iet.demo import conversation
-from iet.demo.stage import TURN_TOKENS, demo_registry
-from iet.metrics import boundary_f1, edge_similarity, mean_iou, token_accuracy, token_labels
+from iet.demo.stage import TURN_TOKENS, compare, demo_registry, true_labels
 from iet.registry import Registry
 from iet.scheme import Scheme
 
@@ -59,36 +59,18 @@ def measure(
 ) -> dict[str, float]:
     """Audit one text twice, with and without forced choice, and compare with the truth."""
     forced = Auditor(registry, decoder, allow_unattributed=False, **options).audit(talk.text)
-    free = Auditor(registry, decoder, **options).audit(talk.text)
-    truth = true_labels(talk, registry)
-    edges = np.zeros((len(NAMES), len(NAMES)))
-    for a, b in zip(talk.speakers, talk.speakers[1:], strict=False):
-        edges[NAMES.index(a), NAMES.index(b)] = a != b
-    attributed = free.token_agents >= 0
-    found_points = np.flatnonzero(np.diff(forced.token_agents)) + 1
-    accuracy, chance = (f(truth, forced.token_agents) for f in (token_accuracy, shuffled_accuracy))
-    figures = {
-        "token_accuracy": accuracy,
-        "mean_iou": mean_iou(truth, forced.token_agents),
-        "edge_similarity": edge_similarity(edges, forced.transitions.dense(NAMES).confidence),
-        "boundary_f1": boundary_f1(np.flatnonzero(np.diff(truth)) + 1, found_points),
+    free = compare(talk, registry, Auditor(registry, decoder, **options).audit(talk.text))
+    chance = shuffled_accuracy(true_labels(talk, registry), forced.token_agents)
+    figures = dataclasses.asdict(compare(talk, registry, forced))
+    figures |= {
         "coverage": free.coverage,
+        "accuracy_where_attributed": free.accuracy_where_attributed,
         "shuffled": chance,
-        "above_shuffled": accuracy - chance,
+        "above_shuffled": figures["token_accuracy"] - chance,
         "tokens": float(forced.tokens),
         "repeated": forced.repeated / max(1, forced.scored),
     }
-    if attributed.any():
-        figures["accuracy_where_attributed"] = token_accuracy(
-            truth[attributed], free.token_agents[attributed]
-        )
-    return figures
-
-
-def true_labels(talk: conversation.Conversation, registry: Registry) -> np.ndarray[Any, np.dtype[np.int64]]:
-    encoding = registry.open_tokenizer().encode(talk.text)
-    spans = [(s.start, s.end, NAMES.index(str(s.agent))) for s in talk.spans]
-    return token_labels(spans, encoding.char_ends)
+    return {name: value for name, value in figures.items() if value is not None}
 
 
 def shuffled_accuracy(truth: Any, found: Any, draws: int = 200) -> float:

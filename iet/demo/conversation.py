@@ -67,7 +67,14 @@ def load_model(path: str | pathlib.Path = MODEL) -> tuple[Any, Any]:
             f'generating text: {error}; pip install "implicit-execution-tracing[transformers]"'
         ) from None
     tokenizer = transformers.AutoTokenizer.from_pretrained(path, padding_side="left")
-    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    bars: Any = transformers.utils.logging
+    shown = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()  # for some milliseconds of work
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    finally:
+        if shown:
+            bars.enable_progress_bar()
     model.train(False)
     return model, tokenizer
 

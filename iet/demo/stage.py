@@ -7,13 +7,15 @@ import hashlib
 import json
 import pathlib
 import time
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from iet.auditor import Auditor
 from iet.demo import conversation
 from iet.errors import BackendUnavailable, IetError, InputError, RegistryError
-from iet.metrics import edge_similarity, mean_iou, token_accuracy, token_labels
+from iet.metrics import boundary_f1, edge_similarity, mean_iou, token_accuracy, token_labels
 from iet.registry import Registry
 from iet.report import Report
 from iet.scheme import Scheme
@@ -23,18 +25,75 @@ from iet.topology import classify
 TURN_TOKENS = (150, 250)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Outcome:
-    """What a demo shows: the audit of `final.txt`, the truth, and how far they agree."""
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """How far a report agrees with the truth (`iet.metrics`).
 
-    report: Report
-    conversation: conversation.Conversation
-    true_topology: str
+    Attributes:
+        token_accuracy, mean_iou, edge_similarity: the paper's metrics.
+        boundary_f1: of the change points, ±16 tokens.
+        coverage: share of tokens that are attributed.
+        accuracy_where_attributed: TokenAcc of those, None if there are none.
+    """
+
     token_accuracy: float
     mean_iou: float
     edge_similarity: float
+    boundary_f1: float
+    coverage: float
+    accuracy_where_attributed: float | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a demo shows.
+
+    Attributes:
+        report: the audit of `final.txt`, with text that fails the level unattributed.
+        forced: the same with an agent for every token, as in the paper.
+        conversation: the truth.
+        true_topology: class of the true transition graph.
+        figures, forced_figures: of both reports.
+        generation_seconds, audit_seconds: of `report`.
+    """
+
+    report: Report
+    forced: Report
+    conversation: conversation.Conversation
+    true_topology: str
+    figures: Figures
+    forced_figures: Figures
     generation_seconds: float
     audit_seconds: float
+
+
+def true_labels(talk: conversation.Conversation, registry: Registry) -> NDArray[np.int64]:
+    """Return the true agent of every token of the text as it is tokenized now, as slots of the registry."""
+    spans = [(s.start, s.end, -1 if s.agent is None else registry.slot(s.agent)) for s in talk.spans]
+    return token_labels(spans, registry.open_tokenizer().encode(talk.text).char_ends)
+
+
+def true_edges(talk: conversation.Conversation, registry: Registry) -> NDArray[np.float64]:
+    """Return the true adjacency matrix over the slots of the registry."""
+    edges = np.zeros((len(registry), len(registry)))
+    for a, b in pairwise(talk.speakers):
+        if a is not None and b is not None and a != b:
+            edges[registry.slot(a), registry.slot(b)] = 1
+    return edges
+
+
+def compare(talk: conversation.Conversation, registry: Registry, report: Report) -> Figures:
+    """Score a report of `talk.text` against the truth."""
+    truth, found = true_labels(talk, registry), report.token_agents
+    attributed = found >= 0
+    return Figures(
+        token_accuracy(truth, found),
+        mean_iou(truth, found),
+        edge_similarity(true_edges(talk, registry), report.transitions.dense(registry.names()).confidence),
+        boundary_f1(np.flatnonzero(np.diff(truth)) + 1, np.flatnonzero(np.diff(found)) + 1),
+        report.coverage,
+        token_accuracy(truth[attributed], found[attributed]) if attributed.any() else None,
+    )
 
 
 def demo_registry(names: tuple[str, ...], seed: int, scheme: Scheme = Scheme()) -> Registry:  # noqa: B008 - frozen
@@ -138,20 +197,14 @@ def stage(
     report = auditor.audit((out / "final.txt").read_bytes().decode())
     finished = time.perf_counter()
 
-    encoding = registry.open_tokenizer().encode(talk.text)
-    truth = token_labels(
-        [(s.start, s.end, names.index(str(s.agent))) for s in talk.spans], encoding.char_ends
-    )
-    true_edges = np.zeros((agents, agents))
-    for a, b in zip(talk.speakers, talk.speakers[1:], strict=False):
-        true_edges[names.index(a), names.index(b)] = a != b
+    forced = Auditor(registry, decoder=decoder, allow_unattributed=False).audit(report.text)
     return Outcome(
         report,
+        forced,
         talk,
-        classify(true_edges).name,
-        token_accuracy(truth, report.token_agents),
-        mean_iou(truth, report.token_agents),
-        edge_similarity(true_edges, report.transitions.dense(names).confidence),
+        classify(true_edges(talk, registry)).name,
+        compare(talk, registry, report),
+        compare(talk, registry, forced),
         generated - started,
         finished - audited,
     )
