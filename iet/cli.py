@@ -159,7 +159,7 @@ def _load(arguments: argparse.Namespace) -> Any:
 
 def _demo(arguments: argparse.Namespace) -> int:
     from iet.demo.stage import stage
-    from iet.report.terminal import comparison, show
+    from iet.report.terminal import comparison, show, transition_lines
 
     outcome = stage(
         arguments.out,
@@ -186,6 +186,7 @@ def _demo(arguments: argparse.Namespace) -> int:
     print("\nEvery token given to an agent (forced choice, as in the paper), beside the truth:\n")
     comparison(outcome.forced, outcome.conversation.spans)
     there = free.accuracy_where_attributed
+    print("\n" + "\n".join(transition_lines(outcome.forced)))
     print(
         f"\nTokenAcc {forced.token_accuracy:.3f} · IoU {forced.mean_iou:.3f}"
         f" · EdgeSim {forced.edge_similarity:.3f} · true graph: {outcome.true_topology}\n"

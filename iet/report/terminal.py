@@ -24,7 +24,7 @@ def plain(report: Report) -> str:
     table = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
-    return "\n".join([*_headline(report), "", *table, "", *_transitions(report), *_caveats(report)])
+    return "\n".join([*_headline(report), "", *table, "", *transition_lines(report), *_caveats(report)])
 
 
 def show(report: Report, file: TextIO | None = None) -> None:
@@ -54,7 +54,7 @@ def show(report: Report, file: TextIO | None = None) -> None:
             console.print()
             console.print(coloured_text(report, named), soft_wrap=flow)
         console.print()
-        for line in [*_transitions(report), *_caveats(report)]:
+        for line in [*transition_lines(report), *_caveats(report)]:
             console.print(line, soft_wrap=flow)
     file.write(shown.get())  # by hand: where the reader of a pipe is gone, rich would exit with 1
 
@@ -118,7 +118,8 @@ def _headline(report: Report) -> list[str]:
     ]
 
 
-def _transitions(report: Report) -> list[str]:
+def transition_lines(report: Report) -> list[str]:
+    """Return the transition graph in words: edges with counts and confidence, topology, μ."""
     t = report.transitions
     if not t.observed:
         return ["transitions: none"]
