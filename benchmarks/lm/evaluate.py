@@ -1,0 +1,322 @@
+"""Measure the saved demo model: ``python -m benchmarks.lm.evaluate --data PATH --model DIR -o FILE``.
+
+All figures are of the exported bfloat16 weights on documents that no training step saw. A held-out text
+is scored without its boundary tokens, so that model and n-gram baselines account for the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from benchmarks.lm.corpus import SOURCES, Document, byte_counts, digest, load_documents, split
+from benchmarks.lm.kneser_ney import KneserNey
+from benchmarks.lm.tokenizer import BOS_ID, CONTEXT, EOS_ID, VOCABULARY_SIZE
+from benchmarks.lm.train import SHARES
+from benchmarks.recording import write
+
+SAMPLES = 100
+SAMPLE_TOKENS = 300
+PROMPT_TOKENS = 32
+POSITION_BUCKET = 512
+POSITION_WINDOWS = 160
+_SPECIAL_IDS = 3
+_BYTE_BOUNDARY = 256
+_LOSS_ROWS = 1024
+_FIRST_LETTERS = 200
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Held-out documents in one row: tokens, the text bytes of each, and its source's number."""
+
+    tokens: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    sources: NDArray[np.int64]
+
+
+def pack(tokenizer: Tokenizer, documents: Sequence[Document]) -> Packed:
+    """Every document between its boundary tokens, which count for no bytes."""
+    size_of = np.zeros(VOCABULARY_SIZE, dtype=np.int64)
+    for token, index in tokenizer.get_vocab().items():
+        size_of[index] = len(token) if index >= _SPECIAL_IDS else 0
+    tokens: list[int] = []
+    sources: list[int] = []
+    for document in documents:
+        encoded = [BOS_ID, *encode(tokenizer, document.text), EOS_ID]
+        tokens += encoded
+        sources += [SOURCES.index(document.source)] * len(encoded)
+    row = np.array(tokens, dtype=np.int64)
+    return Packed(row, size_of[row], np.array(sources, dtype=np.int64))
+
+
+def encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Token ids of a text and nothing else."""
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+    return ids
+
+
+@torch.inference_mode()
+def token_bits(model: PreTrainedModel, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Bits of each token but the first, given those before it in the same row."""
+    row = torch.from_numpy(tokens)[None]
+    hidden = model.model(input_ids=row[:, :-1], use_cache=False).last_hidden_state[0]
+    parts = []
+    for start in range(0, len(hidden), _LOSS_ROWS):
+        logits = model.lm_head(hidden[start : start + _LOSS_ROWS]).float()
+        targets = row[0, 1 + start : 1 + start + len(logits)]
+        parts.append(torch.nn.functional.cross_entropy(logits, targets, reduction="none"))
+    bits: NDArray[np.float64] = torch.cat(parts).double().numpy() / np.log(2.0)
+    return bits
+
+
+def model_bits(model: PreTrainedModel, packed: Packed) -> NDArray[np.float64]:
+    """Bits of every token in consecutive windows of the full context; zero for boundary tokens."""
+    bits = np.zeros(len(packed.tokens))
+    for start in range(0, len(packed.tokens) - 1, CONTEXT):
+        window = packed.tokens[start : start + CONTEXT + 1]
+        bits[start + 1 : start + len(window)] = token_bits(model, window)
+    return np.where(packed.sizes > 0, bits, 0.0)
+
+
+def position_bits(model: PreTrainedModel, packed: Packed) -> dict[str, float]:
+    """Bits per byte by position in the window, each bucket over the same tokens.
+
+    Windows start one bucket apart, so that every token away from the ends is scored once in each. The
+    first ``POSITION_WINDOWS`` windows are measured, which is some eighty thousand tokens.
+    """
+    buckets = CONTEXT // POSITION_BUCKET
+    starts = range(0, len(packed.tokens) - CONTEXT, POSITION_BUCKET)[:POSITION_WINDOWS]
+    first, last = CONTEXT - POSITION_BUCKET + 1, starts[-1] + POSITION_BUCKET
+    bits = np.zeros(buckets)
+    for start in starts:
+        window = slice(start + 1, start + CONTEXT + 1)
+        place = np.arange(window.start, window.stop)
+        counted = (place >= first) & (place <= last) & (packed.sizes[window] > 0)
+        scored = token_bits(model, packed.tokens[start : start + CONTEXT + 1])
+        bits += np.where(counted, scored, 0.0).reshape(buckets, POSITION_BUCKET).sum(1)
+    size = packed.sizes[first : last + 1].sum()
+    return {
+        f"{bucket * POSITION_BUCKET}-{(bucket + 1) * POSITION_BUCKET - 1}": float(bits[bucket] / size)
+        for bucket in range(buckets)
+    }
+
+
+def byte_baseline(train: Sequence[Document], held_out: Sequence[Document]) -> float:
+    """Held-out bits per byte of a Kneser-Ney 5-gram over bytes."""
+    model = KneserNey(
+        [_bytes(document) for document in train], vocabulary=_BYTE_BOUNDARY + 1, boundary=_BYTE_BOUNDARY
+    )
+    bits = -sum(float(model.log2_probabilities(_bytes(document)).sum()) for document in held_out)
+    return bits / sum(byte_counts(held_out).values())
+
+
+def token_baseline(tokenizer: Tokenizer, train: Sequence[Document], held_out: Sequence[Document]) -> float:
+    """Held-out bits per byte of a Kneser-Ney 5-gram over the model's tokens."""
+
+    def ids(document: Document) -> NDArray[np.int64]:
+        return np.array(encode(tokenizer, document.text), dtype=np.int64)
+
+    model = KneserNey([ids(document) for document in train], vocabulary=VOCABULARY_SIZE, boundary=BOS_ID)
+    bits = -sum(float(model.log2_probabilities(ids(document)).sum()) for document in held_out)
+    return bits / sum(byte_counts(held_out).values())
+
+
+def prompts(tokenizer: Tokenizer, held_out: Sequence[Document], seed: int) -> NDArray[np.int64]:
+    """The first tokens of held-out passages, sources drawn as in training."""
+    generator = np.random.default_rng(seed)
+    chosen: list[list[int]] = []
+    while len(chosen) < SAMPLES:
+        source = SOURCES[generator.choice(len(SOURCES), p=[SHARES[name] for name in SOURCES])]
+        texts = [document.text for document in held_out if document.source == source]
+        text = texts[generator.integers(len(texts))]
+        start = int(generator.integers(max(1, len(text) - _FIRST_LETTERS)))
+        tokens = encode(tokenizer, text[start : start + _FIRST_LETTERS])
+        if len(tokens) >= PROMPT_TOKENS:
+            chosen.append(tokens[:PROMPT_TOKENS])
+    return np.array(chosen, dtype=np.int64)
+
+
+@torch.inference_mode()
+def sample(
+    model: PreTrainedModel,
+    prompt: NDArray[np.int64],
+    *,
+    temperature: float,
+    top_p: float,
+    seed: int,
+    tokens: int = SAMPLE_TOKENS,
+) -> tuple[NDArray[np.int64], float]:
+    """Continuations of a batch of prompts without boundary tokens, and the mean entropy in nats."""
+    generator = torch.Generator().manual_seed(seed)
+    step = torch.from_numpy(prompt)
+    cache = None
+    drawn = []
+    entropy = 0.0
+    for _ in range(tokens):
+        output = model(input_ids=step, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        cache = output.past_key_values
+        probabilities = _next_distribution(output.logits[:, -1].float(), temperature, top_p)
+        entropy += float(torch.special.entr(probabilities).sum(-1).mean())
+        step = torch.multinomial(probabilities, 1, generator=generator)
+        drawn.append(step)
+    return torch.cat(drawn, 1).numpy(), entropy / tokens
+
+
+def distinct(samples: NDArray[np.int64], length: int) -> float:
+    """Share of distinct n-grams among all n-grams of all samples."""
+    grams = np.lib.stride_tricks.sliding_window_view(samples, length, axis=1).reshape(-1, length)
+    return len(np.unique(grams, axis=0)) / len(grams)
+
+
+def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
+    """All figures of a model folder."""
+    torch.set_num_threads(arguments.threads)
+    started = time.monotonic()
+    train, held_out = split(load_documents(arguments.data))
+    folder: Path = arguments.model
+    record = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    if (record["train_digest"], record["held_out_digest"]) != (digest(train), digest(held_out)):
+        raise SystemExit("the model was trained on another corpus or split than this one")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    packed = pack(tokenizer, held_out)
+    size = int(packed.sizes.sum())
+    if size != sum(byte_counts(held_out).values()):
+        raise AssertionError("the tokens do not add up to the held-out bytes")
+
+    bits = model_bits(model, packed)
+    by_source = {
+        source: float(bits[packed.sources == number].sum() / packed.sizes[packed.sources == number].sum())
+        for number, source in enumerate(SOURCES)
+    }
+    rounded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    bits_per_byte = float(bits.sum() / size)
+    over_bytes = byte_baseline(train, held_out)
+    over_tokens = token_baseline(tokenizer, train, held_out)
+    results: dict[str, Any] = {
+        "model": {
+            "parameters": sum(weight.numel() for weight in model.parameters()),
+            "safetensors_bytes": (folder / "model.safetensors").stat().st_size,
+            "safetensors_sha256": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest(),
+            "training": record,
+        },
+        "corpus": {
+            "train_documents": len(train),
+            "held_out_documents": len(held_out),
+            "train_bytes": byte_counts(train),
+            "held_out_bytes": byte_counts(held_out),
+            "held_out_tokens": int((packed.sizes > 0).sum()),
+        },
+        "bits_per_byte": {
+            "model": bits_per_byte,
+            "model_computed_in_bfloat16": float(model_bits(rounded, packed).sum() / size),
+            "kneser_ney_5_bytes": over_bytes,
+            "kneser_ney_5_tokens": over_tokens,
+            "below_bytes": 1.0 - bits_per_byte / over_bytes,
+            "below_tokens": 1.0 - bits_per_byte / over_tokens,
+            "model_by_source": by_source,
+            "model_by_position": position_bits(model, pack(tokenizer, _mixed(held_out))),
+        },
+        "samples": {},
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "numpy": np.__version__,
+        },
+    }
+    starts = {
+        "held_out_prompts": prompts(tokenizer, held_out, arguments.seed),
+        "start_of_text": np.full((SAMPLES, 1), BOS_ID, dtype=np.int64),
+    }
+    for start, prompt in starts.items():
+        for name, temperature, top_p in (("T=1.0", 1.0, 1.0), ("T=0.7 top-p 0.9", 0.7, 0.9)):
+            drawn, entropy = sample(model, prompt, temperature=temperature, top_p=top_p, seed=arguments.seed)
+            results["samples"][f"{start}, {name}"] = {
+                "distinct_4": distinct(drawn, 4),
+                "entropy_nats": entropy,
+            }
+    results["seconds"] = round(time.monotonic() - started, 1)
+    return results
+
+
+def table(results: dict[str, Any]) -> str:
+    """The figures as text."""
+    bits = results["bits_per_byte"]
+    lines = [
+        f"parameters {results['model']['parameters']}, {results['model']['safetensors_bytes']} bytes on disk",
+        "",
+        "held-out bits per byte",
+        f"  model                      {bits['model']:.4f}",
+        f"  model, bfloat16 arithmetic {bits['model_computed_in_bfloat16']:.4f}",
+        f"  Kneser-Ney 5-gram, bytes   {bits['kneser_ney_5_bytes']:.4f}"
+        f"  (model {bits['below_bytes']:.1%} below)",
+        f"  Kneser-Ney 5-gram, tokens  {bits['kneser_ney_5_tokens']:.4f}"
+        f"  (model {bits['below_tokens']:.1%} below)",
+        "by source",
+        *(f"  {source:<26} {value:.4f}" for source, value in bits["model_by_source"].items()),
+        "by position in the window, the same tokens in each row",
+        *(f"  {positions:<26} {value:.4f}" for positions, value in bits["model_by_position"].items()),
+        "",
+        f"{SAMPLES} samples of {SAMPLE_TOKENS} tokens      distinct-4  entropy (nats)",
+        *(
+            f"  {name:<33} {row['distinct_4']:.4f}  {row['entropy_nats']:.3f}"
+            for name, row in results["samples"].items()
+        ),
+    ]
+    return "\n".join(lines)
+
+
+def _mixed(documents: Sequence[Document]) -> list[Document]:
+    """The documents in an order that has nothing to do with their source."""
+    return sorted(documents, key=lambda document: hashlib.sha256(document.text.encode("utf-8")).digest())
+
+
+def _bytes(document: Document) -> NDArray[np.uint8]:
+    return np.frombuffer(document.text.encode("utf-8"), dtype=np.uint8)
+
+
+def _next_distribution(logits: Tensor, temperature: float, top_p: float) -> Tensor:
+    logits[:, :_SPECIAL_IDS] = -torch.inf
+    probabilities = torch.softmax(logits / temperature, -1)
+    if top_p < 1.0:
+        ordered, order = probabilities.sort(-1, descending=True)
+        ordered[ordered.cumsum(-1) - ordered >= top_p] = 0.0
+        probabilities = torch.zeros_like(probabilities).scatter_(-1, order, ordered)
+        probabilities /= probabilities.sum(-1, keepdim=True)
+    return probabilities
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder that holds corpus/, gsm8k/ and mama/"
+    )
+    parser.add_argument("--model", type=Path, required=True, help="model folder")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file to write")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    results = evaluate(arguments)
+    write(arguments.output, results, f"```\n{table(results)}\n```")
+
+
+if __name__ == "__main__":
+    main()

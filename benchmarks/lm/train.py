@@ -1,0 +1,327 @@
+"""Train the demo model: ``python -m benchmarks.lm.train --data PATH --out DIR --work DIR``."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
+
+from benchmarks.lm.corpus import SOURCES, Document, digest, load_documents, split
+from benchmarks.lm.tokenizer import (
+    BOS_ID,
+    CONTEXT,
+    EOS_ID,
+    PAD_ID,
+    VOCABULARY_SIZE,
+    save_tokenizer,
+    train_tokenizer,
+)
+
+SHARES = {
+    "peps": 0.53,
+    "gsm8k": 0.16,
+    "solutions": 0.05,
+    "speeches": 0.175,
+    "shakespeare": 0.07,
+    "tasks": 0.015,
+}
+"""Share of the training rows that each source gets."""
+
+DEFAULT_STAGES = "512:2020,2048:170,4096:110"
+ROPE_THETA = 100_000.0
+_ATTENTION = "blockwise_causal"
+_QUERY_BLOCK = 128
+_LOSS_ROWS = 512
+_MICRO_TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A run of optimizer steps at one context length."""
+
+    context: int
+    steps: int
+
+
+def parse_stages(text: str) -> list[Stage]:
+    """Stages from ``context:steps,context:steps``."""
+    return [Stage(*(int(number) for number in part.split(":"))) for part in text.split(",")]
+
+
+def model_config() -> LlamaConfig:
+    """The architecture: about 2.8 million parameters, embeddings tied."""
+    config = LlamaConfig(
+        vocab_size=VOCABULARY_SIZE,
+        hidden_size=192,
+        intermediate_size=512,
+        num_hidden_layers=5,
+        num_attention_heads=6,
+        num_key_value_heads=3,
+        max_position_embeddings=CONTEXT,
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
+        tie_word_embeddings=True,
+        initializer_range=0.03,
+        bos_token_id=BOS_ID,
+        eos_token_id=EOS_ID,
+        pad_token_id=PAD_ID,
+        use_cache=True,
+    )
+    config._attn_implementation = _ATTENTION
+    return config
+
+
+def blockwise_causal_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Causal attention over blocks of queries: on a CPU faster in bfloat16 than the fused kernel."""
+    batch, heads, length, width = query.shape
+    groups = key.shape[1]
+    query = (query * scaling).view(batch, groups, heads // groups, length, width)
+    outputs = []
+    for start in range(0, length, _QUERY_BLOCK):
+        stop = min(start + _QUERY_BLOCK, length)
+        rows = query[:, :, :, start:stop].reshape(batch, groups, -1, width)
+        scores = rows @ key[:, :, :stop].transpose(-1, -2)
+        future = torch.ones(stop - start, stop - start, dtype=torch.bool).triu_(1)
+        scores[..., start:].masked_fill_(future.repeat(heads // groups, 1), -math.inf)
+        mixed = torch.softmax(scores, -1) @ value[:, :, :stop]
+        outputs.append(mixed.view(batch, heads, stop - start, width))
+    return torch.cat(outputs, 2).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(_ATTENTION, blockwise_causal_attention)
+
+
+class OutputLoss(torch.autograd.Function):
+    """Mean cross-entropy of ``hidden @ weight.T``, a few rows at a time to stay in the cache."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+        half_hidden, half_weight = hidden.to(torch.bfloat16), weight.to(torch.bfloat16)
+        grad_hidden = torch.empty_like(half_hidden)
+        grad_weight = torch.zeros_like(weight)
+        total = torch.zeros(())
+        for start in range(0, hidden.shape[0], _LOSS_ROWS):
+            rows = half_hidden[start : start + _LOSS_ROWS]
+            wanted = targets[start : start + _LOSS_ROWS, None]
+            probability = torch.softmax(rows @ half_weight.T, -1, dtype=torch.float32)
+            total -= probability.gather(1, wanted).log_().sum()
+            probability.scatter_add_(1, wanted, torch.full(wanted.shape, -1.0))
+            error = probability.to(torch.bfloat16)
+            grad_hidden[start : start + _LOSS_ROWS] = error @ half_weight
+            grad_weight += error.T @ rows
+        ctx.save_for_backward(grad_hidden, grad_weight)
+        return total / hidden.shape[0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        grad_hidden, grad_weight = ctx.saved_tensors
+        scale = grad / grad_hidden.shape[0]
+        return grad_hidden.float() * scale, grad_weight * scale, None
+
+
+def encode_streams(
+    tokenizer: Tokenizer, documents: Sequence[Document], seed: int
+) -> dict[str, NDArray[np.uint16]]:
+    """Per source its documents, shuffled, each between ``<s>`` and ``</s>``, as one row of tokens."""
+    streams = {}
+    for number, source in enumerate(SOURCES):
+        texts = [document.text for document in documents if document.source == source]
+        order = np.random.default_rng([seed, number]).permutation(len(texts))
+        encodings = tokenizer.encode_batch([texts[index] for index in order])
+        tokens = [token for encoding in encodings for token in (BOS_ID, *encoding.ids, EOS_ID)]
+        streams[source] = np.array(tokens, dtype=np.uint16)
+    return streams
+
+
+def rows(streams: dict[str, NDArray[np.uint16]], context: int, seed: int) -> Iterator[NDArray[np.int64]]:
+    """Endless rows of ``context + 1`` tokens: source by share, then its chunks without repetition."""
+    chunks = {
+        source: _chunks(streams[source], context + 1, [seed, context, number])
+        for number, source in enumerate(SOURCES)
+    }
+    generator = np.random.default_rng([seed, context])
+    shares = [SHARES[source] for source in SOURCES]
+    while True:
+        yield next(chunks[SOURCES[generator.choice(len(SOURCES), p=shares)]])
+
+
+def _chunks(stream: NDArray[np.uint16], length: int, seed: list[int]) -> Iterator[NDArray[np.int64]]:
+    generator = np.random.default_rng(seed)
+    while True:
+        shift = int(generator.integers(length))
+        for index in generator.permutation((len(stream) - shift) // length):
+            start = shift + int(index) * length
+            yield stream[start : start + length].astype(np.int64)
+
+
+def learning_rate(step: int, total: int, peak: float, warmup: int, decay: float) -> float:
+    """Warm-up, plateau, then linear decay to a fiftieth over the last ``decay`` share of the steps."""
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    left = (total - step) / (decay * total)
+    return peak * max(0.02, min(1.0, left))
+
+
+def batch_loss(model: LlamaForCausalLM, batch: Tensor) -> Tensor:
+    """Mean loss of the next tokens of packed rows."""
+    with torch.autocast("cpu", torch.bfloat16):
+        hidden = model.model(input_ids=batch[:, :-1], use_cache=False).last_hidden_state
+    flat = hidden.reshape(-1, hidden.shape[-1])
+    targets = batch[:, 1:].reshape(-1)
+    loss: Tensor = OutputLoss.apply(flat, model.lm_head.weight, targets)  # type: ignore[no-untyped-call]
+    return loss
+
+
+def export(model: LlamaForCausalLM, tokenizer: Tokenizer, record: dict[str, Any], out: Path) -> None:
+    """Write the model folder; every file appears by a rename, so a reader never sees half of one."""
+    staging = out.with_name(f".{out.name}.tmp")
+    shutil.rmtree(staging, ignore_errors=True)
+    half = copy.deepcopy(model).bfloat16()
+    half.config._attn_implementation = "sdpa"
+    half.save_pretrained(staging)
+    save_tokenizer(tokenizer, staging)
+    (staging / "training.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    out.mkdir(parents=True, exist_ok=True)
+    for path in sorted(staging.iterdir()):
+        path.chmod(0o644)
+        os.replace(path, out / path.name)
+    staging.rmdir()
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """Train from the start or from the last checkpoint in the work folder, and export the model."""
+    torch.manual_seed(arguments.seed)
+    torch.set_num_threads(arguments.threads)
+    documents, held_out = split(load_documents(arguments.data))
+    tokenizer = train_tokenizer(document.text for document in documents)
+    streams = encode_streams(tokenizer, documents, arguments.seed)
+    print({source: len(stream) for source, stream in streams.items()}, flush=True)
+
+    stages = parse_stages(arguments.stages)
+    total = sum(stage.steps for stage in stages)
+    record = {
+        "train_digest": digest(documents),
+        "held_out_digest": digest(held_out),
+        "seed": arguments.seed,
+        "stages": arguments.stages,
+        "tokens_per_step": arguments.batch,
+        "peak_learning_rate": arguments.lr,
+        "warmup_steps": arguments.warmup,
+        "decay_share": arguments.decay,
+        "weight_decay": arguments.weight_decay,
+        "shares": SHARES,
+        "steps": 0,
+        "seconds": 0.0,
+    }
+    model = LlamaForCausalLM(model_config())
+    groups: list[dict[str, Any]] = [
+        {"params": [weight for weight in model.parameters() if weight.ndim > 1]},
+        {"params": [weight for weight in model.parameters() if weight.ndim < 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(
+        groups, lr=arguments.lr, betas=(0.9, 0.95), weight_decay=arguments.weight_decay, fused=True
+    )
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    checkpoint = arguments.work / "checkpoint.pt"
+    if checkpoint.exists():
+        state = torch.load(checkpoint)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        record.update(steps=state["steps"], seconds=state["seconds"])
+    first = record["steps"]
+    before = record["seconds"]
+    started = saved = time.monotonic()
+
+    def save() -> None:
+        record.update(steps=step + 1, seconds=round(before + time.monotonic() - started, 1))
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save(
+            {**state, "steps": record["steps"], "seconds": record["seconds"]}, checkpoint.with_suffix(".new")
+        )
+        os.replace(checkpoint.with_suffix(".new"), checkpoint)
+        export(model, tokenizer, record, arguments.out)
+
+    step = -1
+    for stage in stages:
+        source = rows(streams, stage.context, arguments.seed)
+        micro_rows = max(1, _MICRO_TOKENS // stage.context)
+        micro_batches = arguments.batch // (micro_rows * stage.context)
+        for _ in range(stage.steps):
+            step += 1
+            batches = [
+                torch.from_numpy(np.stack([next(source) for _ in range(micro_rows)]))
+                for _ in range(micro_batches)
+            ]
+            if step < first:
+                continue
+            rate = learning_rate(step, total, arguments.lr, arguments.warmup, arguments.decay)
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            loss = 0.0
+            for batch in batches:
+                part = batch_loss(model, batch) / micro_batches
+                part.backward()
+                loss += part.item()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            if step % 10 == 0:
+                speed = (step + 1 - first) * arguments.batch / (time.monotonic() - started)
+                print(
+                    f"step {step}/{total} context {stage.context} loss {loss:.4f} "
+                    f"lr {rate:.2e} {speed:.0f} tokens/s",
+                    flush=True,
+                )
+            if time.monotonic() - saved > arguments.save_seconds:
+                save()
+                saved = time.monotonic()
+    save()
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder that holds corpus/, gsm8k/ and mama/"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="model folder to write")
+    parser.add_argument("--work", type=Path, required=True, help="folder for the checkpoint to resume from")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--stages", default=DEFAULT_STAGES, help="context:steps,context:steps,...")
+    parser.add_argument("--batch", type=int, default=16384, help="tokens per optimizer step")
+    parser.add_argument("--lr", type=float, default=3e-3, help="peak learning rate")
+    parser.add_argument("--warmup", type=int, default=100, help="steps of warm-up")
+    parser.add_argument("--decay", type=float, default=0.35, help="share of the steps that decay")
+    parser.add_argument("--weight-decay", type=float, default=0.1)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--save-seconds", type=float, default=300.0, help="seconds between checkpoints")
+    train(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()
