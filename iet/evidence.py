@@ -98,7 +98,8 @@ def segment_log_p(
     A union bound over everything that could have been chosen: the chance that unmarked text holds any segment
     with a p-value of at most α, under any of the K keys, is at most α. To keep that union small, not the
     segment itself is tested but its inside on a grid: ends move inwards to multiples of g, the largest power
-    of two of at most an eighth of its length. There are fewer than 15·(T/g + 1) such insides for each g.
+    of two of at most an eighth of its length. Such an inside is 7 to 15 grid cells long (1 to 15 for g = 1)
+    and starts at one of T/g + 1 places; every g from 1 to T/8 gets an equal share of the level.
 
     Args:
         scores: x_j [T] of the whole text under the key, float32.
@@ -116,5 +117,6 @@ def segment_log_p(
     where = np.flatnonzero(inside >= 0)
     distinct = low + where[np.unique(inside[where], return_index=True)[1]]
     log_p = log_tail(float(scores[distinct].sum(dtype=np.float64)), len(distinct), family)
-    choices = 15 * (len(scores) // grid + 1) * max(1, len(scores).bit_length()) * keys
+    lengths, places = 15 if grid == 1 else 9, len(scores) // grid + 1
+    choices = lengths * places * max(1, (len(scores) // 8).bit_length()) * keys
     return min(0.0, log_p + math.log(choices))
