@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -75,6 +76,9 @@ class Auditor:
         self._level = float(level)
         self._allow_unattributed = bool(allow_unattributed)
         self._options = options
+        # Decoders without a model of nobody have a level of their own: it is the report's.
+        takes_level = "level" in inspect.signature(DECODERS[decoder]).parameters
+        self._decoder_options = {**options, "level": min(level, 0.5)} if takes_level else options
         self._source = tokenizer
         self._tokenizer: Tokenizer | None = None
         # Refuse bad options now, not after the first text has been tokenized and scored.
@@ -128,7 +132,7 @@ class Auditor:
             scored,
             repeated,
             self._allow_unattributed,
-            **self._options,
+            **self._decoder_options,
         )
 
     def _report(self, text: str | None, encoding: Encoding) -> Report:
@@ -137,8 +141,6 @@ class Auditor:
         # and of the current key can stand side by side, and no score is a maximum over several keys.
         scores, pairs = score_tokens(ids, keys), pair_numbers(ids, keys)
         found = self._decode(scores, pairs)
-        f = windows(scores, **{k: v for k, v in self._options.items() if k in ("window", "step")})
-
         owners = np.append(keys.owners, np.int32(-1))  # -1 stays -1
         posterior = None if found.posterior is None else _sum_columns(found.posterior, keys)
         spans = _merge(found, owners)
@@ -178,7 +180,7 @@ class Auditor:
             invisible=encoding.skipped,
             seam_share=None if text is None else self._seam_share(text, cuts[1:-1]),
             segments=tuple(segments),
-            transitions=self._transitions(spans, token_agents, f),
+            transitions=self._transitions(scores, found, spans, token_agents),
             token_agents=token_agents,
             posterior=posterior,
             strengths=self._strengths(found),
@@ -190,21 +192,30 @@ class Auditor:
         """Return the agent that explains a span best (`owner`, if it has one) and its corrected log p."""
         keys = self._keys
         columns = np.flatnonzero(keys.owners == owner) if owner >= 0 else np.arange(len(keys))
-        # The column with the highest sum has the lowest p-value: all have the same number of scores.
+        # The highest sum stands for the lowest p-value, which differs by repeats and the ends of the span.
         column = int(columns[scores[start:end, columns].sum(axis=0, dtype=np.float64).argmax()])
         log_p = segment_log_p(scores[:, column], pairs, start, end, keys.profile.family, len(keys))
         return int(keys.owners[column]), log_p
 
     def _transitions(
-        self, spans: list[tuple[int, int, int]], token_agents: NDArray[np.int32], f: NDArray[np.float64]
+        self,
+        scores: NDArray[np.float32],
+        found: Segmentation,
+        spans: list[tuple[int, int, int]],
+        token_agents: NDArray[np.int32],
     ) -> Transitions:
         keys = self._keys
-        by_agent = np.stack([f[:, keys.owners == a].max(axis=1) for a in range(len(keys.names))], axis=1)
-        attributed = [(start, end, int(token_agents[start])) for start, end, _ in spans]
+        # One score per agent and token: under the key that the decoder chose where it chose this agent, under
+        # the current key elsewhere. So keys that were rotated out raise nobody's f.
+        current = np.searchsorted(keys.owners, np.arange(len(keys.names)), side="right") - 1
+        by_agent = scores[:, current]
+        for start, end, column in found.segments:
+            if column >= 0:
+                by_agent[start:end, keys.owners[column]] = scores[start:end, column]
         sizes = {k: v for k, v in self._options.items() if k in ("window", "step")}
-        found = transitions(attributed, by_agent, **sizes)
-        named = (t._replace(source=keys.names[t.source], target=keys.names[t.target]) for t in found.observed)  # type: ignore[call-overload]
-        return Transitions(tuple(keys.names[a] for a in found.agents), tuple(named))  # type: ignore[call-overload]
+        attributed = [(start, end, int(token_agents[start])) for start, end, _ in spans]
+        passages = transitions(attributed, windows(by_agent, **sizes), **sizes)
+        return passages.rename(dict(enumerate(keys.names)))
 
     def _strengths(self, found: Segmentation) -> dict[str, float] | None:
         if found.strengths is None:

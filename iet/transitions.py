@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -71,6 +71,11 @@ class Transitions:
             mask |= 1 << (self.agents.index(source) * len(self.agents) + self.agents.index(target))
             found.append((start, mask))
         return found
+
+    def rename(self, names: Mapping[Hashable, Hashable]) -> Transitions:
+        """Return the same transitions between other labels, such as names for columns."""
+        observed = (t._replace(source=names[t.source], target=names[t.target]) for t in self.observed)
+        return Transitions(tuple(names[a] for a in self.agents), tuple(observed))
 
     def dense(self, all_agents: Iterable[Hashable]) -> Transitions:
         """Return the same transitions with matrices over `all_agents`, in that order.

@@ -10,6 +10,7 @@ marked under keys that the auditor does not have; both are compared with shuffle
 from __future__ import annotations
 
 import argparse
+import collections
 import dataclasses
 import pathlib
 from typing import Any
@@ -82,60 +83,58 @@ def shuffled_accuracy(truth: Any, found: Any, draws: int = 200) -> float:
 
 
 def summarise(rows: list[dict[str, float]]) -> dict[str, list[float]]:
-    """Return mean and standard error of every figure over the texts that have it."""
+    """Return mean, standard error and number of texts of every figure, over the texts that have it."""
     summary = {}
     for key in sorted(set().union(*rows)):
         values = np.array([row[key] for row in rows if key in row])
         error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
-        summary[key] = [float(values.mean()), float(error)]
+        summary[key] = [float(values.mean()), float(error), len(values)]
     return summary
+
+
+def tune(texts: Texts, sampler: str) -> dict[float, float]:
+    """Return TokenAcc of `cusum` on the tuning seeds for every τ."""
+    talks = []
+    for seed in tqdm(TUNING_SEEDS, desc=f"{sampler}: tuning texts"):
+        registry = demo_registry(NAMES, seed)
+        talks.append((registry, texts.make(registry, sampler, seed)))
+    accuracy = {}
+    for tau in TAUS:
+        found = [measure(talk, registry, "cusum", tau=tau)["token_accuracy"] for registry, talk in talks]
+        accuracy[tau] = float(np.mean(found))
+    return accuracy
 
 
 def run(seeds: range, topology: str, rounds: int) -> dict[str, Any]:
     texts = Texts(topology, rounds)
     results: dict[str, Any] = {"decoders": {}, "tuning": {}, "null": {}}
     for sampler in SAMPLERS:
-        tuning = [
-            (registry, texts.make(registry, sampler, seed))
-            for seed in tqdm(TUNING_SEEDS, desc=f"{sampler}: tuning texts")
-            for registry in [demo_registry(NAMES, seed)]
-        ]
-        accuracy = {
-            tau: float(
-                np.mean(
-                    [measure(talk, registry, "cusum", tau=tau)["token_accuracy"] for registry, talk in tuning]
-                )
-            )
-            for tau in TAUS
-        }
+        accuracy = tune(texts, sampler)
         best = max(accuracy, key=lambda tau: accuracy[tau])
         results["tuning"][sampler] = {"tau": best, "token_accuracy": {str(k): v for k, v in accuracy.items()}}
-        rows: dict[str, list[dict[str, float]]] = {
-            "posterior": [],
-            "window": [],
-            "cusum": [],
-            "wrong registry": [],
-        }
+        rows: dict[str, list[dict[str, float]]] = collections.defaultdict(list)
+        nulls: dict[str, list[dict[str, float]]] = collections.defaultdict(list)
         for seed in tqdm(seeds, desc=f"{sampler}: texts"):
             registry = demo_registry(NAMES, seed)
             talk = texts.make(registry, sampler, seed)
             rows["posterior"].append(measure(talk, registry, "posterior"))
             rows["window"].append(measure(talk, registry, "window"))
-            rows["cusum"].append(measure(talk, registry, "cusum", tau=best))
-            rows["wrong registry"].append(measure(talk, demo_registry(NAMES, seed + 5000), "posterior"))
-        results["null"][f"wrong registry, {sampler}"] = summarise(rows.pop("wrong registry"))
+            rows[f"cusum (τ = {best:g})"].append(measure(talk, registry, "cusum", tau=best))
+            rows["cusum (default τ = 0.1)"].append(measure(talk, registry, "cusum"))
+            nulls["wrong registry"].append(measure(talk, demo_registry(NAMES, seed + 5000), "posterior"))
+            silent = demo_registry(NAMES, seed, Scheme(kappa=0.0))
+            nulls["κ = 0"].append(measure(texts.make(silent, sampler, seed), registry, "posterior"))
         results["decoders"][sampler] = {name: summarise(values) for name, values in rows.items()}
-    unmarked = []
-    for seed in tqdm(seeds, desc="κ = 0: texts"):
-        silent, registry = demo_registry(NAMES, seed, Scheme(kappa=0.0)), demo_registry(NAMES, seed)
-        unmarked.append(measure(texts.make(silent, "T = 1.0", seed), registry, "posterior"))
-    results["null"]["κ = 0, T = 1.0"] = summarise(unmarked)
+        results["null"] |= {f"{name}, {sampler}": summarise(values) for name, values in nulls.items()}
     return results
 
 
 def markdown(results: dict[str, Any]) -> str:
     def cell(figure: list[float] | None) -> str:
-        return "none" if figure is None else f"{figure[0]:.3f} ± {figure[1]:.3f}"
+        if figure is None:
+            return "none"
+        mean, error, count = figure
+        return f"{mean:.3f} ± {error:.3f}" if count > 1 else f"{mean:.3f} (1 text)"
 
     header = [
         "sampler",
@@ -149,8 +148,7 @@ def markdown(results: dict[str, Any]) -> str:
     ]
     keys = (*METRICS, "coverage", "accuracy_where_attributed")
     rows = [
-        [sampler, name + (f" (τ = {results['tuning'][sampler]['tau']:g})" if name == "cusum" else "")]
-        + [cell(figures.get(key)) for key in keys]
+        [sampler, name] + [cell(figures.get(key)) for key in keys]
         for sampler, decoders in results["decoders"].items()
         for name, figures in decoders.items()
     ]

@@ -171,8 +171,9 @@ def cusum_decode(
         tau: τ, which the paper leaves open; see `cusum`.
         min_points: the paper's `min_points_for_pair`; see `cusum`, where its role is ours.
         radius: the paper's `local_radius`; see `refine`, where the rule is ours.
-        anchor: the token of a boundary at window i: its first token i·step, its centre, or one past its last.
-            Left open by the paper; f looks ahead, so the centre is where the window is half the next agent's.
+        anchor: the place in a window that stands for it: its first token, its centre, or one past its last.
+            A boundary between windows i - 1 and i is the token halfway between their places. Left open by
+            the paper; f looks ahead, so at the centre the window is half the next agent's.
         level: significance level of one segment, for `allow_unattributed`.
 
     Cost: O(T·A) time, T·A/2 bytes at step 16. Deterministic.
@@ -181,7 +182,8 @@ def cusum_decode(
         raise InputError(f"anchor: got {anchor!r}, expected one of {sorted(ANCHORS)}")
     f = windows(scores, window, step)
     boundaries = refine(f, cusum(smooth(margin(f), smooth_windows), tau, min_points), radius)
-    starts = np.concatenate(([0], boundaries * step + int(ANCHORS[anchor] * window)))
+    # A boundary at window i lies between windows i - 1 and i: half a step before the anchor of i.
+    starts = np.concatenate(([0], boundaries * step + int(ANCHORS[anchor] * window) - step // 2))
     token_agents = np.empty(len(scores), np.int32)
     threshold = attribution_threshold(family, scores.shape[1], level)
     for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(scores)], strict=True):
