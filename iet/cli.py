@@ -117,6 +117,12 @@ def _add_keys(parser: argparse.ArgumentParser) -> None:
     init.add_argument("--kappa", type=float, default=0.8, help="strength in final logits (default: 0.8)")
     init.add_argument("--n-gram", type=int, default=2, help="n, 2 to 16 (default: 2)")
     init.add_argument("--k-p", default="1", help='frequency, or "per-agent" (default: 1)')
+    init.add_argument(
+        "--placement",
+        default="final",
+        choices=["final", "raw"],
+        help="which logits κ counts in (default: final)",
+    )
     init.add_argument("--family", default="fourier", choices=["fourier", "square"], help="(default: fourier)")
     init.set_defaults(run=_keys_init)
 
@@ -238,7 +244,13 @@ def _keys_init(arguments: argparse.Namespace) -> int:
     import iet
 
     k_p: Any = int(arguments.k_p) if arguments.k_p.isdecimal() else arguments.k_p
-    scheme = iet.Scheme(kappa=arguments.kappa, n_gram=arguments.n_gram, k_p=k_p, family=arguments.family)
+    scheme = iet.Scheme(
+        kappa=arguments.kappa,
+        n_gram=arguments.n_gram,
+        k_p=k_p,
+        family=arguments.family,
+        placement=arguments.placement,
+    )
     registry = iet.Registry.create(
         arguments.path, tokenizer=arguments.tokenizer, vocab_size=arguments.vocab_size, scheme=scheme
     )
@@ -285,7 +297,7 @@ def _keys_list(arguments: argparse.Namespace) -> int:
         )
         for name in registry.names(profile_id):
             keys = registry.keys(name)
-            print(f"  {name}  epoch {keys[-1].epoch}, made {keys[-1].created}, {len(keys)} keys")
+            print(f"  {name}  epoch {keys[-1].epoch}, made {keys[-1].created}, keys: {len(keys)}")
     return 0
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import os
+import pathlib
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from iet import reference
 from iet.errors import BackendUnavailable, InputError, ShapeError
 from iet.registry import KeyTable, Registry
-from iet.scheme import SCHEME_VERSION
+from iet.scheme import MAX_VOCAB_SIZE, SCHEME_VERSION
 
 if TYPE_CHECKING:
     import torch
@@ -73,6 +74,8 @@ def _load_cpu() -> tuple[Any, str]:
         if backend == "cpu":
             raise BackendUnavailable(f"IET_BACKEND=cpu, but {why}")
         if backend == "":
+            if (pathlib.Path(__file__).parent.parent / "csrc").is_dir():
+                why += "; this is the source tree: pip install -e ."
             warnings.warn(f"iet runs on its slow reference backend: {why}", RuntimeWarning, stacklevel=2)
         return None, why
     isa = os.environ.get("IET_CPU")
@@ -134,7 +137,7 @@ def embed_(
 
     Deterministic, and the same to the bit on every backend. O(B·V).
     """
-    keys = registry.marking_keys(profile) if isinstance(registry, Registry) else registry
+    keys = _keys(registry, "marking_keys", profile)
     scheme, vocab_size = keys.profile.scheme, keys.profile.vocab_size
     address, dtype, (rows, columns), strides, array = _describe_logits(logits)
     if columns < vocab_size:
@@ -143,9 +146,7 @@ def embed_(
         )
     context_ids = _integers("contexts", contexts, np.int64, (rows, scheme.n_gram - 1))
     slot_ids = _integers("slots", slots, np.int32, (rows,))
-    kappas = np.ascontiguousarray(
-        np.broadcast_to(np.float32(scheme.kappa) * np.asarray(temperature, dtype=np.float32), (rows,))
-    )
+    kappas = np.float32(scheme.kappa) * _temperatures(temperature, rows)
     if rows == 0:
         return
     _check_rows(context_ids, slot_ids, kappas, keys)
@@ -180,6 +181,8 @@ def _describe_logits(logits: Any) -> tuple[int, str, tuple[int, int], tuple[int,
         dtype, shape, strides = logits.dtype.name, logits.shape, logits.strides
         if not logits.flags.writeable:
             raise ShapeError("logits", got="a read-only array", expected="a writable one")
+        if not logits.dtype.isnative:
+            raise ShapeError("logits", got=f"dtype {logits.dtype.str}", expected="the machine's byte order")
         address = logits.__array_interface__["data"][0]
         bits = logits.view(np.uint16) if dtype == "bfloat16" else logits
 
@@ -195,6 +198,8 @@ def _describe_logits(logits: Any) -> tuple[int, str, tuple[int, int], tuple[int,
             raise ShapeError("logits", got=f"layout {logits.layout}", expected="a strided tensor")
         if logits.requires_grad:
             raise ShapeError("logits", got="a tensor that requires grad", expected="logits.detach()")
+        if logits.is_neg() or (logits.data_ptr() == 0 and logits.numel()):
+            raise ShapeError("logits", got="a lazily negated or empty view", expected="logits.clone()")
         dtype = str(logits.dtype).removeprefix("torch.")
         shape = tuple(logits.shape)
         strides = tuple(stride * logits.element_size() for stride in logits.stride())
@@ -214,8 +219,9 @@ def _describe_logits(logits: Any) -> tuple[int, str, tuple[int, int], tuple[int,
     size = 4 if dtype == "float32" else 2
     row_stride, element_stride = strides
     row, element = abs(row_stride), abs(element_stride)
+    still = (rows > 1 and row == 0) or (columns > 1 and element == 0)  # an expanded dimension
     apart = rows < 2 or row >= element * (columns - 1) + size or element >= row * (rows - 1) + size
-    if (columns > 1 and element_stride == 0) or element_stride % size or row_stride % size or not apart:
+    if rows and (still or not apart or element % size or row % size):
         raise ShapeError(
             "logits", got=f"strides {strides} in bytes", expected="rows and columns that do not overlap"
         )
@@ -237,7 +243,24 @@ def _integers(name: str, values: Any, dtype: type, shape: tuple[int, ...]) -> ND
         raise ShapeError(name, got=f"dtype {array.dtype}", expected="integers")
     if array.shape != shape:
         raise ShapeError(name, got=f"shape {list(array.shape)}", expected=f"{list(shape)}")
+    return _cast(name, array, dtype)
+
+
+def _cast(name: str, array: NDArray[Any], dtype: type) -> NDArray[Any]:
+    limits = np.iinfo(dtype)
+    if array.size and (array.max() > limits.max or array.min() < limits.min):
+        raise InputError(f"{name}: got {array.max()} and {array.min()}, expected {np.dtype(dtype)} values")
     return np.ascontiguousarray(array, dtype=dtype)
+
+
+def _temperatures(temperature: ArrayLike, rows: int) -> NDArray[np.float32]:
+    try:
+        values = np.asarray(temperature, dtype=np.float32)
+    except (TypeError, ValueError):
+        raise InputError(f"temperature: got {temperature!r}, expected a number or [B]") from None
+    if values.shape not in ((), (rows,)):
+        raise ShapeError("temperature", got=f"shape {list(values.shape)}", expected=f"a number or [{rows}]")
+    return np.ascontiguousarray(np.broadcast_to(values, (rows,)))
 
 
 def _check_rows(
@@ -283,7 +306,7 @@ def score_tokens(
 
     Deterministic, and the same to the bit on every backend. O(T·K).
     """
-    keys = registry.scoring_keys(profile) if isinstance(registry, Registry) else registry
+    keys = _keys(registry, "scoring_keys", profile)
     ids = _token_ids(token_ids)
     if _cpu is None:
         return reference.score_tokens(
@@ -326,7 +349,7 @@ def pair_numbers(
     token_ids: ArrayLike, registry: Registry | KeyTable, *, profile: str | None = None
 ) -> NDArray[np.int64]:
     """Number the (context, token) pairs of a text: int64 [T], equal for equal pairs, -1 where not scored."""
-    keys = registry.scoring_keys(profile) if isinstance(registry, Registry) else registry
+    keys = _keys(registry, "scoring_keys", profile)
     ids, n_gram = _token_ids(token_ids), keys.profile.scheme.n_gram
     scored = reference.is_scored(ids, n_gram, keys.profile.vocab_size, keys.profile.unmarked_ids)
     where = np.flatnonzero(scored)
@@ -344,10 +367,12 @@ def permute(token_ids: ArrayLike, seeds: ArrayLike, vocab_size: int) -> NDArray[
     Args:
         token_ids: ids [N] in [0, V).
         seeds: uint64 [N].
-        vocab_size: V.
+        vocab_size: V, 1 to 2^24.
+
+    Raises:
+        InputError: an id or V is out of range.
     """
-    ids = np.ascontiguousarray(token_ids, dtype=np.uint32)
-    seeds = np.ascontiguousarray(np.broadcast_to(np.asarray(seeds, dtype=np.uint64), ids.shape))
+    ids, seeds = _permutation_input(token_ids, seeds, vocab_size)
     if _cpu is None:
         return reference.permute(ids, seeds, vocab_size).astype(np.uint32)
     ranks = np.empty(len(ids), dtype=np.uint32)
@@ -366,13 +391,32 @@ def permute_cuda(
     module, why = _load("_cuda")
     if module is None or module.device_count() == 0:
         raise BackendUnavailable(f"CUDA: {why}, and a device is needed")
-    ids = np.ascontiguousarray(token_ids, dtype=np.uint32)
-    seeds = np.ascontiguousarray(np.broadcast_to(np.asarray(seeds, dtype=np.uint64), ids.shape))
+    ids, seeds = _permutation_input(token_ids, seeds, vocab_size)
     ranks, phis = np.empty(len(ids), dtype=np.uint32), np.empty(len(ids), dtype=np.float32)
     module.permute(
         vocab_size, k_p, seeds.ctypes.data, ids.ctypes.data, len(ids), ranks.ctypes.data, phis.ctypes.data
     )
     return ranks, phis
+
+
+def _permutation_input(
+    token_ids: ArrayLike, seeds: ArrayLike, vocab_size: int
+) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
+    if not 1 <= vocab_size <= MAX_VOCAB_SIZE:
+        raise InputError(f"vocab_size: got {vocab_size}, expected 1 to {MAX_VOCAB_SIZE}")
+    ids = _token_ids(token_ids)
+    if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
+        raise InputError(f"token_ids: got {ids.min()} to {ids.max()}, expected 0 to {vocab_size - 1}")
+    wide = np.ascontiguousarray(np.broadcast_to(np.asarray(seeds, dtype=np.uint64), ids.shape))
+    return ids.astype(np.uint32), wide
+
+
+def _keys(registry: object, which: Literal["marking_keys", "scoring_keys"], profile: str | None) -> KeyTable:
+    if isinstance(registry, Registry):
+        return registry.marking_keys(profile) if which == "marking_keys" else registry.scoring_keys(profile)
+    if not isinstance(registry, KeyTable):
+        raise InputError(f"registry: got {type(registry).__name__}, expected iet.Registry")
+    return registry
 
 
 def _token_ids(values: ArrayLike) -> NDArray[np.int64]:
@@ -381,7 +425,7 @@ def _token_ids(values: ArrayLike) -> NDArray[np.int64]:
         raise ShapeError("token_ids", got=f"shape {list(array.shape)}", expected="[T]")
     if array.dtype.kind not in "iu" and array.size:
         raise ShapeError("token_ids", got=f"dtype {array.dtype}", expected="integers")
-    return np.ascontiguousarray(array, dtype=np.int64)
+    return _cast("token_ids", array, np.int64)
 
 
 # The native form of a key table, with the arrays that it points into. Key tables do not change.

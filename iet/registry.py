@@ -130,6 +130,15 @@ class KeyTable:
     def __len__(self) -> int:
         return len(self.owners)
 
+    def __copy__(self) -> KeyTable:
+        return self  # it never changes
+
+    def __deepcopy__(self, memo: object) -> KeyTable:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise RegistryError("a KeyTable holds keys and is not pickled: pass on the registry's path")
+
 
 @dataclasses.dataclass(frozen=True)
 class _Agent:
@@ -823,7 +832,7 @@ def _read_private(path: pathlib.Path, secret_mount: bool) -> _Secret:
                 if not secret_mount:
                     raise RegistryError(
                         f"{path}: mode {mode:04o}, expected 0600; {mend}"
-                        " (a read-only secret mount: secret_mount=True)"
+                        " (a read-only secret mount: secret_mount=True, --secret-mount)"
                     )
                 # Root may write whatever the mode says, so for root the mode decides.
                 if os.access(path, os.W_OK) and (os.geteuid() != 0 or mode & 0o222):

@@ -469,3 +469,23 @@ def test_copies_of_an_auditor_find_the_same(tmp_path: pathlib.Path) -> None:
     expected = auditor.audit(TEXT).to_dict()
     for again in (copy.deepcopy(auditor), pickle.loads(pickle.dumps(auditor))):
         assert again.audit(TEXT).to_dict() == expected
+
+
+def test_keys_that_were_rotated_out_do_not_blur_transitions() -> None:
+    registry = team()
+    ids = write(registry, [("planner", 250), ("critic", 250)])
+    before = reader(registry).audit(token_ids=ids).transitions
+    for _ in range(12):
+        registry.rotate("planner")
+        registry.rotate("writer")
+    after = reader(registry).audit(token_ids=ids).transitions
+    assert [t[:3] for t in after.observed] == [t[:3] for t in before.observed]
+    # The planner wrote under its first key; the writer, who wrote nothing, is read under its last one only.
+    assert after.observed[0].confidence == pytest.approx(before.observed[0].confidence, abs=0.03)
+
+
+@pytest.mark.parametrize("decoder", ["cusum", "window"])
+def test_the_level_of_the_report_is_that_of_its_decoder(decoder: str) -> None:
+    ids = write(TEAM, [("planner", 70), (None, 70), ("critic", 70)])
+    strict, lax = (reader(decoder=decoder, level=level).audit(token_ids=ids) for level in (1e-12, 0.4))
+    assert strict.coverage < lax.coverage

@@ -34,6 +34,14 @@ def test_fourier_tail_is_that_of_the_arcsine_law(count: int, deviations: float) 
     assert found == pytest.approx(arcsine_tail(total, count), rel=accuracy)
 
 
+@pytest.mark.parametrize("count", [5, 10, 19])
+def test_fourier_tail_of_few_scores_is_never_too_small(count: int) -> None:
+    for deviations in (0.0, 0.5, 1.0, 2.0, 3.0):
+        total = deviations * math.sqrt(count / 2)
+        if total < count:
+            assert math.exp(log_tail(total, count, FOURIER)) >= arcsine_tail(total, count) - 1e-9
+
+
 @pytest.mark.parametrize("count", [1, 7, 200])
 def test_square_tail_is_binomial(count: int) -> None:
     for successes in {0, 1, count // 2, count - 1, count}:

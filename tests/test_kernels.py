@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pathlib
@@ -17,7 +18,7 @@ import iet
 from iet import kernels, reference
 from iet.errors import BackendUnavailable, InputError, ShapeError
 from iet.registry import Registry, derive_frequency, derive_subkey
-from iet.scheme import SCHEME_VERSION, Scheme
+from iet.scheme import SCHEME_VERSION, Profile, Scheme
 
 VECTORS = json.loads(
     (pathlib.Path(__file__).parent / "vectors" / f"scheme_v{SCHEME_VERSION}.json").read_text()
@@ -85,6 +86,14 @@ def test_vectors_derive(entry: dict[str, Any]) -> None:
     secret = bytes.fromhex(entry["secret"])
     assert derive_subkey(secret).hex() == entry["subkey"]
     assert {bound: derive_frequency(secret, int(bound)) for bound in entry["k_p"]} == entry["k_p"]
+
+
+@pytest.mark.parametrize("entry", VECTORS["profile"])
+def test_vectors_profile(entry: dict[str, Any]) -> None:
+    assert Profile.from_dict(entry["profile"]).digest == entry["digest"]
+    content = {key: value for key, value in entry["profile"].items() if key != "tokenizer_source"}
+    text = json.dumps({**content, "family_version": 0}, sort_keys=True, separators=(",", ":"))
+    assert hashlib.blake2b(text.encode(), digest_size=32).hexdigest() == entry["digest"]
 
 
 def test_vectors_permute(isa: str) -> None:
@@ -269,6 +278,9 @@ def test_bad_logits_are_refused_before_any_work() -> None:
         (np.broadcast_to(good[:1], (2, 100)), "read-only"),
         (frozen, "read-only"),
         (np.lib.stride_tricks.as_strided(good, (2, 100), (4, 4)), "overlap"),
+        (np.lib.stride_tricks.as_strided(good, (2, 100), (0, 4)), "overlap"),
+        (np.lib.stride_tricks.as_strided(good, (2, 100), (400, 0)), "overlap"),
+        (good.astype(">f4"), "byte order"),
         ([[0.0] * 100] * 2, "list"),
     ):
         with pytest.raises(ShapeError, match=words):
@@ -280,12 +292,18 @@ def test_bad_logits_are_refused_before_any_work() -> None:
         ([[1.0], [2.0]], [0, 1], ShapeError, "float64"),
         ([[1], [2]], [0, 3], InputError, "row 1 holds 3.* 0 to 2"),
         ([[1], [2]], [-2, 0], InputError, "row 0 holds -2"),
+        ([[1], [2]], [0, 1 << 32], InputError, "4294967296.*int32"),
+        (np.array([[1], [1 << 63]], dtype=np.uint64), [0, 1], InputError, "9223372036854775808.*int64"),
         ([[1], [-1]], [0, 1], InputError, "row 1 holds the id -1"),
     ):
         with pytest.raises(error, match=words):
             kernels.embed_(good, contexts, slots, keys)
-    with pytest.raises(InputError, match="temperature"):
-        kernels.embed_(good, [[1], [2]], [0, 1], keys, temperature=float("nan"))
+    for temperature, error in ((float("nan"), InputError), ("warm", InputError), ([1, 1, 1], ShapeError)):
+        with pytest.raises(error, match="temperature"):
+            kernels.embed_(good, [[1], [2]], [0, 1], keys, temperature=temperature)
+    with pytest.raises(InputError, match=r"registry: got str, expected iet\.Registry"):
+        kernels.embed_(good, [[1], [2]], [0, 1], "team.json")  # type: ignore[arg-type]
+    kernels.embed_(good[:0], np.zeros((0, 1), dtype=int), [], keys)
     assert not good.any()
     kernels.embed_(good, [[1], [-1]], [0, -1], keys)  # an unmarked row may hold a placeholder
     assert good[0].any()
@@ -297,6 +315,11 @@ def test_tensors_elsewhere_are_refused() -> None:
     keys = team(100)
     with pytest.raises(BackendUnavailable, match="meta"):
         kernels.embed_(torch.zeros(2, 100, device="meta"), [[1], [2]], [0, 1], keys)
+    for view in (torch.zeros(1, 100).expand(2, 100), torch.zeros(2, 1).expand(2, 100)):
+        with pytest.raises(ShapeError, match="overlap"):
+            kernels.embed_(view, [[1], [2]], [0, 1], keys)
+    with pytest.raises(ShapeError, match="negated"):
+        kernels.embed_(torch._neg_view(torch.zeros(2, 100)), [[1], [2]], [0, 1], keys)
     with pytest.raises(ShapeError, match="grad"):
         kernels.embed_(torch.zeros(2, 100, requires_grad=True), [[1], [2]], [0, 1], keys)
 
@@ -307,6 +330,9 @@ def test_bad_token_ids_are_refused() -> None:
         with pytest.raises(ShapeError, match=words):
             kernels.score_tokens(ids, keys)
     assert kernels.score_tokens([], keys).shape == (0, 3)
+    for ids, vocab_size in (([5], 3), ([-1], 3), ([0], 0), ([0], 1 << 25)):
+        with pytest.raises(InputError, match="expected"):
+            kernels.permute(ids, [0], vocab_size)
 
 
 # ---------------------------------------------------------------- backends and imports

@@ -844,3 +844,12 @@ def test_a_tokenizer_object_serves_the_process_that_made_the_profile(path: pathl
     assert registry.open_tokenizer().digest == registry.profile.tokenizer_digest
     with pytest.raises(TokenizerMismatch, match="does not say where"):
         Registry.load(path).open_tokenizer()
+
+
+def test_a_key_table_is_copied_but_never_pickled(path: pathlib.Path) -> None:
+    registry = Registry.create(path, vocab_size=100)
+    registry.add("planner")
+    for keys in (registry.marking_keys(), registry.scoring_keys()):
+        assert copy.deepcopy(keys) is keys
+        with pytest.raises(RegistryError, match="not pickled"):
+            pickle.dumps(keys)

@@ -245,7 +245,7 @@ def test_segments_agents_and_caveats_are_shown(either: str) -> None:
     for part in ("90 tokens (89 scored, 3 repeats)", "2 segments", "67% attributed at level 0.01", "draft"):
         assert part in found
     assert "planner → critic ×1 (0.75)" in found
-    assert "a verbatim quotation reads as the agent who wrote it first" in found
+    assert "not every word of it" in found
     assert "[planner] The plan" in found
     assert "[?]" in found
     assert "\x1b" not in found

@@ -78,6 +78,10 @@ class LogitsProcessor(_Processor):
     nothing speaks against it prefer `WatermarkingConfig`: it sees the final logits itself. With a scheme of
     placement "raw", the paper's, κ is added as it is.
 
+    One processor serves many calls, so it cannot tell which rows share a prompt: two agents for four rows
+    mark two rows each, whatever the prompts. (`WatermarkingConfig` refuses that where prompts differ.) Use
+    one of the two, not both: each adds its mark.
+
     Args:
         registry: holds the agents' keys.
         agents: one name per row of the prompt batch, None for an unmarked row; or one name for all rows.
@@ -109,7 +113,11 @@ class LogitsProcessor(_Processor):
             raise InputError(
                 "temperature: got None, expected the sampler's: this processor runs before it, κ counts after"
             )
-        elif not isinstance(temperature, (int, float)) or not 0 < temperature < float("inf"):
+        elif (
+            isinstance(temperature, bool)
+            or not isinstance(temperature, (int, float))
+            or not 0 < temperature < float("inf")
+        ):
             raise InputError(f"temperature: got {temperature!r}, expected a finite number above 0")
         super().__init__(keys, slots, float(temperature), first_call_shows_prompts=False)
         self._rebuild = functools.partial(type(self), registry, agents, float(temperature), profile=profile)

@@ -67,7 +67,7 @@ def coloured_text(report: Report, named: bool = False) -> Text:
     assert report.text is not None
     for start, end, agent in report.char_agents:
         if named:
-            text.append(f"[{agent or '?'}] ", style="bold")
+            text.append(f"{chr(10) if start else ''}[{agent or '?'}] ", style="bold")
         text.append(_harmless(report.text[start:end]), style=style(report, agent))
     return text
 
@@ -139,7 +139,12 @@ def _caveats(report: Report) -> list[str]:
         lines.append(f"{report.invisible} invisible characters were left out before tokenizing")
     if report.scored < 30:
         lines.append(f"only {report.scored} scored tokens: too short to attribute at any useful level")
-    return [*lines, "a verbatim quotation reads as the agent who wrote it first"]
+    if report.segments:
+        lines.append(
+            "a p-value says that its agent wrote in that segment, not every word of it: short unmarked or"
+            " copied passages inside are read with their surroundings"
+        )
+    return lines
 
 
 def comparison(report: Report, truth: Sequence[Span], file: TextIO | None = None) -> None:
