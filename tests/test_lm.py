@@ -47,7 +47,7 @@ def test_the_model_is_small_has_long_positions_and_loads() -> None:
 
 
 def test_the_model_is_as_good_as_the_committed_figures_say() -> None:
-    # Bits per byte of a text that was written for this test: a model with broken weights is far off.
+    # A text that was written for this test, of the kind that was held out: 1.34 bits per byte.
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     results = json.loads(RESULTS.read_text())
@@ -62,7 +62,7 @@ def test_the_model_is_as_good_as_the_committed_figures_say() -> None:
     with torch.no_grad():
         nats = model(ids, labels=ids).loss.item() * (ids.shape[1] - 1)
     bits_per_byte = nats / np.log(2) / len(text.encode())
-    assert bits_per_byte < results["bits_per_byte"]["kneser_ney_5_bytes"]
+    assert bits_per_byte == pytest.approx(results["bits_per_byte"]["model"], rel=0.2)
 
 
 @given(st.text())
