@@ -40,7 +40,7 @@ def report_of(
     middle, end = (None, None) if text is None else (22, len(text))
     segments = (
         Segment(start, middle, 0, 60, agents[0], agents[0], -250.5, 0.93, (0, 0), (58, 63)),
-        Segment(middle, end, 60, 90, None, agents[1], -0.3, 0.4, (58, 63), (90, 90)),
+        Segment(middle, end, 60, 90, None, agents[1], -1.3, 0.4, (58, 63), (90, 90)),
     )
     report = Report(
         text=text,
@@ -424,3 +424,11 @@ def test_the_docstring_reader_reads() -> None:
     assert documented(
         "Do it.\n\n    Args:\n        a, b: both.\n        **c: rest.\n            d: no.\n", "Args"
     ) == [*"abc"]
+
+
+def test_a_guess_that_chance_makes_as_well_has_no_name() -> None:
+    report = report_of()
+    last = dataclasses.replace(report.segments[-1], log_p=-0.1)
+    shown_report = str(dataclasses.replace(report, segments=(*report.segments[:-1], last)))
+    assert "unattributed" in shown_report
+    assert "perhaps" not in shown_report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -99,7 +100,9 @@ def _harmless(text: str) -> str:
 
 def _row(number: int, segment: Segment) -> tuple[str, ...]:
     chars = "" if segment.char_start is None else f"{segment.char_start}-{segment.char_end}"
-    agent = segment.agent or f"unattributed (perhaps {segment.best_guess})"
+    # A guess as likely as not by chance is not worth a name.
+    guess = f" (perhaps {segment.best_guess})" if segment.log_p < math.log(0.5) else ""
+    agent = segment.agent or f"unattributed{guess}"
     posterior = "" if segment.posterior is None else f"{segment.posterior:.2f}"
     return str(number), chars, f"{segment.start}-{segment.end}", agent, p_value(segment.log_p), posterior
 
