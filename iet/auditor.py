@@ -20,9 +20,6 @@ from iet.report import Report, Segment
 from iet.tokenizer import Encoding, Tokenizer
 from iet.transitions import Transitions, transitions
 
-_SEAM_REACH = 64
-"""Characters on either side of a seam that are tokenized again; no pre-token worth the name is longer."""
-
 _SURE = 0.95
 """Posterior from which a token next to a boundary counts as decided (`Segment.start_interval`)."""
 
@@ -178,7 +175,7 @@ class Auditor:
             scored=int((pairs >= 0).sum()),
             repeated=int((pairs >= 0).sum() - len(np.unique(pairs[pairs >= 0]))),
             invisible=encoding.skipped,
-            seam_share=None if text is None else self._seam_share(text, cuts[1:-1]),
+            seam_share=None if text is None else _seam_share(text, encoding, spans),
             segments=tuple(segments),
             transitions=self._transitions(scores, found, spans, token_agents),
             token_agents=token_agents,
@@ -224,28 +221,6 @@ class Auditor:
         np.maximum.at(strongest, self._keys.owners, found.strengths)
         return dict(zip(self._keys.names, strongest.tolist(), strict=True))
 
-    def _seam_share(self, text: str, seams: list[int]) -> float:
-        """Return the share of characters whose tokens depend on what stands across a segment boundary."""
-        if not text:
-            return 0.0
-        tokenizer, uncertain = self._open_tokenizer(), 0
-        for seam in seams:
-            low, high = max(0, seam - _SEAM_REACH), min(len(text), seam + _SEAM_REACH)
-            whole = tokenizer.encode(text[low:high])
-            apart = {
-                (start + shift, end + shift)
-                for piece, shift in ((text[low:seam], 0), (text[seam:high], seam - low))
-                for start, end in zip(*_offsets(tokenizer.encode(piece)), strict=True)
-            }
-            uncertain += sum(
-                end - start for start, end in zip(*_offsets(whole), strict=True) if (start, end) not in apart
-            )
-        return min(1.0, uncertain / len(text))
-
-
-def _offsets(encoding: Encoding) -> tuple[list[int], list[int]]:
-    return encoding.char_starts.tolist(), encoding.char_ends.tolist()
-
 
 def _sum_columns(posterior: NDArray[np.float32], keys: KeyTable) -> NDArray[np.float32]:
     """Return [T, A] from [T, K]: an agent's posterior is the sum over its keys."""
@@ -272,6 +247,17 @@ def _merge(found: Segmentation, owners: NDArray[np.int32]) -> list[tuple[int, in
 def _cuts(text: str, encoding: Encoding, spans: list[tuple[int, int, int]]) -> list[int]:
     """Return the characters between which the spans lie; together they cover the text."""
     return [0, *(int(encoding.char_starts[start]) for start, _, _ in spans[1:]), len(text)]
+
+
+def _seam_share(text: str, encoding: Encoding, spans: list[tuple[int, int, int]]) -> float:
+    """Return the share of characters in the two tokens that touch each boundary.
+
+    A turn may have ended inside one of them: then its text was generated as other tokens than those read.
+    """
+    seams = np.array([start for start, _, _ in spans[1:]], dtype=np.int64)
+    tokens = np.unique(np.concatenate([seams - 1, seams]))
+    uncertain = (encoding.char_ends[tokens] - encoding.char_starts[tokens]).sum()
+    return min(1.0, float(uncertain) / len(text)) if text else 0.0
 
 
 def _interval(

@@ -489,3 +489,13 @@ def test_the_level_of_the_report_is_that_of_its_decoder(decoder: str) -> None:
     ids = write(TEAM, [("planner", 70), (None, 70), ("critic", 70)])
     strict, lax = (reader(decoder=decoder, level=level).audit(token_ids=ids) for level in (1e-12, 0.4))
     assert strict.coverage < lax.coverage
+
+
+def test_the_tokens_at_a_boundary_are_the_uncertain_ones() -> None:
+    report = reader().audit(TEXT)
+    encoding = iet.tokenizer.Tokenizer(WORD_TOKENIZER).encode(TEXT)
+    assert len(report.segments) > 1
+    touching = [t for segment in report.segments[1:] for t in (segment.start - 1, segment.start)]
+    length = sum(int(encoding.char_ends[t] - encoding.char_starts[t]) for t in touching)
+    assert report.seam_share == pytest.approx(length / len(TEXT))
+    assert reader().audit("w1 w2 w3").seam_share == 0

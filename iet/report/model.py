@@ -76,8 +76,8 @@ class Report:
         allow_unattributed: False is the paper's forced choice.
         tokens, scored, repeated: T, how many of them are scored, how many repeat a (context, token) pair.
         invisible: characters that were left out before tokenizing (see `iet.tokenizer.INVISIBLE`).
-        seam_share: share of the characters whose tokens would differ if every segment were tokenized on its
-            own: there, ids may differ from those that were generated. None where only ids were audited.
+        seam_share: share of the characters in the two tokens that touch each boundary. Where a turn ended
+            inside one, its text was generated as other tokens than those read. None without text.
         segments: in order.
         transitions: over the agents that occur, by name.
         token_agents: int32 [T], index into `agents`, -1 = unattributed.
