@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from iet.decoding import DECODERS, Segmentation, decode, windows
 from iet.errors import InputError, ShapeError
 from iet.evidence import segment_log_p
-from iet.kernels import pair_numbers, score_tokens
+from iet.kernels import pair_numbers, repeats, score_tokens
 from iet.registry import KeyTable, Registry
 from iet.report import Report, Segment
 from iet.tokenizer import Encoding, Tokenizer
@@ -79,7 +79,8 @@ class Auditor:
         self._source = tokenizer
         self._tokenizer: Tokenizer | None = None
         # Refuse bad options now, not after the first text has been tokenized and scored.
-        self._decode(np.zeros((0, len(self._keys)), dtype=np.float32), np.zeros(0, dtype=np.int64))
+        nothing = np.zeros(0, dtype=bool)
+        self._decode(np.zeros((0, len(self._keys)), dtype=np.float32), nothing, nothing)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A pickle finds the keys through the registry's file and holds none.
@@ -118,10 +119,9 @@ class Auditor:
             self._tokenizer = self._registry.open_tokenizer(self._profile_id, self._source)
         return self._tokenizer
 
-    def _decode(self, scores: NDArray[np.float32], pairs: NDArray[np.int64]) -> Segmentation:
-        scored = pairs >= 0
-        repeated = scored.copy()
-        repeated[np.unique(pairs, return_index=True)[1]] = False
+    def _decode(
+        self, scores: NDArray[np.float32], scored: NDArray[np.bool_], repeated: NDArray[np.bool_]
+    ) -> Segmentation:
         return decode(
             scores,
             self._decoder,
@@ -137,7 +137,8 @@ class Auditor:
         # Every key is decoded as an agent of its own, and only then named after its owner: text of an old
         # and of the current key can stand side by side, and no score is a maximum over several keys.
         scores, pairs = score_tokens(ids, keys), pair_numbers(ids, keys)
-        found = self._decode(scores, pairs)
+        scored, repeated = pairs >= 0, repeats(pairs)
+        found = self._decode(scores, scored, repeated)
         owners = np.append(keys.owners, np.int32(-1))  # -1 stays -1
         posterior = None if found.posterior is None else _sum_columns(found.posterior, keys)
         spans = _merge(found, owners)
@@ -172,8 +173,8 @@ class Auditor:
             level=self._level,
             allow_unattributed=self._allow_unattributed,
             tokens=len(ids),
-            scored=int((pairs >= 0).sum()),
-            repeated=int((pairs >= 0).sum() - len(np.unique(pairs[pairs >= 0]))),
+            scored=int(scored.sum()),
+            repeated=int(repeated.sum()),
             invisible=encoding.skipped,
             seam_share=None if text is None else _seam_share(text, encoding, spans),
             segments=tuple(segments),

@@ -339,10 +339,14 @@ def positions(
         scored bool [T], repeated bool [T] (false where not scored). O(T log T).
     """
     pairs = pair_numbers(token_ids, registry, profile=profile)
-    scored = pairs >= 0
-    repeated = scored.copy()
+    return pairs >= 0, repeats(pairs)
+
+
+def repeats(pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Tell which of the `pair_numbers` [T] stood earlier in the text; false where not scored."""
+    repeated = pairs >= 0
     repeated[np.unique(pairs, return_index=True)[1]] = False
-    return scored, repeated
+    return repeated
 
 
 def pair_numbers(
