@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,6 +20,7 @@ from iet.decoding import (
     decode,
     fit_strengths,
     forward_backward,
+    jit,
     margin,
     refine,
     smooth,
@@ -407,3 +410,17 @@ def test_no_run_is_shorter_than_min_segment(seed: int, min_segment: int) -> None
     for start, end, agent in every_run.segments:  # a run that is long enough keeps its label
         if end - start >= min_segment:
             assert (found.token_agents[start:end] == agent).all()
+
+
+def test_where_nothing_can_be_written_loops_are_compiled_without_a_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compile_loop = numba.njit
+
+    def njit(cache: bool = False, **options: Any) -> Any:
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")  # what Numba does there
+        return compile_loop(**options)
+
+    monkeypatch.setattr(numba, "njit", njit)
+    assert jit.njit(lambda x: x + 1)(1) == 2

@@ -12,4 +12,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def njit(function: _F) -> _F:
     """Compile a private loop on its first call; `NUMBA_DISABLE_JIT=1` leaves it plain Python."""
-    return cast(_F, numba.njit(cache=True, nogil=True)(function))
+    try:
+        return cast(_F, numba.njit(cache=True, nogil=True)(function))
+    except RuntimeError:  # neither the package's folder nor the user's cache can be written
+        return cast(_F, numba.njit(nogil=True)(function))
