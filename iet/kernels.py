@@ -323,6 +323,64 @@ def score_tokens(
     return scores
 
 
+def score_spans(
+    token_ids: ArrayLike,
+    boundaries: ArrayLike,
+    registry: Registry | KeyTable,
+    *,
+    counted: ArrayLike | None = None,
+    profile: str | None = None,
+) -> NDArray[np.float64]:
+    """Sum the scores of every key over consecutive spans of a text, without making [T, K].
+
+        sums[s, a] = Σ x_j(a) over the j of [boundaries[s], boundaries[s+1]) that are scored and counted
+
+    Each score is rounded to a multiple of 2^-22 before it is added (φ itself is good to 7.4e-7), so that the
+    sum is one of integers and the same to the bit in any order, on every backend.
+
+    Args:
+        token_ids: integer ids [T].
+        boundaries: integers [S+1] from 0 to T, ascending; what lies before the first and after the last of
+            them is in no span.
+        registry: the registry (all epochs of all agents), or a `KeyTable` of it.
+        counted: bool [T], the positions to add up; None: all that are scored.
+        profile: id of the profile, where the registry has several.
+
+    Returns:
+        float64 [S, K], columns as those of `score_tokens`.
+
+    Raises:
+        ShapeError: an argument has a wrong shape or type.
+        InputError: `boundaries` are not ascending within the text.
+
+    Deterministic, and the same to the bit on every backend. O(T·K) time, S·K·8 bytes.
+    """
+    keys = _keys(registry, "scoring_keys", profile)
+    ids = _token_ids(token_ids)
+    cuts = np.asarray(boundaries)
+    if cuts.ndim != 1 or len(cuts) == 0 or cuts.dtype.kind not in "iu":
+        raise ShapeError("boundaries", got=f"{cuts.dtype} {list(cuts.shape)}", expected="integers [S+1]")
+    cuts = _cast("boundaries", cuts, np.int64)
+    if cuts[0] < 0 or cuts[-1] > len(ids) or (np.diff(cuts) < 0).any():
+        raise InputError(
+            f"boundaries: got {cuts[:8].tolist()} to {cuts[-1]}, expected ascending from 0 to {len(ids)}"
+        )
+    mask = np.ones(len(ids), np.bool_) if counted is None else np.asarray(counted)
+    if mask.shape != ids.shape or mask.dtype != np.bool_:
+        raise ShapeError("counted", got=f"{mask.dtype} {list(mask.shape)}", expected=f"bool [{len(ids)}]")
+    return reference.score_spans(
+        ids,
+        cuts,
+        mask,
+        keys.profile.scheme.n_gram,
+        subkeys=keys.subkeys,
+        k_p=keys.k_p,
+        vocab_size=keys.profile.vocab_size,
+        family=keys.profile.scheme.family,
+        unmarked_ids=keys.profile.unmarked_ids,
+    )
+
+
 def positions(
     token_ids: ArrayLike, registry: Registry | KeyTable, *, profile: str | None = None
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

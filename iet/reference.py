@@ -294,3 +294,40 @@ def score_tokens(
         ranks = permute(np.asarray(token_ids)[positions], context_seed(subkeys[key], contexts), vocab_size)
         scores[positions, key] = phi(ranks, k_p[key], vocab_size, family)
     return scores
+
+
+SPAN_UNIT = 2.0**-22
+"""Scores are rounded to multiples of it before they are summed: integers add up alike in any order."""
+
+
+def score_spans(
+    token_ids: NDArray[np.integer[Any]],
+    boundaries: NDArray[np.integer[Any]],
+    counted: NDArray[np.bool_],
+    n_gram: int,
+    *,
+    subkeys: NDArray[np.uint8],
+    k_p: NDArray[np.integer[Any]],
+    vocab_size: int,
+    family: str = "fourier",
+    unmarked_ids: tuple[int, ...] = (),
+) -> NDArray[np.float64]:
+    """Return Σ x_j(a) over the counted j of [boundaries[s], boundaries[s+1]): float64 [S, K].
+
+    Every score is rounded to a multiple of 2^-22, half to even, so the sum does not depend on its order.
+    """
+    sums = np.zeros((len(boundaries) - 1, len(subkeys)))
+    for key in range(len(subkeys)):  # one column at a time: [T, K] is never there
+        column = score_tokens(
+            token_ids,
+            n_gram,
+            subkeys=subkeys[key : key + 1],
+            k_p=k_p[key : key + 1],
+            vocab_size=vocab_size,
+            family=family,
+            unmarked_ids=unmarked_ids,
+        )[:, 0]
+        units = np.rint(np.where(counted, column, 0).astype(np.float64) / SPAN_UNIT)
+        total = np.append(0.0, np.cumsum(units))
+        sums[:, key] = (total[boundaries[1:]] - total[boundaries[:-1]]) * SPAN_UNIT
+    return sums

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import pathlib
@@ -380,3 +381,23 @@ def test_no_silent_fallback() -> None:
     assert "BackendUnavailable" in wrong.stderr
     assert "sse9" in wrong.stderr
     assert "reference" in python("import iet; print(iet.backends())", IET_BACKEND="reference").stdout
+
+
+def test_spans_hold_the_sums_of_their_scores(isa: str) -> None:
+    keys = team(32003, n_gram=3)
+    rng = np.random.default_rng(5)
+    ids = rng.integers(0, 32010, 1000)
+    cuts = np.array([3, 3, 10, 11, 300, 900])
+    counted = rng.random(1000) < 0.7
+    rounded = np.rint(kernels.score_tokens(ids, keys).astype(np.float64) * 2**22) / 2**22 * counted[:, None]
+    expected = np.array([rounded[a:b].sum(axis=0) for a, b in itertools.pairwise(cuts)])
+    assert np.array_equal(kernels.score_spans(ids, cuts, keys, counted=counted), expected)
+    assert kernels.score_spans(ids[:0], [0], keys).shape == (0, len(keys))
+    for bad in ([0, 1001], [5, 4], [-1, 3]):
+        with pytest.raises(InputError, match="boundaries"):
+            kernels.score_spans(ids, bad, keys)
+    for bad in ([], [[0, 1]], [0.0, 1.0]):
+        with pytest.raises(ShapeError, match="boundaries"):
+            kernels.score_spans(ids, bad, keys)
+    with pytest.raises(ShapeError, match="counted"):
+        kernels.score_spans(ids, cuts, keys, counted=np.ones(3, bool))
