@@ -2,9 +2,9 @@
 // keeps the arrays behind them alive and of the right shape.
 #include <pybind11/pybind11.h>
 
-#include <memory>
 #include <string>
 
+#include "cpu/threads.h"
 #include "ops.h"
 
 namespace py = pybind11;
@@ -37,21 +37,32 @@ struct PyMarking {
 };
 
 void embed_logits(const PyMarking& self, uintptr_t logits, int32_t dtype, int64_t rows, int64_t row_stride,
-                  int64_t element_stride, uintptr_t contexts, uintptr_t slots, uintptr_t kappas) {
+                  int64_t element_stride, uintptr_t contexts, uintptr_t slots, uintptr_t kappas,
+                  int num_threads) {
   py::gil_scoped_release release;
-  const std::unique_ptr<float[]> saved(new float[static_cast<size_t>(embed_saved(self.marking)) + 1]);
-  cpu_ops().embed(self.marking, {at<void>(logits), static_cast<DType>(dtype), rows, row_stride, element_stride,
-                                 at<int64_t>(contexts), at<int32_t>(slots), at<float>(kappas), saved.get()});
+  const EmbedArgs args = {
+      at<void>(logits),   static_cast<DType>(dtype), rows, row_stride, element_stride, at<int64_t>(contexts),
+      at<int32_t>(slots), at<float>(kappas)};
+  embed_cpu(self.marking, args, num_threads);
 }
 
-void score_ids(const PyMarking& self, uintptr_t token_ids, int64_t tokens, uintptr_t scores) {
+void score_ids(const PyMarking& self, uintptr_t token_ids, int64_t tokens, uintptr_t scores, int num_threads) {
   py::gil_scoped_release release;
-  cpu_ops().score(self.marking, {at<int64_t>(token_ids), tokens, at<float>(scores)});
+  score_cpu(self.marking, {at<int64_t>(token_ids), tokens, at<float>(scores)}, num_threads);
 }
 
-void permute_ids(uint32_t vocab, uintptr_t seeds, uintptr_t ids, int64_t count, uintptr_t ranks) {
+void score_spans(const PyMarking& self, uintptr_t token_ids, uintptr_t counted, uintptr_t boundaries,
+                 int64_t spans, uintptr_t sums, int num_threads) {
   py::gil_scoped_release release;
-  cpu_ops().permute(vocab, {at<uint64_t>(seeds), at<uint32_t>(ids), count, at<uint32_t>(ranks)});
+  score_spans_cpu(
+      self.marking,
+      {at<int64_t>(token_ids), at<bool>(counted), at<int64_t>(boundaries), spans, at<int64_t>(sums)},
+      num_threads);
+}
+
+void permute_known(uint32_t vocab, uintptr_t seeds, uintptr_t ids, int64_t count, uintptr_t ranks) {
+  py::gil_scoped_release release;
+  permute_cpu(vocab, {at<uint64_t>(seeds), at<uint32_t>(ids), count, at<uint32_t>(ranks)});
 }
 
 }  // namespace
@@ -61,9 +72,11 @@ PYBIND11_MODULE(_cpu, m) {
   py::class_<PyMarking>(m, "Marking")
       .def(py::init<uint32_t, uint32_t, uint32_t, uintptr_t, int64_t, uintptr_t, uintptr_t, int64_t>())
       .def("embed", &embed_logits)
-      .def("score", &score_ids);
-  m.def("permute", &permute_ids);
-  m.def("isa", [] { return cpu_ops().isa; });
+      .def("score", &score_ids)
+      .def("score_spans", &score_spans);
+  m.def("permute", &permute_known);
+  m.def("num_threads", &default_num_threads);
+  m.def("isa", [] { return cpu_loops().isa; });
   m.def("isas", [] { return std::string(cpu_isas()); });
   m.def("select_isa", [](const std::string& isa) { return select_cpu_isa(isa.c_str()); });
 }

@@ -169,14 +169,18 @@ IET_HD uint32_t phase_step(uint32_t k_p, uint32_t vocab) {
   return static_cast<uint32_t>(((static_cast<uint64_t>(k_p) << 32) + vocab / 2) / vocab);
 }
 
+// sin(2 pi y) = y·(c0 + c1·z + c2·z² + c3·z³), z = y², for |y| <= 1/4; error 7.4e-7.
+constexpr float kSine0 = 0x1.921f5cp+2f, kSine1 = -0x1.4ab278p+5f, kSine2 = 0x1.455cf2p+6f,
+                kSine3 = -0x1.1bf944p+6f;
+
 // cos(2 pi r k_p / V): a 32-bit phase, then an odd polynomial for the sine of its distance to a quarter turn.
 IET_HD float phi_fourier(uint32_t r, uint32_t step) {
   const float x = fmul(static_cast<float>(static_cast<int32_t>(r * step)), 0x1p-32f);
   const float y = fadd(0.25f, -magnitude(x));
   const float z = fmul(y, y);
-  float sum = fadd(fmul(-0x1.1bf944p+6f, z), 0x1.455cf2p+6f);
-  sum = fadd(fmul(sum, z), -0x1.4ab278p+5f);
-  sum = fadd(fmul(sum, z), 0x1.921f5cp+2f);
+  float sum = fadd(fmul(kSine3, z), kSine2);
+  sum = fadd(fmul(sum, z), kSine1);
+  sum = fadd(fmul(sum, z), kSine0);
   return fmul(sum, y);
 }
 

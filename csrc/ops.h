@@ -27,7 +27,6 @@ struct EmbedArgs {
   const int64_t* contexts;  // [rows, n-1] packed, oldest first
   const int32_t* slots;     // [rows], row -> key, -1: unmarked
   const float* kappas;      // [rows]
-  void* saved;              // room for embed_saved() elements: logits that a row puts back
 };
 
 // How many logits of a row may have to be put back: ids that E walks out of the grid, and unmarked ids.
@@ -42,6 +41,14 @@ struct ScoreArgs {
   float* scores;  // [tokens, n_keys] packed
 };
 
+struct SpansArgs {
+  const int64_t* token_ids;   // [tokens]
+  const bool* counted;        // [tokens]
+  const int64_t* boundaries;  // [spans + 1] ascending, from 0 to tokens
+  int64_t spans;
+  int64_t* sums;  // [spans, n_keys] packed, zero before; in units of 2^-22
+};
+
 struct PermuteArgs {      // known answers
   const uint64_t* seeds;  // [count]
   const uint32_t* ids;    // [count], below V
@@ -49,26 +56,40 @@ struct PermuteArgs {      // known answers
   uint32_t* ranks;  // [count]
 };
 
-// One source, compiled once per instruction set.
-#define IET_DECLARE_CPU(isa)                            \
-  namespace isa {                                       \
-  void embed_cpu(const Marking&, const EmbedArgs&);     \
-  void score_cpu(const Marking&, const ScoreArgs&);     \
-  void permute_cpu(uint32_t vocab, const PermuteArgs&); \
+// The ops on all threads that are asked for (csrc/cpu/threads.h), with the instruction set in use.
+void embed_cpu(const Marking&, const EmbedArgs&, int num_threads);
+void score_cpu(const Marking&, const ScoreArgs&, int num_threads);
+void score_spans_cpu(const Marking&, const SpansArgs&, int num_threads);
+void permute_cpu(uint32_t vocab, const PermuteArgs&);
+
+// A part of the work on [tokens, keys].
+struct Tile {
+  int64_t token_begin, token_end, key_begin, key_end;
+};
+
+// The loops: one source, compiled once per instruction set.
+#define IET_DECLARE_CPU(isa)                                                                  \
+  namespace isa {                                                                             \
+  void embed_rows(const Marking&, const EmbedArgs&, int64_t begin, int64_t end, void* saved); \
+  void score_tile(const Marking&, const ScoreArgs&, const Tile&);                             \
+  void score_spans_tile(const Marking&, const SpansArgs&, const Tile&);                       \
+  void permute_ids(uint32_t vocab, const PermuteArgs&);                                       \
   }
 IET_DECLARE_CPU(baseline)
 IET_DECLARE_CPU(avx2)
 IET_DECLARE_CPU(avx512)
 #undef IET_DECLARE_CPU
 
-// The ops of the instruction set in use. No slot is ever empty: each starts as the baseline.
-struct CpuOps {
+// The loops of one instruction set. No slot is ever empty.
+struct CpuLoops {
   const char* isa;
-  void (*embed)(const Marking&, const EmbedArgs&);
-  void (*score)(const Marking&, const ScoreArgs&);
-  void (*permute)(uint32_t vocab, const PermuteArgs&);
+  // `saved`: room of one worker for embed_saved() logits of 4 bytes, which a row puts back.
+  void (*embed_rows)(const Marking&, const EmbedArgs&, int64_t begin, int64_t end, void* saved);
+  void (*score_tile)(const Marking&, const ScoreArgs&, const Tile&);
+  void (*score_spans_tile)(const Marking&, const SpansArgs&, const Tile&);
+  void (*permute_ids)(uint32_t vocab, const PermuteArgs&);
 };
-const CpuOps& cpu_ops();
+const CpuLoops& cpu_loops();
 // Names that this build and this machine can run, best last, separated by spaces.
 const char* cpu_isas();
 // Choose one of them; false if it is none.

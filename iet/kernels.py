@@ -111,6 +111,7 @@ def embed_(
     *,
     profile: str | None = None,
     temperature: ArrayLike = 1.0,
+    num_threads: int | None = None,
 ) -> None:
     """Mark a batch of logits in place: L̃_j = P⁻¹(k_π, F(k_p, κ, P(k_π, L_j))).
 
@@ -128,6 +129,8 @@ def embed_(
         profile: id of the profile, where the registry has several.
         temperature: scalar or [B]; κ is multiplied by it. 1 where `logits` are the final ones; where the
             sampler will still divide by a temperature, that temperature.
+        num_threads: of the CPU, at least 1. None: $IET_NUM_THREADS, or as many cores as the process may use;
+            small batches take fewer. It changes no result.
 
     Raises:
         ShapeError: wrong shape, dtype, stride or device of an argument.
@@ -147,6 +150,7 @@ def embed_(
     context_ids = _integers("contexts", contexts, np.int64, (rows, scheme.n_gram - 1))
     slot_ids = _integers("slots", slots, np.int32, (rows,))
     kappas = np.float32(scheme.kappa) * _temperatures(temperature, rows)
+    threads = _threads(num_threads)
     if rows == 0:
         return
     _check_rows(context_ids, slot_ids, kappas, keys)
@@ -160,6 +164,7 @@ def embed_(
             context_ids.ctypes.data,
             slot_ids.ctypes.data,
             kappas.ctypes.data,
+            threads,
         )
         return
     reference.embed_(
@@ -288,7 +293,11 @@ def _check_rows(
 
 
 def score_tokens(
-    token_ids: ArrayLike, registry: Registry | KeyTable, *, profile: str | None = None
+    token_ids: ArrayLike,
+    registry: Registry | KeyTable,
+    *,
+    profile: str | None = None,
+    num_threads: int | None = None,
 ) -> NDArray[np.float32]:
     """Score every position of a text under every key: x_j(a) = k_p(a)[P(k_π^(j), y_j)] (§ Agent Attribution).
 
@@ -296,6 +305,7 @@ def score_tokens(
         token_ids: integer ids [T].
         registry: the registry (all epochs of all agents), or a `KeyTable` of it.
         profile: id of the profile, where the registry has several.
+        num_threads: as in `embed_`.
 
     Returns:
         float32 [T, K] in [-1, 1], 0 where a position is not scored (see `positions`). Columns follow
@@ -307,7 +317,7 @@ def score_tokens(
     Deterministic, and the same to the bit on every backend. O(T·K).
     """
     keys = _keys(registry, "scoring_keys", profile)
-    ids = _token_ids(token_ids)
+    ids, threads = _token_ids(token_ids), _threads(num_threads)
     if _cpu is None:
         return reference.score_tokens(
             ids,
@@ -319,7 +329,7 @@ def score_tokens(
             unmarked_ids=keys.profile.unmarked_ids,
         )
     scores = np.empty((len(ids), len(keys)), dtype=np.float32)
-    _native(keys).score(ids.ctypes.data, len(ids), scores.ctypes.data)
+    _native(keys).score(ids.ctypes.data, len(ids), scores.ctypes.data, threads)
     return scores
 
 
@@ -330,6 +340,7 @@ def score_spans(
     *,
     counted: ArrayLike | None = None,
     profile: str | None = None,
+    num_threads: int | None = None,
 ) -> NDArray[np.float64]:
     """Sum the scores of every key over consecutive spans of a text, without making [T, K].
 
@@ -345,6 +356,7 @@ def score_spans(
         registry: the registry (all epochs of all agents), or a `KeyTable` of it.
         counted: bool [T], the positions to add up; None: all that are scored.
         profile: id of the profile, where the registry has several.
+        num_threads: as in `embed_`.
 
     Returns:
         float64 [S, K], columns as those of `score_tokens`.
@@ -368,6 +380,14 @@ def score_spans(
     mask = np.ones(len(ids), np.bool_) if counted is None else np.asarray(counted)
     if mask.shape != ids.shape or mask.dtype != np.bool_:
         raise ShapeError("counted", got=f"{mask.dtype} {list(mask.shape)}", expected=f"bool [{len(ids)}]")
+    threads = _threads(num_threads)
+    if _cpu is not None:
+        mask = np.ascontiguousarray(mask)
+        units = np.zeros((len(cuts) - 1, len(keys)), dtype=np.int64)
+        _native(keys).score_spans(
+            ids.ctypes.data, mask.ctypes.data, cuts.ctypes.data, len(units), units.ctypes.data, threads
+        )
+        return units * reference.SPAN_UNIT
     return reference.score_spans(
         ids,
         cuts,
@@ -479,6 +499,15 @@ def _keys(registry: object, which: Literal["marking_keys", "scoring_keys"], prof
     if not isinstance(registry, KeyTable):
         raise InputError(f"registry: got {type(registry).__name__}, expected iet.Registry")
     return registry
+
+
+def _threads(num_threads: int | None) -> int:
+    """Return what the native modules take: 0 for the default."""
+    if num_threads is None:
+        return 0
+    if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
+        raise InputError(f"num_threads: got {num_threads!r}, expected an int of at least 1, or None")
+    return min(num_threads, 1 << 16)
 
 
 def _token_ids(values: ArrayLike) -> NDArray[np.int64]:

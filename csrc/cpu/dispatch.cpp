@@ -1,25 +1,31 @@
-// Which instruction set runs. Chosen once by cpuid; IET_CPU names another (iet/kernels.py passes it on).
+// Which instruction set runs (chosen once by cpuid; IET_CPU names another, which iet/kernels.py passes on), and
+// how the work is cut for threads.
 #include <cstring>
+#include <memory>
 
 #include "../ops.h"
+#include "threads.h"
 
 namespace iet {
 namespace {
 
-constexpr CpuOps kBaseline = {"baseline", baseline::embed_cpu, baseline::score_cpu, baseline::permute_cpu};
+#define IET_LOOPS(isa) {#isa, isa::embed_rows, isa::score_tile, isa::score_spans_tile, isa::permute_ids}
+constexpr CpuLoops kBaseline = IET_LOOPS(baseline);
 
 #if defined(IET_X86)
-constexpr CpuOps kAvx2 = {"avx2", avx2::embed_cpu, avx2::score_cpu, avx2::permute_cpu};
-constexpr CpuOps kAvx512 = {"avx512", avx512::embed_cpu, avx512::score_cpu, avx512::permute_cpu};
+constexpr CpuLoops kAvx2 = IET_LOOPS(avx2);
+constexpr CpuLoops kAvx512 = IET_LOOPS(avx512);
 
-bool has_avx2() { return __builtin_cpu_supports("avx2"); }
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
 bool has_avx512() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 #endif
 
-const CpuOps* find(const char* isa) {
+const CpuLoops* find(const char* isa) {
   if (std::strcmp(isa, kBaseline.isa) == 0) return &kBaseline;
 #if defined(IET_X86)
   if (std::strcmp(isa, kAvx2.isa) == 0 && has_avx2()) return &kAvx2;
@@ -30,27 +36,77 @@ const CpuOps* find(const char* isa) {
 
 const char* const kBetter[] = {"avx2", "avx512"};
 
-const CpuOps* best() {
-  const CpuOps* ops = &kBaseline;
+const CpuLoops* best() {
+  const CpuLoops* loops = &kBaseline;
   for (const char* isa : kBetter)
-    if (const CpuOps* better = find(isa)) ops = better;
-  return ops;
+    if (const CpuLoops* better = find(isa)) loops = better;
+  return loops;
 }
 
-const CpuOps* selected = best();
+const CpuLoops* selected = best();
+
+// Below so many logits or scores a piece is not worth waking a thread for: some ten microseconds.
+constexpr int64_t kGrain = 1 << 15;
+constexpr int64_t kTileTokens = 1024, kTileKeys = 128;
+
+template <class Function>
+void in_parallel(int64_t count, int64_t grain, int num_threads, Function&& function) {
+  const auto body = [](void* context, int worker, int64_t begin, int64_t end) {
+    (*static_cast<Function*>(context))(worker, begin, end);
+  };
+  parallel_for(count, grain, num_threads, body, &function);
+}
+
+template <class Function>
+void over_tiles(int64_t tokens, int64_t keys, int num_threads, Function&& function) {
+  const int64_t rows = (tokens + kTileTokens - 1) / kTileTokens, columns = (keys + kTileKeys - 1) / kTileKeys;
+  const int64_t size = kTileTokens * (keys < kTileKeys ? keys : kTileKeys);
+  const int64_t grain = size > 0 && size < kGrain ? kGrain / size : 1;
+  in_parallel(rows * columns, grain, num_threads, [&](int, int64_t begin, int64_t end) {
+    for (int64_t tile = begin; tile < end; ++tile) {
+      const int64_t token = tile / columns * kTileTokens, key = tile % columns * kTileKeys;
+      function(Tile{token, token + kTileTokens < tokens ? token + kTileTokens : tokens, key,
+                    key + kTileKeys < keys ? key + kTileKeys : keys});
+    }
+  });
+}
 
 }  // namespace
 
-const CpuOps& cpu_ops() { return *selected; }
+void embed_cpu(const Marking& marking, const EmbedArgs& args, int num_threads) {
+  const int64_t grain = marking.vocab < kGrain ? kGrain / marking.vocab : 1;
+  const int64_t room = embed_saved(marking);
+  const int workers = parallel_workers(args.rows, grain, num_threads);
+  const std::unique_ptr<float[]> saved(new float[static_cast<size_t>(workers * room) + 1]);
+  in_parallel(args.rows, grain, num_threads, [&](int worker, int64_t begin, int64_t end) {
+    selected->embed_rows(marking, args, begin, end, saved.get() + worker * room);
+  });
+}
+
+void score_cpu(const Marking& marking, const ScoreArgs& args, int num_threads) {
+  over_tiles(args.tokens, marking.n_keys, num_threads,
+             [&](const Tile& tile) { selected->score_tile(marking, args, tile); });
+}
+
+void score_spans_cpu(const Marking& marking, const SpansArgs& args, int num_threads) {
+  if (args.spans == 0) return;
+  const int64_t tokens = args.boundaries[args.spans];
+  over_tiles(tokens, marking.n_keys, num_threads,
+             [&](const Tile& tile) { selected->score_spans_tile(marking, args, tile); });
+}
+
+void permute_cpu(uint32_t vocab, const PermuteArgs& args) { selected->permute_ids(vocab, args); }
+
+const CpuLoops& cpu_loops() { return *selected; }
 
 const char* cpu_isas() {
   return find("avx512") ? "baseline avx2 avx512" : find("avx2") ? "baseline avx2" : "baseline";
 }
 
 bool select_cpu_isa(const char* isa) {
-  const CpuOps* ops = find(isa);
-  if (ops != nullptr) selected = ops;
-  return ops != nullptr;
+  const CpuLoops* loops = find(isa);
+  if (loops != nullptr) selected = loops;
+  return loops != nullptr;
 }
 
 }  // namespace iet

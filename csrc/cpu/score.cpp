@@ -13,13 +13,15 @@ constexpr int kMaxHashBlocks = 8;  // n <= 16: at most 15 ids and the length
 
 struct Block {
   int count;
+  int64_t first;  // token of lane 0
   uint64_t context[kMaxHashBlocks][kBlock];
   uint16_t left[kBlock], right[kBlock];  // digits of y_j
   uint64_t seeds[kBlock];
   uint16_t k1[kBlock], k2[kBlock], k3[kBlock], k4[kBlock];
   uint32_t ranks[kBlock];
   float scores[kBlock];
-  bool scored[kBlock];
+  float mask[kBlock];  // 1 where scored, else 0
+  int32_t units[kBlock];
 };
 
 template <int kBlocks>
@@ -72,42 +74,114 @@ void score_block(Family family, uint32_t k_p, uint32_t vocab, Block& block) {
   }
 }
 
+// Consecutive ids up to and including j that carry a mark, as far as n matters.
+int64_t marked_run(const Marking& marking, const int64_t* ids, int64_t j) {
+  int64_t run = 0;
+  while (run < marking.n_gram && j - run >= 0 &&
+         is_marked_id(ids[j - run], marking.vocab, marking.unmarked, marking.n_unmarked))
+    ++run;
+  return run;
+}
+
+// Fill a block with what does not depend on the key. `is_scored`, read once per id instead of n times.
+void prepare_block(const Marking& marking, const Grid& grid, const int64_t* ids, int64_t first, int64_t end,
+                   Block& block) {
+  const uint32_t words = marking.n_gram - 1, hash_blocks = words / 2 + 1;
+  block.first = first;
+  block.count = static_cast<int>(end - first < kBlock ? end - first : kBlock);
+  int64_t run = marked_run(marking, ids, first - 1);
+  uint32_t own[kBlock];
+  for (int i = 0; i < block.count; ++i) {
+    const int64_t j = first + i;
+    const bool marked = is_marked_id(ids[j], marking.vocab, marking.unmarked, marking.n_unmarked);
+    run = marked ? run + 1 : 0;
+    const bool scored = run >= marking.n_gram;
+    uint32_t context[16] = {};
+    if (scored)
+      for (uint32_t w = 0; w < words; ++w) context[w] = static_cast<uint32_t>(ids[j - words + w]);
+    for (uint32_t b = 0; b < hash_blocks; ++b) block.context[b][i] = context_block(context, words, b);
+    own[i] = scored ? static_cast<uint32_t>(ids[j]) : 0;
+    block.mask[i] = scored ? 1.0f : 0.0f;
+  }
+  // v div b by a reciprocal: b <= 5120 and v < 2^24, so that the quotient in float64 is off by less than 1/b.
+  const double reciprocal = 1.0 / grid.b;
+  for (int i = 0; i < block.count; ++i) {
+    const uint32_t left =
+        static_cast<uint32_t>(static_cast<int32_t>((static_cast<int32_t>(own[i]) + 0.5) * reciprocal));
+    block.left[i] = static_cast<uint16_t>(left);
+    block.right[i] = static_cast<uint16_t>(own[i] - left * grid.b);
+  }
+}
+
+void score_key(const Marking& marking, const Grid& grid, int64_t key, Block& block) {
+  kHashContexts[(marking.n_gram - 1) / 2](marking.subkeys + 2 * key, block);
+  permute_block(grid, block);
+  score_block(marking.family, marking.k_p[key], marking.vocab, block);
+}
+
+inline void add(int64_t* sum, int64_t value, bool shared) {
+  if (!shared) *sum += value;
+#if defined(_MSC_VER)
+  else _InterlockedExchangeAdd64(sum, value);
+#else
+  else __atomic_fetch_add(sum, value, __ATOMIC_RELAXED);
+#endif
+}
+
 }  // namespace
 
 namespace IET_ISA {
 
-void score_cpu(const Marking& marking, const ScoreArgs& args) {
+void score_tile(const Marking& marking, const ScoreArgs& args, const Tile& tile) {
   const Grid grid = make_grid(marking.vocab);
-  const uint32_t words = marking.n_gram - 1, hash_blocks = words / 2 + 1;
   Block block;
-  for (int64_t first = 0; first < args.tokens; first += kBlock) {
-    block.count = static_cast<int>(args.tokens - first < kBlock ? args.tokens - first : kBlock);
-    for (int i = 0; i < block.count; ++i) {
-      const int64_t j = first + i;
-      block.scored[i] =
-          is_scored(args.token_ids, j, marking.n_gram, marking.vocab, marking.unmarked, marking.n_unmarked);
-      uint32_t context[16] = {};
-      uint32_t id = 0;
-      if (block.scored[i]) {
-        id = static_cast<uint32_t>(args.token_ids[j]);
-        for (uint32_t w = 0; w < words; ++w) context[w] = static_cast<uint32_t>(args.token_ids[j - words + w]);
-      }
-      for (uint32_t b = 0; b < hash_blocks; ++b) block.context[b][i] = context_block(context, words, b);
-      block.left[i] = static_cast<uint16_t>(id / grid.b);
-      block.right[i] = static_cast<uint16_t>(id % grid.b);
-    }
-    for (int64_t key = 0; key < marking.n_keys; ++key) {
-      kHashContexts[hash_blocks - 1](marking.subkeys + 2 * key, block);
-      permute_block(grid, block);
-      score_block(marking.family, marking.k_p[key], marking.vocab, block);
+  for (int64_t first = tile.token_begin; first < tile.token_end; first += kBlock) {
+    prepare_block(marking, grid, args.token_ids, first, tile.token_end, block);
+    for (int64_t key = tile.key_begin; key < tile.key_end; ++key) {
+      score_key(marking, grid, key, block);
+      for (int i = 0; i < block.count; ++i) block.scores[i] *= block.mask[i];
       float* scores = args.scores + first * marking.n_keys + key;
-      for (int i = 0; i < block.count; ++i)
-        scores[i * marking.n_keys] = block.scored[i] ? block.scores[i] : 0.0f;
+      for (int i = 0; i < block.count; ++i) scores[i * marking.n_keys] = block.scores[i];
     }
   }
 }
 
-void permute_cpu(uint32_t vocab, const PermuteArgs& args) {
+void score_spans_tile(const Marking& marking, const SpansArgs& args, const Tile& tile) {
+  const Grid grid = make_grid(marking.vocab);
+  Block block;
+  int64_t span = 0;  // the first one that ends behind the block's first token, or args.spans
+  for (int64_t low = 0, high = args.spans; low < high;) {
+    const int64_t middle = (low + high) / 2;
+    if (args.boundaries[middle + 1] > tile.token_begin) high = middle;
+    else low = middle + 1;
+    span = low;
+  }
+  for (int64_t first = tile.token_begin; first < tile.token_end; first += kBlock) {
+    prepare_block(marking, grid, args.token_ids, first, tile.token_end, block);
+    const int64_t end = first + block.count;
+    for (int i = 0; i < block.count; ++i)
+      block.mask[i] = args.counted[first + i] ? block.mask[i] * 0x1p22f : 0.0f;
+    while (span < args.spans && args.boundaries[span + 1] <= first) ++span;
+    for (int64_t key = tile.key_begin; key < tile.key_end; ++key) {
+      score_key(marking, grid, key, block);
+      // Adding 1.5·2^23 rounds to an integer, half to even, and leaves it in the low bits.
+      for (int i = 0; i < block.count; ++i)
+        block.units[i] =
+            static_cast<int32_t>(float_to_bits(block.scores[i] * block.mask[i] + 0x1.8p23f) - 0x4B400000u);
+      for (int64_t s = span; s < args.spans && args.boundaries[s] < end; ++s) {
+        const int64_t from = args.boundaries[s] > first ? args.boundaries[s] : first;
+        const int64_t to = args.boundaries[s + 1] < end ? args.boundaries[s + 1] : end;
+        int32_t sum = 0;  // of at most 256 numbers of at most 2^22
+        for (int64_t i = from - first; i < to - first; ++i) sum += block.units[i];
+        // Two tiles may share a span that crosses their border: integers add up alike in any order.
+        const bool shared = args.boundaries[s] < tile.token_begin || args.boundaries[s + 1] > tile.token_end;
+        add(args.sums + s * marking.n_keys + key, sum, shared);
+      }
+    }
+  }
+}
+
+void permute_ids(uint32_t vocab, const PermuteArgs& args) {
   const Grid grid = make_grid(vocab);
   Block block;
   for (int64_t first = 0; first < args.count; first += kBlock) {

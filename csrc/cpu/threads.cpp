@@ -1,0 +1,129 @@
+#include "threads.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+#if !defined(_WIN32)
+#include <pthread.h>
+#endif
+
+namespace iet {
+namespace {
+
+constexpr int kMaxThreads = 256;
+
+struct Pool {
+  std::mutex in_use;  // held by the call that the workers serve
+
+  std::mutex mutex;  // guards what follows
+  std::condition_variable work, done;
+  int started = 0;          // threads of the pool
+  uint64_t generation = 0;  // of the job; a worker takes part in each at most once
+  int wanted = 0;           // workers that the job still takes
+  int running = 0;          // workers at it
+
+  ParallelBody body = nullptr;
+  void* context = nullptr;
+  int64_t count = 0, grain = 1;
+  std::atomic<int64_t> next{0};
+
+  void run_pieces(int worker) {
+    for (;;) {
+      const int64_t begin = next.fetch_add(grain, std::memory_order_relaxed);
+      if (begin >= count) return;
+      body(context, worker, begin, begin + grain < count ? begin + grain : count);
+    }
+  }
+
+  void serve() {
+    std::unique_lock<std::mutex> lock(mutex);
+    uint64_t seen = 0;
+    for (;;) {
+      work.wait(lock, [&] { return wanted > 0 && generation != seen; });
+      seen = generation;
+      const int worker = wanted--;
+      ++running;
+      lock.unlock();
+      run_pieces(worker);
+      lock.lock();
+      if (--running == 0) done.notify_one();
+    }
+  }
+};
+
+// Never destroyed: its threads wait in it until the process ends.
+std::atomic<Pool*> the_pool{nullptr};
+
+Pool& pool() {
+  Pool* current = the_pool.load(std::memory_order_acquire);
+  if (current != nullptr) return *current;
+  Pool* made = new Pool;
+  if (the_pool.compare_exchange_strong(current, made)) {
+#if !defined(_WIN32)
+    // A forked child has the memory of the pool, but none of its threads, and perhaps a locked mutex: it
+    // starts anew.
+    static std::once_flag once;
+    std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { the_pool.store(nullptr); }); });
+#endif
+    return *made;
+  }
+  delete made;
+  return *current;
+}
+
+}  // namespace
+
+int default_num_threads() {
+  static const int threads = [] {
+    const char* asked = std::getenv("IET_NUM_THREADS");
+    const int number = asked != nullptr ? std::atoi(asked) : 0;
+    if (number > 0) return number < kMaxThreads ? number : kMaxThreads;
+    const int cores = static_cast<int>(std::thread::hardware_concurrency());  // respects the affinity mask
+    return cores < 1 ? 1 : cores < kMaxThreads ? cores : kMaxThreads;
+  }();
+  return threads;
+}
+
+int parallel_workers(int64_t count, int64_t grain, int num_threads) {
+  const int64_t pieces = (count + grain - 1) / grain;
+  int64_t workers = num_threads > 0 ? num_threads : default_num_threads();
+  if (workers > kMaxThreads) workers = kMaxThreads;
+  if (workers > pieces) workers = pieces;
+  return workers < 1 ? 1 : static_cast<int>(workers);
+}
+
+void parallel_for(int64_t count, int64_t grain, int num_threads, ParallelBody body, void* context) {
+  if (count <= 0) return;
+  const int workers = parallel_workers(count, grain, num_threads);
+  if (workers == 1) return body(context, 0, 0, count);
+  Pool& p = pool();
+  const std::unique_lock<std::mutex> in_use(p.in_use, std::try_to_lock);
+  if (!in_use.owns_lock()) return body(context, 0, 0, count);
+  {
+    std::unique_lock<std::mutex> lock(p.mutex);
+    p.body = body, p.context = context, p.count = count, p.grain = grain;
+    p.next.store(0, std::memory_order_relaxed);
+    while (p.started < workers - 1) {
+      try {
+        std::thread([&p] { p.serve(); }).detach();
+      } catch (const std::system_error&) {
+        break;  // no more threads to be had: the ones there do the work
+      }
+      ++p.started;
+    }
+    ++p.generation;
+    p.wanted = workers - 1 < p.started ? workers - 1 : p.started;
+  }
+  p.work.notify_all();
+  p.run_pieces(0);
+  // Workers that have not woken by now are not waited for; none of them may join later.
+  std::unique_lock<std::mutex> lock(p.mutex);
+  p.wanted = 0;
+  p.done.wait(lock, [&] { return p.running == 0; });
+}
+
+}  // namespace iet
