@@ -29,21 +29,28 @@ for isa in iet.backends().isas:
             ids = rng.integers(0, vocab_size + 2, 700)
             scores = iet.score_tokens(ids, registry)
             keys = registry.scoring_keys()
-            expected = reference.score_tokens(
-                ids[:50],
-                n_gram,
-                subkeys=keys.subkeys,
-                k_p=keys.k_p,
-                vocab_size=vocab_size,
-                family=family,
-                unmarked_ids=keys.profile.unmarked_ids,
-            )
+            described = {
+                "subkeys": keys.subkeys,
+                "k_p": keys.k_p,
+                "vocab_size": vocab_size,
+                "family": family,
+                "unmarked_ids": keys.profile.unmarked_ids,
+            }
+            expected = reference.score_tokens(ids[:50], n_gram, **described)
             assert np.array_equal(scores[:50], expected)
+            cuts = np.sort(rng.integers(0, 701, 40))
+            spans = [kernels.score_spans(ids, cuts, registry, num_threads=threads) for threads in (1, 3)]
+            assert np.array_equal(spans[0], spans[1])
             kernels.permute(np.arange(vocab_size), rng.integers(0, 2**63, vocab_size), vocab_size)
             for dtype in (np.float32, np.float16):
                 wide = np.zeros((5, 2 * vocab_size + 3), dtype=dtype)
                 for view in (wide, wide[:, ::2], wide[1:3, 1:]):
                     contexts = rng.integers(0, vocab_size, (len(view), n_gram - 1))
-                    iet.embed_(view, contexts, rng.integers(-1, 3, len(view)), registry)
+                    slots, before = rng.integers(-1, 3, len(view)), view.copy()
+                    iet.embed_(view, contexts, slots, registry, num_threads=1 + count % 3)
+                    if vocab_size <= 1000:
+                        kappas = np.full(len(view), scheme.kappa, np.float32)
+                        reference.embed_(before, contexts, slots, kappas, **described)
+                        assert np.array_equal(view, before)
                     count += 1
 print(f"{count} batches, no fault")

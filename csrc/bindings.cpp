@@ -78,5 +78,12 @@ PYBIND11_MODULE(_cpu, m) {
   m.def("num_threads", &default_num_threads);
   m.def("isa", [] { return cpu_loops().isa; });
   m.def("isas", [] { return std::string(cpu_isas()); });
+  m.def("slots", [](const std::string& isa) {  // addresses of its loops, for the test that none is empty
+    const CpuLoops* loops = find_cpu_loops(isa.c_str());
+    if (loops == nullptr) throw py::value_error("unknown instruction set");
+    const auto address = [](auto* function) { return reinterpret_cast<uintptr_t>(function); };
+    return py::make_tuple(address(loops->embed_rows), address(loops->score_tile),
+                          address(loops->score_spans_tile), address(loops->permute_ids));
+  });
   m.def("select_isa", [](const std::string& isa) { return select_cpu_isa(isa.c_str()); });
 }

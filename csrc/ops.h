@@ -90,6 +90,8 @@ struct CpuLoops {
   void (*permute_ids)(uint32_t vocab, const PermuteArgs&);
 };
 const CpuLoops& cpu_loops();
+// Those of an instruction set, or null if this build or this machine cannot run it.
+const CpuLoops* find_cpu_loops(const char* isa);
 // Names that this build and this machine can run, best last, separated by spaces.
 const char* cpu_isas();
 // Choose one of them; false if it is none.

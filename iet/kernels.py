@@ -78,6 +78,9 @@ def _load_cpu() -> tuple[Any, str]:
                 why += "; this is the source tree: pip install -e ."
             warnings.warn(f"iet runs on its slow reference backend: {why}", RuntimeWarning, stacklevel=2)
         return None, why
+    threads = os.environ.get("IET_NUM_THREADS", "1")
+    if not threads.isascii() or not threads.isdigit() or int(threads) < 1:
+        raise InputError(f"IET_NUM_THREADS: got {threads!r}, expected a number of at least 1")
     isa = os.environ.get("IET_CPU")
     if isa is not None and not module.select_isa(isa):
         raise BackendUnavailable(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import hashlib
 import itertools
 import json
@@ -401,3 +402,89 @@ def test_spans_hold_the_sums_of_their_scores(isa: str) -> None:
             kernels.score_spans(ids, bad, keys)
     with pytest.raises(ShapeError, match="counted"):
         kernels.score_spans(ids, cuts, keys, counted=np.ones(3, bool))
+
+
+# ---------------------------------------------------------------- dispatch and threads
+
+
+@pytest.mark.skipif(kernels._cpu is None, reason="the compiled module is not in use")
+def test_every_instruction_set_has_loops_of_its_own() -> None:
+    slots = [kernels._cpu.slots(isa) for isa in ISAS]
+    addresses = [address for isa in slots for address in isa]
+    assert all(addresses)
+    assert len(set(addresses)) == len(addresses)
+    with pytest.raises(ValueError, match="unknown"):
+        kernels._cpu.slots("mmx")
+
+
+@pytest.mark.skipif(kernels._cpu is None, reason="the compiled module is not in use")
+def test_the_best_instruction_set_of_the_processor_is_in_use() -> None:
+    if sys.platform != "linux" or "IET_CPU" in os.environ:
+        pytest.skip("reads /proc/cpuinfo")
+    flags = set(pathlib.Path("/proc/cpuinfo").read_text().split("flags", 1)[-1].split("\n", 1)[0].split())
+    expected = "baseline"
+    if {"avx2", "fma", "f16c"} <= flags:
+        expected = "avx2"
+        if {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= flags:
+            expected = "avx512"
+    assert iet.backends().isa == expected
+
+
+@pytest.mark.parametrize("num_threads", [2, 7])
+def test_threads_change_no_result(num_threads: int) -> None:
+    keys = team(32003, n_gram=3)
+    rng = np.random.default_rng(0)
+    logits = rng.standard_normal((33, 32003)).astype(np.float32)
+    alone, contexts, slots = logits.copy(), rng.integers(0, 32003, (33, 2)), rng.integers(-1, 3, 33)
+    kernels.embed_(logits, contexts, slots, keys, num_threads=num_threads)
+    kernels.embed_(alone, contexts, slots, keys, num_threads=1)
+    assert np.array_equal(logits, alone)
+    ids = rng.integers(0, 32003, 30_000)
+    scores = [kernels.score_tokens(ids, keys, num_threads=threads) for threads in (1, num_threads)]
+    assert np.array_equal(*scores)
+    cuts = np.arange(0, 30_001, 100)  # many spans cross from one thread's tokens to another's
+    spans = [kernels.score_spans(ids, cuts, keys, num_threads=threads) for threads in (1, num_threads)]
+    assert np.array_equal(*spans)
+
+
+def test_calls_from_several_threads_at_once() -> None:
+    keys, rng = team(32003), np.random.default_rng(0)
+    texts = [rng.integers(0, 32003, 20_000) for _ in range(8)]
+    expected = [kernels.score_tokens(ids, keys, num_threads=1) for ids in texts]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda ids: kernels.score_tokens(ids, keys, num_threads=3), texts * 4))
+    assert all(np.array_equal(f, e) for f, e in zip(found, expected * 4, strict=True))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_starts_threads_of_its_own() -> None:
+    script = """
+import os, signal, numpy as np, iet
+registry = iet.Registry.create(None, vocab_size=32003)
+registry.add("planner")
+ids = np.random.default_rng(0).integers(0, 32003, 200_000)
+expected = iet.score_tokens(ids, registry, num_threads=3)
+child = os.fork()
+if child == 0:
+    signal.alarm(60)  # instead of waiting for ever for threads that are not there
+    os._exit(0 if np.array_equal(iet.score_tokens(ids, registry, num_threads=3), expected) else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert np.array_equal(iet.score_tokens(ids, registry, num_threads=3), expected)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_threads_are_checked() -> None:
+    keys = team(100)
+    for bad in (0, -1, 1.5, True, "2"):
+        with pytest.raises(InputError, match="num_threads"):
+            kernels.score_tokens([1, 2], keys, num_threads=bad)
+    script = "import iet.kernels as k; print(k._cpu and k._cpu.num_threads())"
+    for value, output in (("3", "3"), ("0", ""), ("many", ""), ("-1", "")):
+        environment = {**os.environ, "IET_NUM_THREADS": value}
+        run = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+        )
+        if kernels._cpu is not None:
+            assert run.stdout.strip() == output
+            assert output or "IET_NUM_THREADS" in run.stderr

@@ -25,7 +25,9 @@ bool has_avx512() {
 }
 #endif
 
-const CpuLoops* find(const char* isa) {
+}  // namespace
+
+const CpuLoops* find_cpu_loops(const char* isa) {
   if (std::strcmp(isa, kBaseline.isa) == 0) return &kBaseline;
 #if defined(IET_X86)
   if (std::strcmp(isa, kAvx2.isa) == 0 && has_avx2()) return &kAvx2;
@@ -34,12 +36,14 @@ const CpuLoops* find(const char* isa) {
   return nullptr;
 }
 
+namespace {
+
 const char* const kBetter[] = {"avx2", "avx512"};
 
 const CpuLoops* best() {
   const CpuLoops* loops = &kBaseline;
   for (const char* isa : kBetter)
-    if (const CpuLoops* better = find(isa)) loops = better;
+    if (const CpuLoops* better = find_cpu_loops(isa)) loops = better;
   return loops;
 }
 
@@ -100,11 +104,13 @@ void permute_cpu(uint32_t vocab, const PermuteArgs& args) { selected->permute_id
 const CpuLoops& cpu_loops() { return *selected; }
 
 const char* cpu_isas() {
-  return find("avx512") ? "baseline avx2 avx512" : find("avx2") ? "baseline avx2" : "baseline";
+  return find_cpu_loops("avx512") ? "baseline avx2 avx512"
+         : find_cpu_loops("avx2") ? "baseline avx2"
+                                  : "baseline";
 }
 
 bool select_cpu_isa(const char* isa) {
-  const CpuLoops* loops = find(isa);
+  const CpuLoops* loops = find_cpu_loops(isa);
   if (loops != nullptr) selected = loops;
   return loops != nullptr;
 }
