@@ -17,7 +17,7 @@
 
 namespace iet {
 
-constexpr uint32_t kSchemeVersion = 0;
+constexpr uint32_t kSchemeVersion = 1;
 
 enum class Family : uint32_t { fourier = 0, square = 1 };
 

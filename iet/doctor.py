@@ -25,7 +25,7 @@ class Diagnosis:
 
     Attributes:
         iet, python, machine: versions and processor.
-        scheme: version of the format, "0 (draft)" until it is frozen.
+        scheme: version of the format.
         backends: as `iet.backends()` returns them.
         packages: installed versions; None where missing.
         checks: name of a self-test -> how many known answers agreed, of how many.
@@ -51,7 +51,7 @@ def examine() -> Diagnosis:
         iet=iet.__version__,
         python=platform.python_version(),
         machine=f"{platform.system()} {platform.machine()}",
-        scheme=f"{SCHEME_VERSION} (draft)" if SCHEME_VERSION == 0 else str(SCHEME_VERSION),
+        scheme=str(SCHEME_VERSION),
         backends=kernels.backends(),
         packages={name: _version(name) for name in PACKAGES},
         checks=self_test(),

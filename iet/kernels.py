@@ -390,7 +390,7 @@ def score_spans(
         _native(keys).score_spans(
             ids.ctypes.data, mask.ctypes.data, cuts.ctypes.data, len(units), units.ctypes.data, threads
         )
-        return units * reference.SPAN_UNIT
+        return np.multiply(units, reference.SPAN_UNIT, dtype=np.float64)
     return reference.score_spans(
         ids,
         cuts,

@@ -29,16 +29,16 @@ from iet.errors import IetError, InputError, RegistryError, SchemeMismatch, Toke
 from iet.scheme import Profile, Scheme, canonical_digest
 from iet.tokenizer import DEMO_SOURCE, Tokenizer
 
-FORMAT = "iet.registry/0"
-"""First field of a registry file. Version 0 is a draft, as is `scheme.SCHEME_VERSION` 0."""
+FORMAT = "iet.registry/1"
+"""First field of a registry file."""
 
 ENVIRONMENT_VARIABLE = "IET_REGISTRY"
 """Names the file that `Registry.load()` reads."""
 
 SECRET_BYTES = 32
-PERMUTATION_LABEL = b"iet/v0/permutation"
-FREQUENCY_LABEL = b"iet/v0/frequency"
-COMMITMENT_LABEL = b"iet/v0/commitment"
+PERMUTATION_LABEL = b"iet/v1/permutation"
+FREQUENCY_LABEL = b"iet/v1/frequency"
+COMMITMENT_LABEL = b"iet/v1/commitment"
 
 _MAX_NAME = 200
 _ABSENT = ""  # the fingerprint of a file that is not there
@@ -741,7 +741,6 @@ def _with_source_seen_from(profile: Profile, old: pathlib.Path | None, new: path
 def _dump(profiles: Mapping[str, Profile], agents: Mapping[str, _Agent]) -> _Secret:
     content: dict[str, Any] = {
         "format": FORMAT,
-        "draft": True,
         "profiles": {id: profile.to_dict() for id, profile in profiles.items()},
         "agents": {
             name: {
@@ -775,7 +774,8 @@ def _parse(data: _Secret) -> tuple[dict[str, Profile], dict[str, _Agent]]:
     ):
         raise RegistryError(f'no registry file: its field "format" is not "{FORMAT}"')
     if content["format"] != FORMAT:
-        raise RegistryError(f"format {content['format']}, but this release reads {FORMAT}")
+        draft = " (a draft, whose marks are lost)" if content["format"] == "iet.registry/0" else ""
+        raise RegistryError(f"format {content['format']}{draft}, but this release reads {FORMAT}")
     checksum = content.pop("checksum", None)
     try:
         intact = checksum == canonical_digest(content)

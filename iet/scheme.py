@@ -16,8 +16,8 @@ import numpy as np
 
 from iet.errors import InputError, SchemeMismatch
 
-SCHEME_VERSION = 0
-"""Version of the format in `reference.py` and `csrc/keyed.h`. 0 is the draft that version 1 replaces."""
+SCHEME_VERSION = 1
+"""Version of the format in `reference.py` and `csrc/keyed.h`, frozen by `tests/vectors/scheme_v1.json`."""
 
 MAX_VOCAB_SIZE = 1 << 24
 MIN_N_GRAM, MAX_N_GRAM = 2, 16
@@ -34,7 +34,7 @@ class Family:
     Attributes:
         name: key in `FAMILIES`.
         code: the number that the native modules know it by.
-        version: version of this family's φ and score, part of every profile digest.
+        version: version of this family's φ and score, part of every profile digest. 0 is a draft.
         variance: variance of an unmarked score (its mean is 0, for odd V and `square` 1/V).
         log_mgf: λ -> log E[exp(λ·x)] of an unmarked score.
         mean: λ -> expected score at strength λ.
@@ -68,9 +68,9 @@ def _log_cosh(x: float) -> float:
 
 FAMILIES: Mapping[str, Family] = {
     # φ(r) = cos(2π·k_p·r/V): the paper's choice. Its null law is the arcsine law on [-1, 1].
-    "fourier": Family("fourier", 0, 0, 0.5, _log_i0, _i1_over_i0),
+    "fourier": Family("fourier", 0, 1, 0.5, _log_i0, _i1_over_i0),
     # φ(r) = ±1: null law two points of weight one half.
-    "square": Family("square", 1, 0, 1.0, _log_cosh, lambda x: float(np.tanh(x))),
+    "square": Family("square", 1, 1, 1.0, _log_cosh, lambda x: float(np.tanh(x))),
 }
 
 
@@ -100,8 +100,10 @@ class Scheme:
     def __post_init__(self) -> None:
         # First, because another version may accept other values. `False` and 0.0 equal 0 but not in a digest.
         if not _is_int(self.version) or self.version != SCHEME_VERSION:
+            draft = " (0 was a draft, and its marks are lost)" if self.version == 0 else ""
             raise SchemeMismatch(
-                f"scheme version {self.version!r} cannot be read here: this release knows {SCHEME_VERSION}"
+                f"scheme version {self.version!r}{draft} cannot be read here:"
+                f" this release knows {SCHEME_VERSION}"
             )
         if (
             isinstance(self.kappa, bool)

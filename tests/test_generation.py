@@ -407,7 +407,7 @@ def test_a_generation_config_with_marks_is_saved_without_secrets(
     config.save_pretrained(tmp_path)
     written = (tmp_path / "generation_config.json").read_text()
     assert json.loads(written)["watermarking_config"] == {
-        "_iet.WatermarkingConfig": 0,
+        "_iet.WatermarkingConfig": 1,
         "registry": str(saved.path),
         "registry_digest": saved.digest,
         "profile": saved.profile.id,

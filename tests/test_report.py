@@ -149,7 +149,7 @@ def test_the_json_form_holds_what_the_report_says() -> None:
     assert data["segments"][0] == json.loads(json.dumps(dataclasses.asdict(report.segments[0])))
     assert data["transitions"]["adjacency"] == [[0, 1], [0, 0]]
     assert int(data["transitions"]["bitmask"], 16) == report.transitions.bitmask == 2
-    assert data["draft"] is (report.profile.scheme.version == 0)
+    assert data["draft"] is (report.profile.family.version == 0)
     assert set(data["decoder"]["options"]) == set()
 
 
@@ -242,7 +242,7 @@ def test_segments_agents_and_caveats_are_shown(either: str) -> None:
     found = shown(report_of())
     for part in ("planner", "unattributed (perhaps critic)", "1.6e-109", "0-22", "60-90", "0.93", "naïve 🙂"):
         assert part in found
-    for part in ("90 tokens (89 scored, 3 repeats)", "2 segments", "67% attributed at level 0.01", "draft"):
+    for part in ("90 tokens (89 scored, 3 repeats)", "2 segments", "67% attributed at level 0.01"):
         assert part in found
     assert "planner → critic ×1 (0.75)" in found
     assert "not every word of it" in found
@@ -419,7 +419,7 @@ def test_documented_attributes_are_the_fields(kind: Any) -> None:
 
 
 def test_the_docstring_reader_reads() -> None:
-    arguments = ["logits", "contexts", "slots", "registry", "profile", "temperature"]
+    arguments = ["logits", "contexts", "slots", "registry", "profile", "temperature", "num_threads"]
     assert documented(iet.embed_.__doc__ or "", "Args") == arguments
     assert documented(
         "Do it.\n\n    Args:\n        a, b: both.\n        **c: rest.\n            d: no.\n", "Args"

@@ -191,7 +191,7 @@ class WatermarkingConfig(BaseWatermarkingConfig):
         """Return the JSON form: path, digests and names."""
         profile = self.registry.get_profile(self.profile)
         return {
-            _FORMAT_KEY: 0,
+            _FORMAT_KEY: 1,
             "registry": None if self.registry.path is None else str(self.registry.path),
             "registry_digest": self.registry.digest,
             "profile": profile.id,

@@ -132,10 +132,9 @@ class Report:
 
     def to_dict(self, *, text: bool = True) -> dict[str, Any]:
         """Return the JSON form; `text=False` leaves the text out, its digest stays."""
-        scheme = self.profile.scheme
         return {
             "schema": REPORT_SCHEMA,
-            "draft": scheme.version == 0,
+            "draft": self.profile.family.version == 0,
             "text_sha256": None if self.text is None else hashlib.sha256(self.text.encode()).hexdigest(),
             "text": self.text if text else None,
             "profile": {**self.profile.to_dict(), "id": self.profile.id, "digest": self.profile.digest},
