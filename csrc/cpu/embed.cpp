@@ -1,8 +1,9 @@
 // embed_ on the CPU: logits[v] += kappa * phi(P(v)) over every marked row.
 //
-// Per row of the a x b grid one pass: the permutation in 16-bit lanes, then phi and the logits in 32-bit lanes.
-// The main loop ignores that E can leave [0, V): the few ids for which it does are found by inverting E, and
-// mended afterwards.
+// Per row of the a x b grid two passes: the permutation in 16-bit lanes into a buffer, then phi and the logits
+// in 32-bit lanes, each over several registers at once. One register through all of it would wait for the
+// latency of its own chain. The main loop ignores that E can leave [0, V): the few ids for which it does are
+// found by inverting E, and mended afterwards.
 //
 // No standard library here: an inline function of it, compiled for AVX-512, could be linked in for everyone.
 #include "../ops.h"
@@ -12,15 +13,39 @@ namespace iet {
 namespace {
 
 constexpr int kMaxB = 5120;  // ceil8(1.25 * sqrt(2^24))
+constexpr int kHalf = kLanes / 2;
+constexpr int kUnroll = 4;              // registers at once
+constexpr int kPad = kUnroll * kLanes;  // lanes that the first pass may compute beyond a grid row
 
 // Rounds 1 and 2 shift and look up: within one grid row, round 1 rotates 0..b-1, and round 2 depends only on
 // the rotated digit, so both read consecutive entries of a table made once per row of logits.
 struct Tables {
-  uint16_t index[2 * kMaxB + kLanes], round2[2 * kMaxB + kLanes];  // over one digit, twice in a row
+  uint16_t index[2 * kMaxB + kPad], round2[2 * kMaxB + kPad];  // over one digit, twice in a row
+  uint32_t pairs[kMaxB + kPad];                                // digits of P along one grid row
 };
 
-inline U16 amix(U16 x, U16 k, U16 m) {
-  return high_product(low_product(fold<7>(add16(low_product(x, set16(0x9E37)), k)), set16(0x2C1B)), m);
+template <int kCount>
+inline void add_amix(U16 (&sum)[kCount], const U16 (&x)[kCount], uint16_t key, uint16_t modulus) {
+  const U16 k = set16(key), m = set16(modulus);
+  U16 h[kCount];
+  for (int i = 0; i < kCount; ++i) h[i] = add16(low_product(x[i], set16(0x9E37)), k);
+  for (int i = 0; i < kCount; ++i) h[i] = low_product(fold<7>(h[i]), set16(0x2C1B));
+  for (int i = 0; i < kCount; ++i) sum[i] = add_mod(sum[i], high_product(h[i], m), m);
+}
+
+void permute_grid_row(int row, const RoundKeys& keys, const Grid& grid, Tables& tables) {
+  const int shift = bmix(static_cast<uint16_t>(row), keys.k1, grid.b);
+  const U16 number = set16(static_cast<uint16_t>(row)), a = set16(grid.a);
+  for (int i = 0; i < grid.b; i += kUnroll * kLanes) {
+    U16 left[kUnroll], right[kUnroll];
+    for (int j = 0; j < kUnroll; ++j) {
+      right[j] = load16(tables.index + shift + i + j * kLanes);
+      left[j] = add_mod(load16(tables.round2 + shift + i + j * kLanes), number, a);
+    }
+    add_amix(right, left, keys.k3, grid.b);
+    add_amix(left, right, keys.k4, grid.a);
+    for (int j = 0; j < kUnroll; ++j) store_pairs(tables.pairs + i + j * kLanes, left[j], right[j]);
+  }
 }
 
 // Phases r·step mod 2^32 without r: L·(b·step) + R·step, each constant cut into 16-bit halves, the low one
@@ -34,13 +59,18 @@ struct FourierLanes {
     low = set32((left & 0xFFFFu) | step << 16);
     high = set32(high_half(left) | high_half(step) << 16);
   }
-  F32 operator()(I32 pairs) const {
-    const I32 phase = add32(pair_products(pairs, low), shift_left<16>(pair_products(pairs, high)));
-    const F32 y = quarter_less(to_float(phase)), z = fmul(y, y);
-    F32 sum = fadd(fmul(set_float(kSine3), z), set_float(kSine2));
-    sum = fadd(fmul(sum, z), set_float(kSine1));
-    sum = fadd(fmul(sum, z), set_float(kSine0));
-    return fmul(sum, y);
+  template <int kCount>
+  void operator()(const I32 (&pairs)[kCount], F32 (&sum)[kCount]) const {
+    F32 y[kCount], z[kCount];
+    for (int i = 0; i < kCount; ++i) {
+      const I32 upper = shift_left<16>(pair_products(pairs[i], high));
+      y[i] = quarter_less(to_float(add32(pair_products(pairs[i], low), upper)));
+    }
+    for (int i = 0; i < kCount; ++i) z[i] = fmul(y[i], y[i]);
+    for (int i = 0; i < kCount; ++i) sum[i] = fadd(fmul(set_float(kSine3), z[i]), set_float(kSine2));
+    for (int i = 0; i < kCount; ++i) sum[i] = fadd(fmul(sum[i], z[i]), set_float(kSine1));
+    for (int i = 0; i < kCount; ++i) sum[i] = fadd(fmul(sum[i], z[i]), set_float(kSine0));
+    for (int i = 0; i < kCount; ++i) sum[i] = fmul(sum[i], y[i]);
   }
 };
 
@@ -61,145 +91,120 @@ struct SquareLanes {
     for (uint32_t right = 0; right < grid.b; ++right)
       tables->right[right] = static_cast<uint32_t>(k_p * right % vocab);
   }
-  F32 operator()(I32 pairs) const {
-    uint32_t digits[kLanes / 2];
-    float signs[kLanes / 2];
-    std::memcpy(digits, &pairs, sizeof digits);
-    for (int i = 0; i < kLanes / 2; ++i) {
-      uint32_t phase = tables->left[digits[i] & 0xFFFF] + tables->right[digits[i] >> 16];
-      phase = phase >= vocab ? phase - vocab : phase;
-      signs[i] = 2 * phase < vocab ? 1.0f : -1.0f;
+  template <int kCount>
+  void operator()(const I32 (&pairs)[kCount], F32 (&signs)[kCount]) const {
+    for (int i = 0; i < kCount; ++i) {
+      uint32_t digits[kHalf];
+      float values[kHalf];
+      std::memcpy(digits, &pairs[i], sizeof digits);
+      for (int j = 0; j < kHalf; ++j) {
+        uint32_t phase = tables->left[digits[j] & 0xFFFF] + tables->right[digits[j] >> 16];
+        phase = phase >= vocab ? phase - vocab : phase;
+        values[j] = 2 * phase < vocab ? 1.0f : -1.0f;
+      }
+      signs[i] = load_floats(values);
     }
-    return load_floats(signs);
   }
 };
 
-// kLanes logits of a type as two registers of floats, in an order of the type's own.
+// kHalf logits of a type.
 template <class T>
 struct Lanes;
 
 template <>
 struct Lanes<Float32> {
-  static void order(U16 left, U16 right, I32& first, I32& second) { pairs(left, right, first, second); }
-  static void load(const float* from, F32& first, F32& second) {
-    first = load_floats(from), second = load_floats(from + kLanes / 2);
-  }
-  static void store(float* to, F32 first, F32 second) {
-    store_floats(to, first), store_floats(to + kLanes / 2, second);
-  }
+  static F32 load(const float* from) { return load_floats(from); }
+  static void store(float* to, F32 x) { store_floats(to, x); }
 };
 
 template <>
 struct Lanes<Float16> {
-  static void order(U16 left, U16 right, I32& first, I32& second) { pairs(left, right, first, second); }
-  static void load(const uint16_t* from, F32& first, F32& second) {
-    first = load_halves(from), second = load_halves(from + kLanes / 2);
-  }
-  static void store(uint16_t* to, F32 first, F32 second) {
-    store_halves(to, first), store_halves(to + kLanes / 2, second);
-  }
+  static F32 load(const uint16_t* from) { return load_halves(from); }
+  static void store(uint16_t* to, F32 x) { store_halves(to, x); }
 };
 
 template <>
 struct Lanes<BFloat16> {
-  static void order(U16 left, U16 right, I32& first, I32& second) { split(left, right, first, second); }
-  static void load(const uint16_t* from, F32& first, F32& second) {
-    I32 low, high;
-    split(set16(0), load16(from), low, high);
-    first = as_float(low), second = as_float(high);
-  }
-  static I32 round(F32 x) {
+  static F32 load(const uint16_t* from) { return as_float(shift_left<16>(widen16(from))); }
+  static void store(uint16_t* to, F32 x) {
     const I32 bits = as_bits(x), even = and32(shift_right<16>(bits), set32(1));
     const I32 rounded = add32(add32(bits, set32(0x7FFF)), even);
-    return shift_right_signed<16>(or32(rounded, and32(nan_mask(x), set32(0x7FC00000))));
+    narrow16(to, shift_right<16>(or32(rounded, and32(nan_mask(x), set32(0x7FC00000)))));
   }
-  static void store(uint16_t* to, F32 first, F32 second) { store16(to, join(round(first), round(second))); }
 };
 
-// Everything about a row of logits but the logits.
-template <class Phi>
-struct Row {
-  const Grid& grid;
-  const RoundKeys& keys;
-  float kappa;
-  const Phi& phi;
-  const Tables& tables;
-};
-
-// The marks of kLanes columns of a grid row, from column `at` on, of which only existing ones are used.
-template <class T, class Phi>
-inline void mark(const Row<Phi>& row, U16 grid_row, const uint16_t* index, const uint16_t* round2, F32& first,
-                 F32& second) {
-  const U16 a = set16(row.grid.a), b = set16(row.grid.b);
-  U16 right = load16(index), left = add_mod(load16(round2), grid_row, a);
-  right = add_mod(right, amix(left, set16(row.keys.k3), b), b);
-  left = add_mod(left, amix(right, set16(row.keys.k4), a), a);
-  I32 low, high;
-  Lanes<T>::order(left, right, low, high);
-  const F32 kappa = set_float(row.kappa);
-  first = fadd(first, fmul(kappa, row.phi(low)));
-  second = fadd(second, fmul(kappa, row.phi(high)));
+template <int kCount, class Phi>
+inline void mark(F32 (&logits)[kCount], const uint32_t* pairs, float kappa, const Phi& phi) {
+  I32 digits[kCount];
+  F32 shift[kCount];
+  for (int i = 0; i < kCount; ++i) digits[i] = load32(pairs + i * kHalf);
+  phi(digits, shift);
+  for (int i = 0; i < kCount; ++i) logits[i] = fadd(logits[i], fmul(set_float(kappa), shift[i]));
 }
 
+template <int kCount, class T, class Phi>
+inline void mark_at(typename T::Storage* logits, const uint32_t* pairs, float kappa, const Phi& phi) {
+  F32 values[kCount];
+  for (int i = 0; i < kCount; ++i) values[i] = Lanes<T>::load(logits + i * kHalf);
+  mark(values, pairs, kappa, phi);
+  for (int i = 0; i < kCount; ++i) Lanes<T>::store(logits + i * kHalf, values[i]);
+}
+
+// logits[i] += kappa·phi(pairs[i]) for i < count.
 template <class T, class Phi>
-void embed_grid_row(const Row<Phi>& row, int number, typename T::Storage* logits, int64_t stride, int count) {
-  const int shift = bmix(static_cast<uint16_t>(number), row.keys.k1, row.grid.b);
-  const uint16_t *index = row.tables.index + shift, *round2 = row.tables.round2 + shift;
-  const U16 grid_row = set16(static_cast<uint16_t>(number));
-  F32 first, second;
-  if (stride != 1 || count < kLanes) {
-    for (int i = 0; i < count; i += kLanes) {
-      const int part = count - i < kLanes ? count - i : kLanes;
-      typename T::Storage packed[kLanes] = {};
+void add_grid_row(typename T::Storage* logits, int64_t stride, int count, const uint32_t* pairs, float kappa,
+                  const Phi& phi) {
+  if (stride != 1 || count < kHalf) {
+    for (int i = 0; i < count; i += kHalf) {
+      const int part = count - i < kHalf ? count - i : kHalf;
+      typename T::Storage packed[kHalf] = {};
       for (int lane = 0; lane < part; ++lane) packed[lane] = logits[(i + lane) * stride];
-      Lanes<T>::load(packed, first, second);
-      mark<T>(row, grid_row, index + i, round2 + i, first, second);
-      Lanes<T>::store(packed, first, second);
+      mark_at<1, T>(packed, pairs + i, kappa, phi);
       for (int lane = 0; lane < part; ++lane) logits[(i + lane) * stride] = packed[lane];
     }
     return;
   }
-  // The last register ends with the row and overlaps its neighbour: it is loaded before and stored after it,
-  // and what both hold is the same.
-  const int last = count - kLanes;
-  F32 last_first, last_second;
-  Lanes<T>::load(logits + last, last_first, last_second);
-  for (int i = 0; i < last; i += kLanes) {
-    Lanes<T>::load(logits + i, first, second);
-    mark<T>(row, grid_row, index + i, round2 + i, first, second);
-    Lanes<T>::store(logits + i, first, second);
-  }
-  mark<T>(row, grid_row, index + last, round2 + last, last_first, last_second);
-  Lanes<T>::store(logits + last, last_first, last_second);
+  // A last register that is not full begins earlier instead: it is loaded before and stored after what it
+  // overlaps, and both hold the same there.
+  const int last = count - kHalf;
+  F32 end[1] = {Lanes<T>::load(logits + last)};
+  int i = 0;
+  for (; i + kUnroll * kHalf <= count; i += kUnroll * kHalf)
+    mark_at<kUnroll, T>(logits + i, pairs + i, kappa, phi);
+  for (; i + kHalf <= count; i += kHalf) mark_at<1, T>(logits + i, pairs + i, kappa, phi);
+  if (i == count) return;
+  mark(end, pairs + last, kappa, phi);
+  Lanes<T>::store(logits + last, end[0]);
 }
 
 template <class T, class Phi>
-void embed_row(const Marking& marking, int64_t slot, const Row<Phi>& row, Tables& tables,
-               typename T::Storage* logits, int64_t stride, typename T::Storage* saved) {
-  const Grid& grid = row.grid;
+void embed_row(const Marking& marking, const Grid& grid, const RoundKeys& keys, int64_t slot, float kappa,
+               typename T::Storage* logits, int64_t stride, Tables& tables, typename T::Storage* saved,
+               const Phi& lanes) {
   const uint32_t cells = static_cast<uint32_t>(grid.a) * grid.b;
   int64_t count_saved = 0;
   for (uint32_t r = grid.vocab; r < cells; ++r) {
-    const uint32_t v = unmix(r, row.keys, grid);
+    const uint32_t v = unmix(r, keys, grid);
     if (v < grid.vocab) saved[count_saved++] = logits[v * stride];
   }
   for (int64_t i = 0; i < marking.n_unmarked; ++i) saved[count_saved++] = logits[marking.unmarked[i] * stride];
 
   for (int i = 0; i < grid.b; ++i)
-    tables.round2[i] = tables.round2[i + grid.b] = bmix(static_cast<uint16_t>(i), row.keys.k2, grid.a);
+    tables.round2[i] = tables.round2[i + grid.b] = bmix(static_cast<uint16_t>(i), keys.k2, grid.a);
   for (int number = 0; number < grid.a; ++number) {
     const uint32_t first = static_cast<uint32_t>(number) * grid.b;
     const int count = static_cast<int>(first + grid.b <= grid.vocab ? grid.b : grid.vocab - first);
-    embed_grid_row<T>(row, number, logits + first * stride, stride, count);
+    permute_grid_row(number, keys, grid, tables);
+    add_grid_row<T>(logits + first * stride, stride, count, tables.pairs, kappa, lanes);
   }
 
   const uint32_t k_p = marking.k_p[slot], step = phase_step(k_p, grid.vocab);
   int64_t next = 0;
   for (uint32_t r = grid.vocab; r < cells; ++r) {
-    const uint32_t v = unmix(r, row.keys, grid);
+    const uint32_t v = unmix(r, keys, grid);
     if (v >= grid.vocab) continue;
-    const float shift = phi(marking.family, permute(v, row.keys, grid), k_p, step, grid.vocab);
-    logits[v * stride] = T::store(marked_logit(T::load(saved[next++]), row.kappa, shift));
+    const float shift = phi(marking.family, permute(v, keys, grid), k_p, step, grid.vocab);
+    logits[v * stride] = T::store(marked_logit(T::load(saved[next++]), kappa, shift));
   }
   for (int64_t i = 0; i < marking.n_unmarked; ++i) logits[marking.unmarked[i] * stride] = saved[next++];
 }
@@ -211,8 +216,8 @@ void embed_rows_of(const Marking& marking, const EmbedArgs& args, int64_t begin,
   const int64_t stride = args.element_stride / static_cast<int64_t>(sizeof(typename T::Storage));
   Tables tables;
   Room room;
-  for (int i = 0; i < 2 * grid.b + kLanes; ++i) tables.index[i] = static_cast<uint16_t>(i % grid.b);
-  for (int i = 0; i < kLanes; ++i) tables.round2[2 * grid.b + i] = 0;  // read by lanes that nobody uses
+  for (int i = 0; i < 2 * grid.b + kPad; ++i) tables.index[i] = static_cast<uint16_t>(i % grid.b);
+  for (int i = 0; i < kPad; ++i) tables.round2[2 * grid.b + i] = 0;  // read by lanes that nobody uses
   for (int64_t row = begin; row < end; ++row) {
     const int64_t slot = args.slots[row];
     if (slot < 0) continue;
@@ -228,8 +233,8 @@ void embed_rows_of(const Marking& marking, const EmbedArgs& args, int64_t begin,
     const Phi phi(marking, grid, slot, &room);
     auto* logits =
         reinterpret_cast<typename T::Storage*>(static_cast<char*>(args.logits) + row * args.row_stride);
-    embed_row<T, Phi>(marking, slot, {grid, keys, args.kappas[row], phi, tables}, tables, logits, stride,
-                      static_cast<typename T::Storage*>(saved));
+    embed_row<T>(marking, grid, keys, slot, args.kappas[row], logits, stride, tables,
+                 static_cast<typename T::Storage*>(saved), phi);
   }
 }
 

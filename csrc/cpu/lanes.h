@@ -41,18 +41,14 @@ inline U16 add_mod(U16 x, U16 y, U16 m) {
   return _mm512_min_epu16(sum, _mm512_sub_epi16(sum, m));
 }
 
-// In the order of the columns ...
-inline void pairs(U16 left, U16 right, I32& first, I32& second) {
+inline void store_pairs(uint32_t* to, U16 left, U16 right) {
   const I32 low = _mm512_unpacklo_epi16(left, right), high = _mm512_unpackhi_epi16(left, right);
-  first = _mm512_permutex2var_epi64(low, _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), high);
-  second = _mm512_permutex2var_epi64(low, _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15), high);
+  _mm512_storeu_si512(to, _mm512_permutex2var_epi64(low, _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), high));
+  _mm512_storeu_si512(to + 16,
+                      _mm512_permutex2var_epi64(low, _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15), high));
 }
-// ... or in the order that `join` undoes, which is cheaper.
-inline void split(U16 left, U16 right, I32& first, I32& second) {
-  first = _mm512_unpacklo_epi16(left, right), second = _mm512_unpackhi_epi16(left, right);
-}
-inline U16 join(I32 first, I32 second) { return _mm512_packs_epi32(first, second); }
 
+inline I32 load32(const uint32_t* from) { return _mm512_loadu_si512(from); }
 inline I32 set32(uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); }
 inline I32 add32(I32 x, I32 y) { return _mm512_add_epi32(x, y); }
 inline I32 and32(I32 x, I32 y) { return _mm512_and_si512(x, y); }
@@ -65,10 +61,6 @@ inline I32 shift_left(I32 x) {
 template <int kBits>
 inline I32 shift_right(I32 x) {  // unsigned
   return _mm512_srli_epi32(x, kBits);
-}
-template <int kBits>
-inline I32 shift_right_signed(I32 x) {
-  return _mm512_srai_epi32(x, kBits);
 }
 inline I32 where_less(I32 x, I32 y, I32 then, I32 otherwise) {  // x < y ? then : otherwise, signed
   return _mm512_mask_mov_epi32(otherwise, _mm512_cmplt_epi32_mask(x, y), then);
@@ -94,7 +86,12 @@ inline F32 load_halves(const uint16_t* from) {
 inline void store_halves(uint16_t* to, F32 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
-inline void store16(uint16_t* to, U16 x) { _mm512_storeu_si512(to, x); }
+inline I32 widen16(const uint16_t* from) {
+  return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+inline void narrow16(uint16_t* to, I32 x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(x));
+}
 
 #elif defined(__AVX2__) && !defined(IET_PORTABLE)
 
@@ -116,16 +113,13 @@ inline U16 add_mod(U16 x, U16 y, U16 m) {
   const U16 sum = _mm256_add_epi16(x, y);
   return _mm256_min_epu16(sum, _mm256_sub_epi16(sum, m));
 }
-inline void split(U16 left, U16 right, I32& first, I32& second) {
-  first = _mm256_unpacklo_epi16(left, right), second = _mm256_unpackhi_epi16(left, right);
+inline void store_pairs(uint32_t* to, U16 left, U16 right) {
+  const I32 low = _mm256_unpacklo_epi16(left, right), high = _mm256_unpackhi_epi16(left, right);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_permute2x128_si256(low, high, 0x20));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 8), _mm256_permute2x128_si256(low, high, 0x31));
 }
-inline void pairs(U16 left, U16 right, I32& first, I32& second) {
-  I32 low, high;
-  split(left, right, low, high);
-  first = _mm256_permute2x128_si256(low, high, 0x20), second = _mm256_permute2x128_si256(low, high, 0x31);
-}
-inline U16 join(I32 first, I32 second) { return _mm256_packs_epi32(first, second); }
 
+inline I32 load32(const uint32_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
 inline I32 set32(uint32_t x) { return _mm256_set1_epi32(static_cast<int>(x)); }
 inline I32 add32(I32 x, I32 y) { return _mm256_add_epi32(x, y); }
 inline I32 and32(I32 x, I32 y) { return _mm256_and_si256(x, y); }
@@ -138,10 +132,6 @@ inline I32 shift_left(I32 x) {
 template <int kBits>
 inline I32 shift_right(I32 x) {
   return _mm256_srli_epi32(x, kBits);
-}
-template <int kBits>
-inline I32 shift_right_signed(I32 x) {
-  return _mm256_srai_epi32(x, kBits);
 }
 inline I32 where_less(I32 x, I32 y, I32 then, I32 otherwise) {
   return _mm256_blendv_epi8(otherwise, then, _mm256_cmpgt_epi32(y, x));
@@ -167,7 +157,13 @@ inline F32 load_halves(const uint16_t* from) {
 inline void store_halves(uint16_t* to, F32 x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
-inline void store16(uint16_t* to, U16 x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x); }
+inline I32 widen16(const uint16_t* from) {
+  return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+inline void narrow16(uint16_t* to, I32 x) {
+  const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(x, x), 0x08);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(packed));
+}
 
 #else
 
@@ -191,11 +187,12 @@ inline U16 add_mod(U16 x, U16 y, U16 m) {  // digits are below 2^15: signed comp
   const U16 sum = _mm_add_epi16(x, y);
   return _mm_sub_epi16(sum, _mm_andnot_si128(_mm_cmpgt_epi16(m, sum), m));
 }
-inline void split(U16 left, U16 right, I32& first, I32& second) {
-  first = _mm_unpacklo_epi16(left, right), second = _mm_unpackhi_epi16(left, right);
+inline void store_pairs(uint32_t* to, U16 left, U16 right) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_unpacklo_epi16(left, right));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 4), _mm_unpackhi_epi16(left, right));
 }
-inline U16 join(I32 first, I32 second) { return _mm_packs_epi32(first, second); }
 
+inline I32 load32(const uint32_t* from) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); }
 inline I32 set32(uint32_t x) { return _mm_set1_epi32(static_cast<int>(x)); }
 inline I32 add32(I32 x, I32 y) { return _mm_add_epi32(x, y); }
 inline I32 and32(I32 x, I32 y) { return _mm_and_si128(x, y); }
@@ -208,10 +205,6 @@ inline I32 shift_left(I32 x) {
 template <int kBits>
 inline I32 shift_right(I32 x) {
   return _mm_srli_epi32(x, kBits);
-}
-template <int kBits>
-inline I32 shift_right_signed(I32 x) {
-  return _mm_srai_epi32(x, kBits);
 }
 inline I32 where_less(I32 x, I32 y, I32 then, I32 otherwise) {
   const I32 less = _mm_cmpgt_epi32(y, x);
@@ -239,7 +232,6 @@ inline void narrow16(uint16_t* to, I32 x) {
   const I32 extended = _mm_srai_epi32(_mm_slli_epi32(x, 16), 16);  // SSE2 packs signed numbers only
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(extended, extended));
 }
-inline void store16(uint16_t* to, U16 x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), x); }
 
 #else  // any other processor: arrays, which its compiler may vectorise
 
@@ -283,17 +275,13 @@ inline U16 fold(U16 x) {
 inline U16 add_mod(U16 x, U16 y, U16 m) {
   return each<U16>([=](unsigned i) { return add_mod(x.at[i], y.at[i], m.at[i]); });
 }
-inline I32 interleave(U16 left, U16 right, unsigned from) {
-  return each<I32>(
-      [=](unsigned i) { return left.at[from + i] | static_cast<uint32_t>(right.at[from + i]) << 16; });
-}
-inline void split(U16 left, U16 right, I32& first, I32& second) {
-  first = interleave(left, right, 0), second = interleave(left, right, 4);
-}
-inline U16 join(I32 first, I32 second) {
-  return each<U16>([=](unsigned i) { return static_cast<uint16_t>(i < 4 ? first.at[i] : second.at[i - 4]); });
+inline void store_pairs(uint32_t* to, U16 left, U16 right) {
+  for (int i = 0; i < 8; ++i) to[i] = left.at[i] | static_cast<uint32_t>(right.at[i]) << 16;
 }
 
+inline I32 load32(const uint32_t* from) {
+  return each<I32>([=](unsigned i) { return from[i]; });
+}
 inline I32 set32(uint32_t x) {
   return each<I32>([=](unsigned) { return x; });
 }
@@ -320,10 +308,6 @@ inline I32 shift_left(I32 x) {
 template <int kBits>
 inline I32 shift_right(I32 x) {
   return each<I32>([=](unsigned i) { return x.at[i] >> kBits; });
-}
-template <int kBits>
-inline I32 shift_right_signed(I32 x) {
-  return each<I32>([=](unsigned i) { return static_cast<uint32_t>(static_cast<int32_t>(x.at[i]) >> kBits); });
 }
 inline I32 where_less(I32 x, I32 y, I32 then, I32 otherwise) {
   return each<I32>([=](unsigned i) {
@@ -366,13 +350,10 @@ inline I32 widen16(const uint16_t* from) {
 inline void narrow16(uint16_t* to, I32 x) {
   for (int i = 0; i < 4; ++i) to[i] = static_cast<uint16_t>(x.at[i]);
 }
-inline void store16(uint16_t* to, U16 x) { std::memcpy(to, x.at, sizeof x.at); }
 
 #endif
 
 // What has no instruction for half: the integer steps of numeric.h, lane by lane.
-inline void pairs(U16 left, U16 right, I32& first, I32& second) { split(left, right, first, second); }
-
 inline F32 load_halves(const uint16_t* from) {
   const I32 stored = widen16(from);
   const I32 size = shift_left<13>(and32(stored, set32(0x7FFF)));
