@@ -184,9 +184,18 @@ IET_HD float phi_fourier(uint32_t r, uint32_t step) {
   return fmul(sum, y);
 }
 
+// k_p·r mod V without a division that vectors lack. The quotient from floats is off by less than one before it
+// is cut to an integer (k_p < V/2 and r < V <= 2^24 are exact, their product is below 2^23·V, two roundings of
+// 2^-24), so k_p·r - q·V, exact in 32 bits, lies in [-V, 2V).
 IET_HD float phi_square(uint32_t r, uint32_t k_p, uint32_t vocab) {
-  const uint64_t phase = static_cast<uint64_t>(k_p) * r % vocab;
-  return 2 * phase < vocab ? 1.0f : -1.0f;
+  const float ratio =
+      static_cast<float>(static_cast<int32_t>(k_p)) / static_cast<float>(static_cast<int32_t>(vocab));
+  const int32_t quotient = static_cast<int32_t>(fmul(static_cast<float>(static_cast<int32_t>(r)), ratio));
+  int32_t phase = static_cast<int32_t>(k_p * r - static_cast<uint32_t>(quotient) * vocab);
+  const int32_t modulus = static_cast<int32_t>(vocab);
+  phase = phase < 0 ? phase + modulus : phase;
+  phase = phase < modulus ? phase : phase - modulus;
+  return 2 * phase < modulus ? 1.0f : -1.0f;
 }
 
 IET_HD float phi(Family family, uint32_t r, uint32_t k_p, uint32_t step, uint32_t vocab) {

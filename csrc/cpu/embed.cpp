@@ -48,24 +48,28 @@ void permute_grid_row(int row, const RoundKeys& keys, const Grid& grid, Tables& 
   }
 }
 
-// Phases r·step mod 2^32 without r: L·(b·step) + R·step, each constant cut into 16-bit halves, the low one
+// r·c mod 2^32 for r = L·b + R without r: L·(b·c) + R·c, each factor cut into 16-bit halves, the low one
 // signed, for the instruction that multiplies and adds pairs of signed 16-bit numbers.
+inline I32 digit_factors_low(uint32_t left, uint32_t right) { return set32((left & 0xFFFFu) | right << 16); }
+inline I32 digit_factors_high(uint32_t left, uint32_t right) {
+  const auto high_half = [](uint32_t x) { return (x + 0x8000u) >> 16; };
+  return set32((high_half(left) & 0xFFFFu) | high_half(right) << 16);
+}
+inline I32 digit_products(I32 pairs, I32 low, I32 high) {
+  return add32(pair_products(pairs, low), shift_left<16>(pair_products(pairs, high)));
+}
+
 struct FourierLanes {
   I32 low, high;
 
-  FourierLanes(const Marking& marking, const Grid& grid, int64_t slot, void*) {
-    const uint32_t step = phase_step(marking.k_p[slot], grid.vocab), left = grid.b * step;
-    const auto high_half = [](uint32_t x) { return (x + 0x8000u) >> 16; };
-    low = set32((left & 0xFFFFu) | step << 16);
-    high = set32(high_half(left) | high_half(step) << 16);
+  FourierLanes(const Marking& marking, const Grid& grid, int64_t slot) {
+    const uint32_t step = phase_step(marking.k_p[slot], grid.vocab);
+    low = digit_factors_low(grid.b * step, step), high = digit_factors_high(grid.b * step, step);
   }
   template <int kCount>
   void operator()(const I32 (&pairs)[kCount], F32 (&sum)[kCount]) const {
     F32 y[kCount], z[kCount];
-    for (int i = 0; i < kCount; ++i) {
-      const I32 upper = shift_left<16>(pair_products(pairs[i], high));
-      y[i] = quarter_less(to_float(add32(pair_products(pairs[i], low), upper)));
-    }
+    for (int i = 0; i < kCount; ++i) y[i] = quarter_less(to_float(digit_products(pairs[i], low, high)));
     for (int i = 0; i < kCount; ++i) z[i] = fmul(y[i], y[i]);
     for (int i = 0; i < kCount; ++i) sum[i] = fadd(fmul(set_float(kSine3), z[i]), set_float(kSine2));
     for (int i = 0; i < kCount; ++i) sum[i] = fadd(fmul(sum[i], z[i]), set_float(kSine1));
@@ -74,35 +78,26 @@ struct FourierLanes {
   }
 };
 
-// (k_p·r mod V) from one table for each digit, made once per row of logits.
-struct SquareTables {
-  uint32_t left[kMaxB], right[kMaxB];
-};
-
+// phi_square, in lanes: k_p·r from the digits as the phase above.
 struct SquareLanes {
-  uint32_t vocab;
-  SquareTables* tables;
+  I32 rank, low, high, vocab;
+  F32 ratio;
 
-  SquareLanes(const Marking& marking, const Grid& grid, int64_t slot, SquareTables* room)
-      : vocab(grid.vocab), tables(room) {
-    const uint64_t k_p = marking.k_p[slot];
-    for (uint32_t left = 0; left < grid.a; ++left)
-      tables->left[left] = static_cast<uint32_t>(k_p * left * grid.b % vocab);
-    for (uint32_t right = 0; right < grid.b; ++right)
-      tables->right[right] = static_cast<uint32_t>(k_p * right % vocab);
+  SquareLanes(const Marking& marking, const Grid& grid, int64_t slot) : vocab(set32(grid.vocab)) {
+    const uint32_t k_p = marking.k_p[slot];
+    rank = digit_factors_low(grid.b, 1);
+    low = digit_factors_low(grid.b * k_p, k_p), high = digit_factors_high(grid.b * k_p, k_p);
+    ratio = set_float(static_cast<float>(k_p) / static_cast<float>(grid.vocab));
   }
   template <int kCount>
   void operator()(const I32 (&pairs)[kCount], F32 (&signs)[kCount]) const {
     for (int i = 0; i < kCount; ++i) {
-      uint32_t digits[kHalf];
-      float values[kHalf];
-      std::memcpy(digits, &pairs[i], sizeof digits);
-      for (int j = 0; j < kHalf; ++j) {
-        uint32_t phase = tables->left[digits[j] & 0xFFFF] + tables->right[digits[j] >> 16];
-        phase = phase >= vocab ? phase - vocab : phase;
-        values[j] = 2 * phase < vocab ? 1.0f : -1.0f;
-      }
-      signs[i] = load_floats(values);
+      const I32 quotient = to_int(fmul(to_float(pair_products(pairs[i], rank)), ratio));
+      I32 phase = sub32(digit_products(pairs[i], low, high), low_product32(quotient, vocab));
+      phase = where_less(phase, set32(0), add32(phase, vocab), phase);
+      phase = where_less(phase, vocab, phase, sub32(phase, vocab));
+      const I32 plus = as_bits(set_float(1.0f)), minus = as_bits(set_float(-1.0f));
+      signs[i] = as_float(where_less(add32(phase, phase), vocab, plus, minus));
     }
   }
 };
@@ -209,13 +204,12 @@ void embed_row(const Marking& marking, const Grid& grid, const RoundKeys& keys, 
   for (int64_t i = 0; i < marking.n_unmarked; ++i) logits[marking.unmarked[i] * stride] = saved[next++];
 }
 
-template <class T, class Phi, class Room>
+template <class T, class Phi>
 void embed_rows_of(const Marking& marking, const EmbedArgs& args, int64_t begin, int64_t end, void* saved) {
   const Grid grid = make_grid(marking.vocab);
   const int64_t words = marking.n_gram - 1;
   const int64_t stride = args.element_stride / static_cast<int64_t>(sizeof(typename T::Storage));
   Tables tables;
-  Room room;
   for (int i = 0; i < 2 * grid.b + kPad; ++i) tables.index[i] = static_cast<uint16_t>(i % grid.b);
   for (int i = 0; i < kPad; ++i) tables.round2[2 * grid.b + i] = 0;  // read by lanes that nobody uses
   for (int64_t row = begin; row < end; ++row) {
@@ -230,7 +224,7 @@ void embed_rows_of(const Marking& marking, const EmbedArgs& args, int64_t begin,
     }
     if (!marked) continue;
     const RoundKeys keys(context_seed(marking.subkeys + 2 * slot, ids, static_cast<uint32_t>(words)));
-    const Phi phi(marking, grid, slot, &room);
+    const Phi phi(marking, grid, slot);
     auto* logits =
         reinterpret_cast<typename T::Storage*>(static_cast<char*>(args.logits) + row * args.row_stride);
     embed_row<T>(marking, grid, keys, slot, args.kappas[row], logits, stride, tables,
@@ -238,13 +232,11 @@ void embed_rows_of(const Marking& marking, const EmbedArgs& args, int64_t begin,
   }
 }
 
-struct Nothing {};
-
 template <class T>
 void embed_family(const Marking& marking, const EmbedArgs& args, int64_t begin, int64_t end, void* saved) {
   if (marking.family == Family::fourier)
-    return embed_rows_of<T, FourierLanes, Nothing>(marking, args, begin, end, saved);
-  return embed_rows_of<T, SquareLanes, SquareTables>(marking, args, begin, end, saved);
+    return embed_rows_of<T, FourierLanes>(marking, args, begin, end, saved);
+  return embed_rows_of<T, SquareLanes>(marking, args, begin, end, saved);
 }
 
 }  // namespace

@@ -51,6 +51,8 @@ inline void store_pairs(uint32_t* to, U16 left, U16 right) {
 inline I32 load32(const uint32_t* from) { return _mm512_loadu_si512(from); }
 inline I32 set32(uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); }
 inline I32 add32(I32 x, I32 y) { return _mm512_add_epi32(x, y); }
+inline I32 sub32(I32 x, I32 y) { return _mm512_sub_epi32(x, y); }
+inline I32 low_product32(I32 x, I32 y) { return _mm512_mullo_epi32(x, y); }
 inline I32 and32(I32 x, I32 y) { return _mm512_and_si512(x, y); }
 inline I32 or32(I32 x, I32 y) { return _mm512_or_si512(x, y); }
 inline I32 pair_products(I32 pairs, I32 factors) { return _mm512_madd_epi16(pairs, factors); }
@@ -68,6 +70,7 @@ inline I32 where_less(I32 x, I32 y, I32 then, I32 otherwise) {  // x < y ? then 
 
 inline F32 set_float(float x) { return _mm512_set1_ps(x); }
 inline F32 to_float(I32 x) { return _mm512_cvtepi32_ps(x); }
+inline I32 to_int(F32 x) { return _mm512_cvttps_epi32(x); }
 inline F32 as_float(I32 x) { return _mm512_castsi512_ps(x); }
 inline I32 as_bits(F32 x) { return _mm512_castps_si512(x); }
 inline F32 fmul(F32 x, F32 y) { return _mm512_mul_ps(x, y); }
@@ -122,6 +125,8 @@ inline void store_pairs(uint32_t* to, U16 left, U16 right) {
 inline I32 load32(const uint32_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
 inline I32 set32(uint32_t x) { return _mm256_set1_epi32(static_cast<int>(x)); }
 inline I32 add32(I32 x, I32 y) { return _mm256_add_epi32(x, y); }
+inline I32 sub32(I32 x, I32 y) { return _mm256_sub_epi32(x, y); }
+inline I32 low_product32(I32 x, I32 y) { return _mm256_mullo_epi32(x, y); }
 inline I32 and32(I32 x, I32 y) { return _mm256_and_si256(x, y); }
 inline I32 or32(I32 x, I32 y) { return _mm256_or_si256(x, y); }
 inline I32 pair_products(I32 pairs, I32 factors) { return _mm256_madd_epi16(pairs, factors); }
@@ -139,6 +144,7 @@ inline I32 where_less(I32 x, I32 y, I32 then, I32 otherwise) {
 
 inline F32 set_float(float x) { return _mm256_set1_ps(x); }
 inline F32 to_float(I32 x) { return _mm256_cvtepi32_ps(x); }
+inline I32 to_int(F32 x) { return _mm256_cvttps_epi32(x); }
 inline F32 as_float(I32 x) { return _mm256_castsi256_ps(x); }
 inline I32 as_bits(F32 x) { return _mm256_castps_si256(x); }
 inline F32 fmul(F32 x, F32 y) { return _mm256_mul_ps(x, y); }
@@ -195,6 +201,11 @@ inline void store_pairs(uint32_t* to, U16 left, U16 right) {
 inline I32 load32(const uint32_t* from) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); }
 inline I32 set32(uint32_t x) { return _mm_set1_epi32(static_cast<int>(x)); }
 inline I32 add32(I32 x, I32 y) { return _mm_add_epi32(x, y); }
+inline I32 sub32(I32 x, I32 y) { return _mm_sub_epi32(x, y); }
+inline I32 low_product32(I32 x, I32 y) {  // from two products of every other lane
+  const I32 even = _mm_mul_epu32(x, y), odd = _mm_mul_epu32(_mm_srli_si128(x, 4), _mm_srli_si128(y, 4));
+  return _mm_unpacklo_epi32(_mm_shuffle_epi32(even, 0x08), _mm_shuffle_epi32(odd, 0x08));
+}
 inline I32 and32(I32 x, I32 y) { return _mm_and_si128(x, y); }
 inline I32 or32(I32 x, I32 y) { return _mm_or_si128(x, y); }
 inline I32 pair_products(I32 pairs, I32 factors) { return _mm_madd_epi16(pairs, factors); }
@@ -213,6 +224,7 @@ inline I32 where_less(I32 x, I32 y, I32 then, I32 otherwise) {
 
 inline F32 set_float(float x) { return _mm_set1_ps(x); }
 inline F32 to_float(I32 x) { return _mm_cvtepi32_ps(x); }
+inline I32 to_int(F32 x) { return _mm_cvttps_epi32(x); }
 inline F32 as_float(I32 x) { return _mm_castsi128_ps(x); }
 inline I32 as_bits(F32 x) { return _mm_castps_si128(x); }
 inline F32 fmul(F32 x, F32 y) { return _mm_mul_ps(x, y); }
@@ -288,6 +300,12 @@ inline I32 set32(uint32_t x) {
 inline I32 add32(I32 x, I32 y) {
   return each<I32>([=](unsigned i) { return x.at[i] + y.at[i]; });
 }
+inline I32 sub32(I32 x, I32 y) {
+  return each<I32>([=](unsigned i) { return x.at[i] - y.at[i]; });
+}
+inline I32 low_product32(I32 x, I32 y) {
+  return each<I32>([=](unsigned i) { return x.at[i] * y.at[i]; });
+}
 inline I32 and32(I32 x, I32 y) {
   return each<I32>([=](unsigned i) { return x.at[i] & y.at[i]; });
 }
@@ -320,6 +338,9 @@ inline F32 set_float(float x) {
 }
 inline F32 to_float(I32 x) {
   return each<F32>([=](unsigned i) { return static_cast<float>(static_cast<int32_t>(x.at[i])); });
+}
+inline I32 to_int(F32 x) {
+  return each<I32>([=](unsigned i) { return static_cast<uint32_t>(static_cast<int32_t>(x.at[i])); });
 }
 inline F32 as_float(I32 x) {
   return each<F32>([=](unsigned i) { return bits_to_float(x.at[i]); });
