@@ -54,6 +54,32 @@ void permute_ids(uint32_t vocab, uintptr_t seeds, uintptr_t ids, int64_t count, 
   cpu_ops().permute(vocab, {at<uint64_t>(seeds), at<uint32_t>(ids), count, at<uint32_t>(ranks)});
 }
 
+void waterfall_ranks(uint32_t vocab, uint32_t n_gram, uintptr_t keys, int64_t n_keys, uintptr_t contexts,
+                     int64_t n_contexts, uintptr_t offsets, uintptr_t tokens, uintptr_t ranks) {
+  if (vocab < 1 || vocab > (1u << 24)) throw py::value_error("vocab_size out of range");
+  if (n_gram < 2 || n_gram > 16) throw py::value_error("n_gram out of range");
+  py::gil_scoped_release release;
+  const WaterfallArgs args{vocab,
+                           n_gram,
+                           at<uint32_t>(keys),
+                           n_keys,
+                           at<uint32_t>(contexts),
+                           n_contexts,
+                           at<int64_t>(offsets),
+                           at<uint32_t>(tokens),
+                           at<uint32_t>(ranks)};
+  // One thread; parallel_for over [0, n_keys * n_contexts) goes here, with scratch of its own for each chunk.
+  const std::unique_ptr<uint32_t[]> scratch(new uint32_t[static_cast<size_t>(waterfall_scratch(vocab))]);
+  cpu_ops().waterfall_ranks(args, 0, n_keys * n_contexts, scratch.get());
+}
+
+void waterfall_permute(uint32_t vocab, uintptr_t seed, uint32_t length, uintptr_t ranks) {
+  if (vocab < 1 || vocab > (1u << 24)) throw py::value_error("vocab_size out of range");
+  if (length < 1 || length > 16) throw py::value_error("length out of range");
+  py::gil_scoped_release release;
+  cpu_ops().waterfall_permute(vocab, at<uint32_t>(seed), length, at<uint32_t>(ranks));
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_cpu, m) {
@@ -63,6 +89,8 @@ PYBIND11_MODULE(_cpu, m) {
       .def("embed", &embed_logits)
       .def("score", &score_ids);
   m.def("permute", &permute_ids);
+  m.def("waterfall_ranks", &waterfall_ranks);
+  m.def("waterfall_permute", &waterfall_permute);
   m.def("isa", [] { return cpu_ops().isa; });
   m.def("isas", [] { return std::string(cpu_isas()); });
   m.def("select_isa", [](const std::string& isa) { return select_cpu_isa(isa.c_str()); });

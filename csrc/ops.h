@@ -49,12 +49,38 @@ struct PermuteArgs {      // known answers
   uint32_t* ranks;  // [count]
 };
 
+// Scheme `waterfall`: the distinct contexts of a text, the distinct tokens after each, and integer keys.
+struct WaterfallArgs {
+  uint32_t vocab, n_gram;
+  const uint32_t* keys;  // [n_keys]
+  int64_t n_keys;
+  const uint32_t* contexts;  // [n_contexts, n-1], ids below V
+  int64_t n_contexts;
+  const int64_t* offsets;  // [n_contexts + 1]: the tokens after context c are [offsets[c], offsets[c + 1])
+  const uint32_t* tokens;  // ids below V, ascending in each context
+  uint32_t* ranks;         // [n_keys, offsets[n_contexts]]
+};
+
+constexpr int kWaterfallBlock = 48;  // draws
+
+// Room for the draws of one permutation, in blocks. About 1.48 V at most are made; twice V leaves none out.
+inline int64_t waterfall_blocks(uint32_t vocab) {
+  return (2 * static_cast<int64_t>(vocab) + 4096) / kWaterfallBlock;
+}
+
+// Scratch that one thread needs, in words: draws, the step of each block, and a table of V ranks.
+inline int64_t waterfall_scratch(uint32_t vocab) {
+  return waterfall_blocks(vocab) * (kWaterfallBlock + 1) + vocab;
+}
+
 // One source, compiled once per instruction set.
-#define IET_DECLARE_CPU(isa)                            \
-  namespace isa {                                       \
-  void embed_cpu(const Marking&, const EmbedArgs&);     \
-  void score_cpu(const Marking&, const ScoreArgs&);     \
-  void permute_cpu(uint32_t vocab, const PermuteArgs&); \
+#define IET_DECLARE_CPU(isa)                                                                          \
+  namespace isa {                                                                                     \
+  void embed_cpu(const Marking&, const EmbedArgs&);                                                   \
+  void score_cpu(const Marking&, const ScoreArgs&);                                                   \
+  void permute_cpu(uint32_t vocab, const PermuteArgs&);                                               \
+  void waterfall_ranks_cpu(const WaterfallArgs&, int64_t begin, int64_t end, uint32_t* scratch);      \
+  void waterfall_permute_cpu(uint32_t vocab, const uint32_t* seed, uint32_t length, uint32_t* ranks); \
   }
 IET_DECLARE_CPU(baseline)
 IET_DECLARE_CPU(avx2)
@@ -67,6 +93,9 @@ struct CpuOps {
   void (*embed)(const Marking&, const EmbedArgs&);
   void (*score)(const Marking&, const ScoreArgs&);
   void (*permute)(uint32_t vocab, const PermuteArgs&);
+  // The pairs [begin, end) of n_keys * n_contexts, key by key; a pair writes its own ranks only.
+  void (*waterfall_ranks)(const WaterfallArgs&, int64_t begin, int64_t end, uint32_t* scratch);
+  void (*waterfall_permute)(uint32_t vocab, const uint32_t* seed, uint32_t length, uint32_t* ranks);
 };
 const CpuOps& cpu_ops();
 // Names that this build and this machine can run, best last, separated by spaces.

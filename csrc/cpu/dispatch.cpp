@@ -6,11 +6,26 @@
 namespace iet {
 namespace {
 
-constexpr CpuOps kBaseline = {"baseline", baseline::embed_cpu, baseline::score_cpu, baseline::permute_cpu};
+constexpr CpuOps kBaseline = {"baseline",
+                              baseline::embed_cpu,
+                              baseline::score_cpu,
+                              baseline::permute_cpu,
+                              baseline::waterfall_ranks_cpu,
+                              baseline::waterfall_permute_cpu};
 
 #if defined(IET_X86)
-constexpr CpuOps kAvx2 = {"avx2", avx2::embed_cpu, avx2::score_cpu, avx2::permute_cpu};
-constexpr CpuOps kAvx512 = {"avx512", avx512::embed_cpu, avx512::score_cpu, avx512::permute_cpu};
+constexpr CpuOps kAvx2 = {"avx2",
+                          avx2::embed_cpu,
+                          avx2::score_cpu,
+                          avx2::permute_cpu,
+                          avx2::waterfall_ranks_cpu,
+                          avx2::waterfall_permute_cpu};
+constexpr CpuOps kAvx512 = {"avx512",
+                            avx512::embed_cpu,
+                            avx512::score_cpu,
+                            avx512::permute_cpu,
+                            avx512::waterfall_ranks_cpu,
+                            avx512::waterfall_permute_cpu};
 
 bool has_avx2() { return __builtin_cpu_supports("avx2"); }
 bool has_avx512() {
