@@ -403,20 +403,33 @@ def _score_waterfall(
     context_ids = np.ascontiguousarray(contexts[distinct], dtype=np.uint32)
     offsets = np.searchsorted(pairs, np.arange(len(distinct) + 1) * vocab_size).astype(np.int64)
     tokens = (pairs % vocab_size).astype(np.uint32)
-    ranks = np.empty((len(keys), len(pairs)), dtype=np.uint32)
+    ranks = _waterfall_ranks(vocab_size, keys, context_ids, offsets, tokens)
+    scores[where] = phi[ranks.T[pair]]
+    return scores
+
+
+def _waterfall_ranks(
+    vocab_size: int,
+    keys: NDArray[np.uint32],
+    contexts: NDArray[np.uint32],
+    offsets: NDArray[np.int64],
+    tokens: NDArray[np.uint32],
+) -> NDArray[np.uint32]:
+    # Ranks [K, N] of the tokens [N]; those after contexts[c] are [offsets[c], offsets[c+1]), ascending.
+    ranks = np.empty((len(keys), len(tokens)), dtype=np.uint32)
+    assert _cpu is not None
     _cpu.waterfall_ranks(
         vocab_size,
-        n_gram,
+        contexts.shape[1] + 1,
         keys.ctypes.data,
         len(keys),
-        context_ids.ctypes.data,
-        len(distinct),
+        contexts.ctypes.data,
+        len(contexts),
         offsets.ctypes.data,
         tokens.ctypes.data,
         ranks.ctypes.data,
     )
-    scores[where] = phi[ranks.T[pair]]
-    return scores
+    return ranks
 
 
 def waterfall_permutation(key: int, context: Sequence[int], vocab_size: int) -> NDArray[np.uint32]:
@@ -623,6 +636,10 @@ def _own_keys(
 ) -> KeyTable:
     if isinstance(registry, Registry):
         return registry.marking_keys(profile) if which == "marking_keys" else registry.scoring_keys(profile)
+    if isinstance(registry, WaterfallKeys):
+        raise InputError(
+            "registry: got WaterfallKeys, expected iet.Registry; iet.WaterfallLogitsProcessor marks with them"
+        )
     if not isinstance(registry, KeyTable):
         raise InputError(f"registry: got {type(registry).__name__}, expected iet.Registry")
     return registry
