@@ -390,7 +390,7 @@ def test_two_agents_are_told_apart(
     command = ["audit", str(tmp_path / "final.txt"), "--scheme", "waterfall", "--tokenizer", str(MODEL)]
     assert main([*command, "--keys", "planner=42, critic=43,writer=44", "--json"]) == 0
     by_command = json.loads(capsys.readouterr().out)
-    assert by_command["segments"] == report.to_dict()["segments"]
+    assert by_command["segments"] == json.loads(report.to_json())["segments"]
     assert by_command["profile"]["id"] == report.profile.id
 
 
