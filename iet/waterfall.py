@@ -191,7 +191,7 @@ class WaterfallKeys:
         return self
 
     def open_tokenizer(self, profile: str | None = None, source: Any = None) -> Tokenizer:
-        """Return the tokenizer, or open `source` in its place and compare digests.
+        """Return the tokenizer of `profile`, the only one, or open `source` in its place and compare digests.
 
         Raises:
             TokenizerMismatch: none is known, or it is another one.
