@@ -53,4 +53,17 @@ for isa in iet.backends().isas:
                         reference.embed_(before, contexts, slots, kappas, **described)
                         assert np.array_equal(view, before)
                     count += 1
+    for vocab_size in (1, 2, 31, 257, 32003, 128256):
+        for n_gram in (2, 16):
+            contexts = rng.integers(0, vocab_size, (12, n_gram - 1)).astype(np.uint32)
+            sizes = np.minimum([0, 1, 1, 1, 2, 3, 24, 25, 26, 300, 1, 1], vocab_size)
+            tokens = [np.sort(rng.choice(vocab_size, size, replace=False)) for size in sizes]
+            offsets = np.append(0, np.cumsum(sizes)).astype(np.int64)
+            ids = np.array([0, 42, 2**32 - 1], dtype=np.uint32)
+            flat = np.concatenate(tokens).astype(np.uint32)
+            ranks = kernels._waterfall_ranks(vocab_size, ids, contexts, offsets, flat, 2)
+            for context, start, end in zip(contexts, offsets[:-1], offsets[1:], strict=True):
+                whole = kernels.waterfall_permutation(42, context.tolist(), vocab_size)
+                assert np.array_equal(ranks[1, start:end], whole[flat[start:end]])
+                count += 1
 print(f"{count} batches, no fault")

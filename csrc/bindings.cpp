@@ -65,6 +65,31 @@ void permute_known(uint32_t vocab, uintptr_t seeds, uintptr_t ids, int64_t count
   permute_cpu(vocab, {at<uint64_t>(seeds), at<uint32_t>(ids), count, at<uint32_t>(ranks)});
 }
 
+void waterfall_ranks(uint32_t vocab, uint32_t n_gram, uintptr_t keys, int64_t n_keys, uintptr_t contexts,
+                     int64_t n_contexts, uintptr_t offsets, uintptr_t tokens, uintptr_t ranks,
+                     int num_threads) {
+  if (vocab < 1 || vocab > (1u << 24)) throw py::value_error("vocab_size out of range");
+  if (n_gram < 2 || n_gram > 16) throw py::value_error("n_gram out of range");
+  py::gil_scoped_release release;
+  const WaterfallArgs args{vocab,
+                           n_gram,
+                           at<uint32_t>(keys),
+                           n_keys,
+                           at<uint32_t>(contexts),
+                           n_contexts,
+                           at<int64_t>(offsets),
+                           at<uint32_t>(tokens),
+                           at<uint32_t>(ranks)};
+  waterfall_ranks_cpu(args, num_threads);
+}
+
+void waterfall_permute(uint32_t vocab, uintptr_t seed, uint32_t length, uintptr_t ranks) {
+  if (vocab < 1 || vocab > (1u << 24)) throw py::value_error("vocab_size out of range");
+  if (length < 1 || length > 16) throw py::value_error("length out of range");
+  py::gil_scoped_release release;
+  waterfall_permute_cpu(vocab, at<uint32_t>(seed), length, at<uint32_t>(ranks));
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_cpu, m) {
@@ -75,6 +100,8 @@ PYBIND11_MODULE(_cpu, m) {
       .def("score", &score_ids)
       .def("score_spans", &score_spans);
   m.def("permute", &permute_known);
+  m.def("waterfall_ranks", &waterfall_ranks);
+  m.def("waterfall_permute", &waterfall_permute);
   m.def("num_threads", &default_num_threads);
   m.def("isa", [] { return cpu_loops().isa; });
   m.def("isas", [] { return std::string(cpu_isas()); });
@@ -83,7 +110,8 @@ PYBIND11_MODULE(_cpu, m) {
     if (loops == nullptr) throw py::value_error("unknown instruction set");
     const auto address = [](auto* function) { return reinterpret_cast<uintptr_t>(function); };
     return py::make_tuple(address(loops->embed_rows), address(loops->score_tile),
-                          address(loops->score_spans_tile), address(loops->permute_ids));
+                          address(loops->score_spans_tile), address(loops->permute_ids),
+                          address(loops->waterfall_ranks), address(loops->waterfall_permute));
   });
   m.def("select_isa", [](const std::string& isa) { return select_cpu_isa(isa.c_str()); });
 }

@@ -56,11 +56,37 @@ struct PermuteArgs {      // known answers
   uint32_t* ranks;  // [count]
 };
 
+// Scheme `waterfall`: the distinct contexts of a text, the distinct tokens after each, and integer keys.
+struct WaterfallArgs {
+  uint32_t vocab, n_gram;
+  const uint32_t* keys;  // [n_keys]
+  int64_t n_keys;
+  const uint32_t* contexts;  // [n_contexts, n-1], ids below V
+  int64_t n_contexts;
+  const int64_t* offsets;  // [n_contexts + 1]: the tokens after context c are [offsets[c], offsets[c + 1])
+  const uint32_t* tokens;  // ids below V, ascending in each context
+  uint32_t* ranks;         // [n_keys, offsets[n_contexts]]
+};
+
+constexpr int kWaterfallBlock = 48;  // draws
+
+// Room for the draws of one permutation, in blocks. About 1.48 V at most are made; twice V leaves none out.
+inline int64_t waterfall_blocks(uint32_t vocab) {
+  return (2 * static_cast<int64_t>(vocab) + 4096) / kWaterfallBlock;
+}
+
+// Scratch that one thread needs, in words: draws, the step of each block, and a table of V ranks.
+inline int64_t waterfall_scratch(uint32_t vocab) {
+  return waterfall_blocks(vocab) * (kWaterfallBlock + 1) + vocab;
+}
+
 // The ops on all threads that are asked for (csrc/cpu/threads.h), with the instruction set in use.
 void embed_cpu(const Marking&, const EmbedArgs&, int num_threads);
 void score_cpu(const Marking&, const ScoreArgs&, int num_threads);
 void score_spans_cpu(const Marking&, const SpansArgs&, int num_threads);
 void permute_cpu(uint32_t vocab, const PermuteArgs&);
+void waterfall_ranks_cpu(const WaterfallArgs&, int num_threads);
+void waterfall_permute_cpu(uint32_t vocab, const uint32_t* seed, uint32_t length, uint32_t* ranks);
 
 // A part of the work on [tokens, keys].
 struct Tile {
@@ -68,12 +94,14 @@ struct Tile {
 };
 
 // The loops: one source, compiled once per instruction set.
-#define IET_DECLARE_CPU(isa)                                                                  \
-  namespace isa {                                                                             \
-  void embed_rows(const Marking&, const EmbedArgs&, int64_t begin, int64_t end, void* saved); \
-  void score_tile(const Marking&, const ScoreArgs&, const Tile&);                             \
-  void score_spans_tile(const Marking&, const SpansArgs&, const Tile&);                       \
-  void permute_ids(uint32_t vocab, const PermuteArgs&);                                       \
+#define IET_DECLARE_CPU(isa)                                                                      \
+  namespace isa {                                                                                 \
+  void embed_rows(const Marking&, const EmbedArgs&, int64_t begin, int64_t end, void* saved);     \
+  void score_tile(const Marking&, const ScoreArgs&, const Tile&);                                 \
+  void score_spans_tile(const Marking&, const SpansArgs&, const Tile&);                           \
+  void permute_ids(uint32_t vocab, const PermuteArgs&);                                           \
+  void waterfall_ranks(const WaterfallArgs&, int64_t begin, int64_t end, uint32_t* scratch);      \
+  void waterfall_permute(uint32_t vocab, const uint32_t* seed, uint32_t length, uint32_t* ranks); \
   }
 IET_DECLARE_CPU(baseline)
 IET_DECLARE_CPU(avx2)
@@ -88,6 +116,9 @@ struct CpuLoops {
   void (*score_tile)(const Marking&, const ScoreArgs&, const Tile&);
   void (*score_spans_tile)(const Marking&, const SpansArgs&, const Tile&);
   void (*permute_ids)(uint32_t vocab, const PermuteArgs&);
+  // The pairs [begin, end) of n_keys * n_contexts, key by key; a pair writes its own ranks only.
+  void (*waterfall_ranks)(const WaterfallArgs&, int64_t begin, int64_t end, uint32_t* scratch);
+  void (*waterfall_permute)(uint32_t vocab, const uint32_t* seed, uint32_t length, uint32_t* ranks);
 };
 const CpuLoops& cpu_loops();
 // Those of an instruction set, or null if this build or this machine cannot run it.

@@ -26,11 +26,13 @@ from iet.errors import (
 from iet.kernels import backends, embed_, positions, score_tokens
 from iet.registry import Registry
 from iet.scheme import Profile, Scheme
+from iet.waterfall import WaterfallKeys
 
 if TYPE_CHECKING:
     from iet import decoding, metrics, topology
     from iet.auditor import Auditor
     from iet.generation.transformers import LogitsProcessor, WatermarkingConfig
+    from iet.generation.waterfall import WaterfallLogitsProcessor
     from iet.report import Report, Segment
 
 __version__ = "0.1.0"
@@ -50,6 +52,8 @@ __all__ = [
     "Segment",
     "ShapeError",
     "TokenizerMismatch",
+    "WaterfallKeys",
+    "WaterfallLogitsProcessor",
     "WatermarkingConfig",
     "backends",
     "decoding",
@@ -65,6 +69,7 @@ _LAZY = {
     "LogitsProcessor": "iet.generation.transformers",
     "Report": "iet.report",
     "Segment": "iet.report",
+    "WaterfallLogitsProcessor": "iet.generation.waterfall",
     "WatermarkingConfig": "iet.generation.transformers",
     "decoding": "iet.decoding",
     "metrics": "iet.metrics",

@@ -19,6 +19,7 @@ from iet.registry import KeyTable, Registry
 from iet.report import Report, Segment
 from iet.tokenizer import Encoding, Tokenizer
 from iet.transitions import Transitions, transitions
+from iet.waterfall import WaterfallKeys
 
 _SURE = 0.95
 """Posterior from which a token next to a boundary counts as decided (`Segment.start_interval`)."""
@@ -28,7 +29,8 @@ class Auditor:
     """Recover from text alone which agent wrote which part (§ Agent Attribution).
 
     Args:
-        registry: who may have written the text.
+        registry: who may have written the text: an `iet.Registry`, or `iet.WaterfallKeys` for text that the
+            Waterfall package marked.
         decoder: a key of `iet.decoding.DECODERS`: "posterior" (ours, the default), "cusum" (the paper's) or
             "window".
         level: a segment whose corrected p-value is above it is unattributed, 0 < level < 1.
@@ -48,7 +50,7 @@ class Auditor:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: Registry | WaterfallKeys,
         decoder: str = "posterior",
         level: float = 0.01,
         allow_unattributed: bool = True,
@@ -57,14 +59,16 @@ class Auditor:
         tokenizer: Any = None,
         **options: Any,
     ) -> None:
-        if not isinstance(registry, Registry):
-            raise InputError(f"registry: got {type(registry).__name__}, expected iet.Registry")
+        if not isinstance(registry, (Registry, WaterfallKeys)):
+            raise InputError(
+                f"registry: got {type(registry).__name__}, expected iet.Registry or iet.WaterfallKeys"
+            )
         if decoder not in DECODERS:
             raise InputError(f"decoder: got {decoder!r}, expected one of {sorted(DECODERS)}")
         if not isinstance(level, (int, float)) or not 0 < level < 1:
             raise InputError(f"level: got {level!r}, expected a number between 0 and 1")
         self._registry = registry
-        self._keys: KeyTable = registry.scoring_keys(profile)
+        self._keys: KeyTable | WaterfallKeys = registry.scoring_keys(profile)
         self._registry_digest = registry.digest  # of the keys above, whatever is added later
         if len(self._keys) == 0:
             raise InputError("registry: the profile has no agents; expected at least one (registry.add)")
@@ -136,7 +140,7 @@ class Auditor:
         keys, ids = self._keys, encoding.token_ids
         # Every key is decoded as an agent of its own, and only then named after its owner: text of an old
         # and of the current key can stand side by side, and no score is a maximum over several keys.
-        scores, pairs = score_tokens(ids, keys), pair_numbers(ids, keys)
+        scores, pairs = score_tokens(ids, keys).astype(np.float32, copy=False), pair_numbers(ids, keys)
         scored, repeated = pairs >= 0, repeats(pairs)
         found = self._decode(scores, scored, repeated)
         owners = np.append(keys.owners, np.int32(-1))  # -1 stays -1
@@ -223,7 +227,7 @@ class Auditor:
         return dict(zip(self._keys.names, strongest.tolist(), strict=True))
 
 
-def _sum_columns(posterior: NDArray[np.float32], keys: KeyTable) -> NDArray[np.float32]:
+def _sum_columns(posterior: NDArray[np.float32], keys: KeyTable | WaterfallKeys) -> NDArray[np.float32]:
     """Return [T, A] from [T, K]: an agent's posterior is the sum over its keys."""
     if len(keys) == len(keys.names):
         return posterior

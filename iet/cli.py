@@ -25,6 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     parser = _parser()
     arguments = parser.parse_args(argv)
+    if arguments.run is _audit:
+        _check_audit(parser, arguments)
     try:
         code: int = arguments.run(arguments)
         sys.stdout.flush()
@@ -72,6 +74,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_registry(audit)
     audit.add_argument("--tokenizer", help="tokenizer.json, if it is not where the registry found it")
     audit.add_argument("--profile", help="id of the profile, where the registry has several")
+    audit.add_argument(
+        "--scheme",
+        choices=["waterfall"],
+        help="read marks of the Waterfall package, in place of a registry's",
+    )
+    audit.add_argument("--keys", help="its agents and integer ids, such as planner=42,critic=43")
+    audit.add_argument("--n-gram", type=int, help="its n (default: 2)")
+    audit.add_argument("--k-p", type=int, help="its k_p (default: 1)")
     _add_decoder(audit)
     audit.add_argument(
         "--level", type=float, default=0.01, help="p-value above which text is unattributed (0.01)"
@@ -89,6 +99,19 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="print as JSON")
     doctor.set_defaults(run=_doctor)
     return parser
+
+
+def _check_audit(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    own = [arguments.registry, arguments.profile]
+    theirs = [arguments.keys, arguments.n_gram, arguments.k_p]
+    if arguments.scheme is None and any(option is not None for option in theirs):
+        parser.error("audit: --keys, --n-gram and --k-p go with --scheme waterfall")
+    if arguments.scheme is not None and (
+        arguments.keys is None or arguments.tokenizer is None or any(option is not None for option in own)
+    ):
+        parser.error(
+            "audit: --scheme waterfall takes --keys and --tokenizer, and neither a registry nor a profile"
+        )
 
 
 def _add_decoder(parser: argparse.ArgumentParser) -> None:
@@ -209,14 +232,14 @@ def _audit(arguments: argparse.Namespace) -> int:
     import iet
     from iet.report.terminal import show
 
-    registry = _load(arguments)
+    waterfall = arguments.scheme is not None
     auditor = iet.Auditor(
-        registry,
+        _waterfall_keys(arguments) if waterfall else _load(arguments),
         arguments.decoder,
         arguments.level,
         not arguments.forced,
         profile=arguments.profile,
-        tokenizer=arguments.tokenizer,
+        tokenizer=None if waterfall else arguments.tokenizer,
     )
     report = auditor.audit(_read_text(arguments.file))
     if arguments.output is not None:
@@ -227,6 +250,20 @@ def _audit(arguments: argparse.Namespace) -> int:
         show(report)
     found = {"unattributed" if segment.agent is None else "attributed" for segment in report.segments}
     return 1 if arguments.fail_on in found else 0
+
+
+def _waterfall_keys(arguments: argparse.Namespace) -> Any:
+    import iet
+
+    keys: dict[str, int] = {}
+    for pair in arguments.keys.split(","):
+        name, _, key = (part.strip() for part in pair.rpartition("="))
+        if not name or not key.isdecimal() or name in keys:
+            raise InputError(f"--keys: got {pair!r}, expected each agent once, such as planner=42,critic=43")
+        keys[name] = int(key)
+    options = {"n_gram": arguments.n_gram, "k_p": arguments.k_p}
+    given = {name: value for name, value in options.items() if value is not None}
+    return iet.WaterfallKeys(keys, tokenizer=arguments.tokenizer, **given)
 
 
 def _read_text(file: str) -> str:

@@ -12,6 +12,7 @@ import os
 import pathlib
 import warnings
 import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -20,7 +21,8 @@ from numpy.typing import ArrayLike, NDArray
 from iet import reference
 from iet.errors import BackendUnavailable, InputError, ShapeError
 from iet.registry import KeyTable, Registry
-from iet.scheme import MAX_VOCAB_SIZE, SCHEME_VERSION
+from iet.scheme import MAX_N_GRAM, MAX_VOCAB_SIZE, SCHEME_VERSION
+from iet.waterfall import MAX_KEY, WaterfallKeys, WaterfallProfile
 
 if TYPE_CHECKING:
     import torch
@@ -143,7 +145,7 @@ def embed_(
 
     Deterministic, and the same to the bit on every backend. O(B·V).
     """
-    keys = _keys(registry, "marking_keys", profile)
+    keys = _own_keys(registry, "marking_keys", profile)
     scheme, vocab_size = keys.profile.scheme, keys.profile.vocab_size
     address, dtype, (rows, columns), strides, array = _describe_logits(logits)
     if columns < vocab_size:
@@ -297,30 +299,79 @@ def _check_rows(
 
 def score_tokens(
     token_ids: ArrayLike,
-    registry: Registry | KeyTable,
+    registry: Registry | KeyTable | WaterfallKeys | None = None,
     *,
     profile: str | None = None,
+    scheme: str | None = None,
+    keys: Sequence[int] | None = None,
+    vocab_size: int | None = None,
+    n_gram: int = 2,
+    k_p: int = 1,
     num_threads: int | None = None,
-) -> NDArray[np.float32]:
+) -> NDArray[Any]:
     """Score every position of a text under every key: x_j(a) = k_p(a)[P(k_π^(j), y_j)] (§ Agent Attribution).
+
+    Either under the keys of a registry, or under those of another scheme, which is named:
+    `score_tokens(token_ids, scheme="waterfall", keys=[42], vocab_size=V)` scores text that the public
+    Waterfall package marked, with the package's numbers: φ(RandomState((id, *context)).permutation(V)[y_j]).
+    See docs/waterfall.md; the mean of a column is the package's `q_score`.
 
     Args:
         token_ids: integer ids [T].
-        registry: the registry (all epochs of all agents), or a `KeyTable` of it.
+        registry: the registry (all epochs of all agents), a `KeyTable` of it, or `WaterfallKeys`.
         profile: id of the profile, where the registry has several.
+        scheme: "waterfall", in place of a registry.
+        keys: the integer ids [K], 0 to 2^32 - 1, of that scheme.
+        vocab_size: its V, 3 to 2^24: the tokenizer's vocabulary without added tokens.
+        n_gram: its n, 2 to 16.
+        k_p: its frequency: 1 to ⌊(V-1)/2⌋ for a cosine, above that, up to twice that, for a sine.
         num_threads: as in `embed_`.
 
     Returns:
-        float32 [T, K] in [-1, 1], 0 where a position is not scored (see `positions`). Columns follow
-        `registry.scoring_keys(profile)`: several for an agent whose key was rotated.
+        [T, K] in [-1, 1], 0 where a position is not scored (see `positions`). Columns follow
+        `registry.scoring_keys(profile)`: several for an agent whose key was rotated. float32; float64 under
+        scheme `waterfall`, as in the package. There a context with an id at or above V, after which the
+        package marks with the identity permutation whatever the id, gives φ(y_j) under every key: it is in
+        the scores, as in the package's, but tells nobody apart, so `positions` does not count it as scored.
 
     Raises:
         ShapeError: `token_ids` is not one-dimensional or not integer.
+        InputError: both or neither of registry and scheme, or a value of the scheme is out of range.
 
-    Deterministic, and the same to the bit on every backend. O(T·K).
+    Deterministic, and the same to the bit on every backend. O(T·K); under scheme `waterfall` O(V·K) for every
+    distinct context (see docs/waterfall.md for how long that is).
     """
-    keys = _keys(registry, "scoring_keys", profile)
+    table: KeyTable | WaterfallKeys
+    if scheme is not None:
+        if registry is not None or profile is not None or keys is None or vocab_size is None:
+            raise InputError("score_tokens: expected either a registry, or scheme, keys and vocab_size")
+        if scheme not in _KEYS_OF_SCHEME:
+            raise InputError(f"scheme: got {scheme!r}, expected one of {sorted(_KEYS_OF_SCHEME)}")
+        table = _KEYS_OF_SCHEME[scheme](keys, vocab_size, n_gram, k_p)
+    elif registry is None or keys is not None or vocab_size is not None:
+        raise InputError("score_tokens: expected either a registry, or scheme, keys and vocab_size")
+    else:
+        table = _keys(registry, "scoring_keys", profile)
     ids, threads = _token_ids(token_ids), _threads(num_threads)
+    if isinstance(table, WaterfallKeys):
+        return _score_waterfall(ids, table.profile, table.keys, threads)
+    return _score_keyed(ids, table, threads)
+
+
+def _waterfall_keys(keys: Sequence[int], vocab_size: int, n_gram: int, k_p: int) -> WaterfallKeys:
+    if isinstance(keys, str) or not isinstance(keys, (Sequence, np.ndarray)):
+        raise InputError(f"keys: got {keys!r:.80}, expected integer ids [K]")
+    names = {str(key): key for key in keys}
+    if len(names) < len(keys):
+        raise InputError("keys: got an id twice, expected distinct ids")
+    return WaterfallKeys(names, vocab_size=vocab_size, n_gram=n_gram, k_p=k_p)
+
+
+_KEYS_OF_SCHEME = {"waterfall": _waterfall_keys}
+"""Schemes of others: name -> keys from the arguments of `score_tokens`."""
+
+
+def _score_keyed(ids: NDArray[np.int64], keys: KeyTable, threads: int) -> NDArray[np.float32]:
     if _cpu is None:
         return reference.score_tokens(
             ids,
@@ -336,10 +387,92 @@ def score_tokens(
     return scores
 
 
+def _score_waterfall(
+    ids: NDArray[np.int64], profile: WaterfallProfile, keys: NDArray[np.uint32], threads: int
+) -> NDArray[np.float64]:
+    vocab_size, n_gram, k_p = profile.vocab_size, profile.scheme.n_gram, profile.scheme.k_p
+    if _cpu is None:
+        return reference.waterfall_scores(ids, n_gram, keys=keys, k_p=k_p, vocab_size=vocab_size)
+    scores = np.zeros((len(ids), len(keys)))
+    where = np.arange(n_gram - 1, len(ids))
+    contexts = ids[where[:, None] + np.arange(1 - n_gram, 0)]
+    scored = (ids[where] >= 0) & (ids[where] < vocab_size) & (contexts >= 0).all(axis=1)
+    seeded = scored & (contexts < vocab_size).all(axis=1)
+    phi = reference.waterfall_phi(vocab_size, k_p)
+    unseeded = where[scored & ~seeded]
+    scores[unseeded] = phi[ids[unseeded], None]
+    where, contexts = where[seeded], contexts[seeded]
+    if len(where) == 0:
+        return scores
+    # A permutation is made once for each distinct context, so contexts are numbered, then pairs with a token.
+    number = np.zeros(len(where), dtype=np.int64)
+    for column in contexts.T:  # numbers stay below T, products below 2^63
+        number = np.unique(number * vocab_size + column, return_inverse=True)[1]
+    distinct = np.unique(number, return_index=True)[1]
+    pairs, pair = np.unique(number * vocab_size + ids[where], return_inverse=True)
+    context_ids = np.ascontiguousarray(contexts[distinct], dtype=np.uint32)
+    offsets = np.searchsorted(pairs, np.arange(len(distinct) + 1) * vocab_size).astype(np.int64)
+    tokens = (pairs % vocab_size).astype(np.uint32)
+    ranks = _waterfall_ranks(vocab_size, keys, context_ids, offsets, tokens, threads)
+    scores[where] = phi[ranks.T[pair]]
+    return scores
+
+
+def _waterfall_ranks(
+    vocab_size: int,
+    keys: NDArray[np.uint32],
+    contexts: NDArray[np.uint32],
+    offsets: NDArray[np.int64],
+    tokens: NDArray[np.uint32],
+    threads: int,
+) -> NDArray[np.uint32]:
+    # Ranks [K, N] of the tokens [N]; those after contexts[c] are [offsets[c], offsets[c+1]), ascending.
+    ranks = np.empty((len(keys), len(tokens)), dtype=np.uint32)
+    assert _cpu is not None
+    _cpu.waterfall_ranks(
+        vocab_size,
+        contexts.shape[1] + 1,
+        keys.ctypes.data,
+        len(keys),
+        contexts.ctypes.data,
+        len(contexts),
+        offsets.ctypes.data,
+        tokens.ctypes.data,
+        ranks.ctypes.data,
+        threads,
+    )
+    return ranks
+
+
+def waterfall_permutation(key: int, context: Sequence[int], vocab_size: int) -> NDArray[np.uint32]:
+    """Return the ranks [V] of all tokens under scheme `waterfall`, on the host backend.
+
+    Args:
+        key: integer id, 0 to 2^32 - 1.
+        context: the n-1 ids before the position, 0 or more, oldest first; an id >= V gives the identity.
+        vocab_size: V, 1 to 2^24.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+    if not 1 <= vocab_size <= MAX_VOCAB_SIZE:
+        raise InputError(f"vocab_size: got {vocab_size}, expected 1 to {MAX_VOCAB_SIZE}")
+    if not 0 <= key <= MAX_KEY:
+        raise InputError(f"key: got {key}, expected 0 to {MAX_KEY}")
+    if not 1 <= len(context) < MAX_N_GRAM or min(context) < 0:
+        raise InputError(f"context: got {list(context)}, expected 1 to {MAX_N_GRAM - 1} ids of at least 0")
+    if _cpu is None or max(context) >= vocab_size:
+        return reference.waterfall_permutation(key, tuple(context), vocab_size)
+    seed = np.array([key, *context], dtype=np.uint32)
+    ranks = np.empty(vocab_size, dtype=np.uint32)
+    _cpu.waterfall_permute(vocab_size, seed.ctypes.data, len(seed), ranks.ctypes.data)
+    return ranks
+
+
 def score_spans(
     token_ids: ArrayLike,
     boundaries: ArrayLike,
-    registry: Registry | KeyTable,
+    registry: Registry | KeyTable | WaterfallKeys,
     *,
     counted: ArrayLike | None = None,
     profile: str | None = None,
@@ -384,6 +517,8 @@ def score_spans(
     if mask.shape != ids.shape or mask.dtype != np.bool_:
         raise ShapeError("counted", got=f"{mask.dtype} {list(mask.shape)}", expected=f"bool [{len(ids)}]")
     threads = _threads(num_threads)
+    if isinstance(keys, WaterfallKeys):
+        return _sum_waterfall(ids, cuts, mask, keys, threads)
     if _cpu is not None:
         mask = np.ascontiguousarray(mask)
         units = np.zeros((len(cuts) - 1, len(keys)), dtype=np.int64)
@@ -404,8 +539,26 @@ def score_spans(
     )
 
 
+def _sum_waterfall(
+    ids: NDArray[np.int64],
+    cuts: NDArray[np.int64],
+    counted: NDArray[np.bool_],
+    keys: WaterfallKeys,
+    threads: int,
+) -> NDArray[np.float64]:
+    profile, block = keys.profile, 32
+    counted = counted & reference.is_scored(ids, profile.scheme.n_gram, profile.vocab_size)
+    sums = np.empty((len(cuts) - 1, len(keys)))
+    for first in range(0, len(keys), block):  # so that [T, K] is never there
+        scores = _score_waterfall(ids, profile, keys.keys[first : first + block], threads)
+        units = np.rint(np.where(counted[:, None], scores, 0) / reference.SPAN_UNIT)
+        total = np.concatenate([np.zeros((1, units.shape[1])), np.cumsum(units, axis=0)])
+        sums[:, first : first + block] = (total[cuts[1:]] - total[cuts[:-1]]) * reference.SPAN_UNIT
+    return sums
+
+
 def positions(
-    token_ids: ArrayLike, registry: Registry | KeyTable, *, profile: str | None = None
+    token_ids: ArrayLike, registry: Registry | KeyTable | WaterfallKeys, *, profile: str | None = None
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Tell which positions are scored, and which of those repeat an earlier (context, token) pair.
 
@@ -431,7 +584,7 @@ def repeats(pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def pair_numbers(
-    token_ids: ArrayLike, registry: Registry | KeyTable, *, profile: str | None = None
+    token_ids: ArrayLike, registry: Registry | KeyTable | WaterfallKeys, *, profile: str | None = None
 ) -> NDArray[np.int64]:
     """Number the (context, token) pairs of a text: int64 [T], equal for equal pairs, -1 where not scored."""
     keys = _keys(registry, "scoring_keys", profile)
@@ -496,9 +649,23 @@ def _permutation_input(
     return ids.astype(np.uint32), wide
 
 
-def _keys(registry: object, which: Literal["marking_keys", "scoring_keys"], profile: str | None) -> KeyTable:
+def _keys(
+    registry: object, which: Literal["marking_keys", "scoring_keys"], profile: str | None
+) -> KeyTable | WaterfallKeys:
+    if isinstance(registry, WaterfallKeys):
+        return registry.scoring_keys(profile)
+    return _own_keys(registry, which, profile)
+
+
+def _own_keys(
+    registry: object, which: Literal["marking_keys", "scoring_keys"], profile: str | None
+) -> KeyTable:
     if isinstance(registry, Registry):
         return registry.marking_keys(profile) if which == "marking_keys" else registry.scoring_keys(profile)
+    if isinstance(registry, WaterfallKeys):
+        raise InputError(
+            "registry: got WaterfallKeys, expected iet.Registry; iet.WaterfallLogitsProcessor marks with them"
+        )
     if not isinstance(registry, KeyTable):
         raise InputError(f"registry: got {type(registry).__name__}, expected iet.Registry")
     return registry

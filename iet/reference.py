@@ -331,3 +331,60 @@ def score_spans(
         total = np.append(0.0, np.cumsum(units))
         sums[:, key] = (total[boundaries[1:]] - total[boundaries[:-1]]) * SPAN_UNIT
     return sums
+
+
+# ---------------------------------------------------------------- scheme `waterfall`
+
+
+def waterfall_permutation(key: int, context: tuple[int, ...], vocab_size: int) -> NDArray[np.uint32]:
+    """Return the permutation p of [0, V) of the Waterfall package for integer id `key` after `context`.
+
+        p = RandomState((key, *context)).permutation(V);    p is the identity if an id of context is >= V
+
+    The rank of token v is p[v]. NumPy promises that the stream of `RandomState` never changes.
+    """
+    if any(id >= vocab_size for id in context):
+        return np.arange(vocab_size, dtype=np.uint32)
+    seed = [int(key), *(int(id) for id in context)]
+    return np.random.RandomState(seed).permutation(vocab_size).astype(np.uint32)
+
+
+@functools.lru_cache(maxsize=4)
+def waterfall_phi(vocab_size: int, k_p: int) -> NDArray[np.float64]:
+    """Return φ(r) of all ranks, read-only float64 [V].
+
+    With M = ⌊(V-1)/2⌋ it is cos(2π·k_p·r/V) for k_p <= M, and sin(2π·(k_p - M)·r/V) for M < k_p <= 2M. The
+    order of the operations is the package's, so that its logits come out to the bit.
+    """
+    most = (vocab_size - 1) // 2
+    turns = np.arange(vocab_size) / vocab_size
+    wave, frequency = (np.cos, k_p) if k_p <= most else (np.sin, k_p - most)
+    phi = np.asarray(wave(turns * 2 * np.pi * frequency))
+    phi.setflags(write=False)
+    return phi
+
+
+def waterfall_scores(
+    token_ids: NDArray[np.integer[Any]],
+    n_gram: int,
+    *,
+    keys: NDArray[np.integer[Any]],
+    k_p: int,
+    vocab_size: int,
+) -> NDArray[np.float64]:
+    """Return x_j(a) = φ(p[y_j]) for every position and key: float64 [T, K].
+
+    0 where fewer than n-1 ids precede, where y_j is not in [0, V) or where an id of the context is negative.
+    """
+    ids, phi = [int(id) for id in token_ids], waterfall_phi(vocab_size, k_p)
+    tokens: dict[tuple[int, ...], list[int]] = {}  # context -> the positions after it
+    for j in range(n_gram - 1, len(ids)):
+        context = tuple(ids[j - n_gram + 1 : j])
+        if 0 <= ids[j] < vocab_size and min(context) >= 0:
+            tokens.setdefault(context, []).append(j)
+    scores = np.zeros((len(ids), len(keys)))
+    for context, positions in tokens.items():
+        for column, key in enumerate(keys):
+            p = waterfall_permutation(key, context, vocab_size)
+            scores[positions, column] = phi[p[np.asarray(token_ids)[positions]]]
+    return scores

@@ -343,7 +343,7 @@ class Registry:
             InputError: the name or the secret is refused, or the profile must be named.
             RegistryError: the name or the secret is taken, the profile is unknown, or saving failed.
         """
-        key = AgentKey(_checked_name(name), 0, _now(), _checked_secret(secret))
+        key = AgentKey(checked_name(name), 0, _now(), _checked_secret(secret))
         if name in self._agents:
             raise RegistryError(f"agent {name!r} is here already; rotate() gives it a new key")
         agent = _Agent(self.get_profile(profile).id, (key,))
@@ -687,7 +687,8 @@ def _listed(names: Mapping[str, object]) -> str:
     return shown if len(names) <= 20 else f"{shown} and {len(names) - 20} more"
 
 
-def _checked_name(name: object) -> str:
+def checked_name(name: object) -> str:
+    """Return an agent's name, or raise an InputError that says what is wrong with it."""
     if not isinstance(name, str):
         raise InputError(f"agent name: got {type(name).__name__}, expected str")
     if not 1 <= len(name) <= _MAX_NAME or name != name.strip():
@@ -805,7 +806,7 @@ def _parse_profiles(content: dict[str, Any]) -> dict[str, Profile]:
 def _parse_agents(content: dict[str, Any], profiles: Mapping[str, Profile]) -> dict[str, _Agent]:
     agents = {}
     for name, fields in content.items():
-        _checked_name(name)
+        checked_name(name)
         keys: list[AgentKey] = []
         for key in fields["keys"]:
             epoch, created = key["epoch"], key["created"]

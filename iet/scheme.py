@@ -128,6 +128,9 @@ class Scheme:
         """Return the JSON form, which `Scheme(**d)` reads back."""
         return dataclasses.asdict(self)
 
+    def __str__(self) -> str:
+        return f"{self.family}, κ {self.kappa:g} {self.placement}, n {self.n_gram}, k_p {self.k_p}"
+
 
 @dataclasses.dataclass(frozen=True)
 class Profile:

@@ -9,7 +9,14 @@
 namespace iet {
 namespace {
 
-#define IET_LOOPS(isa) {#isa, isa::embed_rows, isa::score_tile, isa::score_spans_tile, isa::permute_ids}
+#define IET_LOOPS(isa)    \
+  {#isa,                  \
+   isa::embed_rows,       \
+   isa::score_tile,       \
+   isa::score_spans_tile, \
+   isa::permute_ids,      \
+   isa::waterfall_ranks,  \
+   isa::waterfall_permute}
 constexpr CpuLoops kBaseline = IET_LOOPS(baseline);
 
 #if defined(IET_X86)
@@ -100,6 +107,20 @@ void score_spans_cpu(const Marking& marking, const SpansArgs& args, int num_thre
 }
 
 void permute_cpu(uint32_t vocab, const PermuteArgs& args) { selected->permute_ids(vocab, args); }
+
+void waterfall_ranks_cpu(const WaterfallArgs& args, int num_threads) {
+  const int64_t pairs = args.n_keys * args.n_contexts, room = waterfall_scratch(args.vocab);
+  const int64_t grain = args.vocab < kGrain ? kGrain / args.vocab : 1;
+  const int workers = parallel_workers(pairs, grain, num_threads);
+  const std::unique_ptr<uint32_t[]> scratch(new uint32_t[static_cast<size_t>(workers * room)]);
+  in_parallel(pairs, grain, num_threads, [&](int worker, int64_t begin, int64_t end) {
+    selected->waterfall_ranks(args, begin, end, scratch.get() + worker * room);
+  });
+}
+
+void waterfall_permute_cpu(uint32_t vocab, const uint32_t* seed, uint32_t length, uint32_t* ranks) {
+  selected->waterfall_permute(vocab, seed, length, ranks);
+}
 
 const CpuLoops& cpu_loops() { return *selected; }
 

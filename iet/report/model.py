@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from iet.errors import InputError
 from iet.scheme import Profile
 from iet.transitions import Transitions
+from iet.waterfall import WaterfallProfile
 
 REPORT_SCHEMA = "iet.report/0"
 """Name and version of the JSON form; `iet/report/schema.json` describes it."""
@@ -86,7 +87,7 @@ class Report:
     """
 
     text: str | None
-    profile: Profile
+    profile: Profile | WaterfallProfile
     registry_digest: str
     agents: tuple[str, ...]
     decoder: str

@@ -115,8 +115,7 @@ def _headline(report: Report) -> list[str]:
         f"{size}{report.tokens:,} tokens ({report.scored:,} scored, {report.repeated:,} repeats)"
         f" · {count} segment{'' if count == 1 else 's'}"
         f" · {choice if report.allow_unattributed else 'forced choice'}",
-        f"decoder {report.decoder} · {len(report.agents)} agents · profile {report.profile.id}:"
-        f" {scheme.family}, κ {scheme.kappa:g} {scheme.placement}, n {scheme.n_gram}, k_p {scheme.k_p},"
+        f"decoder {report.decoder} · {len(report.agents)} agents · profile {report.profile.id}: {scheme},"
         f" V {report.profile.vocab_size}" + (" · draft family" if report.profile.family.version == 0 else ""),
     ]
 

@@ -1,0 +1,227 @@
+// Ranks under the permutations of the public Waterfall package: RandomState((id, *context)).permutation(V).
+//
+//   state     MT19937, seeded by init_by_array with the words (id, context ids)
+//   draw      step i from V-1 down to 1: the next 32-bit output, cut to the bits of i, until it is at most i
+//   shuffle   p = (0, 1, ..., V-1);  step i swaps p[i] and p[draw of i];  the rank of token v is p[v]
+//
+// Scoring needs p[v] for a few v, so no shuffle is made. p[v] is final after step v, and the draws say where it
+// came from: it lay at the place drawn in step v, and before an earlier step i that drew that place, at i.
+// So the draws of the steps V-1 .. v are kept, and each token is followed through them backwards.
+// Where many tokens share a context, one whole shuffle is cheaper.
+//
+// Draws are made in blocks without a branch: nearly always all lanes of a block are told apart by bounds that
+// hold for every lane (at most i - k is accepted at lane k, above i is not). Only where a draw lies between the
+// two are they counted one by one. No standard library here, as in embed.cpp.
+#include "../ops.h"
+
+namespace iet {
+namespace {
+
+constexpr int kState = 624, kMiddle = 397;
+constexpr int kBlock = kWaterfallBlock;
+static_assert(kState % kBlock == 0 && kBlock % 16 == 0, "whole blocks, whole vectors");
+constexpr int kFewTokens = 24;  // up to here following them one by one is faster than a shuffle
+
+inline uint32_t twist(uint32_t high, uint32_t low) {
+  return (((high & 0x80000000u) | (low & 0x7FFFFFFFu)) >> 1) ^ ((0u - (low & 1u)) & 0x9908B0DFu);
+}
+
+inline uint32_t temper(uint32_t y) {
+  y ^= y >> 11;
+  y ^= (y << 7) & 0x9D2C5680u;
+  y ^= (y << 15) & 0xEFC60000u;
+  return y ^ (y >> 18);
+}
+
+// The smallest 2^k - 1 that is at least x.
+inline uint32_t bits_below(uint32_t x) {
+  for (int shift = 1; shift < 32; shift *= 2) x |= x >> shift;
+  return x;
+}
+
+struct Twister {
+  uint32_t words[kState];
+
+  void seed_with_word(uint32_t word) {  // init_genrand
+    words[0] = word;
+    for (uint32_t i = 1; i < kState; ++i) words[i] = 1812433253u * (words[i - 1] ^ (words[i - 1] >> 30)) + i;
+  }
+
+  void seed_with_key(const Twister& start, const uint32_t* key, uint32_t length) {  // init_by_array
+    for (int i = 0; i < kState; ++i) words[i] = start.words[i];
+    uint32_t i = 1, j = 0, last = words[0];
+    const auto next = [&] {
+      words[i] = last;
+      if (++i == kState) words[0] = last, i = 1;
+    };
+    for (int k = 0; k < kState; ++k) {  // length <= 16 words
+      last = (words[i] ^ ((last ^ (last >> 30)) * 1664525u)) + key[j] + j;
+      next();
+      j = j + 1 == length ? 0 : j + 1;
+    }
+    for (int k = 1; k < kState; ++k) {
+      last = (words[i] ^ ((last ^ (last >> 30)) * 1566083941u)) - i;
+      next();
+    }
+    words[0] = 0x80000000u;
+  }
+
+  void advance() {
+    uint32_t* x = words;
+    for (int i = 0; i < kState - kMiddle; ++i) x[i] = x[i + kMiddle] ^ twist(x[i], x[i + 1]);
+    for (int i = kState - kMiddle; i < kState - 1; ++i) x[i] = x[i + kMiddle - kState] ^ twist(x[i], x[i + 1]);
+    x[kState - 1] = x[kMiddle - 1] ^ twist(x[kState - 1], x[0]);
+  }
+};
+
+// The draws from step V-1 on, refused ones among them: those are above their step, hence above every place that
+// is followed, and never found.
+struct Draws {
+  uint32_t* draws;  // [capacity, kBlock]
+  uint32_t* steps;  // [capacity], the step that the first draw of a block is for
+  int64_t capacity, blocks;
+};
+
+// Make the draws of the steps V-1 .. last (>= 1). False if there is no room for them, which chance does not do.
+bool make_draws(Twister& twister, uint32_t vocab, uint32_t last, Draws& all) {
+  uint32_t step = vocab - 1, mask = bits_below(step);
+  for (all.blocks = 0;;) {
+    twister.advance();
+    for (int first = 0; first < kState; first += kBlock) {
+      if (all.blocks == all.capacity) return false;
+      const uint32_t* __restrict words = twister.words + first;
+      uint32_t* __restrict draws = all.draws + all.blocks * kBlock;
+      all.steps[all.blocks++] = step;
+      const int32_t limit = static_cast<int32_t>(step);
+      uint32_t sure = 0, maybe = 0;
+      for (int k = 0; k < kBlock; ++k) {
+        const int32_t draw = static_cast<int32_t>(temper(words[k]) & mask);
+        draws[k] = static_cast<uint32_t>(draw);
+        sure += draw <= limit - k ? 1 : 0;
+        maybe += draw <= limit ? 1 : 0;
+      }
+      const uint32_t half = mask >> 1;  // from there on a step takes one bit less
+      if (sure == maybe && step > half + sure) {
+        step -= sure;
+      } else if (step > half + kBlock) {
+        for (int k = 0; k < kBlock; ++k) step -= draws[k] <= step ? 1 : 0;
+      } else {
+        for (int k = 0; k < kBlock; ++k) {
+          draws[k] = temper(words[k]) & mask;
+          if (draws[k] > step) continue;
+          if (step == last) return true;
+          if (--step <= mask >> 1) mask >>= 1;
+        }
+      }
+      if (step < last) return true;
+    }
+  }
+}
+
+// The step that draw number `end` of a block is for.
+inline uint32_t step_at(const Draws& all, int64_t block, int end) {
+  const uint32_t* draws = all.draws + block * kBlock;
+  uint32_t step = all.steps[block];
+  for (int k = 0; k < end; ++k) step -= draws[k] <= step ? 1 : 0;
+  return step;
+}
+
+// p[token], from the draws of the steps V-1 .. max(token, 1).
+uint32_t follow(uint32_t token, const Draws& all) {
+  int64_t block = all.blocks - 1;
+  int end = kBlock;  // draws before this one in the block are still to be undone
+  uint32_t place = token;
+  if (token == 0) {
+    // No step has place 0 for its own. What follows step 1 in the last block was never drawn.
+    uint32_t step = all.steps[block];
+    for (end = 0; step > 0; ++end) step -= all.draws[block * kBlock + end] <= step ? 1 : 0;
+  } else {
+    for (int64_t low = 0; low < block;) {  // the last block that starts at step `token` or above
+      const int64_t middle = (low + block + 1) / 2;
+      if (all.steps[middle] >= token) low = middle;
+      else block = middle - 1;
+    }
+    const uint32_t* draws = all.draws + block * kBlock;
+    uint32_t step = all.steps[block];
+    for (end = 0; draws[end] > step || step != token; ++end) step -= draws[end] <= step ? 1 : 0;
+    place = draws[end];
+  }
+  for (;;) {
+    const uint32_t* draws = all.draws + block * kBlock;
+    uint32_t found = 0;
+    for (int k = 0; k < kBlock; ++k) found |= draws[k] == place ? 1u : 0u;
+    int hit = -1;
+    if (found)
+      for (int k = 0; k < end; ++k) hit = draws[k] == place ? k : hit;
+    if (hit >= 0) {
+      place = step_at(all, block, hit);
+      end = hit;
+    } else if (block-- == 0) {
+      return place;
+    } else {
+      end = kBlock;
+    }
+  }
+}
+
+void shuffle(Twister& twister, uint32_t vocab, uint32_t* ranks) {
+  for (uint32_t v = 0; v < vocab; ++v) ranks[v] = v;
+  uint32_t step = vocab - 1, mask = bits_below(step);
+  while (step > 0) {
+    twister.advance();
+    for (int k = 0; k < kState && step > 0; ++k) {
+      const uint32_t draw = temper(twister.words[k]) & mask;
+      const bool accepted = draw <= step;  // a refused draw swaps an entry with itself: no branch
+      const uint32_t other = accepted ? draw : step, kept = ranks[step];
+      ranks[step] = ranks[other];
+      ranks[other] = kept;
+      step -= accepted ? 1 : 0;
+      mask = step <= mask >> 1 ? mask >> 1 : mask;
+    }
+  }
+}
+
+}  // namespace
+
+namespace IET_ISA {
+
+void waterfall_ranks(const WaterfallArgs& args, int64_t begin, int64_t end, uint32_t* scratch) {
+  const uint32_t words = args.n_gram - 1;
+  const int64_t count = args.offsets[args.n_contexts];
+  Twister start, twister;
+  start.seed_with_word(19650218u);
+  const int64_t capacity = waterfall_blocks(args.vocab);
+  Draws all = {scratch, scratch + capacity * kBlock, capacity, 0};
+  uint32_t* table = all.steps + capacity;
+  for (int64_t pair = begin; pair < end; ++pair) {
+    const int64_t key = pair / args.n_contexts, context = pair % args.n_contexts;
+    const int64_t first = args.offsets[context], last = args.offsets[context + 1];
+    if (first == last) continue;
+    uint32_t* ranks = args.ranks + key * count;
+    uint32_t seed[16] = {args.keys[key]};
+    for (uint32_t w = 0; w < words; ++w) seed[w + 1] = args.contexts[context * words + w];
+    if (args.vocab == 1) {  // nothing to draw
+      for (int64_t i = first; i < last; ++i) ranks[i] = 0;
+      continue;
+    }
+    twister.seed_with_key(start, seed, args.n_gram);
+    const uint32_t lowest = args.tokens[first];  // tokens of a context ascend
+    if (last - first <= kFewTokens && make_draws(twister, args.vocab, lowest > 0 ? lowest : 1, all)) {
+      for (int64_t i = first; i < last; ++i) ranks[i] = follow(args.tokens[i], all);
+      continue;
+    }
+    twister.seed_with_key(start, seed, args.n_gram);
+    shuffle(twister, args.vocab, table);
+    for (int64_t i = first; i < last; ++i) ranks[i] = table[args.tokens[i]];
+  }
+}
+
+void waterfall_permute(uint32_t vocab, const uint32_t* seed, uint32_t length, uint32_t* ranks) {
+  Twister start, twister;
+  start.seed_with_word(19650218u);
+  twister.seed_with_key(start, seed, length);
+  shuffle(twister, vocab, ranks);
+}
+
+}  // namespace IET_ISA
+}  // namespace iet

@@ -1,0 +1,238 @@
+"""Scheme `waterfall`: text marked by the public Waterfall package, under integer ids.
+
+    p = RandomState((id, *context)).permutation(V)          context: the n-1 token ids before
+    logits[v] += κ·φ(p[v])        x_j = φ(p[y_j])           (docs/waterfall.md)
+
+It exists to make and to read the runs of the paper, which marked with that package and the ids 42, 43, ...
+An id is no secret: whoever knows the scheme can try them all. For text of your own use a `Registry`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iet.errors import InputError, RegistryError, TokenizerMismatch
+from iet.registry import checked_name
+from iet.scheme import FAMILIES, MAX_N_GRAM, MAX_VOCAB_SIZE, MIN_N_GRAM, Family, canonical_digest
+from iet.tokenizer import Tokenizer
+
+MAX_KEY = (1 << 32) - 1
+"""The largest integer id: `RandomState` takes 32 bits."""
+
+MIN_VOCAB_SIZE = 3
+"""Below it the package has no frequency to mark with."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WaterfallScheme:
+    """The choices behind a mark of the package that a reader must know; κ is not among them.
+
+    Attributes:
+        n_gram: n, 2 to 16. The n-1 ids before a position seed its permutation.
+        k_p: 1 to M = ⌊(V-1)/2⌋ is the frequency of a cosine, M+1 to 2M of a sine (frequency k_p - M).
+        version: of this reading of the package.
+    """
+
+    n_gram: int = 2
+    k_p: int = 1
+    version: int = 1
+
+    family = "fourier"  # of `FAMILIES`: a cosine or sine of a uniform rank has the same null law
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {"name": "waterfall", **dataclasses.asdict(self)}
+
+    def __str__(self) -> str:
+        return f"waterfall, n {self.n_gram}, k_p {self.k_p}"
+
+
+@dataclasses.dataclass(frozen=True)
+class WaterfallProfile:
+    """A `WaterfallScheme` bound to one vocabulary: what `Profile` is to `Scheme`.
+
+    Attributes:
+        scheme: the choices.
+        vocab_size: V of the package: the tokenizer's vocabulary without added tokens.
+        tokenizer_digest: digest of the tokenizer's canonical content, or None (token ids only).
+        tokenizer_source: where the tokenizer was found; a hint, not part of the digest.
+    """
+
+    scheme: WaterfallScheme
+    vocab_size: int
+    tokenizer_digest: str | None = None
+    tokenizer_source: str | None = None
+
+    unmarked_ids = ()  # the package marks every id below V, special ones among them
+
+    @property
+    def family(self) -> Family:
+        """The null law of the scores."""
+        return FAMILIES[self.scheme.family]
+
+    @property
+    def digest(self) -> str:
+        """BLAKE2b-256, in hex, of everything that changes a score."""
+        content = self.to_dict()
+        del content["tokenizer_source"]
+        return canonical_digest(content)
+
+    @property
+    def id(self) -> str:
+        """The first 16 hex digits of the digest: the profile's name in reports."""
+        return self.digest[:16]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "scheme": self.scheme.to_dict(),
+            "vocab_size": self.vocab_size,
+            "tokenizer_digest": self.tokenizer_digest,
+            "tokenizer_source": self.tokenizer_source,
+            "unmarked_ids": list(self.unmarked_ids),
+        }
+
+
+class WaterfallKeys:
+    """Agents under the integer ids that the Waterfall package marked them with.
+
+    It gives an `Auditor` and `score_tokens` what a `Registry` gives, and never changes.
+
+    >>> keys = WaterfallKeys({"planner": 42, "critic": 43}, vocab_size=32000)
+    >>> keys
+    WaterfallKeys(planner=42, critic=43; waterfall, n 2, k_p 1, V 32000)
+    >>> keys.key("critic")
+    43
+
+    Args:
+        keys: agent -> integer id, 0 to 2^32 - 1, each once.
+        tokenizer: anything that `iet.tokenizer.Tokenizer` takes.
+        vocab_size: V, 3 to 2^24. Default: that of the tokenizer without added tokens, as the package counts.
+            Alone: only token ids can be audited.
+        n_gram: n, 2 to 16.
+        k_p: 1 to 2·⌊(V-1)/2⌋, see `WaterfallScheme`.
+
+    Raises:
+        InputError: no agents, two with one id, neither a tokenizer nor a vocabulary size, or a value out of
+            range.
+        TokenizerMismatch: no tokenizer can be read there.
+    """
+
+    def __init__(
+        self,
+        keys: Mapping[str, int],
+        *,
+        tokenizer: Any = None,
+        vocab_size: int | None = None,
+        n_gram: int = 2,
+        k_p: int = 1,
+    ) -> None:
+        if not isinstance(keys, Mapping) or not keys:
+            raise InputError(
+                f"keys: got {keys!r:.80}, expected agents and their ids, such as {{'planner': 42}}"
+            )
+        ids = [_integer(f"keys: id of {checked_name(name)!r}", id, 0, MAX_KEY) for name, id in keys.items()]
+        _refuse_repeats(ids)
+        if tokenizer is None and vocab_size is None:
+            raise InputError("vocab_size: got neither it nor a tokenizer, expected one of them")
+        opened = None if tokenizer is None else Tokenizer(tokenizer)
+        if vocab_size is None:
+            assert opened is not None
+            vocab_size = opened.backend.get_vocab_size(with_added_tokens=False)
+        vocab_size = _integer("vocab_size", vocab_size, MIN_VOCAB_SIZE, MAX_VOCAB_SIZE)
+        scheme = WaterfallScheme(
+            _integer("n_gram", n_gram, MIN_N_GRAM, MAX_N_GRAM),
+            _integer("k_p", k_p, 1, (vocab_size - 1) // 2 * 2),
+        )
+        self.names: tuple[str, ...] = tuple(keys)
+        self.keys: NDArray[np.uint32] = np.array(ids, dtype=np.uint32)
+        self.owners: NDArray[np.int32] = np.arange(len(ids), dtype=np.int32)
+        for array in (self.keys, self.owners):
+            array.setflags(write=False)
+        self.profile = WaterfallProfile(
+            scheme,
+            vocab_size,
+            None if opened is None else opened.digest,
+            None if opened is None else opened.source,
+        )
+        self._tokenizer = opened
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """BLAKE2b-256, in hex, of profile, names and ids: what a report calls its registry's digest."""
+        agents = dict(zip(self.names, self.keys.tolist(), strict=True))
+        return canonical_digest({"profile": self.profile.digest, "agents": agents})
+
+    def key(self, name: str) -> int:
+        """Return an agent's integer id.
+
+        Raises:
+            RegistryError: there is no such agent.
+        """
+        if name not in self.names:
+            raise RegistryError(f"agent {name!r} is not among {', '.join(self.names[:20])}")
+        return int(self.keys[self.names.index(name)])
+
+    def scoring_keys(self, profile: str | None = None) -> WaterfallKeys:
+        """Return this object, as a registry returns a profile's keys.
+
+        Raises:
+            InputError: `profile` is not the id of its only profile.
+        """
+        if profile not in (None, self.profile.id):
+            raise InputError(f"profile: got {profile!r}, expected {self.profile.id!r} or None")
+        return self
+
+    def open_tokenizer(self, profile: str | None = None, source: Any = None) -> Tokenizer:
+        """Return the tokenizer of `profile`, the only one, or open `source` in its place and compare digests.
+
+        Raises:
+            TokenizerMismatch: none is known, or it is another one.
+        """
+        self.scoring_keys(profile)
+        if self._tokenizer is None:
+            raise TokenizerMismatch(f"profile {self.profile.id} has no tokenizer: it reads token ids only")
+        if source is None:
+            return self._tokenizer
+        tokenizer = source if isinstance(source, Tokenizer) else Tokenizer(source)
+        if tokenizer.digest != self._tokenizer.digest:
+            raise TokenizerMismatch(
+                f"tokenizer: got digest {tokenizer.digest[:16]}, profile {self.profile.id} expects"
+                f" {self._tokenizer.digest[:16]}"
+            )
+        return tokenizer
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(
+            f"{name}={key}" for name, key in zip(self.names[:20], self.keys.tolist(), strict=False)
+        )
+        more = f" and {len(self) - 20} more" if len(self) > 20 else ""
+        return f"WaterfallKeys({shown}{more}; {self.profile.scheme}, V {self.profile.vocab_size})"
+
+
+def _refuse_repeats(ids: list[int]) -> None:
+    seen: set[int] = set()
+    for id in ids:
+        if id in seen:
+            raise InputError(f"keys: got the id {id} twice, expected one of its own for each agent")
+        seen.add(id)
+
+
+def _integer(what: str, value: Any, low: int, high: int) -> int:
+    try:
+        number = None if isinstance(value, (bool, np.bool_)) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or not low <= number <= high:
+        raise InputError(f"{what}: got {value!r:.80}, expected an integer from {low} to {high}")
+    return number
