@@ -132,22 +132,29 @@ def team(vocab_size: int, keys: int, n_gram: int = 2, **scheme: Any) -> Registry
     return registry
 
 
-def validate_embed(keys: KeyTable, logits: NDArray[Any], **options: Any) -> None:
+def validate_embed(keys: KeyTable, logits: Any, view: NDArray[Any] | None = None, **options: Any) -> None:
     """Compare `embed_` on `logits` [B, >= V] (changed in place) with the reference, to the bit.
+
+    Args:
+        keys: marks them.
+        logits: numpy array or torch tensor.
+        view: the memory of `logits` as numpy shows it, for a tensor; bfloat16 as uint16.
+        options: of `embed_`.
 
     Raises:
         IetError: they differ.
     """
     scheme, vocab_size = keys.profile.scheme, keys.profile.vocab_size
+    view = logits if view is None else view
     rng = np.random.default_rng(0)
-    contexts = rng.integers(0, vocab_size, (len(logits), scheme.n_gram - 1))
-    slots = (np.arange(len(logits)) % len(keys)).astype(np.int32)
-    expected = np.array(logits)
+    contexts = rng.integers(0, vocab_size, (len(view), scheme.n_gram - 1))
+    slots = (np.arange(len(view)) % len(keys)).astype(np.int32)
+    expected = np.array(view)
     reference.embed_(
-        expected.view(np.uint16) if logits.dtype.name == "bfloat16" else expected,
+        expected,
         contexts,
         slots,
-        np.full(len(logits), scheme.kappa, dtype=np.float32),
+        np.full(len(view), scheme.kappa, dtype=np.float32),
         subkeys=keys.subkeys,
         k_p=keys.k_p,
         vocab_size=vocab_size,
@@ -155,8 +162,8 @@ def validate_embed(keys: KeyTable, logits: NDArray[Any], **options: Any) -> None
         unmarked_ids=keys.profile.unmarked_ids,
     )
     kernels.embed_(logits, contexts, slots, keys, **options)
-    if np.ascontiguousarray(logits).tobytes() != expected.tobytes():
-        raise IetError(f"embed_ differs from the reference at {logits.dtype} {list(logits.shape)}, {options}")
+    if np.array(view).tobytes() != expected.tobytes():
+        raise IetError(f"embed_ differs from the reference: {logits.dtype} {list(view.shape)}, {options}")
 
 
 def validate_score(keys: KeyTable, token_ids: NDArray[np.int64], **options: Any) -> None:
@@ -410,8 +417,8 @@ def show(figures: Figures, file: TextIO | None = None) -> None:
         _print_table(rows, file)
     print(
         f"\nMedians of {least} to {most} rounds, everything in turn in each; every instruction set agreed"
-        f" with the reference to the bit first. The floors are NumPy's, on one thread, and between the quartiles"
-        f" they moved by up to {figures.noise:.0%}"
+        " with the reference to the bit first. The floors are NumPy's, on one thread, and between the"
+        f" quartiles they moved by up to {figures.noise:.0%}"
         + (": this machine is busy, so take the ratios for no more." if figures.noise > 0.15 else "."),
         file=file,
     )

@@ -248,7 +248,8 @@ def _integers(name: str, values: Any, dtype: type, shape: tuple[int, ...]) -> ND
 
 def _cast(name: str, array: NDArray[Any], dtype: type) -> NDArray[Any]:
     limits = np.iinfo(dtype)
-    if array.size and (array.max() > limits.max or array.min() < limits.min):
+    narrower = not np.can_cast(array.dtype, dtype)
+    if narrower and array.size and (array.max() > limits.max or array.min() < limits.min):
         raise InputError(f"{name}: got {array.max()} and {array.min()}, expected {np.dtype(dtype)} values")
     return np.ascontiguousarray(array, dtype=dtype)
 
@@ -260,7 +261,7 @@ def _temperatures(temperature: ArrayLike, rows: int) -> NDArray[np.float32]:
         raise InputError(f"temperature: got {temperature!r}, expected a number or [B]") from None
     if values.shape not in ((), (rows,)):
         raise ShapeError("temperature", got=f"shape {list(values.shape)}", expected=f"a number or [{rows}]")
-    return np.ascontiguousarray(np.broadcast_to(values, (rows,)))
+    return np.ascontiguousarray(values) if values.shape else np.full(rows, values)
 
 
 def _check_rows(
