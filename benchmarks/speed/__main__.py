@@ -1,7 +1,9 @@
-"""Run all speed benchmarks, each in a process of its own: `python -m benchmarks.speed -o benchmarks/results`.
+"""Run all speed benchmarks, each in a process of its own.
 
-Every benchmark writes NAME.json and NAME.md into the folder, as `python -m benchmarks.speed.bench_NAME -o` does
-alone. One that fails does not keep the others from running; the exit code is then 1.
+    python -m benchmarks.speed -o benchmarks/results
+
+Every benchmark writes NAME.json and NAME.md into the folder, as `python -m benchmarks.speed.bench_NAME -o`
+does alone. One that fails does not keep the others from running; the exit code is then 1.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def batch_suite(
         unit="ns per logit",
         factor=1e9,
         contestants=contestants,
-        floors=FLOORS,
+        floors=(*FLOORS, f"{bench.isas()[-1]}, 1 thread") if with_peers else FLOORS,
         validate=functools.partial(validate, keys, dtype),
         rounds=rounds,
         skipped=skipped,

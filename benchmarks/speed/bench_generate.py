@@ -2,10 +2,10 @@
 
     python -m benchmarks.speed.bench_generate -o benchmarks/results/generate.json
 
-A step is the time between two calls of a processor that stands last and writes down the clock; the unmarked run
-has the same one. Each sample is the median step of one `generate`. The mark's own share is the median over the
-steps of a marked run of (time inside our processor) / (time of that very step), so both see the same machine.
-Marked and unmarked runs alternate, in a new order each round.
+A step is the time between two calls of a processor that stands last and writes down the clock; the unmarked
+run has the same one. Each sample is the median step of one `generate`. The mark's own share is the median
+over the steps of marked runs of (time inside our processor) / (time of that very step), so both see the same
+machine. Marked and unmarked runs alternate, in a new order each round.
 """
 
 from __future__ import annotations
@@ -151,21 +151,19 @@ class Stage:
 def generate_suite(threads: int, new_tokens: int, rounds: int) -> Suite:
     stage = Stage(threads, new_tokens)
     return Suite(
-        name=f"model.generate, shipped model, {ROWS} rows, {threads} torch thread{'s' if threads > 1 else ''}",
+        name=f"model.generate, shipped model, B = {ROWS}, torch threads: {threads}",
         unit="ms per step",
         factor=1e3,
         contestants={
             "step with our mark": Contestant(functools.partial(stage.step, True), "ours"),
             "step without": Contestant(functools.partial(stage.step, False), "floor"),
-            "our embed_ of the same shape, alone": Contestant(
-                functools.partial(stage.alone, "embed_"), "ours"
-            ),
+            "our embed_, alone": Contestant(functools.partial(stage.alone, "embed_"), "ours"),
             "clone of the logits, alone": Contestant(functools.partial(stage.alone, "clone"), "floor"),
         },
         floors=("step without",),
         validate=stage.validate,
         rounds=rounds,
-        note=f"{new_tokens} steps a sample; a processor returns a copy, for `generate` may keep its argument.",
+        note=f"{new_tokens} steps a sample; a processor returns a copy: `generate` may keep its argument.",
         details=stage.details,
     )
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.speed.bench_import -o benchmarks/results/import.json
 
-The time is that of the import statement alone, without the interpreter's start; files are in the page cache, and
-bytecode is compiled.
+The time is that of the import statement alone, without the interpreter's start; files are in the page cache,
+and bytecode is compiled.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def import_seconds(name: str) -> float:
 
 def loaded(name: str) -> set[str]:
     """Return the modules that `import name` loads, beyond those of a bare interpreter."""
-    code = f"import json, sys; before = set(sys.modules); import {name}; print(json.dumps(sorted(set(sys.modules) - before)))"
-    return set(json.loads(_python(code)))
+    code = "import json, sys; before = set(sys.modules); import {}; new = set(sys.modules) - before"
+    return set(json.loads(_python(code.format(name) + "; print(json.dumps(sorted(new)))")))
 
 
 def _python(code: str) -> str:

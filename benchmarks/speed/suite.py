@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import pathlib
 import sys
 import time
@@ -147,6 +148,12 @@ def markdown(content: Mapping[str, Any]) -> str:
         ]
         lines = [f"**{suite['suite']}**, medians of {suite['rounds']} rounds. {suite['note']}".rstrip(), ""]
         lines.append(table(header, rows))
+        for what, value in suite["details"].items():
+            if isinstance(value, dict) and set(value) == {"low", "median", "high"}:
+                lines += [
+                    "",
+                    f"The {what}: {value['median']:.2%} ({value['low']:.2%} to {value['high']:.2%}).",
+                ]
         if suite["skipped"]:
             reasons = "; ".join(f"{name} ({why})" for name, why in suite["skipped"].items())
             lines += ["", f"Not run: {reasons}."]
@@ -156,7 +163,10 @@ def markdown(content: Mapping[str, Any]) -> str:
 
 def number(value: float) -> str:
     """Return three significant digits, without an exponent."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    digits = 2 - math.floor(math.log10(abs(value))) if value else 0
+    return f"{value:.{digits}f}"
 
 
 def quartiles(value: Mapping[str, float]) -> str:
