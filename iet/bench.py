@@ -216,7 +216,7 @@ class Figures:
 
     Attributes:
         machine: versions, processor, cores and instruction set.
-        noise: (upper - lower quartile) / median of the floor in the noisiest block.
+        noise: (upper - lower quartile) / median of the line for which that is largest.
         rounds: how many the blocks had, the fewest and the most.
         lines: the measurements.
     """
@@ -380,7 +380,7 @@ def _block(
         )
         for name in samplers
     ]
-    return lines, noise(samples[floors[0]]), len(samples[floors[0]])
+    return lines, max(noise(values) for values in samples.values()), len(samples[floors[0]])
 
 
 def noise(samples: Sequence[float]) -> float:
@@ -417,9 +417,13 @@ def show(figures: Figures, file: TextIO | None = None) -> None:
         _print_table(rows, file)
     print(
         f"\nMedians of {least} to {most} rounds, everything in turn in each; every instruction set agreed"
-        " with the reference to the bit first. The floors are NumPy's, on one thread, and between the"
-        f" quartiles they moved by up to {figures.noise:.0%}"
-        + (": this machine is busy, so take the ratios for no more." if figures.noise > 0.15 else "."),
+        " with the reference to the bit first. The floors are NumPy's, on one thread. Between the quartiles"
+        f" a line moves by up to {figures.noise:.0%}"
+        + (
+            ": this machine is busy, so take the figures for no more than that."
+            if figures.noise > 0.3
+            else "."
+        ),
         file=file,
     )
 
