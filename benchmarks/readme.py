@@ -36,7 +36,7 @@ SHOWN: dict[str, list[tuple[str, tuple[str, ...], str]]] = {
         (r"beside peers", ("peer",), ""),
         (r"score_spans", ("ours",), "baseline|avx2"),
     ],
-    "audit": [("", ("ours", "peer"), "")],
+    "audit": [],
     "generate": [("", ("ours",), "alone")],
     "import": [("", ("ours",), "cli")],
 }
@@ -56,17 +56,18 @@ def render(results: pathlib.Path) -> str:
     for name in SHOWN:
         path = results / f"{name}.json"
         content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        if "suites" in content:
+        if content:
             found[name] = content
     machines: dict[str, str] = {}
     for content in found.values():
-        machines.setdefault(content["environment"]["machine"]["name"], "ABCDEFGH"[len(machines)])
+        machines.setdefault(content["environment"]["processor"], "ABCDEFGH"[len(machines)])
     parts = [
         "Medians with quartiles, over rounds in which all contestants run in turn; ratios are formed within"
         " rounds. *Peers* are in italics. Floors and peers run on one thread."
     ]
     for name, content in found.items():
-        parts += _tables(name, content, machines[content["environment"]["machine"]["name"]])
+        tables = _audit_table if name == "audit" else _tables
+        parts += tables(name, content, machines[content["environment"]["processor"]])
     places = [f"* Machine {letter}: {name}." for name, letter in machines.items()]
     commands = [
         f"* {name}: `{content['command']}`, all of it in {_link(name)}." for name, content in found.items()
@@ -101,6 +102,30 @@ def _tables(name: str, content: Mapping[str, Any], machine: str) -> Iterator[str
                     rows.append([*cells, f"{name}, {machine}"])
     for header, rows in tables.items():
         yield table(header, rows)
+
+
+def _audit_table(name: str, content: Mapping[str, Any], machine: str) -> Iterator[str]:
+    """Yield what `bench_audit` records, which has parts of its own."""
+    rows = [
+        [f"{row['text']}, T = {row['tokens']}: {row['what']}", row["milliseconds"], row["over_encode_batch"]]
+        for row in content["six_agents"]
+        if row["what"].startswith("audit")
+    ]
+    rows += [
+        [
+            f"10,000 keys, T = {row['tokens']}, all cores: audit, {row['decoder']}"
+            f" (peak {row['peak_mb']:.0f} MB)",
+            1e3 * row["seconds"],
+            None,
+        ]
+        for row in content["many_keys"]
+    ]
+    rows += [[f"whole process: {row['what']}", 1e3 * row["seconds"], None] for row in content["processes"]]
+    cells = [
+        [what, number(value), "" if over is None else number(over), f"{name}, {machine}"]
+        for what, value, over in rows
+    ]
+    yield table((TITLES[name], "ms", "over `encode_batch` with offsets, alone", "measured"), cells)
 
 
 def _value(unit: str, value: Mapping[str, float]) -> str:

@@ -300,6 +300,24 @@ def test_a_readme_that_differs_fails_the_check_and_is_rewritten(
             assert cells[-1].split(", ")[1] in "ABCDEFGH"  # and where
 
 
+def test_the_readme_shows_audits(tmp_path: pathlib.Path) -> None:
+    one = {"text": "logs", "tokens": 9, "milliseconds": 2.5, "over_encode_batch": 1.25}
+    content = {
+        "command": "python -m benchmarks.speed.bench_audit -o audit.json",
+        "environment": {"processor": "abacus"},
+        "six_agents": [{"what": "audit, cusum", **one}, {"what": "encode_batch", **one}],
+        "many_keys": [{"decoder": "cusum", "tokens": 4096, "seconds": 0.5, "peak_mb": 321.0}],
+        "processes": [{"what": "iet audit, cusum, warm", "seconds": 1.5}],
+    }
+    (tmp_path / "audit.json").write_text(json.dumps(content))
+    shown = readme.render(tmp_path)
+    assert "| logs, T = 9: audit, cusum | 2.50 | 1.25 | audit, A |" in shown
+    assert "logs, T = 9: encode_batch" not in shown
+    assert "audit, cusum (peak 321 MB) | 500 |  | audit, A |" in shown
+    assert "| whole process: iet audit, cusum, warm | 1,500 |  | audit, A |" in shown
+    assert "Machine A: abacus." in shown
+
+
 @pytest.mark.parametrize("text", ["", readme.START, readme.END + readme.START, readme.START * 2 + readme.END])
 def test_a_readme_without_its_markers_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected"):
