@@ -194,7 +194,7 @@ def suites(quick: bool) -> list[Suite]:
         peers_suite(False, tokens, vocab_size, min(rounds, 7), slow),
         peers_suite(True, tokens, vocab_size, min(rounds, 7), real),
         scaling_suite(tokens, vocab_size, keys, rounds),
-        spans_suite(*((300, 515, 5, 64, 2) if quick else (4096, 128256, 256, 64, 5))),
+        spans_suite(*((300, 515, 5, 64, 2) if quick else (4096, 128256, 1000, 64, 5))),
     ]
 
 
