@@ -11,25 +11,78 @@ from collections.abc import Sequence
 from typing import Any
 
 import iet
+from iet import bench
 
 
 def environment(*packages: str) -> dict[str, Any]:
-    """Return processor, instruction set, Python and the versions of packages."""
-    model = platform.processor() or platform.machine()
-    cpuinfo = pathlib.Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        names = [
-            line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line
-        ]
-        model = names[0] if names else model
+    """Return machine, instruction set, threads, load before the run, Python and the versions of packages."""
+    described = machine()
     return {
-        "processor": model,
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "processor": described["name"],
+        "machine": described,
+        "cores": bench.cores(),
         "isa": iet.backends().isa,
+        "threads": {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "IET_NUM_THREADS")},
+        "load": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
         "python": platform.python_version(),
         "iet": iet.__version__,
-        **{package: importlib.metadata.version(package) for package in ("numpy", "numba", *packages)},
+        **{package: version(package) for package in ("numpy", "numba", *packages)},
     }
+
+
+def version(package: str) -> str | None:
+    """Return the installed version, None if there is none."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def machine() -> dict[str, Any]:
+    """Return what Linux tells of processor, clock governor, caches and memory; None where it does not.
+
+    The model's name alone says little: virtual machines hide it. Family, model and stepping tell it.
+    """
+    first: dict[str, str] = {}
+    cpuinfo = pathlib.Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        lines = cpuinfo.read_text().split("\n\n")[0].splitlines()
+        first = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    model = first.get("model name") or platform.processor() or platform.machine()
+    numbers = [
+        f"{key.split()[-1]} {first[key]}" for key in ("cpu family", "model", "stepping") if key in first
+    ]
+    system = pathlib.Path("/sys/devices/system/cpu/cpu0")
+    governor = system / "cpufreq/scaling_governor"
+    return {
+        "name": ", ".join([model, *numbers, f"{bench.cores()} cores"]),
+        "virtual": "hypervisor" in first.get("flags", "").split() if first else None,
+        "flags": [flag for flag in first.get("flags", "").split() if flag.startswith(("avx", "f16c", "fma"))],
+        "governor": governor.read_text().strip() if governor.is_file() else None,
+        "caches": caches(system / "cache"),
+        "memory_bytes": memory(),
+    }
+
+
+def caches(folder: pathlib.Path = pathlib.Path("/sys/devices/system/cpu/cpu0/cache")) -> dict[str, int]:
+    """Return level ("L1d", "L2", ...) -> bytes, empty where Linux does not say."""
+    found = {}
+    for index in sorted(folder.glob("index*")):
+        level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
+        suffix = {"Data": "d", "Instruction": "i"}.get(kind, "")
+        found[f"L{level}{suffix}"] = int(size.removesuffix("K")) * 1024
+    return found
+
+
+def memory() -> int | None:
+    """Return the bytes of memory that could be used now."""
+    meminfo = pathlib.Path("/proc/meminfo")
+    if not meminfo.is_file():
+        return None
+    for line in meminfo.read_text().splitlines():
+        if line.startswith("MemAvailable"):
+            return int(line.split()[1]) * 1024
+    return None
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -95,6 +95,14 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_keys(commands.add_parser("keys", help="make and pass on registries of keys"))
 
+    bench = commands.add_parser("bench", help="time marking and scoring on this machine, beside floors")
+    bench.add_argument("--rows", type=int, default=64, help="rows of the batch (default: 64)")
+    bench.add_argument("--vocab-size", type=int, default=128256, help="V (default: 128256)")
+    bench.add_argument("--tokens", type=int, default=1 << 15, help="of the scored text (default: 32768)")
+    bench.add_argument("--seconds", type=float, default=20.0, help="about how long to measure (default: 20)")
+    bench.add_argument("--json", action="store_true", help="print as JSON")
+    bench.set_defaults(run=_bench)
+
     doctor = commands.add_parser("doctor", help="show backends, GPU and versions, and run the self-test")
     doctor.add_argument("--json", action="store_true", help="print as JSON")
     doctor.set_defaults(run=_doctor)
@@ -358,6 +366,23 @@ def _keys_import(arguments: argparse.Namespace) -> int:
     registry = _load(arguments)
     registry.merge(iet.Registry.load(arguments.path))
     print(f"{registry.path}: {len(registry)} agents")
+    return 0
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from iet import bench
+
+    print("iet: checking against the reference, then measuring ...", file=sys.stderr)
+    figures = bench.run(
+        rows=arguments.rows,
+        vocab_size=arguments.vocab_size,
+        tokens=arguments.tokens,
+        seconds=arguments.seconds,
+    )
+    if arguments.json:
+        print(json.dumps(figures.to_dict(), indent=1))
+    else:
+        bench.show(figures)
     return 0
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import importlib
 import os
 import pathlib
+import sys
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -240,7 +241,8 @@ def _describe_logits(logits: Any) -> tuple[int, str, tuple[int, int], tuple[int,
 
 def _is_tensor(value: object) -> bool:
     # Without importing torch: whoever holds a tensor has imported it.
-    return any(cls.__module__ == "torch" and cls.__name__ == "Tensor" for cls in type(value).__mro__)
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(isinstance(value, torch.Tensor))
 
 
 def _integers(name: str, values: Any, dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -257,9 +259,12 @@ def _integers(name: str, values: Any, dtype: type, shape: tuple[int, ...]) -> ND
 
 
 def _cast(name: str, array: NDArray[Any], dtype: type) -> NDArray[Any]:
-    limits = np.iinfo(dtype)
-    if array.size and (array.max() > limits.max or array.min() < limits.min):
-        raise InputError(f"{name}: got {array.max()} and {array.min()}, expected {np.dtype(dtype)} values")
+    if array.size and not np.can_cast(array.dtype, dtype):
+        limits = np.iinfo(dtype)
+        if array.max() > limits.max or array.min() < limits.min:
+            raise InputError(
+                f"{name}: got {array.max()} and {array.min()}, expected {np.dtype(dtype)} values"
+            )
     return np.ascontiguousarray(array, dtype=dtype)
 
 
@@ -270,7 +275,7 @@ def _temperatures(temperature: ArrayLike, rows: int) -> NDArray[np.float32]:
         raise InputError(f"temperature: got {temperature!r}, expected a number or [B]") from None
     if values.shape not in ((), (rows,)):
         raise ShapeError("temperature", got=f"shape {list(values.shape)}", expected=f"a number or [{rows}]")
-    return np.ascontiguousarray(np.broadcast_to(values, (rows,)))
+    return np.ascontiguousarray(values) if values.shape else np.full(rows, values)
 
 
 def _check_rows(
@@ -288,7 +293,7 @@ def _check_rows(
                 f"contexts: row {rows[0]} holds the id {contexts[rows[0]].min()}: a placeholder, not a token;"
                 " expected the ids that were sampled"
             )
-    if not np.isfinite(kappas).all() or kappas.min() < 0:
+    if not (kappas.min() >= 0 and kappas.max() < np.inf):  # false for NaN too
         raise InputError(
             f"temperature: gives κ = {kappas.min()}..{kappas.max()}, expected finite values of at least 0"
         )

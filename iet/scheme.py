@@ -7,6 +7,7 @@ hosts with the same digest mark and read alike.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -182,7 +183,7 @@ class Profile:
         """The entry of `FAMILIES` that the scheme names."""
         return FAMILIES[self.scheme.family]
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
         """BLAKE2b-256, in hex, of everything that changes a logit or a score."""
         content = {

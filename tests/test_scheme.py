@@ -115,7 +115,7 @@ def test_the_digest_covers_what_changes_a_mark(monkeypatch: pytest.MonkeyPatch) 
     newer = dataclasses.replace(FAMILIES["fourier"], version=99)
     before = PROFILE.digest
     monkeypatch.setattr("iet.scheme.FAMILIES", {**FAMILIES, "fourier": newer})
-    assert PROFILE.digest != before
+    assert dataclasses.replace(PROFILE).digest != before  # computed once for each profile
 
 
 def test_the_digest_leaves_out_what_does_not() -> None:

@@ -1,0 +1,12 @@
+"""Speed: one bench_<op>.py per op, each beside floors and the peers that are installed, all in one run.
+
+    python -m benchmarks.speed -o benchmarks/results            everything, one JSON and one table each
+    python -m benchmarks.speed.bench_embed -o embed.json        one of them
+    pytest benchmarks/speed --benchmark-json speed.json         the same runs, recorded by pytest-benchmark
+    python -m benchmarks.readme                                 the README's table from the committed JSON
+
+pytest-benchmark times one function after the other, which on a machine that drifts compares different
+conditions. So `iet.bench.interleaved` is the only clock here: it runs all contestants of a suite in turn,
+round after round, and pytest-benchmark is handed those samples (`conftest.py`), for its statistics, its JSON
+and its comparisons between runs. Ratios, formed within rounds, are in the JSON of the first two commands.
+"""

@@ -1,69 +1,206 @@
-"""Time `score_tokens` on random ids, after checking it against the reference.
+"""Time `score_tokens` and `score_spans` on random ids and real text, after checking them with the reference.
 
-python -m benchmarks.speed.bench_score -o benchmarks/results/score.json
+    python -m benchmarks.speed.bench_score -o benchmarks/results/score.json
+
+The floor is writing the scores: a fill of [T, K] float32. Peers read the same ids on one thread, fewer of
+them where they are slow, under one key: none of them reads several at less than a multiple of the cost.
 """
 
 from __future__ import annotations
 
-import argparse
-import pathlib
+import functools
+from collections.abc import Callable
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from benchmarks.recording import environment, table, write
-from benchmarks.speed.timing import interleaved
-from iet import kernels, reference
-from iet.registry import KeyTable, Registry
-from iet.scheme import Scheme
+from benchmarks.speed import peers, texts
+from benchmarks.speed.suite import Contestant, Suite, main
+from iet import bench, kernels, reference
+from iet.bench import select_isa, threads, timed
+from iet.errors import IetError
+from iet.registry import KeyTable
+
+UNIT, FACTOR = "ns per token·key", 1e9
+FILL = "fill [T, K]"
 
 
-def team(vocab_size: int, n_gram: int, keys: int) -> KeyTable:
-    registry = Registry.create(None, vocab_size=vocab_size, scheme=Scheme(n_gram=n_gram))
-    for i in range(keys):
-        registry.add(f"agent {i}", secret=i.to_bytes(32, "little"))
-    return registry.scoring_keys()
+def random_ids(tokens: int, vocab_size: int) -> NDArray[np.int64]:
+    return np.random.default_rng(0).integers(0, vocab_size, tokens)
 
 
-def measure(tokens: int, vocab_size: int, keys: int) -> list[dict[str, object]]:
-    ids = np.random.default_rng(0).integers(0, vocab_size, tokens)
-    results: list[dict[str, object]] = []
-    for n_gram in (2, 3, 5):
-        table_of_keys = team(vocab_size, n_gram, keys)
-        expected = reference.score_tokens(
-            ids[:500], n_gram, subkeys=table_of_keys.subkeys, k_p=table_of_keys.k_p, vocab_size=vocab_size
+def scoring(ids: NDArray[np.int64], keys: KeyTable, isa: str, count: int) -> Contestant:
+    """Return ours: all of `ids` under all of `keys`."""
+    score = functools.partial(kernels.score_tokens, ids, keys, **threads(count))
+    return Contestant(timed(score, functools.partial(_select, isa)), "ours", len(ids) * len(keys))
+
+
+def fill(tokens: int, keys: int) -> Contestant:
+    output = np.empty((tokens, keys), np.float32)
+    return Contestant(timed(lambda: output.fill(0)), "floor", output.size)
+
+
+def ngram_suite(n_gram: int, tokens: int, vocab_size: int, keys: int, rounds: int) -> Suite:
+    """Score with every instruction set and number of threads."""
+    table, ids = bench.team(vocab_size, keys, n_gram).scoring_keys(), random_ids(tokens, vocab_size)
+    ours = {name: scoring(ids, table, isa, count) for name, isa, count in bench.contenders()}
+    return Suite(
+        name=f"score_tokens n = {n_gram}, T = {tokens}, K = {keys}, random ids",
+        unit=UNIT,
+        factor=FACTOR,
+        contestants={**ours, FILL: fill(tokens, keys)},
+        floors=(FILL,),
+        validate=functools.partial(validate, table, ids),
+        rounds=rounds,
+    )
+
+
+def peers_suite(real: bool, tokens: int, vocab_size: int, rounds: int, lengths: dict[str, int]) -> Suite:
+    """Score beside peers, n = 2, under 16 keys and under one."""
+    ids = texts.real_ids()[:tokens] % vocab_size if real else random_ids(tokens, vocab_size)
+    many, one = bench.team(vocab_size, 16).scoring_keys(), bench.team(vocab_size, 1).scoring_keys()
+    best = bench.isas()[-1]
+    contestants = {
+        f"{best}, 1 thread, K = 16": scoring(ids, many, best, 1),
+        f"{best}, 1 thread, K = 1": scoring(ids, one, best, 1),
+        FILL: fill(len(ids), 16),
+    }
+    reads, skipped = peers.readers(vocab_size)
+    for name, read in reads.items():
+        few = np.ascontiguousarray(ids[: lengths.get(name, len(ids))])
+        note = "K = 1" + ("" if len(few) == len(ids) else f", the first {len(few)} ids, scaled")
+        contestants[name] = Contestant(timed(functools.partial(read, few)), "peer", len(few), note)
+    return Suite(
+        name=f"score_tokens beside peers, T = {len(ids)}, {'real text' if real else 'random ids'}",
+        unit=UNIT,
+        factor=FACTOR,
+        contestants=contestants,
+        floors=(f"{best}, 1 thread, K = 16",),
+        validate=functools.partial(validate, many, ids),
+        rounds=rounds,
+        skipped=skipped,
+        note=texts.NOTE if real else "",
+    )
+
+
+def scaling_suite(tokens: int, vocab_size: int, keys: int, rounds: int) -> Suite:
+    """Double T, K and threads: the cost of a token under a key should stay, and halve with the threads."""
+    best = bench.isas()[-1]
+    contestants = {}
+    first = f"T = {tokens}, K = {keys}"
+    for t, k in (
+        (tokens, keys),
+        (2 * tokens, keys),
+        (4 * tokens, keys),
+        (tokens, 2 * keys),
+        (tokens, 4 * keys),
+    ):
+        ids, table = random_ids(t, vocab_size), bench.team(vocab_size, k).scoring_keys()
+        contestants[f"T = {t}, K = {k}"] = scoring(ids, table, best, 1)
+    ids, table = random_ids(tokens, vocab_size), bench.team(vocab_size, keys).scoring_keys()
+    for count in bench.thread_counts()[1:]:
+        contestants[f"{first}, {count} threads"] = scoring(ids, table, best, count)
+    return Suite(
+        name=f"score_tokens n = 2, T, K and threads doubled ({best})",
+        unit=UNIT,
+        factor=FACTOR,
+        contestants=contestants,
+        floors=(first,),
+        validate=functools.partial(validate, table, ids),
+        rounds=rounds,
+        note="Linear in T and K where the ratio is 1; linear in threads where it is 1 / threads.",
+    )
+
+
+def spans_suite(tokens: int, vocab_size: int, keys: int, span: int, rounds: int) -> Suite:
+    """Sum over windows without making [T, K], beside making it."""
+    table, ids = bench.team(vocab_size, keys).scoring_keys(), random_ids(tokens, vocab_size)
+    cuts, best = np.arange(0, tokens + 1, span), bench.isas()[-1]
+
+    def by_hand() -> NDArray[np.float64]:
+        return np.add.reduceat(kernels.score_tokens(ids, table, **threads(1)), cuts[:-1], dtype=np.float64)
+
+    def check() -> None:
+        few = table_of(3)
+        options = {"subkeys": few.subkeys, "k_p": few.k_p, "vocab_size": vocab_size}
+        expected = reference.score_spans(ids, cuts, np.ones(tokens, np.bool_), 2, **options)
+        for isa in bench.isas():
+            select_isa(isa)
+            for count in bench.thread_counts():
+                if (
+                    kernels.score_spans(ids, cuts, few, **_span_threads(count)).tobytes()
+                    != expected.tobytes()
+                ):
+                    raise IetError(f"score_spans differs from the reference on {isa}, {count} threads")
+
+    def table_of(count: int) -> KeyTable:
+        return bench.team(vocab_size, count).scoring_keys()
+
+    work = tokens * keys
+    contestants = {
+        name: Contestant(
+            timed(
+                functools.partial(kernels.score_spans, ids, cuts, table, **_span_threads(count)),
+                functools.partial(_select, isa),
+            ),
+            "ours",
+            work,
         )
+        for name, isa, count in bench.contenders()
+    }
+    contestants["score_tokens, then add.reduceat"] = Contestant(
+        timed(by_hand, functools.partial(_select, best)), "floor", work
+    )
+    return Suite(
+        name=f"score_spans n = 2, T = {tokens}, K = {keys}, windows of {span}",
+        unit=UNIT,
+        factor=FACTOR,
+        contestants=contestants,
+        floors=("score_tokens, then add.reduceat",),
+        validate=check,
+        rounds=rounds,
+        note=f"score_spans keeps {8 * keys * (len(cuts) - 1) / 2**20:.1f} MiB of sums,"
+        f" score_tokens {4 * work / 2**20:.1f} MiB of scores.",
+    )
 
-        def ours(isa: str) -> object:
-            kernels._cpu.select_isa(isa)
-            return kernels.score_tokens(ids, table_of_keys)  # noqa: B023
 
-        isas = kernels.backends().isas
-        for isa in isas:
-            kernels._cpu.select_isa(isa)
-            assert np.array_equal(kernels.score_tokens(ids[:500], table_of_keys), expected)
-        seconds = interleaved({isa: lambda isa=isa: ours(isa) for isa in isas})
-        kernels._cpu.select_isa(isas[-1])
-        for isa, value in seconds.items():
-            rate = tokens * keys / value / 1e6
-            results.append({"n_gram": n_gram, "isa": isa, "million_token_keys_per_second": rate})
-    return results
+def _span_threads(count: int) -> dict[str, int]:
+    return threads(count) if "num_threads" in kernels.score_spans.__annotations__ else {}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("-o", "--output", type=pathlib.Path, required=True)
-    parser.add_argument("--tokens", type=int, default=1 << 16)
-    parser.add_argument("--vocab-size", type=int, default=128256)
-    parser.add_argument("--keys", type=int, default=16)
-    arguments = parser.parse_args()
-    results = measure(arguments.tokens, arguments.vocab_size, arguments.keys)
-    command = f"python -m benchmarks.speed.bench_score -o {arguments.output}"
-    content = {"command": command, "environment": environment(), "results": results}
-    rows = [[r["n_gram"], r["isa"], f"{r['million_token_keys_per_second']:.0f}"] for r in results]
-    header = ["n", "instruction set", "million token·keys per second"]
-    title = f"`score_tokens`, {arguments.tokens} tokens, {arguments.keys} keys, one thread\n\n"
-    write(arguments.output, content, title + table(header, rows))
+def validate(keys: KeyTable, ids: NDArray[np.int64]) -> None:
+    """Compare every instruction set and number of threads with the reference, to the bit."""
+    for _, isa, count in bench.contenders():
+        select_isa(isa)
+        bench.validate_score(keys, ids[:500], **threads(count))
+
+
+def _select(isa: str) -> tuple[()]:
+    select_isa(isa)
+    return ()
+
+
+def suites(quick: bool) -> list[Suite]:
+    """Return what is measured; `quick` is tiny."""
+    torch.set_num_threads(1)
+    tokens, vocab_size, keys, rounds = (300, 515, 3, 2) if quick else (1 << 16, 128256, 16, 15)
+    slow = {"Waterfall verify": 40, "transformers KGW detector": 40}
+    if not quick:
+        slow = {"Waterfall verify": 256, "transformers KGW detector": 256}
+    real = slow if quick else {"Waterfall verify": 4096, "transformers KGW detector": 1024}
+    return [
+        *(ngram_suite(n_gram, tokens, vocab_size, keys, rounds) for n_gram in (2, 3, 5)),
+        peers_suite(False, tokens, vocab_size, min(rounds, 7), slow),
+        peers_suite(True, tokens, vocab_size, min(rounds, 7), real),
+        scaling_suite(tokens, vocab_size, keys, rounds),
+        spans_suite(*((300, 515, 5, 64, 2) if quick else (4096, 128256, 1000, 64, 5))),
+    ]
+
+
+def bench_score(replay: Callable[[], None]) -> None:
+    replay()
 
 
 if __name__ == "__main__":
-    main()
+    main("benchmarks.speed.bench_score", __doc__, suites, ("torch", "transformers", "waterfall"))

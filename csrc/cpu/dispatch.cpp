@@ -56,8 +56,8 @@ const CpuLoops* best() {
 
 const CpuLoops* selected = best();
 
-// Below so many logits or scores a piece is not worth waking a thread for: some ten microseconds.
-constexpr int64_t kGrain = 1 << 15;
+// Fewer logits, scores or draws are not worth waking a thread for: they take less than some 100 microseconds.
+constexpr int64_t kGrain = 1 << 15, kGrainLogits = 1 << 17;
 constexpr int64_t kTileTokens = 1024, kTileKeys = 128;
 
 template <class Function>
@@ -85,7 +85,7 @@ void over_tiles(int64_t tokens, int64_t keys, int num_threads, Function&& functi
 }  // namespace
 
 void embed_cpu(const Marking& marking, const EmbedArgs& args, int num_threads) {
-  const int64_t grain = marking.vocab < kGrain ? kGrain / marking.vocab : 1;
+  const int64_t grain = marking.vocab < kGrainLogits ? kGrainLogits / marking.vocab : 1;
   const int64_t room = embed_saved(marking);
   const int workers = parallel_workers(args.rows, grain, num_threads);
   const std::unique_ptr<float[]> saved(new float[static_cast<size_t>(workers * room) + 1]);

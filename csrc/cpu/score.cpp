@@ -139,7 +139,8 @@ void score_tile(const Marking& marking, const ScoreArgs& args, const Tile& tile)
     prepare_block(marking, grid, args.token_ids, first, tile.token_end, block);
     for (int64_t key = tile.key_begin; key < tile.key_end; ++key) {
       score_key(marking, grid, key, block);
-      for (int i = 0; i < block.count; ++i) block.scores[i] *= block.mask[i];
+      for (int i = 0; i < block.count; ++i)
+        block.scores[i] = block.mask[i] != 0.0f ? block.scores[i] : 0.0f;  // not -0.0, as a product would
       float* scores = args.scores + first * marking.n_keys + key;
       for (int i = 0; i < block.count; ++i) scores[i * marking.n_keys] = block.scores[i];
     }

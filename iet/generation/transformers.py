@@ -42,6 +42,8 @@ class _Processor(transformers.LogitsProcessor):
         self._slots = slots
         self._temperature = temperature
         self._check_prompts = first_call_shows_prompts
+        self._row_slots = slots[:0]
+        self._row_temperatures = np.empty(0, dtype=np.float32)
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """Return `scores` [B, >= V] with marks, for the position after `input_ids` [B, T]."""
@@ -65,9 +67,18 @@ class _Processor(transformers.LogitsProcessor):
             return scores
         # A copy, as transformers' own processors make: `generate` returns its argument as `output_logits`.
         marked: torch.FloatTensor = scores.clone()  # type: ignore[assignment]
-        # Beams and num_return_sequences repeat each prompt, neighbours together.
-        slots = np.repeat(self._slots, repeats)
-        embed_(marked, input_ids[:, length - words :], slots, self._keys, temperature=self._temperature)
+        if len(self._row_slots) != rows:
+            # Beams and num_return_sequences repeat each prompt, neighbours together. The same every step: a
+            # model has emptied the caches in between, so what need not run again costs more than it looks.
+            self._row_slots = np.repeat(self._slots, repeats)
+            self._row_temperatures = np.full(rows, self._temperature, dtype=np.float32)
+        embed_(
+            marked,
+            input_ids[:, length - words :],
+            self._row_slots,
+            self._keys,
+            temperature=self._row_temperatures,
+        )
         return marked
 
 

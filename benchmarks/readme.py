@@ -1,0 +1,167 @@
+"""Write the README's speed tables from the committed results, between two markers.
+
+python -m benchmarks.readme            rewrite them
+python -m benchmarks.readme --check    exit 1 where they differ from the results
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from benchmarks.recording import table
+from benchmarks.speed.suite import number, quartiles
+
+ROOT = pathlib.Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+START, END = "<!-- speed table -->", "<!-- /speed table -->"
+
+# benchmark -> (suites that are shown, as a pattern of their names; kinds of lines; lines left out, likewise)
+SHOWN: dict[str, list[tuple[str, tuple[str, ...], str]]] = {
+    "embed": [
+        (r"float32 .*random ids", ("ours", "peer"), ""),
+        (r"float32 .*real text", ("ours", "peer"), r"baseline|avx2|threads|KGW|Unigram|SynthID"),
+        (r"(float16|bfloat16) ", ("ours",), "baseline"),
+        (r"12 bytes apart", ("ours",), "threads"),
+        (r"one call", ("ours",), "array"),
+    ],
+    "score": [
+        (r"score_tokens n = 2, T = \d+, K", ("ours",), ""),
+        (r"score_tokens n = [35], T = \d+, K", ("ours",), "baseline|threads"),
+        (r"beside peers", ("peer",), ""),
+        (r"score_spans", ("ours",), "baseline|avx2"),
+    ],
+    "audit": [],
+    "generate": [("", ("ours",), "alone")],
+    "import": [("", ("ours",), "cli")],
+}
+RATE = "million token·keys/s"
+TITLES = {
+    "embed": "Marking",
+    "score": "Scoring",
+    "audit": "A whole audit",
+    "generate": "A step of `model.generate`",
+    "import": "Importing",
+}
+
+
+def render(results: pathlib.Path) -> str:
+    """Return the tables of all results that are there, each line with what measured it and where."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in SHOWN:
+        path = results / f"{name}.json"
+        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        if content:
+            found[name] = content
+    machines: dict[str, str] = {}
+    for content in found.values():
+        machines.setdefault(content["environment"]["processor"], "ABCDEFGH"[len(machines)])
+    parts = [
+        "Medians with quartiles, over rounds in which all contestants run in turn; ratios are formed within"
+        " rounds. *Peers* are in italics. Floors and peers run on one thread."
+    ]
+    for name, content in found.items():
+        tables = _audit_table if name == "audit" else _tables
+        parts += tables(name, content, machines[content["environment"]["processor"]])
+    places = [f"* Machine {letter}: {name}." for name, letter in machines.items()]
+    commands = [
+        f"* {name}: `{content['command']}`, all of it in {_link(name)}." for name, content in found.items()
+    ]
+    return "\n\n".join([*parts, "\n".join(places + commands)])
+
+
+def _link(name: str) -> str:
+    return f"[benchmarks/results/{name}.md](benchmarks/results/{name}.md)"
+
+
+def _tables(name: str, content: Mapping[str, Any], machine: str) -> Iterator[str]:
+    """Yield one table for each header: suites with the same unit and floors share one."""
+    tables: dict[tuple[str, ...], list[list[str]]] = {}
+    for pattern, kinds, left_out in SHOWN[name]:
+        for suite in content["suites"]:
+            if not re.search(pattern, suite["suite"]):
+                continue
+            floors = suite["floors"]
+            unit = RATE if suite["unit"] == "ns per token·key" else suite["unit"]
+            rows = tables.setdefault((TITLES[name], unit, *(f"over {f}" for f in floors), "measured"), [])
+            for result in suite["results"]:
+                if result["kind"] in kinds and not (left_out and re.search(left_out, result["what"])):
+                    what = f"*{result['what']}*" if result["kind"] == "peer" else result["what"]
+                    note = f" ({result['note']})" if result["note"] else ""
+                    ratios = [number(result["over"][floor]["median"]) for floor in floors]
+                    cells = [f"{suite['suite']}: {what}{note}", _value(unit, result["value"]), *ratios]
+                    rows.append([*cells, f"{name}, {machine}"])
+            for what, share in suite["details"].items():
+                if isinstance(share, dict) and set(share) == {"low", "median", "high"}:
+                    cells = [f"{suite['suite']}: {what}", _value("%", share), *("" for _ in floors)]
+                    rows.append([*cells, f"{name}, {machine}"])
+    for header, rows in tables.items():
+        yield table(header, rows)
+
+
+def _audit_table(name: str, content: Mapping[str, Any], machine: str) -> Iterator[str]:
+    """Yield what `bench_audit` records, which has parts of its own."""
+    rows = [
+        [f"{row['text']}, T = {row['tokens']}: {row['what']}", row["milliseconds"], row["over_encode_batch"]]
+        for row in content["six_agents"]
+        if row["what"].startswith("audit")
+    ]
+    rows += [
+        [
+            f"10,000 keys, T = {row['tokens']}, all cores: audit, {row['decoder']}"
+            f" (peak {row['peak_mb']:.0f} MB)",
+            1e3 * row["seconds"],
+            None,
+        ]
+        for row in content["many_keys"]
+    ]
+    rows += [[f"whole process: {row['what']}", 1e3 * row["seconds"], None] for row in content["processes"]]
+    cells = [
+        [what, number(value), "" if over is None else number(over), f"{name}, {machine}"]
+        for what, value, over in rows
+    ]
+    yield table((TITLES[name], "ms", "over `encode_batch` with offsets, alone", "measured"), cells)
+
+
+def _value(unit: str, value: Mapping[str, float]) -> str:
+    if unit == RATE:  # high where the time is low
+        value = {"low": 1e3 / value["high"], "median": 1e3 / value["median"], "high": 1e3 / value["low"]}
+    if unit == "%":
+        value = {key: 100 * part for key, part in value.items()}
+    return f"{number(value['median'])}{' %' if unit == '%' else ''} ({quartiles(value)})"
+
+
+def replaced(readme: str, tables: str) -> str:
+    """Return the README with `tables` between its markers.
+
+    Raises:
+        ValueError: the markers are not there, once each and in order.
+    """
+    if readme.count(START) != 1 or readme.count(END) != 1 or readme.index(START) > readme.index(END):
+        raise ValueError(f"README.md: expected {START} and {END}, once each and in this order")
+    before, rest = readme.split(START)
+    return f"{before}{START}\n\n{tables}\n\n{END}{rest.split(END)[1]}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.readme", description=__doc__.split("\n")[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if it would")
+    arguments = parser.parse_args(argv)
+    path = ROOT / "README.md"
+    old = path.read_text(encoding="utf-8")
+    new = replaced(old, render(RESULTS))
+    if arguments.check:
+        if new != old:
+            print("README.md differs from benchmarks/results: python -m benchmarks.readme", file=sys.stderr)
+        return int(new != old)
+    path.write_text(new, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

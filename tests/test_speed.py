@@ -1,0 +1,335 @@
+"""What times, not how fast: the interleaved timer, `iet bench`, tiny suites, and the table in the README."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from benchmarks import readme, recording
+from benchmarks.speed import peers
+from benchmarks.speed.suite import Contestant, Suite, markdown, number, run
+from iet import bench, kernels
+from iet.cli import main
+from iet.errors import IetError, InputError
+
+ROOT = pathlib.Path(__file__).parent.parent
+NAMES = ("embed", "score", "generate", "import")
+
+SPREAD = {
+    "type": "object",
+    "properties": {key: {"type": "number"} for key in ("low", "median", "high")},
+    "required": ["low", "median", "high"],
+    "additionalProperties": False,
+}
+RESULT = {
+    "type": "object",
+    "properties": {
+        "what": {"type": "string"},
+        "kind": {"enum": ["ours", "floor", "peer"]},
+        "value": SPREAD,
+        "over": {"type": "object", "additionalProperties": SPREAD, "minProperties": 1},
+        "note": {"type": "string"},
+    },
+    "required": ["what", "kind", "value", "over", "note"],
+}
+SUITE = {
+    "type": "object",
+    "properties": {
+        "suite": {"type": "string"},
+        "unit": {"type": "string"},
+        "rounds": {"type": "integer", "minimum": 1},
+        "noise": {"type": "number", "minimum": 0},
+        "skipped": {"type": "object", "additionalProperties": {"type": "string"}},
+        "results": {"type": "array", "items": RESULT, "minItems": 2},
+        "details": {"type": "object"},
+    },
+    "required": ["suite", "unit", "rounds", "noise", "skipped", "results", "details", "floors"],
+}
+RECORD = {
+    "type": "object",
+    "properties": {
+        "command": {"type": "string", "pattern": r"^python -m benchmarks\.speed\.bench_\w+ -o "},
+        "quick": {"type": "boolean"},
+        "environment": {
+            "type": "object",
+            "required": ["processor", "machine", "cores", "isa", "threads", "load", "python", "numpy", "iet"],
+        },
+        "suites": {"type": "array", "items": SUITE, "minItems": 1},
+    },
+    "required": ["command", "quick", "environment", "suites"],
+}
+
+
+# ---------------------------------------------------------------- the timer
+
+
+def test_all_contestants_run_once_a_round_in_changing_order() -> None:
+    log: list[str] = []
+    samplers = {name: lambda name=name: (log.append(name), float(len(log)))[1] for name in "abc"}
+    samples = bench.interleaved(samplers, rounds=20)
+    rounds = [tuple(log[i : i + 3]) for i in range(3, len(log), 3)]  # after the one that warms up
+    assert len(rounds) == 20
+    assert all(sorted(order) == ["a", "b", "c"] for order in rounds)
+    assert len(set(rounds)) > 2
+    # samples[name][i] is of round i: the moment of each call tells.
+    for name, values in samples.items():
+        assert values == [4 + 3 * i + order.index(name) for i, order in enumerate(rounds)]
+
+
+def test_no_round_begins_after_the_seconds_are_over() -> None:
+    assert len(bench.interleaved({"a": lambda: 1.0}, rounds=50, seconds=0.0)["a"]) == 3
+    assert len(bench.interleaved({"a": lambda: 1.0}, rounds=2, seconds=0.0)["a"]) == 2
+
+
+def test_ratios_are_formed_within_rounds() -> None:
+    drifting = [1.0, 2.0, 4.0, 8.0]
+    assert bench.ratio([3 * value for value in drifting], drifting) == (3.0, 3.0, 3.0)
+    assert bench.spread([5.0, 1.0, 3.0]) == (2.0, 3.0, 4.0)
+    assert bench.noise([5.0, 1.0, 3.0]) == pytest.approx(2 / 3)
+    with pytest.raises(ValueError, match="argument"):
+        bench.ratio([1.0], [1.0, 2.0])
+
+
+def test_arguments_are_made_anew_for_every_call() -> None:
+    seen: list[int] = []
+    made = iter(range(5))
+    sample = bench.timed(seen.append, lambda: (next(made),))
+    assert all(sample() >= 0 for _ in range(3))
+    assert seen == [0, 1, 2]
+
+
+def test_a_kernel_that_differs_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = bench.team(515, 2).marking_keys()
+    bench.validate_embed(keys, np.zeros((2, 515), np.float32))
+    bench.validate_score(keys, np.arange(20))
+    marking, scoring = kernels.embed_, kernels.score_tokens
+    monkeypatch.setattr(
+        kernels, "embed_", lambda logits, *rest: marking(logits[:1], *(r[:1] for r in rest[:2]), rest[2])
+    )
+    with pytest.raises(IetError, match="embed_ differs"):
+        bench.validate_embed(keys, np.zeros((2, 515), np.float32))
+    monkeypatch.setattr(kernels, "score_tokens", lambda ids, keys: scoring(ids[::-1], keys))
+    with pytest.raises(IetError, match="score_tokens differs"):
+        bench.validate_score(keys, np.arange(20))
+
+
+# ---------------------------------------------------------------- iet bench
+
+TINY = ["bench", "--rows", "3", "--vocab-size", "515", "--tokens", "50", "--seconds", "0"]
+
+
+def test_iet_bench_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    before = kernels.backends()
+    assert main([*TINY, "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert kernels.backends() == before
+    assert figures["rounds"] == [3, 3]
+    assert figures["machine"]["isa"] == before.isa
+    for work in ("embed_ float32 [3, 515]", "embed_ float16 [3, 515]", "score_tokens n = 2, T = 50, K = 16"):
+        lines = [line for line in figures["lines"] if line["work"] == work]
+        assert [line["what"] for line in lines if line["ours"]] == [name for name, _, _ in bench.contenders()]
+        for line in lines:
+            jsonschema.validate(line["value"], SPREAD)
+            for ratio in line["over"].values():
+                jsonschema.validate(ratio, SPREAD)
+        floor = next(line for line in lines if line["what"] == next(iter(line["over"])))
+        assert floor["over"][floor["what"]]["median"] == 1.0
+
+
+def test_iet_bench_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(TINY) == 0
+    shown = capsys.readouterr().out
+    assert "over float32 add [B, V]" in shown
+    assert all(name in shown for name, _, _ in bench.contenders())
+    assert "agreed with the reference" in shown
+
+
+@pytest.mark.parametrize(("option", "value"), [("--rows", "0"), ("--vocab-size", "1"), ("--tokens", "1")])
+def test_iet_bench_refuses_what_it_cannot_time(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*TINY, option, value]) == 3
+    assert f"got {value}, expected at least" in capsys.readouterr().err
+
+
+def test_iet_bench_needs_no_torch() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None; from iet.cli import main;"
+        f"code = main({TINY!r}); assert 'benchmarks' not in sys.modules; raise SystemExit(code)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_an_unknown_instruction_set_is_refused() -> None:
+    if kernels._cpu is None:
+        pytest.skip("the reference has no instruction sets")
+    with pytest.raises(InputError, match="'sse9', expected one of"):
+        bench.select_isa("sse9")
+
+
+# ---------------------------------------------------------------- benchmarks/speed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_suite_validates_and_runs(name: str) -> None:
+    suites = importlib.import_module(f"benchmarks.speed.bench_{name}").suites(True)
+    assert len({suite.name for suite in suites}) == len(suites)
+    recorded = []
+    for suite in suites:
+        record, samples = run(suite)
+        recorded.append(record)
+        assert {len(values) for values in samples.values()} == {suite.rounds}
+        assert set(suite.floors) <= set(samples)
+        assert set(suite.skipped).isdisjoint(samples)
+    content: dict[str, Any] = {
+        "command": f"python -m benchmarks.speed.bench_{name} -o x.json",
+        "quick": True,
+        "environment": recording.environment("torch"),
+        "suites": recorded,
+    }
+    jsonschema.validate(json.loads(json.dumps(content)), RECORD)
+    shown = markdown(content)
+    assert all(result["what"] in shown for record in recorded for result in record["results"])
+
+
+def test_a_suite_that_fails_its_check_is_not_timed() -> None:
+    def wrong() -> None:
+        raise IetError("differs")
+
+    called: list[int] = []
+    contestant = Contestant(bench.timed(lambda: called.append(1)), "ours")
+    with pytest.raises(IetError, match="differs"):
+        run(Suite("x", "ms", 1e3, {"ours": contestant}, ("ours",), wrong, rounds=2))
+    assert called == []
+
+
+def test_a_peer_that_is_not_installed_is_skipped_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(peers._NEEDS, "Waterfall", ("no_such_package_of_ours",))
+    for found, skipped in (peers.markers(515), peers.readers(515)):
+        assert not any(name.startswith("Waterfall") for name in found)
+        (why,) = (why for name, why in skipped.items() if name.startswith("Waterfall"))
+        assert "no_such_package_of_ours not installed, see benchmarks/speed/peers.txt" in why
+    named = {line.split("==")[0] for line in (ROOT / "benchmarks/speed/peers.txt").read_text().splitlines()}
+    assert {"waterfall", "markllm", "psutil"} <= named
+
+
+def test_pytest_benchmark_records_the_same_samples(tmp_path: pathlib.Path) -> None:
+    out = tmp_path / "speed.json"
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "benchmarks/speed/bench_import.py",
+    ]
+    subprocess.run(
+        [*command, "--quick", f"--benchmark-json={out}"], check=True, cwd=ROOT, capture_output=True
+    )
+    benchmarks = json.loads(out.read_text())["benchmarks"]
+    assert len(benchmarks) == 3
+    for entry in benchmarks:
+        assert entry["group"] == "import in a fresh process"
+        assert entry["stats"]["rounds"] == 2
+        assert entry["stats"]["min"] > 1e-4  # an import, not the call that replays it
+    assert {entry["extra_info"]["kind"] for entry in benchmarks} == {"ours", "floor"}
+
+
+def test_the_runner_writes_one_result_each(tmp_path: pathlib.Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.speed", "-o", str(tmp_path), "--only", "import", "--quick"]
+    subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
+    content = json.loads((tmp_path / "import.json").read_text())
+    jsonschema.validate(content, RECORD)
+    assert content["command"].endswith("import.json --quick")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["import.json", "import.md"]
+
+
+def test_caches_are_read_from_sysfs(tmp_path: pathlib.Path) -> None:
+    for index, (level, kind, size) in enumerate([("1", "Data", "48K"), ("3", "Unified", "491520K")]):
+        (tmp_path / f"index{index}").mkdir()
+        for name, value in (("level", level), ("type", kind), ("size", size)):
+            (tmp_path / f"index{index}" / name).write_text(f"{value}\n")
+    assert recording.caches(tmp_path) == {"L1d": 48 << 10, "L3": 480 << 20}
+    assert recording.caches(tmp_path / "index0") == {}
+
+
+# ---------------------------------------------------------------- the README
+
+
+def test_the_readme_shows_the_committed_results(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in NAMES:
+        content = json.loads((readme.RESULTS / f"{name}.json").read_text())
+        jsonschema.validate(content, RECORD)
+        assert not content["quick"]
+    assert readme.main(["--check"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_readme_that_differs_fails_the_check_and_is_rewritten(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (ROOT / "README.md").read_text()
+    shutil.copytree(readme.RESULTS, tmp_path / "results")
+    monkeypatch.setattr(readme, "ROOT", tmp_path)
+    monkeypatch.setattr(readme, "RESULTS", tmp_path / "results")
+    changed = json.loads((tmp_path / "results/import.json").read_text())
+    changed["suites"][0]["results"][0]["value"]["median"] = 0.123
+    (tmp_path / "results/import.json").write_text(json.dumps(changed))
+    (tmp_path / "README.md").write_text(text)
+    assert readme.main(["--check"]) == 1
+    assert (tmp_path / "README.md").read_text() == text
+    assert "python -m benchmarks.readme" in capsys.readouterr().err
+    assert readme.main([]) == 0
+    assert readme.main(["--check"]) == 0
+    rewritten = (tmp_path / "README.md").read_text()
+    assert "| 0.123 (" in rewritten
+    for line in rewritten.split(readme.START)[1].split(readme.END)[0].splitlines():
+        cells = line.strip("| ").split(" | ")
+        if line.startswith("| ") and cells[-1] not in ("measured", "---"):
+            assert cells[-1].split(", ")[0] in readme.SHOWN  # who measured it
+            assert cells[-1].split(", ")[1] in "ABCDEFGH"  # and where
+
+
+def test_the_readme_shows_audits(tmp_path: pathlib.Path) -> None:
+    one = {"text": "logs", "tokens": 9, "milliseconds": 2.5, "over_encode_batch": 1.25}
+    content = {
+        "command": "python -m benchmarks.speed.bench_audit -o audit.json",
+        "environment": {"processor": "abacus"},
+        "six_agents": [{"what": "audit, cusum", **one}, {"what": "encode_batch", **one}],
+        "many_keys": [{"decoder": "cusum", "tokens": 4096, "seconds": 0.5, "peak_mb": 321.0}],
+        "processes": [{"what": "iet audit, cusum, warm", "seconds": 1.5}],
+    }
+    (tmp_path / "audit.json").write_text(json.dumps(content))
+    shown = readme.render(tmp_path)
+    assert "| logs, T = 9: audit, cusum | 2.50 | 1.25 | audit, A |" in shown
+    assert "logs, T = 9: encode_batch" not in shown
+    assert "audit, cusum (peak 321 MB) | 500 |  | audit, A |" in shown
+    assert "| whole process: iet audit, cusum, warm | 1,500 |  | audit, A |" in shown
+    assert "Machine A: abacus." in shown
+
+
+@pytest.mark.parametrize("text", ["", readme.START, readme.END + readme.START, readme.START * 2 + readme.END])
+def test_a_readme_without_its_markers_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        readme.replaced(text, "tables")
+
+
+def test_numbers_have_three_digits_and_no_exponent() -> None:
+    assert [number(value) for value in (0.0, 0.000527, 0.75, 1.0, 33.9, 588131.0)] == [
+        "0",
+        "0.000527",
+        "0.750",
+        "1.00",
+        "33.9",
+        "588,131",
+    ]
