@@ -119,6 +119,20 @@ void score_key(const Marking& marking, const Grid& grid, int64_t key, Block& blo
   score_block(marking.family, marking.k_p[key], marking.vocab, block);
 }
 
+constexpr int kColumns = 16;
+using Columns = float[kColumns][kBlock + 16];  // not a power of two apart: columns would share cache sets
+
+// rows[i * stride + c] = columns[c][i]
+void write_rows(const Columns& columns, int count, int width, int64_t stride, float* rows) {
+  if (width == kColumns) {
+    for (int i = 0; i < count; ++i)
+      for (int c = 0; c < kColumns; ++c) rows[i * stride + c] = columns[c][i];
+  } else {
+    for (int c = 0; c < width; ++c)
+      for (int i = 0; i < count; ++i) rows[i * stride + c] = columns[c][i];
+  }
+}
+
 inline void add(int64_t* sum, int64_t value, bool shared) {
   if (!shared) *sum += value;
 #if defined(_MSC_VER)
@@ -135,14 +149,20 @@ namespace IET_ISA {
 void score_tile(const Marking& marking, const ScoreArgs& args, const Tile& tile) {
   const Grid grid = make_grid(marking.vocab);
   Block block;
+  Columns gathered;
   for (int64_t first = tile.token_begin; first < tile.token_end; first += kBlock) {
     prepare_block(marking, grid, args.token_ids, first, tile.token_end, block);
-    for (int64_t key = tile.key_begin; key < tile.key_end; ++key) {
-      score_key(marking, grid, key, block);
-      for (int i = 0; i < block.count; ++i)
-        block.scores[i] = block.mask[i] != 0.0f ? block.scores[i] : 0.0f;  // not -0.0, as a product would
+    // Columns of several keys are gathered first, so that whole cache lines are written: a column alone would
+    // touch one line a token, which for K = 64 evict each other.
+    for (int64_t key = tile.key_begin; key < tile.key_end; key += kColumns) {
+      const int columns = static_cast<int>(tile.key_end - key < kColumns ? tile.key_end - key : kColumns);
+      for (int c = 0; c < columns; ++c) {
+        score_key(marking, grid, key + c, block);
+        for (int i = 0; i < block.count; ++i)
+          gathered[c][i] = block.mask[i] != 0.0f ? block.scores[i] : 0.0f;  // not -0.0, as a product would
+      }
       float* scores = args.scores + first * marking.n_keys + key;
-      for (int i = 0; i < block.count; ++i) scores[i * marking.n_keys] = block.scores[i];
+      write_rows(gathered, block.count, columns, marking.n_keys, scores);
     }
   }
 }
