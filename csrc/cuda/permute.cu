@@ -1,7 +1,7 @@
 // Known answers on the device: the scheme's header, run inside a kernel.
 #include <initializer_list>
 
-#include "permute.h"
+#include "../ops.h"
 
 namespace iet {
 namespace {
