@@ -212,17 +212,14 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
 
 using EmbedKernel = void (*)(EmbedLaunch);
 
-template <class Words, Family kFamily>
-EmbedKernel kernel_of(bool vector, bool walks) {
-  if (vector)
-    return walks ? embed_kernel<Words, kFamily, true, true> : embed_kernel<Words, kFamily, true, false>;
-  return embed_kernel<Words, kFamily, false, true>;
-}
-
+// Where nothing walks, one kernel is spared the question: that of the default family on aligned rows.
 template <class Words>
 EmbedKernel kernel_of(Family family, bool vector, bool walks) {
-  return family == Family::fourier ? kernel_of<Words, Family::fourier>(vector, walks)
-                                   : kernel_of<Words, Family::square>(vector, true);
+  constexpr Family kFourier = Family::fourier, kSquare = Family::square;
+  if (family == kSquare)
+    return vector ? embed_kernel<Words, kSquare, true, true> : embed_kernel<Words, kSquare, false, true>;
+  if (!vector) return embed_kernel<Words, kFourier, false, true>;
+  return walks ? embed_kernel<Words, kFourier, true, true> : embed_kernel<Words, kFourier, true, false>;
 }
 
 EmbedKernel kernel_of(DType dtype, Family family, bool vector, bool walks) {

@@ -3,6 +3,10 @@
 Both are stateless: the context of a position is read off `input_ids`, so interleaved calls, beams that swap
 rows and assisted decoding, which shows several positions of one row, need no bookkeeping.
 
+On a CUDA device nothing waits for a step. What a kernel refused there (see `iet.kernels.raise_if_refused`)
+is copied to the host behind the step's work and raised by the next step; that of the last step of a `generate`
+is raised by `iet.kernels.raise_if_refused(device)`, or not at all.
+
 Continuous batching (`generate_batch`) shows a processor the last id of each row only, not its context: every
 request then fails with a `ShapeError`. A processor that declares itself unsupported would be dropped there
 with a warning, and the text would silently carry no mark; so none is declared.
@@ -18,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from iet.cuda import Refusals
 from iet.errors import BackendUnavailable, InputError, SchemeMismatch, ShapeError
 from iet.kernels import embed_
 from iet.registry import KeyTable, Registry
@@ -42,6 +47,8 @@ class _Processor(transformers.LogitsProcessor):
         self._slots = slots
         self._temperature = temperature
         self._check_prompts = first_call_shows_prompts
+        self._device_slots: dict[tuple[int, torch.device], torch.Tensor] = {}
+        self._refusals = Refusals()
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """Return `scores` [B, >= V] with marks, for the position after `input_ids` [B, T]."""
@@ -65,10 +72,22 @@ class _Processor(transformers.LogitsProcessor):
             return scores
         # A copy, as transformers' own processors make: `generate` returns its argument as `output_logits`.
         marked: torch.FloatTensor = scores.clone()  # type: ignore[assignment]
+        if marked.device.type == "cuda":  # raises what an earlier step refused: nobody waits for this one
+            self._refusals.check()
+        slots = self._slots_of_rows(repeats, marked.device)
+        embed_(marked, input_ids[:, length - words :], slots, self._keys, temperature=self._temperature)
+        self._refusals.note(marked.device)
+        return marked
+
+    def _slots_of_rows(self, repeats: int, device: torch.device) -> Any:
+        """Return the slots where the logits are, [B]; on CUDA they are sent there once."""
         # Beams and num_return_sequences repeat each prompt, neighbours together.
         slots = np.repeat(self._slots, repeats)
-        embed_(marked, input_ids[:, length - words :], slots, self._keys, temperature=self._temperature)
-        return marked
+        if device.type != "cuda":
+            return slots
+        if (repeats, device) not in self._device_slots:
+            self._device_slots[repeats, device] = torch.from_numpy(slots).to(device)
+        return self._device_slots[repeats, device]
 
 
 class LogitsProcessor(_Processor):
