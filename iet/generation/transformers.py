@@ -4,8 +4,8 @@ Both are stateless: the context of a position is read off `input_ids`, so interl
 rows and assisted decoding, which shows several positions of one row, need no bookkeeping.
 
 On a CUDA device nothing waits for a step. What a kernel refused there (see `iet.kernels.raise_if_refused`)
-is copied to the host behind the step's work and raised by the next step; that of the last step of a `generate`
-is raised by `iet.kernels.raise_if_refused(device)`, or not at all.
+is copied to the host behind the step's work and raised by the next step; what the last step of a `generate`
+refused is raised by `iet.kernels.raise_if_refused(device)`, or not at all.
 
 Continuous batching (`generate_batch`) shows a processor the last id of each row only, not its context: every
 request then fails with a `ShapeError`. A processor that declares itself unsupported would be dropped there
