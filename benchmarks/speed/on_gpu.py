@@ -4,8 +4,8 @@ python -m benchmarks.speed.on_gpu -o results/
 
 Needs a device, torch for it, and `iet` installed with its CUDA module (`pip install -e ".[test,bench]"` where
 nvcc is). compute-sanitizer is used where it is on the PATH or in CUDA_HOME; the package
-nvidia-cuda-sanitizer-api brings it too. Exit code: 0 if all that could be run passed, 1 if something failed, 3
-if there is no device; a tool that is missing is a line of the table.
+nvidia-cuda-sanitizer-api brings it too. Exit code: 0 if all that could be run passed, 1 if something failed,
+3 if there is no device; a tool that is missing is a line of the table.
 """
 
 from __future__ import annotations
