@@ -144,7 +144,8 @@ const char* load_embed_cuda(int device);
 const char* load_score_cuda(int device);
 // Ranks and phi of (seed, id) pairs in host memory, computed on the current device.
 const char* permute_cuda(uint32_t vocab, uint32_t k_p, const PermuteArgs& args, float* phis);
-// Devices that the driver shows; 0 where there is no driver.
+// Devices that the driver shows; 0 where there is none, and why.
 int device_count();
+const char* device_error();
 
 }  // namespace iet

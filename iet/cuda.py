@@ -10,6 +10,7 @@ the unmarked ids. What a kernel refuses it cannot raise: it writes it down, and 
 
 from __future__ import annotations
 
+import functools
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,17 @@ _REFUSED = (  # in the order of `Refused` in csrc/ops.h
     "rows: entry {row} is no row of the logits; expected 0 to B-1",
     "temperature: row {row} gives a κ that is negative or not finite; expected finite values of at least 0",
 )
+
+
+def is_tensor(value: object) -> bool:
+    """Tell whether a value is a torch tensor, without importing torch: whoever holds one has imported it."""
+    kind: Any = type(value)
+    return _is_tensor_class(kind)
+
+
+@functools.cache
+def _is_tensor_class(kind: Any) -> bool:
+    return any(cls.__module__ == "torch" and cls.__name__ == "Tensor" for cls in kind.__mro__)
 
 
 class DeviceTable:
@@ -119,7 +131,7 @@ def embed_(
     contexts = _on_device("contexts", contexts, device, (count, keys.profile.scheme.n_gram - 1))
     slots = _on_device("slots", slots, device, (count,))
     kappa, temperatures = np.float32(keys.profile.scheme.kappa), None
-    if _is_tensor(temperature):
+    if is_tensor(temperature):
         if str(temperature.dtype) != "torch.float32" or temperature.device != device:
             raise ShapeError(
                 "temperature",
@@ -188,7 +200,7 @@ def score_spans(
 
     ids = _token_ids(token_ids)
     device, length = ids.device, ids.shape[0]
-    if _is_tensor(boundaries):
+    if is_tensor(boundaries):
         cuts = _on_device("boundaries", boundaries, device, (None,)).to(torch.int64)
     else:
         values = np.asarray(boundaries)
@@ -205,12 +217,12 @@ def score_spans(
             f"boundaries: got {cuts[:8].tolist()} to {int(cuts[-1])}, expected ascending from 0 to {length}"
         )
     if counted is not None and (
-        not _is_tensor(counted)
+        not is_tensor(counted)
         or counted.dtype != torch.bool
         or counted.device != device
         or tuple(counted.shape) != (length,)
     ):
-        got = f"{counted.dtype} {list(counted.shape)}" if _is_tensor(counted) else type(counted).__name__
+        got = f"{counted.dtype} {list(counted.shape)}" if is_tensor(counted) else type(counted).__name__
         raise ShapeError("counted", got=got, expected=f"a bool tensor [{length}] on {device}")
     cuts, mask = cuts.contiguous(), None if counted is None else counted.contiguous()
     sums = torch.empty(cuts.shape[0] - 1, len(keys), dtype=torch.float64, device=device)
@@ -283,7 +295,7 @@ def _address(values: torch.Tensor) -> tuple[int, int, bool]:
 
 def _on_device(name: str, values: Any, device: torch.device, shape: tuple[int | None, ...]) -> torch.Tensor:
     expected = f"int32 or int64 {['B' if size is None else size for size in shape]} on {device}"
-    if not _is_tensor(values):
+    if not is_tensor(values):
         raise ShapeError(
             name, got=type(values).__name__, expected=f"a tensor, {expected}: nothing is copied to the device"
         )
@@ -301,7 +313,3 @@ def _on_device(name: str, values: Any, device: torch.device, shape: tuple[int | 
 
 def _token_ids(values: Any) -> torch.Tensor:
     return _on_device("token_ids", values, values.device, (None,)).contiguous()
-
-
-def _is_tensor(value: object) -> bool:
-    return any(cls.__module__ == "torch" and cls.__name__ == "Tensor" for cls in type(value).__mro__)

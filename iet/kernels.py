@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from iet import cuda, reference
+from iet.cuda import is_tensor as _is_tensor
 from iet.errors import BackendUnavailable, InputError, ShapeError
 from iet.registry import KeyTable, Registry
 from iet.scheme import MAX_VOCAB_SIZE, SCHEME_VERSION
@@ -104,10 +105,11 @@ _cpu, _why_cpu = _load_cpu()
 
 def backends() -> Backends:
     """Return what is in use, and why. Loads the CUDA module, but never initialises a device context."""
-    cuda, why_cuda = _load("_cuda")
-    devices = cuda.device_count() if cuda else 0
-    if cuda:
+    module, why_cuda = _load("_cuda")
+    devices = module.device_count() if module else 0
+    if module:
         why_cuda += f"; {devices} device{'' if devices == 1 else 's'}"
+        why_cuda += f" ({module.device_error()})" if devices == 0 else ""
     if _cpu is None:
         return Backends("reference", None, (), _why_cpu, why_cuda, devices)
     return Backends("cpu", _cpu.isa(), tuple(_cpu.isas().split()), _why_cpu, why_cuda, devices)
@@ -319,14 +321,9 @@ def _cuda_device(device: torch.device | str) -> torch.device:
     where = torch.device(device)
     if where.type != "cuda" or module.device_count() == 0:
         raise BackendUnavailable(
-            f"device: got {where} where {module.device_count()} CUDA devices are shown, expected one of those"
+            f"device: got {where}, expected one of the {module.device_count()} CUDA devices of this machine"
         )
     return where if where.index is not None else torch.device("cuda", torch.cuda.current_device())
-
-
-def _is_tensor(value: object) -> bool:
-    # Without importing torch: whoever holds a tensor has imported it.
-    return any(cls.__module__ == "torch" and cls.__name__ == "Tensor" for cls in type(value).__mro__)
 
 
 def _integers(name: str, values: Any, dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -564,7 +561,7 @@ def permute_cuda(
     """
     module = _cuda()
     if module.device_count() == 0:
-        raise BackendUnavailable("CUDA: the driver shows no device")
+        raise BackendUnavailable(f"CUDA: the driver shows no device ({module.device_error()})")
     ids, seeds = _permutation_input(token_ids, seeds, vocab_size)
     ranks, phis = np.empty(len(ids), dtype=np.uint32), np.empty(len(ids), dtype=np.float32)
     module.permute(

@@ -126,6 +126,7 @@ PYBIND11_MODULE(_cuda, m) {
   m.attr("scheme_version") = kSchemeVersion;
   m.attr("refusals") = static_cast<int>(kRefusals);
   m.def("device_count", &device_count);
+  m.def("device_error", &device_error);
   m.def("load_kernels", &load_kernels);
   m.def("permute", &permute_ids);
   py::class_<PyMarking>(m, "Marking")

@@ -46,11 +46,8 @@ IET_HD uint64_t high_word(uint64_t x, uint64_t y) {
 
 // sum mod m for sum < 2m: min(sum - m, sum), one instruction from sm_90 on.
 IET_HD uint32_t fold(uint32_t sum, uint32_t m) {
-#if defined(__CUDA_ARCH__)
-  return __viaddmin_u32(sum, 0u - m, sum);
-#else
-  return sum - m < sum ? sum - m : sum;
-#endif
+  const uint32_t less = sum - m;
+  return less < sum ? less : sum;
 }
 
 // (y + bmix(x, k, m)) mod m and (y + amix(x, k, m)) mod m of keyed.h. The upper halves of the registers hold

@@ -47,4 +47,10 @@ int device_count() {
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
+const char* device_error() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  return status == cudaSuccess ? "" : cudaGetErrorString(status);
+}
+
 }  // namespace iet

@@ -13,5 +13,6 @@ const char* permute_cuda(uint32_t vocab, uint32_t k_p, const PermuteArgs& args, 
 }
 
 int device_count() { return 0; }
+const char* device_error() { return "this module runs on the host"; }
 
 }  // namespace iet
