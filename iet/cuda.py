@@ -294,21 +294,24 @@ def _address(values: torch.Tensor) -> tuple[int, int, bool]:
 
 
 def _on_device(name: str, values: Any, device: torch.device, shape: tuple[int | None, ...]) -> torch.Tensor:
-    expected = f"int32 or int64 {['B' if size is None else size for size in shape]} on {device}"
+    """Return `values`, integers of that shape (None: any size) on `device`; else raise."""
+    import torch
+
     if not is_tensor(values):
-        raise ShapeError(
-            name, got=type(values).__name__, expected=f"a tensor, {expected}: nothing is copied to the device"
-        )
-    if values.device != device:
-        raise ShapeError(name, got=f"device {values.device}", expected=f"the device of the logits, {device}")
-    if str(values.dtype) not in ("torch.int32", "torch.int64"):
-        raise ShapeError(name, got=f"dtype {values.dtype}", expected=expected)
-    if values.dim() != len(shape) or any(
-        size not in (None, got) for size, got in zip(shape, values.shape, strict=True)
+        got, expected = type(values).__name__, f"a tensor on {device}: nothing is copied there silently"
+    elif values.device != device:
+        got, expected = f"device {values.device}", f"the device of the logits, {device}"
+    elif values.dtype not in (torch.int32, torch.int64):
+        got, expected = f"dtype {values.dtype}", "int32 or int64"
+    elif len(values.shape) != len(shape) or any(
+        size is not None and size != found for size, found in zip(shape, values.shape, strict=True)
     ):
-        raise ShapeError(name, got=f"shape {list(values.shape)}", expected=expected)
-    tensor: torch.Tensor = values
-    return tensor
+        got = f"shape {list(values.shape)}"
+        expected = str(["any" if size is None else size for size in shape])
+    else:
+        tensor: torch.Tensor = values
+        return tensor
+    raise ShapeError(name, got=got, expected=expected)
 
 
 def _token_ids(values: Any) -> torch.Tensor:
