@@ -126,7 +126,8 @@ def test_embed_with_thousands_of_unmarked_ids(module: Any) -> None:
 def test_every_vocabulary_size_up_to_hundreds(module: Any) -> None:
     # Small grids, all of them: how far E leaves [0, V), how many grid rows a block touches, where tails end.
     rng = np.random.default_rng(9)
-    for vocab_size in [*range(1, 300), *rng.integers(300, 9000, 40).tolist()]:
+    sizes = [*range(1, 300), *range(4088, 4106), *range(8190, 8196), *rng.integers(300, 9000, 40).tolist()]
+    for vocab_size in sizes:
         keys = team(vocab_size, agents=1)
         values = torch.zeros(1, vocab_size + 8 - vocab_size % 8)
         contexts = torch.tensor(rng.integers(0, vocab_size, (1, 1)))
