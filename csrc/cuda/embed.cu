@@ -4,6 +4,10 @@
 // the way, one warp hashes the context and tabulates round 1, which depends on the grid row alone: b is a
 // multiple of 8, so that a vector of 4 or 8 aligned ids never leaves its grid row. Everything about a row is
 // read from device memory, so that a captured graph replays with new contexts, slots and temperatures.
+//
+// On aligned rows a logit costs 43 instructions on sm_90 and 48 on sm_80, overheads included (cuobjdump -sass):
+// about 25 for the permutation, 14 for phi and the logit. Rounds 2 to 4 could be looked up in tables of b and a
+// entries in shared memory; by estimate the bank conflicts of half logits, 8 to a thread, cost what that saves.
 #include <type_traits>
 
 #include "../ops.h"
