@@ -165,11 +165,11 @@ IET_HD float magnitude(float x) { return __builtin_fabsf(x); }  // one instructi
 IET_HD float magnitude(float x) { return x < 0 ? -x : x; }
 #endif
 
-// 0.25 - x 2^-32. The product is exact, so that where a fused operation is at hand it rounds alike.
+// 0.25 - |x| 2^-32. The product is exact, so that where a fused operation is at hand it rounds alike.
 #if defined(__CUDA_ARCH__)
-IET_HD float quarter_less(float x) { return __fmaf_rn(x, -0x1p-32f, 0.25f); }
+IET_HD float quarter_less(float x) { return __fmaf_rn(magnitude(x), -0x1p-32f, 0.25f); }
 #else
-IET_HD float quarter_less(float x) { return fadd(0.25f, -fmul(x, 0x1p-32f)); }
+IET_HD float quarter_less(float x) { return fadd(0.25f, -magnitude(fmul(x, 0x1p-32f))); }
 #endif
 
 IET_HD uint32_t phase_step(uint32_t k_p, uint32_t vocab) {
@@ -179,7 +179,7 @@ IET_HD uint32_t phase_step(uint32_t k_p, uint32_t vocab) {
 // cos(2 pi r k_p / V): a 32-bit phase, then an odd polynomial for the sine of its distance to a quarter turn.
 IET_HD float phi_fourier(uint32_t r, uint32_t step) {
   const float x = static_cast<float>(static_cast<int32_t>(r * step));  // 2^32 of a turn
-  const float y = quarter_less(magnitude(x));
+  const float y = quarter_less(x);
   const float z = fmul(y, y);
   float sum = fadd(fmul(-0x1.1bf944p+6f, z), 0x1.455cf2p+6f);
   sum = fadd(fmul(sum, z), -0x1.4ab278p+5f);
