@@ -165,6 +165,13 @@ IET_HD float magnitude(float x) { return __builtin_fabsf(x); }  // one instructi
 IET_HD float magnitude(float x) { return x < 0 ? -x : x; }
 #endif
 
+// 0.25 - |x| 2^-32. The product is exact, so that where a fused operation is at hand it rounds alike.
+#if defined(__CUDA_ARCH__)
+IET_HD float quarter_less(float x) { return __fmaf_rn(magnitude(x), -0x1p-32f, 0.25f); }
+#else
+IET_HD float quarter_less(float x) { return fadd(0.25f, -magnitude(fmul(x, 0x1p-32f))); }
+#endif
+
 IET_HD uint32_t phase_step(uint32_t k_p, uint32_t vocab) {
   return static_cast<uint32_t>(((static_cast<uint64_t>(k_p) << 32) + vocab / 2) / vocab);
 }
@@ -175,8 +182,8 @@ constexpr float kSine0 = 0x1.921f5cp+2f, kSine1 = -0x1.4ab278p+5f, kSine2 = 0x1.
 
 // cos(2 pi r k_p / V): a 32-bit phase, then an odd polynomial for the sine of its distance to a quarter turn.
 IET_HD float phi_fourier(uint32_t r, uint32_t step) {
-  const float x = fmul(static_cast<float>(static_cast<int32_t>(r * step)), 0x1p-32f);
-  const float y = fadd(0.25f, -magnitude(x));
+  const float x = static_cast<float>(static_cast<int32_t>(r * step));  // 2^32 of a turn
+  const float y = quarter_less(x);
   const float z = fmul(y, y);
   float sum = fadd(fmul(kSine3, z), kSine2);
   sum = fadd(fmul(sum, z), kSine1);
@@ -226,6 +233,21 @@ IET_HD bool is_scored(const int64_t* ids, int64_t j, int64_t n_gram, uint32_t vo
   if (j < n_gram - 1) return false;
   for (int64_t i = j - n_gram + 1; i <= j; ++i)
     if (!is_marked_id(ids[i], vocab, unmarked, n_unmarked)) return false;
+  return true;
+}
+
+// The same two, from one bit an id that is set where it is unmarked (null: none is): what kernels read, for
+// whom a search costs more than the hash.
+IET_HD bool is_marked_id(int64_t id, uint32_t vocab, const uint32_t* unmarked_bits) {
+  if (id < 0 || id >= static_cast<int64_t>(vocab)) return false;
+  return unmarked_bits == nullptr || (unmarked_bits[id >> 5] >> (id & 31) & 1) == 0;
+}
+
+template <class Id>
+IET_HD bool is_scored(const Id* ids, int64_t j, int64_t n_gram, uint32_t vocab, const uint32_t* unmarked_bits) {
+  if (j < n_gram - 1) return false;
+  for (int64_t i = j - n_gram + 1; i <= j; ++i)
+    if (!is_marked_id(ids[i], vocab, unmarked_bits)) return false;
   return true;
 }
 

@@ -128,4 +128,78 @@ const char* cpu_isas();
 // Choose one of them; false if it is none.
 bool select_cpu_isa(const char* isa);
 
+// ---------------------------------------------------------------- CUDA
+//
+// Every pointer is one of the device. An op is queued on a stream, allocates nothing and waits for nothing; it
+// returns null, or what the CUDA runtime says is wrong.
+
+struct CudaQueue {
+  int device;
+  void* stream;  // cudaStream_t
+};
+
+struct CudaMarking {  // what a profile fixes, on one device
+  uint32_t vocab;     // V
+  uint32_t n_gram;    // n
+  Family family;
+  const uint32_t* unmarked_bits;  // [ceil(V / 32)], bit v is set where id v is unmarked; null: none is
+  const uint64_t* subkeys;        // [n_keys, 2]
+  const uint32_t* k_p;            // [n_keys]
+  const uint32_t* steps;          // [n_keys], phase_step(k_p, V)
+  int64_t n_keys;
+};
+
+struct Integers {  // int32 or int64, as they come
+  const void* data;
+  int64_t stride;  // in elements
+  int32_t wide;    // 1: int64
+};
+
+// Where embed_cuda leaves a row unmarked because its arguments are wrong, it writes 1 + the number of the row
+// into one of these, which Python reads at its next synchronisation.
+enum Refused { kRefusedContext, kRefusedSlot, kRefusedRow, kRefusedTemperature, kRefusals };
+
+struct CudaEmbedArgs {
+  void* logits;  // [logits_rows, >= V], changed in place
+  DType dtype;
+  int64_t logits_rows;
+  int64_t row_stride, element_stride;  // in bytes
+  int64_t rows;                        // how many are marked here: all below have as many
+  Integers row_index;                  // row -> row of logits; null: row i is row i
+  Integers contexts;                   // [rows, n-1], oldest first; `stride` is that of a row
+  int64_t context_element_stride;      // in elements, like all strides but those of logits
+  Integers slots;                      // row -> key, -1: unmarked
+  const float* temperatures;           // [rows]; null: 1
+  int64_t temperature_stride;
+  float kappa;
+  int32_t* refused;  // [kRefusals]
+};
+
+struct CudaScoreArgs {
+  Integers token_ids;  // [tokens] packed
+  int64_t tokens;
+  float* scores;  // [tokens, n_keys] packed
+};
+
+struct CudaScoreSpansArgs {
+  Integers token_ids;  // [tokens] packed
+  int64_t tokens;
+  const int64_t* boundaries;  // [spans + 1], ascending from 0 to tokens
+  int64_t spans;
+  const uint8_t* counted;  // [tokens]; null: all
+  double* sums;            // [spans, n_keys] packed
+};
+
+const char* embed_cuda(const CudaMarking&, const CudaEmbedArgs&, CudaQueue);
+const char* score_cuda(const CudaMarking&, const CudaScoreArgs&, CudaQueue);
+const char* score_spans_cuda(const CudaMarking&, const CudaScoreSpansArgs&, CudaQueue);
+// Load every kernel onto a device, which must not wait until a stream is being captured.
+const char* load_embed_cuda(int device);
+const char* load_score_cuda(int device);
+// Ranks and phi of (seed, id) pairs in host memory, computed on the current device.
+const char* permute_cuda(uint32_t vocab, uint32_t k_p, const PermuteArgs& args, float* phis);
+// Devices that the driver shows; 0 where there is none, and why.
+int device_count();
+const char* device_error();
+
 }  // namespace iet

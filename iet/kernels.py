@@ -7,10 +7,10 @@ Three backends: `cpu` (the compiled module), `cuda` (a module of its own, loaded
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import os
 import pathlib
-import sys
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from iet import reference
+from iet import cuda, reference
+from iet.cuda import is_tensor as _is_tensor
 from iet.errors import BackendUnavailable, InputError, ShapeError
 from iet.registry import KeyTable, Registry
 from iet.scheme import MAX_N_GRAM, MAX_VOCAB_SIZE, SCHEME_VERSION
@@ -68,6 +69,18 @@ def _load(name: str) -> tuple[Any, str]:
     return module, f"the compiled module iet.{name} is loaded"
 
 
+@functools.cache
+def _cuda() -> Any:
+    """Return the CUDA module, loaded on first use."""
+    module, why = _load("_cuda")
+    if module is None:
+        raise BackendUnavailable(
+            f"CUDA: {why}; build iet where nvcc is found (pip install -v . says so), or move the tensors with"
+            " .cpu() first: nothing is copied between devices silently"
+        )
+    return module
+
+
 def _load_cpu() -> tuple[Any, str]:
     backend = os.environ.get("IET_BACKEND", "")
     if backend not in ("", "cpu", "reference"):
@@ -97,10 +110,11 @@ _cpu, _why_cpu = _load_cpu()
 
 def backends() -> Backends:
     """Return what is in use, and why. Loads the CUDA module, but never initialises a device context."""
-    cuda, why_cuda = _load("_cuda")
-    devices = cuda.device_count() if cuda else 0
-    if cuda:
-        why_cuda += f"; {devices} device{'' if devices == 1 else 's'}; logits on CUDA are not marked yet"
+    module, why_cuda = _load("_cuda")
+    devices = module.device_count() if module else 0
+    if module:
+        why_cuda += f"; {devices} device{'' if devices == 1 else 's'}"
+        why_cuda += f" ({module.device_error()})" if devices == 0 else ""
     if _cpu is None:
         return Backends("reference", None, (), _why_cpu, why_cuda, devices)
     return Backends("cpu", _cpu.isa(), tuple(_cpu.isas().split()), _why_cpu, why_cuda, devices)
@@ -116,7 +130,8 @@ def embed_(
     registry: Registry | KeyTable,
     *,
     profile: str | None = None,
-    temperature: ArrayLike = 1.0,
+    temperature: ArrayLike | torch.Tensor = 1.0,
+    rows: ArrayLike | torch.Tensor | None = None,
     num_threads: int | None = None,
 ) -> None:
     """Mark a batch of logits in place: L̃_j = P⁻¹(k_π, F(k_p, κ, P(k_π, L_j))).
@@ -127,16 +142,24 @@ def embed_(
     slot -1 and rows whose context holds such an id stay as they are. -inf stays -inf and NaN stays NaN.
 
     Args:
-        logits: float32, float16 or bfloat16 [B, >= V], a writable numpy array or a torch tensor on the CPU;
-            any strides that do not overlap. Changed in place, one rounding per logit.
+        logits: float32, float16 or bfloat16 [B, >= V], a writable numpy array or a torch tensor on the CPU
+            or on CUDA; any strides that do not overlap. Changed in place, one rounding per logit.
         contexts: integer ids [B, n-1]: those before the position that is sampled next, oldest first.
         slots: integers [B]: `registry.slot(agent)`, or -1 for an unmarked row.
         registry: the registry, or a `KeyTable` of it.
         profile: id of the profile, where the registry has several.
         temperature: scalar or [B]; κ is multiplied by it. 1 where `logits` are the final ones; where the
             sampler will still divide by a temperature, that temperature.
+        rows: integers [M], no number twice: the rows of `logits` that are marked. Contexts, slots and
+            temperatures are then [M, n-1], [M] and [M]: entry i is for row `rows[i]`. None: all rows.
         num_threads: of the CPU, at least 1. None: $IET_NUM_THREADS, or as many cores as the process may use;
             small batches take fewer. It changes no result.
+
+    On CUDA contexts, slots, rows (int32 or int64) and temperatures (float32, or a number) are tensors on the
+    device of the logits and are read there when the kernel runs, on the current stream: nothing is
+    allocated, copied or waited for, so a call may be captured in a graph (`prepare` the keys before) and
+    replayed with new contents. A row that would be refused below is left unmarked there, and
+    `raise_if_refused` tells later.
 
     Raises:
         ShapeError: wrong shape, dtype, stride or device of an argument.
@@ -144,28 +167,38 @@ def embed_(
             (engines write -1 where the real id is not known yet; hashing it would lose the mark).
         BackendUnavailable: logits on a device for which no kernel is built. Nothing is copied.
 
-    Deterministic, and the same to the bit on every backend. O(B·V).
+    Deterministic, and the same to the bit on every backend (on CUDA a NaN may change its payload). O(B·V),
+    for marked rows only.
     """
     keys = _own_keys(registry, "marking_keys", profile)
     scheme, vocab_size = keys.profile.scheme, keys.profile.vocab_size
-    address, dtype, (rows, columns), strides, array = _describe_logits(logits)
+    address, dtype, (logits_rows, columns), strides, array = _describe_logits(logits)
     if columns < vocab_size:
         raise ShapeError(
-            "logits", got=f"[{rows}, {columns}]", expected=f"[B, >= {vocab_size}], V of the profile"
+            "logits", got=f"[{logits_rows}, {columns}]", expected=f"[B, >= {vocab_size}], V of the profile"
         )
-    context_ids = _integers("contexts", contexts, np.int64, (rows, scheme.n_gram - 1))
-    slot_ids = _integers("slots", slots, np.int32, (rows,))
-    kappas = np.float32(scheme.kappa) * _temperatures(temperature, rows)
+    if _is_tensor(logits) and logits.device.type == "cuda":  # type: ignore[union-attr]
+        described = (address, _DTYPES[dtype], (logits_rows, columns), strides)
+        cuda.embed_(_cuda(), logits, described, contexts, slots, keys, temperature, rows)  # type: ignore[arg-type]
+        return
+    index = None if rows is None else _row_index(rows, logits_rows)
+    count = logits_rows if index is None else len(index)
+    context_ids = _integers("contexts", contexts, np.int64, (count, scheme.n_gram - 1))
+    slot_ids = _integers("slots", slots, np.int32, (count,))
+    kappas = np.float32(scheme.kappa) * _temperatures(temperature, count)
     threads = _threads(num_threads)
-    if rows == 0:
+    if count == 0:
         return
     _check_rows(context_ids, slot_ids, kappas, keys)
+    if index is not None:  # rows that are not named are unmarked ones, and those cost nothing
+        context_ids = _scatter(context_ids, index, logits_rows, 0)
+        slot_ids, kappas = _scatter(slot_ids, index, logits_rows, -1), _scatter(kappas, index, logits_rows, 0)
 
     if _cpu is not None:
         _native(keys).embed(
             address,
             _DTYPES[dtype],
-            rows,
+            logits_rows,
             *strides,
             context_ids.ctypes.data,
             slot_ids.ctypes.data,
@@ -200,9 +233,11 @@ def _describe_logits(logits: Any) -> tuple[int, str, tuple[int, int], tuple[int,
         def array() -> NDArray[Any]:
             return bits
     elif _is_tensor(logits):
-        if logits.device.type != "cpu":
+        if logits.device.type == "cuda":
+            _cuda()
+        elif logits.device.type != "cpu":
             raise BackendUnavailable(
-                f"logits are on {logits.device}: this build marks numpy arrays and tensors on the CPU;"
+                f"logits are on {logits.device}: numpy arrays and tensors on the CPU and on CUDA are marked;"
                 " nothing is copied between devices silently, so move them with .cpu() first"
             )
         if str(logits.layout) != "torch.strided":
@@ -239,10 +274,66 @@ def _describe_logits(logits: Any) -> tuple[int, str, tuple[int, int], tuple[int,
     return address, dtype, (rows, columns), (row_stride, element_stride), array
 
 
-def _is_tensor(value: object) -> bool:
-    # Without importing torch: whoever holds a tensor has imported it.
-    torch = sys.modules.get("torch")
-    return torch is not None and bool(isinstance(value, torch.Tensor))
+def _row_index(rows: Any, logits_rows: int) -> NDArray[np.int64]:
+    index = _integers("rows", rows, np.int64, (len(rows),) if np.ndim(rows) else ())
+    if index.ndim != 1:
+        raise ShapeError("rows", got=f"shape {list(index.shape)}", expected="[M]")
+    if index.size and (index.min() < 0 or index.max() >= logits_rows):
+        raise InputError(f"rows: got {index.min()} to {index.max()}, expected 0 to {logits_rows - 1}")
+    if len(np.unique(index)) < len(index):
+        raise InputError("rows: got a row twice, expected each at most once")
+    return index
+
+
+def _scatter(values: NDArray[Any], index: NDArray[np.int64], rows: int, rest: int) -> NDArray[Any]:
+    everywhere = np.full((rows, *values.shape[1:]), rest, dtype=values.dtype)
+    everywhere[index] = values
+    return everywhere
+
+
+def prepare(registry: Registry | KeyTable, device: torch.device | str, *, profile: str | None = None) -> None:
+    """Put the marking keys of a registry on a CUDA device, which must not wait until a graph is captured.
+
+    Derived keys only, once per registry and device; any call of `embed_` outside a capture does the same.
+    What a captured graph uses stays on the device for the life of the process. When a key is rotated, prepare
+    and capture again: a graph keeps the keys that it was captured with.
+
+    Args:
+        registry: the registry, or a `KeyTable` of it.
+        device: a CUDA device.
+        profile: id of the profile, where the registry has several.
+
+    Raises:
+        BackendUnavailable: no CUDA module, or `device` is not a CUDA device.
+    """
+    where = _cuda_device(device)
+    cuda.table(_cuda(), _own_keys(registry, "marking_keys", profile), where)
+
+
+def raise_if_refused(device: torch.device | str) -> None:
+    """Raise what `embed_` refused on a CUDA device since the last call: it cannot raise while it runs there.
+
+    Waits for the device's current stream: call it where that is waited for anyway, as when a request ends.
+
+    Raises:
+        InputError: a marked row held a negative id in its context, or a slot, row or temperature out of
+            range. Such rows were left unmarked.
+        BackendUnavailable: no CUDA module, or `device` is not a CUDA device.
+    """
+    where = _cuda_device(device)
+    cuda.raise_if_refused(where)
+
+
+def _cuda_device(device: torch.device | str) -> torch.device:
+    module = _cuda()
+    import torch
+
+    where = torch.device(device)
+    if where.type != "cuda" or module.device_count() == 0:
+        raise BackendUnavailable(
+            f"device: got {where}, expected one of the {module.device_count()} CUDA devices of this machine"
+        )
+    return where if where.index is not None else torch.device("cuda", torch.cuda.current_device())
 
 
 def _integers(name: str, values: Any, dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -303,7 +394,7 @@ def _check_rows(
 
 
 def score_tokens(
-    token_ids: ArrayLike,
+    token_ids: ArrayLike | torch.Tensor,
     registry: Registry | KeyTable | WaterfallKeys | None = None,
     *,
     profile: str | None = None,
@@ -313,7 +404,7 @@ def score_tokens(
     n_gram: int = 2,
     k_p: int = 1,
     num_threads: int | None = None,
-) -> NDArray[Any]:
+) -> Any:
     """Score every position of a text under every key: x_j(a) = k_p(a)[P(k_π^(j), y_j)] (§ Agent Attribution).
 
     Either under the keys of a registry, or under those of another scheme, which is named:
@@ -322,7 +413,7 @@ def score_tokens(
     See docs/waterfall.md; the mean of a column is the package's `q_score`.
 
     Args:
-        token_ids: integer ids [T].
+        token_ids: integer ids [T]; a CUDA tensor (int32 or int64) is scored where it lies.
         registry: the registry (all epochs of all agents), a `KeyTable` of it, or `WaterfallKeys`.
         profile: id of the profile, where the registry has several.
         scheme: "waterfall", in place of a registry.
@@ -333,7 +424,8 @@ def score_tokens(
         num_threads: as in `embed_`.
 
     Returns:
-        [T, K] in [-1, 1], 0 where a position is not scored (see `positions`). Columns follow
+        [T, K] in [-1, 1], 0 where a position is not scored (see `positions`): a numpy array, or for a CUDA
+        tensor one on its device, queued on the current stream. Columns follow
         `registry.scoring_keys(profile)`: several for an agent whose key was rotated. float32; float64 under
         scheme `waterfall`, as in the package. There a context with an id at or above V, after which the
         package marks with the identity permutation whatever the id, gives φ(y_j) under every key: it is in
@@ -342,6 +434,7 @@ def score_tokens(
     Raises:
         ShapeError: `token_ids` is not one-dimensional or not integer.
         InputError: both or neither of registry and scheme, or a value of the scheme is out of range.
+        BackendUnavailable: a CUDA tensor without the CUDA module, or under scheme `waterfall`.
 
     Deterministic, and the same to the bit on every backend. O(T·K); under scheme `waterfall` O(V·K) for every
     distinct context (see docs/waterfall.md for how long that is).
@@ -357,6 +450,8 @@ def score_tokens(
         raise InputError("score_tokens: expected either a registry, or scheme, keys and vocab_size")
     else:
         table = _keys(registry, "scoring_keys", profile)
+    if _is_tensor(token_ids) and token_ids.device.type == "cuda":  # type: ignore[union-attr]
+        return cuda.score_tokens(_cuda(), token_ids, _on_cuda(table))  # type: ignore[arg-type]
     ids, threads = _token_ids(token_ids), _threads(num_threads)
     if isinstance(table, WaterfallKeys):
         return _score_waterfall(ids, table.profile, table.keys, threads)
@@ -475,14 +570,14 @@ def waterfall_permutation(key: int, context: Sequence[int], vocab_size: int) -> 
 
 
 def score_spans(
-    token_ids: ArrayLike,
-    boundaries: ArrayLike,
+    token_ids: ArrayLike | torch.Tensor,
+    boundaries: ArrayLike | torch.Tensor,
     registry: Registry | KeyTable | WaterfallKeys,
     *,
-    counted: ArrayLike | None = None,
+    counted: ArrayLike | torch.Tensor | None = None,
     profile: str | None = None,
     num_threads: int | None = None,
-) -> NDArray[np.float64]:
+) -> Any:
     """Sum the scores of every key over consecutive spans of a text, without making [T, K].
 
         sums[s, a] = Σ x_j(a) over the j of [boundaries[s], boundaries[s+1]) that are scored and counted
@@ -499,8 +594,10 @@ def score_spans(
         profile: id of the profile, where the registry has several.
         num_threads: as in `embed_`.
 
+    With a CUDA tensor of ids, `boundaries` is a tensor on its device or a list, `counted` a tensor there.
+
     Returns:
-        float64 [S, K], columns as those of `score_tokens`.
+        float64 [S, K], columns as those of `score_tokens`; on the device of the ids if that is CUDA.
 
     Raises:
         ShapeError: an argument has a wrong shape or type.
@@ -509,6 +606,8 @@ def score_spans(
     Deterministic, and the same to the bit on every backend. O(T·K) time, S·K·8 bytes.
     """
     keys = _keys(registry, "scoring_keys", profile)
+    if _is_tensor(token_ids) and token_ids.device.type == "cuda":  # type: ignore[union-attr]
+        return cuda.score_spans(_cuda(), token_ids, boundaries, counted, _on_cuda(keys))  # type: ignore[arg-type]
     ids = _token_ids(token_ids)
     cuts = np.asarray(boundaries)
     if cuts.ndim != 1 or len(cuts) == 0 or cuts.dtype.kind not in "iu":
@@ -631,9 +730,9 @@ def permute_cuda(
     Raises:
         BackendUnavailable: no CUDA module, or no device.
     """
-    module, why = _load("_cuda")
-    if module is None or module.device_count() == 0:
-        raise BackendUnavailable(f"CUDA: {why}, and a device is needed")
+    module = _cuda()
+    if module.device_count() == 0:
+        raise BackendUnavailable(f"CUDA: the driver shows no device ({module.device_error()})")
     ids, seeds = _permutation_input(token_ids, seeds, vocab_size)
     ranks, phis = np.empty(len(ids), dtype=np.uint32), np.empty(len(ids), dtype=np.float32)
     module.permute(
@@ -662,6 +761,14 @@ def _keys(
     return _own_keys(registry, which, profile)
 
 
+def _on_cuda(keys: KeyTable | WaterfallKeys) -> KeyTable:
+    if isinstance(keys, WaterfallKeys):
+        raise BackendUnavailable(
+            "token_ids are on CUDA: scheme waterfall is read on the CPU; move them with .cpu()"
+        )
+    return keys
+
+
 def _own_keys(
     registry: object, which: Literal["marking_keys", "scoring_keys"], profile: str | None
 ) -> KeyTable:
@@ -685,7 +792,7 @@ def _threads(num_threads: int | None) -> int:
     return min(num_threads, 1 << 16)
 
 
-def _token_ids(values: ArrayLike) -> NDArray[np.int64]:
+def _token_ids(values: Any) -> NDArray[np.int64]:
     array = np.asarray(values)
     if array.ndim != 1:
         raise ShapeError("token_ids", got=f"shape {list(array.shape)}", expected="[T]")

@@ -1,21 +1,137 @@
-// iet._cuda: convert, release the GIL, call. Loaded on first use only.
+// iet._cuda: convert, check, release the GIL, call. Loaded on first use only. Addresses come as integers, and
+// Python keeps the tensors behind them alive and of the right shape.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <stdexcept>
+#include <tuple>
 
-#include "permute.h"
+#include "../ops.h"
 
 namespace py = pybind11;
+using namespace iet;
+
+namespace {
+
+template <class T>
+T* at(uintptr_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
+using Address = std::tuple<uintptr_t, int64_t, bool>;  // of integers: data, stride, whether they are int64
+using Queue = std::pair<int, uintptr_t>;               // device, stream
+
+Integers integers(const Address& address) {
+  return {at<void>(std::get<0>(address)), std::get<1>(address), std::get<2>(address)};
+}
+
+CudaQueue queue(const Queue& to) { return {to.first, at<void>(to.second)}; }
+
+void check(const char* error) {
+  if (error != nullptr) throw std::runtime_error(error);
+}
+
+struct PyMarking {
+  CudaMarking marking;
+
+  PyMarking(uint32_t vocab, uint32_t n_gram, uint32_t family, uintptr_t unmarked_bits, uintptr_t subkeys,
+            uintptr_t k_p, uintptr_t steps, int64_t n_keys)
+      : marking{vocab,
+                n_gram,
+                static_cast<Family>(family),
+                at<uint32_t>(unmarked_bits),
+                at<uint64_t>(subkeys),
+                at<uint32_t>(k_p),
+                at<uint32_t>(steps),
+                n_keys} {
+    if (vocab < 1 || vocab > (1u << 24)) throw py::value_error("vocab_size out of range");
+    if (n_gram < 2 || n_gram > 16) throw py::value_error("n_gram out of range");
+    if (family > 1) throw py::value_error("unknown family");
+  }
+};
+
+void embed_logits(const PyMarking& self, Queue to, uintptr_t logits, int32_t dtype, int64_t logits_rows,
+                  int64_t row_stride, int64_t element_stride, int64_t rows, Address row_index, Address contexts,
+                  int64_t context_element_stride, Address slots, uintptr_t temperatures,
+                  int64_t temperature_stride, float kappa, uintptr_t refused) {
+  if (dtype < 0 || dtype > 2) throw py::value_error("unknown dtype");
+  const CudaEmbedArgs args{at<void>(logits),
+                           static_cast<DType>(dtype),
+                           logits_rows,
+                           row_stride,
+                           element_stride,
+                           rows,
+                           integers(row_index),
+                           integers(contexts),
+                           context_element_stride,
+                           integers(slots),
+                           at<float>(temperatures),
+                           temperature_stride,
+                           kappa,
+                           at<int32_t>(refused)};
+  const char* error;
+  {
+    py::gil_scoped_release release;
+    error = embed_cuda(self.marking, args, queue(to));
+  }
+  check(error);
+}
+
+void score_ids(const PyMarking& self, Queue to, Address token_ids, int64_t tokens, uintptr_t scores) {
+  const char* error;
+  {
+    py::gil_scoped_release release;
+    error = score_cuda(self.marking, {integers(token_ids), tokens, at<float>(scores)}, queue(to));
+  }
+  check(error);
+}
+
+void score_id_spans(const PyMarking& self, Queue to, Address token_ids, int64_t tokens, uintptr_t boundaries,
+                    int64_t spans, uintptr_t counted, uintptr_t sums) {
+  const char* error;
+  {
+    py::gil_scoped_release release;
+    error = score_spans_cuda(
+        self.marking,
+        {integers(token_ids), tokens, at<int64_t>(boundaries), spans, at<uint8_t>(counted), at<double>(sums)},
+        queue(to));
+  }
+  check(error);
+}
+
+void load_kernels(int device) {
+  const char* error;
+  {
+    py::gil_scoped_release release;
+    error = load_embed_cuda(device);
+    if (error == nullptr) error = load_score_cuda(device);
+  }
+  check(error);
+}
+
+void permute_ids(uint32_t vocab, uint32_t k_p, uintptr_t seeds, uintptr_t ids, int64_t count, uintptr_t ranks,
+                 uintptr_t phis) {
+  const char* error;
+  {
+    py::gil_scoped_release release;
+    error = permute_cuda(vocab, k_p, {at<uint64_t>(seeds), at<uint32_t>(ids), count, at<uint32_t>(ranks)},
+                         at<float>(phis));
+  }
+  check(error);
+}
+
+}  // namespace
 
 PYBIND11_MODULE(_cuda, m) {
-  m.attr("scheme_version") = iet::kSchemeVersion;
-  m.def("device_count", &iet::device_count);
-  m.def("permute", [](uint32_t vocab, uint32_t k_p, uintptr_t seeds, uintptr_t ids, int64_t count,
-                      uintptr_t ranks, uintptr_t phis) {
-    const iet::PermuteArgs args{reinterpret_cast<uint64_t*>(seeds), reinterpret_cast<uint32_t*>(ids), count,
-                                reinterpret_cast<uint32_t*>(ranks)};
-    py::gil_scoped_release release;
-    if (const char* error = iet::permute_cuda(vocab, k_p, args, reinterpret_cast<float*>(phis)))
-      throw std::runtime_error(error);
-  });
+  m.attr("scheme_version") = kSchemeVersion;
+  m.attr("refusals") = static_cast<int>(kRefusals);
+  m.def("device_count", &device_count);
+  m.def("device_error", &device_error);
+  m.def("load_kernels", &load_kernels);
+  m.def("permute", &permute_ids);
+  py::class_<PyMarking>(m, "Marking")
+      .def(py::init<uint32_t, uint32_t, uint32_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, int64_t>())
+      .def("embed", &embed_logits)
+      .def("score", &score_ids)
+      .def("score_spans", &score_id_spans);
 }

@@ -1,7 +1,7 @@
 // Known answers on the device: the scheme's header, run inside a kernel.
 #include <initializer_list>
 
-#include "permute.h"
+#include "../ops.h"
 
 namespace iet {
 namespace {
@@ -45,6 +45,12 @@ const char* permute_cuda(uint32_t vocab, uint32_t k_p, const PermuteArgs& args, 
 int device_count() {
   int count = 0;
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+const char* device_error() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  return status == cudaSuccess ? "" : cudaGetErrorString(status);
 }
 
 }  // namespace iet

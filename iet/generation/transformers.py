@@ -3,6 +3,10 @@
 Both are stateless: the context of a position is read off `input_ids`, so interleaved calls, beams that swap
 rows and assisted decoding, which shows several positions of one row, need no bookkeeping.
 
+On a CUDA device nothing waits for a step. What a kernel refused there (see `iet.kernels.raise_if_refused`)
+is copied to the host behind the step's work and raised by the next step; what the last step of a `generate`
+refused is raised by `iet.kernels.raise_if_refused(device)`, or not at all.
+
 Continuous batching (`generate_batch`) shows a processor the last id of each row only, not its context: every
 request then fails with a `ShapeError`. A processor that declares itself unsupported would be dropped there
 with a warning, and the text would silently carry no mark; so none is declared.
@@ -18,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from iet.cuda import Refusals
 from iet.errors import BackendUnavailable, InputError, SchemeMismatch, ShapeError
 from iet.kernels import embed_
 from iet.registry import KeyTable, Registry
@@ -44,6 +49,8 @@ class _Processor(transformers.LogitsProcessor):
         self._check_prompts = first_call_shows_prompts
         self._row_slots = slots[:0]
         self._row_temperatures = np.empty(0, dtype=np.float32)
+        self._device_slots: dict[tuple[int, torch.device], torch.Tensor] = {}
+        self._refusals = Refusals()
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """Return `scores` [B, >= V] with marks, for the position after `input_ids` [B, T]."""
@@ -67,19 +74,26 @@ class _Processor(transformers.LogitsProcessor):
             return scores
         # A copy, as transformers' own processors make: `generate` returns its argument as `output_logits`.
         marked: torch.FloatTensor = scores.clone()  # type: ignore[assignment]
+        if marked.device.type == "cuda":  # raises what an earlier step refused: nobody waits for this one
+            self._refusals.check()
+        slots, temperatures = self._of_rows(rows, repeats, marked.device)
+        embed_(marked, input_ids[:, length - words :], slots, self._keys, temperature=temperatures)
+        self._refusals.note(marked.device)
+        return marked
+
+    def _of_rows(self, rows: int, repeats: int, device: torch.device) -> tuple[Any, Any]:
+        """Return slots and temperatures where the logits are, [B] each; on CUDA they are sent there once."""
+        # The same every step: a model has emptied the caches in between, so what need not run again costs
+        # more than it looks.
         if len(self._row_slots) != rows:
-            # Beams and num_return_sequences repeat each prompt, neighbours together. The same every step: a
-            # model has emptied the caches in between, so what need not run again costs more than it looks.
+            # Beams and num_return_sequences repeat each prompt, neighbours together.
             self._row_slots = np.repeat(self._slots, repeats)
             self._row_temperatures = np.full(rows, self._temperature, dtype=np.float32)
-        embed_(
-            marked,
-            input_ids[:, length - words :],
-            self._row_slots,
-            self._keys,
-            temperature=self._row_temperatures,
-        )
-        return marked
+        if device.type != "cuda":
+            return self._row_slots, self._row_temperatures
+        if (repeats, device) not in self._device_slots:
+            self._device_slots[repeats, device] = torch.from_numpy(self._row_slots).to(device)
+        return self._device_slots[repeats, device], self._temperature
 
 
 class LogitsProcessor(_Processor):

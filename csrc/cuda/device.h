@@ -1,0 +1,172 @@
+// What host and device spell differently: a launch, and the loads and stores of a dtype.
+// The kernels are plain C++ but for this and a few intrinsics, so that tests/cuda_on_host runs the same lines
+// on the CPU.
+#pragma once
+
+#include "../keyed.h"
+#include "../numeric.h"
+
+#if !defined(__CUDACC__)
+#include "on_host.h"
+#endif
+
+namespace iet {
+namespace {
+
+#if defined(__CUDACC__)
+// Makes a device the current one, for as long as it lives.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) : device_(device) {
+    if (cudaGetDevice(&before_) != cudaSuccess) before_ = device;
+    if (before_ != device_) cudaSetDevice(device_);
+  }
+  ~OnDevice() {
+    if (before_ != device_) cudaSetDevice(before_);
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  int device_, before_ = 0;
+};
+
+// A kernel takes one struct.
+template <class Args>
+const char* launch(void (*kernel)(Args), dim3 grid, dim3 block, void* stream, Args args) {
+  void* parameters[] = {&args};
+  const cudaError_t status = cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, parameters, 0,
+                                              static_cast<cudaStream_t>(stream));
+  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
+}
+
+template <class Args>
+const char* load(void (*kernel)(Args)) {
+  cudaFuncAttributes attributes;
+  const cudaError_t status = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
+  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
+}
+
+inline const char* clear(void* data, int64_t bytes, void* stream) {
+  const cudaError_t status =
+      cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), static_cast<cudaStream_t>(stream));
+  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
+}
+#endif
+
+// ---------------------------------------------------------------- dtypes, 16 bytes at a time
+
+// Widen exactly, narrow with one rounding to nearest even; NaN stays NaN (the device's own: its bits differ
+// from those of the host).
+IET_HD float as_float(uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return __uint_as_float(bits);
+#else
+  return bits_to_float(bits);
+#endif
+}
+
+IET_HD uint32_t as_bits(float value) {
+#if defined(__CUDA_ARCH__)
+  return __float_as_uint(value);
+#else
+  return float_to_bits(value);
+#endif
+}
+
+IET_HD uint64_t as_bits(double value) {
+#if defined(__CUDA_ARCH__)
+  return static_cast<uint64_t>(__double_as_longlong(value));
+#else
+  uint64_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+#endif
+}
+
+// To the nearest integer, half to even.
+IET_HD int32_t to_integer(float value) {
+#if defined(__CUDA_ARCH__)
+  return __float2int_rn(value);
+#else
+  return static_cast<int32_t>(__builtin_rintf(value));
+#endif
+}
+
+#if defined(__CUDACC__)
+// CUDA's own takes another name for the same 64 bits.
+__device__ __forceinline__ void atomicAdd(uint64_t* sum, uint64_t value) {
+  ::atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(value));
+}
+#endif
+
+// kLanes logits share a 32-bit word.
+struct Float32Words {
+  using Storage = uint32_t;
+  static constexpr int kLanes = 1;
+  static IET_HD void load(uint32_t word, float* values) { values[0] = as_float(word); }
+  static IET_HD uint32_t store(const float* values) { return as_bits(values[0]); }
+};
+
+struct Float16Words {
+  using Storage = uint16_t;
+  static constexpr int kLanes = 2;
+  static IET_HD void load(uint32_t word, float* values) {
+#if defined(__CUDA_ARCH__)
+    asm("{.reg .f16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high;}"
+        : "=f"(values[0]), "=f"(values[1])
+        : "r"(word));
+#else
+    values[0] = Float16::load(static_cast<uint16_t>(word));
+    values[1] = Float16::load(static_cast<uint16_t>(word >> 16));
+#endif
+  }
+  static IET_HD uint32_t store(const float* values) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    uint32_t word;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(values[1]), "f"(values[0]));
+    return word;
+#elif defined(__CUDA_ARCH__)
+    uint32_t word;
+    asm("{.reg .f16 low, high; cvt.rn.f16.f32 low, %1; cvt.rn.f16.f32 high, %2; mov.b32 %0, {low, high};}"
+        : "=r"(word)
+        : "f"(values[0]), "f"(values[1]));
+    return word;
+#else
+    return Float16::store(values[0]) | static_cast<uint32_t>(Float16::store(values[1])) << 16;
+#endif
+  }
+};
+
+struct BFloat16Words {
+  using Storage = uint16_t;
+  static constexpr int kLanes = 2;
+  static IET_HD void load(uint32_t word, float* values) {
+    values[0] = as_float(word << 16);
+    values[1] = as_float(word & 0xFFFF0000u);
+  }
+  static IET_HD uint32_t store(const float* values) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    uint32_t word;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(values[1]), "f"(values[0]));
+    return word;
+#else
+    return rounded(values[0]) | rounded(values[1]) << 16;
+#endif
+  }
+
+ private:
+  static IET_HD uint32_t rounded(float value) {  // BFloat16::store, for hosts and for sm_75
+    const uint32_t bits = as_bits(value);
+    const uint32_t quiet = (bits >> 16 & 0x8000u) | 0x7FC0u;
+    return (bits & 0x7FFFFFFFu) > 0x7F800000u ? quiet : (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
+  }
+};
+
+// Element i of ids that are int32 or int64.
+IET_HD int64_t element(const void* data, int32_t wide, int64_t i) {
+  return wide ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
+}
+
+}  // namespace
+}  // namespace iet

@@ -1,0 +1,132 @@
+// P and phi of keyed.h in the 32-bit registers of a GPU, for a few ids at a time.
+#pragma once
+
+#include "../keyed.h"
+
+namespace iet {
+namespace {
+
+// The grid, with what replaces divisions.
+struct LaneGrid {
+  uint32_t vocab, a, b;
+  uint32_t b_inverse, b_shift;  // v / b is the high word of v * b_inverse, shifted
+  uint64_t vocab_inverse;       // (2^64 - 1) / V
+};
+
+struct LaneKeys {
+  uint64_t seed;
+  uint32_t k2, k3, k4;
+
+  LaneKeys() = default;
+  IET_HD explicit LaneKeys(uint64_t seed) : seed(seed) {
+    const RoundKeys keys(seed);
+    k2 = keys.k2, k3 = keys.k3, k4 = keys.k4;
+  }
+};
+
+struct LanePhi {
+  uint32_t k_p, step;
+};
+
+IET_HD uint32_t high_word(uint32_t x, uint32_t y) {
+#if defined(__CUDA_ARCH__)
+  return __umulhi(x, y);
+#else
+  return static_cast<uint32_t>((static_cast<uint64_t>(x) * y) >> 32);
+#endif
+}
+
+IET_HD uint64_t high_word(uint64_t x, uint64_t y) {
+#if defined(__CUDA_ARCH__)
+  return __umul64hi(x, y);
+#else
+  return static_cast<uint64_t>((static_cast<unsigned __int128>(x) * y) >> 64);
+#endif
+}
+
+// sum mod m for sum < 2m: min(sum - m, sum), one instruction from sm_90 on.
+IET_HD uint32_t fold(uint32_t sum, uint32_t m) {
+  const uint32_t less = sum - m;
+  return less < sum ? less : sum;
+}
+
+// (y + bmix(x, k, m)) mod m and (y + amix(x, k, m)) mod m of keyed.h. The upper halves of the registers hold
+// what 16-bit arithmetic would have dropped: the masks keep it out of the shifts, and the last multiplier,
+// moved up by 16 bits, drops it, so that the high word of the product with m is the product's upper half.
+IET_HD uint32_t add_bmix(uint32_t y, uint32_t x, uint32_t k, uint32_t m) {
+  uint32_t h = x * 0x9E37u + k;
+  h ^= h >> 8 & 0xFFu;
+  h *= 0x88B5u;
+  h ^= h >> 7 & 0x1FFu;
+  h *= 0xDB2D0000u;
+  return fold(high_word(h, m) + y, m);
+}
+
+IET_HD uint32_t add_amix(uint32_t y, uint32_t x, uint32_t k, uint32_t m) {
+  uint32_t h = x * 0x9E37u + k;
+  h ^= h >> 7 & 0x1FFu;
+  h *= 0x2C1B0000u;
+  return fold(high_word(h, m) + y, m);
+}
+
+IET_HD uint32_t grid_row(uint32_t v, const LaneGrid& grid) {
+  return high_word(v, grid.b_inverse) >> grid.b_shift;
+}
+
+// P of v, v+1, .., which share the grid row `left`. `first` is their right digit after round 1, not yet folded.
+template <bool kWalks, int kWidth>
+IET_HD void permute_lanes(uint32_t left, uint32_t first, const LaneGrid& grid, const LaneKeys& keys,
+                          uint32_t (&ranks)[kWidth]) {
+  const uint32_t a = grid.a, b = grid.b;
+  uint32_t highest = 0;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    const uint32_t right1 = fold(first + i, b);
+    const uint32_t left2 = add_bmix(left, right1, keys.k2, a);
+    const uint32_t right3 = add_amix(right1, left2, keys.k3, b);
+    const uint32_t left4 = add_amix(left2, right3, keys.k4, a);
+    ranks[i] = left4 * b + right3;
+    highest = ranks[i] > highest ? ranks[i] : highest;
+  }
+  // Rare: walk on from outside [0, V). Ranks of a row differ, so that a rank tells whose it is.
+  while (kWalks && highest >= grid.vocab) {
+    const uint32_t next = mix(highest, RoundKeys(keys.seed),
+                              Grid{grid.vocab, static_cast<uint16_t>(a), static_cast<uint16_t>(b)});
+    uint32_t others = 0;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      ranks[i] = ranks[i] == highest ? next : ranks[i];
+      others = ranks[i] > others ? ranks[i] : others;
+    }
+    highest = others;
+  }
+}
+
+// phi_square without a division: `inverse` is (2^64 - 1) / V, and k_p·r is below 2^47, so that the quotient is
+// too small by 1 at most.
+IET_HD float phi_square(uint32_t r, uint32_t k_p, uint32_t vocab, uint64_t inverse) {
+  const uint64_t product = static_cast<uint64_t>(k_p) * r;
+  const uint32_t rest = static_cast<uint32_t>(product - high_word(product, inverse) * vocab);
+  return 2 * fold(rest, vocab) < vocab ? 1.0f : -1.0f;
+}
+
+template <Family kFamily>
+IET_HD float lane_phi(uint32_t rank, const LaneGrid& grid, const LanePhi& phi) {
+  return kFamily == Family::fourier ? phi_fourier(rank, phi.step)
+                                    : phi_square(rank, phi.k_p, grid.vocab, grid.vocab_inverse);
+}
+
+inline LaneGrid make_lane_grid(uint32_t vocab) {
+  const Grid grid = make_grid(vocab);
+  LaneGrid lanes{vocab, grid.a, grid.b, 0, 0, ~uint64_t{0} / vocab};
+  // The inverse is ceil(2^(32 + shift) / b) for the largest shift with which it stays below 2^32. It is too
+  // large by less than 1, so that v * b_inverse / 2^(32 + shift) exceeds v / b by less than v / 2^(32 + shift),
+  // which is below 1/b: the quotient is exact for v < 2^24.
+  const auto inverse = [&](uint32_t shift) { return ((uint64_t{1} << (32 + shift)) + grid.b - 1) / grid.b; };
+  while (inverse(lanes.b_shift + 1) <= 0xFFFFFFFFu) ++lanes.b_shift;
+  lanes.b_inverse = static_cast<uint32_t>(inverse(lanes.b_shift));
+  return lanes;
+}
+
+}  // namespace
+}  // namespace iet

@@ -1,0 +1,209 @@
+// score_tokens and score_spans on CUDA: x_j(a) = phi(P(k_pi^(j), y_j)), a thread for each (token, key).
+//
+// A block scores a tile of tokens under up to kThreads keys. What does not depend on the key is prepared once
+// in shared memory; a thread keeps the sub-key of its column and walks down the tile. Sums over spans are sums
+// of integers, so that they may be added in any order: the scores themselves are never stored.
+#include "../ops.h"
+#include "device.h"
+#include "lanes.h"
+
+namespace iet {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kTile = 64;
+constexpr int kMaxContext = 15;
+constexpr float kUnits = 0x1p22f;  // of a score, where scores are summed
+
+struct ScoreLaunch {
+  CudaMarking marking;
+  LaneGrid grid;
+  Integers token_ids;
+  int64_t tokens;
+  uint32_t columns_log2;  // of a block
+  float* scores;
+  const int64_t* boundaries;  // from here on: sums over spans
+  int64_t spans;
+  const uint8_t* counted;
+  uint64_t* sums;  // [spans, n_keys], two's complement
+};
+
+// Index of the span that holds token j, or -1. Of empty spans none holds a token.
+IET_HD int64_t span_of(const ScoreLaunch& launch, int64_t j) {
+  int64_t low = 0, high = launch.spans + 1;  // the first boundary above j
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (launch.boundaries[middle] <= j) low = middle + 1;
+    else high = middle;
+  }
+  return low > launch.spans ? -1 : low - 1;
+}
+
+struct Tile {
+  uint32_t ids[kTile + kMaxContext];  // from n-1 tokens before the tile on
+  bool scored[kTile];
+};
+
+template <class Id>
+IET_HD void prepare(const ScoreLaunch& launch, int64_t first, Tile& tile) {
+  const CudaMarking& marking = launch.marking;
+  const Id* ids = static_cast<const Id*>(launch.token_ids.data);
+  const int64_t words = marking.n_gram - 1;
+  for (int i = threadIdx.x; i < kTile + words; i += kThreads) {
+    const int64_t j = first - words + i;
+    tile.ids[i] = j >= 0 && j < launch.tokens ? static_cast<uint32_t>(ids[j]) : 0;
+  }
+  for (int i = threadIdx.x; i < kTile; i += kThreads)
+    tile.scored[i] = first + i < launch.tokens &&
+                     (launch.counted == nullptr || launch.counted[first + i] != 0) &&
+                     is_scored(ids, first + i, marking.n_gram, marking.vocab, marking.unmarked_bits);
+}
+
+template <Family kFamily>
+IET_HD float score_one(const ScoreLaunch& launch, const Tile& tile, int i, const uint64_t (&subkey)[2],
+                       const LanePhi& phi) {
+  const uint32_t words = launch.marking.n_gram - 1, id = tile.ids[i + words];
+  const LaneKeys keys(context_seed(subkey, tile.ids + i, words));
+  const uint32_t left = grid_row(id, launch.grid), right = id - left * launch.grid.b;
+  uint32_t rank[1];
+  permute_lanes<true>(left, add_bmix(right, left, RoundKeys(keys.seed).k1, launch.grid.b), launch.grid, keys,
+                      rank);
+  return score(lane_phi<kFamily>(rank[0], launch.grid, phi));
+}
+
+template <Family kFamily>
+__global__ void __launch_bounds__(kThreads) score_kernel(const ScoreLaunch launch) {
+  __shared__ Tile tile;
+  const CudaMarking& marking = launch.marking;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kTile;
+  if (launch.token_ids.wide) prepare<int64_t>(launch, first, tile);
+  else prepare<int32_t>(launch, first, tile);
+  __syncthreads();
+
+  const uint32_t columns = 1u << launch.columns_log2;
+  const int64_t key = static_cast<int64_t>(blockIdx.y) * columns + (threadIdx.x & (columns - 1));
+  if (key >= marking.n_keys) return;
+  const uint64_t subkey[2] = {marking.subkeys[2 * key], marking.subkeys[2 * key + 1]};
+  const LanePhi phi{marking.k_p[key], marking.steps[key]};
+  // Neighbouring threads write neighbouring scores, also where there are few keys.
+  for (int i = threadIdx.x >> launch.columns_log2; i < kTile; i += kThreads >> launch.columns_log2) {
+    if (first + i >= launch.tokens) break;
+    launch.scores[(first + i) * marking.n_keys + key] =
+        tile.scored[i] ? score_one<kFamily>(launch, tile, i, subkey, phi) : 0.0f;
+  }
+}
+
+template <Family kFamily>
+__global__ void __launch_bounds__(kThreads) score_spans_kernel(const ScoreLaunch launch) {
+  __shared__ Tile tile;
+  __shared__ int64_t ends[2];  // spans of the tile's first and last token
+  __shared__ int64_t partial[kThreads];
+  const CudaMarking& marking = launch.marking;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kTile;
+  const int64_t last = first + kTile < launch.tokens ? first + kTile - 1 : launch.tokens - 1;
+  if (launch.token_ids.wide) prepare<int64_t>(launch, first, tile);
+  else prepare<int32_t>(launch, first, tile);
+  if (threadIdx.x < 2) ends[threadIdx.x] = span_of(launch, threadIdx.x == 0 ? first : last);
+  __syncthreads();
+
+  const uint32_t columns = 1u << launch.columns_log2, lane = threadIdx.x >> launch.columns_log2;
+  const uint32_t lanes = kThreads >> launch.columns_log2;  // that share a column, each with a run of tokens
+  const int64_t key = static_cast<int64_t>(blockIdx.y) * columns + (threadIdx.x & (columns - 1));
+  const bool whole = ends[0] == ends[1];  // the tile lies in one span: one addition a column and block
+  if (whole && ends[0] < 0) return;
+  int64_t sum = 0;
+  if (key < marking.n_keys) {
+    const uint64_t subkey[2] = {marking.subkeys[2 * key], marking.subkeys[2 * key + 1]};
+    const LanePhi phi{marking.k_p[key], marking.steps[key]};
+    const int run = kTile / lanes, begin = lane * run;
+    int64_t span = whole || first + begin > last ? ends[0] : span_of(launch, first + begin);
+    for (int i = begin; i < begin + run && first + i <= last; ++i) {
+      if (!whole) {
+        const int64_t next = span + 1 <= launch.spans ? launch.boundaries[span + 1] : launch.tokens;
+        if (first + i >= next) {
+          if (sum != 0) atomicAdd(launch.sums + span * marking.n_keys + key, static_cast<uint64_t>(sum));
+          sum = 0, span = span_of(launch, first + i);
+        }
+      }
+      if (tile.scored[i] && span >= 0)
+        sum += to_integer(score_one<kFamily>(launch, tile, i, subkey, phi) * kUnits);
+    }
+    if (!whole && sum != 0) atomicAdd(launch.sums + span * marking.n_keys + key, static_cast<uint64_t>(sum));
+  }
+  if (!whole) return;
+  partial[threadIdx.x] = sum;
+  __syncthreads();
+  if (lane != 0 || key >= marking.n_keys) return;
+  for (uint32_t i = 1; i < lanes; ++i) sum += partial[threadIdx.x + i * columns];
+  if (sum != 0) atomicAdd(launch.sums + ends[0] * marking.n_keys + key, static_cast<uint64_t>(sum));
+}
+
+// From units to scores, in place.
+__global__ void __launch_bounds__(kThreads) scale_kernel(const ScoreLaunch launch) {
+  const int64_t count = launch.spans * launch.marking.n_keys;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
+       i += static_cast<int64_t>(gridDim.x) * kThreads)
+    launch.sums[i] = as_bits(static_cast<double>(static_cast<int64_t>(launch.sums[i])) * (1.0 / kUnits));
+}
+
+using ScoreKernel = void (*)(ScoreLaunch);
+
+const char* launch_score(ScoreKernel kernel, const ScoreLaunch& launch_args, void* stream) {
+  ScoreLaunch args = launch_args;
+  args.columns_log2 = 2;  // at least kThreads / kTile columns, so that no thread is without tokens
+  while (args.columns_log2 < 8 && (int64_t{1} << args.columns_log2) < args.marking.n_keys) ++args.columns_log2;
+  const int64_t columns = int64_t{1} << args.columns_log2;
+  const dim3 blocks(static_cast<unsigned>((args.tokens + kTile - 1) / kTile),
+                    static_cast<unsigned>((args.marking.n_keys + columns - 1) / columns), 1);
+  return launch(kernel, blocks, dim3(kThreads, 1, 1), stream, args);
+}
+
+}  // namespace
+
+const char* score_cuda(const CudaMarking& marking, const CudaScoreArgs& args, CudaQueue queue) {
+  if (args.tokens == 0 || marking.n_keys == 0) return nullptr;
+  const OnDevice current(queue.device);
+  const ScoreLaunch launch_args{
+      marking, make_lane_grid(marking.vocab), args.token_ids, args.tokens, 0, args.scores, nullptr, 0, nullptr,
+      nullptr};
+  return launch_score(
+      marking.family == Family::fourier ? score_kernel<Family::fourier> : score_kernel<Family::square>,
+      launch_args, queue.stream);
+}
+
+const char* score_spans_cuda(const CudaMarking& marking, const CudaScoreSpansArgs& args, CudaQueue queue) {
+  const int64_t count = args.spans * marking.n_keys;
+  if (count == 0) return nullptr;
+  const OnDevice current(queue.device);
+  if (const char* error = clear(args.sums, count * static_cast<int64_t>(sizeof(double)), queue.stream))
+    return error;
+  if (args.tokens == 0) return nullptr;
+  const ScoreLaunch launch_args{marking,
+                                make_lane_grid(marking.vocab),
+                                args.token_ids,
+                                args.tokens,
+                                0,
+                                nullptr,
+                                args.boundaries,
+                                args.spans,
+                                args.counted,
+                                reinterpret_cast<uint64_t*>(args.sums)};
+  if (const char* error = launch_score(marking.family == Family::fourier ? score_spans_kernel<Family::fourier>
+                                                                         : score_spans_kernel<Family::square>,
+                                       launch_args, queue.stream))
+    return error;
+  const int64_t blocks = (count + kThreads - 1) / kThreads;
+  return launch(scale_kernel, dim3(static_cast<unsigned>(blocks < 65536 ? blocks : 65536), 1, 1),
+                dim3(kThreads, 1, 1), queue.stream, launch_args);
+}
+
+const char* load_score_cuda(int device) {
+  const OnDevice current(device);
+  for (ScoreKernel kernel :
+       {score_kernel<Family::fourier>, score_kernel<Family::square>, score_spans_kernel<Family::fourier>,
+        score_spans_kernel<Family::square>, scale_kernel})
+    if (const char* error = load(kernel)) return error;
+  return nullptr;
+}
+
+}  // namespace iet

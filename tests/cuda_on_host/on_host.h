@@ -1,0 +1,147 @@
+// Just enough of CUDA to run the kernels of csrc/cuda on the CPU, one block after another, each thread of a
+// block a fiber that runs until it ends or meets a barrier. csrc/cuda/device.h includes this where nvcc does
+// not compile it.
+//
+// What it tells: the kernels' arithmetic, indices, alignment, barriers and who writes where. What it cannot:
+// races between threads, speed, the device's own instructions, streams and graphs. Those need a GPU.
+#pragma once
+
+#include <ucontext.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#define __global__
+#define __launch_bounds__(threads)
+#define __shared__ static
+
+struct dim3 {
+  unsigned x, y, z;
+  dim3(unsigned x, unsigned y, unsigned z) : x(x), y(y), z(z) {}
+};
+
+struct alignas(16) uint4 {
+  uint32_t x, y, z, w;
+};
+
+inline dim3 threadIdx(0, 0, 0), blockIdx(0, 0, 0), gridDim(0, 0, 0);
+
+namespace on_host {
+
+struct Fiber {
+  ucontext_t context;
+  unsigned thread;
+};
+
+struct Block {
+  std::vector<Fiber> fibers;
+  std::vector<char> stacks;
+  ucontext_t scheduler;
+  Fiber* current = nullptr;
+  unsigned threads = 0, started = 0, ended = 0;
+  bool pending = false, result = false;  // of the barrier: what was said so far, and what all will hear
+  void (*body)(void*) = nullptr;
+  void* argument = nullptr;
+};
+
+inline Block block;
+constexpr size_t kStack = 64 << 10;
+
+[[noreturn]] inline void fail(const char* what) {
+  std::fprintf(stderr, "cuda_on_host: %s\n", what);
+  std::abort();
+}
+
+// A fiber runs threads until one of them waits: those of a block that ends at once share one.
+inline void run_fiber() {
+  while (block.started < block.threads) {
+    block.current->thread = threadIdx.x = block.started++;
+    block.body(block.argument);
+    ++block.ended;
+  }
+  swapcontext(&block.current->context, &block.scheduler);
+}
+
+inline bool barrier(bool value) {
+  block.pending |= value;
+  swapcontext(&block.current->context, &block.scheduler);
+  return block.result;
+}
+
+inline void resume(Fiber& fiber) {
+  block.current = &fiber;
+  threadIdx.x = fiber.thread;
+  swapcontext(&block.scheduler, &fiber.context);
+}
+
+inline void run_block(unsigned threads) {
+  block.fibers.resize(threads);
+  block.stacks.resize(threads * kStack);
+  block.threads = threads, block.started = block.ended = 0, block.pending = false;
+  unsigned fibers = 0;
+  while (block.started < threads) {
+    Fiber& fiber = block.fibers[fibers];
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = block.stacks.data() + fibers * kStack;
+    fiber.context.uc_stack.ss_size = kStack;
+    fiber.context.uc_link = nullptr;
+    makecontext(&fiber.context, run_fiber, 0);
+    ++fibers;
+    resume(fiber);
+  }
+  while (block.ended < threads) {
+    if (block.ended != 0) fail("some threads of a block ended while others wait at a barrier");
+    block.result = block.pending;
+    block.pending = false;
+    for (unsigned i = 0; i < fibers; ++i) resume(block.fibers[i]);
+  }
+}
+
+}  // namespace on_host
+
+inline bool __syncthreads_or(bool value) { return on_host::barrier(value); }
+inline void __syncthreads() { on_host::barrier(false); }
+
+namespace iet {
+
+struct OnDevice {
+  explicit OnDevice(int) {}
+};
+
+template <class Args>
+const char* launch(void (*kernel)(Args), dim3 grid, dim3 threads, void*, Args args) {
+  struct Call {
+    void (*kernel)(Args);
+    Args args;
+  } call{kernel, args};
+  on_host::block.argument = &call;
+  on_host::block.body = [](void* argument) {
+    const Call& call = *static_cast<Call*>(argument);
+    call.kernel(call.args);
+  };
+  if (grid.y > 65535 || threads.x > 1024) return "invalid configuration argument";
+  gridDim = grid;
+  for (unsigned y = 0; y < grid.y; ++y)
+    for (unsigned x = 0; x < grid.x; ++x) {
+      blockIdx.x = x, blockIdx.y = y;
+      on_host::run_block(threads.x);
+    }
+  return nullptr;
+}
+
+template <class Args>
+const char* load(void (*)(Args)) {
+  return nullptr;
+}
+
+inline const char* clear(void* data, int64_t bytes, void*) {
+  std::memset(data, 0, static_cast<size_t>(bytes));
+  return nullptr;
+}
+
+inline void atomicAdd(uint64_t* sum, uint64_t value) { *sum += value; }
+
+}  // namespace iet
