@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -11,17 +13,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from iet.decoding import DECODERS, Segmentation, decode, windows
+from iet.decoding import (
+    DECODERS,
+    Segmentation,
+    boundary_intervals,
+    candidates,
+    decode,
+    span_sums,
+    windows,
+)
 from iet.errors import InputError, ShapeError
 from iet.evidence import segment_log_p
-from iet.kernels import pair_numbers, repeats, score_tokens
+from iet.kernels import pair_numbers, repeats, score_spans, score_tokens
 from iet.registry import KeyTable, Registry
 from iet.report import Report, Segment
 from iet.tokenizer import Encoding, Tokenizer
 from iet.transitions import Transitions, transitions
 
-_SURE = 0.95
-"""Posterior from which a token next to a boundary counts as decided (`Segment.start_interval`)."""
+ALL_KEYS = 64
+"""With more keys, only the decoder's candidates among them are scored token by token."""
 
 
 class Auditor:
@@ -107,8 +117,7 @@ class Auditor:
         ids = np.asarray(token_ids)
         if ids.ndim != 1 or (ids.dtype.kind not in "iu" and ids.size):
             raise ShapeError("token_ids", got=f"{ids.dtype} {list(ids.shape)}", expected="integers [T]")
-        nowhere = np.zeros(len(ids), dtype=np.int64)
-        return self._report(None, Encoding(ids.astype(np.int64), nowhere, nowhere, 0))
+        return self._report(None, Encoding(ids.astype(np.int64)))
 
     def audit_many(self, texts: Iterable[str]) -> Iterator[Report]:
         """Audit texts one after another, each as `audit` does; lazily, so that memory does not grow."""
@@ -120,10 +129,39 @@ class Auditor:
         return self._tokenizer
 
     def _decode(
-        self, scores: NDArray[np.float32], scored: NDArray[np.bool_], repeated: NDArray[np.bool_]
+        self,
+        scores: NDArray[np.float32],
+        scored: NDArray[np.bool_],
+        repeated: NDArray[np.bool_],
+        columns: NDArray[np.int64] | None = None,
     ) -> Segmentation:
+        options = self._decoder_options
+        if columns is not None and options.get("strengths") is not None:
+            options = {**options, "strengths": np.asarray(options["strengths"])[columns]}
         return decode(
             scores,
+            self._decoder,
+            self._keys.profile.scheme.family,
+            scored,
+            repeated,
+            self._allow_unattributed,
+            None if columns is None else len(self._keys),
+            **options,
+        )
+
+    def _candidates(
+        self, ids: NDArray[np.int64], scored: NDArray[np.bool_], repeated: NDArray[np.bool_]
+    ) -> NDArray[np.int64]:
+        """Return the columns of the keys that the decoder has to look at token by token."""
+
+        def sums_of(
+            boundaries: NDArray[np.int64], counted: NDArray[np.bool_], low: int, high: int
+        ) -> NDArray[np.float64]:
+            return score_spans(ids, boundaries, _subset(self._keys, slice(low, high)), counted=counted)
+
+        return candidates(
+            sums_of,
+            len(self._keys),
             self._decoder,
             self._keys.profile.scheme.family,
             scored,
@@ -133,36 +171,36 @@ class Auditor:
         )
 
     def _report(self, text: str | None, encoding: Encoding) -> Report:
-        keys, ids = self._keys, encoding.token_ids
         # Every key is decoded as an agent of its own, and only then named after its owner: text of an old
         # and of the current key can stand side by side, and no score is a maximum over several keys.
-        scores, pairs = score_tokens(ids, keys), pair_numbers(ids, keys)
+        keys, ids, columns = self._keys, encoding.token_ids, None
+        pairs = pair_numbers(ids, keys)
         scored, repeated = pairs >= 0, repeats(pairs)
-        found = self._decode(scores, scored, repeated)
-        owners = np.append(keys.owners, np.int32(-1))  # -1 stays -1
-        posterior = None if found.posterior is None else _sum_columns(found.posterior, keys)
+        if len(keys) > ALL_KEYS:
+            columns = self._candidates(ids, scored, repeated)
+            keys = _subset(keys, columns)
+        scores = score_tokens(ids, keys)
+        found = self._decode(scores, scored, repeated, columns)
+        # From here on an agent is its index in `present`: the owners of the keys that were looked at.
+        present, owners = np.unique(keys.owners, return_inverse=True)
+        posterior = None if found.posterior is None else _sum_columns(found.posterior, owners)
         spans = _merge(found, owners)
-        cuts = [] if text is None else _cuts(text, encoding, spans)
-        segments, token_agents = [], np.full(len(ids), -1, dtype=np.int32)
-        for i, (start, end, owner) in enumerate(spans):
-            guess, log_p = self._best_key(scores, pairs, start, end, owner)
-            attributed = owner >= 0 and (not self._allow_unattributed or log_p <= math.log(self._level))
-            if attributed:
-                token_agents[start:end] = guess
-            segments.append(
-                Segment(
-                    cuts[i] if cuts else None,
-                    cuts[i + 1] if cuts else None,
-                    start,
-                    end,
-                    keys.names[guess] if attributed else None,
-                    keys.names[guess],
-                    log_p,
-                    None if posterior is None else float(posterior[start:end, guess].mean(dtype=np.float64)),
-                    _interval(posterior, spans, i),
-                    _interval(posterior, spans, i + 1),
-                )
-            )
+        starts, ends, agents = np.array(spans, dtype=np.int64).reshape(-1, 3).T
+        guesses, log_p = self._explain(ids, scores, pairs, starts, ends, agents, keys, owners)
+        attributed = agents >= 0
+        if self._allow_unattributed:
+            attributed &= log_p <= math.log(self._level)
+        guessed = [keys.names[guess] for guess in guesses.tolist()]
+        segments = map(
+            Segment,
+            *_cuts(text, encoding, spans),
+            starts.tolist(),
+            ends.tolist(),
+            [name if yes else None for name, yes in zip(guessed, attributed.tolist(), strict=True)],
+            guessed,
+            log_p.tolist(),
+            *_certainty(posterior, present, spans, guesses),
+        )
         return Report(
             text=text,
             profile=keys.profile,
@@ -178,66 +216,92 @@ class Auditor:
             invisible=encoding.skipped,
             seam_share=None if text is None else _seam_share(text, encoding, spans),
             segments=tuple(segments),
-            transitions=self._transitions(scores, found, spans, token_agents),
-            token_agents=token_agents,
+            transitions=self._transitions(scores, found, owners, spans, attributed).rename(
+                {i: keys.names[agent] for i, agent in enumerate(present.tolist())}
+            ),
+            token_agents=np.repeat(np.where(attributed, guesses, -1).astype(np.int32), ends - starts),
             posterior=posterior,
-            strengths=self._strengths(found),
+            posterior_agents=None if posterior is None else present.astype(np.int32),
+            strengths=_strengths(found, keys),
         )
 
-    def _best_key(
-        self, scores: NDArray[np.float32], pairs: NDArray[np.int64], start: int, end: int, owner: int
-    ) -> tuple[int, float]:
-        """Return the agent that explains a span best (`owner`, if it has one) and its corrected log p."""
-        keys = self._keys
-        columns = np.flatnonzero(keys.owners == owner) if owner >= 0 else np.arange(len(keys))
+    def _explain(
+        self,
+        ids: NDArray[np.int64],
+        scores: NDArray[np.float32],
+        pairs: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        agents: NDArray[np.int64],
+        keys: KeyTable,
+        owners: NDArray[np.int64],
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return who explains each span best (its own agent, if it has one), and the corrected log p."""
         # The highest sum stands for the lowest p-value, which differs by repeats and the ends of the span.
-        column = int(columns[scores[start:end, columns].sum(axis=0, dtype=np.float64).argmax()])
-        log_p = segment_log_p(scores[:, column], pairs, start, end, keys.profile.family, len(keys))
-        return int(keys.owners[column]), log_p
+        sums = span_sums(scores, np.append(starts, len(scores)))
+        eligible = (agents[:, None] < 0) | (owners == agents[:, None])
+        best = np.where(eligible, sums, -np.inf).argmax(axis=1)
+        family, count = keys.profile.family, len(self._keys)
+        guesses = keys.owners[best].astype(np.int64)
+        log_p = segment_log_p(scores, pairs, starts, ends, best, family, count)
+        nobodys = np.flatnonzero(agents < 0)
+        if len(keys) < count and len(nobodys):
+            # Nobody's spans are compared with every key, also those that the decoder did not look at.
+            edges = np.append(starts, len(scores))
+            best = score_spans(ids, edges, self._keys).argmax(axis=1)[nobodys]
+            columns, local = np.unique(best, return_inverse=True)
+            others = score_tokens(ids, _subset(self._keys, columns))
+            guesses[nobodys] = self._keys.owners[best]
+            log_p[nobodys] = segment_log_p(others, pairs, starts[nobodys], ends[nobodys], local, family, count)
+        return guesses, log_p
 
     def _transitions(
         self,
         scores: NDArray[np.float32],
         found: Segmentation,
+        owners: NDArray[np.int64],
         spans: list[tuple[int, int, int]],
-        token_agents: NDArray[np.int32],
+        attributed: NDArray[np.bool_],
     ) -> Transitions:
-        keys = self._keys
         # One score per agent and token: under the key that the decoder chose where it chose this agent, under
-        # the current key elsewhere. So keys that were rotated out raise nobody's f.
-        current = np.searchsorted(keys.owners, np.arange(len(keys.names)), side="right") - 1
-        by_agent = scores[:, current]
-        for start, end, column in found.segments:
-            if column >= 0:
-                by_agent[start:end, keys.owners[column]] = scores[start:end, column]
+        # the last key elsewhere. So keys that were rotated out raise nobody's f.
+        last = np.flatnonzero(np.append(owners[1:] != owners[:-1], True))
+        if len(last) < len(owners):
+            by_agent = scores[:, last]
+            for start, end, column in found.segments:
+                if column >= 0:
+                    by_agent[start:end, owners[column]] = scores[start:end, column]
+            scores = by_agent
         sizes = {k: v for k, v in self._options.items() if k in ("window", "step")}
-        attributed = [(start, end, int(token_agents[start])) for start, end, _ in spans]
-        passages = transitions(attributed, windows(by_agent, **sizes), **sizes)
-        return passages.rename(dict(enumerate(keys.names)))
-
-    def _strengths(self, found: Segmentation) -> dict[str, float] | None:
-        if found.strengths is None:
-            return None
-        strongest = np.zeros(len(self._keys.names))
-        np.maximum.at(strongest, self._keys.owners, found.strengths)
-        return dict(zip(self._keys.names, strongest.tolist(), strict=True))
+        passed = [
+            (start, end, agent if yes else -1)
+            for (start, end, agent), yes in zip(spans, attributed.tolist(), strict=True)
+        ]
+        return transitions(passed, windows(scores, **sizes), **sizes)
 
 
-def _sum_columns(posterior: NDArray[np.float32], keys: KeyTable) -> NDArray[np.float32]:
+def _subset(keys: KeyTable, columns: slice | NDArray[np.int64]) -> KeyTable:
+    return dataclasses.replace(
+        keys,
+        subkeys=keys.subkeys[columns],
+        k_p=keys.k_p[columns],
+        owners=keys.owners[columns],
+        epochs=keys.epochs[columns],
+    )
+
+
+def _sum_columns(posterior: NDArray[np.float32], owners: NDArray[np.int64]) -> NDArray[np.float32]:
     """Return [T, A] from [T, K]: an agent's posterior is the sum over its keys."""
-    if len(keys) == len(keys.names):
-        return posterior
-    summed = np.zeros((len(posterior), len(keys.names)), dtype=np.float32)
-    for column, owner in enumerate(keys.owners.tolist()):
-        summed[:, owner] += posterior[:, column]
-    return summed
+    firsts = np.flatnonzero(np.append(True, owners[1:] != owners[:-1]))
+    return posterior if len(firsts) == len(owners) else np.add.reduceat(posterior, firsts, axis=1)
 
 
-def _merge(found: Segmentation, owners: NDArray[np.int32]) -> list[tuple[int, int, int]]:
+def _merge(found: Segmentation, owners: NDArray[np.int64]) -> list[tuple[int, int, int]]:
     """Return the spans of the segmentation by owner, neighbours of one owner in one span."""
+    owner_of = [*owners.tolist(), -1]  # -1 stays -1
     spans: list[tuple[int, int, int]] = []
     for start, end, column in found.segments:
-        owner = int(owners[column])
+        owner = owner_of[column]
         if spans and spans[-1][2] == owner:
             spans[-1] = (spans[-1][0], end, owner)
         else:
@@ -245,9 +309,32 @@ def _merge(found: Segmentation, owners: NDArray[np.int32]) -> list[tuple[int, in
     return spans
 
 
-def _cuts(text: str, encoding: Encoding, spans: list[tuple[int, int, int]]) -> list[int]:
-    """Return the characters between which the spans lie; together they cover the text."""
-    return [0, *(int(encoding.char_starts[start]) for start, _, _ in spans[1:]), len(text)]
+def _cuts(
+    text: str | None, encoding: Encoding, spans: list[tuple[int, int, int]]
+) -> tuple[Iterable[int | None], Iterable[int | None]]:
+    """Return the first and last characters of the spans; together they cover the text."""
+    if text is None:
+        return itertools.repeat(None), itertools.repeat(None)
+    inner = encoding.characters(start for start, _, _ in spans[1:])[:, 0].tolist()
+    return [0, *inner], [*inner, len(text)]
+
+
+def _certainty(
+    posterior: NDArray[np.float32] | None,
+    present: NDArray[np.int64],
+    spans: list[tuple[int, int, int]],
+    guesses: NDArray[np.int64],
+) -> tuple[Iterable[Any], Iterable[Any], Iterable[Any]]:
+    """Return mean posteriors of the spans' guesses and the intervals of their starts and ends."""
+    if posterior is None:
+        return itertools.repeat(None), itertools.repeat(None), itertools.repeat(None)
+    edges = np.array([*(start for start, _, _ in spans), len(posterior)], dtype=np.int64)
+    means = span_sums(posterior, edges) / np.maximum(1, np.diff(edges))[:, None]
+    columns = np.searchsorted(present, guesses).clip(0, len(present) - 1)
+    known = present[columns] == guesses  # others were not looked at: their posterior is 0
+    mean = np.where(known, means[np.arange(len(spans)), columns], 0.0)
+    intervals = boundary_intervals(posterior, spans)
+    return mean.tolist(), intervals[:-1], intervals[1:]
 
 
 def _seam_share(text: str, encoding: Encoding, spans: list[tuple[int, int, int]]) -> float:
@@ -255,27 +342,16 @@ def _seam_share(text: str, encoding: Encoding, spans: list[tuple[int, int, int]]
 
     A turn may have ended inside one of them: then its text was generated as other tokens than those read.
     """
-    seams = np.array([start for start, _, _ in spans[1:]], dtype=np.int64)
-    tokens = np.unique(np.concatenate([seams - 1, seams]))
-    uncertain = (encoding.char_ends[tokens] - encoding.char_starts[tokens]).sum()
+    tokens = {token for start, _, _ in spans[1:] for token in (start - 1, start)}
+    uncertain = np.diff(encoding.characters(tokens), axis=1).sum()
     return min(1.0, float(uncertain) / len(text)) if text else 0.0
 
 
-def _interval(
-    posterior: NDArray[np.float32] | None, spans: list[tuple[int, int, int]], boundary: int
-) -> tuple[int, int] | None:
-    """Return the tokens between which the boundary before span number `boundary` may lie."""
-    if posterior is None:
+def _strengths(found: Segmentation, keys: KeyTable) -> dict[str, float] | None:
+    if found.strengths is None:
         return None
-    if boundary == 0 or boundary == len(spans):
-        edge = 0 if boundary == 0 else spans[-1][1]
-        return edge, edge
-    (start, at, left), (_, end, right) = spans[boundary - 1], spans[boundary]
-    before, after = (
-        posterior[span, owner] if owner >= 0 else 1 - posterior[span].sum(axis=1)
-        for span, owner in ((slice(start, at), left), (slice(at, end), right))
-    )
-    sure_before, sure_after = np.flatnonzero(before >= _SURE), np.flatnonzero(after >= _SURE)
-    low = start + int(sure_before[-1]) + 1 if len(sure_before) else start
-    high = at + int(sure_after[0]) if len(sure_after) else end
-    return low, high
+    strengths: dict[str, float] = {}
+    for owner, strength in zip(keys.owners.tolist(), found.strengths.tolist(), strict=True):
+        name = keys.names[owner]
+        strengths[name] = max(strength, strengths.get(name, 0.0))
+    return strengths

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from iet.decoding.jit import njit
 from iet.decoding.segmentation import NOBODY, Scores, Segmentation, check_number
-from iet.decoding.windows import attribution_threshold, margin, windows
+from iet.decoding.windows import attribution_threshold, margin, span_sums, windows
 from iet.errors import InputError, ShapeError
 from iet.scheme import Family
 
@@ -145,6 +145,7 @@ def cusum_decode(
     scored: npt.NDArray[np.bool_],
     repeated: npt.NDArray[np.bool_],
     allow_unattributed: bool,
+    agents: int | None = None,
     *,
     window: int = 64,
     step: int = 16,
@@ -163,7 +164,7 @@ def cusum_decode(
     are missed that `posterior` finds.
 
     Args:
-        scores, family, scored, repeated, allow_unattributed: as in `decode`. A segment is unattributed
+        scores, family, scored, repeated, allow_unattributed, agents: as in `decode`. A segment is unattributed
             when its sum does not exceed `attribution_threshold`; the paper always chooses an agent.
         window: w in tokens (the paper's `window_tokens`).
         step: tokens between windows (the paper's `step_tokens`).
@@ -184,13 +185,14 @@ def cusum_decode(
     boundaries = refine(f, cusum(smooth(margin(f), smooth_windows), tau, min_points), radius)
     # A boundary at window i lies between windows i - 1 and i: half a step before the anchor of i.
     starts = np.concatenate(([0], boundaries * step + int(ANCHORS[anchor] * window) - step // 2))
-    token_agents = np.empty(len(scores), np.int32)
-    threshold = attribution_threshold(family, scores.shape[1], level)
-    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(scores)], strict=True):
-        totals = scores[start:end].sum(axis=0, dtype=np.float64)
-        stands_out = not allow_unattributed or totals.max() > threshold * np.sqrt(scored[start:end].sum())
-        token_agents[start:end] = totals.argmax() if stands_out else NOBODY
-    return Segmentation(token_agents)
+    edges = np.append(starts, len(scores))
+    totals = span_sums(scores, edges)
+    labels = totals.argmax(axis=1).astype(np.int32)
+    if allow_unattributed:
+        threshold = attribution_threshold(family, agents or scores.shape[1], level)
+        counts = np.diff(np.append(0, np.cumsum(scored))[edges])
+        labels[totals.max(axis=1) <= threshold * np.sqrt(counts)] = NOBODY
+    return Segmentation(np.repeat(labels, np.diff(edges)))
 
 
 def _vector(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:

@@ -66,6 +66,31 @@ def _windows_njit(x: Scores, width: int, step: int, count: int) -> npt.NDArray[n
     return f
 
 
+def span_sums(scores: npt.ArrayLike, boundaries: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Return the sums of every agent's scores over consecutive spans: Σ_{j=b_s}^{b_{s+1}-1} x_j(a).
+
+    Args:
+        scores: [T, A] float.
+        boundaries: b [S + 1] ints, ascending, 0 to T.
+
+    Returns:
+        [S, A] float64.
+
+    Cost: O(T·A). Deterministic.
+    """
+    return _span_sums_njit(np.ascontiguousarray(scores), np.asarray(boundaries, np.int64))
+
+
+@njit
+def _span_sums_njit(x: Scores, boundaries: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    sums = np.zeros((len(boundaries) - 1, x.shape[1]))
+    for s in range(len(sums)):
+        for t in range(boundaries[s], boundaries[s + 1]):
+            for a in range(x.shape[1]):
+                sums[s, a] += x[t, a]
+    return sums
+
+
 def margin(window_scores: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Return how far the leading agent is ahead of the next one in every window.
 
@@ -126,6 +151,7 @@ def window_decode(
     scored: npt.NDArray[np.bool_],
     repeated: npt.NDArray[np.bool_],
     allow_unattributed: bool,
+    agents: int | None = None,
     *,
     window: int = 64,
     level: float = 0.01,
@@ -138,7 +164,7 @@ def window_decode(
     counts, repeats too. The first of equal agents wins.
 
     Args:
-        scores, family, scored, repeated, allow_unattributed: as in `decode`. A token is unattributed when
+        scores, family, scored, repeated, allow_unattributed, agents: as in `decode`. A token is unattributed when
             the winner's sum does not exceed `attribution_threshold`.
         window: w in tokens, at least 1.
         level: significance level of one window, for `allow_unattributed`.
@@ -146,7 +172,7 @@ def window_decode(
     Cost: O(T·A) time, 4·T bytes. Deterministic.
     """
     check_number("window", window, 1)
-    threshold = attribution_threshold(family, scores.shape[1], level)
+    threshold = attribution_threshold(family, agents or scores.shape[1], level)
     return Segmentation(_window_decode_njit(scores, scored, window, threshold, allow_unattributed))
 
 
