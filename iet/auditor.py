@@ -266,8 +266,9 @@ class Auditor:
         # One score per agent and token: under the key that the decoder chose where it chose this agent, under
         # the last key elsewhere. So keys that were rotated out raise nobody's f.
         last = np.flatnonzero(np.append(owners[1:] != owners[:-1], True))
+        window_scores = found.window_scores
         if len(last) < len(owners):
-            by_agent = scores[:, last]
+            by_agent, window_scores = scores[:, last], None
             for start, end, column in found.segments:
                 if column >= 0:
                     by_agent[start:end, owners[column]] = scores[start:end, column]
@@ -277,7 +278,7 @@ class Auditor:
             (start, end, agent if yes else -1)
             for (start, end, agent), yes in zip(spans, attributed.tolist(), strict=True)
         ]
-        return transitions(passed, windows(scores, **sizes), **sizes)
+        return transitions(passed, windows(scores, **sizes) if window_scores is None else window_scores, **sizes)
 
 
 def _subset(keys: KeyTable, columns: slice | NDArray[np.int64]) -> KeyTable:

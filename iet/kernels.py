@@ -248,7 +248,7 @@ def _integers(name: str, values: Any, dtype: type, shape: tuple[int, ...]) -> ND
 
 def _cast(name: str, array: NDArray[Any], dtype: type) -> NDArray[Any]:
     limits = np.iinfo(dtype)
-    if array.size and (array.max() > limits.max or array.min() < limits.min):
+    if array.dtype != dtype and array.size and (array.max() > limits.max or array.min() < limits.min):
         raise InputError(f"{name}: got {array.max()} and {array.min()}, expected {np.dtype(dtype)} values")
     return np.ascontiguousarray(array, dtype=dtype)
 

@@ -35,7 +35,8 @@ INVISIBLE = frozenset(
 selectors, tags). An audit skips them, because inserted ones would change the ids around them. The
 zero-width joiners U+200C and U+200D spell words in several scripts and stay."""
 
-_INVISIBLE_POINTS = np.array(sorted(INVISIBLE), dtype=np.uint32)
+_IS_INVISIBLE = np.zeros(max(INVISIBLE) + 2, dtype=np.bool_)  # the last entry stands for all beyond it
+_IS_INVISIBLE[list(INVISIBLE)] = True
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -153,7 +154,7 @@ def _visible(text: object) -> tuple[str, NDArray[np.int64] | None]:
             " expected text that UTF-8 can hold"
         ) from None
     suspects = np.flatnonzero(points >= min(INVISIBLE))
-    hidden = suspects[np.isin(points[suspects], _INVISIBLE_POINTS)]
+    hidden = suspects[_IS_INVISIBLE[np.minimum(points[suspects], len(_IS_INVISIBLE) - 1)]]
     if not len(hidden):
         return text, None
     visible = np.ones(len(points), dtype=np.bool_)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iet.decoding.jit import njit
-from iet.decoding.segmentation import NOBODY, Scores, Segmentation, check_number
+from iet.decoding.segmentation import NOBODY, Scores, Segmentation, check_number, check_scores
 from iet.decoding.windows import attribution_threshold, margin, span_sums, windows
 from iet.errors import InputError, ShapeError
 from iet.scheme import Family
@@ -127,16 +127,29 @@ def refine(
     if not len(refined):
         return refined
     dominant = np.add.reduceat(f, [0, *refined], axis=0).argmax(axis=1)
-    ends = [0, *refined.tolist(), len(f)]
-    for s, old in enumerate(refined.tolist()):
-        left, right = dominant[s], dominant[s + 1]
-        low, high = max(ends[s] + 1, old - radius), min(ends[s + 2] - 1, old + radius)
+    _refine_njit(check_scores(f), refined, dominant, radius)
+    return refined
+
+
+@njit
+def _refine_njit(
+    f: Scores, change_points: npt.NDArray[np.int64], dominant: npt.NDArray[np.int64], radius: int
+) -> None:
+    for s in range(len(change_points)):
+        left, right, old = dominant[s], dominant[s + 1], change_points[s]
         if left == right:
             continue
-        gain = np.concatenate(([0.0], np.cumsum(f[low:high, left] - f[low:high, right])))
-        places = np.flatnonzero(gain == gain.max()) + low
-        ends[s + 1] = refined[s] = places[np.abs(places - old).argmin()]
-    return refined
+        low = change_points[s - 1] + 1 if s else 1
+        high = change_points[s + 1] - 1 if s + 1 < len(change_points) else len(f) - 1
+        low, high = max(low, old - radius), min(high, old + radius)
+        gain = best = 0.0  # Σ f(i, L) - f(i, R) over low <= i < place
+        change_points[s] = low
+        for place in range(low + 1, high + 1):
+            gain += f[place - 1, left] - f[place - 1, right]
+            nearer = abs(place - old) < abs(change_points[s] - old)
+            if gain > best or (gain == best and nearer):
+                best = gain
+                change_points[s] = place
 
 
 def cusum_decode(
@@ -192,7 +205,7 @@ def cusum_decode(
         threshold = attribution_threshold(family, agents or scores.shape[1], level)
         counts = np.diff(np.append(0, np.cumsum(scored))[edges])
         labels[totals.max(axis=1) <= threshold * np.sqrt(counts)] = NOBODY
-    return Segmentation(np.repeat(labels, np.diff(edges)))
+    return Segmentation(np.repeat(labels, np.diff(edges)), window_scores=f)
 
 
 def _vector(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:

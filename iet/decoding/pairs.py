@@ -27,27 +27,29 @@ def number_pairs(
     Cost: O(T·n) expected time, 28·T bytes at most. Deterministic.
     """
     bits = max(4, (2 * len(token_ids)).bit_length())  # at most half of the slots are taken
-    ids, mixed = token_ids.astype(np.uint64), np.zeros(len(token_ids), np.uint64)
-    for back in range(min(n_gram, len(ids))):
-        mixed[back:] += ids[: len(ids) - back] * _FACTORS[back]
-    places = (mixed >> np.uint64(64 - bits)).astype(np.int64)
-    return _number_pairs_njit(token_ids, scored, n_gram, places, np.full(1 << bits, -1, np.int32))
+    slots = np.full(1 << bits, -1, np.int32)
+    with np.errstate(over="ignore"):  # for NUMBA_DISABLE_JIT=1: products are modulo 2^64
+        return _number_pairs_njit(token_ids, scored, _FACTORS[:n_gram], slots, np.uint64(64 - bits))
 
 
 @njit
 def _number_pairs_njit(
     ids: npt.NDArray[np.int64],
     scored: npt.NDArray[np.bool_],
-    n_gram: int,
-    places: npt.NDArray[np.int64],
+    factors: npt.NDArray[np.uint64],
     slots: npt.NDArray[np.int32],
+    shift: np.uint64,
 ) -> npt.NDArray[np.int64]:
-    numbers = np.full(len(ids), -1, np.int64)
-    count = 0
+    numbers = np.empty(len(ids), np.int64)
+    count, n_gram = 0, len(factors)
     for t in range(len(ids)):
         if not scored[t]:
+            numbers[t] = -1
             continue
-        place = places[t]
+        mixed = np.uint64(0)
+        for back in range(n_gram):
+            mixed += np.uint64(ids[t - back]) * factors[back]
+        place = np.int64(mixed >> shift)
         while True:  # slots hold where an n-gram first stood; the next slot is tried where they differ
             first = slots[place]
             if first < 0:
@@ -61,5 +63,5 @@ def _number_pairs_njit(
             if back == n_gram:
                 numbers[t] = numbers[first]
                 break
-            place = (place + 1) % len(slots)
+            place = place + 1 if place + 1 < len(slots) else 0
     return numbers
