@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import concurrent.futures
 import dataclasses
 import functools
 import inspect
@@ -32,6 +34,9 @@ from iet.transitions import Transitions, transitions
 
 ALL_KEYS = 64
 """With more keys, only the decoder's candidates among them are scored token by token."""
+
+BATCH_CHARACTERS, BATCH_TEXTS = 1 << 18, 256
+"""What `audit_many` gives the tokenizer at once, at most: some tenths of a second of work."""
 
 
 class Auditor:
@@ -120,8 +125,41 @@ class Auditor:
         return self._report(None, Encoding(ids.astype(np.int64)))
 
     def audit_many(self, texts: Iterable[str]) -> Iterator[Report]:
-        """Audit texts one after another, each as `audit` does; lazily, so that memory does not grow."""
-        return (self.audit(text) for text in texts)
+        """Audit texts one after another, each as `audit` does, while the next ones are tokenized.
+
+        Args:
+            texts: read lazily, in the caller's thread, and ahead of the reports by at most three batches of
+                256 texts or 2^18 characters (or one longer text), so memory does not grow with their number.
+
+        Returns:
+            An iterator of reports in the order of `texts`. What reading or auditing a text raises is raised
+            after the reports of all texts before it.
+
+        Deterministic: the reports are those of `audit`, whatever the number of threads. A second thread
+        tokenizes, inside one call per batch that does not hold the interpreter's lock; it ends with the iterator.
+        """
+        pending: collections.deque[tuple[list[str], concurrent.futures.Future[list[Encoding]]]]
+        pending, failure = collections.deque(), None
+        batches = _batches(texts)
+        worker = concurrent.futures.ThreadPoolExecutor(1, "iet-tokenizer")
+        try:
+            while True:
+                while failure is None and len(pending) < 2:
+                    batch, failure = next(batches)
+                    if batch:
+                        pending.append((batch, worker.submit(self._open_tokenizer().encode_batch, batch)))
+                if not pending:
+                    break
+                batch, encodings = pending.popleft()
+                if encodings.exception() is None:
+                    yield from map(self._report, batch, encodings.result())
+                else:  # some text of the batch is to blame: those before it have reports
+                    yield from map(self.audit, batch)
+        finally:
+            worker.shutdown(cancel_futures=True)
+        if not isinstance(failure, StopIteration):
+            assert failure is not None
+            raise failure
 
     def _open_tokenizer(self) -> Tokenizer:
         if self._tokenizer is None:
@@ -279,6 +317,23 @@ class Auditor:
             for (start, end, agent), yes in zip(spans, attributed.tolist(), strict=True)
         ]
         return transitions(passed, windows(scores, **sizes) if window_scores is None else window_scores, **sizes)
+
+
+def _batches(texts: Iterable[str]) -> Iterator[tuple[list[str], Exception | None]]:
+    """Return batches of texts, the last one with what ended them: StopIteration, or what `texts` raised."""
+    batch: list[str] = []
+    size, source = 0, iter(texts)
+    while True:
+        try:
+            text = next(source)
+        except Exception as end:
+            yield batch, end
+            return
+        batch.append(text)
+        size += len(text) if isinstance(text, str) else 0
+        if size >= BATCH_CHARACTERS or len(batch) == BATCH_TEXTS:
+            yield batch, None
+            batch, size = [], 0
 
 
 def _subset(keys: KeyTable, columns: slice | NDArray[np.int64]) -> KeyTable:
