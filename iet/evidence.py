@@ -58,7 +58,12 @@ def _saddlepoint(family: Family) -> Callable[[Floats, Integers], Floats]:
     """
 
     def tails(totals: Floats, counts: Integers) -> Floats:
-        return _saddlepoint_njit(totals, counts, *_cumulants(family))
+        strengths, log_mgf, mean, variance = _cumulants(family)
+        x = np.minimum(np.abs(totals) / np.maximum(counts, 1), 1 - 1e-9)
+        at = np.minimum(np.searchsorted(mean, x, "right") - 1, len(mean) - 2)
+        log_p = np.zeros(len(totals))
+        _saddlepoint_njit(totals, counts, x, at, strengths, log_mgf, mean, variance, log_p)
+        return log_p
 
     return tails
 
@@ -74,15 +79,20 @@ def _cumulants(family: Family) -> tuple[Floats, Floats, Floats, Floats]:
 
 @njit
 def _saddlepoint_njit(
-    totals: Floats, counts: Integers, strengths: Floats, log_mgf: Floats, mean: Floats, variance: Floats
-) -> Floats:
-    log_p = np.zeros(len(totals))
+    totals: Floats,
+    counts: Integers,
+    means: Floats,
+    places: Integers,
+    strengths: Floats,
+    log_mgf: Floats,
+    mean: Floats,
+    variance: Floats,
+    log_p: Floats,
+) -> None:
     for i in range(len(totals)):
-        total, count = totals[i], counts[i]
+        total, count, x, at = totals[i], counts[i], means[i], places[i]
         if count == 0 or (count < 20 and total <= 0):
             continue
-        x = min(abs(total) / count, 1 - 1e-9)
-        at = min(np.searchsorted(mean, x, "right") - 1, len(mean) - 2)
         # Between two points of the grid K is the quintic with their K, K' and K'': good to 1e-13.
         h = strengths[at + 1] - strengths[at]
         rise = log_mgf[at + 1] - log_mgf[at]
@@ -109,13 +119,17 @@ def _saddlepoint_njit(
         if total < 0:
             value = math.log1p(-math.exp(value))
         log_p[i] = min(0.0, value)
+
+
+def _binomial(totals: Floats, counts: Integers) -> Floats:
+    """Return the tails of sums of n fair signs, to rounding: P(Bin(n, 1/2) >= (n + s) / 2). O(√n) each."""
+    log_p = np.zeros(len(totals))
+    _binomial_njit(totals, counts, log_p)
     return log_p
 
 
 @njit
-def _binomial_njit(totals: Floats, counts: Integers) -> Floats:
-    """Return the tails of sums of n fair signs, to rounding: P(Bin(n, 1/2) >= (n + s) / 2). O(√n) each."""
-    log_p = np.zeros(len(totals))
+def _binomial_njit(totals: Floats, counts: Integers, log_p: Floats) -> None:
     for i in range(len(totals)):
         count = counts[i]
         successes = int(math.ceil((count + totals[i]) / 2 - 1e-6))
@@ -133,12 +147,11 @@ def _binomial_njit(totals: Floats, counts: Integers) -> Floats:
                 break
         value = first + math.log(total_terms) - count * math.log(2.0)
         log_p[i] = min(0.0, math.log1p(-math.exp(value)) if rest else value)
-    return log_p
 
 
 LOG_TAILS: Mapping[str, Callable[[Floats, Integers], Floats]] = {
     "fourier": _saddlepoint(FAMILIES["fourier"]),  # arcsine law
-    "square": _binomial_njit,  # two points; for odd V its mean is 1/V, which is left out
+    "square": _binomial,  # two points; for odd V its mean is 1/V, which is left out
 }
 """Family -> log P(Σ x >= s) as a function of arrays (s, n)."""
 
@@ -174,7 +187,9 @@ def segment_log_p(
     """
     grid = 1 << (np.frexp(np.maximum(1, (ends - starts) // 8))[1].astype(np.int64) - 1)
     lows, highs = -(-starts // grid) * grid, ends // grid * grid
-    totals, counts = _distinct_njit(scores, pairs, lows, highs, columns)
+    totals, counts = np.zeros(len(lows)), np.zeros(len(lows), np.int64)
+    seen = np.full(len(pairs), -1, np.int32)  # the last segment that a pair was counted in
+    _distinct_njit(scores, pairs, lows, highs, columns, seen, totals, counts)
     cells, places = np.where(grid == 1, 15, 9), len(scores) // grid + 1
     choices = cells * places * max(1, (len(scores) // 8).bit_length()) * float(keys)
     corrected: Floats = np.minimum(0.0, log_tails(totals, counts, family) + np.log(choices))
@@ -183,10 +198,15 @@ def segment_log_p(
 
 @njit
 def _distinct_njit(
-    scores: npt.NDArray[Any], pairs: Integers, lows: Integers, highs: Integers, columns: Integers
-) -> tuple[Floats, Integers]:
-    totals, counts = np.zeros(len(lows)), np.zeros(len(lows), np.int64)
-    seen = np.full(len(pairs), -1, np.int32)  # the last segment that a pair was counted in
+    scores: npt.NDArray[Any],
+    pairs: Integers,
+    lows: Integers,
+    highs: Integers,
+    columns: Integers,
+    seen: npt.NDArray[np.int32],
+    totals: Floats,
+    counts: Integers,
+) -> None:
     for i in range(len(lows)):
         for t in range(lows[i], highs[i]):
             pair = pairs[t]
@@ -194,4 +214,3 @@ def _distinct_njit(
                 seen[pair] = i
                 totals[i] += scores[t, columns[i]]
                 counts[i] += 1
-    return totals, counts

@@ -187,7 +187,9 @@ def transitions(
         if left[2] != right[2] and right[0] - left[1] <= max_gap
     ]
     width = min(window, spans[-1][1] if spans else window)
-    leads = _leads_njit(f, np.array(passages, np.int64).reshape(-1, 6), width, step, neighbourhood)
+    table = np.array(passages, np.int64).reshape(-1, 6)
+    leads = np.zeros(len(table))
+    _leads_njit(f, table, width, step, neighbourhood, np.empty(f.shape[1]), leads)
     confidences = (1 / (1 + np.exp(-leads))).tolist()
     observed = (Transition(p[3], p[2], p[5], c) for p, c in zip(passages, confidences, strict=True))
     return Transitions(tuple(agents), tuple(observed))
@@ -207,11 +209,15 @@ def _merge(segments: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int
 
 @njit
 def _leads_njit(
-    f: npt.NDArray[np.float64], passages: npt.NDArray[np.int64], width: int, step: int, neighbourhood: int
-) -> npt.NDArray[np.float64]:
-    """Return f̄(a) - max_{k≠a} f̄(k), or f̄(a) if A = 1, added over both sides of each passage."""
-    leads = np.zeros(len(passages))
-    mean = np.zeros(f.shape[1])
+    f: npt.NDArray[np.float64],
+    passages: npt.NDArray[np.int64],
+    width: int,
+    step: int,
+    neighbourhood: int,
+    mean: npt.NDArray[np.float64],
+    leads: npt.NDArray[np.float64],
+) -> None:
+    """Add f̄(a) - max_{k≠a} f̄(k), or f̄(a) if A = 1, over both sides of each passage."""
     for i in range(len(passages)):
         for side in range(2):
             start, end, agent = passages[i, 3 * side], passages[i, 3 * side + 1], passages[i, 3 * side + 2]
@@ -227,7 +233,8 @@ def _leads_njit(
                 low = max(low, high - neighbourhood)
             else:
                 high = min(high, low + neighbourhood)
-            mean[:] = 0.0
+            for a in range(f.shape[1]):
+                mean[a] = 0.0
             for w in range(low, high):
                 for a in range(f.shape[1]):
                     mean[a] += f[w, a]
@@ -236,4 +243,3 @@ def _leads_njit(
                 if a != agent:
                     best = max(best, mean[a])
             leads[i] += (mean[agent] - best) / (high - low)
-    return leads

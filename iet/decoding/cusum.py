@@ -71,18 +71,30 @@ def cusum(margins: npt.ArrayLike, tau: float = 0.1, min_points: int = 10) -> npt
     """
     check_number("tau", tau, 0, integer=False)
     check_number("min_points", min_points, 1)
-    return _cusum_njit(_vector("margins", margins), tau, min_points)
+    z = _vector("margins", margins)
+    found = np.empty(len(z), np.int64)
+    stack = np.zeros((len(z) + 1, 2), np.int64)
+    return np.sort(found[: _cusum_njit(z, tau, min_points, stack, found)])
 
 
 @njit
-def _cusum_njit(z: npt.NDArray[np.float64], tau: float, min_points: int) -> npt.NDArray[np.int64]:
-    found = np.empty(len(z), np.int64)
-    count = 0
-    stack = [(0, len(z))]  # the right half is pushed first, so splits come out of order: sorted at the end
-    while len(stack) > 0:
-        low, high = stack.pop()
-        mean = z[low:high].sum() / max(high - low, 1)
-        best, split, c = tau, -1, 0.0
+def _cusum_njit(
+    z: npt.NDArray[np.float64],
+    tau: float,
+    min_points: int,
+    stack: npt.NDArray[np.int64],
+    found: npt.NDArray[np.int64],
+) -> int:
+    count, depth = 0, 1
+    stack[0, 0], stack[0, 1] = 0, len(z)
+    while depth > 0:
+        depth -= 1
+        low, high = stack[depth, 0], stack[depth, 1]
+        mean = 0.0
+        for t in range(low, high):
+            mean += z[t]
+        mean /= max(high - low, 1)
+        best, split, c = float(tau), -1, 0.0
         for t in range(low, high - min_points):
             c += z[t] - mean
             if abs(c) > best and t + 1 - low >= min_points:
@@ -90,9 +102,10 @@ def _cusum_njit(z: npt.NDArray[np.float64], tau: float, min_points: int) -> npt.
         if split >= 0:
             found[count] = split
             count += 1
-            stack.append((low, split))
-            stack.append((split, high))
-    return np.sort(found[:count])
+            stack[depth, 0], stack[depth, 1] = low, split
+            stack[depth + 1, 0], stack[depth + 1, 1] = split, high
+            depth += 2
+    return count
 
 
 def refine(

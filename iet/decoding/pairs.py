@@ -27,9 +27,10 @@ def number_pairs(
     Cost: O(T·n) expected time, 28·T bytes at most. Deterministic.
     """
     bits = max(4, (2 * len(token_ids)).bit_length())  # at most half of the slots are taken
-    slots = np.full(1 << bits, -1, np.int32)
+    slots, numbers = np.full(1 << bits, -1, np.int32), np.full(len(token_ids), -1)
     with np.errstate(over="ignore"):  # for NUMBA_DISABLE_JIT=1: products are modulo 2^64
-        return _number_pairs_njit(token_ids, scored, _FACTORS[:n_gram], slots, np.uint64(64 - bits))
+        _number_pairs_njit(token_ids, scored, _FACTORS[:n_gram], np.uint64(64 - bits), slots, numbers)
+    return numbers
 
 
 @njit
@@ -37,14 +38,13 @@ def _number_pairs_njit(
     ids: npt.NDArray[np.int64],
     scored: npt.NDArray[np.bool_],
     factors: npt.NDArray[np.uint64],
-    slots: npt.NDArray[np.int32],
     shift: np.uint64,
-) -> npt.NDArray[np.int64]:
-    numbers = np.empty(len(ids), np.int64)
+    slots: npt.NDArray[np.int32],
+    numbers: npt.NDArray[np.int64],
+) -> None:
     count, n_gram = 0, len(factors)
     for t in range(len(ids)):
         if not scored[t]:
-            numbers[t] = -1
             continue
         mixed = np.uint64(0)
         for back in range(n_gram):
@@ -64,4 +64,3 @@ def _number_pairs_njit(
                 numbers[t] = numbers[first]
                 break
             place = place + 1 if place + 1 < len(slots) else 0
-    return numbers

@@ -89,7 +89,9 @@ def posterior_decode(
     strength = np.array(strengths, np.float64) if fixed else np.full(columns, float(start_strength))
     if not ((strength >= 0) & (strength <= MAX_STRENGTH)).all():
         raise InputError(f"strengths: got {strength}, expected numbers from 0 to {MAX_STRENGTH}")
-    sums, weights = _blocks_njit(scores, weight, block)
+    count = -(-tokens // block)
+    sums, weights = np.zeros((count, columns), np.float32), np.zeros(count, np.float32)
+    _blocks_njit(scores, weight, block, sums, weights)
     keep = np.arange(columns)
     if agents is None:
         keep = likely_agents(sums, weights, strength, family, **coarse)
@@ -102,7 +104,8 @@ def posterior_decode(
     posterior, left = forward_backward(
         scores, weight, strength[keep], family, mean_segment, p_nobody, coarse["agents"]
     )
-    labels = _likeliest_njit(posterior, left, allow_unattributed)
+    labels = np.empty(tokens, np.int32)
+    _likeliest_njit(posterior, left, allow_unattributed, labels)
     _absorb_short_runs(labels, posterior, left, min_segment)
     token_agents = np.append(keep, NOBODY)[labels].astype(np.int32)
     if len(keep) < columns:
@@ -186,16 +189,20 @@ def boundary_intervals(
     if not spans:
         return []
     table = np.array(spans, np.int64)
-    inner = _intervals_njit(posterior, table, np.float32(sure)).tolist()
+    lows, highs = np.empty((2, len(spans) - 1), np.int64)
+    _intervals_njit(posterior, table, np.float32(sure), lows, highs)
     first, last = spans[0][0], spans[-1][1]
-    return [(first, first), *map(tuple, inner), (last, last)]
+    return [(first, first), *zip(lows.tolist(), highs.tolist(), strict=True), (last, last)]
 
 
 @njit
 def _intervals_njit(
-    posterior: Posterior, spans: npt.NDArray[np.int64], sure: np.float32
-) -> npt.NDArray[np.int64]:
-    intervals = np.empty((len(spans) - 1, 2), np.int64)
+    posterior: Posterior,
+    spans: npt.NDArray[np.int64],
+    sure: np.float32,
+    lows: npt.NDArray[np.int64],
+    highs: npt.NDArray[np.int64],
+) -> None:
     for s in range(len(spans) - 1):
         at, left, right = spans[s, 1], spans[s, 2], spans[s + 1, 2]
         low, high = at, at
@@ -203,8 +210,7 @@ def _intervals_njit(
             low -= 1
         while high < spans[s + 1, 1] and _of_njit(posterior, high, right) < sure:
             high += 1
-        intervals[s, 0], intervals[s, 1] = low, high
-    return intervals
+        lows[s], highs[s] = low, high
 
 
 @njit
@@ -314,7 +320,10 @@ def forward_backward(
     share = (1.0 - nobody) / (agents or scores.shape[1])
     redraw = min(1.0, 1.0 / max(mean_segment, 1.0) / (1.0 - share)) if share < 1 else 0.0
     offsets = np.interp(strengths, grid, log_mgf)
-    return _forward_backward_njit(scores, weights, strengths, offsets, redraw, share, nobody)
+    posterior, left = np.empty(scores.shape, np.float32), np.empty(len(scores), np.float32)
+    state = np.full(scores.shape[1], share)
+    _forward_backward_njit(scores, weights, strengths, offsets, redraw, share, nobody, state, posterior, left)
+    return posterior, left
 
 
 @njit
@@ -326,12 +335,13 @@ def _forward_backward_njit(
     redraw: float,
     share: float,
     nobody: float,
-) -> tuple[Posterior, Posterior]:
+    state: Floats,
+    posterior: Posterior,
+    left: Posterior,
+) -> None:
     tokens, agents = x.shape
-    posterior = np.empty((tokens, agents), np.float32)
-    left = np.zeros(tokens, np.float32)
     stay, enter, leave = 1.0 - redraw, redraw * share, redraw * nobody
-    state, outside = np.full(agents, share), nobody
+    outside = nobody
     for t in range(tokens):
         if t > 0:
             for a in range(agents):
@@ -369,33 +379,33 @@ def _forward_backward_njit(
         for a in range(agents):
             state[a] *= scale
             posterior[t, a] = state[a]
-    return posterior, left
 
 
 @njit
-def _likeliest_njit(posterior: Posterior, left: Posterior, allow_unattributed: bool) -> npt.NDArray[np.int32]:
-    labels = np.empty(len(posterior), np.int32)
+def _likeliest_njit(
+    posterior: Posterior, left: Posterior, allow_unattributed: bool, labels: npt.NDArray[np.int32]
+) -> None:
     for t in range(len(posterior)):
         best = 0
         for a in range(1, posterior.shape[1]):
             if posterior[t, a] > posterior[t, best]:
                 best = a
         labels[t] = NOBODY if allow_unattributed and posterior[t, best] <= left[t] else best
-    return labels
 
 
 @njit
 def _blocks_njit(
-    x: Scores, weight: npt.NDArray[np.float32], block: int
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    count = (len(x) + block - 1) // block
-    sums, weights = np.zeros((count, x.shape[1]), np.float32), np.zeros(count, np.float32)
+    x: Scores,
+    weight: npt.NDArray[np.float32],
+    block: int,
+    sums: npt.NDArray[np.float32],
+    weights: npt.NDArray[np.float32],
+) -> None:
     for t in range(len(x)):
         if weight[t] > 0:
             weights[t // block] += weight[t]
             for a in range(x.shape[1]):
                 sums[t // block, a] += x[t, a]
-    return sums, weights
 
 
 @functools.cache
