@@ -290,7 +290,9 @@ class Auditor:
             columns, local = np.unique(best, return_inverse=True)
             others = score_tokens(ids, _subset(self._keys, columns))
             guesses[nobodys] = self._keys.owners[best]
-            log_p[nobodys] = segment_log_p(others, pairs, starts[nobodys], ends[nobodys], local, family, count)
+            log_p[nobodys] = segment_log_p(
+                others, pairs, starts[nobodys], ends[nobodys], local, family, count
+            )
         return guesses, log_p
 
     def _transitions(
@@ -316,7 +318,9 @@ class Auditor:
             (start, end, agent if yes else -1)
             for (start, end, agent), yes in zip(spans, attributed.tolist(), strict=True)
         ]
-        return transitions(passed, windows(scores, **sizes) if window_scores is None else window_scores, **sizes)
+        return transitions(
+            passed, windows(scores, **sizes) if window_scores is None else window_scores, **sizes
+        )
 
 
 def _batches(texts: Iterable[str]) -> Iterator[tuple[list[str], Exception | None]]:

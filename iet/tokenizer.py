@@ -130,7 +130,9 @@ class Tokenizer:
         batch = self.backend.encode_batch([clean for clean, _ in visible], add_special_tokens=False)
         return [
             # Through an array of the standard library: twice as fast as from a list of int.
-            Encoding(np.array(array.array("I", encoded.ids), dtype=np.int64), len(text) - len(clean), encoded, kept)
+            Encoding(
+                np.array(array.array("I", encoded.ids), dtype=np.int64), len(text) - len(clean), encoded, kept
+            )
             for text, (clean, kept), encoded in zip(texts, visible, batch, strict=True)
         ]
 
