@@ -136,7 +136,7 @@ class Auditor:
             after the reports of all texts before it.
 
         Deterministic: the reports are those of `audit`, whatever the number of threads. A second thread
-        tokenizes, inside one call per batch that does not hold the interpreter's lock; it ends with the iterator.
+        tokenizes, in one call per batch that does not hold the interpreter's lock; it ends with the iterator.
         """
         pending: collections.deque[tuple[list[str], concurrent.futures.Future[list[Encoding]]]]
         pending, failure = collections.deque(), None
@@ -237,7 +237,7 @@ class Auditor:
             [name if yes else None for name, yes in zip(guessed, attributed.tolist(), strict=True)],
             guessed,
             log_p.tolist(),
-            *_certainty(posterior, present, spans, guesses),
+            *_certainty(posterior, present.astype(np.int64), spans, guesses),
         )
         return Report(
             text=text,

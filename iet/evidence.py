@@ -132,7 +132,7 @@ def _binomial(totals: Floats, counts: Integers) -> Floats:
 def _binomial_njit(totals: Floats, counts: Integers, log_p: Floats) -> None:
     for i in range(len(totals)):
         count = counts[i]
-        successes = int(math.ceil((count + totals[i]) / 2 - 1e-6))
+        successes = math.ceil((count + totals[i]) / 2 - 1e-6)
         if successes <= 0:
             continue
         rest = 2 * successes <= count  # 1 - P(Bin >= n + 1 - k), so that the terms below always fall

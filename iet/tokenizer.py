@@ -129,10 +129,7 @@ class Tokenizer:
         visible = [_visible(text) for text in texts]
         batch = self.backend.encode_batch([clean for clean, _ in visible], add_special_tokens=False)
         return [
-            # Through an array of the standard library: twice as fast as from a list of int.
-            Encoding(
-                np.array(array.array("I", encoded.ids), dtype=np.int64), len(text) - len(clean), encoded, kept
-            )
+            Encoding(_int64(encoded.ids), len(text) - len(clean), encoded, kept)
             for text, (clean, kept), encoded in zip(texts, visible, batch, strict=True)
         ]
 
@@ -140,6 +137,11 @@ class Tokenizer:
         """Return the text of `token_ids`, special tokens left out."""
         text: str = self.backend.decode(token_ids, skip_special_tokens=True)
         return text
+
+
+def _int64(ids: list[int]) -> NDArray[np.int64]:
+    # Through an array of the standard library: twice as fast as from a list.
+    return np.array(array.array("I", ids), dtype=np.int64)
 
 
 def _visible(text: object) -> tuple[str, NDArray[np.int64] | None]:

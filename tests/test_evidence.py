@@ -115,7 +115,7 @@ def test_segments_are_tested_on_their_inside_on_a_grid_each_pair_once() -> None:
         while grid * 2 <= (end - start) // 8:
             grid *= 2
         low, high = math.ceil(start / grid) * grid, end // grid * grid
-        firsts = {pair: x for pair, x in reversed([*zip(pairs[low:high], scores[low:high, column])])}
+        firsts = dict(zip(pairs[low:high][::-1], scores[low:high, column][::-1], strict=True))
         firsts.pop(-1, None)
         tail = log_tail(sum(map(float, firsts.values())), len(firsts), FOURIER)
         choices = (15 if grid == 1 else 9) * (3000 // grid + 1) * (3000 // 8).bit_length() * 7

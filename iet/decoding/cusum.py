@@ -190,8 +190,8 @@ def cusum_decode(
     are missed that `posterior` finds.
 
     Args:
-        scores, family, scored, repeated, allow_unattributed, agents: as in `decode`. A segment is unattributed
-            when its sum does not exceed `attribution_threshold`; the paper always chooses an agent.
+        scores, family, scored, repeated, allow_unattributed, agents: as in `decode`. A segment is
+            unattributed when its sum does not exceed `attribution_threshold`; the paper always chooses.
         window: w in tokens (the paper's `window_tokens`).
         step: tokens between windows (the paper's `step_tokens`).
         smooth_windows: the paper's `smooth_win`; see `smooth`, where the formula is ours.

@@ -11,6 +11,8 @@ from typing import Any, TypeVar, cast
 
 import numba  # type: ignore[import-untyped, unused-ignore]
 
+config: Any = numba.config
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -25,14 +27,14 @@ def njit(function: _F) -> _F:
     except RuntimeError:  # no folder that can be written
         folder = private_folder()
     if folder is not None:
-        usual = numba.config.CACHE_DIR
-        numba.config.CACHE_DIR = folder  # read when a function is decorated: others keep the usual one
+        usual = config.CACHE_DIR
+        config.CACHE_DIR = folder  # read when a function is decorated: others keep the usual one
         try:
             return cast(_F, numba.njit(cache=True, nogil=True)(function))
         except RuntimeError:
             pass
         finally:
-            numba.config.CACHE_DIR = usual
+            config.CACHE_DIR = usual
     return cast(_F, numba.njit(nogil=True)(function))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +50,7 @@ def _number_pairs_njit(
         mixed = np.uint64(0)
         for back in range(n_gram):
             mixed += np.uint64(ids[t - back]) * factors[back]
-        place = np.int64(mixed >> shift)
+        place: Any = np.int64(mixed >> shift)
         while True:  # slots hold where an n-gram first stood; the next slot is tried where they differ
             first = slots[place]
             if first < 0:

@@ -84,7 +84,8 @@ def posterior_decode(
     tokens, columns = scores.shape
     weight = evidence_weight(scored, repeated, repeats)
     p_nobody = nobody if allow_unattributed else 0.0
-    coarse = {"mean_segment": mean_segment / block, "nobody": p_nobody, "agents": agents or columns}
+    everyone = agents or columns
+    chain: dict[str, Any] = {"mean_segment": mean_segment / block, "nobody": p_nobody, "agents": everyone}
     fixed = strengths is not None
     strength = np.array(strengths, np.float64) if fixed else np.full(columns, float(start_strength))
     if not ((strength >= 0) & (strength <= MAX_STRENGTH)).all():
@@ -94,24 +95,23 @@ def posterior_decode(
     _blocks_njit(scores, weight, block, sums, weights)
     keep = np.arange(columns)
     if agents is None:
-        keep = likely_agents(sums, weights, strength, family, **coarse)
+        keep = likely_agents(sums, weights, strength, family, **chain)
     elif strength.shape != (columns,):
         raise ShapeError("strengths", got=list(strength.shape), expected=[columns])
     if len(keep) < columns:
         scores, sums = scores[:, keep], sums[:, keep]
     if not fixed:
-        strength[keep] = fit_strengths(sums, weights, family, iterations, start_strength, shrinkage, **coarse)
+        strength[keep] = fit_strengths(sums, weights, family, iterations, start_strength, shrinkage, **chain)
     posterior, left = forward_backward(
-        scores, weight, strength[keep], family, mean_segment, p_nobody, coarse["agents"]
+        scores, weight, strength[keep], family, mean_segment, p_nobody, everyone
     )
     labels = np.empty(tokens, np.int32)
     _likeliest_njit(posterior, left, allow_unattributed, labels)
     _absorb_short_runs(labels, posterior, left, min_segment)
     token_agents = np.append(keep, NOBODY)[labels].astype(np.int32)
     if len(keep) < columns:
-        everyone = np.zeros((tokens, columns), np.float32)
-        everyone[:, keep] = posterior
-        posterior = everyone
+        kept, posterior = posterior, np.zeros((tokens, columns), np.float32)
+        posterior[:, keep] = kept
     return Segmentation(token_agents, posterior, strength)
 
 
@@ -214,7 +214,7 @@ def _intervals_njit(
 
 
 @njit
-def _of_njit(posterior: Posterior, t: int, agent: int) -> np.float32:
+def _of_njit(posterior: Posterior, t: int, agent: int) -> Any:
     if agent >= 0:
         return posterior[t, agent]
     total = np.float32(0.0)

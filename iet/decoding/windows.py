@@ -168,8 +168,8 @@ def window_decode(
     counts, repeats too. The first of equal agents wins.
 
     Args:
-        scores, family, scored, repeated, allow_unattributed, agents: as in `decode`. A token is unattributed when
-            the winner's sum does not exceed `attribution_threshold`.
+        scores, family, scored, repeated, allow_unattributed, agents: as in `decode`. A token is unattributed
+            when the winner's sum does not exceed `attribution_threshold`.
         window: w in tokens, at least 1.
         level: significance level of one window, for `allow_unattributed`.
 
