@@ -35,8 +35,8 @@ from iet.transitions import Transitions, transitions
 ALL_KEYS = 64
 """With more keys, only the decoder's candidates among them are scored token by token."""
 
-BATCH_CHARACTERS, BATCH_TEXTS = 1 << 18, 256
-"""What `audit_many` gives the tokenizer at once, at most: some tenths of a second of work."""
+BATCH_CHARACTERS, BATCH_TEXTS = 1 << 16, 256
+"""What `audit_many` gives the tokenizer at once, at most. More costs processor time: memory is not reused."""
 
 
 class Auditor:
@@ -129,7 +129,7 @@ class Auditor:
 
         Args:
             texts: read lazily, in the caller's thread, and ahead of the reports by at most three batches of
-                256 texts or 2^18 characters (or one longer text), so memory does not grow with their number.
+                256 texts or 2^16 characters (or one longer text), so memory does not grow with their number.
 
         Returns:
             An iterator of reports in the order of `texts`. What reading or auditing a text raises is raised
