@@ -59,6 +59,12 @@ class Auditor:
         TokenizerMismatch: on the first text, if the tokenizer is another one or cannot be found.
 
     Deterministic. O(T·K) time for T tokens and K keys, apart from tokenizing.
+
+    With more than 64 keys, all are read as sums over blocks of tokens, and only the decoder's `candidates`
+    (256 at most, unless more are likelier than not somewhere) token by token: memory is T·256 scores, and
+    T·K/16 sums with `posterior`. Other agents have posterior 0, are never named by the decoder, and are no
+    competitor in P_ij (whose maximum is over the candidates' agents) or in the margin of `cusum`. What nobody
+    wrote is still compared with every key for `best_guess`, and log_p is corrected for all K.
     """
 
     def __init__(
