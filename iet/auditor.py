@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import collections
+import concurrent.futures
 import functools
 import inspect
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -11,18 +14,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from iet.decoding import DECODERS, Segmentation, decode, windows
+from iet.decoding import (
+    DECODERS,
+    Segmentation,
+    boundary_intervals,
+    candidates,
+    decode,
+    span_sums,
+    windows,
+)
 from iet.errors import InputError, ShapeError
 from iet.evidence import segment_log_p
-from iet.kernels import pair_numbers, repeats, score_tokens
+from iet.kernels import pair_numbers, repeats, score_spans, score_tokens
 from iet.registry import KeyTable, Registry
 from iet.report import Report, Segment
 from iet.tokenizer import Encoding, Tokenizer
 from iet.transitions import Transitions, transitions
 from iet.waterfall import WaterfallKeys
 
-_SURE = 0.95
-"""Posterior from which a token next to a boundary counts as decided (`Segment.start_interval`)."""
+ALL_KEYS = 64
+"""With more keys, only the decoder's candidates among them are scored token by token."""
+
+BATCH_CHARACTERS, BATCH_TEXTS = 1 << 16, 256
+"""What `audit_many` gives the tokenizer at once, at most. More costs processor time: memory is not reused."""
 
 
 class Auditor:
@@ -46,6 +60,12 @@ class Auditor:
         TokenizerMismatch: on the first text, if the tokenizer is another one or cannot be found.
 
     Deterministic. O(T·K) time for T tokens and K keys, apart from tokenizing.
+
+    With more than 64 keys, all are read as sums over blocks of tokens, and only the decoder's `candidates`
+    (256 at most, unless more are likelier than not somewhere) token by token: memory is T·256 scores, and
+    T·K/16 sums with `posterior`. Other agents have posterior 0, are never named by the decoder, and are no
+    competitor in P_ij (whose maximum is over the candidates' agents) or in the margin of `cusum`. What nobody
+    wrote is still compared with every key for `best_guess`, and log_p is corrected for all K.
     """
 
     def __init__(
@@ -111,12 +131,44 @@ class Auditor:
         ids = np.asarray(token_ids)
         if ids.ndim != 1 or (ids.dtype.kind not in "iu" and ids.size):
             raise ShapeError("token_ids", got=f"{ids.dtype} {list(ids.shape)}", expected="integers [T]")
-        nowhere = np.zeros(len(ids), dtype=np.int64)
-        return self._report(None, Encoding(ids.astype(np.int64), nowhere, nowhere, 0))
+        return self._report(None, Encoding(ids.astype(np.int64)))
 
     def audit_many(self, texts: Iterable[str]) -> Iterator[Report]:
-        """Audit texts one after another, each as `audit` does; lazily, so that memory does not grow."""
-        return (self.audit(text) for text in texts)
+        """Audit texts one after another, each as `audit` does, while the next ones are tokenized.
+
+        Args:
+            texts: read lazily, in the caller's thread, and ahead of the reports by at most three batches of
+                256 texts or 2^16 characters (or one longer text), so memory does not grow with their number.
+
+        Returns:
+            An iterator of reports in the order of `texts`. What reading or auditing a text raises is raised
+            after the reports of all texts before it.
+
+        Deterministic: the reports are those of `audit`, whatever the number of threads. A second thread
+        tokenizes, in one call per batch that does not hold the interpreter's lock; it ends with the iterator.
+        """
+        pending: collections.deque[tuple[list[str], concurrent.futures.Future[list[Encoding]]]]
+        pending, failure = collections.deque(), None
+        batches = _batches(texts)
+        worker = concurrent.futures.ThreadPoolExecutor(1, "iet-tokenizer")
+        try:
+            while True:
+                while failure is None and len(pending) < 2:
+                    batch, failure = next(batches)
+                    if batch:
+                        pending.append((batch, worker.submit(self._open_tokenizer().encode_batch, batch)))
+                if not pending:
+                    break
+                batch, encodings = pending.popleft()
+                if encodings.exception() is None:
+                    yield from map(self._report, batch, encodings.result())
+                else:  # some text of the batch is to blame: those before it have reports
+                    yield from map(self.audit, batch)
+        finally:
+            worker.shutdown(cancel_futures=True)
+        if not isinstance(failure, StopIteration):
+            assert failure is not None
+            raise failure
 
     def _open_tokenizer(self) -> Tokenizer:
         if self._tokenizer is None:
@@ -124,10 +176,41 @@ class Auditor:
         return self._tokenizer
 
     def _decode(
-        self, scores: NDArray[np.float32], scored: NDArray[np.bool_], repeated: NDArray[np.bool_]
+        self,
+        scores: NDArray[np.float32],
+        scored: NDArray[np.bool_],
+        repeated: NDArray[np.bool_],
+        columns: NDArray[np.int64] | None = None,
     ) -> Segmentation:
+        options = self._decoder_options
+        if columns is not None and options.get("strengths") is not None:
+            options = {**options, "strengths": np.asarray(options["strengths"])[columns]}
         return decode(
             scores,
+            self._decoder,
+            self._keys.profile.scheme.family,
+            scored,
+            repeated,
+            self._allow_unattributed,
+            None if columns is None else len(self._keys),
+            **options,
+        )
+
+    def _candidates(
+        self, ids: NDArray[np.int64], scored: NDArray[np.bool_], repeated: NDArray[np.bool_]
+    ) -> NDArray[np.int64]:
+        """Return the columns of the keys that the decoder has to look at token by token."""
+
+        def sums_of(
+            boundaries: NDArray[np.int64], counted: NDArray[np.bool_], low: int, high: int
+        ) -> NDArray[np.float64]:
+            some = self._keys.subset(slice(low, high))
+            sums: NDArray[np.float64] = score_spans(ids, boundaries, some, counted=counted)
+            return sums
+
+        return candidates(
+            sums_of,
+            len(self._keys),
             self._decoder,
             self._keys.profile.scheme.family,
             scored,
@@ -137,36 +220,36 @@ class Auditor:
         )
 
     def _report(self, text: str | None, encoding: Encoding) -> Report:
-        keys, ids = self._keys, encoding.token_ids
         # Every key is decoded as an agent of its own, and only then named after its owner: text of an old
         # and of the current key can stand side by side, and no score is a maximum over several keys.
-        scores, pairs = score_tokens(ids, keys).astype(np.float32, copy=False), pair_numbers(ids, keys)
+        keys, ids, columns = self._keys, encoding.token_ids, None
+        pairs = pair_numbers(ids, keys)
         scored, repeated = pairs >= 0, repeats(pairs)
-        found = self._decode(scores, scored, repeated)
-        owners = np.append(keys.owners, np.int32(-1))  # -1 stays -1
-        posterior = None if found.posterior is None else _sum_columns(found.posterior, keys)
+        if len(keys) > ALL_KEYS:
+            columns = self._candidates(ids, scored, repeated)
+            keys = keys.subset(columns)
+        scores = score_tokens(ids, keys).astype(np.float32, copy=False)
+        found = self._decode(scores, scored, repeated, columns)
+        # From here on an agent is its index in `present`: the owners of the keys that were looked at.
+        present, owners = np.unique(keys.owners, return_inverse=True)
+        posterior = None if found.posterior is None else _sum_columns(found.posterior, owners)
         spans = _merge(found, owners)
-        cuts = [] if text is None else _cuts(text, encoding, spans)
-        segments, token_agents = [], np.full(len(ids), -1, dtype=np.int32)
-        for i, (start, end, owner) in enumerate(spans):
-            guess, log_p = self._best_key(scores, pairs, start, end, owner)
-            attributed = owner >= 0 and (not self._allow_unattributed or log_p <= math.log(self._level))
-            if attributed:
-                token_agents[start:end] = guess
-            segments.append(
-                Segment(
-                    cuts[i] if cuts else None,
-                    cuts[i + 1] if cuts else None,
-                    start,
-                    end,
-                    keys.names[guess] if attributed else None,
-                    keys.names[guess],
-                    log_p,
-                    None if posterior is None else float(posterior[start:end, guess].mean(dtype=np.float64)),
-                    _interval(posterior, spans, i),
-                    _interval(posterior, spans, i + 1),
-                )
-            )
+        starts, ends, agents = np.array(spans, dtype=np.int64).reshape(-1, 3).T
+        guesses, log_p = self._explain(ids, scores, pairs, starts, ends, agents, keys, owners)
+        attributed = agents >= 0
+        if self._allow_unattributed:
+            attributed &= log_p <= math.log(self._level)
+        guessed = [keys.names[guess] for guess in guesses.tolist()]
+        segments = map(
+            Segment,
+            *_cuts(text, encoding, spans),
+            starts.tolist(),
+            ends.tolist(),
+            [name if yes else None for name, yes in zip(guessed, attributed.tolist(), strict=True)],
+            guessed,
+            log_p.tolist(),
+            *_certainty(posterior, present.astype(np.int64), spans, guesses),
+        )
         return Report(
             text=text,
             profile=keys.profile,
@@ -182,66 +265,104 @@ class Auditor:
             invisible=encoding.skipped,
             seam_share=None if text is None else _seam_share(text, encoding, spans),
             segments=tuple(segments),
-            transitions=self._transitions(scores, found, spans, token_agents),
-            token_agents=token_agents,
+            transitions=self._transitions(scores, found, owners, spans, attributed).rename(
+                {i: keys.names[agent] for i, agent in enumerate(present.tolist())}
+            ),
+            token_agents=np.repeat(np.where(attributed, guesses, -1).astype(np.int32), ends - starts),
             posterior=posterior,
-            strengths=self._strengths(found),
+            posterior_agents=None if posterior is None else present.astype(np.int32),
+            strengths=_strengths(found, keys),
         )
 
-    def _best_key(
-        self, scores: NDArray[np.float32], pairs: NDArray[np.int64], start: int, end: int, owner: int
-    ) -> tuple[int, float]:
-        """Return the agent that explains a span best (`owner`, if it has one) and its corrected log p."""
-        keys = self._keys
-        columns = np.flatnonzero(keys.owners == owner) if owner >= 0 else np.arange(len(keys))
+    def _explain(
+        self,
+        ids: NDArray[np.int64],
+        scores: NDArray[np.float32],
+        pairs: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        agents: NDArray[np.int64],
+        keys: KeyTable | WaterfallKeys,
+        owners: NDArray[np.int64],
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return who explains each span best (its own agent, if it has one), and the corrected log p."""
         # The highest sum stands for the lowest p-value, which differs by repeats and the ends of the span.
-        column = int(columns[scores[start:end, columns].sum(axis=0, dtype=np.float64).argmax()])
-        log_p = segment_log_p(scores[:, column], pairs, start, end, keys.profile.family, len(keys))
-        return int(keys.owners[column]), log_p
+        sums = span_sums(scores, np.append(starts, len(scores)))
+        eligible = (agents[:, None] < 0) | (owners == agents[:, None])
+        best = np.where(eligible, sums, -np.inf).argmax(axis=1)
+        family, count = keys.profile.family, len(self._keys)
+        guesses = keys.owners[best].astype(np.int64)
+        log_p = segment_log_p(scores, pairs, starts, ends, best, family, count)
+        nobodys = np.flatnonzero(agents < 0)
+        if len(keys) < count and len(nobodys):
+            # Nobody's spans are compared with every key, also those that the decoder did not look at.
+            edges = np.append(starts, len(scores))
+            best = score_spans(ids, edges, self._keys).argmax(axis=1)[nobodys]
+            columns, local = np.unique(best, return_inverse=True)
+            others = score_tokens(ids, self._keys.subset(columns)).astype(np.float32, copy=False)
+            guesses[nobodys] = self._keys.owners[best]
+            log_p[nobodys] = segment_log_p(
+                others, pairs, starts[nobodys], ends[nobodys], local, family, count
+            )
+        return guesses, log_p
 
     def _transitions(
         self,
         scores: NDArray[np.float32],
         found: Segmentation,
+        owners: NDArray[np.int64],
         spans: list[tuple[int, int, int]],
-        token_agents: NDArray[np.int32],
+        attributed: NDArray[np.bool_],
     ) -> Transitions:
-        keys = self._keys
         # One score per agent and token: under the key that the decoder chose where it chose this agent, under
-        # the current key elsewhere. So keys that were rotated out raise nobody's f.
-        current = np.searchsorted(keys.owners, np.arange(len(keys.names)), side="right") - 1
-        by_agent = scores[:, current]
-        for start, end, column in found.segments:
-            if column >= 0:
-                by_agent[start:end, keys.owners[column]] = scores[start:end, column]
+        # the last key elsewhere. So keys that were rotated out raise nobody's f.
+        last = np.flatnonzero(np.append(owners[1:] != owners[:-1], True))
+        window_scores = found.window_scores
+        if len(last) < len(owners):
+            by_agent, window_scores = scores[:, last], None
+            for start, end, column in found.segments:
+                if column >= 0:
+                    by_agent[start:end, owners[column]] = scores[start:end, column]
+            scores = by_agent
         sizes = {k: v for k, v in self._options.items() if k in ("window", "step")}
-        attributed = [(start, end, int(token_agents[start])) for start, end, _ in spans]
-        passages = transitions(attributed, windows(by_agent, **sizes), **sizes)
-        return passages.rename(dict(enumerate(keys.names)))
-
-    def _strengths(self, found: Segmentation) -> dict[str, float] | None:
-        if found.strengths is None:
-            return None
-        strongest = np.zeros(len(self._keys.names))
-        np.maximum.at(strongest, self._keys.owners, found.strengths)
-        return dict(zip(self._keys.names, strongest.tolist(), strict=True))
+        passed = [
+            (start, end, agent if yes else -1)
+            for (start, end, agent), yes in zip(spans, attributed.tolist(), strict=True)
+        ]
+        return transitions(
+            passed, windows(scores, **sizes) if window_scores is None else window_scores, **sizes
+        )
 
 
-def _sum_columns(posterior: NDArray[np.float32], keys: KeyTable | WaterfallKeys) -> NDArray[np.float32]:
+def _batches(texts: Iterable[str]) -> Iterator[tuple[list[str], Exception | None]]:
+    """Return batches of texts, the last one with what ended them: StopIteration, or what `texts` raised."""
+    batch: list[str] = []
+    size, source = 0, iter(texts)
+    while True:
+        try:
+            text = next(source)
+        except Exception as end:
+            yield batch, end
+            return
+        batch.append(text)
+        size += len(text) if isinstance(text, str) else 0
+        if size >= BATCH_CHARACTERS or len(batch) == BATCH_TEXTS:
+            yield batch, None
+            batch, size = [], 0
+
+
+def _sum_columns(posterior: NDArray[np.float32], owners: NDArray[np.int64]) -> NDArray[np.float32]:
     """Return [T, A] from [T, K]: an agent's posterior is the sum over its keys."""
-    if len(keys) == len(keys.names):
-        return posterior
-    summed = np.zeros((len(posterior), len(keys.names)), dtype=np.float32)
-    for column, owner in enumerate(keys.owners.tolist()):
-        summed[:, owner] += posterior[:, column]
-    return summed
+    firsts = np.flatnonzero(np.append(True, owners[1:] != owners[:-1]))
+    return posterior if len(firsts) == len(owners) else np.add.reduceat(posterior, firsts, axis=1)
 
 
-def _merge(found: Segmentation, owners: NDArray[np.int32]) -> list[tuple[int, int, int]]:
+def _merge(found: Segmentation, owners: NDArray[np.int64]) -> list[tuple[int, int, int]]:
     """Return the spans of the segmentation by owner, neighbours of one owner in one span."""
+    owner_of = [*owners.tolist(), -1]  # -1 stays -1
     spans: list[tuple[int, int, int]] = []
     for start, end, column in found.segments:
-        owner = int(owners[column])
+        owner = owner_of[column]
         if spans and spans[-1][2] == owner:
             spans[-1] = (spans[-1][0], end, owner)
         else:
@@ -249,9 +370,32 @@ def _merge(found: Segmentation, owners: NDArray[np.int32]) -> list[tuple[int, in
     return spans
 
 
-def _cuts(text: str, encoding: Encoding, spans: list[tuple[int, int, int]]) -> list[int]:
-    """Return the characters between which the spans lie; together they cover the text."""
-    return [0, *(int(encoding.char_starts[start]) for start, _, _ in spans[1:]), len(text)]
+def _cuts(
+    text: str | None, encoding: Encoding, spans: list[tuple[int, int, int]]
+) -> tuple[Iterable[int | None], Iterable[int | None]]:
+    """Return the first and last characters of the spans; together they cover the text."""
+    if text is None:
+        return itertools.repeat(None), itertools.repeat(None)
+    inner = encoding.characters(start for start, _, _ in spans[1:])[:, 0].tolist()
+    return [0, *inner], [*inner, len(text)]
+
+
+def _certainty(
+    posterior: NDArray[np.float32] | None,
+    present: NDArray[np.int64],
+    spans: list[tuple[int, int, int]],
+    guesses: NDArray[np.int64],
+) -> tuple[Iterable[Any], Iterable[Any], Iterable[Any]]:
+    """Return mean posteriors of the spans' guesses and the intervals of their starts and ends."""
+    if posterior is None:
+        return itertools.repeat(None), itertools.repeat(None), itertools.repeat(None)
+    edges = np.array([*(start for start, _, _ in spans), len(posterior)], dtype=np.int64)
+    means = span_sums(posterior, edges) / np.maximum(1, np.diff(edges))[:, None]
+    columns = np.searchsorted(present, guesses).clip(0, len(present) - 1)
+    known = present[columns] == guesses  # others were not looked at: their posterior is 0
+    mean = np.where(known, means[np.arange(len(spans)), columns], 0.0)
+    intervals = boundary_intervals(posterior, spans)
+    return mean.tolist(), intervals[:-1], intervals[1:]
 
 
 def _seam_share(text: str, encoding: Encoding, spans: list[tuple[int, int, int]]) -> float:
@@ -259,27 +403,16 @@ def _seam_share(text: str, encoding: Encoding, spans: list[tuple[int, int, int]]
 
     A turn may have ended inside one of them: then its text was generated as other tokens than those read.
     """
-    seams = np.array([start for start, _, _ in spans[1:]], dtype=np.int64)
-    tokens = np.unique(np.concatenate([seams - 1, seams]))
-    uncertain = (encoding.char_ends[tokens] - encoding.char_starts[tokens]).sum()
+    tokens = {token for start, _, _ in spans[1:] for token in (start - 1, start)}
+    uncertain = np.diff(encoding.characters(tokens), axis=1).sum()
     return min(1.0, float(uncertain) / len(text)) if text else 0.0
 
 
-def _interval(
-    posterior: NDArray[np.float32] | None, spans: list[tuple[int, int, int]], boundary: int
-) -> tuple[int, int] | None:
-    """Return the tokens between which the boundary before span number `boundary` may lie."""
-    if posterior is None:
+def _strengths(found: Segmentation, keys: KeyTable | WaterfallKeys) -> dict[str, float] | None:
+    if found.strengths is None:
         return None
-    if boundary == 0 or boundary == len(spans):
-        edge = 0 if boundary == 0 else spans[-1][1]
-        return edge, edge
-    (start, at, left), (_, end, right) = spans[boundary - 1], spans[boundary]
-    before, after = (
-        posterior[span, owner] if owner >= 0 else 1 - posterior[span].sum(axis=1)
-        for span, owner in ((slice(start, at), left), (slice(at, end), right))
-    )
-    sure_before, sure_after = np.flatnonzero(before >= _SURE), np.flatnonzero(after >= _SURE)
-    low = start + int(sure_before[-1]) + 1 if len(sure_before) else start
-    high = at + int(sure_after[0]) if len(sure_after) else end
-    return low, high
+    strengths: dict[str, float] = {}
+    for owner, strength in zip(keys.owners.tolist(), found.strengths.tolist(), strict=True):
+        name = keys.names[owner]
+        strengths[name] = max(strength, strengths.get(name, 0.0))
+    return strengths

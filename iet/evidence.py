@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
+from iet.decoding.jit import njit
 from iet.errors import InputError
 from iet.scheme import FAMILIES, Family
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+_MAX_STRENGTH = 256.0
 
 
 def log_tail(total: float, count: int, family: Family) -> float:
@@ -29,13 +37,18 @@ def log_tail(total: float, count: int, family: Family) -> float:
     >>> round(log_tail(70.0, 200, FAMILIES["fourier"]), 2)
     -28.16
     """
+    return float(log_tails(np.array([total], np.float64), np.array([count]), family)[0])
+
+
+def log_tails(totals: Floats, counts: Integers, family: Family) -> Floats:
+    """Return `log_tail` of many sums [S] of as many scores [S] each."""
     if family.name not in LOG_TAILS:
         raise InputError(f"family: got {family.name!r}, expected one of {sorted(LOG_TAILS)}")
-    return min(0.0, LOG_TAILS[family.name](total, count)) if count else 0.0
+    return LOG_TAILS[family.name](totals, counts)
 
 
-def _saddlepoint(family: Family) -> Callable[[float, int], float]:
-    """Return the tail by Robinson's saddlepoint formula, for scores with a density.
+def _saddlepoint(family: Family) -> Callable[[Floats, Integers], Floats]:
+    """Return the tails by Robinson's saddlepoint formula, for scores with a density.
 
         log P ≈ -n·(λ·x̄ - K(λ)) + u²/2 + log Φ(-u),    K'(λ) = x̄ = s/n,    u = λ·√(n·K''(λ))
 
@@ -44,62 +57,115 @@ def _saddlepoint(family: Family) -> Callable[[float, int], float]:
     Below x̄ = 0 it is 1 - P(-s), and 1 for n < 20.
     """
 
-    def tail(total: float, count: int) -> float:
-        if total <= 0 and count < 20:
-            return 0.0
+    def tails(totals: Floats, counts: Integers) -> Floats:
+        strengths, log_mgf, mean, variance = _cumulants(family)
+        x = np.minimum(np.abs(totals) / np.maximum(counts, 1), 1 - 1e-9)
+        at = np.minimum(np.searchsorted(mean, x, "right") - 1, len(mean) - 2)
+        log_p = np.zeros(len(totals))
+        _saddlepoint_njit(totals, counts, x, at, strengths, log_mgf, mean, variance, log_p)
+        return log_p
+
+    return tails
+
+
+@functools.cache
+def _cumulants(family: Family) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return λ on a grid, and K = log_mgf, K' and K'' there."""
+    strengths = np.expm1(np.linspace(0.0, math.log1p(_MAX_STRENGTH), 512))
+    step = 3e-5 * (1 + strengths)
+    variance = (family.mean(strengths + step) - family.mean(strengths - step)) / (2 * step)
+    return strengths, family.log_mgf(strengths), family.mean(strengths), variance
+
+
+@njit
+def _saddlepoint_njit(
+    totals: Floats,
+    counts: Integers,
+    means: Floats,
+    places: Integers,
+    strengths: Floats,
+    log_mgf: Floats,
+    mean: Floats,
+    variance: Floats,
+    log_p: Floats,
+) -> None:
+    for i in range(len(totals)):
+        total, count, x, at = totals[i], counts[i], means[i], places[i]
+        if count == 0 or (count < 20 and total <= 0):
+            continue
+        # Between two points of the grid K is the quintic with their K, K' and K'': good to 1e-13.
+        h = strengths[at + 1] - strengths[at]
+        rise = log_mgf[at + 1] - log_mgf[at]
+        d0, d1 = h * mean[at], h * mean[at + 1]
+        s0, s1 = h * h * variance[at], h * h * variance[at + 1]
+        c3 = 10 * rise - 6 * d0 - 4 * d1 - 1.5 * s0 + 0.5 * s1
+        c4 = -15 * rise + 8 * d0 + 7 * d1 + 1.5 * s0 - s1
+        c5 = 6 * rise - 3 * d0 - 3 * d1 - 0.5 * s0 + 0.5 * s1
+        t = min((x - mean[at]) / (mean[at + 1] - mean[at]), 1.0)
+        for _ in range(3):  # Newton: λ with K'(λ) = x̄
+            slope = d0 + t * (s0 + t * (3 * c3 + t * (4 * c4 + t * 5 * c5)))
+            bend = s0 + t * (6 * c3 + t * (12 * c4 + t * 20 * c5))
+            t = min(t - (slope - h * x) / bend, 1.0)
+        bend = s0 + t * (6 * c3 + t * (12 * c4 + t * 20 * c5))
+        strength = strengths[at] + h * t
+        k = log_mgf[at] + t * (d0 + t * (s0 / 2 + t * (c3 + t * (c4 + t * c5))))
+        value = count * (k - strength * x)
+        if count >= 20:
+            u = strength * math.sqrt(count * max(bend / (h * h), 1e-12))
+            if u < 20:  # u²/2 + log Φ(-u), by an asymptotic series where both would overflow
+                value += u * u / 2 + math.log(math.erfc(u / math.sqrt(2.0)) / 2)
+            else:
+                value += -math.log(u) - math.log(2 * math.pi) / 2 + math.log1p(-1 / u**2 + 3 / u**4)
         if total < 0:
-            return math.log1p(-math.exp(tail(-total, count)))
-        x = min(total / count, 1 - 1e-9)
-        low, high = 0.0, 1.0
-        while family.mean(high) < x and high < 256:
-            high *= 2
-        for _ in range(60):  # λ with K'(λ) = x̄
-            middle = (low + high) / 2
-            low, high = (middle, high) if family.mean(middle) < x else (low, middle)
-        bound = count * (family.log_mgf(low) - low * x)
-        if count < 20:
-            return bound
-        step = 1e-4
-        variance = (family.mean(low + step) - family.mean(low - step)) / (2 * step)
-        u = low * math.sqrt(count * max(variance, 1e-12))
-        return bound + _log_mills(u)
-
-    return tail
+            value = math.log1p(-math.exp(value))
+        log_p[i] = min(0.0, value)
 
 
-def _log_mills(u: float) -> float:
-    """Return u²/2 + log Φ(-u), by an asymptotic series where both would overflow."""
-    if u < 20:
-        return u * u / 2 + math.log(math.erfc(u / math.sqrt(2)) / 2)
-    return -math.log(u) - math.log(2 * math.pi) / 2 + math.log1p(-1 / u**2 + 3 / u**4)
+def _binomial(totals: Floats, counts: Integers) -> Floats:
+    """Return the tails of sums of n fair signs, to rounding: P(Bin(n, 1/2) >= (n + s) / 2). O(√n) each."""
+    log_p = np.zeros(len(totals))
+    _binomial_njit(totals, counts, log_p)
+    return log_p
 
 
-def _binomial(total: float, count: int) -> float:
-    """Return the tail of a sum of n fair signs, to rounding: P(Bin(n, 1/2) >= (n + s) / 2). O(√n)."""
-    successes = math.ceil((count + total) / 2 - 1e-6)
-    if 2 * successes <= count:  # 1 - P(Bin >= n + 1 - k), so that the terms below always fall
-        return math.log1p(-math.exp(_binomial(count - 2 * successes + 2, count))) if successes > 0 else 0.0
-    first = math.lgamma(count + 1) - math.lgamma(successes + 1) - math.lgamma(count - successes + 1)
-    term = total_terms = 1.0  # in units of the first term
-    for k in range(successes, count):
-        term *= (count - k) / (k + 1)
-        total_terms += term
-        if term < 1e-17:
-            break
-    return first + math.log(total_terms) - count * math.log(2)
+@njit
+def _binomial_njit(totals: Floats, counts: Integers, log_p: Floats) -> None:
+    for i in range(len(totals)):
+        count = counts[i]
+        successes = math.ceil((count + totals[i]) / 2 - 1e-6)
+        if successes <= 0:
+            continue
+        rest = 2 * successes <= count  # 1 - P(Bin >= n + 1 - k), so that the terms below always fall
+        if rest:
+            successes = count + 1 - successes
+        first = math.lgamma(count + 1.0) - math.lgamma(successes + 1.0) - math.lgamma(count - successes + 1.0)
+        term = total_terms = 1.0  # in units of the first term
+        for k in range(successes, count):
+            term *= (count - k) / (k + 1)
+            total_terms += term
+            if term < 1e-17:
+                break
+        value = first + math.log(total_terms) - count * math.log(2.0)
+        log_p[i] = min(0.0, math.log1p(-math.exp(value)) if rest else value)
 
 
-LOG_TAILS: Mapping[str, Callable[[float, int], float]] = {
+LOG_TAILS: Mapping[str, Callable[[Floats, Integers], Floats]] = {
     "fourier": _saddlepoint(FAMILIES["fourier"]),  # arcsine law
     "square": _binomial,  # two points; for odd V its mean is 1/V, which is left out
 }
-"""Family -> log P(Σ x >= s) as a function of (s, n)."""
+"""Family -> log P(Σ x >= s) as a function of arrays (s, n)."""
 
 
 def segment_log_p(
-    scores: NDArray[np.float32], pairs: NDArray[np.int64], start: int, end: int, family: Family, keys: int
-) -> float:
-    """Return the log p-value of one segment under one key, corrected for both having been chosen.
+    scores: npt.NDArray[Any],
+    pairs: Integers,
+    starts: Integers,
+    ends: Integers,
+    columns: Integers,
+    family: Family,
+    keys: int,
+) -> Floats:
+    """Return the log p-value of each segment under one key, corrected for both having been chosen.
 
     A union bound over everything that could have been chosen: the chance that unmarked text holds any segment
     with a p-value of at most α, under any of the K keys, is at most α. To keep that union small, not the
@@ -108,21 +174,43 @@ def segment_log_p(
     and starts at one of T/g + 1 places; every g from 1 to T/8 gets an equal share of the level.
 
     Args:
-        scores: x_j [T] of the whole text under the key, float32.
-        pairs: int64 [T], number of the (context, token) pair, -1 where not scored. A pair counts once.
-        start, end: the segment, tokens `[start, end)`.
+        scores: x_j [T, C] of the whole text, float32, under some keys.
+        pairs: int64 [T], number of the (context, token) pair, 0 to T - 1, -1 where not scored. A pair counts
+            once.
+        starts, ends: int64 [S], the segments: tokens `[start, end)`.
+        columns: int64 [S], the column of `scores` under which each segment is tested.
         family: of the profile.
-        keys: K.
+        keys: K, how many there were to choose from.
 
     Returns:
-        log_p <= 0, natural logarithm. O(T' log T') for T' tokens in the segment.
+        log_p [S] float64 <= 0, natural logarithms. O(T).
     """
-    grid = 1 << max(0, (max(1, (end - start) // 8)).bit_length() - 1)
-    low, high = -(-start // grid) * grid, end // grid * grid
-    inside = pairs[low:high]
-    where = np.flatnonzero(inside >= 0)
-    distinct = low + where[np.unique(inside[where], return_index=True)[1]]
-    log_p = log_tail(float(scores[distinct].sum(dtype=np.float64)), len(distinct), family)
-    lengths, places = 15 if grid == 1 else 9, len(scores) // grid + 1
-    choices = lengths * places * max(1, (len(scores) // 8).bit_length()) * keys
-    return min(0.0, log_p + math.log(choices))
+    grid = 1 << (np.frexp(np.maximum(1, (ends - starts) // 8))[1].astype(np.int64) - 1)
+    lows, highs = -(-starts // grid) * grid, ends // grid * grid
+    totals, counts = np.zeros(len(lows)), np.zeros(len(lows), np.int64)
+    seen = np.full(len(pairs), -1, np.int32)  # the last segment that a pair was counted in
+    _distinct_njit(scores, pairs, lows, highs, columns, seen, totals, counts)
+    cells, places = np.where(grid == 1, 15, 9), len(scores) // grid + 1
+    choices = cells * places * max(1, (len(scores) // 8).bit_length()) * float(keys)
+    corrected: Floats = np.minimum(0.0, log_tails(totals, counts, family) + np.log(choices))
+    return corrected
+
+
+@njit
+def _distinct_njit(
+    scores: npt.NDArray[Any],
+    pairs: Integers,
+    lows: Integers,
+    highs: Integers,
+    columns: Integers,
+    seen: npt.NDArray[np.int32],
+    totals: Floats,
+    counts: Integers,
+) -> None:
+    for i in range(len(lows)):
+        for t in range(lows[i], highs[i]):
+            pair = pairs[t]
+            if pair >= 0 and seen[pair] != i:
+                seen[pair] = i
+                totals[i] += scores[t, columns[i]]
+                counts[i] += 1

@@ -674,33 +674,41 @@ def positions(
         profile: id of the profile, where the registry has several.
 
     Returns:
-        scored bool [T], repeated bool [T] (false where not scored). O(T log T).
+        scored bool [T], repeated bool [T] (false where not scored). Expected O(T·n).
     """
     pairs = pair_numbers(token_ids, registry, profile=profile)
     return pairs >= 0, repeats(pairs)
 
 
 def repeats(pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Tell which of the `pair_numbers` [T] stood earlier in the text; false where not scored."""
+    """Tell which of the `pair_numbers` [T] stood earlier in the text; false where not scored. O(T)."""
     repeated = pairs >= 0
-    repeated[np.unique(pairs, return_index=True)[1]] = False
+    repeated[:1] = False
+    repeated[1:] &= pairs[1:] <= np.maximum.accumulate(pairs[:-1])  # numbers follow first occurrences
     return repeated
 
 
 def pair_numbers(
     token_ids: ArrayLike, registry: Registry | KeyTable | WaterfallKeys, *, profile: str | None = None
 ) -> NDArray[np.int64]:
-    """Number the (context, token) pairs of a text: int64 [T], equal for equal pairs, -1 where not scored."""
+    """Number the (context, token) pairs of a text.
+
+    Args:
+        token_ids: integer ids [T].
+        registry: the registry, or a `KeyTable` of it.
+        profile: id of the profile, where the registry has several.
+
+    Returns:
+        int64 [T]: 0, 1, 2, ... in the order of first occurrence, equal for equal pairs, -1 where not scored.
+
+    Expected O(T·n).
+    """
+    from iet.decoding.pairs import number_pairs  # here, because it imports numba
+
     keys = _keys(registry, "scoring_keys", profile)
     ids, n_gram = _token_ids(token_ids), keys.profile.scheme.n_gram
     scored = reference.is_scored(ids, n_gram, keys.profile.vocab_size, keys.profile.unmarked_ids)
-    where = np.flatnonzero(scored)
-    pair = np.zeros(len(where), dtype=np.int64)
-    for back in range(n_gram - 1, -1, -1):  # one more id at a time: numbers stay below T, products below 2^63
-        pair = np.unique(pair * keys.profile.vocab_size + ids[where - back], return_inverse=True)[1]
-    numbers = np.full(len(ids), -1, dtype=np.int64)
-    numbers[where] = pair
-    return numbers
+    return number_pairs(ids, scored, n_gram)
 
 
 def permute(token_ids: ArrayLike, seeds: ArrayLike, vocab_size: int) -> NDArray[np.uint32]:

@@ -204,9 +204,10 @@ def phi(ranks: ArrayLike, k_p: ArrayLike, vocab_size: int, family: str = "fourie
 
 def is_marked_id(ids: ArrayLike, vocab_size: int, unmarked_ids: tuple[int, ...]) -> NDArray[np.bool_]:
     """Tell which ids carry a mark: those in [0, V) that are neither special nor padding."""
-    ids = np.asarray(ids)
-    inside = (ids >= 0) & (ids < vocab_size)
-    return np.asarray(inside & ~np.isin(ids, np.asarray(unmarked_ids, dtype=np.int64)))
+    silent = np.zeros(vocab_size + 1, dtype=np.bool_)
+    silent[[*unmarked_ids, vocab_size]] = True
+    # A negative id is a very large one here; all from V on share the last entry.
+    return ~silent[np.minimum(np.asarray(ids).astype(np.uint64), np.uint64(vocab_size))]
 
 
 def is_scored(

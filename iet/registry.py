@@ -130,6 +130,16 @@ class KeyTable:
     def __len__(self) -> int:
         return len(self.owners)
 
+    def subset(self, columns: slice | NDArray[np.int64]) -> KeyTable:
+        """Return a table of some of the keys, under the same names."""
+        return dataclasses.replace(
+            self,
+            subkeys=self.subkeys[columns],
+            k_p=self.k_p[columns],
+            owners=self.owners[columns],
+            epochs=self.epochs[columns],
+        )
+
     def __copy__(self) -> KeyTable:
         return self  # it never changes
 

@@ -37,41 +37,41 @@ class Family:
         code: the number that the native modules know it by.
         version: version of this family's φ and score, part of every profile digest. 0 is a draft.
         variance: variance of an unmarked score (its mean is 0, for odd V and `square` 1/V).
-        log_mgf: λ -> log E[exp(λ·x)] of an unmarked score.
-        mean: λ -> expected score at strength λ.
+        log_mgf: λ -> log E[exp(λ·x)] of an unmarked score; a number, or elementwise on an array.
+        mean: λ -> expected score at strength λ; likewise.
     """
 
     name: str
     code: int
     version: int
     variance: float
-    log_mgf: Callable[[float], float]
-    mean: Callable[[float], float]
+    log_mgf: Callable[[Any], Any]
+    mean: Callable[[Any], Any]
 
 
-def _log_i0(x: float) -> float:
-    return float(np.log(np.i0(x))) if abs(x) < 500 else abs(x) - 0.5 * float(np.log(2 * np.pi * abs(x)))
+def _log_i0(x: Any) -> Any:
+    size = np.abs(x)
+    large = size - 0.5 * np.log(2 * np.pi * np.maximum(size, 500.0))
+    return np.where(size < 500, np.log(np.i0(np.minimum(size, 500.0))), large)[()]
 
 
-def _i1_over_i0(x: float) -> float:
+def _i1_over_i0(x: Any) -> Any:
     # I1(x)/I0(x) by Perron's continued fraction, evaluated backwards: exact to rounding for |x| <= 500.
-    if x == 0:
-        return 0.0
     ratio = 0.0
-    for order in range(int(abs(x)) + 40, 0, -1):
-        ratio = 1.0 / (2.0 * order / x + ratio)
+    for order in range(int(np.max(np.abs(x), initial=0.0)) + 40, 0, -1):
+        ratio = x / (2.0 * order + x * ratio)
     return ratio
 
 
-def _log_cosh(x: float) -> float:
-    return float(abs(x) + np.log1p(np.exp(-2 * abs(x))) - np.log(2.0))
+def _log_cosh(x: Any) -> Any:
+    return np.abs(x) + np.log1p(np.exp(-2 * np.abs(x))) - np.log(2.0)
 
 
 FAMILIES: Mapping[str, Family] = {
     # φ(r) = cos(2π·k_p·r/V): the paper's choice. Its null law is the arcsine law on [-1, 1].
     "fourier": Family("fourier", 0, 1, 0.5, _log_i0, _i1_over_i0),
     # φ(r) = ±1: null law two points of weight one half.
-    "square": Family("square", 1, 1, 1.0, _log_cosh, lambda x: float(np.tanh(x))),
+    "square": Family("square", 1, 1, 1.0, _log_cosh, np.tanh),
 }
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from iet.decoding.jit import njit
 from iet.errors import InputError, ShapeError
 from iet.topology import Match, classify
 
@@ -179,16 +180,18 @@ def transitions(
     for name, value, least in (("window", window, 1), ("step", step, 1), ("neighbourhood", neighbourhood, 1)):
         if value < least:
             raise InputError(f"{name}: got {value!r}, expected at least {least}")
-    centres = np.arange(len(f), dtype=np.float64) * step + min(window, spans[-1][1] if spans else window) / 2
     attributed = [span for span in spans if span[2] >= 0]
-    observed = []
-    for left, right in itertools.pairwise(attributed):
-        if left[2] == right[2] or right[0] - left[1] > max_gap:
-            continue
-        inside = [np.flatnonzero((start < centres) & (centres < end)) for start, end, _ in (left, right)]
-        before, after = inside[0][-neighbourhood:], inside[1][:neighbourhood]
-        lead = _lead(f, before, left, centres) + _lead(f, after, right, centres)
-        observed.append(Transition(right[0], left[2], right[2], float(1 / (1 + np.exp(-lead)))))
+    passages = [
+        (*left, *right)
+        for left, right in itertools.pairwise(attributed)
+        if left[2] != right[2] and right[0] - left[1] <= max_gap
+    ]
+    width = min(window, spans[-1][1] if spans else window)
+    table = np.array(passages, np.int64).reshape(-1, 6)
+    leads = np.zeros(len(table))
+    _leads_njit(f, table, width, step, neighbourhood, np.empty(f.shape[1]), leads)
+    confidences = (1 / (1 + np.exp(-leads))).tolist()
+    observed = (Transition(p[3], p[2], p[5], c) for p, c in zip(passages, confidences, strict=True))
     return Transitions(tuple(agents), tuple(observed))
 
 
@@ -204,15 +207,39 @@ def _merge(segments: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int
     return merged
 
 
-def _lead(
+@njit
+def _leads_njit(
     f: npt.NDArray[np.float64],
-    rows: npt.NDArray[np.int64],
-    span: tuple[int, int, int],
-    centres: npt.NDArray[np.float64],
-) -> float:
-    """Return f̄(a) - max_{k≠a} f̄(k) over the windows `rows` of a span of agent a; f̄(a) itself if A = 1."""
-    if not len(rows):
-        rows = np.array([np.abs(centres - (span[0] + span[1]) / 2).argmin()])
-    mean = f[rows].mean(axis=0)
-    others = np.delete(mean, span[2])
-    return float(mean[span[2]] - (others.max() if len(others) else 0.0))
+    passages: npt.NDArray[np.int64],
+    width: int,
+    step: int,
+    neighbourhood: int,
+    mean: npt.NDArray[np.float64],
+    leads: npt.NDArray[np.float64],
+) -> None:
+    """Add f̄(a) - max_{k≠a} f̄(k), or f̄(a) if A = 1, over both sides of each passage."""
+    for i in range(len(passages)):
+        for side in range(2):
+            start, end, agent = passages[i, 3 * side], passages[i, 3 * side + 1], passages[i, 3 * side + 2]
+            # Window w has its centre at w·step + width/2, in half tokens below, and start < centre < end.
+            low = max(0, (2 * start - width) // (2 * step) + 1)
+            high = min(len(f), (2 * end - width - 1) // (2 * step) + 1)
+            if low >= high:
+                low = min(max(0, (start + end - width) // (2 * step)), len(f) - 1)
+                if low + 1 < len(f) and start + end - width > step * (2 * low + 1):
+                    low += 1
+                high = low + 1
+            elif side == 0:
+                low = max(low, high - neighbourhood)
+            else:
+                high = min(high, low + neighbourhood)
+            for a in range(f.shape[1]):
+                mean[a] = 0.0
+            for w in range(low, high):
+                for a in range(f.shape[1]):
+                    mean[a] += f[w, a]
+            best = -np.inf if f.shape[1] > 1 else 0.0
+            for a in range(f.shape[1]):
+                if a != agent:
+                    best = max(best, mean[a])
+            leads[i] += (mean[agent] - best) / (high - low)

@@ -9,6 +9,7 @@ An id is no secret: whoever knows the scheme can try them all. For text of your 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import operator
@@ -189,6 +190,12 @@ class WaterfallKeys:
         if profile not in (None, self.profile.id):
             raise InputError(f"profile: got {profile!r}, expected {self.profile.id!r} or None")
         return self
+
+    def subset(self, columns: slice | NDArray[np.int64]) -> WaterfallKeys:
+        """Return the same with some of the keys, under the same names."""
+        some = copy.copy(self)
+        some.keys, some.owners = self.keys[columns], self.owners[columns]
+        return some
 
     def open_tokenizer(self, profile: str | None = None, source: Any = None) -> Tokenizer:
         """Return the tokenizer of `profile`, the only one, or open `source` in its place and compare digests.

@@ -7,6 +7,7 @@ import itertools
 import math
 import pathlib
 import pickle
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -180,6 +181,8 @@ def test_evidence_decides_and_the_posterior_is_that_of_the_segment() -> None:
     report = reader(level=0.01).audit(TEXT)
     assert report.posterior is not None
     assert report.posterior.shape == (len(IDS), 3)
+    assert report.posterior_agents is not None
+    assert report.posterior_agents.tolist() == [0, 1, 2]
     assert (report.posterior >= 0).all()
     assert (report.posterior.sum(axis=1) <= 1 + 1e-5).all()
     for segment in report.segments:
@@ -240,6 +243,125 @@ def test_audit_many_is_audit_one_after_another_and_lazy() -> None:
         raise AssertionError("read ahead")
 
     assert next(iter(auditor.audit_many(endless()))).tokens == 2
+
+
+@pytest.mark.parametrize("batch", [1, 700, 1 << 18])
+def test_audit_many_keeps_the_order_whatever_the_batches(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iet.auditor, "BATCH_CHARACTERS", batch)
+    texts = [TEXT[i : i + 90 * i] for i in range(0, 60, 4)]
+    auditor = reader()
+    for many, text in zip(auditor.audit_many(texts), texts, strict=True):
+        assert many.to_dict() == auditor.audit(text).to_dict()
+
+
+@pytest.mark.parametrize("batch", [1, 1 << 18])
+def test_audit_many_raises_at_the_text_that_is_to_blame(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iet.auditor, "BATCH_CHARACTERS", batch)
+
+    def interrupted() -> Any:
+        yield from ("w1", "w1 w2")
+        raise OSError("the disk is gone")
+
+    for texts, error, message in [
+        (["w1", "w1 w2", "w1 \ud83d w2", "w3"], InputError, "lone surrogate"),
+        (["w1", "w1 w2", 3, "w3"], InputError, "expected str"),
+        (interrupted(), OSError, "the disk is gone"),
+    ]:
+        reports = reader().audit_many(texts)
+        assert [next(reports).tokens, next(reports).tokens] == [1, 2]
+        with pytest.raises(error, match=message):
+            next(reports)
+        assert next(reports, None) is None
+    with pytest.raises(TokenizerMismatch):
+        next(iet.Auditor(team(vocab_size=WORDS)).audit_many(["w1"]))
+
+
+def test_audit_many_reads_little_ahead_and_ends_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iet.auditor, "BATCH_CHARACTERS", 20)
+    read = 0
+
+    def endless() -> Any:
+        nonlocal read
+        while True:
+            read += 1
+            yield "w1 w2 w3 w4"  # two of them are a batch
+
+    def tokenizing() -> int:
+        return sum(thread.name.startswith("iet-tokenizer") for thread in threading.enumerate())
+
+    reports = reader().audit_many(endless())
+    assert (read, tokenizing()) == (0, 0)
+    for done in range(1, 8):
+        assert next(reports).tokens == 4
+        assert read <= done + 5
+        assert tokenizing() == 1
+    reports.close()
+    assert tokenizing() == 0
+
+
+CROWD = [f"stranger {i}" for i in range(200)]
+
+
+# A forced choice of "window" where nobody wrote falls on whoever is ahead by chance: any of all keys.
+@pytest.mark.parametrize(
+    ("decoder", "options"),
+    [*((decoder, {}) for decoder in DECODERS), *((d, {"allow_unattributed": False}) for d in DECODERS[:2])],
+)
+def test_among_many_keys_only_candidates_are_read_and_the_result_is_the_same(
+    decoder: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = team([*CROWD[:100], *NAMES, *CROWD[100:]])
+    registry.rotate("critic", secret=bytes(32))
+    auditor = reader(registry, decoder, **options)
+    ids = IDS[:451] if options else IDS
+    few = auditor.audit(token_ids=ids)
+    monkeypatch.setattr(iet.auditor, "ALL_KEYS", 1000)
+    every = auditor.audit(token_ids=ids)
+    assert np.array_equal(few.token_agents, every.token_agents)
+    assert [s._replace(confidence=0) for s in few.transitions.observed] == [
+        s._replace(confidence=0) for s in every.transitions.observed
+    ]
+    for a, b in zip(few.segments, every.segments, strict=True):
+        assert (a.start, a.end, a.agent, a.best_guess) == (b.start, b.end, b.agent, b.best_guess)
+        assert (a.start_interval, a.end_interval) == (b.start_interval, b.end_interval)
+        assert a.log_p == pytest.approx(b.log_p, rel=1e-9)
+        assert a.posterior == pytest.approx(b.posterior, abs=1e-6)
+    assert set(agents_of(few)) & {"planner", "critic"}  # among 203, CUSUM may miss one
+    if decoder != "posterior":
+        assert few.posterior is few.posterior_agents is None
+        return
+    assert few.posterior is not None
+    assert few.posterior_agents is not None
+    assert every.posterior is not None
+    assert few.posterior.shape == (len(ids), len(few.posterior_agents))
+    assert 3 <= len(few.posterior_agents) < 203
+    np.testing.assert_allclose(few.posterior, every.posterior[:, few.posterior_agents], atol=1e-6)
+    assert every.posterior.sum() == pytest.approx(few.posterior.sum(), rel=1e-6)
+    assert few.strengths is not None
+    assert every.strengths is not None
+    assert few.strengths.items() <= {n: pytest.approx(v) for n, v in every.strengths.items()}.items()
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_short_texts_have_a_report_among_many_keys(decoder: str) -> None:
+    registry = team([*NAMES, *CROWD])
+    for tokens in (0, 1, 2, 8, 15):
+        for forced in (False, True):
+            auditor = reader(registry, decoder, allow_unattributed=not forced)
+            report = auditor.audit(token_ids=IDS[:tokens])
+            assert report.tokens == tokens
+            assert report.coverage == (1 if forced and tokens else 0)
+    assert agents_of(reader(registry, decoder).audit(token_ids=[5])) == [None]
+
+
+def test_strengths_that_are_given_reach_the_candidates() -> None:
+    registry = team([*CROWD, *NAMES])
+    strengths = np.linspace(0.5, 2.5, 203)
+    report = reader(registry, strengths=strengths).audit(token_ids=IDS)
+    assert report.strengths is not None
+    for name, strength in report.strengths.items():
+        assert strength == strengths[report.agents.index(name)]
+    assert "planner" in report.strengths
 
 
 def test_old_and_new_keys_of_an_agent_are_one_agent() -> None:

@@ -16,6 +16,8 @@ from iet.decoding import (
     DECODERS,
     Segmentation,
     Span,
+    boundary_intervals,
+    candidates,
     cusum,
     decode,
     fit_strengths,
@@ -24,8 +26,10 @@ from iet.decoding import (
     margin,
     refine,
     smooth,
+    span_sums,
     windows,
 )
+from iet.decoding.posterior import at_most
 from iet.errors import InputError, ShapeError
 from iet.metrics import boundary_f1, coverage, token_accuracy
 from iet.scheme import FAMILIES
@@ -134,6 +138,27 @@ def test_refine_moves_a_boundary_to_the_hand_over_within_the_radius():
     assert refine(f, [14], radius=0).tolist() == [14]
     assert refine(np.ones((40, 2)), [14]).tolist() == [14]
     assert refine(f, [], radius=8).tolist() == []
+
+
+@settings(max_examples=50, deadline=None)
+@given(score_matrices(60, 3), st.integers(0, 2**32 - 1), st.integers(0, 9))
+def test_refine_equals_the_formula(f, seed, radius):
+    rng = np.random.default_rng(seed)
+    cuts = np.unique(rng.integers(1, len(f), 5)) if len(f) > 1 else np.array([], np.int64)
+    ends = [0, *cuts.tolist(), len(f)]
+    dominant = [f[a:b].sum(axis=0, dtype=np.float64).argmax() for a, b in itertools.pairwise(ends)]
+    for s, old in enumerate(cuts.tolist()):
+        left, right = dominant[s], dominant[s + 1]
+        places = range(max(ends[s] + 1, old - radius), min(ends[s + 2] - 1, old + radius) + 1)
+        gain = {
+            b: sum(float(f[i, left]) for i in range(places[0], b))
+            + sum(float(f[i, right]) for i in range(b, places[-1]))
+            for b in places
+        }
+        if left != right:
+            best = max(gain.values())
+            ends[s + 1] = min((b for b in places if gain[b] > best - 1e-9), key=lambda b: (abs(b - old), b))
+    assert refine(f.astype(np.float64), cuts, radius).tolist() == ends[1:-1]
 
 
 @pytest.mark.parametrize(("anchor", "shift"), [("start", 0), ("centre", 32), ("end", 64)])
@@ -259,6 +284,71 @@ def test_posterior_leaves_hopeless_agents_out_without_changing_the_rest():
     assert token_accuracy(truth, found.token_agents) > 0.9
     assert found.posterior.shape == (len(truth), 3 + crowd.shape[1])
     assert (found.posterior == 0).all(axis=0).any()
+
+
+def test_the_candidates_alone_give_what_all_agents_give():
+    rng = np.random.default_rng(1)
+    scores, _ = synthetic(rng, 4, 3, strength=1.5)
+    crowd = np.cos(2 * np.pi * rng.random((len(scores), 20 if INTERPRETED else 300))).astype(np.float32)
+    scores = np.hstack([crowd, scores])
+    scored, repeated = rng.random((2, len(scores))) < [[0.9], [0.1]]
+
+    def sums_of(boundaries, counted, low, high):
+        return span_sums(np.where(counted[:, None], scores[:, low:high], 0), boundaries)
+
+    for allow_unattributed in (False, True):
+        masks = (scored, repeated, allow_unattributed)
+        few = candidates(sums_of, scores.shape[1], "posterior", "fourier", *masks)
+        every = decode(scores, "posterior", "fourier", *masks)
+        found = decode(scores[:, few], "posterior", "fourier", *masks, agents=scores.shape[1])
+        assert INTERPRETED or 3 <= len(few) < scores.shape[1]
+        np.testing.assert_array_equal(np.append(few, -1)[found.token_agents], every.token_agents)
+        np.testing.assert_allclose(found.posterior, every.posterior[:, few], atol=1e-6)
+        np.testing.assert_allclose(found.strengths, every.strengths[few], rtol=1e-9)
+
+
+def test_the_first_two_agents_of_every_window_are_candidates():
+    scores = np.random.default_rng(0).uniform(-1, 1, (700, 60)).astype(np.float32)
+    everywhere = np.ones(700, bool)
+    for window, step in ((64, 16), (30, 7), (900, 16)):
+        ranked = np.argsort(windows(scores, window, step), axis=1)[:, -2:]
+        found = candidates(
+            lambda boundaries, counted, low, high: span_sums(scores[:, low:high], boundaries),
+            60,
+            "cusum",
+            "fourier",
+            everywhere,
+            ~everywhere,
+            window=window,
+            step=step,
+        )
+        assert set(found.tolist()) == {0, *ranked.ravel().tolist()}
+
+
+def test_no_more_than_the_limit_are_candidates_but_all_that_are_likely():
+    ranks = np.random.default_rng(0).random(400)
+    kept = at_most(np.arange(0, 400, 1), ranks)
+    assert len(kept) == 256
+    assert ranks[kept].min() >= np.sort(ranks)[-256]
+    assert at_most(np.arange(400), ranks, 300).tolist() == sorted(np.argsort(-ranks)[:300].tolist())
+    assert at_most(np.arange(5), ranks).tolist() == list(range(5))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.integers(1, 4))
+def test_boundary_intervals_reach_to_the_nearest_sure_token(seed, tokens, agents):
+    rng = np.random.default_rng(seed)
+    posterior = rng.dirichlet(np.full(agents + 1, 0.2), tokens)[:, :agents].astype(np.float32)
+    cuts = [0, *np.unique(rng.integers(1, tokens, 4)).tolist(), tokens] if tokens > 1 else [0, 1]
+    spans = [(a, b, int(rng.integers(-1, agents))) for a, b in itertools.pairwise(cuts)]
+    of = np.column_stack([posterior, 1 - posterior.sum(axis=1)])
+    expected = [(0, 0)]
+    for (start, at, left), (_, end, right) in itertools.pairwise(spans):
+        low = max((t + 1 for t in range(start, at) if of[t, left] >= 0.95), default=start)
+        high = min((t for t in range(at, end) if of[t, right] >= 0.95), default=end)
+        expected.append((low, high))
+    assert boundary_intervals(posterior, spans) == [*expected, (tokens, tokens)]
+    assert boundary_intervals(posterior[:0], []) == []
 
 
 # --- all decoders ------------------------------------------------------------------------------------

@@ -255,6 +255,27 @@ def test_temperature_scales_kappa_row_by_row() -> None:
     assert np.array_equal(logits[1], logits[0] * np.float32(0.5))
 
 
+@pytest.mark.parametrize("n_gram", [2, 3, 16])
+def test_pairs_are_numbered_as_they_first_occur(n_gram: int) -> None:
+    registry = Registry.create(None, vocab_size=7, scheme=Scheme(n_gram=n_gram))
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        ids = np.concatenate(
+            [rng.integers(-1, 8 if seed % 2 else 3, rng.integers(0, 400)), [1] * 40, [2] * 40]
+        )
+        numbers: dict[tuple[int, ...], int] = {}
+        expected, repeated = [], []
+        for t in range(len(ids)):
+            pair = tuple(ids[max(0, t - n_gram + 1) : t + 1].tolist())
+            scored = len(pair) == n_gram and all(0 <= i < 7 for i in pair)
+            repeated.append(scored and pair in numbers)
+            expected.append(numbers.setdefault(pair, len(numbers)) if scored else -1)
+        found = kernels.pair_numbers(ids, registry)
+        assert found.tolist() == expected
+        assert kernels.repeats(found).tolist() == repeated
+    assert kernels.pair_numbers([], registry).shape == (0,)
+
+
 def test_positions_find_repeats() -> None:
     keys = team(50, n_gram=3)
     ids = [1, 2, 3, 1, 2, 3, 1, 2, 60, 1, 2, 3]

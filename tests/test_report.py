@@ -60,6 +60,7 @@ def report_of(
         transitions=Transitions(agents, (Transition(60, agents[0], agents[1], 0.75),)),
         token_agents=np.repeat(np.array([0, -1], dtype=np.int32), [60, 30]),
         posterior=np.full((90, 2), 0.5, dtype=np.float32),
+        posterior_agents=np.arange(2, dtype=np.int32),
         strengths={agents[0]: 0.8, agents[1]: 0.0},
     )
     return dataclasses.replace(report, **changes)

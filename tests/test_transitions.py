@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -37,6 +38,37 @@ def test_confidence_equals_the_formula():
     np.testing.assert_allclose(found.confidence, [[0, 0], [1 / (1 + math.exp(-lead)), 0]])
     assert found.adjacency.tolist() == [[False, False], [True, False]]
     assert found.bitmask == 4
+
+
+@given(
+    st.integers(0, 2**32 - 1), st.integers(1, 20), st.integers(1, 80), st.integers(1, 9), st.integers(1, 3)
+)
+def test_confidence_equals_the_formula_for_any_segments(seed, step, window, neighbourhood, agents):
+    rng = np.random.default_rng(seed)
+    cuts = [0, *np.unique(rng.integers(1, 300, 9)).tolist(), 300]
+    segments = [(a, b, int(rng.integers(-1, agents))) for a, b in itertools.pairwise(cuts)]
+    f = windows(rng.uniform(-1, 1, (300, agents)).astype(np.float32), window, step)
+    centres = np.arange(len(f)) * step + min(window, 300) / 2
+    merged = [[*segments[0]]]
+    for start, end, agent in segments[1:]:
+        if agent == merged[-1][2]:
+            merged[-1][1] = end
+        else:
+            merged.append([start, end, agent])
+    expected = []
+    for left, right in itertools.pairwise(merged):
+        lead = 0.0
+        for (start, end, agent), near in ((left, slice(-neighbourhood, None)), (right, slice(neighbourhood))):
+            rows = np.flatnonzero((start < centres) & (centres < end))[near]
+            if not len(rows):
+                rows = np.array([np.abs(centres - (start + end) / 2).argmin()])
+            mean = f[rows].mean(axis=0)
+            lead += mean[agent] - max(np.delete(mean, agent), default=0.0)
+        if left[2] >= 0 and right[2] >= 0:
+            expected.append((right[0], left[2], right[2], 1 / (1 + math.exp(-lead))))
+    found = transitions(segments, f, window, step, neighbourhood).observed
+    assert [t[:3] for t in found] == [t[:3] for t in expected]
+    np.testing.assert_allclose([t[3] for t in found], [t[3] for t in expected], rtol=1e-9)
 
 
 def test_neighbourhoods_stay_within_their_own_segments():

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
+from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
+from iet.decoding.candidates import CANDIDATES, SpanSums
 from iet.decoding.cusum import cusum, cusum_decode, refine, smooth
-from iet.decoding.posterior import fit_strengths, forward_backward, posterior_decode
+from iet.decoding.posterior import boundary_intervals, fit_strengths, forward_backward, posterior_decode
 from iet.decoding.segmentation import NOBODY, Segmentation, Span, check_mask, check_scores
-from iet.decoding.windows import margin, window_decode, windows
+from iet.decoding.windows import margin, span_sums, window_decode, windows
 from iet.errors import InputError
 from iet.scheme import FAMILIES
 
@@ -19,6 +23,8 @@ __all__ = [
     "NOBODY",
     "Segmentation",
     "Span",
+    "boundary_intervals",
+    "candidates",
     "cusum",
     "decode",
     "fit_strengths",
@@ -26,6 +32,7 @@ __all__ = [
     "margin",
     "refine",
     "smooth",
+    "span_sums",
     "windows",
 ]
 
@@ -44,7 +51,8 @@ def decode(
     scored: npt.ArrayLike | None = None,
     repeated: npt.ArrayLike | None = None,
     allow_unattributed: bool = False,
-    **options: object,
+    agents: int | None = None,
+    **options: Any,
 ) -> Segmentation:
     """Attribute every token of a text to an agent, from the scores under every agent's key.
 
@@ -57,6 +65,7 @@ def decode(
         repeated: [T] bool, the positions whose (context, token) pair was there before; None: none. Only
             "posterior" reads it; see its option `repeats`.
         allow_unattributed: label text that no key explains -1. False: the paper's forced choice.
+        agents: how many agents there are, where the columns are the `candidates` among more; None: A.
         **options: the decoder's own, see `posterior_decode`, `cusum_decode`, `window_decode`.
 
     Returns:
@@ -74,15 +83,7 @@ def decode(
     >>> decode(scores).segments
     (Span(start=0, end=250, agent=1), Span(start=250, end=400, agent=0))
     """
-    if decoder not in DECODERS:
-        raise InputError(f"decoder: got {decoder!r}, expected one of {sorted(DECODERS)}")
-    if family not in FAMILIES:
-        raise InputError(f"family: got {family!r}, expected one of {sorted(FAMILIES)}")
-    function = DECODERS[decoder]
-    accepted = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    for name in options:
-        if name not in accepted:
-            raise InputError(f"options: got {name!r}, decoder {decoder!r} accepts {accepted}")
+    function, options = _with_defaults(decoder, family, options)
     x = check_scores(scores)
     return function(
         x,
@@ -90,5 +91,62 @@ def decode(
         check_mask(scored, len(x), "scored", True),
         check_mask(repeated, len(x), "repeated", False),
         allow_unattributed,
+        agents,
         **options,
     )
+
+
+def candidates(
+    sums_of: SpanSums,
+    agents: int,
+    decoder: str,
+    family: str,
+    scored: npt.NDArray[np.bool_],
+    repeated: npt.NDArray[np.bool_],
+    allow_unattributed: bool = False,
+    **options: Any,
+) -> npt.NDArray[np.int64]:
+    """Choose the agents that a decoder has to look at, without their scores [T, A].
+
+    Args:
+        sums_of: (boundaries, counted, low, high) -> Σ of the scores of agents [low, high) over the counted
+            tokens of each span, [S, high - low].
+        agents: A.
+        decoder, family, scored, repeated, allow_unattributed, options: as in `decode`; the masks as arrays.
+
+    Returns:
+        Ascending columns, at least one: for "posterior" `likely_agents`, the same that it would not leave
+        out of [T, A], for the others those that are first or second in a window (`window_candidates`).
+        Never more than 256, unless more than 256 are likelier than not somewhere.
+
+    Raises:
+        InputError: a name or option is unknown.
+
+    Deterministic. Cost: O(T·A) time.
+    """
+    _, options = _with_defaults(decoder, family, options)
+    if not len(scored):
+        return np.zeros(1, np.int64)
+    choose = CANDIDATES[decoder]
+    return choose(sums_of, agents, FAMILIES[family], scored, repeated, allow_unattributed, **options)
+
+
+def _with_defaults(
+    decoder: str, family: str, options: dict[str, Any]
+) -> tuple[Callable[..., Segmentation], dict[str, Any]]:
+    """Return the decoder and all its options."""
+    if decoder not in DECODERS:
+        raise InputError(f"decoder: got {decoder!r}, expected one of {sorted(DECODERS)}")
+    if family not in FAMILIES:
+        raise InputError(f"family: got {family!r}, expected one of {sorted(FAMILIES)}")
+    accepted = _options(DECODERS[decoder])
+    for name in options:
+        if name not in accepted:
+            raise InputError(f"options: got {name!r}, decoder {decoder!r} accepts {list(accepted)}")
+    return DECODERS[decoder], {**accepted, **options}
+
+
+@functools.cache
+def _options(decoder: Callable[..., Segmentation]) -> dict[str, Any]:
+    parameters = inspect.signature(decoder).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}

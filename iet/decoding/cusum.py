@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from iet.decoding.jit import njit
-from iet.decoding.segmentation import NOBODY, Scores, Segmentation, check_number
-from iet.decoding.windows import attribution_threshold, margin, windows
+from iet.decoding.segmentation import NOBODY, Scores, Segmentation, check_number, check_scores
+from iet.decoding.windows import attribution_threshold, margin, span_sums, windows
 from iet.errors import InputError, ShapeError
 from iet.scheme import Family
 
@@ -71,18 +71,30 @@ def cusum(margins: npt.ArrayLike, tau: float = 0.1, min_points: int = 10) -> npt
     """
     check_number("tau", tau, 0, integer=False)
     check_number("min_points", min_points, 1)
-    return _cusum_njit(_vector("margins", margins), tau, min_points)
+    z = _vector("margins", margins)
+    found = np.empty(len(z), np.int64)
+    stack = np.zeros((len(z) + 1, 2), np.int64)
+    return np.sort(found[: _cusum_njit(z, tau, min_points, stack, found)])
 
 
 @njit
-def _cusum_njit(z: npt.NDArray[np.float64], tau: float, min_points: int) -> npt.NDArray[np.int64]:
-    found = np.empty(len(z), np.int64)
-    count = 0
-    stack = [(0, len(z))]  # the right half is pushed first, so splits come out of order: sorted at the end
-    while len(stack) > 0:
-        low, high = stack.pop()
-        mean = z[low:high].sum() / max(high - low, 1)
-        best, split, c = tau, -1, 0.0
+def _cusum_njit(
+    z: npt.NDArray[np.float64],
+    tau: float,
+    min_points: int,
+    stack: npt.NDArray[np.int64],
+    found: npt.NDArray[np.int64],
+) -> int:
+    count, depth = 0, 1
+    stack[0, 0], stack[0, 1] = 0, len(z)
+    while depth > 0:
+        depth -= 1
+        low, high = stack[depth, 0], stack[depth, 1]
+        mean = 0.0
+        for t in range(low, high):
+            mean += z[t]
+        mean /= max(high - low, 1)
+        best, split, c = float(tau), -1, 0.0
         for t in range(low, high - min_points):
             c += z[t] - mean
             if abs(c) > best and t + 1 - low >= min_points:
@@ -90,9 +102,10 @@ def _cusum_njit(z: npt.NDArray[np.float64], tau: float, min_points: int) -> npt.
         if split >= 0:
             found[count] = split
             count += 1
-            stack.append((low, split))
-            stack.append((split, high))
-    return np.sort(found[:count])
+            stack[depth, 0], stack[depth, 1] = low, split
+            stack[depth + 1, 0], stack[depth + 1, 1] = split, high
+            depth += 2
+    return count
 
 
 def refine(
@@ -127,16 +140,29 @@ def refine(
     if not len(refined):
         return refined
     dominant = np.add.reduceat(f, [0, *refined], axis=0).argmax(axis=1)
-    ends = [0, *refined.tolist(), len(f)]
-    for s, old in enumerate(refined.tolist()):
-        left, right = dominant[s], dominant[s + 1]
-        low, high = max(ends[s] + 1, old - radius), min(ends[s + 2] - 1, old + radius)
+    _refine_njit(check_scores(f), refined, dominant, radius)
+    return refined
+
+
+@njit
+def _refine_njit(
+    f: Scores, change_points: npt.NDArray[np.int64], dominant: npt.NDArray[np.int64], radius: int
+) -> None:
+    for s in range(len(change_points)):
+        left, right, old = dominant[s], dominant[s + 1], change_points[s]
         if left == right:
             continue
-        gain = np.concatenate(([0.0], np.cumsum(f[low:high, left] - f[low:high, right])))
-        places = np.flatnonzero(gain == gain.max()) + low
-        ends[s + 1] = refined[s] = places[np.abs(places - old).argmin()]
-    return refined
+        low = change_points[s - 1] + 1 if s else 1
+        high = change_points[s + 1] - 1 if s + 1 < len(change_points) else len(f) - 1
+        low, high = max(low, old - radius), min(high, old + radius)
+        gain = best = 0.0  # Σ f(i, L) - f(i, R) over low <= i < place
+        change_points[s] = low
+        for place in range(low + 1, high + 1):
+            gain += f[place - 1, left] - f[place - 1, right]
+            nearer = abs(place - old) < abs(change_points[s] - old)
+            if gain > best or (gain == best and nearer):
+                best = gain
+                change_points[s] = place
 
 
 def cusum_decode(
@@ -145,6 +171,7 @@ def cusum_decode(
     scored: npt.NDArray[np.bool_],
     repeated: npt.NDArray[np.bool_],
     allow_unattributed: bool,
+    agents: int | None = None,
     *,
     window: int = 64,
     step: int = 16,
@@ -163,8 +190,8 @@ def cusum_decode(
     are missed that `posterior` finds.
 
     Args:
-        scores, family, scored, repeated, allow_unattributed: as in `decode`. A segment is unattributed
-            when its sum does not exceed `attribution_threshold`; the paper always chooses an agent.
+        scores, family, scored, repeated, allow_unattributed, agents: as in `decode`. A segment is
+            unattributed when its sum does not exceed `attribution_threshold`; the paper always chooses.
         window: w in tokens (the paper's `window_tokens`).
         step: tokens between windows (the paper's `step_tokens`).
         smooth_windows: the paper's `smooth_win`; see `smooth`, where the formula is ours.
@@ -184,13 +211,14 @@ def cusum_decode(
     boundaries = refine(f, cusum(smooth(margin(f), smooth_windows), tau, min_points), radius)
     # A boundary at window i lies between windows i - 1 and i: half a step before the anchor of i.
     starts = np.concatenate(([0], boundaries * step + int(ANCHORS[anchor] * window) - step // 2))
-    token_agents = np.empty(len(scores), np.int32)
-    threshold = attribution_threshold(family, scores.shape[1], level)
-    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(scores)], strict=True):
-        totals = scores[start:end].sum(axis=0, dtype=np.float64)
-        stands_out = not allow_unattributed or totals.max() > threshold * np.sqrt(scored[start:end].sum())
-        token_agents[start:end] = totals.argmax() if stands_out else NOBODY
-    return Segmentation(token_agents)
+    edges = np.append(starts, len(scores))
+    totals = span_sums(scores, edges)
+    labels = totals.argmax(axis=1).astype(np.int32)
+    if allow_unattributed:
+        threshold = attribution_threshold(family, agents or scores.shape[1], level)
+        counts = np.diff(np.append(0, np.cumsum(scored))[edges])
+        labels[totals.max(axis=1) <= threshold * np.sqrt(counts)] = NOBODY
+    return Segmentation(np.repeat(labels, np.diff(edges)), window_scores=f)
 
 
 def _vector(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:

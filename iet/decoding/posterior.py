@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,9 @@ from iet.scheme import Family
 
 MIN_STRENGTH, MAX_STRENGTH = 0.2, 4.0
 """The range of λ: below it a mark is not told from none in a segment of some hundred tokens."""
+
+MOST_CANDIDATES = 256
+"""So many agents of a large registry are looked at token by token."""
 
 _PRUNED = 1e-3
 _EXPONENT_LIMIT = 80.0
@@ -29,6 +33,7 @@ def posterior_decode(
     scored: npt.NDArray[np.bool_],
     repeated: npt.NDArray[np.bool_],
     allow_unattributed: bool,
+    agents: int | None = None,
     *,
     mean_segment: float = 200.0,
     repeats: Literal["drop", "count"] = "drop",
@@ -51,7 +56,7 @@ def posterior_decode(
     evidence the first agent wins, or nobody where nobody may.
 
     Args:
-        scores, family, scored, repeated, allow_unattributed: as in `decode`. If nothing may be left
+        scores, family, scored, repeated, allow_unattributed, agents: as in `decode`. If nothing may be left
             unattributed, the chain has no state for nobody.
         mean_segment: expected tokens of a segment, 1 to 1e9.
         repeats: "drop" counts a (context, token) pair once per text, "count" every time. Pairs repeat where
@@ -66,8 +71,8 @@ def posterior_decode(
             higher, from left to right: it holds too little evidence to be a turn, but would be two false
             transitions. 1 keeps every run. The text's only run stays.
 
-    Cost: O(T·A) time, 4·T·A bytes. An agent whose posterior at λ₀ stays below 0.001 (0.5 / A, if less) in
-    every block is left out from there on: its posterior is 0 and its strength λ₀. Deterministic.
+    Cost: O(T·A) time, 4·T·A bytes. An agent whose posterior at λ₀ stays below 0.001 in every block is left
+    out from there on (`likely_agents`): its posterior is 0 and its strength λ₀. Deterministic.
     """
     if repeats not in ("drop", "count"):
         raise InputError(f'repeats: got {repeats!r}, expected "drop" or "count"')
@@ -76,34 +81,73 @@ def posterior_decode(
     check_number("block", block, 1)
     check_number("min_segment", min_segment, 1)
     check_number("start_strength", start_strength, MIN_STRENGTH, MAX_STRENGTH, integer=False)
-    tokens, agents = scores.shape
-    weight = (scored if repeats == "count" else scored & ~repeated).astype(np.float32)
+    tokens, columns = scores.shape
+    weight = evidence_weight(scored, repeated, repeats)
     p_nobody = nobody if allow_unattributed else 0.0
-    sums, weights = _blocks_njit(scores, weight, block)
-    coarse = {"mean_segment": mean_segment / block, "nobody": p_nobody, "agents": agents}
+    everyone = agents or columns
+    chain: dict[str, Any] = {"mean_segment": mean_segment / block, "nobody": p_nobody, "agents": everyone}
     fixed = strengths is not None
-    strength = np.array(strengths, np.float64) if fixed else np.full(agents, float(start_strength))
+    strength = np.array(strengths, np.float64) if fixed else np.full(columns, float(start_strength))
     if not ((strength >= 0) & (strength <= MAX_STRENGTH)).all():
         raise InputError(f"strengths: got {strength}, expected numbers from 0 to {MAX_STRENGTH}")
-    gamma, _ = forward_backward(sums, weights, strength, family, **coarse)
-    keep = np.flatnonzero(gamma.max(axis=0, initial=0) >= min(_PRUNED, 0.5 / agents))
-    if not len(keep):
-        keep = np.arange(agents)
-    if len(keep) < agents:
+    count = -(-tokens // block)
+    sums, weights = np.zeros((count, columns), np.float32), np.zeros(count, np.float32)
+    _blocks_njit(scores, weight, block, sums, weights)
+    keep = np.arange(columns)
+    if agents is None:
+        keep = likely_agents(sums, weights, strength, family, **chain)
+    elif strength.shape != (columns,):
+        raise ShapeError("strengths", got=list(strength.shape), expected=[columns])
+    if len(keep) < columns:
         scores, sums = scores[:, keep], sums[:, keep]
     if not fixed:
-        strength[keep] = fit_strengths(sums, weights, family, iterations, start_strength, shrinkage, **coarse)
-    posterior, left = forward_backward(scores, weight, strength[keep], family, mean_segment, p_nobody, agents)
-    labels = posterior.argmax(axis=1).astype(np.int32)
-    if allow_unattributed:
-        labels[posterior.max(axis=1) <= left] = NOBODY
+        strength[keep] = fit_strengths(sums, weights, family, iterations, start_strength, shrinkage, **chain)
+    posterior, left = forward_backward(
+        scores, weight, strength[keep], family, mean_segment, p_nobody, everyone
+    )
+    labels = np.empty(tokens, np.int32)
+    _likeliest_njit(posterior, left, allow_unattributed, labels)
     _absorb_short_runs(labels, posterior, left, min_segment)
     token_agents = np.append(keep, NOBODY)[labels].astype(np.int32)
-    if len(keep) < agents:
-        everyone = np.zeros((tokens, agents), np.float32)
-        everyone[:, keep] = posterior
-        posterior = everyone
+    if len(keep) < columns:
+        kept, posterior = posterior, np.zeros((tokens, columns), np.float32)
+        posterior[:, keep] = kept
     return Segmentation(token_agents, posterior, strength)
+
+
+def evidence_weight(
+    scored: npt.NDArray[np.bool_], repeated: npt.NDArray[np.bool_], repeats: str
+) -> npt.NDArray[np.float32]:
+    """Return n_t [T]: 1 where a token carries evidence, else 0; `repeats` as in `posterior_decode`."""
+    return (scored if repeats == "count" else scored & ~repeated).astype(np.float32)
+
+
+def likely_agents(
+    sums: Scores, weights: npt.NDArray[np.float32], strengths: Floats, family: Family, **chain: Any
+) -> npt.NDArray[np.int64]:
+    """Return the agents whose posterior at λ reaches 0.001 in some block, or at least the likeliest of all.
+
+    Args:
+        sums, weights, strengths, family: as in `fit_strengths`.
+        chain: the other arguments of `forward_backward`.
+
+    Returns:
+        Columns, ascending; `at_most` 256 of them, or as many as reach 0.5 where those are more.
+    """
+    gamma, _ = forward_backward(sums, weights, strengths, family, **chain)
+    highest = gamma.max(axis=0, initial=0)
+    chosen = np.flatnonzero(highest >= min(_PRUNED, highest.max()))
+    return at_most(chosen, highest, int((highest >= 0.5).sum()))
+
+
+def at_most(
+    columns: npt.NDArray[np.int64], rank: npt.NDArray[np.floating[Any]], more: int = 0
+) -> npt.NDArray[np.int64]:
+    """Return those of the columns with the highest `rank` [A]: `MOST_CANDIDATES`, or `more`; ascending."""
+    kept = max(MOST_CANDIDATES, more)
+    if len(columns) <= kept:
+        return columns
+    return np.sort(columns[np.argsort(-rank[columns], kind="stable")[:kept]])
 
 
 def _absorb_short_runs(
@@ -124,6 +168,59 @@ def _absorb_short_runs(
         if not joins_left:
             standing.append(start)
         start = end
+
+
+def boundary_intervals(
+    posterior: Posterior, spans: Sequence[tuple[int, int, int]], sure: float = 0.95
+) -> list[tuple[int, int]]:
+    """Return between which tokens each boundary may lie: up to the nearest `sure` token on either side.
+
+    Args:
+        posterior: γ [T, A] float32; what is missing to 1 is nobody's.
+        spans: (start, end, agent) [S], in order and without gaps; agent -1 = nobody.
+        sure: posterior of the span's own agent from which a token counts as decided.
+
+    Returns:
+        (low, high) [S + 1], low <= boundary <= high, within the two spans of the boundary. The first and last
+        are the ends of the text.
+
+    Cost: O(T·A). Deterministic.
+    """
+    if not spans:
+        return []
+    table = np.array(spans, np.int64)
+    lows, highs = np.empty((2, len(spans) - 1), np.int64)
+    _intervals_njit(posterior, table, np.float32(sure), lows, highs)
+    first, last = spans[0][0], spans[-1][1]
+    return [(first, first), *zip(lows.tolist(), highs.tolist(), strict=True), (last, last)]
+
+
+@njit
+def _intervals_njit(
+    posterior: Posterior,
+    spans: npt.NDArray[np.int64],
+    sure: np.float32,
+    lows: npt.NDArray[np.int64],
+    highs: npt.NDArray[np.int64],
+) -> None:
+    for s in range(len(spans) - 1):
+        at, left, right = spans[s, 1], spans[s, 2], spans[s + 1, 2]
+        low, high = at, at
+        while low > spans[s, 0] and _of_njit(posterior, low - 1, left) < sure:
+            low -= 1
+        while high < spans[s + 1, 1] and _of_njit(posterior, high, right) < sure:
+            high += 1
+        lows[s], highs[s] = low, high
+
+
+@njit
+def _of_njit(posterior: Posterior, t: int, agent: int) -> Any:
+    if agent >= 0:
+        return posterior[t, agent]
+    total = np.float32(0.0)
+    for a in range(posterior.shape[1]):
+        total += posterior[t, a]
+    return np.float32(1.0) - total
 
 
 def fit_strengths(
@@ -223,7 +320,10 @@ def forward_backward(
     share = (1.0 - nobody) / (agents or scores.shape[1])
     redraw = min(1.0, 1.0 / max(mean_segment, 1.0) / (1.0 - share)) if share < 1 else 0.0
     offsets = np.interp(strengths, grid, log_mgf)
-    return _forward_backward_njit(scores, weights, strengths, offsets, redraw, share, nobody)
+    posterior, left = np.empty(scores.shape, np.float32), np.empty(len(scores), np.float32)
+    state = np.full(scores.shape[1], share)
+    _forward_backward_njit(scores, weights, strengths, offsets, redraw, share, nobody, state, posterior, left)
+    return posterior, left
 
 
 @njit
@@ -235,12 +335,13 @@ def _forward_backward_njit(
     redraw: float,
     share: float,
     nobody: float,
-) -> tuple[Posterior, Posterior]:
+    state: Floats,
+    posterior: Posterior,
+    left: Posterior,
+) -> None:
     tokens, agents = x.shape
-    posterior = np.empty((tokens, agents), np.float32)
-    left = np.zeros(tokens, np.float32)
     stay, enter, leave = 1.0 - redraw, redraw * share, redraw * nobody
-    state, outside = np.full(agents, share), nobody
+    outside = nobody
     for t in range(tokens):
         if t > 0:
             for a in range(agents):
@@ -278,26 +379,37 @@ def _forward_backward_njit(
         for a in range(agents):
             state[a] *= scale
             posterior[t, a] = state[a]
-    return posterior, left
+
+
+@njit
+def _likeliest_njit(
+    posterior: Posterior, left: Posterior, allow_unattributed: bool, labels: npt.NDArray[np.int32]
+) -> None:
+    for t in range(len(posterior)):
+        best = 0
+        for a in range(1, posterior.shape[1]):
+            if posterior[t, a] > posterior[t, best]:
+                best = a
+        labels[t] = NOBODY if allow_unattributed and posterior[t, best] <= left[t] else best
 
 
 @njit
 def _blocks_njit(
-    x: Scores, weight: npt.NDArray[np.float32], block: int
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    count = (len(x) + block - 1) // block
-    sums, weights = np.zeros((count, x.shape[1]), np.float32), np.zeros(count, np.float32)
+    x: Scores,
+    weight: npt.NDArray[np.float32],
+    block: int,
+    sums: npt.NDArray[np.float32],
+    weights: npt.NDArray[np.float32],
+) -> None:
     for t in range(len(x)):
         if weight[t] > 0:
             weights[t // block] += weight[t]
             for a in range(x.shape[1]):
                 sums[t // block, a] += x[t, a]
-    return sums, weights
 
 
 @functools.cache
 def _strength_table(family: Family) -> tuple[Floats, Floats, Floats]:
     # λ, mean(λ), log_mgf(λ) on a grid; linear interpolation, good to 1e-5, inverts the mean for all agents.
     grid = np.linspace(0.0, MAX_STRENGTH, 512)
-    mean = np.array([family.mean(strength) for strength in grid.tolist()])
-    return grid, mean, np.array([family.log_mgf(strength) for strength in grid.tolist()])
+    return grid, family.mean(grid), family.log_mgf(grid)

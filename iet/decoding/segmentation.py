@@ -36,6 +36,7 @@ class Segmentation:
         posterior: [T, A] float32, the probability of each agent at each token (what is missing to 1 is
             nobody's), or None where the decoder has none.
         strengths: [A] float64, the fitted λ of each agent, or None where the decoder has none.
+        window_scores: f [W, A] float64 as `windows` gives it, or None where the decoder made none.
         segments: the maximal runs of one label, in order; they cover `[0, T)`.
         change_points: [S - 1] int64, the index at which each segment but the first starts.
     """
@@ -43,6 +44,7 @@ class Segmentation:
     token_agents: npt.NDArray[np.int32]
     posterior: npt.NDArray[np.float32] | None = None
     strengths: npt.NDArray[np.float64] | None = None
+    window_scores: npt.NDArray[np.float64] | None = None
     change_points: npt.NDArray[np.int64] = dataclasses.field(init=False)
     segments: tuple[Span, ...] = dataclasses.field(init=False)
 

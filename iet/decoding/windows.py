@@ -39,20 +39,23 @@ def windows(scores: npt.ArrayLike, window: int = 64, step: int = 16) -> npt.NDAr
     x = check_scores(scores)
     width = min(window, len(x))
     count = (len(x) - width) // step + 1 if width else 0
-    return _windows_njit(x, width, step, count)
+    f = np.empty((count, x.shape[1]))
+    _windows_njit(x, width, step, np.zeros(x.shape[1]), f)
+    return f
 
 
 @njit
-def _windows_njit(x: Scores, width: int, step: int, count: int) -> npt.NDArray[np.float64]:
+def _windows_njit(
+    x: Scores, width: int, step: int, total: npt.NDArray[np.float64], f: npt.NDArray[np.float64]
+) -> None:
     agents = x.shape[1]
-    f = np.empty((count, agents))
-    total = np.zeros(agents)
     left = right = 0  # total = Σ x[left:right]
-    for i in range(count):
+    for i in range(len(f)):
         start = i * step
         if start >= right:
             left = right = start
-            total[:] = 0.0
+            for a in range(agents):
+                total[a] = 0.0
         while right < start + width:
             for a in range(agents):
                 total[a] += x[right, a]
@@ -63,7 +66,32 @@ def _windows_njit(x: Scores, width: int, step: int, count: int) -> npt.NDArray[n
             left += 1
         for a in range(agents):
             f[i, a] = total[a] / width
-    return f
+
+
+def span_sums(scores: npt.ArrayLike, boundaries: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Return the sums of every agent's scores over consecutive spans: Σ_{j=b_s}^{b_{s+1}-1} x_j(a).
+
+    Args:
+        scores: [T, A] float.
+        boundaries: b [S + 1] ints, ascending, 0 to T.
+
+    Returns:
+        [S, A] float64.
+
+    Cost: O(T·A). Deterministic.
+    """
+    x, edges = np.ascontiguousarray(scores), np.asarray(boundaries, np.int64)
+    sums = np.zeros((len(edges) - 1, x.shape[1]))
+    _span_sums_njit(x, edges, sums)
+    return sums
+
+
+@njit
+def _span_sums_njit(x: Scores, boundaries: npt.NDArray[np.int64], sums: npt.NDArray[np.float64]) -> None:
+    for s in range(len(sums)):
+        for t in range(boundaries[s], boundaries[s + 1]):
+            for a in range(x.shape[1]):
+                sums[s, a] += x[t, a]
 
 
 def margin(window_scores: npt.ArrayLike) -> npt.NDArray[np.float64]:
@@ -85,12 +113,14 @@ def margin(window_scores: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
     Cost: O(W·A). Deterministic.
     """
-    return _margin_njit(check_scores(window_scores))
+    f = check_scores(window_scores)
+    z = np.empty(len(f))
+    _margin_njit(f, z)
+    return z
 
 
 @njit
-def _margin_njit(f: Scores) -> npt.NDArray[np.float64]:
-    z = np.empty(f.shape[0])
+def _margin_njit(f: Scores, z: npt.NDArray[np.float64]) -> None:
     for i in range(f.shape[0]):
         first, second = f[i, 0], -np.inf
         for a in range(1, f.shape[1]):
@@ -99,7 +129,6 @@ def _margin_njit(f: Scores) -> npt.NDArray[np.float64]:
             elif f[i, a] > second:
                 second = f[i, a]
         z[i] = first - second if f.shape[1] > 1 else first
-    return z
 
 
 def attribution_threshold(family: Family, agents: int, level: float) -> float:
@@ -126,6 +155,7 @@ def window_decode(
     scored: npt.NDArray[np.bool_],
     repeated: npt.NDArray[np.bool_],
     allow_unattributed: bool,
+    agents: int | None = None,
     *,
     window: int = 64,
     level: float = 0.01,
@@ -138,25 +168,32 @@ def window_decode(
     counts, repeats too. The first of equal agents wins.
 
     Args:
-        scores, family, scored, repeated, allow_unattributed: as in `decode`. A token is unattributed when
-            the winner's sum does not exceed `attribution_threshold`.
+        scores, family, scored, repeated, allow_unattributed, agents: as in `decode`. A token is unattributed
+            when the winner's sum does not exceed `attribution_threshold`.
         window: w in tokens, at least 1.
         level: significance level of one window, for `allow_unattributed`.
 
     Cost: O(T·A) time, 4·T bytes. Deterministic.
     """
     check_number("window", window, 1)
-    threshold = attribution_threshold(family, scores.shape[1], level)
-    return Segmentation(_window_decode_njit(scores, scored, window, threshold, allow_unattributed))
+    threshold = attribution_threshold(family, agents or scores.shape[1], level)
+    labels = np.empty(len(scores), np.int32)
+    total = np.zeros(scores.shape[1])
+    _window_decode_njit(scores, scored, window, threshold, allow_unattributed, total, labels)
+    return Segmentation(labels)
 
 
 @njit
 def _window_decode_njit(
-    x: Scores, scored: npt.NDArray[np.bool_], window: int, threshold: float, allow_unattributed: bool
-) -> npt.NDArray[np.int32]:
+    x: Scores,
+    scored: npt.NDArray[np.bool_],
+    window: int,
+    threshold: float,
+    allow_unattributed: bool,
+    total: npt.NDArray[np.float64],
+    labels: npt.NDArray[np.int32],
+) -> None:
     tokens, agents = x.shape
-    labels = np.empty(tokens, np.int32)
-    total = np.zeros(agents)
     left, right, count = 0, 0, 0  # total = Σ x[left:right], count of them scored
     for t in range(tokens):
         while right < min(tokens, t - window // 2 + window):
@@ -175,4 +212,3 @@ def _window_decode_njit(
                 best = a
         stands_out = not allow_unattributed or total[best] > threshold * np.sqrt(count)
         labels[t] = best if stands_out else NOBODY
-    return labels

@@ -82,8 +82,11 @@ class Report:
         segments: in order.
         transitions: over the agents that occur, by name.
         token_agents: int32 [T], index into `agents`, -1 = unattributed.
-        posterior: float32 [T, A], None where the decoder has none.
-        strengths: fitted λ of each agent, None where the decoder has none.
+        posterior: float32 [T, P], the probability of each of `posterior_agents` at each token; what is
+            missing to 1 is nobody's. None where the decoder has none.
+        posterior_agents: int32 [P], ascending, the columns of `posterior` as indices into `agents`: all of
+            them, or with more than 64 keys those that the decoder looked at. The posterior of others is 0.
+        strengths: fitted λ of each of those agents, None where the decoder has none.
     """
 
     text: str | None
@@ -103,6 +106,7 @@ class Report:
     transitions: Transitions
     token_agents: NDArray[np.int32] = dataclasses.field(repr=False)
     posterior: NDArray[np.float32] | None = dataclasses.field(repr=False)
+    posterior_agents: NDArray[np.int32] | None = dataclasses.field(repr=False)
     strengths: dict[str, float] | None
 
     @property

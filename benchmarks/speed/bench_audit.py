@@ -1,0 +1,294 @@
+"""Time whole audits, from text to report, against the same tokenizer call alone.
+
+python -m benchmarks.speed.bench_audit -o benchmarks/results/audit.json
+
+Three parts. Six agents on one thread: each text is tokenized and audited in turn; the floor is the call
+`encode_batch`, with offsets and without reading anything from its result; ratios are medians over pairs of
+neighbouring calls. Ten thousand keys: a process of its own on all cores, with its peak memory. The command
+`iet audit`: whole processes, with an empty cache of compiled loops (cold) and with a filled one (warm). The
+shipped model writes the marked text. Where the folder --data is there, agent logs are read from it, also with
+a byte-level BPE of 32,000 tokens that is trained on its corpus.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+if __name__ == "__main__":  # before anything starts threads
+    one_thread = {"TOKENIZERS_PARALLELISM": "false", "IET_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    os.environ |= {k: v for k, v in one_thread.items() if "--ten-thousand" not in sys.argv}
+
+import numpy as np
+import tokenizers
+
+import iet
+from benchmarks.recording import environment, table, write
+from benchmarks.speed.timing import interleaved
+from iet import auditor, kernels, reference
+from iet.registry import Registry
+from iet.tokenizer import DEMO_SOURCE, Tokenizer
+
+AGENTS = ("planner", "researcher", "critic", "engineer", "writer", "treasurer")
+MANY_KEYS, MANY_TOKENS = 10_000, 4_096
+
+
+def team(names: tuple[str, ...] = AGENTS, tokenizer: Any = DEMO_SOURCE) -> Registry:
+    registry = Registry.create(None, tokenizer=tokenizer)
+    for i, name in enumerate(names):
+        registry.add(name, secret=i.to_bytes(32, "little"))
+    return registry
+
+
+def marked_text(registry: Registry, tokens: int) -> str:
+    """A conversation of the shipped model in which all six agents speak, of at least so many tokens."""
+    from iet.demo import conversation
+
+    model, tokenizer = conversation.load_model()
+    texts: list[str] = []
+    while sum(len(tokenizer(text).input_ids) for text in texts) < tokens:
+        seed = len(texts)
+        speakers = conversation.speakers_of_walk("complete", AGENTS, 3, seed)
+        texts.append(conversation.converse(model, tokenizer, registry, speakers, seed=seed).text)
+    return " ".join(texts)
+
+
+def agent_logs(data: pathlib.Path) -> list[str]:
+    """The hand-crafted logs of Who&When: real agents, unmarked."""
+    files = sorted((data / "who_and_when" / "Hand-Crafted").glob("*.json"), key=lambda path: int(path.stem))
+    logs = (json.loads(path.read_text(encoding="utf-8"))["history"] for path in files)
+    return ["\n".join(turn["content"] for turn in log) for log in logs]
+
+
+def large_tokenizer(data: pathlib.Path) -> tokenizers.Tokenizer:
+    """A byte-level BPE of 32,000 tokens, trained on the corpus."""
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    files = sorted(path for path in (data / "corpus").rglob("*") if path.is_file())
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=32_000, initial_alphabet=alphabet, show_progress=False
+    )
+    backend.train_from_iterator(
+        (path.read_text(encoding="utf-8", errors="replace") for path in files), trainer
+    )
+    return backend
+
+
+def validate(registry: Registry, text: str) -> None:
+    """Compare scores with the reference, and the audit among many keys with the one that scores them all."""
+    ids = Tokenizer(DEMO_SOURCE).encode(text).token_ids[:1500]
+    keys = registry.scoring_keys()
+    profile = keys.profile
+    expected = reference.score_tokens(
+        ids,
+        profile.scheme.n_gram,
+        subkeys=keys.subkeys,
+        k_p=keys.k_p,
+        vocab_size=profile.vocab_size,
+        unmarked_ids=profile.unmarked_ids,
+    )
+    assert np.array_equal(kernels.score_tokens(ids, keys), expected)
+    crowd = iet.Auditor(team(AGENTS + tuple(f"stranger {i}" for i in range(100))))
+    few = crowd.audit(token_ids=ids).token_agents
+    limit, auditor.ALL_KEYS = auditor.ALL_KEYS, 1000
+    assert np.array_equal(few, crowd.audit(token_ids=ids).token_agents)
+    auditor.ALL_KEYS = limit
+
+
+def paired(functions: dict[str, Callable[[], object]], rounds: int) -> dict[str, tuple[float, float]]:
+    """Return name -> median seconds, and the median over rounds of the ratio to the first function."""
+    seconds: dict[str, list[float]] = {name: [] for name in functions}
+    for i in range(rounds + 1):
+        for name, function in functions.items():
+            started = time.perf_counter()
+            function()
+            if i:
+                seconds[name].append(time.perf_counter() - started)
+    floor = next(iter(seconds.values()))
+    ratios = {n: [s / f for s, f in zip(values, floor, strict=True)] for n, values in seconds.items()}
+    return {n: (statistics.median(values), statistics.median(ratios[n])) for n, values in seconds.items()}
+
+
+def six_agents(texts: dict[str, tuple[str, Registry]], rounds: int) -> list[dict[str, object]]:
+    results: list[dict[str, object]] = []
+    for name, (text, registry) in texts.items():
+        backend = registry.open_tokenizer().backend
+        auditors = {decoder: iet.Auditor(registry, decoder) for decoder in ("cusum", "posterior")}
+
+        def encode(read: bool = False, text: str = text, backend: Any = backend) -> object:
+            encoded = backend.encode_batch([text], add_special_tokens=False)[0]
+            return (encoded.ids, encoded.offsets) if read else None
+
+        functions: dict[str, Any] = {
+            "encode_batch": encode,
+            "encode_batch, .ids and .offsets read": lambda encode=encode: encode(True),
+            "audit, cusum": lambda text=text, auditor=auditors["cusum"]: auditor.audit(text),
+            "audit, posterior": lambda text=text, auditor=auditors["posterior"]: auditor.audit(text),
+        }
+        segments = {f"audit, {d}": len(a.audit(text).segments) for d, a in auditors.items()}
+        tokens = auditors["cusum"].audit(text).tokens
+        for what, (value, ratio) in paired(functions, rounds).items():
+            results.append(
+                {
+                    "text": name,
+                    "tokens": tokens,
+                    "what": what,
+                    "segments": segments.get(what),
+                    "milliseconds": value * 1e3,
+                    "million_tokens_per_second": tokens / value / 1e6,
+                    "over_encode_batch": ratio,
+                }
+            )
+    return results
+
+
+def many_texts(registry: Registry, logs: list[str]) -> list[dict[str, object]]:
+    """Many logs, one after another and with `audit_many`, on one thread of the tokenizer each."""
+    backend, reader = Tokenizer(DEMO_SOURCE).backend, iet.Auditor(registry)
+    functions = {
+        "encode_batch of each": lambda: [backend.encode_batch([t], add_special_tokens=False) for t in logs],
+        "audit of each": lambda: [reader.audit(text).coverage for text in logs],
+        "audit_many": lambda: [report.coverage for report in reader.audit_many(logs)],
+    }
+    seconds = interleaved(functions, 5)
+    return [{"what": name, "texts": len(logs), "seconds": value} for name, value in seconds.items()]
+
+
+def ten_thousand(text: str) -> None:
+    """Print what auditing 4,096 tokens with 10,000 keys takes, as JSON; a process of its own."""
+    registry = team(AGENTS + tuple(f"agent {i}" for i in range(6, MANY_KEYS)))
+    tokenizer = Tokenizer(DEMO_SOURCE)
+    ends = tokenizer.encode(text).char_ends
+    text = text[: int(ends[MANY_TOKENS - 1])]
+    result: dict[str, object] = {}
+    before = _peak_mb()
+    for decoder in ("cusum", "posterior"):
+        reader = iet.Auditor(registry, decoder)
+        seconds = []
+        for _ in range(8):
+            started = time.perf_counter()
+            report = reader.audit(text)
+            seconds.append(time.perf_counter() - started)
+        result[decoder] = {"seconds": statistics.median(seconds[1:]), "tokens": report.tokens}
+    print(json.dumps({**result, "peak_mb": _peak_mb(), "peak_mb_before": before}))
+
+
+def _peak_mb() -> float:
+    # Not ru_maxrss, which begins at what the parent process held.
+    status = pathlib.Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def many_keys(text: str) -> list[dict[str, object]]:
+    command = [sys.executable, "-m", "benchmarks.speed.bench_audit", "--ten-thousand"]
+    several = {k: v for k, v in os.environ.items() if k not in ("IET_NUM_THREADS", "TOKENIZERS_PARALLELISM")}
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True, env=several)
+    found = json.loads(done.stdout)
+    peaks = {key: found.pop(key) for key in ("peak_mb", "peak_mb_before")}
+    return [{"decoder": decoder, **values, **peaks} for decoder, values in found.items()]
+
+
+def processes(registry: Registry, text: str) -> list[dict[str, object]]:
+    """Whole processes of `iet audit`: cold, warm, and one that only imports what it is made of."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        registry.save(folder / "team.json")
+        (folder / "final.txt").write_text(text, encoding="utf-8")
+
+        def run(cache: str, *arguments: str) -> float:
+            environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder / cache)}
+            started = time.perf_counter()
+            subprocess.run(
+                [sys.executable, *arguments], env=environment, stdout=subprocess.DEVNULL, check=True
+            )
+            return time.perf_counter() - started
+
+        seconds: dict[str, list[float]] = {}
+        for i in range(7):
+            imports = run("none", "-c", "import numba, tokenizers")
+            seconds.setdefault("import numba, tokenizers", []).append(imports)
+            for decoder in ("cusum", "posterior"):
+                audit = ("-m", "iet.cli", "audit", str(folder / "final.txt"), "-r", str(folder / "team.json"))
+                audit += ("--decoder", decoder)
+                if i < 3:
+                    seconds.setdefault(f"iet audit, {decoder}, cold", []).append(run(f"{decoder}{i}", *audit))
+                seconds.setdefault(f"iet audit, {decoder}, warm", []).append(run(f"{decoder}0", *audit))
+    return [{"what": what, "seconds": statistics.median(values)} for what, values in sorted(seconds.items())]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("-o", "--output", type=pathlib.Path)
+    parser.add_argument("--data", type=pathlib.Path, default=pathlib.Path("../shared/data"))
+    parser.add_argument("--tokens", type=int, default=10_000, help="of the marked text, at least")
+    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--ten-thousand", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.ten_thousand:
+        return ten_thousand(sys.stdin.read())
+    if arguments.output is None:
+        parser.error("the following arguments are required: -o/--output")
+    registry = team()
+    text = marked_text(registry, arguments.tokens)
+    validate(registry, text)
+    texts = {"marked": (text, registry)}
+    logs = agent_logs(arguments.data)
+    if logs:
+        sizes = itertools.accumulate(len(log) for log in logs)
+        some = 1 + next(i for i, size in enumerate(sizes) if size > 6 * arguments.tokens)
+        joined = "\n".join(logs[:some])
+        texts["agent logs"] = (joined, registry)
+        texts["agent logs, 32k BPE"] = (joined, team(tokenizer=large_tokenizer(arguments.data)))
+    content: dict[str, Any] = {
+        "command": f"python -m benchmarks.speed.bench_audit -o {arguments.output}",
+        "environment": environment("tokenizers"),
+        "six_agents": six_agents(texts, arguments.rounds),
+        "many_texts": many_texts(registry, logs) if logs else [],
+        "many_keys": many_keys(text),
+        "processes": processes(registry, text),
+    }
+    columns = ["text", "tokens", "what", "segments", "milliseconds", "over_encode_batch"]
+    parts = [
+        "Six agents, one thread",
+        table(
+            ["text", "tokens", "what", "segments", "ms", "over `encode_batch`"],
+            _rows(content, "six_agents", columns),
+        ),
+        *(
+            [
+                "Many texts, one after another",
+                table(
+                    ["what", "texts", "seconds"], _rows(content, "many_texts", ["what", "texts", "seconds"])
+                ),
+            ]
+            if logs
+            else []
+        ),
+        f"{MANY_KEYS:,} keys, all cores",
+        table(
+            ["decoder", "tokens", "seconds", "peak MB of the process", "before the first audit"],
+            _rows(content, "many_keys", ["decoder", "tokens", "seconds", "peak_mb", "peak_mb_before"]),
+        ),
+        "Whole processes on the marked text; cold: with an empty cache of compiled loops",
+        table(["what", "seconds"], _rows(content, "processes", ["what", "seconds"])),
+    ]
+    write(arguments.output, content, "\n\n".join(parts))
+
+
+def _rows(content: dict[str, Any], part: str, columns: list[str]) -> list[list[object]]:
+    return [["" if row[c] is None else row[c] for c in columns] for row in content[part]]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Which agents a decoder has to look at, told from sums over spans: so 10,000 agents never need [T, A]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from iet.decoding.posterior import at_most, evidence_weight, likely_agents
+from iet.scheme import Family
+
+Integers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+SpanSums = Callable[[Integers, Mask, int, int], npt.NDArray[np.float64]]
+"""(boundaries [S + 1], counted [T], first agent, last agent + 1) -> sums of scores [S, agents]."""
+
+_CHUNK = 1024
+
+
+def posterior_candidates(
+    sums_of: SpanSums,
+    agents: int,
+    family: Family,
+    scored: Mask,
+    repeated: Mask,
+    allow_unattributed: bool,
+    **options: Any,
+) -> Integers:
+    """Return the agents that `posterior_decode` would not leave out: `likely_agents` of blocks of tokens.
+
+    Cost: O(T·A) time, 8·T·A/block bytes.
+    """
+    block = options["block"]
+    weight = evidence_weight(scored, repeated, options["repeats"])
+    starts = np.arange(0, len(scored), block)
+    sums = np.empty((len(starts), agents), np.float32)
+    for low in range(0, agents, _CHUNK):
+        high = min(low + _CHUNK, agents)
+        sums[:, low:high] = sums_of(np.append(starts, len(scored)), weight > 0, low, high)
+    strengths = options["strengths"]
+    return likely_agents(
+        sums,
+        np.add.reduceat(weight, starts),
+        np.full(agents, float(options["start_strength"])) if strengths is None else np.asarray(strengths),
+        family,
+        mean_segment=options["mean_segment"] / block,
+        nobody=options["nobody"] if allow_unattributed else 0.0,
+        agents=agents,
+    )
+
+
+def window_candidates(
+    sums_of: SpanSums,
+    agents: int,
+    family: Family,
+    scored: Mask,
+    repeated: Mask,
+    allow_unattributed: bool,
+    **options: Any,
+) -> Integers:
+    """Return the agents with the highest or second highest score of some window (`windows`).
+
+    `at_most` 256, those with the highest scores of a window. Only they can set the margin, but another one
+    could be dominant in a long segment without ever being second in a window of it.
+
+    Cost: O(T·A) time, 8·T/step·1024 bytes.
+    """
+    tokens = len(scored)
+    width = min(options["window"], tokens)
+    starts = np.arange(0, tokens - width + 1, min(options.get("step", 16), width))
+    edges = np.unique(np.concatenate([starts, starts + width]))
+    left, right = np.searchsorted(edges, starts), np.searchsorted(edges, starts + width)
+    values, columns = np.full((len(starts), 2), -np.inf), np.zeros((len(starts), 2), np.int64)
+    for low in range(0, agents, _CHUNK):
+        high = min(low + _CHUNK, agents)
+        total = np.cumsum(sums_of(edges, np.ones(tokens, np.bool_), low, high), axis=0)
+        total = np.concatenate([np.zeros((1, high - low)), total])
+        values = np.hstack([values, total[right] - total[left]])
+        columns = np.hstack([columns, np.broadcast_to(np.arange(low, high), (len(starts), high - low))])
+        best = np.argpartition(values, -2, axis=1)[:, -2:]
+        values, columns = np.take_along_axis(values, best, 1), np.take_along_axis(columns, best, 1)
+    highest = np.full(agents, -np.inf)
+    np.maximum.at(highest, columns, values)
+    chosen = at_most(np.flatnonzero(highest > -np.inf), highest)
+    return np.union1d([0], chosen)  # the first agent wins where nothing is scored
+
+
+CANDIDATES: Mapping[str, Callable[..., Integers]] = {
+    "posterior": posterior_candidates,
+    "cusum": window_candidates,
+    "window": window_candidates,
+}
+"""Name of a decoder -> the agents that it has to look at. Options are the decoder's, all of them."""
