@@ -10,14 +10,14 @@ sys.path.insert(0, str(pathlib.Path("build/sanitized").resolve()))
 import numpy as np  # noqa: E402
 
 import iet  # noqa: E402
-from iet import kernels, reference  # noqa: E402
+from iet import kernels, native, reference, waterfall  # noqa: E402
 
 assert "sanitized" in iet.__file__, iet.__file__
 assert iet.backends().host == "cpu", iet.backends()
 rng = np.random.default_rng(0)
 count = 0
 for isa in iet.backends().isas:
-    kernels._cpu.select_isa(isa)
+    native.cpu.select_isa(isa)
     for vocab_size in (1, 2, 31, 32, 33, 255, 257, 1000, 32003, 128256):
         for n_gram, family, unmarked in ((2, "fourier", ()), (5, "square", (0,)), (16, "fourier", ())):
             scheme = iet.Scheme(n_gram=n_gram, family=family)
@@ -61,9 +61,9 @@ for isa in iet.backends().isas:
             offsets = np.append(0, np.cumsum(sizes)).astype(np.int64)
             ids = np.array([0, 42, 2**32 - 1], dtype=np.uint32)
             flat = np.concatenate(tokens).astype(np.uint32)
-            ranks = kernels._waterfall_ranks(vocab_size, ids, contexts, offsets, flat, 2)
+            ranks = waterfall._ranks(vocab_size, ids, contexts, offsets, flat, 2)
             for context, start, end in zip(contexts, offsets[:-1], offsets[1:], strict=True):
-                whole = kernels.waterfall_permutation(42, context.tolist(), vocab_size)
+                whole = waterfall.waterfall_permutation(42, context.tolist(), vocab_size)
                 assert np.array_equal(ranks[1, start:end], whole[flat[start:end]])
                 count += 1
 print(f"{count} batches, no fault")

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import iet
-from iet import kernels, reference
+from iet import kernels, native, reference
 from iet.errors import IetError, InputError
 from iet.registry import KeyTable, Registry
 from iet.scheme import Scheme
@@ -100,13 +100,13 @@ def isas() -> tuple[str, ...]:
 
 def select_isa(isa: str) -> None:
     """Switch the compiled module to an instruction set of this machine; "reference" changes nothing."""
-    if kernels._cpu is not None and not kernels._cpu.select_isa(isa):
+    if native.cpu is not None and not native.cpu.select_isa(isa):
         raise InputError(f"instruction set: got {isa!r}, expected one of {isas()}")
 
 
 def thread_counts() -> tuple[int, ...]:
     """Return (1, 2, ...) up to the cores of this machine by doubling, or (1,) where ops have no threads."""
-    if kernels._cpu is None or "num_threads" not in inspect.signature(kernels.embed_).parameters:
+    if native.cpu is None or "num_threads" not in inspect.signature(kernels.embed_).parameters:
         return (1,)
     counts = [1]
     while counts[-1] * 2 <= cores():

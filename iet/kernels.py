@@ -1,17 +1,7 @@
-"""The ops, on the fastest backend at hand: the only importer of the native modules.
-
-Three backends: `cpu` (the compiled module), `cuda` (a module of its own, loaded on first use) and
-`reference` (NumPy), which serves where the compiled module is missing. All agree to the bit.
-"""
+"""The ops, on the fastest backend at hand: checked here, then computed by a compiled module or by NumPy."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import importlib
-import os
-import pathlib
-import warnings
 import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,102 +12,31 @@ from numpy.typing import ArrayLike, NDArray
 from iet import cuda, reference
 from iet.cuda import is_tensor as _is_tensor
 from iet.errors import BackendUnavailable, InputError, ShapeError
+from iet.native import Backends, backends, load_cuda
+from iet.native import cpu as _cpu
 from iet.registry import KeyTable, Registry
-from iet.scheme import MAX_N_GRAM, MAX_VOCAB_SIZE, SCHEME_VERSION
-from iet.waterfall import MAX_KEY, WaterfallKeys, WaterfallProfile
+from iet.scheme import MAX_VOCAB_SIZE
+from iet.waterfall import WaterfallKeys, score_waterfall, sum_waterfall
 
 if TYPE_CHECKING:
     import torch
 
+__all__ = [
+    "Backends",
+    "backends",
+    "embed_",
+    "pair_numbers",
+    "permute",
+    "permute_cuda",
+    "positions",
+    "prepare",
+    "raise_if_refused",
+    "repeats",
+    "score_spans",
+    "score_tokens",
+]
+
 _DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
-
-
-@dataclasses.dataclass(frozen=True)
-class Backends:
-    """What runs here, and why.
-
-    Attributes:
-        host: "cpu" or "reference": what numpy arrays and CPU tensors use.
-        isa: instruction set in use ("baseline", "avx2", "avx512"), or None on `reference`.
-        isas: those that this build and machine can run.
-        cpu: a sentence about the compiled module.
-        cuda: a sentence about the CUDA module.
-        cuda_devices: how many CUDA devices the driver shows.
-    """
-
-    host: str
-    isa: str | None
-    isas: tuple[str, ...]
-    cpu: str
-    cuda: str
-    cuda_devices: int
-
-
-def _load(name: str) -> tuple[Any, str]:
-    """Return a native module, or None, and a sentence that says why."""
-    if os.environ.get("IET_BACKEND") == "reference":
-        return None, "IET_BACKEND=reference asks for the reference backend"
-    try:
-        module = importlib.import_module(f"iet.{name}")
-    except ImportError as error:
-        return None, f"the compiled module iet.{name} cannot be loaded ({error})"
-    if module.scheme_version != SCHEME_VERSION:
-        return (
-            None,
-            f"iet.{name} was built for scheme {module.scheme_version}, expected {SCHEME_VERSION}: rebuild it",
-        )
-    return module, f"the compiled module iet.{name} is loaded"
-
-
-@functools.cache
-def _cuda() -> Any:
-    """Return the CUDA module, loaded on first use."""
-    module, why = _load("_cuda")
-    if module is None:
-        raise BackendUnavailable(
-            f"CUDA: {why}; build iet where nvcc is found (pip install -v . says so), or move the tensors with"
-            " .cpu() first: nothing is copied between devices silently"
-        )
-    return module
-
-
-def _load_cpu() -> tuple[Any, str]:
-    backend = os.environ.get("IET_BACKEND", "")
-    if backend not in ("", "cpu", "reference"):
-        raise InputError(f'IET_BACKEND: got {backend!r}, expected "cpu" or "reference"')
-    module, why = _load("_cpu")
-    if module is None:
-        if backend == "cpu":
-            raise BackendUnavailable(f"IET_BACKEND=cpu, but {why}")
-        if backend == "":
-            if (pathlib.Path(__file__).parent.parent / "csrc").is_dir():
-                why += "; this is the source tree: pip install -e ."
-            warnings.warn(f"iet runs on its slow reference backend: {why}", RuntimeWarning, stacklevel=2)
-        return None, why
-    threads = os.environ.get("IET_NUM_THREADS", "1")
-    if not threads.isascii() or not threads.isdigit() or int(threads) < 1:
-        raise InputError(f"IET_NUM_THREADS: got {threads!r}, expected a number of at least 1")
-    isa = os.environ.get("IET_CPU")
-    if isa is not None and not module.select_isa(isa):
-        raise BackendUnavailable(
-            f"IET_CPU: got {isa!r}, expected one of {module.isas().split()} on this machine"
-        )
-    return module, why
-
-
-_cpu, _why_cpu = _load_cpu()
-
-
-def backends() -> Backends:
-    """Return what is in use, and why. Loads the CUDA module, but never initialises a device context."""
-    module, why_cuda = _load("_cuda")
-    devices = module.device_count() if module else 0
-    if module:
-        why_cuda += f"; {devices} device{'' if devices == 1 else 's'}"
-        why_cuda += f" ({module.device_error()})" if devices == 0 else ""
-    if _cpu is None:
-        return Backends("reference", None, (), _why_cpu, why_cuda, devices)
-    return Backends("cpu", _cpu.isa(), tuple(_cpu.isas().split()), _why_cpu, why_cuda, devices)
 
 
 # ---------------------------------------------------------------- embed_
@@ -179,7 +98,7 @@ def embed_(
         )
     if _is_tensor(logits) and logits.device.type == "cuda":  # type: ignore[union-attr]
         described = (address, _DTYPES[dtype], (logits_rows, columns), strides)
-        cuda.embed_(_cuda(), logits, described, contexts, slots, keys, temperature, rows)  # type: ignore[arg-type]
+        cuda.embed_(load_cuda(), logits, described, contexts, slots, keys, temperature, rows)  # type: ignore[arg-type]
         return
     index = None if rows is None else _row_index(rows, logits_rows)
     count = logits_rows if index is None else len(index)
@@ -234,7 +153,7 @@ def _describe_logits(logits: Any) -> tuple[int, str, tuple[int, int], tuple[int,
             return bits
     elif _is_tensor(logits):
         if logits.device.type == "cuda":
-            _cuda()
+            load_cuda()
         elif logits.device.type != "cpu":
             raise BackendUnavailable(
                 f"logits are on {logits.device}: numpy arrays and tensors on the CPU and on CUDA are marked;"
@@ -307,7 +226,7 @@ def prepare(registry: Registry | KeyTable, device: torch.device | str, *, profil
         BackendUnavailable: no CUDA module, or `device` is not a CUDA device.
     """
     where = _cuda_device(device)
-    cuda.table(_cuda(), _own_keys(registry, "marking_keys", profile), where)
+    cuda.table(load_cuda(), _own_keys(registry, "marking_keys", profile), where)
 
 
 def raise_if_refused(device: torch.device | str) -> None:
@@ -325,7 +244,7 @@ def raise_if_refused(device: torch.device | str) -> None:
 
 
 def _cuda_device(device: torch.device | str) -> torch.device:
-    module = _cuda()
+    module = load_cuda()
     import torch
 
     where = torch.device(device)
@@ -451,10 +370,10 @@ def score_tokens(
     else:
         table = _keys(registry, "scoring_keys", profile)
     if _is_tensor(token_ids) and token_ids.device.type == "cuda":  # type: ignore[union-attr]
-        return cuda.score_tokens(_cuda(), token_ids, _on_cuda(table))  # type: ignore[arg-type]
+        return cuda.score_tokens(load_cuda(), token_ids, _on_cuda(table))  # type: ignore[arg-type]
     ids, threads = _token_ids(token_ids), _threads(num_threads)
     if isinstance(table, WaterfallKeys):
-        return _score_waterfall(ids, table.profile, table.keys, threads)
+        return score_waterfall(ids, table, threads)
     return _score_keyed(ids, table, threads)
 
 
@@ -485,88 +404,6 @@ def _score_keyed(ids: NDArray[np.int64], keys: KeyTable, threads: int) -> NDArra
     scores = np.empty((len(ids), len(keys)), dtype=np.float32)
     _native(keys).score(ids.ctypes.data, len(ids), scores.ctypes.data, threads)
     return scores
-
-
-def _score_waterfall(
-    ids: NDArray[np.int64], profile: WaterfallProfile, keys: NDArray[np.uint32], threads: int
-) -> NDArray[np.float64]:
-    vocab_size, n_gram, k_p = profile.vocab_size, profile.scheme.n_gram, profile.scheme.k_p
-    if _cpu is None:
-        return reference.waterfall_scores(ids, n_gram, keys=keys, k_p=k_p, vocab_size=vocab_size)
-    scores = np.zeros((len(ids), len(keys)))
-    where = np.arange(n_gram - 1, len(ids))
-    contexts = ids[where[:, None] + np.arange(1 - n_gram, 0)]
-    scored = (ids[where] >= 0) & (ids[where] < vocab_size) & (contexts >= 0).all(axis=1)
-    seeded = scored & (contexts < vocab_size).all(axis=1)
-    phi = reference.waterfall_phi(vocab_size, k_p)
-    unseeded = where[scored & ~seeded]
-    scores[unseeded] = phi[ids[unseeded], None]
-    where, contexts = where[seeded], contexts[seeded]
-    if len(where) == 0:
-        return scores
-    # A permutation is made once for each distinct context, so contexts are numbered, then pairs with a token.
-    number = np.zeros(len(where), dtype=np.int64)
-    for column in contexts.T:  # numbers stay below T, products below 2^63
-        number = np.unique(number * vocab_size + column, return_inverse=True)[1]
-    distinct = np.unique(number, return_index=True)[1]
-    pairs, pair = np.unique(number * vocab_size + ids[where], return_inverse=True)
-    context_ids = np.ascontiguousarray(contexts[distinct], dtype=np.uint32)
-    offsets = np.searchsorted(pairs, np.arange(len(distinct) + 1) * vocab_size).astype(np.int64)
-    tokens = (pairs % vocab_size).astype(np.uint32)
-    ranks = _waterfall_ranks(vocab_size, keys, context_ids, offsets, tokens, threads)
-    scores[where] = phi[ranks.T[pair]]
-    return scores
-
-
-def _waterfall_ranks(
-    vocab_size: int,
-    keys: NDArray[np.uint32],
-    contexts: NDArray[np.uint32],
-    offsets: NDArray[np.int64],
-    tokens: NDArray[np.uint32],
-    threads: int,
-) -> NDArray[np.uint32]:
-    # Ranks [K, N] of the tokens [N]; those after contexts[c] are [offsets[c], offsets[c+1]), ascending.
-    ranks = np.empty((len(keys), len(tokens)), dtype=np.uint32)
-    assert _cpu is not None
-    _cpu.waterfall_ranks(
-        vocab_size,
-        contexts.shape[1] + 1,
-        keys.ctypes.data,
-        len(keys),
-        contexts.ctypes.data,
-        len(contexts),
-        offsets.ctypes.data,
-        tokens.ctypes.data,
-        ranks.ctypes.data,
-        threads,
-    )
-    return ranks
-
-
-def waterfall_permutation(key: int, context: Sequence[int], vocab_size: int) -> NDArray[np.uint32]:
-    """Return the ranks [V] of all tokens under scheme `waterfall`, on the host backend.
-
-    Args:
-        key: integer id, 0 to 2^32 - 1.
-        context: the n-1 ids before the position, 0 or more, oldest first; an id >= V gives the identity.
-        vocab_size: V, 1 to 2^24.
-
-    Raises:
-        InputError: a value is out of range.
-    """
-    if not 1 <= vocab_size <= MAX_VOCAB_SIZE:
-        raise InputError(f"vocab_size: got {vocab_size}, expected 1 to {MAX_VOCAB_SIZE}")
-    if not 0 <= key <= MAX_KEY:
-        raise InputError(f"key: got {key}, expected 0 to {MAX_KEY}")
-    if not 1 <= len(context) < MAX_N_GRAM or min(context) < 0:
-        raise InputError(f"context: got {list(context)}, expected 1 to {MAX_N_GRAM - 1} ids of at least 0")
-    if _cpu is None or max(context) >= vocab_size:
-        return reference.waterfall_permutation(key, tuple(context), vocab_size)
-    seed = np.array([key, *context], dtype=np.uint32)
-    ranks = np.empty(vocab_size, dtype=np.uint32)
-    _cpu.waterfall_permute(vocab_size, seed.ctypes.data, len(seed), ranks.ctypes.data)
-    return ranks
 
 
 def score_spans(
@@ -607,7 +444,7 @@ def score_spans(
     """
     keys = _keys(registry, "scoring_keys", profile)
     if _is_tensor(token_ids) and token_ids.device.type == "cuda":  # type: ignore[union-attr]
-        return cuda.score_spans(_cuda(), token_ids, boundaries, counted, _on_cuda(keys))  # type: ignore[arg-type]
+        return cuda.score_spans(load_cuda(), token_ids, boundaries, counted, _on_cuda(keys))  # type: ignore[arg-type]
     ids = _token_ids(token_ids)
     cuts = np.asarray(boundaries)
     if cuts.ndim != 1 or len(cuts) == 0 or cuts.dtype.kind not in "iu":
@@ -622,7 +459,7 @@ def score_spans(
         raise ShapeError("counted", got=f"{mask.dtype} {list(mask.shape)}", expected=f"bool [{len(ids)}]")
     threads = _threads(num_threads)
     if isinstance(keys, WaterfallKeys):
-        return _sum_waterfall(ids, cuts, mask, keys, threads)
+        return sum_waterfall(ids, cuts, mask, keys, threads)
     if _cpu is not None:
         mask = np.ascontiguousarray(mask)
         units = np.zeros((len(cuts) - 1, len(keys)), dtype=np.int64)
@@ -641,24 +478,6 @@ def score_spans(
         family=keys.profile.scheme.family,
         unmarked_ids=keys.profile.unmarked_ids,
     )
-
-
-def _sum_waterfall(
-    ids: NDArray[np.int64],
-    cuts: NDArray[np.int64],
-    counted: NDArray[np.bool_],
-    keys: WaterfallKeys,
-    threads: int,
-) -> NDArray[np.float64]:
-    profile, block = keys.profile, 32
-    counted = counted & reference.is_scored(ids, profile.scheme.n_gram, profile.vocab_size)
-    sums = np.empty((len(cuts) - 1, len(keys)))
-    for first in range(0, len(keys), block):  # so that [T, K] is never there
-        scores = _score_waterfall(ids, profile, keys.keys[first : first + block], threads)
-        units = np.rint(np.where(counted[:, None], scores, 0) / reference.SPAN_UNIT)
-        total = np.concatenate([np.zeros((1, units.shape[1])), np.cumsum(units, axis=0)])
-        sums[:, first : first + block] = (total[cuts[1:]] - total[cuts[:-1]]) * reference.SPAN_UNIT
-    return sums
 
 
 def positions(
@@ -738,7 +557,7 @@ def permute_cuda(
     Raises:
         BackendUnavailable: no CUDA module, or no device.
     """
-    module = _cuda()
+    module = load_cuda()
     if module.device_count() == 0:
         raise BackendUnavailable(f"CUDA: the driver shows no device ({module.device_error()})")
     ids, seeds = _permutation_input(token_ids, seeds, vocab_size)

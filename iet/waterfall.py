@@ -13,13 +13,15 @@ import copy
 import dataclasses
 import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from iet import reference
 from iet.errors import InputError, RegistryError, TokenizerMismatch
+from iet.native import cpu
 from iet.registry import checked_name
 from iet.scheme import FAMILIES, MAX_N_GRAM, MAX_VOCAB_SIZE, MIN_N_GRAM, Family, canonical_digest
 from iet.tokenizer import Tokenizer
@@ -225,6 +227,107 @@ class WaterfallKeys:
         )
         more = f" and {len(self) - 20} more" if len(self) > 20 else ""
         return f"WaterfallKeys({shown}{more}; {self.profile.scheme}, V {self.profile.vocab_size})"
+
+
+def score_waterfall(ids: NDArray[np.int64], keys: WaterfallKeys, threads: int) -> NDArray[np.float64]:
+    """Return x_j [T, K]: what `score_tokens` does, which checks its arguments, under this scheme."""
+    profile = keys.profile
+    vocab_size, n_gram, k_p = profile.vocab_size, profile.scheme.n_gram, profile.scheme.k_p
+    if cpu is None:
+        return reference.waterfall_scores(ids, n_gram, keys=keys.keys, k_p=k_p, vocab_size=vocab_size)
+    scores = np.zeros((len(ids), len(keys)))
+    where = np.arange(n_gram - 1, len(ids))
+    contexts = ids[where[:, None] + np.arange(1 - n_gram, 0)]
+    scored = (ids[where] >= 0) & (ids[where] < vocab_size) & (contexts >= 0).all(axis=1)
+    seeded = scored & (contexts < vocab_size).all(axis=1)
+    phi = reference.waterfall_phi(vocab_size, k_p)
+    unseeded = where[scored & ~seeded]
+    scores[unseeded] = phi[ids[unseeded], None]
+    where, contexts = where[seeded], contexts[seeded]
+    if len(where) == 0:
+        return scores
+    # A permutation is made once for each distinct context, so contexts are numbered, then pairs with a token.
+    number = np.zeros(len(where), dtype=np.int64)
+    for column in contexts.T:  # numbers stay below T, products below 2^63
+        number = np.unique(number * vocab_size + column, return_inverse=True)[1]
+    distinct = np.unique(number, return_index=True)[1]
+    pairs, pair = np.unique(number * vocab_size + ids[where], return_inverse=True)
+    context_ids = np.ascontiguousarray(contexts[distinct], dtype=np.uint32)
+    offsets = np.searchsorted(pairs, np.arange(len(distinct) + 1) * vocab_size).astype(np.int64)
+    tokens = (pairs % vocab_size).astype(np.uint32)
+    ranks = _ranks(vocab_size, keys.keys, context_ids, offsets, tokens, threads)
+    scores[where] = phi[ranks.T[pair]]
+    return scores
+
+
+def _ranks(
+    vocab_size: int,
+    keys: NDArray[np.uint32],
+    contexts: NDArray[np.uint32],
+    offsets: NDArray[np.int64],
+    tokens: NDArray[np.uint32],
+    threads: int,
+) -> NDArray[np.uint32]:
+    # Ranks [K, N] of the tokens [N]; those after contexts[c] are [offsets[c], offsets[c+1]), ascending.
+    ranks = np.empty((len(keys), len(tokens)), dtype=np.uint32)
+    assert cpu is not None
+    cpu.waterfall_ranks(
+        vocab_size,
+        contexts.shape[1] + 1,
+        keys.ctypes.data,
+        len(keys),
+        contexts.ctypes.data,
+        len(contexts),
+        offsets.ctypes.data,
+        tokens.ctypes.data,
+        ranks.ctypes.data,
+        threads,
+    )
+    return ranks
+
+
+def waterfall_permutation(key: int, context: Sequence[int], vocab_size: int) -> NDArray[np.uint32]:
+    """Return the ranks [V] of all tokens under scheme `waterfall`, on the host backend.
+
+    Args:
+        key: integer id, 0 to 2^32 - 1.
+        context: the n-1 ids before the position, 0 or more, oldest first; an id >= V gives the identity.
+        vocab_size: V, 1 to 2^24.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+    if not 1 <= vocab_size <= MAX_VOCAB_SIZE:
+        raise InputError(f"vocab_size: got {vocab_size}, expected 1 to {MAX_VOCAB_SIZE}")
+    if not 0 <= key <= MAX_KEY:
+        raise InputError(f"key: got {key}, expected 0 to {MAX_KEY}")
+    if not 1 <= len(context) < MAX_N_GRAM or min(context) < 0:
+        raise InputError(f"context: got {list(context)}, expected 1 to {MAX_N_GRAM - 1} ids of at least 0")
+    if cpu is None or max(context) >= vocab_size:
+        return reference.waterfall_permutation(key, tuple(context), vocab_size)
+    seed = np.array([key, *context], dtype=np.uint32)
+    ranks = np.empty(vocab_size, dtype=np.uint32)
+    cpu.waterfall_permute(vocab_size, seed.ctypes.data, len(seed), ranks.ctypes.data)
+    return ranks
+
+
+def sum_waterfall(
+    ids: NDArray[np.int64],
+    cuts: NDArray[np.int64],
+    counted: NDArray[np.bool_],
+    keys: WaterfallKeys,
+    threads: int,
+) -> NDArray[np.float64]:
+    """Return sums over spans [S, K]: what `score_spans` does, which checks, under this scheme."""
+    profile, block = keys.profile, 32
+    counted = counted & reference.is_scored(ids, profile.scheme.n_gram, profile.vocab_size)
+    sums = np.empty((len(cuts) - 1, len(keys)))
+    for first in range(0, len(keys), block):  # so that [T, K] is never there
+        scores = score_waterfall(ids, keys.subset(slice(first, first + block)), threads)
+        units = np.rint(np.where(counted[:, None], scores, 0) / reference.SPAN_UNIT)
+        total = np.concatenate([np.zeros((1, units.shape[1])), np.cumsum(units, axis=0)])
+        sums[:, first : first + block] = (total[cuts[1:]] - total[cuts[:-1]]) * reference.SPAN_UNIT
+    return sums
 
 
 def _refuse_repeats(ids: list[int]) -> None:

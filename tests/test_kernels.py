@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import iet
-from iet import kernels, reference
+from iet import kernels, native, reference
 from iet.errors import BackendUnavailable, InputError, ShapeError
 from iet.registry import Registry, derive_frequency, derive_subkey
 from iet.scheme import SCHEME_VERSION, Profile, Scheme
@@ -35,10 +35,10 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "reference":
         yield "reference"
         return
-    before = kernels._cpu.isa()
-    assert kernels._cpu.select_isa(request.param)
+    before = native.cpu.isa()
+    assert native.cpu.select_isa(request.param)
     yield request.param
-    kernels._cpu.select_isa(before)
+    native.cpu.select_isa(before)
 
 
 def team(
@@ -429,17 +429,17 @@ def test_spans_hold_the_sums_of_their_scores(isa: str) -> None:
 # ---------------------------------------------------------------- dispatch and threads
 
 
-@pytest.mark.skipif(kernels._cpu is None, reason="the compiled module is not in use")
+@pytest.mark.skipif(native.cpu is None, reason="the compiled module is not in use")
 def test_every_instruction_set_has_loops_of_its_own() -> None:
-    slots = [kernels._cpu.slots(isa) for isa in ISAS]
+    slots = [native.cpu.slots(isa) for isa in ISAS]
     addresses = [address for isa in slots for address in isa]
     assert all(addresses)
     assert len(set(addresses)) == len(addresses)
     with pytest.raises(ValueError, match="unknown"):
-        kernels._cpu.slots("mmx")
+        native.cpu.slots("mmx")
 
 
-@pytest.mark.skipif(kernels._cpu is None, reason="the compiled module is not in use")
+@pytest.mark.skipif(native.cpu is None, reason="the compiled module is not in use")
 def test_the_best_instruction_set_of_the_processor_is_in_use() -> None:
     if sys.platform != "linux" or "IET_CPU" in os.environ:
         pytest.skip("reads /proc/cpuinfo")
@@ -507,6 +507,6 @@ def test_threads_are_checked() -> None:
         run = subprocess.run(
             [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
         )
-        if kernels._cpu is not None:
+        if native.cpu is not None:
             assert run.stdout.strip() == output
             assert output or "IET_NUM_THREADS" in run.stderr

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import iet
-from iet import kernels, reference
+from iet import kernels, native, reference, waterfall
 from iet.cli import main
 from iet.demo.conversation import MODEL, TASK
 from iet.errors import InputError, RegistryError, ShapeError, TokenizerMismatch
@@ -24,16 +24,16 @@ from iet.report import terminal
 
 VOCAB_SIZES = (1, 2, 3, 31, 32, 33, 63, 64, 65, 257, 4096, 32000, 32003, 128256)
 ISAS = iet.backends().isas
-native = pytest.mark.skipif(not ISAS, reason="needs the compiled module")
+needs_native = pytest.mark.skipif(not ISAS, reason="needs the compiled module")
 
 
 def each_isa() -> Iterator[str]:
     """Select every instruction set of this machine in turn; NumPy's answer, which is slow, serves all."""
-    before = kernels._cpu.isa()
+    before = native.cpu.isa()
     for isa in ISAS:
-        assert kernels._cpu.select_isa(isa)
+        assert native.cpu.select_isa(isa)
         yield isa
-    kernels._cpu.select_isa(before)
+    native.cpu.select_isa(before)
 
 
 # The permutations, against NumPy
@@ -43,7 +43,7 @@ def numpys(key: int, context: Any, vocab_size: int) -> np.ndarray[Any, Any]:
     return np.random.RandomState([int(key), *(int(id) for id in context)]).permutation(vocab_size)
 
 
-@native
+@needs_native
 @pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
 def test_shuffles_are_numpys(vocab_size: int) -> None:
     rng = np.random.default_rng(vocab_size)
@@ -52,11 +52,11 @@ def test_shuffles_are_numpys(vocab_size: int) -> None:
             context = rng.integers(0, vocab_size, n_gram - 1)
             expected = numpys(key, context, vocab_size)
             for isa in each_isa():
-                found = kernels.waterfall_permutation(key, context.tolist(), vocab_size)
+                found = waterfall.waterfall_permutation(key, context.tolist(), vocab_size)
                 assert np.array_equal(found, expected), isa
 
 
-@native
+@needs_native
 @pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
 @pytest.mark.parametrize("n_gram", [2, 3, 4, 5])
 def test_ranks_of_few_tokens_are_numpys(vocab_size: int, n_gram: int) -> None:
@@ -85,12 +85,10 @@ def test_ranks_of_few_tokens_are_numpys(vocab_size: int, n_gram: int) -> None:
         axis=1,
     )
     for isa in each_isa():
-        assert np.array_equal(
-            kernels._waterfall_ranks(vocab_size, keys, contexts, offsets, tokens, 3), expected
-        ), isa
+        assert np.array_equal(waterfall._ranks(vocab_size, keys, contexts, offsets, tokens, 3), expected), isa
 
 
-@native
+@needs_native
 @pytest.mark.parametrize("vocab_size", [2, 3, 5, 17, 24, 47, 48, 49, 50, 97, 130])
 def test_every_rank_of_small_permutations(vocab_size: int) -> None:
     """All tokens one by one, where a block of draws is longer than the whole shuffle."""
@@ -100,7 +98,7 @@ def test_every_rank_of_small_permutations(vocab_size: int) -> None:
     for isa in each_isa():
         for token in range(vocab_size):
             tokens = np.full(len(contexts), token, dtype=np.uint32)
-            found = kernels._waterfall_ranks(vocab_size, keys, contexts, offsets, tokens, 3)
+            found = waterfall._ranks(vocab_size, keys, contexts, offsets, tokens, 3)
             assert np.array_equal(found, expected[:, :, token]), (isa, token)
 
 
@@ -118,7 +116,7 @@ def some_text(vocab_size: int, length: int = 150) -> np.ndarray[Any, Any]:
     return ids
 
 
-@native
+@needs_native
 @pytest.mark.parametrize("vocab_size", [3, 31, 32, 33, 257, 32000, 128256])
 @pytest.mark.parametrize("n_gram", [2, 3, 5])
 def test_native_scores_are_the_references(vocab_size: int, n_gram: int) -> None:
@@ -284,7 +282,7 @@ def test_verification_is_the_packages(package: Any, shipped: tuple[Any, Any]) ->
         result = watermarker.verify(TASK, id=[42, 43], return_unshuffled_indices=True)
         for column, key in enumerate((42, 43)):
             ranks = [
-                kernels.waterfall_permutation(key, ids[j - n_gram + 1 : j].tolist(), watermarker.N)[ids[j]]
+                waterfall.waterfall_permutation(key, ids[j - n_gram + 1 : j].tolist(), watermarker.N)[ids[j]]
                 for j in range(n_gram - 1, len(ids))
             ]
             assert np.array_equal(result["unshuffled_indices"][0][column], ranks)
@@ -475,11 +473,11 @@ def test_calls_that_cannot_be_are_refused() -> None:
     with pytest.raises(TokenizerMismatch, match="token ids only"):
         iet.Auditor(keys).audit("text")
     with pytest.raises(InputError, match="key: got -1"):
-        kernels.waterfall_permutation(-1, [1], 100)
+        waterfall.waterfall_permutation(-1, [1], 100)
     with pytest.raises(InputError, match=r"context: got \[-1\]"):
-        kernels.waterfall_permutation(1, [-1], 100)
+        waterfall.waterfall_permutation(1, [-1], 100)
     with pytest.raises(InputError, match="vocab_size: got 0"):
-        kernels.waterfall_permutation(1, [1], 0)
+        waterfall.waterfall_permutation(1, [1], 0)
 
 
 def test_another_tokenizer_is_refused(tmp_path: pathlib.Path) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.recording import environment, table, write
 from benchmarks.speed.timing import interleaved
-from iet import kernels, reference
+from iet import kernels, native, reference, waterfall
 from iet.tokenizer import Tokenizer
 from iet.waterfall import WaterfallKeys
 
@@ -49,11 +49,11 @@ def measure(
     isas = kernels.backends().isas
 
     def ours(isa: str) -> object:
-        kernels._cpu.select_isa(isa)
+        native.cpu.select_isa(isa)
         return kernels.score_tokens(ids, keys)
 
     for isa in isas:
-        kernels._cpu.select_isa(isa)
+        native.cpu.select_isa(isa)
         assert np.array_equal(kernels.score_tokens(few, keys), expected)
     functions: dict[str, Callable[[], object]] = {isa: lambda isa=isa: ours(isa) for isa in isas}  # type: ignore[misc]
     tokens = dict.fromkeys(isas, len(ids))
@@ -66,7 +66,7 @@ def measure(
         assert np.array_equal(phi[packages_ranks(few.tolist(), permute)], expected[1:, 0])
         functions["Waterfall package"] = lambda: packages_ranks(few.tolist(), permute)
     seconds = interleaved(functions, rounds)
-    kernels._cpu.select_isa(isas[-1])
+    native.cpu.select_isa(isas[-1])
     return [
         {
             "ids": name,
@@ -85,15 +85,15 @@ def embedding(vocab_size: int, rounds: int) -> list[dict[str, object]]:
     isas = kernels.backends().isas
 
     def ours(isa: str) -> object:
-        kernels._cpu.select_isa(isa)
-        return kernels.waterfall_permutation(42, [next(contexts) % vocab_size], vocab_size)
+        native.cpu.select_isa(isa)
+        return waterfall.waterfall_permutation(42, [next(contexts) % vocab_size], vocab_size)
 
     functions: dict[str, Callable[[], object]] = {isa: lambda isa=isa: ours(isa) for isa in isas}  # type: ignore[misc]
     functions["NumPy"] = lambda: reference.waterfall_permutation(
         42, (next(contexts) % vocab_size,), vocab_size
     )
     seconds = interleaved(functions, 10 * rounds)
-    kernels._cpu.select_isa(isas[-1])
+    native.cpu.select_isa(isas[-1])
     return [
         {"vocab_size": vocab_size, "what": what, "microseconds": value * 1e6}
         for what, value in seconds.items()

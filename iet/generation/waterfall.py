@@ -10,8 +10,7 @@ import numpy as np
 
 from iet import reference
 from iet.errors import BackendUnavailable, InputError, ShapeError
-from iet.kernels import waterfall_permutation
-from iet.waterfall import WaterfallKeys
+from iet.waterfall import WaterfallKeys, waterfall_permutation
 
 try:
     import torch
