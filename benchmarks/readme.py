@@ -21,33 +21,23 @@ ROOT = pathlib.Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 START, END = "<!-- speed table -->", "<!-- /speed table -->"
 
-# benchmark -> (suites that are shown, as a pattern of their names; kinds of lines; lines left out, likewise)
-SHOWN: dict[str, list[tuple[str, tuple[str, ...], str]]] = {
+# benchmark -> tables: title, pattern of the suites in it (its group names each), kinds of lines, lines left out
+SHOWN: dict[str, list[tuple[str, str, tuple[str, ...], str]]] = {
     "embed": [
-        (r"float32 .*random ids", ("ours", "peer"), ""),
-        (r"float32 .*real text", ("ours", "peer"), r"baseline|avx2|threads|KGW|Unigram|SynthID"),
-        (r"(float16|bfloat16) ", ("ours",), "baseline"),
-        (r"12 bytes apart", ("ours",), "threads"),
-        (r"one call", ("ours",), "array"),
+        ("`embed_` float32 [64, 128256], new contexts", r"float32 .*random ids", ("ours", "peer"), ""),
+        ("`embed_`, half precision", r"(float16|bfloat16) ", ("ours",), "baseline|threads"),
+        ("`embed_` float32 [1, 32000] through Python", r"one call", ("ours",), "array|registry|unmarked"),
     ],
     "score": [
-        (r"score_tokens n = 2, T = \d+, K", ("ours",), ""),
-        (r"score_tokens n = [35], T = \d+, K", ("ours",), "baseline|threads"),
-        (r"beside peers", ("peer",), ""),
-        (r"score_spans", ("ours",), "baseline|avx2"),
+        ("`score_tokens`, K = 16", r"score_tokens (n = \d), T = \d+, K", ("ours",), ""),
+        ("`score_tokens` beside peers, K = 1", r"beside peers.*random", ("peer",), ""),
+        ("`score_spans`", r"score_spans", ("ours",), "baseline"),
     ],
     "audit": [],
-    "generate": [("", ("ours",), "alone")],
-    "import": [("", ("ours",), "cli")],
+    "generate": [("A step of `model.generate`, B = 32", r"(torch threads: \d+)", ("ours",), "alone")],
+    "import": [("Importing", "", ("ours",), "cli")],
 }
 RATE = "million token·keys/s"
-TITLES = {
-    "embed": "Marking",
-    "score": "Scoring",
-    "audit": "A whole audit",
-    "generate": "A step of `model.generate`",
-    "import": "Importing",
-}
 
 
 def render(results: pathlib.Path) -> str:
@@ -58,53 +48,47 @@ def render(results: pathlib.Path) -> str:
         content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         if content:
             found[name] = content
-    machines: dict[str, str] = {}
-    for content in found.values():
-        machines.setdefault(content["environment"]["processor"], "ABCDEFGH"[len(machines)])
     parts = [
         "Medians with quartiles, over rounds in which all contestants run in turn; ratios are formed within"
         " rounds. *Peers* are in italics. Floors and peers run on one thread."
     ]
     for name, content in found.items():
-        tables = _audit_table if name == "audit" else _tables
-        parts += tables(name, content, machines[content["environment"]["processor"]])
-    places = [f"* Machine {letter}: {name}." for name, letter in machines.items()]
-    commands = [
-        f"* {name}: `{content['command']}`, all of it in {_link(name)}." for name, content in found.items()
+        parts += (_audit_tables if name == "audit" else _tables)(name, content)
+    parts += ["Measured by, on, and all of it in:"]
+    lines = [
+        f"* `{content['command']}`: {content['environment']['processor']}; {_link(name)}."
+        for name, content in found.items()
     ]
-    return "\n\n".join([*parts, "\n".join(places + commands)])
+    return "\n\n".join([*parts, "\n".join(lines)])
 
 
 def _link(name: str) -> str:
     return f"[benchmarks/results/{name}.md](benchmarks/results/{name}.md)"
 
 
-def _tables(name: str, content: Mapping[str, Any], machine: str) -> Iterator[str]:
-    """Yield one table for each header: suites with the same unit and floors share one."""
-    tables: dict[tuple[str, ...], list[list[str]]] = {}
-    for pattern, kinds, left_out in SHOWN[name]:
-        for suite in content["suites"]:
-            if not re.search(pattern, suite["suite"]):
-                continue
-            floors = suite["floors"]
-            unit = RATE if suite["unit"] == "ns per token·key" else suite["unit"]
-            rows = tables.setdefault((TITLES[name], unit, *(f"over {f}" for f in floors), "measured"), [])
+def _tables(name: str, content: Mapping[str, Any]) -> Iterator[str]:
+    for title, pattern, kinds, left_out in SHOWN[name]:
+        suites = [suite for suite in content["suites"] if re.search(pattern, suite["suite"])]
+        if not suites:
+            continue
+        floors, rows = suites[0]["floors"], []
+        unit = RATE if suites[0]["unit"] == "ns per token·key" else suites[0]["unit"]
+        for suite in suites:
+            found = re.search(pattern, suite["suite"])
+            within = f"{found[1]}: " if found and found.groups() else ""
             for result in suite["results"]:
                 if result["kind"] in kinds and not (left_out and re.search(left_out, result["what"])):
                     what = f"*{result['what']}*" if result["kind"] == "peer" else result["what"]
                     note = f" ({result['note']})" if result["note"] else ""
                     ratios = [number(result["over"][floor]["median"]) for floor in floors]
-                    cells = [f"{suite['suite']}: {what}{note}", _value(unit, result["value"]), *ratios]
-                    rows.append([*cells, f"{name}, {machine}"])
+                    rows.append([f"{within}{what}{note}", _value(unit, result["value"]), *ratios])
             for what, share in suite["details"].items():
                 if isinstance(share, dict) and set(share) == {"low", "median", "high"}:
-                    cells = [f"{suite['suite']}: {what}", _value("%", share), *("" for _ in floors)]
-                    rows.append([*cells, f"{name}, {machine}"])
-    for header, rows in tables.items():
-        yield table(header, rows)
+                    rows.append([f"{within}{what}", _value("%", share), *("" for _ in floors)])
+        yield table((title, unit, *(f"over {f}" for f in floors)), rows)
 
 
-def _audit_table(name: str, content: Mapping[str, Any], machine: str) -> Iterator[str]:
+def _audit_tables(name: str, content: Mapping[str, Any]) -> Iterator[str]:
     """Yield what `bench_audit` records, which has parts of its own."""
     rows = [
         [f"{row['text']}, T = {row['tokens']}: {row['what']}", row["milliseconds"], row["over_encode_batch"]]
@@ -121,11 +105,10 @@ def _audit_table(name: str, content: Mapping[str, Any], machine: str) -> Iterato
         for row in content["many_keys"]
     ]
     rows += [[f"whole process: {row['what']}", 1e3 * row["seconds"], None] for row in content["processes"]]
-    cells = [
-        [what, number(value), "" if over is None else number(over), f"{name}, {machine}"]
-        for what, value, over in rows
-    ]
-    yield table((TITLES[name], "ms", "over `encode_batch` with offsets, alone", "measured"), cells)
+    cells = [[what, number(value), "" if over is None else number(over)] for what, value, over in rows]
+    yield table(
+        ("A whole audit, six agents, one thread", "ms", "over `encode_batch` with offsets, alone"), cells
+    )
 
 
 def _value(unit: str, value: Mapping[str, float]) -> str:
