@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 START, END = "<!-- speed table -->", "<!-- /speed table -->"
 
-# benchmark -> tables: title, pattern of the suites in it (its group names each), kinds of lines, lines left out
+# benchmark -> tables: title, pattern of the suites in it (its group names each), kinds of lines, lines out
 SHOWN: dict[str, list[tuple[str, str, tuple[str, ...], str]]] = {
     "embed": [
         ("`embed_` float32 [64, 128256], new contexts", r"float32 .*random ids", ("ours", "peer"), ""),
