@@ -36,14 +36,14 @@ struct PyMarking {
   }
 };
 
-void embed_logits(const PyMarking& self, uintptr_t logits, int32_t dtype, int64_t rows, int64_t row_stride,
+bool embed_logits(const PyMarking& self, uintptr_t logits, int32_t dtype, int64_t rows, int64_t row_stride,
                   int64_t element_stride, uintptr_t contexts, uintptr_t slots, uintptr_t kappas,
                   int num_threads) {
   py::gil_scoped_release release;
   const EmbedArgs args = {
       at<void>(logits),   static_cast<DType>(dtype), rows, row_stride, element_stride, at<int64_t>(contexts),
       at<int32_t>(slots), at<float>(kappas)};
-  embed_cpu(self.marking, args, num_threads);
+  return embed_cpu(self.marking, args, num_threads);
 }
 
 void score_ids(const PyMarking& self, uintptr_t token_ids, int64_t tokens, uintptr_t scores, int num_threads) {

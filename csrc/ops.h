@@ -81,7 +81,9 @@ inline int64_t waterfall_scratch(uint32_t vocab) {
 }
 
 // The ops on all threads that are asked for (csrc/cpu/threads.h), with the instruction set in use.
-void embed_cpu(const Marking&, const EmbedArgs&, int num_threads);
+// False, before anything is written, if a slot is out of range, a marked row's context holds a negative id, or
+// a kappa is negative or not finite.
+bool embed_cpu(const Marking&, const EmbedArgs&, int num_threads);
 void score_cpu(const Marking&, const ScoreArgs&, int num_threads);
 void score_spans_cpu(const Marking&, const SpansArgs&, int num_threads);
 void permute_cpu(uint32_t vocab, const PermuteArgs&);

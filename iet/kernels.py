@@ -108,13 +108,14 @@ def embed_(
     threads = _threads(num_threads)
     if count == 0:
         return
-    _check_rows(context_ids, slot_ids, kappas, keys)
+    if _cpu is None or index is not None:
+        _check_rows(context_ids, slot_ids, kappas, keys)
     if index is not None:  # rows that are not named are unmarked ones, and those cost nothing
         context_ids = _scatter(context_ids, index, logits_rows, 0)
         slot_ids, kappas = _scatter(slot_ids, index, logits_rows, -1), _scatter(kappas, index, logits_rows, 0)
 
     if _cpu is not None:
-        _native(keys).embed(
+        done = _native(keys).embed(
             address,
             _DTYPES[dtype],
             logits_rows,
@@ -124,6 +125,8 @@ def embed_(
             kappas.ctypes.data,
             threads,
         )
+        if not done:  # a row is refused, and nothing was written: say which and why
+            _check_rows(context_ids, slot_ids, kappas, keys)
         return
     reference.embed_(
         array(),

@@ -1,6 +1,7 @@
 // Which instruction set runs (chosen once by cpuid; IET_CPU names another, which iet/native.py passes on), and
 // how the work is cut for threads.
 #include <cstring>
+#include <limits>
 #include <memory>
 
 #include "../ops.h"
@@ -84,7 +85,15 @@ void over_tiles(int64_t tokens, int64_t keys, int num_threads, Function&& functi
 
 }  // namespace
 
-void embed_cpu(const Marking& marking, const EmbedArgs& args, int num_threads) {
+bool embed_cpu(const Marking& marking, const EmbedArgs& args, int num_threads) {
+  const int64_t words = marking.n_gram - 1;
+  for (int64_t row = 0; row < args.rows; ++row) {
+    const int32_t slot = args.slots[row];
+    if (slot < -1 || slot >= marking.n_keys) return false;
+    if (!(args.kappas[row] >= 0 && args.kappas[row] < std::numeric_limits<float>::infinity())) return false;
+    for (int64_t i = 0; slot >= 0 && i < words; ++i)
+      if (args.contexts[row * words + i] < 0) return false;
+  }
   const int64_t grain = marking.vocab < kGrainLogits ? kGrainLogits / marking.vocab : 1;
   const int64_t room = embed_saved(marking);
   const int workers = parallel_workers(args.rows, grain, num_threads);
@@ -92,6 +101,7 @@ void embed_cpu(const Marking& marking, const EmbedArgs& args, int num_threads) {
   in_parallel(args.rows, grain, num_threads, [&](int worker, int64_t begin, int64_t end) {
     selected->embed_rows(marking, args, begin, end, saved.get() + worker * room);
   });
+  return true;
 }
 
 void score_cpu(const Marking& marking, const ScoreArgs& args, int num_threads) {
