@@ -227,22 +227,14 @@ IET_HD bool is_marked_id(int64_t id, uint32_t vocab, const int32_t* unmarked, in
   return low == n_unmarked || unmarked[low] != id;
 }
 
-// Position j is scored if its n-1 preceding ids exist and they and its own id all carry a mark.
-IET_HD bool is_scored(const int64_t* ids, int64_t j, int64_t n_gram, uint32_t vocab, const int32_t* unmarked,
-                      int64_t n_unmarked) {
-  if (j < n_gram - 1) return false;
-  for (int64_t i = j - n_gram + 1; i <= j; ++i)
-    if (!is_marked_id(ids[i], vocab, unmarked, n_unmarked)) return false;
-  return true;
-}
-
-// The same two, from one bit an id that is set where it is unmarked (null: none is): what kernels read, for
+// The same from one bit an id that is set where it is unmarked (null: none is): what kernels read, for
 // whom a search costs more than the hash.
 IET_HD bool is_marked_id(int64_t id, uint32_t vocab, const uint32_t* unmarked_bits) {
   if (id < 0 || id >= static_cast<int64_t>(vocab)) return false;
   return unmarked_bits == nullptr || (unmarked_bits[id >> 5] >> (id & 31) & 1) == 0;
 }
 
+// Position j is scored if its n-1 preceding ids exist and they and its own id all carry a mark.
 template <class Id>
 IET_HD bool is_scored(const Id* ids, int64_t j, int64_t n_gram, uint32_t vocab, const uint32_t* unmarked_bits) {
   if (j < n_gram - 1) return false;

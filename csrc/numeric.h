@@ -1,4 +1,5 @@
-// Load and store of float, half and bfloat16 on the host. Nobody else knows about dtypes.
+// Load and store of float, half and bfloat16 on the host. One at a time; cpu/lanes.h and cuda/device.h have
+// theirs for many.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,7 @@ inline uint32_t float_to_bits(float value) {
   return bits;
 }
 
-// Each type: widen exactly, narrow with one rounding to nearest even, NaN stays NaN. Written without
-// branches, so that loops over them vectorise.
+// Each type: widen exactly, narrow with one rounding to nearest even, NaN stays NaN.
 struct Float32 {
   using Storage = float;
   static float load(float stored) { return stored; }

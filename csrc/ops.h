@@ -17,6 +17,7 @@ struct Marking {    // what a profile fixes
   const uint64_t* subkeys;  // [n_keys, 2]
   const uint32_t* k_p;      // [n_keys]
   int64_t n_keys;
+  Grid grid;  // of V
 };
 
 struct EmbedArgs {
@@ -30,9 +31,8 @@ struct EmbedArgs {
 };
 
 // How many logits of a row may have to be put back: ids that E walks out of the grid, and unmarked ids.
-inline int64_t embed_saved(const Marking& marking) {
-  const Grid grid = make_grid(marking.vocab);
-  return static_cast<int64_t>(grid.a) * grid.b - marking.vocab + marking.n_unmarked;
+static inline int64_t embed_saved(const Marking& marking) {
+  return static_cast<int64_t>(marking.grid.a) * marking.grid.b - marking.vocab + marking.n_unmarked;
 }
 
 struct ScoreArgs {
@@ -44,7 +44,7 @@ struct ScoreArgs {
 struct SpansArgs {
   const int64_t* token_ids;   // [tokens]
   const bool* counted;        // [tokens]
-  const int64_t* boundaries;  // [spans + 1] ascending, from 0 to tokens
+  const int64_t* boundaries;  // [spans + 1] ascending, within the text
   int64_t spans;
   int64_t* sums;  // [spans, n_keys] packed, zero before; in units of 2^-22
 };
@@ -71,12 +71,12 @@ struct WaterfallArgs {
 constexpr int kWaterfallBlock = 48;  // draws
 
 // Room for the draws of one permutation, in blocks. About 1.48 V at most are made; twice V leaves none out.
-inline int64_t waterfall_blocks(uint32_t vocab) {
+static inline int64_t waterfall_blocks(uint32_t vocab) {
   return (2 * static_cast<int64_t>(vocab) + 4096) / kWaterfallBlock;
 }
 
 // Scratch that one thread needs, in words: draws, the step of each block, and a table of V ranks.
-inline int64_t waterfall_scratch(uint32_t vocab) {
+static inline int64_t waterfall_scratch(uint32_t vocab) {
   return waterfall_blocks(vocab) * (kWaterfallBlock + 1) + vocab;
 }
 
@@ -186,7 +186,7 @@ struct CudaScoreArgs {
 struct CudaScoreSpansArgs {
   Integers token_ids;  // [tokens] packed
   int64_t tokens;
-  const int64_t* boundaries;  // [spans + 1], ascending from 0 to tokens
+  const int64_t* boundaries;  // [spans + 1], ascending, within the text
   int64_t spans;
   const uint8_t* counted;  // [tokens]; null: all
   double* sums;            // [spans, n_keys] packed

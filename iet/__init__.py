@@ -23,7 +23,7 @@ from iet.errors import (
     ShapeError,
     TokenizerMismatch,
 )
-from iet.kernels import backends, embed_, positions, score_tokens
+from iet.kernels import backends, embed_, positions, score_spans, score_tokens
 from iet.registry import Registry
 from iet.scheme import Profile, Scheme
 from iet.waterfall import WaterfallKeys
@@ -60,6 +60,7 @@ __all__ = [
     "embed_",
     "metrics",
     "positions",
+    "score_spans",
     "score_tokens",
     "topology",
 ]

@@ -5,7 +5,7 @@ memory is allocated and nothing waits: a call may stand in a captured graph. Two
 and kept, per key table and device: the keys (derived ones; secrets never leave the registry) and the bits of
 the unmarked ids. What a kernel refuses it cannot raise: it writes it down, and `Refusals` reads it later.
 
-`iet.kernels` checks what does not depend on the device, and is the only caller.
+`iet.kernels` checks what does not depend on the device and calls the ops; adapters read `Refusals`.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class DeviceTable:
             "unmarked_bits": words.view(np.int32),
         }
         self._tensors = {name: torch.from_numpy(array.copy()).to(device) for name, array in arrays.items()}
+        self._stream = queue(device)[1]
         self.marking = module.Marking(
             profile.vocab_size,
             profile.scheme.n_gram,
@@ -70,6 +71,14 @@ class DeviceTable:
             self._tensors["steps"].data_ptr(),
             len(keys),
         )
+
+    def used(self, device: torch.device) -> None:
+        """Tell the allocator that the current stream reads the tensors: freed, they outlive its work."""
+        import torch
+
+        if device.type == "cuda" and queue(device)[1] != self._stream:
+            for tensor in self._tensors.values():
+                tensor.record_stream(torch.cuda.current_stream(device))
 
 
 _tables: weakref.WeakKeyDictionary[KeyTable, dict[Any, DeviceTable]] = weakref.WeakKeyDictionary()
@@ -95,14 +104,21 @@ def table(module: Any, keys: KeyTable, device: torch.device) -> DeviceTable:
                 f"the keys are not on {device} yet, and copying them there cannot be captured in a graph:"
                 " call iet.kernels.prepare(registry, device) before the capture"
             )
-        if device not in _refused:
-            module.load_kernels(device.index or 0)
-            _refused[device] = torch.zeros(module.refusals, dtype=torch.int32, device=device)
-        found = tables[device] = DeviceTable(module, keys, device)
+        # Ordinary tensors, also if the first call comes under inference mode: they are changed later on. And
+        # `setdefault`, because two threads may be here at once, and the other's may be in use.
+        with torch.inference_mode(False):
+            if device not in _refused:
+                module.load_kernels(device.index or 0)
+                flag = torch.zeros(module.refusals, dtype=torch.int32, device=device)
+                _refused.setdefault(device, flag)
+            made = DeviceTable(module, keys, device)
         if device.type == "cuda":  # whatever stream uses them first
             torch.cuda.current_stream(device).synchronize()
+        found = tables.setdefault(device, made)
     if capturing:
         _in_graphs.add(found)
+    else:
+        found.used(device)
     return found
 
 
@@ -187,8 +203,8 @@ def score_tokens(module: Any, token_ids: torch.Tensor, keys: KeyTable) -> torch.
 
     ids = _token_ids(token_ids)
     scores = torch.empty(ids.shape[0], len(keys), dtype=torch.float32, device=ids.device)
-    marking = table(module, keys, ids.device).marking
-    marking.score(queue(ids.device), _address(ids), ids.shape[0], scores.data_ptr())
+    on_device = table(module, keys, ids.device)
+    on_device.marking.score(queue(ids.device), _address(ids), ids.shape[0], scores.data_ptr())
     return scores
 
 
@@ -226,7 +242,8 @@ def score_spans(
         raise ShapeError("counted", got=got, expected=f"a bool tensor [{length}] on {device}")
     cuts, mask = cuts.contiguous(), None if counted is None else counted.contiguous()
     sums = torch.empty(cuts.shape[0] - 1, len(keys), dtype=torch.float64, device=device)
-    table(module, keys, device).marking.score_spans(
+    on_device = table(module, keys, device)
+    on_device.marking.score_spans(
         queue(device),
         _address(ids),
         length,
@@ -248,16 +265,21 @@ def raise_if_refused(device: torch.device) -> None:
 def _raise(rows: list[int], flag: torch.Tensor) -> None:
     if not any(rows):
         return
-    flag.zero_()
     told = [text.format(row=row - 1) for text, row in zip(_REFUSED, rows, strict=True) if row]
-    raise InputError("; ".join(told) + " (found on the device: such rows were left unmarked)")
+    flag.zero_()
+    raise InputError(
+        "; ".join(told)
+        + " (found on the device, in this call or an earlier one: such rows were left unmarked)"
+    )
 
 
 class Refusals:
     """Reads what embed_ refused on a device one call late, so that nobody ever waits for it.
 
     `note` queues a copy of the flag into host memory after a call; `check` raises what earlier copies that
-    have arrived say. Both do nothing on the CPU, where embed_ raises, and inside a graph capture.
+    have arrived say. Both do nothing on the CPU, where embed_ raises, and inside a graph capture. There is
+    one flag for a device: what the last step of a run refused is raised by `raise_if_refused`, or in the
+    next run on that device.
     """
 
     def __init__(self) -> None:
@@ -273,7 +295,8 @@ class Refusals:
         if flag is None or device.type != "cuda" or _capturing(device):
             return
         if self._host is None:
-            self._host = torch.zeros(len(_REFUSED), dtype=torch.int32, pin_memory=True)
+            with torch.inference_mode(False):
+                self._host = torch.zeros(len(_REFUSED), dtype=torch.int32, pin_memory=True)
         if self._arrived is None or self._arrived.query():
             self._host.copy_(flag, non_blocking=True)
             self._arrived, self._device = torch.cuda.Event(), device  # type: ignore[no-untyped-call]

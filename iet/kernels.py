@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from iet import cuda, reference
 from iet.cuda import is_tensor as _is_tensor
 from iet.errors import BackendUnavailable, InputError, ShapeError
-from iet.native import Backends, backends, load_cuda
+from iet.native import Backends, backends, check_environment, load_cuda
 from iet.native import cpu as _cpu
 from iet.registry import KeyTable, Registry
 from iet.scheme import MAX_VOCAB_SIZE
@@ -70,7 +70,8 @@ def embed_(
         temperature: scalar or [B]; κ is multiplied by it. 1 where `logits` are the final ones; where the
             sampler will still divide by a temperature, that temperature.
         rows: integers [M], no number twice: the rows of `logits` that are marked. Contexts, slots and
-            temperatures are then [M, n-1], [M] and [M]: entry i is for row `rows[i]`. None: all rows.
+            temperatures are then [M, n-1], [M] and [M]: entry i is for row `rows[i]`. None: all rows. On CUDA
+            a number that stands there twice is not noticed, and its row undefined.
         num_threads: of the CPU, at least 1. None: $IET_NUM_THREADS, or as many cores as the process may use;
             small batches take fewer. It changes no result.
 
@@ -78,7 +79,7 @@ def embed_(
     device of the logits and are read there when the kernel runs, on the current stream: nothing is
     allocated, copied or waited for, so a call may be captured in a graph (`prepare` the keys before) and
     replayed with new contents. A row that would be refused below is left unmarked there, and
-    `raise_if_refused` tells later.
+    `raise_if_refused` tells later. Call `prepare` before torch.compile, too.
 
     Raises:
         ShapeError: wrong shape, dtype, stride or device of an argument.
@@ -86,8 +87,8 @@ def embed_(
             (engines write -1 where the real id is not known yet; hashing it would lose the mark).
         BackendUnavailable: logits on a device for which no kernel is built. Nothing is copied.
 
-    Deterministic, and the same to the bit on every backend (on CUDA a NaN may change its payload). O(B·V),
-    for marked rows only.
+    Deterministic, and the same to the bit on every backend, but for the payload of a NaN. O(B·V), for marked
+    rows only.
     """
     keys = _own_keys(registry, "marking_keys", profile)
     scheme, vocab_size = keys.profile.scheme, keys.profile.vocab_size
@@ -193,6 +194,10 @@ def _describe_logits(logits: Any) -> tuple[int, str, tuple[int, int], tuple[int,
         raise ShapeError(
             "logits", got=f"strides {strides} in bytes", expected="rows and columns that do not overlap"
         )
+    if address % size:
+        raise ShapeError(
+            "logits", got=f"an address {address % size} past a multiple of {size}", expected="one"
+        )
     return address, dtype, (rows, columns), (row_stride, element_stride), array
 
 
@@ -247,11 +252,13 @@ def raise_if_refused(device: torch.device | str) -> None:
 
 
 def _cuda_device(device: torch.device | str) -> torch.device:
-    module = load_cuda()
     import torch
 
     where = torch.device(device)
-    if where.type != "cuda" or module.device_count() == 0:
+    if where.type != "cuda":
+        raise BackendUnavailable(f"device: got {where}, expected a CUDA device")
+    module = load_cuda()
+    if module.device_count() == 0:
         raise BackendUnavailable(
             f"device: got {where}, expected one of the {module.device_count()} CUDA devices of this machine"
         )
@@ -262,6 +269,8 @@ def _integers(name: str, values: Any, dtype: type, shape: tuple[int, ...]) -> ND
     if _is_tensor(values):
         if values.device.type != "cpu":
             raise ShapeError(name, got=f"device {values.device}", expected="the device of the logits, cpu")
+        if values.is_floating_point():
+            raise ShapeError(name, got=f"dtype {values.dtype}", expected="integers")
         values = values.numpy()
     array = np.asarray(values)
     if array.dtype.kind not in "iu" and array.size:
@@ -284,7 +293,7 @@ def _cast(name: str, array: NDArray[Any], dtype: type) -> NDArray[Any]:
 def _temperatures(temperature: ArrayLike, rows: int) -> NDArray[np.float32]:
     try:
         values = np.asarray(temperature, dtype=np.float32)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):  # the last by tensors that NumPy cannot read
         raise InputError(f"temperature: got {temperature!r}, expected a number or [B]") from None
     if values.shape not in ((), (rows,)):
         raise ShapeError("temperature", got=f"shape {list(values.shape)}", expected=f"a number or [{rows}]")
@@ -306,9 +315,10 @@ def _check_rows(
                 f"contexts: row {rows[0]} holds the id {contexts[rows[0]].min()}: a placeholder, not a token;"
                 " expected the ids that were sampled"
             )
-    if not (kappas.min() >= 0 and kappas.max() < np.inf):  # false for NaN too
+    marked = kappas[slots >= 0]
+    if marked.size and not (marked.min() >= 0 and marked.max() < np.inf):  # false for NaN too
         raise InputError(
-            f"temperature: gives κ = {kappas.min()}..{kappas.max()}, expected finite values of at least 0"
+            f"temperature: gives κ = {marked.min()}..{marked.max()}, expected finite values of at least 0"
         )
 
 
@@ -323,8 +333,8 @@ def score_tokens(
     scheme: str | None = None,
     keys: Sequence[int] | None = None,
     vocab_size: int | None = None,
-    n_gram: int = 2,
-    k_p: int = 1,
+    n_gram: int | None = None,
+    k_p: int | None = None,
     num_threads: int | None = None,
 ) -> Any:
     """Score every position of a text under every key: x_j(a) = k_p(a)[P(k_π^(j), y_j)] (§ Agent Attribution).
@@ -341,8 +351,8 @@ def score_tokens(
         scheme: "waterfall", in place of a registry.
         keys: the integer ids [K], 0 to 2^32 - 1, of that scheme.
         vocab_size: its V, 3 to 2^24: the tokenizer's vocabulary without added tokens.
-        n_gram: its n, 2 to 16.
-        k_p: its frequency: 1 to ⌊(V-1)/2⌋ for a cosine, above that, up to twice that, for a sine.
+        n_gram: its n, 2 to 16; 2 if None.
+        k_p: its frequency: 1 to ⌊(V-1)/2⌋ for a cosine, above that, up to twice that, for a sine; 1 if None.
         num_threads: as in `embed_`.
 
     Returns:
@@ -367,14 +377,19 @@ def score_tokens(
             raise InputError("score_tokens: expected either a registry, or scheme, keys and vocab_size")
         if scheme not in _KEYS_OF_SCHEME:
             raise InputError(f"scheme: got {scheme!r}, expected one of {sorted(_KEYS_OF_SCHEME)}")
-        table = _KEYS_OF_SCHEME[scheme](keys, vocab_size, n_gram, k_p)
-    elif registry is None or keys is not None or vocab_size is not None:
-        raise InputError("score_tokens: expected either a registry, or scheme, keys and vocab_size")
+        table = _KEYS_OF_SCHEME[scheme](
+            keys, vocab_size, 2 if n_gram is None else n_gram, 1 if k_p is None else k_p
+        )
+    elif registry is None or (keys, vocab_size, n_gram, k_p) != (None, None, None, None):
+        raise InputError(
+            "score_tokens: expected either a registry, whose profile holds n_gram and k_p, or scheme, keys"
+            " and vocab_size"
+        )
     else:
         table = _keys(registry, "scoring_keys", profile)
     if _is_tensor(token_ids) and token_ids.device.type == "cuda":  # type: ignore[union-attr]
         return cuda.score_tokens(load_cuda(), token_ids, _on_cuda(table))  # type: ignore[arg-type]
-    ids, threads = _token_ids(token_ids), _threads(num_threads)
+    ids, threads = check_token_ids(token_ids), _threads(num_threads)
     if isinstance(table, WaterfallKeys):
         return score_waterfall(ids, table, threads)
     return _score_keyed(ids, table, threads)
@@ -448,7 +463,7 @@ def score_spans(
     keys = _keys(registry, "scoring_keys", profile)
     if _is_tensor(token_ids) and token_ids.device.type == "cuda":  # type: ignore[union-attr]
         return cuda.score_spans(load_cuda(), token_ids, boundaries, counted, _on_cuda(keys))  # type: ignore[arg-type]
-    ids = _token_ids(token_ids)
+    ids = check_token_ids(token_ids)
     cuts = np.asarray(boundaries)
     if cuts.ndim != 1 or len(cuts) == 0 or cuts.dtype.kind not in "iu":
         raise ShapeError("boundaries", got=f"{cuts.dtype} {list(cuts.shape)}", expected="integers [S+1]")
@@ -528,7 +543,7 @@ def pair_numbers(
     from iet.decoding.pairs import number_pairs  # here, because it imports numba
 
     keys = _keys(registry, "scoring_keys", profile)
-    ids, n_gram = _token_ids(token_ids), keys.profile.scheme.n_gram
+    ids, n_gram = check_token_ids(token_ids), keys.profile.scheme.n_gram
     scored = reference.is_scored(ids, n_gram, keys.profile.vocab_size, keys.profile.unmarked_ids)
     return number_pairs(ids, scored, n_gram)
 
@@ -544,6 +559,7 @@ def permute(token_ids: ArrayLike, seeds: ArrayLike, vocab_size: int) -> NDArray[
     Raises:
         InputError: an id or V is out of range.
     """
+    check_environment()
     ids, seeds = _permutation_input(token_ids, seeds, vocab_size)
     if _cpu is None:
         return reference.permute(ids, seeds, vocab_size).astype(np.uint32)
@@ -564,6 +580,8 @@ def permute_cuda(
     if module.device_count() == 0:
         raise BackendUnavailable(f"CUDA: the driver shows no device ({module.device_error()})")
     ids, seeds = _permutation_input(token_ids, seeds, vocab_size)
+    if len(ids) == 0:
+        return np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.float32)
     ranks, phis = np.empty(len(ids), dtype=np.uint32), np.empty(len(ids), dtype=np.float32)
     module.permute(
         vocab_size, k_p, seeds.ctypes.data, ids.ctypes.data, len(ids), ranks.ctypes.data, phis.ctypes.data
@@ -576,7 +594,7 @@ def _permutation_input(
 ) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
     if not 1 <= vocab_size <= MAX_VOCAB_SIZE:
         raise InputError(f"vocab_size: got {vocab_size}, expected 1 to {MAX_VOCAB_SIZE}")
-    ids = _token_ids(token_ids)
+    ids = check_token_ids(token_ids)
     if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
         raise InputError(f"token_ids: got {ids.min()} to {ids.max()}, expected 0 to {vocab_size - 1}")
     wide = np.ascontiguousarray(np.broadcast_to(np.asarray(seeds, dtype=np.uint64), ids.shape))
@@ -602,6 +620,7 @@ def _on_cuda(keys: KeyTable | WaterfallKeys) -> KeyTable:
 def _own_keys(
     registry: object, which: Literal["marking_keys", "scoring_keys"], profile: str | None
 ) -> KeyTable:
+    check_environment()
     if isinstance(registry, Registry):
         return registry.marking_keys(profile) if which == "marking_keys" else registry.scoring_keys(profile)
     if isinstance(registry, WaterfallKeys):
@@ -615,6 +634,7 @@ def _own_keys(
 
 def _threads(num_threads: int | None) -> int:
     """Return what the native modules take: 0 for the default."""
+    check_environment()
     if num_threads is None:
         return 0
     if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
@@ -622,8 +642,12 @@ def _threads(num_threads: int | None) -> int:
     return min(num_threads, 1 << 16)
 
 
-def _token_ids(values: Any) -> NDArray[np.int64]:
-    array = np.asarray(values)
+def check_token_ids(values: Any) -> NDArray[np.int64]:
+    """Return ids as int64 [T], or raise what is wrong: a shape, a type, or a value beyond 64 bits."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise ShapeError("token_ids", got="a ragged sequence", expected="[T]") from None
     if array.ndim != 1:
         raise ShapeError("token_ids", got=f"shape {list(array.shape)}", expected="[T]")
     if array.dtype.kind not in "iu" and array.size:
@@ -653,5 +677,7 @@ def _native(keys: KeyTable) -> Any:
             k_p.ctypes.data,
             len(keys),
         )
-        cached = _natives[keys] = (marking, [unmarked, subkeys, k_p])
+        made: tuple[Any, list[NDArray[Any]]] = (marking, [unmarked, subkeys, k_p])
+        # The first one stays: another thread may be at work with the arrays that it points into.
+        cached = _natives.setdefault(keys, made)
     return cached[0]

@@ -11,10 +11,11 @@ import functools
 import importlib
 import os
 import pathlib
+import re
 import warnings
 from typing import Any
 
-from iet.errors import BackendUnavailable, InputError
+from iet.errors import BackendUnavailable, IetError, InputError
 from iet.scheme import SCHEME_VERSION
 
 
@@ -80,23 +81,35 @@ def _load_cpu() -> tuple[Any, str]:
                 why += "; this is the source tree: pip install -e ."
             warnings.warn(f"iet runs on its slow reference backend: {why}", RuntimeWarning, stacklevel=2)
         return None, why
-    threads = os.environ.get("IET_NUM_THREADS", "1")
-    if not threads.isascii() or not threads.isdigit() or int(threads) < 1:
-        raise InputError(f"IET_NUM_THREADS: got {threads!r}, expected a number of at least 1")
+    threads = os.environ.get("IET_NUM_THREADS") or "1"
+    if not re.fullmatch("0*[1-9][0-9]{0,4}", threads, re.ASCII):
+        raise InputError(f"IET_NUM_THREADS: got {threads!r}, expected a number from 1 to 99999")
     isa = os.environ.get("IET_CPU")
-    if isa is not None and not module.select_isa(isa):
+    if isa and not module.select_isa(isa):
         raise BackendUnavailable(
             f"IET_CPU: got {isa!r}, expected one of {module.isas().split()} on this machine"
         )
     return module, why
 
 
-cpu, _why_cpu = _load_cpu()
-"""The CPU module, or None: then `reference` serves."""
+_refusal: IetError | None = None
+try:
+    cpu, _why_cpu = _load_cpu()
+except (
+    IetError
+) as error:  # a command line reports it when something is asked of it; `import iet` is no such thing
+    cpu, _why_cpu, _refusal = None, str(error), error
+
+
+def check_environment() -> None:
+    """Raise what is wrong with IET_BACKEND, IET_CPU or IET_NUM_THREADS: every op calls this first."""
+    if _refusal is not None:
+        raise _refusal
 
 
 def backends() -> Backends:
     """Return what is in use, and why. Loads the CUDA module, but never initialises a device context."""
+    check_environment()
     module, why_cuda = load("_cuda")
     devices = module.device_count() if module else 0
     if module:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from iet import reference
 from iet.errors import InputError, RegistryError, TokenizerMismatch
-from iet.native import cpu
+from iet.native import check_environment, cpu
 from iet.registry import checked_name
 from iet.scheme import FAMILIES, MAX_N_GRAM, MAX_VOCAB_SIZE, MIN_N_GRAM, Family, canonical_digest
 from iet.tokenizer import Tokenizer
@@ -297,6 +297,7 @@ def waterfall_permutation(key: int, context: Sequence[int], vocab_size: int) -> 
     Raises:
         InputError: a value is out of range.
     """
+    check_environment()
     if not 1 <= vocab_size <= MAX_VOCAB_SIZE:
         raise InputError(f"vocab_size: got {vocab_size}, expected 1 to {MAX_VOCAB_SIZE}")
     if not 0 <= key <= MAX_KEY:

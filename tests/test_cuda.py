@@ -23,6 +23,7 @@ VOCAB_SIZES = (1, 2, 31, 32, 33, 255, 257, 32000, 32003, 128256, 151936, 262144)
 @pytest.fixture(autouse=True)
 def device() -> str:
     if iet.backends().cuda_devices == 0:
+        assert not torch.cuda.is_available(), f"torch sees a device, iet does not: {iet.backends().cuda}"
         pytest.skip("no CUDA device")
     return "cuda"
 
@@ -177,7 +178,12 @@ def test_scores_are_the_reference(device: str) -> None:
             tensor = torch.tensor(ids, device=device)
             want = reference.score_tokens(ids, n_gram, **profile_of(keys))
             assert torch.equal(iet.score_tokens(tensor, keys).cpu(), torch.tensor(want))
-            for cuts in (np.array([0, 500]), np.arange(0, 501, 16)[:32], np.array([3, 3, 10, 300])):
+            for cuts in (
+                np.array([0, 500]),
+                np.arange(0, 501, 16)[:32],
+                np.array([3, 3, 10, 300]),
+                np.array([3, 10]),
+            ):
                 sums = reference.score_spans(ids, cuts, counted, n_gram, **profile_of(keys))
                 found = kernels.score_spans(tensor, cuts, keys, counted=torch.tensor(counted, device=device))
                 assert torch.equal(found.cpu(), torch.tensor(sums))

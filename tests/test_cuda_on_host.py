@@ -288,7 +288,9 @@ def test_spans_are_the_reference(module: Any, agents: int) -> None:
             np.arange(0, 701, 16)[:44],
             np.array([64, 128, 192]),
             np.array([200, 200]),
+            np.array([3, 10]),  # all of them within one tile
             np.array([5]),
+            *(np.sort(rng.integers(0, 701, rng.integers(1, 6))) for _ in range(6)),
         ):
             want = reference.score_spans(ids, boundaries, counted, 3, **profile_of(keys))
             tensor = torch.tensor(ids, dtype=torch.int32)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iet.errors import InputError, SchemeMismatch
-from iet.scheme import FAMILIES, MAX_VOCAB_SIZE, Family, Profile, Scheme
+from iet.scheme import FAMILIES, MAX_VOCAB_SIZE, Family, Profile, Scheme, canonical_digest
 
 
 def with_values(field: str, *values: Any) -> list[tuple[str, Any]]:
@@ -156,3 +159,12 @@ def test_mean_is_the_derivative_of_log_mgf(name: str, strength: float) -> None:
     step = 1e-3
     slope = (family.log_mgf(strength + step) - family.log_mgf(strength - step)) / (2 * step)
     assert family.mean(strength) == pytest.approx(slope, abs=1e-5)
+
+
+def test_the_specification_shows_the_json_of_the_digest() -> None:
+    page = (pathlib.Path(__file__).parent.parent / "docs" / "scheme.md").read_text()
+    shown = page.split("keys sorted, no spaces, UTF-8:")[1].split("κ is written")[0]
+    profile = Profile(Scheme(kappa=1.0, n_gram=3, k_p="per-agent"), vocab_size=99, unmarked_ids=(4, 7))
+    values = iter(['"fourier"', '"per-agent"', "1.0", "3", '"final"', "null", "[4, 7]", "99"])
+    filled = re.sub(r"… or null|\[…\]|…", lambda _: next(values), shown)
+    assert canonical_digest(json.loads(filled)) == profile.digest

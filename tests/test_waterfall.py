@@ -447,13 +447,13 @@ def test_calls_that_cannot_be_are_refused() -> None:
     registry = iet.Registry.create(None, vocab_size=100)
     registry.add("a")
     one = {"scheme": "waterfall", "keys": [42], "vocab_size": 100}
-    with pytest.raises(InputError, match="either a registry, or scheme"):
+    with pytest.raises(InputError, match="either a registry"):
         iet.score_tokens([1, 2], registry, **one)
-    with pytest.raises(InputError, match="either a registry, or scheme"):
+    with pytest.raises(InputError, match="either a registry"):
         iet.score_tokens([1, 2])
-    with pytest.raises(InputError, match="either a registry, or scheme"):
+    with pytest.raises(InputError, match="either a registry"):
         iet.score_tokens([1, 2], registry, keys=[42])
-    with pytest.raises(InputError, match="either a registry, or scheme"):
+    with pytest.raises(InputError, match="either a registry"):
         iet.score_tokens([1, 2], scheme="waterfall", keys=[42])
     with pytest.raises(InputError, match=r"scheme: got 'kgw', expected one of \['waterfall'\]"):
         iet.score_tokens([1, 2], **{**one, "scheme": "kgw"})

@@ -111,9 +111,11 @@ void score_cpu(const Marking& marking, const ScoreArgs& args, int num_threads) {
 
 void score_spans_cpu(const Marking& marking, const SpansArgs& args, int num_threads) {
   if (args.spans == 0) return;
-  const int64_t tokens = args.boundaries[args.spans];
-  over_tiles(tokens, marking.n_keys, num_threads,
-             [&](const Tile& tile) { selected->score_spans_tile(marking, args, tile); });
+  const int64_t start = args.boundaries[0], tokens = args.boundaries[args.spans] - start;
+  over_tiles(tokens, marking.n_keys, num_threads, [&](const Tile& tile) {
+    selected->score_spans_tile(
+        marking, args, {start + tile.token_begin, start + tile.token_end, tile.key_begin, tile.key_end});
+  });
 }
 
 void permute_cpu(uint32_t vocab, const PermuteArgs& args) { selected->permute_ids(vocab, args); }

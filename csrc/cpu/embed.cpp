@@ -206,12 +206,11 @@ void embed_row(const Marking& marking, const Grid& grid, const RoundKeys& keys, 
 
 template <class T, class Phi>
 void embed_rows_of(const Marking& marking, const EmbedArgs& args, int64_t begin, int64_t end, void* saved) {
-  const Grid grid = make_grid(marking.vocab);
+  const Grid& grid = marking.grid;
   const int64_t words = marking.n_gram - 1;
   const int64_t stride = args.element_stride / static_cast<int64_t>(sizeof(typename T::Storage));
   Tables tables;
-  for (int i = 0; i < 2 * grid.b + kPad; ++i) tables.index[i] = static_cast<uint16_t>(i % grid.b);
-  for (int i = 0; i < kPad; ++i) tables.round2[2 * grid.b + i] = 0;  // read by lanes that nobody uses
+  bool prepared = false;
   for (int64_t row = begin; row < end; ++row) {
     const int64_t slot = args.slots[row];
     if (slot < 0) continue;
@@ -223,6 +222,11 @@ void embed_rows_of(const Marking& marking, const EmbedArgs& args, int64_t begin,
       ids[i] = static_cast<uint32_t>(context[i]);
     }
     if (!marked) continue;
+    if (!prepared) {
+      for (int i = 0; i < 2 * grid.b + kPad; ++i) tables.index[i] = static_cast<uint16_t>(i % grid.b);
+      for (int i = 0; i < kPad; ++i) tables.round2[2 * grid.b + i] = 0;  // read by lanes that nobody uses
+      prepared = true;
+    }
     const RoundKeys keys(context_seed(marking.subkeys + 2 * slot, ids, static_cast<uint32_t>(words)));
     const Phi phi(marking, grid, slot);
     auto* logits =

@@ -1,9 +1,9 @@
 // The vector operations that the loops of embed.cpp are made of, one reading per instruction set.
 //
 // An instruction set is: U16, a register of kLanes 16-bit lanes; I32 and F32, of half as many 32-bit lanes; and
-// the functions below. Columns of a grid row travel as two I32 of (left, right) pairs of digits: `first`,
-// `second`. Every float operation is rounded on its own, as in keyed.h. IET_PORTABLE builds the reading for
-// processors that have none of their own.
+// the functions below. The digits (left, right) of a column travel as a pair in one 32-bit lane. Every float
+// operation is rounded on its own, as in keyed.h. IET_PORTABLE builds the reading for processors that have none
+// of their own.
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,10 @@
 // Tokens run in the lanes: a block of them is prepared once (what does not depend on the key), then each key
 // makes three passes over the block, in 64-bit lanes (SipHash), 16-bit lanes (permutation) and 32-bit lanes
 // (phi). No standard library here, as in embed.cpp.
+#if defined(_MSC_VER)
+#include <intrin.h>
+#endif
+
 #include "../ops.h"
 
 namespace iet {
@@ -83,7 +87,7 @@ int64_t marked_run(const Marking& marking, const int64_t* ids, int64_t j) {
   return run;
 }
 
-// Fill a block with what does not depend on the key. `is_scored`, read once per id instead of n times.
+// Fill a block with what does not depend on the key. A position is scored if a run of n marked ids ends there.
 void prepare_block(const Marking& marking, const Grid& grid, const int64_t* ids, int64_t first, int64_t end,
                    Block& block) {
   const uint32_t words = marking.n_gram - 1, hash_blocks = words / 2 + 1;
@@ -147,7 +151,7 @@ inline void add(int64_t* sum, int64_t value, bool shared) {
 namespace IET_ISA {
 
 void score_tile(const Marking& marking, const ScoreArgs& args, const Tile& tile) {
-  const Grid grid = make_grid(marking.vocab);
+  const Grid& grid = marking.grid;
   Block block;
   Columns gathered;
   for (int64_t first = tile.token_begin; first < tile.token_end; first += kBlock) {
@@ -168,7 +172,7 @@ void score_tile(const Marking& marking, const ScoreArgs& args, const Tile& tile)
 }
 
 void score_spans_tile(const Marking& marking, const SpansArgs& args, const Tile& tile) {
-  const Grid grid = make_grid(marking.vocab);
+  const Grid& grid = marking.grid;
   Block block;
   int64_t span = 0;  // the first one that ends behind the block's first token, or args.spans
   for (int64_t low = 0, high = args.spans; low < high;) {

@@ -10,6 +10,9 @@
 #if !defined(_WIN32)
 #include <pthread.h>
 #endif
+#if defined(__linux__)
+#include <sched.h>
+#endif
 
 namespace iet {
 namespace {
@@ -61,18 +64,24 @@ std::atomic<Pool*> the_pool{nullptr};
 Pool& pool() {
   Pool* current = the_pool.load(std::memory_order_acquire);
   if (current != nullptr) return *current;
-  Pool* made = new Pool;
-  if (the_pool.compare_exchange_strong(current, made)) {
 #if !defined(_WIN32)
-    // A forked child has the memory of the pool, but none of its threads, and perhaps a locked mutex: it
-    // starts anew.
-    static std::once_flag once;
-    std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { the_pool.store(nullptr); }); });
+  // A forked child has the memory of the pool, but none of its threads, and perhaps a locked mutex: it starts
+  // anew. Registered before there is a pool that a fork could copy.
+  static std::once_flag once;
+  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { the_pool.store(nullptr); }); });
 #endif
-    return *made;
-  }
+  Pool* made = new Pool;
+  if (the_pool.compare_exchange_strong(current, made)) return *made;
   delete made;
   return *current;
+}
+
+int allowed_cores() {
+#if defined(__linux__)
+  cpu_set_t mask;
+  if (sched_getaffinity(0, sizeof mask, &mask) == 0) return CPU_COUNT(&mask);
+#endif
+  return static_cast<int>(std::thread::hardware_concurrency());
 }
 
 }  // namespace
@@ -80,10 +89,9 @@ Pool& pool() {
 int default_num_threads() {
   static const int threads = [] {
     const char* asked = std::getenv("IET_NUM_THREADS");
-    const int number = asked != nullptr ? std::atoi(asked) : 0;
-    if (number > 0) return number < kMaxThreads ? number : kMaxThreads;
-    const int cores = static_cast<int>(std::thread::hardware_concurrency());  // respects the affinity mask
-    return cores < 1 ? 1 : cores < kMaxThreads ? cores : kMaxThreads;
+    const int number = asked != nullptr ? std::atoi(asked) : 0;  // iet/native.py has checked it
+    const int wanted = number > 0 ? number : allowed_cores();
+    return wanted < 1 ? 1 : wanted < kMaxThreads ? wanted : kMaxThreads;
   }();
   return threads;
 }

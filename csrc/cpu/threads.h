@@ -11,10 +11,10 @@ using ParallelBody = void (*)(void* context, int worker, int64_t begin, int64_t 
 // IET_NUM_THREADS, or as many as the process may run on.
 int default_num_threads();
 
-// Run `body` over [0, count) in pieces of at most `grain` items, on the calling thread and up to num_threads -
-// 1 of the pool (num_threads <= 0: the default), and return when all are done. Every item runs exactly once;
-// which worker runs it differs from call to call, so results must not depend on that. A call that comes while
-// the pool is at work, from another thread or from inside a body, runs alone on its own thread.
+// Run `body`, which must not throw, over [0, count) in pieces of `grain` items on the calling thread and up to
+// num_threads - 1 of the pool (num_threads <= 0: the default), and return when all are done. Every item runs
+// exactly once; which worker runs it differs from call to call, so results must not depend on that. With one
+// worker, and where another thread's call has the pool at work, all is one piece on the calling thread.
 void parallel_for(int64_t count, int64_t grain, int num_threads, ParallelBody body, void* context);
 
 // How many workers parallel_for uses at most for these arguments: how much scratch to bring.

@@ -247,7 +247,7 @@ const char* embed_cuda(const CudaMarking& marking, const CudaEmbedArgs& args, Cu
     return "embed_cuda: a block would touch more grid rows than it has room for";
 
   const int64_t size = args.dtype == DType::float32 ? 4 : 2;
-  const bool vector = args.element_stride == size && args.row_stride % 16 == 0 &&
+  const bool vector = args.element_stride == size && (args.row_stride % 16 == 0 || args.logits_rows == 1) &&
                       reinterpret_cast<uintptr_t>(args.logits) % 16 == 0;
   const bool walks = launch_args.grid.a * launch_args.grid.b != marking.vocab;
   const EmbedKernel kernel = kernel_of(args.dtype, marking.family, vector, walks);

@@ -36,7 +36,7 @@ IET_HD int64_t span_of(const ScoreLaunch& launch, int64_t j) {
     if (launch.boundaries[middle] <= j) low = middle + 1;
     else high = middle;
   }
-  return low > launch.spans ? -1 : low - 1;
+  return low - 1;
 }
 
 struct Tile {
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads) score_spans_kernel(const ScoreLaunch
   const uint32_t lanes = kThreads >> launch.columns_log2;  // that share a column, each with a run of tokens
   const int64_t key = static_cast<int64_t>(blockIdx.y) * columns + (threadIdx.x & (columns - 1));
   const bool whole = ends[0] == ends[1];  // the tile lies in one span: one addition a column and block
-  if (whole && ends[0] < 0) return;
+  if (whole && (ends[0] < 0 || ends[0] == launch.spans)) return;
   int64_t sum = 0;
   if (key < marking.n_keys) {
     const uint64_t subkey[2] = {marking.subkeys[2 * key], marking.subkeys[2 * key + 1]};
@@ -119,13 +119,13 @@ __global__ void __launch_bounds__(kThreads) score_spans_kernel(const ScoreLaunch
     int64_t span = whole || first + begin > last ? ends[0] : span_of(launch, first + begin);
     for (int i = begin; i < begin + run && first + i <= last; ++i) {
       if (!whole) {
-        const int64_t next = span + 1 <= launch.spans ? launch.boundaries[span + 1] : launch.tokens;
+        const int64_t next = span < launch.spans ? launch.boundaries[span + 1] : launch.tokens;
         if (first + i >= next) {
           if (sum != 0) atomicAdd(launch.sums + span * marking.n_keys + key, static_cast<uint64_t>(sum));
           sum = 0, span = span_of(launch, first + i);
         }
       }
-      if (tile.scored[i] && span >= 0)
+      if (tile.scored[i] && span >= 0 && span < launch.spans)
         sum += to_integer(score_one<kFamily>(launch, tile, i, subkey, phi) * kUnits);
     }
     if (!whole && sum != 0) atomicAdd(launch.sums + span * marking.n_keys + key, static_cast<uint64_t>(sum));
