@@ -1,4 +1,4 @@
-"""Write the README's speed tables from the committed results, between two markers.
+"""Write the README's tables from the committed results, between their markers.
 
 python -m benchmarks.readme            rewrite them
 python -m benchmarks.readme --check    exit 1 where they differ from the results
@@ -19,7 +19,7 @@ from benchmarks.speed.suite import number, quartiles
 
 ROOT = pathlib.Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-START, END = "<!-- speed table -->", "<!-- /speed table -->"
+SPEED, ACCURACY = "speed table", "accuracy table"
 
 # benchmark -> tables: title, pattern of the suites in it (its group names each), kinds of lines, lines out
 SHOWN: dict[str, list[tuple[str, str, tuple[str, ...], str]]] = {
@@ -119,16 +119,17 @@ def _value(unit: str, value: Mapping[str, float]) -> str:
     return f"{number(value['median'])}{' %' if unit == '%' else ''} ({quartiles(value)})"
 
 
-def replaced(readme: str, tables: str) -> str:
-    """Return the README with `tables` between its markers.
+def replaced(readme: str, name: str, tables: str) -> str:
+    """Return the README with `tables` between the markers of `name`.
 
     Raises:
         ValueError: the markers are not there, once each and in order.
     """
-    if readme.count(START) != 1 or readme.count(END) != 1 or readme.index(START) > readme.index(END):
-        raise ValueError(f"README.md: expected {START} and {END}, once each and in this order")
-    before, rest = readme.split(START)
-    return f"{before}{START}\n\n{tables}\n\n{END}{rest.split(END)[1]}"
+    start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    if readme.count(start) != 1 or readme.count(end) != 1 or readme.index(start) > readme.index(end):
+        raise ValueError(f"README.md: expected {start} and {end}, once each and in this order")
+    before, rest = readme.split(start)
+    return f"{before}{start}\n\n{tables}\n\n{end}{rest.split(end)[1]}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -137,7 +138,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     path = ROOT / "README.md"
     old = path.read_text(encoding="utf-8")
-    new = replaced(old, render(RESULTS))
+    accuracy = (RESULTS / "closed_loop.md").read_text(encoding="utf-8").strip()
+    new = replaced(replaced(old, ACCURACY, accuracy), SPEED, render(RESULTS))
     if arguments.check:
         if new != old:
             print("README.md differs from benchmarks/results: python -m benchmarks.readme", file=sys.stderr)
