@@ -315,7 +315,7 @@ def test_the_readme_shows_audits(tmp_path: pathlib.Path) -> None:
     assert "-o audit.json`: abacus; " in shown
 
 
-@pytest.mark.parametrize("text", ["", "<!-- t -->", "<!-- /t --><!-- t -->", 2 * "<!-- t -->" + "<!-- /t -->"])
+@pytest.mark.parametrize(
     "text", ["", "<!-- t -->", "<!-- /t --><!-- t -->", "<!-- t -->" * 2 + "<!-- /t -->"]
 )
 def test_a_readme_without_its_markers_is_refused(text: str) -> None:

@@ -36,7 +36,7 @@ IET_HD int64_t span_of(const ScoreLaunch& launch, int64_t j) {
     if (launch.boundaries[middle] <= j) low = middle + 1;
     else high = middle;
   }
-  return low - 1;
+  return low > launch.spans ? -1 : low - 1;
 }
 
 struct Tile {
@@ -93,8 +93,9 @@ __global__ void __launch_bounds__(kThreads) score_kernel(const ScoreLaunch launc
   }
 }
 
+// Four blocks: without a number the compiler spills for sm_80, to fit eight.
 template <Family kFamily>
-__global__ void __launch_bounds__(kThreads) score_spans_kernel(const ScoreLaunch launch) {
+__global__ void __launch_bounds__(kThreads, 4) score_spans_kernel(const ScoreLaunch launch) {
   __shared__ Tile tile;
   __shared__ int64_t ends[2];  // spans of the tile's first and last token
   __shared__ int64_t partial[kThreads];
@@ -109,8 +110,10 @@ __global__ void __launch_bounds__(kThreads) score_spans_kernel(const ScoreLaunch
   const uint32_t columns = 1u << launch.columns_log2, lane = threadIdx.x >> launch.columns_log2;
   const uint32_t lanes = kThreads >> launch.columns_log2;  // that share a column, each with a run of tokens
   const int64_t key = static_cast<int64_t>(blockIdx.y) * columns + (threadIdx.x & (columns - 1));
-  const bool whole = ends[0] == ends[1];  // the tile lies in one span: one addition a column and block
-  if (whole && (ends[0] < 0 || ends[0] == launch.spans)) return;
+  const bool outside = last < launch.boundaries[0] || first >= launch.boundaries[launch.spans];
+  if (outside) return;
+  // The tile lies in one span: one addition a column and block. (-1 at both ends: spans may lie between them.)
+  const bool whole = ends[0] == ends[1] && ends[0] >= 0;
   int64_t sum = 0;
   if (key < marking.n_keys) {
     const uint64_t subkey[2] = {marking.subkeys[2 * key], marking.subkeys[2 * key + 1]};
@@ -119,13 +122,13 @@ __global__ void __launch_bounds__(kThreads) score_spans_kernel(const ScoreLaunch
     int64_t span = whole || first + begin > last ? ends[0] : span_of(launch, first + begin);
     for (int i = begin; i < begin + run && first + i <= last; ++i) {
       if (!whole) {
-        const int64_t next = span < launch.spans ? launch.boundaries[span + 1] : launch.tokens;
+        const int64_t next = launch.boundaries[span + 1];  // after the last span (-1) any: looked up again
         if (first + i >= next) {
           if (sum != 0) atomicAdd(launch.sums + span * marking.n_keys + key, static_cast<uint64_t>(sum));
           sum = 0, span = span_of(launch, first + i);
         }
       }
-      if (tile.scored[i] && span >= 0 && span < launch.spans)
+      if (tile.scored[i] && span >= 0)
         sum += to_integer(score_one<kFamily>(launch, tile, i, subkey, phi) * kUnits);
     }
     if (!whole && sum != 0) atomicAdd(launch.sums + span * marking.n_keys + key, static_cast<uint64_t>(sum));
