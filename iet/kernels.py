@@ -374,7 +374,7 @@ def score_tokens(
         table = _keys(registry, "scoring_keys", profile)
     if _is_tensor(token_ids) and token_ids.device.type == "cuda":  # type: ignore[union-attr]
         return cuda.score_tokens(load_cuda(), token_ids, _on_cuda(table))  # type: ignore[arg-type]
-    ids, threads = _token_ids(token_ids), _threads(num_threads)
+    ids, threads = check_token_ids(token_ids), _threads(num_threads)
     if isinstance(table, WaterfallKeys):
         return score_waterfall(ids, table, threads)
     return _score_keyed(ids, table, threads)
@@ -448,7 +448,7 @@ def score_spans(
     keys = _keys(registry, "scoring_keys", profile)
     if _is_tensor(token_ids) and token_ids.device.type == "cuda":  # type: ignore[union-attr]
         return cuda.score_spans(load_cuda(), token_ids, boundaries, counted, _on_cuda(keys))  # type: ignore[arg-type]
-    ids = _token_ids(token_ids)
+    ids = check_token_ids(token_ids)
     cuts = np.asarray(boundaries)
     if cuts.ndim != 1 or len(cuts) == 0 or cuts.dtype.kind not in "iu":
         raise ShapeError("boundaries", got=f"{cuts.dtype} {list(cuts.shape)}", expected="integers [S+1]")
@@ -528,7 +528,7 @@ def pair_numbers(
     from iet.decoding.pairs import number_pairs  # here, because it imports numba
 
     keys = _keys(registry, "scoring_keys", profile)
-    ids, n_gram = _token_ids(token_ids), keys.profile.scheme.n_gram
+    ids, n_gram = check_token_ids(token_ids), keys.profile.scheme.n_gram
     scored = reference.is_scored(ids, n_gram, keys.profile.vocab_size, keys.profile.unmarked_ids)
     return number_pairs(ids, scored, n_gram)
 
@@ -576,7 +576,7 @@ def _permutation_input(
 ) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
     if not 1 <= vocab_size <= MAX_VOCAB_SIZE:
         raise InputError(f"vocab_size: got {vocab_size}, expected 1 to {MAX_VOCAB_SIZE}")
-    ids = _token_ids(token_ids)
+    ids = check_token_ids(token_ids)
     if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
         raise InputError(f"token_ids: got {ids.min()} to {ids.max()}, expected 0 to {vocab_size - 1}")
     wide = np.ascontiguousarray(np.broadcast_to(np.asarray(seeds, dtype=np.uint64), ids.shape))
@@ -622,8 +622,17 @@ def _threads(num_threads: int | None) -> int:
     return min(num_threads, 1 << 16)
 
 
-def _token_ids(values: Any) -> NDArray[np.int64]:
-    array = np.asarray(values)
+def check_token_ids(values: Any) -> NDArray[np.int64]:
+    """Return the ids of a text as int64 [T].
+
+    Raises:
+        ShapeError: they are not a vector of integers.
+        InputError: one is beyond int64.
+    """
+    try:
+        array = np.asarray(values)
+    except ValueError:  # rows of different lengths
+        raise ShapeError("token_ids", got="rows of different lengths", expected="integers [T]") from None
     if array.ndim != 1:
         raise ShapeError("token_ids", got=f"shape {list(array.shape)}", expected="[T]")
     if array.dtype.kind not in "iu" and array.size:
