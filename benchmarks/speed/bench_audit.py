@@ -88,7 +88,7 @@ def validate(registry: Registry, text: str) -> None:
         IetError: they differ on some instruction set.
     """
     ids = Tokenizer(DEMO_SOURCE).encode(text).token_ids[:1500]
-    crowd = iet.Auditor(team(AGENTS + tuple(f"stranger {i}" for i in range(100))))
+    crowd = iet.Auditor(team(AGENTS + tuple(f"stranger {i}" for i in range(1000))))
     before, limit = kernels.backends().isa, auditor.ALL_KEYS
     try:
         for isa in bench.isas():
@@ -96,7 +96,7 @@ def validate(registry: Registry, text: str) -> None:
             bench.validate_score(registry.scoring_keys(), ids)
             auditor.ALL_KEYS = limit
             few = crowd.audit(token_ids=ids).token_agents
-            auditor.ALL_KEYS = 1000
+            auditor.ALL_KEYS = MANY_KEYS
             if not np.array_equal(few, crowd.audit(token_ids=ids).token_agents):
                 raise IetError(f"an audit that reads candidates alone differs from one of all keys on {isa}")
     finally:
