@@ -23,9 +23,9 @@ from iet.decoding import (
     span_sums,
     windows,
 )
-from iet.errors import InputError, ShapeError
+from iet.errors import InputError
 from iet.evidence import segment_log_p
-from iet.kernels import pair_numbers, repeats, score_spans, score_tokens
+from iet.kernels import check_token_ids, pair_numbers, repeats, score_spans, score_tokens
 from iet.registry import KeyTable, Registry
 from iet.report import Report, Segment
 from iet.tokenizer import Encoding, Tokenizer
@@ -64,8 +64,12 @@ class Auditor:
     With more than 64 keys, all are read as sums over blocks of tokens, and only the decoder's `candidates`
     (256 at most, unless more are likelier than not somewhere) token by token: memory is T·256 scores, and
     T·K/16 sums with `posterior`. Other agents have posterior 0, are never named by the decoder, and are no
-    competitor in P_ij (whose maximum is over the candidates' agents) or in the margin of `cusum`. What nobody
-    wrote is still compared with every key for `best_guess`, and log_p is corrected for all K.
+    competitor in P_ij (whose maximum is over the candidates' agents). What nobody wrote is still compared
+    with every key for `best_guess`, and log_p is corrected for all K. "posterior" would leave the same agents
+    out of all scores. The candidates of the others are first or second in some window (for "window" one every
+    16 tokens). So where nobody wrote, "cusum" may miss the agent with the highest sum of a long segment, by
+    which `refine` goes and which a forced choice names, and "window" in forced choice one that leads only
+    between two windows.
     """
 
     def __init__(
@@ -83,9 +87,9 @@ class Auditor:
             raise InputError(
                 f"registry: got {type(registry).__name__}, expected iet.Registry or iet.WaterfallKeys"
             )
-        if decoder not in DECODERS:
+        if not isinstance(decoder, str) or decoder not in DECODERS:
             raise InputError(f"decoder: got {decoder!r}, expected one of {sorted(DECODERS)}")
-        if not isinstance(level, (int, float)) or not 0 < level < 1:
+        if not isinstance(level, (int, float, np.floating)) or not 0 < level < 1:
             raise InputError(f"level: got {level!r}, expected a number between 0 and 1")
         self._registry = registry
         self._keys: KeyTable | WaterfallKeys = registry.scoring_keys(profile)
@@ -99,7 +103,7 @@ class Auditor:
         self._options = options
         # Decoders without a model of nobody have a level of their own: it is the report's.
         takes_level = "level" in inspect.signature(DECODERS[decoder]).parameters
-        self._decoder_options = {**options, "level": min(level, 0.5)} if takes_level else options
+        self._decoder_options = {**options, "level": min(self._level, 0.5)} if takes_level else options
         self._source = tokenizer
         self._tokenizer: Tokenizer | None = None
         # Refuse bad options now, not after the first text has been tokenized and scored.
@@ -122,16 +126,14 @@ class Auditor:
         Raises:
             InputError: neither or both are given, or `text` is not valid Unicode.
             ShapeError: `token_ids` is not a vector of integers.
+            InputError: an id is beyond int64.
             TokenizerMismatch: no tokenizer with the profile's digest.
         """
         if (text is None) == (token_ids is None):
             raise InputError("audit: got neither or both of text and token_ids, expected one")
         if text is not None:
-            return self._report(text, self._open_tokenizer().encode(text))
-        ids = np.asarray(token_ids)
-        if ids.ndim != 1 or (ids.dtype.kind not in "iu" and ids.size):
-            raise ShapeError("token_ids", got=f"{ids.dtype} {list(ids.shape)}", expected="integers [T]")
-        return self._report(None, Encoding(ids.astype(np.int64)))
+            return self._audit_text(text)
+        return self._report(None, Encoding(check_token_ids(token_ids)))
 
     def audit_many(self, texts: Iterable[str]) -> Iterator[Report]:
         """Audit texts one after another, each as `audit` does, while the next ones are tokenized.
@@ -144,9 +146,21 @@ class Auditor:
             An iterator of reports in the order of `texts`. What reading or auditing a text raises is raised
             after the reports of all texts before it.
 
+        Raises:
+            InputError: `texts` is one text, or nothing that can be iterated over.
+
         Deterministic: the reports are those of `audit`, whatever the number of threads. A second thread
         tokenizes, in one call per batch that does not hold the interpreter's lock; it ends with the iterator.
         """
+        try:
+            source = None if isinstance(texts, (str, bytes, bytearray)) else iter(texts)
+        except TypeError:
+            source = None
+        if source is None:
+            raise InputError(f"texts: got {type(texts).__name__}, expected a list (or iterable) of texts")
+        return self._audit_many(source)
+
+    def _audit_many(self, texts: Iterator[str]) -> Iterator[Report]:
         pending: collections.deque[tuple[list[str], concurrent.futures.Future[list[Encoding]]]]
         pending, failure = collections.deque(), None
         batches = _batches(texts)
@@ -163,12 +177,15 @@ class Auditor:
                 if encodings.exception() is None:
                     yield from map(self._report, batch, encodings.result())
                 else:  # some text of the batch is to blame: those before it have reports
-                    yield from map(self.audit, batch)
+                    yield from map(self._audit_text, batch)
         finally:
             worker.shutdown(cancel_futures=True)
         if not isinstance(failure, StopIteration):
             assert failure is not None
             raise failure
+
+    def _audit_text(self, text: str) -> Report:
+        return self._report(text, self._open_tokenizer().encode(text))
 
     def _open_tokenizer(self) -> Tokenizer:
         if self._tokenizer is None:
@@ -334,13 +351,13 @@ class Auditor:
         )
 
 
-def _batches(texts: Iterable[str]) -> Iterator[tuple[list[str], Exception | None]]:
+def _batches(texts: Iterator[str]) -> Iterator[tuple[list[str], Exception | None]]:
     """Return batches of texts, the last one with what ended them: StopIteration, or what `texts` raised."""
     batch: list[str] = []
-    size, source = 0, iter(texts)
+    size = 0
     while True:
         try:
-            text = next(source)
+            text = next(texts)
         except Exception as end:
             yield batch, end
             return

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.metadata
-import inspect
 import os
 import platform
 import random
@@ -98,15 +97,20 @@ def isas() -> tuple[str, ...]:
     return kernels.backends().isas or ("reference",)
 
 
-def select_isa(isa: str) -> None:
-    """Switch the compiled module to an instruction set of this machine; "reference" changes nothing."""
+def select_isa(isa: str) -> tuple[()]:
+    """Switch the compiled module to an instruction set of this machine; "reference" changes nothing.
+
+    Returns:
+        No arguments, so that it can be the `prepare` of `timed`.
+    """
     if native.cpu is not None and not native.cpu.select_isa(isa):
         raise InputError(f"instruction set: got {isa!r}, expected one of {isas()}")
+    return ()
 
 
 def thread_counts() -> tuple[int, ...]:
-    """Return (1, 2, ...) up to the cores of this machine by doubling, or (1,) where ops have no threads."""
-    if native.cpu is None or "num_threads" not in inspect.signature(kernels.embed_).parameters:
+    """Return (1, 2, ...) up to the cores of this machine by doubling; (1,) without the compiled module."""
+    if native.cpu is None:
         return (1,)
     counts = [1]
     while counts[-1] * 2 <= cores():
@@ -114,21 +118,26 @@ def thread_counts() -> tuple[int, ...]:
     return tuple(counts)
 
 
-def threads(count: int) -> dict[str, Any]:
-    """Return the keyword that gives an op `count` threads, none where ops have none."""
-    return {"num_threads": count} if "num_threads" in inspect.signature(kernels.embed_).parameters else {}
-
-
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def team(vocab_size: int, keys: int, n_gram: int = 2, **scheme: Any) -> Registry:
-    """Return a registry in memory of `keys` agents, the same at every call."""
-    registry = Registry.create(None, vocab_size=vocab_size, scheme=Scheme(n_gram=n_gram, **scheme))
-    for i in range(keys):
-        registry.add(f"agent {i}", secret=i.to_bytes(32, "little"))
+def team(
+    vocab_size: int | None,
+    keys: int | Sequence[str],
+    n_gram: int = 2,
+    *,
+    tokenizer: Any = None,
+    **scheme: Any,
+) -> Registry:
+    """Return a registry in memory of so many agents, or of those named, the same at every call."""
+    registry = Registry.create(
+        None, vocab_size=vocab_size, tokenizer=tokenizer, scheme=Scheme(n_gram=n_gram, **scheme)
+    )
+    names = [f"agent {i}" for i in range(keys)] if isinstance(keys, int) else keys
+    for i, name in enumerate(names):
+        registry.add(name, secret=i.to_bytes(32, "little"))
     return registry
 
 
@@ -246,7 +255,7 @@ def run(*, rows: int = 64, vocab_size: int = 128256, tokens: int = 1 << 15, seco
         rows: B of the batch that is marked, at least 1.
         vocab_size: V of that batch, at least 2.
         tokens: T of the text that is scored, at least 2.
-        seconds: about how long to measure; each block takes at least 3 rounds.
+        seconds: about how long to measure, at least 0; each block takes at least 3 rounds.
 
     Raises:
         InputError: an argument is out of range.
@@ -257,6 +266,8 @@ def run(*, rows: int = 64, vocab_size: int = 128256, tokens: int = 1 << 15, seco
     for name, value, least in (("rows", rows, 1), ("vocab_size", vocab_size, 2), ("tokens", tokens, 2)):
         if value < least:
             raise InputError(f"{name}: got {value}, expected at least {least}")
+    if not seconds >= 0:
+        raise InputError(f"seconds: got {seconds}, expected at least 0")
     before = kernels.backends().isa
     blocks = (
         functools.partial(_embed_block, "float32", rows, vocab_size, seconds * 0.4),
@@ -302,8 +313,8 @@ def _embed_block(dtype: str, rows: int, vocab_size: int, seconds: float) -> _Blo
     samplers: dict[str, Sampler] = {}
     for name, isa, count in contenders():
         select_isa(isa)
-        validate_embed(keys, logits[:3].copy(), **threads(count))
-        mark = functools.partial(kernels.embed_, logits, slots=slots, registry=keys, **threads(count))
+        validate_embed(keys, logits[:3].copy(), num_threads=count)
+        mark = functools.partial(kernels.embed_, logits, slots=slots, registry=keys, num_threads=count)
         samplers[name] = timed(mark, functools.partial(new_contexts, isa))
     ours = set(samplers)
     samplers["float32 add [B, V]"] = timed(lambda: np.add(floats, bias, out=floats))
@@ -327,8 +338,8 @@ def _call_block(vocab_size: int, seconds: float) -> _Block:
     samplers: dict[str, Sampler] = {}
     for isa in isas():
         select_isa(isa)
-        validate_embed(keys, logits.copy(), **threads(1))
-        mark = functools.partial(kernels.embed_, logits, slots=[2], registry=keys, **threads(1))
+        validate_embed(keys, logits.copy(), num_threads=1)
+        mark = functools.partial(kernels.embed_, logits, slots=[2], registry=keys, num_threads=1)
         samplers[isa] = timed(mark, functools.partial(new_contexts, isa))
     ours = set(samplers)
     samplers["float32 add [B, V]"] = timed(lambda: np.add(logits, bias, out=logits))
@@ -344,18 +355,13 @@ def _score_block(tokens: int, vocab_size: int, seconds: float) -> _Block:
     samplers: dict[str, Sampler] = {}
     for name, isa, count in contenders():
         select_isa(isa)
-        validate_score(keys, ids[:200], **threads(count))
-        score = functools.partial(kernels.score_tokens, ids, keys, **threads(count))
-        samplers[name] = timed(score, functools.partial(_nothing, isa))
+        validate_score(keys, ids[:200], num_threads=count)
+        score = functools.partial(kernels.score_tokens, ids, keys, num_threads=count)
+        samplers[name] = timed(score, functools.partial(select_isa, isa))
     ours = set(samplers)
     samplers["fill [T, K]"] = timed(lambda: output.fill(0))
     work = f"score_tokens n = 2, T = {tokens}, K = {len(keys)}"
     return _block(work, samplers, ours, ("fill [T, K]",), "ns per token·key", 1e9 / output.size, 15, seconds)
-
-
-def _nothing(isa: str) -> tuple[()]:
-    select_isa(isa)
-    return ()
 
 
 def _block(

@@ -5,7 +5,8 @@ memory is allocated and nothing waits: a call may stand in a captured graph. Two
 and kept, per key table and device: the keys (derived ones; secrets never leave the registry) and the bits of
 the unmarked ids. What a kernel refuses it cannot raise: it writes it down, and `Refusals` reads it later.
 
-`iet.kernels` checks what does not depend on the device and calls the ops; adapters read `Refusals`.
+`iet.kernels` checks what does not depend on the device, and is the only caller of the ops;
+`iet.generation.transformers` keeps `Refusals` of its own.
 """
 
 from __future__ import annotations

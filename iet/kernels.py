@@ -643,11 +643,16 @@ def _threads(num_threads: int | None) -> int:
 
 
 def check_token_ids(values: Any) -> NDArray[np.int64]:
-    """Return ids as int64 [T], or raise what is wrong: a shape, a type, or a value beyond 64 bits."""
+    """Return the ids of a text as int64 [T].
+
+    Raises:
+        ShapeError: they are not a vector of integers.
+        InputError: one is beyond int64.
+    """
     try:
         array = np.asarray(values)
-    except ValueError:
-        raise ShapeError("token_ids", got="a ragged sequence", expected="[T]") from None
+    except ValueError:  # rows of different lengths
+        raise ShapeError("token_ids", got="rows of different lengths", expected="integers [T]") from None
     if array.ndim != 1:
         raise ShapeError("token_ids", got=f"shape {list(array.shape)}", expected="[T]")
     if array.dtype.kind not in "iu" and array.size:

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import hashlib
 import json
 import os
 import pathlib
 import re
-import secrets
-import shlex
 import sys
 import types
 import unicodedata
@@ -612,6 +609,8 @@ class Registry:
             return self._agents[name]
         if not isinstance(name, str):
             raise InputError(f"agent name: got {type(name).__name__}, expected str")
+        import difflib  # here and below: `import iet` is shorter without them
+
         near = difflib.get_close_matches(name, self._agents, 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise RegistryError(f"agent {name!r} is not in the registry; {hint}known: {_listed(self._agents)}")
@@ -719,6 +718,8 @@ def checked_name(name: object) -> str:
 
 def _checked_secret(secret: bytes | None) -> bytes:
     if secret is None:
+        import secrets
+
         return secrets.token_bytes(SECRET_BYTES)
     if not isinstance(secret, bytes) or len(secret) != SECRET_BYTES:
         got = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
@@ -833,13 +834,15 @@ def _parse_agents(content: dict[str, Any], profiles: Mapping[str, Profile]) -> d
 
 
 def _read_private(path: pathlib.Path, secret_mount: bool) -> _Secret:
-    mend = f"run: chmod 600 {shlex.quote(str(path))}"
     try:
         if path.exists() and not path.is_file():  # opening a pipe would wait
             raise RegistryError(f"{path}: not a file")
         with open(path, "rb") as file:
             mode = os.fstat(file.fileno()).st_mode & 0o777
             if sys.platform != "win32" and mode & 0o077:
+                import shlex
+
+                mend = f"run: chmod 600 {shlex.quote(str(path))}"
                 if not secret_mount:
                     raise RegistryError(
                         f"{path}: mode {mode:04o}, expected 0600; {mend}"
@@ -857,6 +860,8 @@ def _read_private(path: pathlib.Path, secret_mount: bool) -> _Secret:
 
 def _replace_file(path: pathlib.Path, data: _Secret, expected: str | None) -> str:
     # Replace the file if its fingerprint is the expected one (None: any); return the new fingerprint.
+    import secrets
+
     target = pathlib.Path(os.path.realpath(path))  # through a link, not over it
     temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
     try:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
+import itertools
 import operator
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -141,7 +142,10 @@ class WaterfallKeys:
             raise InputError(
                 f"keys: got {keys!r:.80}, expected agents and their ids, such as {{'planner': 42}}"
             )
-        ids = [_integer(f"keys: id of {checked_name(name)!r}", id, 0, MAX_KEY) for name, id in keys.items()]
+        ids = [
+            checked_integer(f"keys: id of {checked_name(name)!r}", id, 0, MAX_KEY)
+            for name, id in keys.items()
+        ]
         _refuse_repeats(ids)
         if tokenizer is None and vocab_size is None:
             raise InputError("vocab_size: got neither it nor a tokenizer, expected one of them")
@@ -149,10 +153,10 @@ class WaterfallKeys:
         if vocab_size is None:
             assert opened is not None
             vocab_size = opened.backend.get_vocab_size(with_added_tokens=False)
-        vocab_size = _integer("vocab_size", vocab_size, MIN_VOCAB_SIZE, MAX_VOCAB_SIZE)
+        vocab_size = checked_integer("vocab_size", vocab_size, MIN_VOCAB_SIZE, MAX_VOCAB_SIZE)
         scheme = WaterfallScheme(
-            _integer("n_gram", n_gram, MIN_N_GRAM, MAX_N_GRAM),
-            _integer("k_p", k_p, 1, (vocab_size - 1) // 2 * 2),
+            checked_integer("n_gram", n_gram, MIN_N_GRAM, MAX_N_GRAM),
+            checked_integer("k_p", k_p, 1, (vocab_size - 1) // 2 * 2),
         )
         self.names: tuple[str, ...] = tuple(keys)
         self.keys: NDArray[np.uint32] = np.array(ids, dtype=np.uint32)
@@ -167,11 +171,10 @@ class WaterfallKeys:
         )
         self._tokenizer = opened
 
-    @functools.cached_property
+    @property
     def digest(self) -> str:
         """BLAKE2b-256, in hex, of profile, names and ids: what a report calls its registry's digest."""
-        agents = dict(zip(self.names, self.keys.tolist(), strict=True))
-        return canonical_digest({"profile": self.profile.digest, "agents": agents})
+        return canonical_digest({"profile": self.profile.digest, "agents": self._ids()})
 
     def key(self, name: str) -> int:
         """Return an agent's integer id.
@@ -179,9 +182,16 @@ class WaterfallKeys:
         Raises:
             RegistryError: there is no such agent.
         """
-        if name not in self.names:
-            raise RegistryError(f"agent {name!r} is not among {', '.join(self.names[:20])}")
-        return int(self.keys[self.names.index(name)])
+        ids = self._ids()
+        if name not in ids:
+            raise RegistryError(f"agent {name!r} is not among {', '.join(list(ids)[:20])}")
+        return ids[name]
+
+    def _ids(self) -> dict[str, int]:
+        # Of the agents in `owners`, which after `subset` are not all of `names`.
+        return {
+            self.names[owner]: id for owner, id in zip(self.owners.tolist(), self.keys.tolist(), strict=True)
+        }
 
     def scoring_keys(self, profile: str | None = None) -> WaterfallKeys:
         """Return this object, as a registry returns a profile's keys.
@@ -194,7 +204,7 @@ class WaterfallKeys:
         return self
 
     def subset(self, columns: slice | NDArray[np.int64]) -> WaterfallKeys:
-        """Return the same with some of the keys, under the same names."""
+        """Return the same with some of the keys; `owners` are still places in all the names."""
         some = copy.copy(self)
         some.keys, some.owners = self.keys[columns], self.owners[columns]
         return some
@@ -222,9 +232,7 @@ class WaterfallKeys:
         return len(self.keys)
 
     def __repr__(self) -> str:
-        shown = ", ".join(
-            f"{name}={key}" for name, key in zip(self.names[:20], self.keys.tolist(), strict=False)
-        )
+        shown = ", ".join(f"{name}={id}" for name, id in itertools.islice(self._ids().items(), 20))
         more = f" and {len(self) - 20} more" if len(self) > 20 else ""
         return f"WaterfallKeys({shown}{more}; {self.profile.scheme}, V {self.profile.vocab_size})"
 
@@ -295,15 +303,14 @@ def waterfall_permutation(key: int, context: Sequence[int], vocab_size: int) -> 
         vocab_size: V, 1 to 2^24.
 
     Raises:
-        InputError: a value is out of range.
+        InputError: a value is no integer or out of range.
     """
     check_environment()
-    if not 1 <= vocab_size <= MAX_VOCAB_SIZE:
-        raise InputError(f"vocab_size: got {vocab_size}, expected 1 to {MAX_VOCAB_SIZE}")
-    if not 0 <= key <= MAX_KEY:
-        raise InputError(f"key: got {key}, expected 0 to {MAX_KEY}")
-    if not 1 <= len(context) < MAX_N_GRAM or min(context) < 0:
-        raise InputError(f"context: got {list(context)}, expected 1 to {MAX_N_GRAM - 1} ids of at least 0")
+    vocab_size = checked_integer("vocab_size", vocab_size, 1, MAX_VOCAB_SIZE)
+    key = checked_integer("key", key, 0, MAX_KEY)
+    if not 1 <= len(context) < MAX_N_GRAM:
+        raise InputError(f"context: got {len(context)} ids, expected 1 to {MAX_N_GRAM - 1}")
+    context = [checked_integer("context", id, 0, sys.maxsize) for id in context]
     if cpu is None or max(context) >= vocab_size:
         return reference.waterfall_permutation(key, tuple(context), vocab_size)
     seed = np.array([key, *context], dtype=np.uint32)
@@ -339,7 +346,12 @@ def _refuse_repeats(ids: list[int]) -> None:
         seen.add(id)
 
 
-def _integer(what: str, value: Any, low: int, high: int) -> int:
+def checked_integer(what: str, value: Any, low: int, high: int) -> int:
+    """Return `value` as an int, if it is an integer (of NumPy too) from `low` to `high`.
+
+    Raises:
+        InputError: it is not.
+    """
     try:
         number = None if isinstance(value, (bool, np.bool_)) else operator.index(value)
     except TypeError:

@@ -453,6 +453,19 @@ def test_dtypes_and_strides_do_not_matter(decoder):
         ({"scores": np.zeros((4, 2), complex)}, ShapeError, "complex"),
         ({"scores": np.array([[0, np.nan]])}, InputError, "nan at token 0, agent 1"),
         ({"scores": np.array([[0], [np.inf]])}, InputError, "inf at token 1, agent 0"),
+        ({"decoder": ["cusum"]}, InputError, r"decoder: got \['cusum'\]"),
+        ({"family": {}}, InputError, "family: got {}"),
+        *(
+            (
+                {"decoder": decoder, "agents": agents},
+                InputError,
+                f"agents: got {agents}, expected an int of at",
+            )
+            for decoder in ("posterior", "cusum", "window")
+            for agents in (0, 1, 2.0, True)
+        ),
+        ({"strengths": "abc"}, InputError, "strengths: got 'abc', expected numbers from 0 to 4"),
+        ({"strengths": [1.0, [2.0]]}, InputError, "strengths: got"),
         ({"decoder": "viterbi"}, InputError, "'viterbi'.*cusum.*posterior.*window"),
         ({"family": "sine"}, InputError, "'sine'.*fourier"),
         ({"scored": np.ones(3, bool)}, ShapeError, r"scored: got bool \[3\], expected bool \[4\]"),
@@ -479,6 +492,53 @@ def test_dtypes_and_strides_do_not_matter(decoder):
 def test_bad_input_is_refused_by_name_and_value(change, error, words):
     with pytest.raises(error, match=words):
         decode(**{"scores": np.zeros((4, 2), np.float32), **change})
+
+
+@pytest.mark.parametrize("boundaries", [[-1, 4], [0, 5], [0, 3, 2], [np.uint64(2**63), 2**63 + 1]])
+def test_sums_over_spans_outside_the_text_are_refused(boundaries):
+    with pytest.raises(InputError, match=r"boundaries: got .* expected ascending from 0 to 4"):
+        span_sums(np.zeros((4, 2)), boundaries)
+
+
+@pytest.mark.parametrize(
+    ("scores", "boundaries", "words"),
+    [
+        (np.zeros((4, 2)), [], r"boundaries: got float64 \[0\]"),
+        (np.zeros((4, 2)), [0.0, 4.0], "boundaries: got float64"),
+        (np.zeros((4, 2)), [[0, 4]], r"boundaries: got int64 \[1, 2\]"),
+        (np.zeros(4), [0, 4], r"scores: got float64 \[4\]"),
+        (np.array([["a"]]), [0, 1], "scores: got <U1"),
+    ],
+)
+def test_sums_over_what_are_no_spans_are_refused(scores, boundaries, words):
+    with pytest.raises(ShapeError, match=words):
+        span_sums(scores, boundaries)
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        [(0, 2, 0), (2, 9, 1)],
+        [(-1, 2, 0), (2, 4, 1)],
+        [(0, 2, 0), (2, 4, 2)],
+        [(0, 2, -2), (2, 4, 1)],
+        [(0, 2, 0), (3, 4, 1)],
+        [(0, 3, 0), (3, 2, 1)],
+    ],
+)
+def test_intervals_of_spans_that_do_not_tile_the_text_are_refused(spans):
+    posterior = np.zeros((4, 2), np.float32)
+    with pytest.raises(InputError, match=r"spans: got .*, expected .*up to token 4 and agent 1"):
+        boundary_intervals(posterior, spans)
+    with pytest.raises(ShapeError, match="spans: got"):
+        boundary_intervals(posterior, [span[:2] for span in spans])
+    with pytest.raises(ShapeError, match="posterior: got"):
+        boundary_intervals(posterior[0], spans)
+
+
+def test_weights_of_another_text_are_refused():
+    with pytest.raises(ShapeError, match=r"weights: got \[3\], expected \[4\]"):
+        forward_backward(np.zeros((4, 2)), np.ones(3, np.float32), np.ones(2), FOURIER)
 
 
 def test_cusum_parts_refuse_what_is_not_a_vector():

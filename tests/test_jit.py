@@ -42,7 +42,7 @@ def temporary(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathli
     return folder
 
 
-@pytest.mark.skipif(not hasattr(os, "getuid"), reason="no user ids")
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no user ids")
 @pytest.mark.parametrize("given", [False, True], ids=["temporary folder", "NUMBA_CACHE_DIR"])
 def test_loops_are_compiled_once_where_neither_package_nor_home_can_be_written(
     tmp_path: pathlib.Path, given: bool
@@ -67,7 +67,7 @@ def test_loops_are_compiled_once_where_neither_package_nor_home_can_be_written(
     (cold_hits, cold_misses), (warm_hits, warm_misses) = counts
     assert cold_hits == warm_misses == 0
     assert warm_hits == cold_misses > 0
-    private = temporary / f"iet-{os.getuid()}"
+    private = temporary / f"iet-{os.geteuid()}"
     assert chosen.exists() == given
     assert private.exists() == (not given)
     if not given:
@@ -76,7 +76,7 @@ def test_loops_are_compiled_once_where_neither_package_nor_home_can_be_written(
 
 def test_the_private_folder_is_ours_alone(temporary: pathlib.Path) -> None:
     made = private_folder()
-    assert made == private_folder() == str(temporary / f"iet-{os.getuid()}")
+    assert made == private_folder() == str(temporary / f"iet-{os.geteuid()}")
     os.chmod(made, 0o770)
     assert private_folder() is None
     os.chmod(made, 0o700)
@@ -89,7 +89,7 @@ def test_the_private_folder_is_ours_alone(temporary: pathlib.Path) -> None:
 def test_a_link_is_no_private_folder(temporary: pathlib.Path) -> None:
     elsewhere = temporary / "elsewhere"
     elsewhere.mkdir(mode=0o700)
-    (temporary / f"iet-{os.getuid()}").symlink_to(elsewhere)
+    (temporary / f"iet-{os.geteuid()}").symlink_to(elsewhere)
     assert private_folder() is None
 
 

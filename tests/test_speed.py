@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -15,9 +16,9 @@ import numpy as np
 import pytest
 
 from benchmarks import readme, recording
-from benchmarks.speed import peers
+from benchmarks.speed import bench_audit, peers, texts
 from benchmarks.speed.suite import Contestant, Suite, markdown, number, run
-from iet import bench, kernels, native
+from iet import auditor, bench, kernels, native
 from iet.cli import main
 from iet.errors import IetError, InputError
 
@@ -153,7 +154,10 @@ def test_iet_bench_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert "agreed with the reference" in shown
 
 
-@pytest.mark.parametrize(("option", "value"), [("--rows", "0"), ("--vocab-size", "1"), ("--tokens", "1")])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--rows", "0"), ("--vocab-size", "1"), ("--tokens", "1"), ("--seconds", "nan"), ("--seconds", "-1.0")],
+)
 def test_iet_bench_refuses_what_it_cannot_time(
     option: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -212,6 +216,33 @@ def test_a_suite_that_fails_its_check_is_not_timed() -> None:
     assert called == []
 
 
+def test_audits_that_differ_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, registry = texts.text()[:2000], bench_audit.team()
+    before, limit = kernels.backends(), auditor.ALL_KEYS
+    bench_audit.validate(registry, text)
+    assert (kernels.backends(), auditor.ALL_KEYS) == (before, limit)
+    scoring = auditor.score_tokens
+
+    def found(ids: Any, keys: Any) -> Any:  # a mark of the first candidate that is not there
+        return np.eye(1, len(keys), dtype=np.float32).repeat(len(ids), axis=0)
+
+    monkeypatch.setattr(
+        auditor,
+        "score_tokens",
+        lambda ids, keys: scoring(ids, keys) if len(keys) > 256 else found(ids, keys),
+    )
+    with pytest.raises(IetError, match="differs from one of all keys"):
+        bench_audit.validate(registry, text)
+    assert (kernels.backends(), auditor.ALL_KEYS) == (before, limit)
+
+
+def test_a_folder_without_agent_logs_is_refused(tmp_path: pathlib.Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.speed.bench_audit", "-o", "x.json", "--data", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"{tmp_path} has no who_and_when" in done.stderr
+
+
 def test_a_peer_that_is_not_installed_is_skipped_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(peers._NEEDS, "Waterfall", ("no_such_package_of_ours",))
     for found, skipped in (peers.markers(515), peers.readers(515)):
@@ -252,6 +283,42 @@ def test_the_runner_writes_one_result_each(tmp_path: pathlib.Path) -> None:
     jsonschema.validate(content, RECORD)
     assert content["command"].endswith("import.json --quick")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["import.json", "import.md"]
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_scheme_waterfall_is_timed_on_every_backend(backend: str, tmp_path: pathlib.Path) -> None:
+    if backend == "cpu" and native.cpu is None:
+        pytest.skip("the compiled module is switched off")
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.speed",
+        "-o",
+        str(tmp_path),
+        "--only",
+        "waterfall",
+        "--quick",
+    ]
+    environment = {**os.environ, "IET_BACKEND": backend}
+    subprocess.run(command, check=True, cwd=ROOT, capture_output=True, env=environment)
+    content = json.loads((tmp_path / "waterfall.json").read_text())
+    assert content["command"].endswith("waterfall.json --quick")
+    ours = {"reference"} if backend == "reference" else set(bench.isas())
+    for part, value in (("scores", "token_keys_per_second"), ("permutations", "microseconds")):
+        assert {line["what"] for line in content[part]} > ours
+        assert all(line[value] > 0 for line in content[part])
+
+
+def test_a_suite_leaves_the_instruction_set_as_it_was() -> None:
+    slowest, before = bench.isas()[0], kernels.backends().isa
+    bench.select_isa(slowest)
+    try:
+        sampler = bench.timed(lambda: None, lambda: bench.select_isa(bench.isas()[-1]))
+        run(Suite("x", "ms", 1e3, {"ours": Contestant(sampler, "ours")}, ("ours",), lambda: None, rounds=2))
+        assert (kernels.backends().isa or "reference") == slowest
+    finally:
+        if before is not None:
+            bench.select_isa(before)
 
 
 def test_caches_are_read_from_sysfs(tmp_path: pathlib.Path) -> None:

@@ -164,6 +164,19 @@ def test_positions_after_an_id_from_beyond_v_are_not_scored() -> None:
     assert repeated.sum() > 10
 
 
+def test_some_of_the_keys_are_keys_of_their_own() -> None:
+    keys = iet.WaterfallKeys({"a": 42, "b": 43, "c": 44}, vocab_size=257)
+    whole = keys.digest
+    some = keys.subset(np.array([1, 2]))
+    assert [some.key(name) for name in "bc"] == [43, 44]
+    with pytest.raises(RegistryError, match="'a' is not among b, c"):
+        some.key("a")
+    assert repr(some) == "WaterfallKeys(b=43, c=44; waterfall, n 2, k_p 1, V 257)"
+    assert some.digest == iet.WaterfallKeys({"b": 43, "c": 44}, vocab_size=257).digest != whole
+    assert keys.subset(slice(0, 3)).digest == keys.digest == whole
+    assert [some.names[owner] for owner in some.owners] == ["b", "c"]
+
+
 def test_sums_over_spans_are_those_of_the_scores() -> None:
     keys = iet.WaterfallKeys({f"agent {i}": i for i in range(40)}, vocab_size=257)
     ids, cuts = some_text(257), [0, 1, 40, 40, 120, 150]
@@ -474,8 +487,13 @@ def test_calls_that_cannot_be_are_refused() -> None:
         iet.Auditor(keys).audit("text")
     with pytest.raises(InputError, match="key: got -1"):
         waterfall.waterfall_permutation(-1, [1], 100)
-    with pytest.raises(InputError, match=r"context: got \[-1\]"):
+    with pytest.raises(InputError, match="context: got -1"):
         waterfall.waterfall_permutation(1, [-1], 100)
+    with pytest.raises(InputError, match="context: got 0 ids, expected 1 to 15"):
+        waterfall.waterfall_permutation(1, [], 100)
+    for wrong in ((1, [1.5], 100), (1.5, [1], 100), (1, [1], 100.5)):
+        with pytest.raises(InputError, match=r"got \d+\.5, expected an integer"):
+            waterfall.waterfall_permutation(*wrong)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="vocab_size: got 0"):
         waterfall.waterfall_permutation(1, [1], 0)
 
@@ -498,6 +516,8 @@ def test_another_tokenizer_is_refused(tmp_path: pathlib.Path) -> None:
         ({"agents": []}, "agents: got"),
         ({"prompt_length": -1}, "prompt_length: got -1"),
         ({"prompt_length": 2.0}, "prompt_length: got 2.0"),
+        ({"prompt_length": True}, "prompt_length: got True"),
+        ({"kappa": "1"}, "kappa: got '1'"),
         ({"kappa": -0.1}, "kappa: got -0.1"),
         ({"kappa": float("nan")}, "kappa: got nan"),
     ],
@@ -508,6 +528,17 @@ def test_processors_that_cannot_be_are_refused(change: dict[str, Any], message: 
     arguments: dict[str, Any] = {"keys": keys, "agents": "a", "prompt_length": 3, "kappa": 0.8, **change}
     with pytest.raises(InputError, match=message):
         iet.WaterfallLogitsProcessor(arguments.pop("keys"), arguments.pop("agents"), **arguments)
+
+
+def test_processors_take_numbers_of_numpy() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    keys = iet.WaterfallKeys({"a": 42}, vocab_size=100)
+    ids, logits = torch.tensor([[1, 2, 3, 4]]), torch.zeros(1, 100)
+    plain = iet.WaterfallLogitsProcessor(keys, "a", prompt_length=2, kappa=0.5)
+    numpys = iet.WaterfallLogitsProcessor(keys, "a", prompt_length=np.int64(2), kappa=np.float32(0.5))
+    assert plain(ids, logits).any()
+    assert torch.equal(numpys(ids, logits), plain(ids, logits))
 
 
 def test_processor_calls_that_cannot_be_are_refused() -> None:
@@ -524,7 +555,9 @@ def test_processor_calls_that_cannot_be_are_refused() -> None:
         two(ids[:, :2], logits)
     with pytest.raises(ShapeError, match="scores"):
         two(ids, logits[:, :99])
-    with pytest.raises(InputError, match=r"context: got \[-1\]"):
+    with pytest.raises(ShapeError, match=r"scores: got torch\.int64 \[2, 100\], expected floating-point"):
+        two(ids, logits.long())
+    with pytest.raises(InputError, match="context: got -1"):
         two(torch.tensor([[1, 2, 3, -1]] * 2), logits)
 
 

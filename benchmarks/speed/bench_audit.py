@@ -3,11 +3,11 @@
 python -m benchmarks.speed.bench_audit -o benchmarks/results/audit.json
 
 Three parts. Six agents on one thread: each text is tokenized and audited in turn; the floor is the call
-`encode_batch`, with offsets and without reading anything from its result; ratios are medians over pairs of
-neighbouring calls. Ten thousand keys: a process of its own on all cores, with its peak memory. The command
-`iet audit`: whole processes, with an empty cache of compiled loops (cold) and with a filled one (warm). The
-shipped model writes the marked text. Where the folder --data is there, agent logs are read from it, also with
-a byte-level BPE of 32,000 tokens that is trained on its corpus.
+`encode_batch`, with offsets and without reading anything from its result; ratios are medians over rounds.
+Ten thousand keys: a process of its own on all cores, with its peak memory. The command `iet audit`: whole
+processes, with an empty cache of compiled loops (cold) and with a filled one (warm). The shipped model writes
+the marked text. With --data, a folder with who_and_when/Hand-Crafted/*.json and corpus/, agent logs are read
+from it, also with a byte-level BPE of 32,000 tokens that is trained on its corpus.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from typing import Any
 
 if __name__ == "__main__":  # before anything starts threads
@@ -34,8 +33,8 @@ import tokenizers
 
 import iet
 from benchmarks.recording import environment, table, write
-from benchmarks.speed.timing import interleaved
-from iet import auditor, kernels, reference
+from iet import auditor, bench, kernels
+from iet.errors import IetError
 from iet.registry import Registry
 from iet.tokenizer import DEMO_SOURCE, Tokenizer
 
@@ -44,10 +43,7 @@ MANY_KEYS, MANY_TOKENS = 10_000, 4_096
 
 
 def team(names: tuple[str, ...] = AGENTS, tokenizer: Any = DEMO_SOURCE) -> Registry:
-    registry = Registry.create(None, tokenizer=tokenizer)
-    for i, name in enumerate(names):
-        registry.add(name, secret=i.to_bytes(32, "little"))
-    return registry
+    return bench.team(None, names, tokenizer=tokenizer)
 
 
 def marked_text(registry: Registry, tokens: int) -> str:
@@ -86,38 +82,27 @@ def large_tokenizer(data: pathlib.Path) -> tokenizers.Tokenizer:
 
 
 def validate(registry: Registry, text: str) -> None:
-    """Compare scores with the reference, and the audit among many keys with the one that scores them all."""
+    """Compare scores with the reference, and the audit among many keys with the one that scores them all.
+
+    Raises:
+        IetError: they differ on some instruction set.
+    """
     ids = Tokenizer(DEMO_SOURCE).encode(text).token_ids[:1500]
-    keys = registry.scoring_keys()
-    profile = keys.profile
-    expected = reference.score_tokens(
-        ids,
-        profile.scheme.n_gram,
-        subkeys=keys.subkeys,
-        k_p=keys.k_p,
-        vocab_size=profile.vocab_size,
-        unmarked_ids=profile.unmarked_ids,
-    )
-    assert np.array_equal(kernels.score_tokens(ids, keys), expected)
-    crowd = iet.Auditor(team(AGENTS + tuple(f"stranger {i}" for i in range(100))))
-    few = crowd.audit(token_ids=ids).token_agents
-    limit, auditor.ALL_KEYS = auditor.ALL_KEYS, 1000
-    assert np.array_equal(few, crowd.audit(token_ids=ids).token_agents)
-    auditor.ALL_KEYS = limit
-
-
-def paired(functions: dict[str, Callable[[], object]], rounds: int) -> dict[str, tuple[float, float]]:
-    """Return name -> median seconds, and the median over rounds of the ratio to the first function."""
-    seconds: dict[str, list[float]] = {name: [] for name in functions}
-    for i in range(rounds + 1):
-        for name, function in functions.items():
-            started = time.perf_counter()
-            function()
-            if i:
-                seconds[name].append(time.perf_counter() - started)
-    floor = next(iter(seconds.values()))
-    ratios = {n: [s / f for s, f in zip(values, floor, strict=True)] for n, values in seconds.items()}
-    return {n: (statistics.median(values), statistics.median(ratios[n])) for n, values in seconds.items()}
+    crowd = iet.Auditor(team(AGENTS + tuple(f"stranger {i}" for i in range(1000))))
+    before, limit = kernels.backends().isa, auditor.ALL_KEYS
+    try:
+        for isa in bench.isas():
+            bench.select_isa(isa)
+            bench.validate_score(registry.scoring_keys(), ids)
+            auditor.ALL_KEYS = limit
+            few = crowd.audit(token_ids=ids).token_agents
+            auditor.ALL_KEYS = MANY_KEYS
+            if not np.array_equal(few, crowd.audit(token_ids=ids).token_agents):
+                raise IetError(f"an audit that reads candidates alone differs from one of all keys on {isa}")
+    finally:
+        auditor.ALL_KEYS = limit
+        if before is not None:
+            bench.select_isa(before)
 
 
 def six_agents(texts: dict[str, tuple[str, Registry]], rounds: int) -> list[dict[str, object]]:
@@ -138,7 +123,9 @@ def six_agents(texts: dict[str, tuple[str, Registry]], rounds: int) -> list[dict
         }
         segments = {f"audit, {d}": len(a.audit(text).segments) for d, a in auditors.items()}
         tokens = auditors["cusum"].audit(text).tokens
-        for what, (value, ratio) in paired(functions, rounds).items():
+        samples = bench.interleaved({what: bench.timed(call) for what, call in functions.items()}, rounds)
+        for what, seconds in samples.items():
+            value = bench.spread(seconds).median
             results.append(
                 {
                     "text": name,
@@ -147,7 +134,7 @@ def six_agents(texts: dict[str, tuple[str, Registry]], rounds: int) -> list[dict
                     "segments": segments.get(what),
                     "milliseconds": value * 1e3,
                     "million_tokens_per_second": tokens / value / 1e6,
-                    "over_encode_batch": ratio,
+                    "over_encode_batch": bench.ratio(seconds, samples["encode_batch"]).median,
                 }
             )
     return results
@@ -161,8 +148,11 @@ def many_texts(registry: Registry, logs: list[str]) -> list[dict[str, object]]:
         "audit of each": lambda: [reader.audit(text).coverage for text in logs],
         "audit_many": lambda: [report.coverage for report in reader.audit_many(logs)],
     }
-    seconds = interleaved(functions, 5)
-    return [{"what": name, "texts": len(logs), "seconds": value} for name, value in seconds.items()]
+    samples = bench.interleaved({name: bench.timed(call) for name, call in functions.items()}, 5)
+    return [
+        {"what": name, "texts": len(logs), "seconds": bench.spread(seconds).median}
+        for name, seconds in samples.items()
+    ]
 
 
 def ten_thousand(text: str) -> None:
@@ -230,7 +220,7 @@ def processes(registry: Registry, text: str) -> list[dict[str, object]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("-o", "--output", type=pathlib.Path)
-    parser.add_argument("--data", type=pathlib.Path, default=pathlib.Path("../shared/data"))
+    parser.add_argument("--data", type=pathlib.Path, help="folder of agent logs and a corpus")
     parser.add_argument("--tokens", type=int, default=10_000, help="of the marked text, at least")
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--ten-thousand", action="store_true", help=argparse.SUPPRESS)
@@ -239,19 +229,23 @@ def main() -> None:
         return ten_thousand(sys.stdin.read())
     if arguments.output is None:
         parser.error("the following arguments are required: -o/--output")
+    logs = [] if arguments.data is None else agent_logs(arguments.data)
+    if arguments.data is not None and not logs:
+        parser.error(f"--data: {arguments.data} has no who_and_when/Hand-Crafted/*.json")
     registry = team()
     text = marked_text(registry, arguments.tokens)
     validate(registry, text)
     texts = {"marked": (text, registry)}
-    logs = agent_logs(arguments.data)
     if logs:
         sizes = itertools.accumulate(len(log) for log in logs)
         some = 1 + next(i for i, size in enumerate(sizes) if size > 6 * arguments.tokens)
         joined = "\n".join(logs[:some])
         texts["agent logs"] = (joined, registry)
         texts["agent logs, 32k BPE"] = (joined, team(tokenizer=large_tokenizer(arguments.data)))
+    with_data = "" if arguments.data is None else f" --data {os.path.relpath(arguments.data)}"
     content: dict[str, Any] = {
-        "command": f"python -m benchmarks.speed.bench_audit -o {arguments.output}",
+        "command": f"python -m benchmarks.speed.bench_audit -o {arguments.output}{with_data}",
+        "left_out": [] if logs else ["agent logs: no --data"],
         "environment": environment("tokenizers"),
         "six_agents": six_agents(texts, arguments.rounds),
         "many_texts": many_texts(registry, logs) if logs else [],
@@ -260,6 +254,7 @@ def main() -> None:
     }
     columns = ["text", "tokens", "what", "segments", "milliseconds", "over_encode_batch"]
     parts = [
+        *(f"Left out: {what}." for what in content["left_out"]),
         "Six agents, one thread",
         table(
             ["text", "tokens", "what", "segments", "ms", "over `encode_batch`"],

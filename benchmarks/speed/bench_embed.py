@@ -22,7 +22,7 @@ from benchmarks.recording import caches, memory
 from benchmarks.speed import peers, texts
 from benchmarks.speed.suite import Contestant, Suite, main
 from iet import bench, kernels
-from iet.bench import select_isa, threads, timed
+from iet.bench import select_isa, timed
 from iet.registry import KeyTable
 
 FLOORS = ("float32 add [B, V]", "float32 add [V]")
@@ -101,7 +101,7 @@ def batch_suite(
     for name, isa, count_of_threads in bench.contenders():
         contestants[name] = Contestant(
             timed(
-                functools.partial(kernels.embed_, registry=keys, slots=slots, **threads(count_of_threads)),
+                functools.partial(kernels.embed_, registry=keys, slots=slots, num_threads=count_of_threads),
                 functools.partial(_new_batch, isa, logits, ids),
             ),
             "ours",
@@ -166,9 +166,9 @@ def call_suite(vocab_size: int, rounds: int) -> Suite:
         (best, "array, key table", array, keys),
         (best, "tensor, registry", tensor, registry),
     ]:
-        mark = functools.partial(kernels.embed_, logits, slots=slots, registry=holder, **threads(1))
+        mark = functools.partial(kernels.embed_, logits, slots=slots, registry=holder, num_threads=1)
         contestants[f"{isa}, {what}"] = Contestant(timed(mark, functools.partial(context, isa)), "ours")
-    unmarked = functools.partial(kernels.embed_, tensor, slots=np.array([-1]), registry=keys, **threads(1))
+    unmarked = functools.partial(kernels.embed_, tensor, slots=np.array([-1]), registry=keys, num_threads=1)
     contestants["the same for an unmarked row"] = Contestant(
         timed(unmarked, functools.partial(context, best)), "ours"
     )
@@ -200,7 +200,7 @@ def strided_suite(rows: int, vocab_size: int, rounds: int) -> Suite:
     contestants = {
         name: Contestant(
             timed(
-                functools.partial(kernels.embed_, slots=slots, registry=keys, **threads(count)),
+                functools.partial(kernels.embed_, slots=slots, registry=keys, num_threads=count),
                 functools.partial(new, isa),
             ),
             "ours",
@@ -237,7 +237,7 @@ def validate(keys: KeyTable, dtype: str, strided: bool = False) -> None:
         if strided:
             fresh = torch.zeros(*logits.shape, 3, dtype=logits.dtype)[:, :, 0].copy_(logits)
         view = (fresh.view(torch.uint16) if dtype == "bfloat16" else fresh).numpy()
-        bench.validate_embed(keys, fresh, view, **threads(count))
+        bench.validate_embed(keys, fresh, view, num_threads=count)
 
 
 def _new_batch(isa: str, logits: Buffers, ids: Ids) -> tuple[Any, ...]:

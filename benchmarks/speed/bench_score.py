@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from benchmarks.speed import peers, texts
 from benchmarks.speed.suite import Contestant, Suite, main
 from iet import bench, kernels, reference
-from iet.bench import select_isa, threads, timed
+from iet.bench import select_isa, timed
 from iet.errors import IetError
 from iet.registry import KeyTable
 
@@ -32,8 +32,8 @@ def random_ids(tokens: int, vocab_size: int) -> NDArray[np.int64]:
 
 def scoring(ids: NDArray[np.int64], keys: KeyTable, isa: str, count: int) -> Contestant:
     """Return ours: all of `ids` under all of `keys`."""
-    score = functools.partial(kernels.score_tokens, ids, keys, **threads(count))
-    return Contestant(timed(score, functools.partial(_select, isa)), "ours", len(ids) * len(keys))
+    score = functools.partial(kernels.score_tokens, ids, keys, num_threads=count)
+    return Contestant(timed(score, functools.partial(select_isa, isa)), "ours", len(ids) * len(keys))
 
 
 def fill(tokens: int, keys: int) -> Contestant:
@@ -119,7 +119,7 @@ def spans_suite(tokens: int, vocab_size: int, keys: int, span: int, rounds: int)
     cuts, best = np.arange(0, tokens + 1, span), bench.isas()[-1]
 
     def by_hand() -> NDArray[np.float64]:
-        return np.add.reduceat(kernels.score_tokens(ids, table, **threads(1)), cuts[:-1], dtype=np.float64)
+        return np.add.reduceat(kernels.score_tokens(ids, table, num_threads=1), cuts[:-1], dtype=np.float64)
 
     def check() -> None:
         few = table_of(3)
@@ -128,10 +128,7 @@ def spans_suite(tokens: int, vocab_size: int, keys: int, span: int, rounds: int)
         for isa in bench.isas():
             select_isa(isa)
             for count in bench.thread_counts():
-                if (
-                    kernels.score_spans(ids, cuts, few, **_span_threads(count)).tobytes()
-                    != expected.tobytes()
-                ):
+                if kernels.score_spans(ids, cuts, few, num_threads=count).tobytes() != expected.tobytes():
                     raise IetError(f"score_spans differs from the reference on {isa}, {count} threads")
 
     def table_of(count: int) -> KeyTable:
@@ -141,8 +138,8 @@ def spans_suite(tokens: int, vocab_size: int, keys: int, span: int, rounds: int)
     contestants = {
         name: Contestant(
             timed(
-                functools.partial(kernels.score_spans, ids, cuts, table, **_span_threads(count)),
-                functools.partial(_select, isa),
+                functools.partial(kernels.score_spans, ids, cuts, table, num_threads=count),
+                functools.partial(select_isa, isa),
             ),
             "ours",
             work,
@@ -150,7 +147,7 @@ def spans_suite(tokens: int, vocab_size: int, keys: int, span: int, rounds: int)
         for name, isa, count in bench.contenders()
     }
     contestants["score_tokens, then add.reduceat"] = Contestant(
-        timed(by_hand, functools.partial(_select, best)), "floor", work
+        timed(by_hand, functools.partial(select_isa, best)), "floor", work
     )
     return Suite(
         name=f"score_spans n = 2, T = {tokens}, K = {keys}, windows of {span}",
@@ -165,20 +162,11 @@ def spans_suite(tokens: int, vocab_size: int, keys: int, span: int, rounds: int)
     )
 
 
-def _span_threads(count: int) -> dict[str, int]:
-    return threads(count) if "num_threads" in kernels.score_spans.__annotations__ else {}
-
-
 def validate(keys: KeyTable, ids: NDArray[np.int64]) -> None:
     """Compare every instruction set and number of threads with the reference, to the bit."""
     for _, isa, count in bench.contenders():
         select_isa(isa)
-        bench.validate_score(keys, ids[:500], **threads(count))
-
-
-def _select(isa: str) -> tuple[()]:
-    select_isa(isa)
-    return ()
+        bench.validate_score(keys, ids[:500], num_threads=count)
 
 
 def suites(quick: bool) -> list[Suite]:

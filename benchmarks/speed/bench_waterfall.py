@@ -9,16 +9,17 @@ case; a text of your own shows a usual one. One key. Embedding is one row's pert
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from benchmarks.recording import environment, table, write
-from benchmarks.speed.timing import interleaved
-from iet import kernels, native, reference, waterfall
+from iet import bench, kernels, reference, waterfall
+from iet.bench import select_isa, timed
+from iet.errors import IetError
 from iet.tokenizer import Tokenizer
 from iet.waterfall import WaterfallKeys
 
@@ -45,28 +46,26 @@ def measure(
 ) -> list[dict[str, object]]:
     keys = WaterfallKeys({"a": 42}, vocab_size=vocab_size)
     few = ids[:theirs_on]
-    expected = reference.waterfall_scores(few, 2, keys=keys.keys, k_p=1, vocab_size=vocab_size)
-    isas = kernels.backends().isas
-
-    def ours(isa: str) -> object:
-        native.cpu.select_isa(isa)
-        return kernels.score_tokens(ids, keys)
-
-    for isa in isas:
-        native.cpu.select_isa(isa)
-        assert np.array_equal(kernels.score_tokens(few, keys), expected)
-    functions: dict[str, Callable[[], object]] = {isa: lambda isa=isa: ours(isa) for isa in isas}  # type: ignore[misc]
-    tokens = dict.fromkeys(isas, len(ids))
-    functions["NumPy, a shuffle per context"] = lambda: reference.waterfall_scores(
-        few, 2, keys=keys.keys, k_p=1, vocab_size=vocab_size
+    floor = functools.partial(
+        reference.waterfall_scores, few, 2, keys=keys.keys, k_p=1, vocab_size=vocab_size
     )
+    expected = floor()
+    score = functools.partial(kernels.score_tokens, registry=keys, num_threads=1)
+    for isa in bench.isas():
+        select_isa(isa)
+        if not np.array_equal(score(few), expected):
+            raise IetError(f"score_tokens differs from the reference on {isa}")
+    samplers = {
+        isa: timed(functools.partial(score, ids), functools.partial(select_isa, isa)) for isa in bench.isas()
+    }
+    tokens = dict.fromkeys(samplers, len(ids))
+    samplers["NumPy, a shuffle per context"] = timed(floor)
     if Permute is not None:
         permute = Permute(vocab_size)
         phi = reference.waterfall_phi(vocab_size, 1)
-        assert np.array_equal(phi[packages_ranks(few.tolist(), permute)], expected[1:, 0])
-        functions["Waterfall package"] = lambda: packages_ranks(few.tolist(), permute)
-    seconds = interleaved(functions, rounds)
-    native.cpu.select_isa(isas[-1])
+        if not np.array_equal(phi[packages_ranks(few.tolist(), permute)], expected[1:, 0]):
+            raise IetError("the reference differs from the Waterfall package")
+        samplers["Waterfall package"] = timed(lambda: packages_ranks(few.tolist(), permute))
     return [
         {
             "ids": name,
@@ -74,29 +73,27 @@ def measure(
             "what": what,
             "tokens": tokens.get(what, len(few)),
             "distinct_contexts": len(np.unique((ids if what in tokens else few)[:-1])),
-            "token_keys_per_second": tokens.get(what, len(few)) / value,
+            "token_keys_per_second": tokens.get(what, len(few)) / bench.spread(seconds).median,
         }
-        for what, value in seconds.items()
+        for what, seconds in bench.interleaved(samplers, rounds).items()
     ]
 
 
 def embedding(vocab_size: int, rounds: int) -> list[dict[str, object]]:
-    contexts = iter(range(1 << 30))  # a new one in every call
-    isas = kernels.backends().isas
+    contexts = itertools.cycle(range(vocab_size))  # a new one in every call
 
-    def ours(isa: str) -> object:
-        native.cpu.select_isa(isa)
-        return waterfall.waterfall_permutation(42, [next(contexts) % vocab_size], vocab_size)
+    def new_context(isa: str) -> tuple[Any, ...]:
+        select_isa(isa)
+        return 42, [next(contexts)], vocab_size
 
-    functions: dict[str, Callable[[], object]] = {isa: lambda isa=isa: ours(isa) for isa in isas}  # type: ignore[misc]
-    functions["NumPy"] = lambda: reference.waterfall_permutation(
-        42, (next(contexts) % vocab_size,), vocab_size
-    )
-    seconds = interleaved(functions, 10 * rounds)
-    native.cpu.select_isa(isas[-1])
+    samplers = {
+        isa: timed(waterfall.waterfall_permutation, functools.partial(new_context, isa))
+        for isa in bench.isas()
+    }
+    samplers["NumPy"] = timed(reference.waterfall_permutation, lambda: (42, (next(contexts),), vocab_size))
     return [
-        {"vocab_size": vocab_size, "what": what, "microseconds": value * 1e6}
-        for what, value in seconds.items()
+        {"vocab_size": vocab_size, "what": what, "microseconds": bench.spread(seconds).median * 1e6}
+        for what, seconds in bench.interleaved(samplers, 10 * rounds).items()
     ]
 
 
@@ -109,11 +106,15 @@ def main() -> None:
     )
     parser.add_argument("--tokens", type=int, default=1 << 14, help="of the text (default: 16384)")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="tiny: whether it runs, not how fast")
     arguments = parser.parse_args()
     rng = np.random.default_rng(0)
     scores, shuffles = [], []
-    for vocab_size in (32000, 128256):
-        scores += measure("random", rng.integers(0, vocab_size, 2000), vocab_size, 300, arguments.rounds)
+    tokens, few, vocab_sizes = (60, 30, (257,)) if arguments.quick else (2000, 300, (32000, 128256))
+    before = kernels.backends().isa
+    for vocab_size in vocab_sizes:
+        ids = rng.integers(0, vocab_size, tokens)
+        scores += measure("random", ids, vocab_size, few, arguments.rounds)
         shuffles += embedding(vocab_size, arguments.rounds)
     if arguments.text:
         tokenizer = Tokenizer(arguments.tokenizer)
@@ -121,8 +122,11 @@ def main() -> None:
         ids = tokenizer.encode(text).token_ids[: arguments.tokens]
         vocab_size = tokenizer.backend.get_vocab_size(with_added_tokens=False)
         scores += measure("text", ids, vocab_size, arguments.tokens, arguments.rounds)
+    if before is not None:
+        select_isa(before)
     content = {
-        "command": f"python -m benchmarks.speed.bench_waterfall -o {arguments.output}",
+        "command": f"python -m benchmarks.speed.bench_waterfall -o {arguments.output}"
+        + " --quick" * arguments.quick,
         "environment": environment(),
         "scores": scores,
         "permutations": shuffles,

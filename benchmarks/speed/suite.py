@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.recording import environment, table, write
-from iet import bench
+from iet import bench, kernels
 from iet.bench import Sampler, Spread
 
 
@@ -67,12 +67,13 @@ class Suite:
 def run(suite: Suite) -> tuple[dict[str, Any], dict[str, list[float]]]:
     """Validate, then measure. Return what is recorded of it, and the samples in seconds by contestant."""
     started = time.perf_counter()
-    suite.validate()
-    before = bench.isas()[-1]
+    before = kernels.backends().isa
     try:
+        suite.validate()
         samples = bench.interleaved({name: c.sample for name, c in suite.contestants.items()}, suite.rounds)
     finally:
-        bench.select_isa(before)
+        if before is not None:
+            bench.select_isa(before)
         suite.release()
     per_unit = {
         name: [seconds / suite.contestants[name].work for seconds in values]

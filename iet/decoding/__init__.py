@@ -13,7 +13,7 @@ import numpy.typing as npt
 from iet.decoding.candidates import CANDIDATES, SpanSums
 from iet.decoding.cusum import cusum, cusum_decode, refine, smooth
 from iet.decoding.posterior import boundary_intervals, fit_strengths, forward_backward, posterior_decode
-from iet.decoding.segmentation import NOBODY, Segmentation, Span, check_mask, check_scores
+from iet.decoding.segmentation import NOBODY, Segmentation, Span, check_mask, check_number, check_scores
 from iet.decoding.windows import margin, span_sums, window_decode, windows
 from iet.errors import InputError
 from iet.scheme import FAMILIES
@@ -65,7 +65,8 @@ def decode(
         repeated: [T] bool, the positions whose (context, token) pair was there before; None: none. Only
             "posterior" reads it; see its option `repeats`.
         allow_unattributed: label text that no key explains -1. False: the paper's forced choice.
-        agents: how many agents there are, where the columns are the `candidates` among more; None: A.
+        agents: how many agents there are, at least A, where the columns are the `candidates` among them;
+            None: A.
         **options: the decoder's own, see `posterior_decode`, `cusum_decode`, `window_decode`.
 
     Returns:
@@ -85,6 +86,8 @@ def decode(
     """
     function, options = _with_defaults(decoder, family, options)
     x = check_scores(scores)
+    if agents is not None:
+        check_number("agents", agents, x.shape[1])
     return function(
         x,
         FAMILIES[family],
@@ -135,9 +138,9 @@ def _with_defaults(
     decoder: str, family: str, options: dict[str, Any]
 ) -> tuple[Callable[..., Segmentation], dict[str, Any]]:
     """Return the decoder and all its options."""
-    if decoder not in DECODERS:
+    if not isinstance(decoder, str) or decoder not in DECODERS:
         raise InputError(f"decoder: got {decoder!r}, expected one of {sorted(DECODERS)}")
-    if family not in FAMILIES:
+    if not isinstance(family, str) or family not in FAMILIES:
         raise InputError(f"family: got {family!r}, expected one of {sorted(FAMILIES)}")
     accepted = _options(DECODERS[decoder])
     for name in options:

@@ -41,18 +41,21 @@ def njit(function: _F) -> _F:
 def private_folder() -> str | None:
     """Return `<temporary folder>/iet-<user id>`, made if it is missing, or None if others could write there.
 
-    A cache is loaded as a pickle, that is, executed. So the folder must be a real one, of this user, of mode
-    0700, in a folder in which nobody else can put another one in its place.
+    A cache is loaded as a pickle, that is, executed. So the folder must be a real one, of this user (the
+    effective one, under whom files are made), of mode 0700, in a folder in which nobody else can put another
+    one in its place.
     """
-    if not hasattr(os, "getuid"):
+    if not hasattr(os, "geteuid"):
         return None
     parent = pathlib.Path(tempfile.gettempdir())
-    folder = parent / f"iet-{os.getuid()}"
+    folder = parent / f"iet-{os.geteuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         found, around = folder.lstat(), parent.stat()
     except OSError:
         return None
-    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
-    safe = around.st_uid in (0, os.getuid()) and (around.st_mode & stat.S_ISVTX or not around.st_mode & 0o022)
+    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+    safe = around.st_uid in (0, os.geteuid()) and (
+        around.st_mode & stat.S_ISVTX or not around.st_mode & 0o022
+    )
     return str(folder) if ours and safe else None

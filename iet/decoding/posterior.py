@@ -87,7 +87,12 @@ def posterior_decode(
     everyone = agents or columns
     chain: dict[str, Any] = {"mean_segment": mean_segment / block, "nobody": p_nobody, "agents": everyone}
     fixed = strengths is not None
-    strength = np.array(strengths, np.float64) if fixed else np.full(columns, float(start_strength))
+    try:
+        strength = np.array(strengths, np.float64) if fixed else np.full(columns, float(start_strength))
+    except (TypeError, ValueError):
+        raise InputError(
+            f"strengths: got {strengths!r:.80}, expected numbers from 0 to {MAX_STRENGTH}"
+        ) from None
     if not ((strength >= 0) & (strength <= MAX_STRENGTH)).all():
         raise InputError(f"strengths: got {strength}, expected numbers from 0 to {MAX_STRENGTH}")
     count = -(-tokens // block)
@@ -184,15 +189,36 @@ def boundary_intervals(
         (low, high) [S + 1], low <= boundary <= high, within the two spans of the boundary. The first and last
         are the ends of the text.
 
+    Raises:
+        ShapeError: `posterior` is not a matrix, or `spans` are not three integers each.
+        InputError: the spans have gaps or leave the text, or an agent is not in `posterior`.
+
     Cost: O(T·A). Deterministic.
     """
     if not spans:
         return []
-    table = np.array(spans, np.int64)
+    if posterior.ndim != 2:
+        raise ShapeError("posterior", got=list(posterior.shape), expected="[T, A]")
+    table = _span_table(spans, *posterior.shape)
     lows, highs = np.empty((2, len(spans) - 1), np.int64)
     _intervals_njit(posterior, table, np.float32(sure), lows, highs)
     first, last = spans[0][0], spans[-1][1]
     return [(first, first), *zip(lows.tolist(), highs.tolist(), strict=True), (last, last)]
+
+
+def _span_table(spans: Sequence[tuple[int, int, int]], tokens: int, agents: int) -> npt.NDArray[np.int64]:
+    table = np.array(spans)
+    if table.ndim != 2 or table.shape[1] != 3 or table.dtype.kind not in "iu":
+        raise ShapeError("spans", got=f"{table.dtype} {list(table.shape)}", expected="integers [S, 3]")
+    starts, ends, owners = table.T
+    bad = (starts < 0) | (ends < starts) | (ends > tokens) | (owners < NOBODY) | (owners >= agents)
+    bad[1:] |= starts[1:] != ends[:-1]
+    if bad.any():
+        raise InputError(
+            f"spans: got {tuple(table[bad][0].tolist())}, expected (start, end, agent) without gaps, up to"
+            f" token {tokens} and agent {agents - 1}"
+        )
+    return table.astype(np.int64)
 
 
 @njit
@@ -310,12 +336,14 @@ def forward_backward(
         (γ [T, A], γ of nobody [T]), float32; without pruned agents each row sums to 1 with nobody's.
 
     Raises:
-        ShapeError: `strengths` is not [A].
+        ShapeError: `strengths` is not [A], or `weights` not [T].
 
     Cost: O(T·A) time, one exponential and one division per token and agent. Float64 inside. Deterministic.
     """
     if strengths.shape != (scores.shape[1],):
         raise ShapeError("strengths", got=list(strengths.shape), expected=[scores.shape[1]])
+    if weights.shape != (len(scores),):
+        raise ShapeError("weights", got=list(weights.shape), expected=[len(scores)])
     grid, _, log_mgf = _strength_table(family)
     share = (1.0 - nobody) / (agents or scores.shape[1])
     redraw = min(1.0, 1.0 / max(mean_segment, 1.0) / (1.0 - share)) if share < 1 else 0.0

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from iet.decoding.jit import njit
 from iet.decoding.segmentation import NOBODY, Scores, Segmentation, check_number, check_scores
+from iet.errors import InputError, ShapeError
 from iet.scheme import Family
 
 
@@ -78,9 +79,22 @@ def span_sums(scores: npt.ArrayLike, boundaries: npt.ArrayLike) -> npt.NDArray[n
     Returns:
         [S, A] float64.
 
+    Raises:
+        ShapeError: `scores` is not a matrix of real numbers, or `boundaries` no vector of integers.
+        InputError: `boundaries` are not ascending within the text.
+
     Cost: O(T·A). Deterministic.
     """
-    x, edges = np.ascontiguousarray(scores), np.asarray(boundaries, np.int64)
+    x, edges = np.ascontiguousarray(scores), np.asarray(boundaries)
+    if x.ndim != 2 or x.dtype.kind not in "fiub":
+        raise ShapeError("scores", got=f"{x.dtype} {list(x.shape)}", expected="real numbers [T, A]")
+    if edges.ndim != 1 or not len(edges) or edges.dtype.kind not in "iu":
+        raise ShapeError("boundaries", got=f"{edges.dtype} {list(edges.shape)}", expected="integers [S + 1]")
+    if edges[0] < 0 or edges[-1] > len(x) or (edges[1:] < edges[:-1]).any():
+        raise InputError(
+            f"boundaries: got {edges[:8].tolist()} to {edges[-1]}, expected ascending from 0 to {len(x)}"
+        )
+    edges = edges.astype(np.int64)
     sums = np.zeros((len(edges) - 1, x.shape[1]))
     _span_sums_njit(x, edges, sums)
     return sums

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from iet import reference
 from iet.errors import BackendUnavailable, InputError, ShapeError
-from iet.waterfall import WaterfallKeys, waterfall_permutation
+from iet.waterfall import WaterfallKeys, checked_integer, waterfall_permutation
 
 try:
     import torch
@@ -59,10 +60,11 @@ class WaterfallLogitsProcessor(transformers.LogitsProcessor):
                 f"agents: got {agents!r:.80}, expected one name (or None) per row of the prompt batch, or a"
                 " name"
             )
-        if isinstance(prompt_length, bool) or not isinstance(prompt_length, int) or prompt_length < 0:
-            raise InputError(f"prompt_length: got {prompt_length!r}, expected an int of at least 0")
-        if isinstance(kappa, bool) or not isinstance(kappa, (int, float)) or not 0 <= kappa < float("inf"):
+        prompt_length = checked_integer("prompt_length", prompt_length, 0, sys.maxsize)
+        numbers = (int, float, np.integer, np.floating)
+        if isinstance(kappa, bool) or not isinstance(kappa, numbers) or not 0 <= kappa < float("inf"):
             raise InputError(f"kappa: got {kappa!r}, expected a finite number of at least 0")
+        kappa = float(kappa)
         names = [agents] if isinstance(agents, str) else agents
         self._ids = [None if name is None else keys.key(name) for name in names]
         self._words = keys.profile.scheme.n_gram - 1
@@ -79,8 +81,8 @@ class WaterfallLogitsProcessor(transformers.LogitsProcessor):
         """Return `scores` [B, >= V] with marks, for the position after `input_ids` [B, T].
 
         Raises:
-            ShapeError: rows that are no multiple of the agents, a text shorter than the prompt, or fewer than
-                V logits.
+            ShapeError: rows that are no multiple of the agents, a text shorter than the prompt, fewer than
+                V logits, or logits that are no floating-point numbers.
             InputError: a negative id in the context of a marked row.
         """
         vocab_size = len(self._shift)
@@ -88,8 +90,12 @@ class WaterfallLogitsProcessor(transformers.LogitsProcessor):
             raise ShapeError(
                 "input_ids", got=f"shape {list(input_ids.shape)}", expected=f"[B, >= {self._prompt_length}]"
             )
-        if scores.dim() != 2 or scores.shape[1] < vocab_size:
-            raise ShapeError("scores", got=f"shape {list(scores.shape)}", expected=f"[B, >= {vocab_size}]")
+        if scores.dim() != 2 or scores.shape[1] < vocab_size or not scores.is_floating_point():
+            raise ShapeError(
+                "scores",
+                got=f"{scores.dtype} {list(scores.shape)}",
+                expected=f"floating-point numbers [B, >= {vocab_size}]",
+            )
         rows, length = input_ids.shape
         repeats, rest = divmod(rows, len(self._ids))
         if rest or repeats == 0:

@@ -147,7 +147,7 @@ class Report:
             "agents": list(self.agents),
             "decoder": {
                 "name": self.decoder,
-                "options": {k: v.item() if isinstance(v, np.generic) else v for k, v in self.options.items()},
+                "options": {name: _plain(value) for name, value in self.options.items()},
             },
             "level": self.level,
             "allow_unattributed": self.allow_unattributed,
@@ -192,6 +192,11 @@ class Report:
         from iet.report.terminal import plain
 
         return plain(self)
+
+
+def _plain(value: Any) -> Any:
+    # Numbers and arrays of NumPy, or lists with such in them, as JSON has them.
+    return value if value is None or isinstance(value, str) else np.asarray(value).tolist()
 
 
 def p_value(log_p: float) -> str:

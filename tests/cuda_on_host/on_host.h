@@ -15,7 +15,7 @@
 #include <vector>
 
 #define __global__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define __shared__ static
 
 struct dim3 {
