@@ -198,6 +198,7 @@ def processes(registry: Registry, text: str) -> list[dict[str, object]]:
 
         def run(cache: str, *arguments: str) -> float:
             environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder / cache)}
+            environment.pop("PYTHONDONTWRITEBYTECODE", None)  # bytecode is kept, as elsewhere
             started = time.perf_counter()
             subprocess.run(
                 [sys.executable, *arguments], env=environment, stdout=subprocess.DEVNULL, check=True
