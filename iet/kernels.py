@@ -134,11 +134,7 @@ def embed_(
         context_ids,
         slot_ids,
         kappas,
-        subkeys=keys.subkeys,
-        k_p=keys.k_p,
-        vocab_size=vocab_size,
-        family=scheme.family,
-        unmarked_ids=keys.profile.unmarked_ids,
+        **_reference_keys(keys),
     )
 
 
@@ -413,11 +409,7 @@ def _score_keyed(ids: NDArray[np.int64], keys: KeyTable, threads: int) -> NDArra
         return reference.score_tokens(
             ids,
             keys.profile.scheme.n_gram,
-            subkeys=keys.subkeys,
-            k_p=keys.k_p,
-            vocab_size=keys.profile.vocab_size,
-            family=keys.profile.scheme.family,
-            unmarked_ids=keys.profile.unmarked_ids,
+            **_reference_keys(keys),
         )
     scores = np.empty((len(ids), len(keys)), dtype=np.float32)
     _native(keys).score(ids.ctypes.data, len(ids), scores.ctypes.data, threads)
@@ -490,11 +482,7 @@ def score_spans(
         cuts,
         mask,
         keys.profile.scheme.n_gram,
-        subkeys=keys.subkeys,
-        k_p=keys.k_p,
-        vocab_size=keys.profile.vocab_size,
-        family=keys.profile.scheme.family,
-        unmarked_ids=keys.profile.unmarked_ids,
+        **_reference_keys(keys),
     )
 
 
@@ -630,6 +618,18 @@ def _own_keys(
     if not isinstance(registry, KeyTable):
         raise InputError(f"registry: got {type(registry).__name__}, expected iet.Registry")
     return registry
+
+
+def _reference_keys(keys: KeyTable) -> dict[str, Any]:
+    """Return what every op of `reference` takes of a key table."""
+    profile = keys.profile
+    return {
+        "subkeys": keys.subkeys,
+        "k_p": keys.k_p,
+        "vocab_size": profile.vocab_size,
+        "family": profile.scheme.family,
+        "unmarked_ids": profile.unmarked_ids,
+    }
 
 
 def _threads(num_threads: int | None) -> int:
