@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import array
 import dataclasses
+import functools
 import itertools
 import json
 import os
 import pathlib
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,39 +51,106 @@ class Encoding:
 
     token_ids: NDArray[np.int64]
     skipped: int = 0
-    _encoded: Any = dataclasses.field(default=None, repr=False)
+    _offsets: _Offsets | None = dataclasses.field(default=None, repr=False)
     _kept: NDArray[np.int64] | None = dataclasses.field(default=None, repr=False)
 
     @property
     def char_starts(self) -> NDArray[np.int64]:
         """int64 [T]; see `characters`, which is cheaper for some of the tokens."""
-        return self._all()[:, 0]
+        return self.characters(range(len(self.token_ids)))[:, 0]
 
     @property
     def char_ends(self) -> NDArray[np.int64]:
         """int64 [T]; see `characters`."""
-        return self._all()[:, 1]
+        return self.characters(range(len(self.token_ids)))[:, 1]
 
     def characters(self, tokens: Iterable[int]) -> NDArray[np.int64]:
         """Return what some tokens cover: code points `[start, end)` of the text as given, int64 [N, 2].
 
-        Where several tokens spell one character, all cover it. O(N): offsets of a whole text cost as much
-        as a tenth of tokenizing it.
+        Where several tokens spell one character, all cover it. O(N), or O(T) once for a text beyond ASCII.
         """
-        return self._as_given(np.array([self._encoded.token_to_chars(t) for t in tokens], dtype=np.int64))
-
-    def _all(self) -> NDArray[np.int64]:
-        flat = itertools.chain.from_iterable(self._encoded.offsets)
-        return self._as_given(np.fromiter(flat, np.int64, 2 * len(self.token_ids)))
-
-    def _as_given(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        offsets = offsets.reshape(-1, 2)
+        assert self._offsets is not None
+        offsets = self._offsets.of(np.fromiter(tokens, np.int64)).reshape(-1, 2)
         if self._kept is None:
             return offsets
         starts, ends = offsets.T
         # An end maps through its last character, so that skipped characters after it stay outside.
         ends = np.where(ends > starts, self._kept[np.maximum(ends - 1, 0)] + 1, self._kept[starts])
         return np.stack([self._kept[starts], ends], axis=1)
+
+
+class _Offsets(Protocol):
+    def of(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return `[start, end)` of some tokens in characters of the text that was encoded, int64 [N, 2]."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _TokenizersOffsets:
+    """Offsets as the tokenizer has written them down."""
+
+    encoded: Any
+
+    def of(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+        if len(tokens) == len(self.encoded):  # all of them: one list is cheaper than many calls
+            offsets = itertools.chain.from_iterable(self.encoded.offsets)
+            return np.fromiter(offsets, np.int64, 2 * len(tokens)).reshape(-1, 2)[tokens]
+        return np.array([self.encoded.token_to_chars(t) for t in tokens.tolist()], dtype=np.int64)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _SpelledOffsets:
+    """Offsets counted along the bytes that the tokens spell, which are those of the text."""
+
+    raw: NDArray[np.uint8]
+    ends: NDArray[np.int64]  # [T], in bytes
+    ascii: bool
+
+    @functools.cached_property
+    def _characters(self) -> NDArray[np.int64]:
+        return np.cumsum((self.raw & 0xC0) != 0x80, dtype=np.int64) - 1  # of each byte: those that begin one
+
+    def of(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+        starts = np.where(tokens > 0, self.ends[tokens - 1], 0)
+        lasts = self.ends[tokens] - 1
+        if not self.ascii:
+            starts, lasts = self._characters[starts], self._characters[lasts]
+        return np.stack([starts, lasts + 1], axis=1)
+
+
+class _Spelling:
+    """The bytes that every token of a byte-level tokenizer spells.
+
+    Keeping offsets costs a tokenizer a third of its time. Where the tokens of a text spell exactly its bytes,
+    the offsets follow from their lengths.
+    """
+
+    def __init__(self, vocabulary: Mapping[str, int], added: Mapping[str, int]) -> None:
+        # Byte-level vocabularies write a byte as a printable character: its own, or one from U+0100 on.
+        printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+        rest = [byte for byte in range(256) if byte not in printable]
+        to_byte = dict(zip(map(chr, printable), printable, strict=True))
+        to_byte |= {chr(256 + i): byte for i, byte in enumerate(rest)}
+        spelled = [b""] * (1 + max([*vocabulary.values(), *added.values()], default=0))
+        for token, id in vocabulary.items():
+            if all(character in to_byte for character in token):
+                spelled[id] = bytes(to_byte[character] for character in token)
+        for token, id in added.items():
+            spelled[id] = token.encode()
+        self._lengths = np.array([len(token) for token in spelled], dtype=np.int64)
+        self._starts = np.cumsum(self._lengths) - self._lengths
+        self._bytes = np.frombuffer(b"".join(spelled), dtype=np.uint8)
+
+    def offsets(self, ids: NDArray[np.int64], text: str) -> _SpelledOffsets | None:
+        """Return the offsets of the tokens of `text`, or None if they do not spell it byte for byte."""
+        raw = np.frombuffer(text.encode(), dtype=np.uint8)
+        lengths = self._lengths[ids]
+        if not lengths.all():
+            return None
+        ends = np.cumsum(lengths)
+        if (ends[-1] if len(ends) else 0) != len(raw):
+            return None
+        spelled = np.repeat(self._starts[ids] - (ends - lengths), lengths) + np.arange(len(raw))
+        return _SpelledOffsets(raw, ends, text.isascii()) if (self._bytes[spelled] == raw).all() else None
 
 
 class Tokenizer:
@@ -115,6 +183,8 @@ class Tokenizer:
         self.special_ids: tuple[int, ...] = tuple(
             sorted(token["id"] for token in content["added_tokens"] if token["special"])
         )
+        self._byte_level = "'ByteLevel'" in repr(content["pre_tokenizer"])
+        self._characters = 0  # encoded so far
 
     def encode(self, text: str) -> Encoding:
         """Return the ids of `text`, without special tokens, with offsets into `text` as given.
@@ -127,16 +197,42 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
         """Return `encode` of every text, in one call to the tokenizer, which may use several threads."""
         visible = [_visible(text) for text in texts]
-        batch = self.backend.encode_batch([clean for clean, _ in visible], add_special_tokens=False)
+        cleaned = [clean for clean, _ in visible]
+        found: list[tuple[NDArray[np.int64], _Offsets | None]]
+        if self._spelling_pays(sum(map(len, cleaned))):
+            ids = [_int64(e.ids) for e in self.backend.encode_batch_fast(cleaned, add_special_tokens=False)]
+            found = [(i, self._spelling.offsets(i, text)) for i, text in zip(ids, cleaned, strict=True)]
+        else:
+            found = [(_NO_IDS, None)] * len(cleaned)
+        left = [i for i, (_, offsets) in enumerate(found) if offsets is None]
+        batch = (
+            self.backend.encode_batch([cleaned[i] for i in left], add_special_tokens=False) if left else []
+        )
+        for i, encoded in zip(left, batch, strict=True):
+            found[i] = _int64(encoded.ids), _TokenizersOffsets(encoded)
         return [
-            Encoding(_int64(encoded.ids), len(text) - len(clean), encoded, kept)
-            for text, (clean, kept), encoded in zip(texts, visible, batch, strict=True)
+            Encoding(ids, len(text) - len(clean), offsets, kept)
+            for text, (clean, kept), (ids, offsets) in zip(texts, visible, found, strict=True)
         ]
+
+    def _spelling_pays(self, characters: int) -> bool:
+        """Tell whether enough is encoded for the table of the vocabulary's bytes to be worth making."""
+        self._characters += characters
+        return self._byte_level and self._characters > 8 * self.vocab_size
+
+    @functools.cached_property
+    def _spelling(self) -> _Spelling:
+        everything: dict[str, int] = self.backend.get_vocab(with_added_tokens=True)
+        added = {token.content: id for id, token in self.backend.get_added_tokens_decoder().items()}
+        return _Spelling({token: id for token, id in everything.items() if token not in added}, added)
 
     def decode(self, token_ids: list[int]) -> str:
         """Return the text of `token_ids`, special tokens left out."""
         text: str = self.backend.decode(token_ids, skip_special_tokens=True)
         return text
+
+
+_NO_IDS = np.zeros(0, dtype=np.int64)
 
 
 def _int64(ids: list[int]) -> NDArray[np.int64]:

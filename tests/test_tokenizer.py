@@ -14,7 +14,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from iet.errors import InputError, TokenizerMismatch
 from iet.scheme import canonical_digest
-from iet.tokenizer import INVISIBLE, Tokenizer
+from iet.tokenizer import INVISIBLE, Tokenizer, _SpelledOffsets
 
 CORPUS = ["The planner hands the plan to the critic.", "The critic hands it back, naïvely."] * 5
 
@@ -151,6 +151,65 @@ def test_offsets_tile_the_text_as_given(text: str) -> None:
     assert {i for i, character in enumerate(text) if ord(character) not in INVISIBLE} <= covered
     if "<" not in text:  # no special token spelled out
         assert TOKENIZER.decode(encoding.token_ids.tolist()) == visible
+
+
+def with_and_without_spelling(source: Any) -> tuple[Tokenizer, Tokenizer]:
+    """A tokenizer that counts offsets along the bytes of its tokens, and one that asks for them."""
+    spelling, asking = Tokenizer(source), Tokenizer(source)
+    spelling._characters = 1 << 40
+    asking._byte_level = False
+    return spelling, asking
+
+
+def assert_same_encodings(spelling: Tokenizer, asking: Tokenizer, texts: list[str]) -> list[bool]:
+    """Compare everything; return which texts were spelled out."""
+    found = spelling.encode_batch(texts)
+    for one, other in zip(found, asking.encode_batch(texts), strict=True):
+        assert one.token_ids.tolist() == other.token_ids.tolist()
+        tokens = list(range(0, len(one.token_ids), 2))
+        for some in (range(len(one.token_ids)), tokens, tokens[::-1]):
+            assert one.characters(some).tolist() == other.characters(some).tolist()
+    assert not any(isinstance(other._offsets, _SpelledOffsets) for other in asking.encode_batch(texts))
+    return [isinstance(one._offsets, _SpelledOffsets) for one in found]
+
+
+SPELLING, ASKING = with_and_without_spelling(BACKEND)
+AWKWARD = [
+    "naïve 😀 <eos>x<pad>",
+    "\u00ad\ufeffThe\u200b plan",
+    "",
+    " ",
+    "\n\n\t é",
+    "日本語のテキスト",
+    "a\u0301b",
+]
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=40), max_size=4))
+def test_offsets_counted_along_the_bytes_are_the_tokenizers(texts: list[str]) -> None:
+    assert all(assert_same_encodings(SPELLING, ASKING, texts + AWKWARD))
+
+
+def test_what_is_not_spelled_byte_for_byte_is_asked_for(path: pathlib.Path) -> None:
+    backend = tokenizers.Tokenizer.from_file(str(path))
+    backend.normalizer = normalizers.NFKC()
+    spelled = assert_same_encodings(*with_and_without_spelling(backend), ["ﬁ plan", "a plan"])
+    assert spelled == [False, True]
+    backend.normalizer = None
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    assert assert_same_encodings(*with_and_without_spelling(backend), ["The plan", " The"]) == [False, True]
+    backend.add_tokens([tokenizers.AddedToken("critic", lstrip=True)])  # swallows the space before it
+    assert not any(assert_same_encodings(*with_and_without_spelling(backend), [" the  critic", "a critic"]))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()  # not byte-level: spaces belong to no token
+    assert not any(assert_same_encodings(*with_and_without_spelling(backend), ["The plan", "plan"]))
+
+
+def test_the_bytes_of_a_vocabulary_are_listed_when_it_pays() -> None:
+    tokenizer = Tokenizer(BACKEND)
+    assert not isinstance(tokenizer.encode("a plan")._offsets, _SpelledOffsets)
+    assert "_spelling" not in vars(tokenizer)
+    tokenizer.encode("a plan " * 400)
+    assert isinstance(tokenizer.encode("a plan")._offsets, _SpelledOffsets)
 
 
 def test_offsets_keep_the_leading_space(path: pathlib.Path) -> None:
