@@ -126,12 +126,14 @@ def assert_tiles(report: iet.Report, text: str) -> None:
 def test_agents_are_found_in_order(decoder: str) -> None:
     text = spell(write(TEAM, [("planner", 400), ("critic", 400)]))
     report = reader(TEAM, decoder).audit(text)
-    found = agents_of(report)
-    if decoder == "window":  # it may leave a gap at the hand-over, and then sees no passage
-        found = [agent for agent, _ in itertools.groupby(filter(None, found))]
+    assert [agent for agent, _ in itertools.groupby(filter(None, agents_of(report)))] == ["planner", "critic"]
+    gap = np.flatnonzero(report.token_agents < 0)
+    if decoder == "window" and len(gap):  # its windows hold both agents there: no passage is seen
+        assert 401 - 64 <= gap.min() <= gap.max() <= 401 + 64
+        assert report.transitions.observed == ()
     else:
+        assert agents_of(report) == ["planner", "critic"]
         assert [(t.source, t.target) for t in report.transitions.observed] == [("planner", "critic")]
-    assert found == ["planner", "critic"]
     assert_tiles(report, text)
     assert (report.token_agents == np.repeat([0, 1], [401, 400])).mean() > 0.9
 
@@ -341,7 +343,11 @@ def test_among_many_keys_only_candidates_are_read_and_the_result_is_the_same(
         assert (a.start_interval, a.end_interval) == (b.start_interval, b.end_interval)
         assert a.log_p == pytest.approx(b.log_p, rel=1e-9)
         assert a.posterior == pytest.approx(b.posterior, abs=1e-6)
-    assert set(agents_of(few)) & {"planner", "critic"}  # among 203, CUSUM may miss one
+    assert {segment.best_guess for segment in few.segments} >= {"planner", "critic"}
+    if (
+        decoder != "cusum" or options
+    ):  # CUSUM splits this text too late for the critic's part to pass the level
+        assert set(agents_of(few)) >= {"planner", "critic"}
     if decoder != "posterior":
         assert few.posterior is few.posterior_agents is None
         return
