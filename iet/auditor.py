@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import dataclasses
 import functools
 import inspect
 import itertools
@@ -20,12 +21,16 @@ from iet.decoding import (
     boundary_intervals,
     candidates,
     decode,
+    log_activity,
     span_sums,
     windows,
 )
+from iet.decoding.activity import evidence_blocks
+from iet.decoding.candidates import sum_activity
+from iet.decoding.pairs import repeats
 from iet.errors import InputError
-from iet.evidence import segment_log_p
-from iet.kernels import check_token_ids, pair_numbers, repeats, score_spans, score_tokens
+from iet.evidence import activity_log_p, decoy_log_p, discoveries, over_keys, segment_log_p
+from iet.kernels import check_token_ids, pair_numbers, score_spans, score_tokens
 from iet.registry import KeyTable, Registry
 from iet.report import Report, Segment
 from iet.tokenizer import Encoding, Tokenizer
@@ -47,11 +52,18 @@ class Auditor:
             Waterfall package marked.
         decoder: a key of `iet.decoding.DECODERS`: "posterior" (ours, the default), "cusum" (the paper's) or
             "window".
-        level: a segment whose corrected p-value is above it is unattributed, 0 < level < 1.
+        level: 0 < level < 1. Of texts that none of the registered agents wrote in, at most this share has an
+            agent found in it (`Report.log_p`); and with decoder "posterior" a segment is attributed if its
+            agent is found and `Segment.error`, the posterior probability that the agent wrote none of it, is
+            at most this. The other decoders have no posterior: there segments are attributed by the
+            false-discovery rate of their own p-values (`iet.evidence.discoveries`).
         allow_unattributed: False is the paper's forced choice: every token gets an agent.
         profile: id of the profile, where the registry has several.
         tokenizer: path or object, where the registry's own note of it does not lead there. Its digest must
             be the profile's.
+        decoys: keys that nobody holds, scored on every text to see how chance looks there. With some, agents'
+            p-values are ranks among them, free of any assumption about scores but no lower than
+            1 / (1 + decoys); 0: p-values come from the null law itself.
         options: the decoder's, see `iet.decoding.decode`.
 
     Raises:
@@ -81,6 +93,7 @@ class Auditor:
         *,
         profile: str | None = None,
         tokenizer: Any = None,
+        decoys: int = 0,
         **options: Any,
     ) -> None:
         if not isinstance(registry, (Registry, WaterfallKeys)):
@@ -91,8 +104,13 @@ class Auditor:
             raise InputError(f"decoder: got {decoder!r}, expected one of {sorted(DECODERS)}")
         if not isinstance(level, (int, float, np.floating)) or not 0 < level < 1:
             raise InputError(f"level: got {level!r}, expected a number between 0 and 1")
+        if isinstance(decoys, bool) or not isinstance(decoys, (int, np.integer)) or decoys < 0:
+            raise InputError(f"decoys: got {decoys!r}, expected an int of at least 0")
+        if decoys and isinstance(registry, WaterfallKeys):
+            raise InputError(f"decoys: got {decoys}, expected 0: Waterfall's integer keys have none")
         self._registry = registry
         self._keys: KeyTable | WaterfallKeys = registry.scoring_keys(profile)
+        self._decoys = self._keys.decoys(int(decoys)) if isinstance(self._keys, KeyTable) and decoys else None
         self._registry_digest = registry.digest  # of the keys above, whatever is added later
         if len(self._keys) == 0:
             raise InputError("registry: the profile has no agents; expected at least one (registry.add)")
@@ -107,12 +125,12 @@ class Auditor:
         self._source = tokenizer
         self._tokenizer: Tokenizer | None = None
         # Refuse bad options now, not after the first text has been tokenized and scored.
-        nothing = np.zeros(0, dtype=bool)
-        self._decode(np.zeros((0, len(self._keys)), dtype=np.float32), nothing, nothing)
+        self._decode(np.zeros((0, len(self._keys)), dtype=np.float32), np.zeros(0, dtype=np.int64))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A pickle finds the keys through the registry's file and holds none.
-        options = dict(self._options, profile=self._profile_id, tokenizer=self._source)
+        decoys = 0 if self._decoys is None else len(self._decoys)
+        options = dict(self._options, profile=self._profile_id, tokenizer=self._source, decoys=decoys)
         rebuild = functools.partial(type(self), allow_unattributed=self._allow_unattributed, **options)
         return rebuild, (self._registry, self._decoder, self._level)
 
@@ -195,8 +213,7 @@ class Auditor:
     def _decode(
         self,
         scores: NDArray[np.float32],
-        scored: NDArray[np.bool_],
-        repeated: NDArray[np.bool_],
+        pairs: NDArray[np.int64],
         columns: NDArray[np.int64] | None = None,
     ) -> Segmentation:
         options = self._decoder_options
@@ -206,56 +223,78 @@ class Auditor:
             scores,
             self._decoder,
             self._keys.profile.scheme.family,
-            scored,
-            repeated,
+            None,
+            None,
             self._allow_unattributed,
             None if columns is None else len(self._keys),
+            pairs,
             **options,
         )
 
-    def _candidates(
+    def _look(
         self, ids: NDArray[np.int64], scored: NDArray[np.bool_], repeated: NDArray[np.bool_]
-    ) -> NDArray[np.int64]:
-        """Return the columns of the keys that the decoder has to look at token by token."""
-
-        def sums_of(
-            boundaries: NDArray[np.int64], counted: NDArray[np.bool_], low: int, high: int
-        ) -> NDArray[np.float64]:
-            some = self._keys.subset(slice(low, high))
-            sums: NDArray[np.float64] = score_spans(ids, boundaries, some, counted=counted)
-            return sums
-
-        return candidates(
+    ) -> tuple[NDArray[np.int64] | None, NDArray[np.float32], NDArray[np.float64]]:
+        """Return the columns of the keys that are read token by token (None: all), their scores and log Λ."""
+        family, keys = self._keys.profile.family, self._keys
+        if len(keys) <= ALL_KEYS:
+            scores = score_tokens(ids, keys).astype(np.float32, copy=False)
+            return None, scores, log_activity(*evidence_blocks(scores, scored & ~repeated), family)
+        sums_of = functools.partial(_sums, ids, keys)
+        activity = sum_activity(sums_of, len(keys), family, scored, repeated)
+        columns = candidates(
             sums_of,
-            len(self._keys),
+            len(keys),
             self._decoder,
-            self._keys.profile.scheme.family,
+            family.name,
             scored,
             repeated,
             self._allow_unattributed,
+            activity,
             **self._decoder_options,
         )
+        return columns, score_tokens(ids, keys.subset(columns)).astype(np.float32, copy=False), activity
+
+    def _key_log_p(
+        self,
+        ids: NDArray[np.int64],
+        activity: NDArray[np.float64],
+        scored: NDArray[np.bool_],
+        repeated: NDArray[np.bool_],
+    ) -> NDArray[np.float64]:
+        """Return the p-value of every key, corrected for their number."""
+        family = self._keys.profile.family
+        if self._decoys is None:
+            return over_keys(activity_log_p(activity, int((scored & ~repeated).sum()), family))
+        sums_of = functools.partial(_sums, ids, self._decoys)
+        chance = sum_activity(sums_of, len(self._decoys), family, scored, repeated)
+        return over_keys(decoy_log_p(activity, chance))
 
     def _report(self, text: str | None, encoding: Encoding) -> Report:
         # Every key is decoded as an agent of its own, and only then named after its owner: text of an old
         # and of the current key can stand side by side, and no score is a maximum over several keys.
-        keys, ids, columns = self._keys, encoding.token_ids, None
+        keys, ids = self._keys, encoding.token_ids
         pairs = pair_numbers(ids, keys)
         scored, repeated = pairs >= 0, repeats(pairs)
-        if len(keys) > ALL_KEYS:
-            columns = self._candidates(ids, scored, repeated)
+        columns, scores, activity = self._look(ids, scored, repeated)
+        key_log_p = self._key_log_p(ids, activity, scored, repeated)
+        agent_log_p = np.zeros(len(keys.names))
+        np.minimum.at(agent_log_p, keys.owners, key_log_p)
+        if columns is not None:
             keys = keys.subset(columns)
-        scores = score_tokens(ids, keys).astype(np.float32, copy=False)
-        found = self._decode(scores, scored, repeated, columns)
+        found = self._decode(scores, pairs, columns)
         # From here on an agent is its index in `present`: the owners of the keys that were looked at.
         present, owners = np.unique(keys.owners, return_inverse=True)
         posterior = None if found.posterior is None else _sum_columns(found.posterior, owners)
         spans = _merge(found, owners)
         starts, ends, agents = np.array(spans, dtype=np.int64).reshape(-1, 3).T
         guesses, log_p = self._explain(ids, scores, pairs, starts, ends, agents, keys, owners)
+        certainty = _certainty(posterior, present.astype(np.int64), spans, guesses)
         attributed = agents >= 0
-        if self._allow_unattributed:
-            attributed &= log_p <= math.log(self._level)
+        if self._allow_unattributed and certainty.error is not None:
+            attributed &= agent_log_p[guesses] <= math.log(self._level)
+            attributed &= certainty.error <= self._level
+        elif self._allow_unattributed:
+            attributed[attributed] = discoveries(log_p[attributed], self._level)
         guessed = [keys.names[guess] for guess in guesses.tolist()]
         segments = map(
             Segment,
@@ -265,7 +304,7 @@ class Auditor:
             [name if yes else None for name, yes in zip(guessed, attributed.tolist(), strict=True)],
             guessed,
             log_p.tolist(),
-            *_certainty(posterior, present.astype(np.int64), spans, guesses),
+            *certainty.columns(),
         )
         return Report(
             text=text,
@@ -276,6 +315,9 @@ class Auditor:
             options=self._options,
             level=self._level,
             allow_unattributed=self._allow_unattributed,
+            decoys=0 if self._decoys is None else len(self._decoys),
+            log_p=float(agent_log_p.min()),
+            evidence=dict(zip(keys.names, agent_log_p.tolist(), strict=True)),
             tokens=len(ids),
             scored=int(scored.sum()),
             repeated=int(repeated.sum()),
@@ -351,6 +393,19 @@ class Auditor:
         )
 
 
+def _sums(
+    ids: NDArray[np.int64],
+    keys: KeyTable | WaterfallKeys,
+    boundaries: NDArray[np.int64],
+    counted: NDArray[np.bool_],
+    low: int,
+    high: int,
+) -> NDArray[np.float64]:
+    """Return Σ of the scores under keys [low, high) over the counted tokens of each span."""
+    sums: NDArray[np.float64] = score_spans(ids, boundaries, keys.subset(slice(low, high)), counted=counted)
+    return sums
+
+
 def _batches(texts: Iterator[str]) -> Iterator[tuple[list[str], Exception | None]]:
     """Return batches of texts, the last one with what ended them: StopIteration, or what `texts` raised."""
     batch: list[str] = []
@@ -397,22 +452,43 @@ def _cuts(
     return [0, *inner], [*inner, len(text)]
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Certainty:
+    """Of each span: mean posterior of its guess, the chance that the guess wrote none of it, intervals."""
+
+    posterior: NDArray[np.float64] | None
+    error: NDArray[np.float64] | None
+    starts: list[tuple[int, int]] | None
+    ends: list[tuple[int, int]] | None
+
+    def columns(self) -> tuple[Iterable[Any], ...]:
+        """Return one iterable for each field of `Segment`."""
+        nothing = itertools.repeat(None)
+        if self.posterior is None or self.error is None or self.starts is None or self.ends is None:
+            return nothing, nothing, nothing, nothing
+        return self.posterior.tolist(), self.error.tolist(), self.starts, self.ends
+
+
 def _certainty(
     posterior: NDArray[np.float32] | None,
     present: NDArray[np.int64],
     spans: list[tuple[int, int, int]],
     guesses: NDArray[np.int64],
-) -> tuple[Iterable[Any], Iterable[Any], Iterable[Any]]:
-    """Return mean posteriors of the spans' guesses and the intervals of their starts and ends."""
+) -> _Certainty:
     if posterior is None:
-        return itertools.repeat(None), itertools.repeat(None), itertools.repeat(None)
+        return _Certainty(None, None, None, None)
+    if not spans:
+        return _Certainty(np.zeros(0), np.zeros(0), [], [])
     edges = np.array([*(start for start, _, _ in spans), len(posterior)], dtype=np.int64)
-    means = span_sums(posterior, edges) / np.maximum(1, np.diff(edges))[:, None]
     columns = np.searchsorted(present, guesses).clip(0, len(present) - 1)
     known = present[columns] == guesses  # others were not looked at: their posterior is 0
-    mean = np.where(known, means[np.arange(len(spans)), columns], 0.0)
+    rows = np.arange(len(spans))
+    means = span_sums(posterior, edges)[rows, columns] / np.maximum(1, np.diff(edges))
+    # P(a wrote none of it) is at most 1 - γ_t(a) at any of its tokens.
+    highest = np.maximum.reduceat(posterior, edges[:-1], axis=0)[rows, columns]
+    error = np.where(known, 1.0 - np.minimum(highest, 1.0), 1.0).astype(np.float64)
     intervals = boundary_intervals(posterior, spans)
-    return mean.tolist(), intervals[:-1], intervals[1:]
+    return _Certainty(np.where(known, means, 0.0), error, intervals[:-1], intervals[1:])
 
 
 def _seam_share(text: str, encoding: Encoding, spans: list[tuple[int, int, int]]) -> float:

@@ -1,9 +1,11 @@
-"""How surprising a segment's scores would be without a mark. The paper has no null; this is ours."""
+"""How surprising scores would be without a mark: of a key, of a segment, of many. The paper has no null."""
 
 from __future__ import annotations
 
 import functools
+import json
 import math
+import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -149,9 +151,42 @@ def _binomial_njit(totals: Floats, counts: Integers, log_p: Floats) -> None:
         log_p[i] = min(0.0, math.log1p(-math.exp(value)) if rest else value)
 
 
+def _gamma(totals: Floats, counts: Integers) -> Floats:
+    """Return the tails of sums of n exponential scores, to rounding: those of a gamma law of shape n."""
+    log_p = np.zeros(len(totals))
+    _gamma_njit(totals, counts, log_p)
+    return log_p
+
+
+@njit
+def _gamma_njit(totals: Floats, counts: Integers, log_p: Floats) -> None:
+    # P(Σ x >= s) is the chance of fewer than n arrivals up to time s: Σ_{k < n} e^-s s^k / k!.
+    for i in range(len(totals)):
+        count, total = counts[i], totals[i]
+        if count == 0 or total <= 0:
+            continue
+        rest = total < count  # 1 - Σ_{k >= n}, so that the terms below always fall
+        k = count if rest else count - 1
+        first = k * math.log(total) - total - math.lgamma(k + 1.0)
+        term = terms = 1.0  # in units of the first term
+        while term > 1e-17:
+            if rest:
+                k += 1
+                term *= total / k
+            elif k > 0:
+                term *= k / total
+                k -= 1
+            else:
+                break
+            terms += term
+        value = first + math.log(terms)
+        log_p[i] = min(0.0, math.log1p(-math.exp(min(value, -1e-16))) if rest else value)
+
+
 LOG_TAILS: Mapping[str, Callable[[Floats, Integers], Floats]] = {
     "fourier": _saddlepoint(FAMILIES["fourier"]),  # arcsine law
     "square": _binomial,  # two points; for odd V its mean is 1/V, which is left out
+    "gumbel": _gamma,  # exponential law
 }
 """Family -> log P(Σ x >= s) as a function of arrays (s, n)."""
 
@@ -214,3 +249,132 @@ def _distinct_njit(
                 seen[pair] = i
                 totals[i] += scores[t, columns[i]]
                 counts[i] += 1
+
+
+# ---------------------------------------------------------------- keys
+
+
+def activity_log_p(log_ratios: Floats, count: int, family: Family) -> Floats:
+    """Return the log p-value of each key's log Λ: how often a key that is not in the text has one as high.
+
+    Over random keys the scores of a text without that key are independent draws from the family's null law,
+    one for each distinct (context, token) pair, whatever the text says. So the law of log Λ depends on their
+    number alone; it is tabulated (`benchmarks/accuracy/activity_null.py`) and interpolated in log n. Beyond
+    the table it falls by e^-1 for each unit, as it nearly does inside. A key by itself: `over_keys`
+    corrects for their number.
+
+    Args:
+        log_ratios: `iet.decoding.log_activity` [K].
+        count: n, distinct pairs in the text.
+        family: of the profile.
+
+    Returns:
+        log_p [K] float64 <= 0, natural logarithms; 0 for n = 0. O(K).
+    """
+    if count == 0:
+        return np.zeros(len(log_ratios))
+    levels, counts, table = _activity_null(family.name)
+    place = float(np.interp(math.log(count), np.log(counts), np.arange(len(counts))))
+    low = min(int(place), len(counts) - 2)
+    row = table[low] + (place - low) * (table[low + 1] - table[low])
+    log_p = np.interp(log_ratios, levels, row, left=0.0)
+    log_p -= np.maximum(0.0, log_ratios - levels[-1])
+    return np.asarray(np.minimum(0.0, log_p))
+
+
+@functools.cache
+def _activity_null(family: str) -> tuple[Floats, Floats, Floats]:
+    path = pathlib.Path(__file__).with_name("activity_null.json")
+    null = json.loads(path.read_text(encoding="utf-8"))
+    if family not in null["log_p"]:
+        raise InputError(f"family: got {family!r}, expected one of {sorted(null['log_p'])}")
+    return np.array(null["log_ratios"]), np.array(null["counts"], np.float64), np.array(null["log_p"][family])
+
+
+def decoy_log_p(log_ratios: Floats, decoys: Floats) -> Floats:
+    """Return the log p-value of each key's log Λ by its rank among decoys: keys that nobody holds.
+
+        p = (1 + number of decoys with at least this log Λ) / (1 + M)
+
+    Nothing is assumed but that a key which is not in the text is as good as one that was never handed out.
+
+    Args:
+        log_ratios: log Λ [K].
+        decoys: log Λ [M] of decoy keys on the same text.
+
+    Returns:
+        log_p [K] float64, at least -log(1 + M).
+    """
+    ranked = np.sort(decoys)
+    above = len(ranked) - np.searchsorted(ranked, log_ratios, side="left")
+    return np.asarray(np.log((1.0 + above) / (1.0 + len(ranked))))
+
+
+def over_keys(log_p: Floats) -> Floats:
+    """Return the p-values of K keys corrected for their number, by Holm's steps.
+
+        p'_(i) = max over j <= i of 1 - (1 - p_(j))^(K - j + 1)
+
+    Unmarked keys are independent of each other and of the rest, so the chance that any key which is not in
+    the text comes out at α or below is α at most, and with the lowest of them exactly α: the lowest p' is the
+    p-value of the whole text.
+
+    Args:
+        log_p: natural logarithms [K], in any order.
+
+    Returns:
+        log_p [K] <= 0.
+
+    >>> np.exp(over_keys(np.log([0.001, 0.5, 0.04]))).round(4).tolist()
+    [0.003, 0.5, 0.0784]
+    """
+    order = np.argsort(log_p, kind="stable")
+    left = np.arange(len(log_p), 0, -1)
+    small = np.minimum(np.asarray(log_p, np.float64)[order], -1e-300)
+    # log(1 - (1 - p)^k): k·p where p is too small to be seen beside 1.
+    with np.errstate(divide="ignore"):
+        exact = np.log(-np.expm1(left * np.log1p(-np.exp(small))))
+    stepped = np.where(small < -30, small + np.log(left), exact)
+    corrected = np.empty(len(log_p))
+    corrected[order] = np.minimum(0.0, np.maximum.accumulate(stepped))
+    return corrected
+
+
+def discoveries(
+    log_p: npt.ArrayLike, level: float = 0.01, *, dependent: bool = False
+) -> npt.NDArray[np.bool_]:
+    """Tell which findings to report so that of those reported at most `level` are false on average.
+
+    Benjamini and Hochberg's step-up: the k lowest p-values, for the largest k with p_(k) <= k·level / m. Over
+    documents pass the `log_p` of their reports.
+
+    Args:
+        log_p: natural logarithms of m p-values [m], each valid by itself.
+        level: the false-discovery rate, 0 < level < 1.
+        dependent: True holds under any dependence (Benjamini and Yekutieli: level / Σ 1/i), False needs
+            independent or positively dependent ones, as those of documents are.
+
+    Returns:
+        bool [m].
+
+    Raises:
+        InputError: a number is out of range.
+
+    >>> discoveries(np.log([0.001, 0.2, 0.019, 0.6]), level=0.05).tolist()
+    [True, False, True, False]
+    """
+    values = np.asarray(log_p, np.float64)
+    if values.ndim != 1 or not (values <= 0).all():
+        raise InputError(
+            f"log_p: got {log_p!r:.80}, expected logarithms of p-values, a vector of numbers <= 0"
+        )
+    if isinstance(level, bool) or not isinstance(level, (int, float, np.floating)) or not 0 < level < 1:
+        raise InputError(f"level: got {level!r}, expected a number between 0 and 1")
+    count = len(values)
+    if count == 0:
+        return np.zeros(0, np.bool_)
+    ranks = np.arange(1, count + 1)
+    share = level / count / (float((1 / ranks).sum()) if dependent else 1.0)
+    ranked = np.sort(values)
+    passing = np.flatnonzero(ranked <= np.log(ranks * share))
+    return values <= (ranked[passing[-1]] if len(passing) else -np.inf)

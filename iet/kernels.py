@@ -31,7 +31,6 @@ __all__ = [
     "positions",
     "prepare",
     "raise_if_refused",
-    "repeats",
     "score_spans",
     "score_tokens",
 ]
@@ -492,7 +491,8 @@ def positions(
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Tell which positions are scored, and which of those repeat an earlier (context, token) pair.
 
-    A repeated pair has the same score under every key as its first occurrence: it is no new evidence.
+    A repeated pair has the same score under every key as its first occurrence: it is no new evidence. In
+    family "gumbel" every token after a context that stood before is a repeat: it carries no mark.
 
     Args:
         token_ids: integer ids [T].
@@ -502,22 +502,18 @@ def positions(
     Returns:
         scored bool [T], repeated bool [T] (false where not scored). Expected O(T·n).
     """
+    from iet.decoding.pairs import repeats  # here, because it imports numba
+
     pairs = pair_numbers(token_ids, registry, profile=profile)
     return pairs >= 0, repeats(pairs)
-
-
-def repeats(pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Tell which of the `pair_numbers` [T] stood earlier in the text; false where not scored. O(T)."""
-    repeated = pairs >= 0
-    repeated[:1] = False
-    repeated[1:] &= pairs[1:] <= np.maximum.accumulate(pairs[:-1])  # numbers follow first occurrences
-    return repeated
 
 
 def pair_numbers(
     token_ids: ArrayLike, registry: Registry | KeyTable | WaterfallKeys, *, profile: str | None = None
 ) -> NDArray[np.int64]:
     """Number the (context, token) pairs of a text.
+
+    In family "gumbel" the contexts are numbered instead: only the first token after a context carries a mark.
 
     Args:
         token_ids: integer ids [T].
@@ -534,7 +530,7 @@ def pair_numbers(
     keys = _keys(registry, "scoring_keys", profile)
     ids, n_gram = check_token_ids(token_ids), keys.profile.scheme.n_gram
     scored = reference.is_scored(ids, n_gram, keys.profile.vocab_size, keys.profile.unmarked_ids)
-    return number_pairs(ids, scored, n_gram)
+    return number_pairs(ids, scored, n_gram, contexts=keys.profile.scheme.family == "gumbel")
 
 
 def permute(token_ids: ArrayLike, seeds: ArrayLike, vocab_size: int) -> NDArray[np.uint32]:

@@ -137,6 +137,21 @@ class KeyTable:
             epochs=self.epochs[columns],
         )
 
+    def decoys(self, count: int) -> KeyTable:
+        """Return `count` keys that nobody holds, always the same: what chance looks like is read off them."""
+        label = b"iet decoy "
+        drawn = b"".join(
+            hashlib.blake2b(label + i.to_bytes(8, "little"), digest_size=16).digest() for i in range(count)
+        )
+        return dataclasses.replace(
+            self,
+            subkeys=np.frombuffer(drawn, dtype=np.uint8).reshape(count, 16).copy(),
+            k_p=np.resize(self.k_p, count),
+            owners=np.arange(count, dtype=np.int32),
+            names=tuple(f"decoy {i}" for i in range(count)),
+            epochs=np.zeros(count, dtype=np.int32),
+        )
+
     def __copy__(self) -> KeyTable:
         return self  # it never changes
 

@@ -21,6 +21,7 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 import iet
 from iet import kernels
+from iet.decoding.pairs import repeats
 from iet.errors import InputError, RegistryError, ShapeError, TokenizerMismatch
 from iet.evidence import log_tail
 from iet.registry import Registry, derive_subkey
@@ -219,7 +220,7 @@ def test_repeating_a_text_adds_no_evidence() -> None:
     once, thrice = auditor.audit(token_ids=IDS[:150]), auditor.audit(token_ids=IDS[:150] * 3)
     # A segment's inside on its grid is another one now, but never holds more than all distinct pairs do.
     pairs = kernels.pair_numbers(IDS[:150], TEAM)
-    distinct = np.flatnonzero((pairs >= 0) & ~kernels.repeats(pairs))
+    distinct = np.flatnonzero((pairs >= 0) & ~repeats(pairs))
     totals = kernels.score_tokens(IDS[:150], TEAM)[distinct].sum(axis=0, dtype=np.float64)
     everything = log_tail(float(totals.max()), len(distinct), TEAM.profile.family)
     assert min(s.log_p for s in thrice.segments) >= everything

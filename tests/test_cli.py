@@ -113,7 +113,7 @@ def test_audit_writes_the_report_to_a_file(
     assert run("audit", text, "-r", team, "-o", out, "--no-text") == 0
     assert capsys.readouterr().out == ""
     report = json.loads(out.read_text(encoding="utf-8"))
-    assert (report["schema"], report["text"]) == ("iet.report/0", None)
+    assert (report["schema"], report["text"]) == ("iet.report/1", None)
     assert run("audit", text, "-r", team, "-o", tmp_path / "nowhere" / "report.json") == 3
     assert "nowhere" in capsys.readouterr().err
 

@@ -10,8 +10,17 @@ import numpy as np
 import pytest
 from scipy import integrate, special, stats
 
-from iet.errors import InputError
-from iet.evidence import log_tail, log_tails, segment_log_p
+from iet.decoding import activity
+from iet.errors import InputError, ShapeError
+from iet.evidence import (
+    activity_log_p,
+    decoy_log_p,
+    discoveries,
+    log_tail,
+    log_tails,
+    over_keys,
+    segment_log_p,
+)
 from iet.scheme import FAMILIES, Family
 
 FOURIER, SQUARE = FAMILIES["fourier"], FAMILIES["square"]
@@ -148,3 +157,122 @@ def test_unmarked_text_rarely_holds_any_segment_below_the_level() -> None:
         candidates = segment_log_p(x, pairs, starts, stops, columns, FOURIER, keys)
         hits += candidates.min() <= math.log(level)
     assert hits <= stats.binom.ppf(0.999, texts, level)
+
+
+# ---------------------------------------------------------------- exponential scores, keys, many findings
+
+
+@pytest.mark.parametrize("count", [1, 2, 19, 300, 100_000])
+def test_the_gumbel_tail_is_that_of_a_gamma_law(count: int) -> None:
+    totals = count * np.array([0.0, 1e-3, 0.5, 0.9, 0.999, 1.0, 1.001, 1.1, 1.5, 2.0, 5.0])
+    found = log_tails(totals, np.full(len(totals), count), FAMILIES["gumbel"])
+    assert found[0] == 0
+    with np.errstate(divide="ignore"):
+        expected = stats.gamma.logsf(totals, count)
+    seen = np.isfinite(expected) & (expected > -600)  # scipy ends there
+    np.testing.assert_allclose(found[seen], expected[seen], rtol=1e-7, atol=1e-9)
+    assert (np.diff(found) <= 1e-12).all()
+
+
+def naive_log_activity(sums: np.ndarray, counts: np.ndarray, family: Family) -> np.ndarray:
+    """The mean over strengths and rates of the two-state chain's likelihood ratio, in logs."""
+    found = []
+    for strength in activity.STRENGTHS[family.name]:
+        log_e = strength * sums - (counts * family.log_mgf(strength))[:, None]
+        for enter in activity.ENTRY_RATES:
+            leave = activity.BLOCK / activity.MEAN_SEGMENT
+            p = np.log([[1 - enter, enter], [leave, 1 - leave]])
+            state = np.log([[leave / (enter + leave)], [enter / (enter + leave)]]) + np.zeros(sums.shape[1])
+            for b in range(len(sums)):
+                if b:
+                    state = np.logaddexp.reduce(p[:, :, None] + state[:, None], axis=0)
+                state = state + np.array([np.zeros(sums.shape[1]), log_e[b]])
+            found.append(np.logaddexp.reduce(state, axis=0))
+    return special.logsumexp(found, axis=0) - math.log(len(found))
+
+
+@pytest.mark.parametrize("family", list(FAMILIES.values()), ids=lambda family: family.name)
+def test_activity_is_the_likelihood_ratio_of_two_states(family: Family) -> None:
+    rng = np.random.default_rng(3)
+    counted = rng.random(900) < 0.8
+    scores = rng.exponential(size=(900, 300)) if family.name == "gumbel" else rng.uniform(-1, 1, (900, 300))
+    sums, counts = activity.evidence_blocks(scores.astype(np.float32), counted)
+    edges = np.append(activity.block_starts(counted), 900)
+    expected = np.add.reduceat(np.where(counted[:, None], scores, 0), edges[:-1], axis=0)
+    np.testing.assert_allclose(sums, expected, atol=1e-4)
+    assert counts.sum() == counted.sum()
+    found = activity.log_activity(sums, counts, family)
+    np.testing.assert_allclose(found, naive_log_activity(sums.astype(float), counts, family), atol=1e-6)
+    assert activity.log_activity(sums[:0], counts[:0], family).tolist() == [0.0] * 300
+    with pytest.raises(ShapeError, match=r"counts: got \[3\]"):
+        activity.log_activity(sums, counts[:3], family)
+
+
+def null_scores(family: Family, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
+    if family.name == "fourier":
+        return np.cos(2 * np.pi * rng.random(shape))
+    return rng.choice([-1.0, 1.0], shape) if family.name == "square" else rng.exponential(size=shape)
+
+
+@pytest.mark.parametrize("family", list(FAMILIES.values()), ids=lambda family: family.name)
+@pytest.mark.parametrize("tokens", [70, 500, 3000])
+def test_p_values_of_keys_that_are_not_in_the_text_are_uniform_where_it_matters(
+    family: Family, tokens: int
+) -> None:
+    rng = np.random.default_rng(tokens)
+    keys = 12_000_000 // tokens // 4
+    counted = np.ones(tokens, bool)
+    blocks = activity.evidence_blocks(null_scores(family, (tokens, keys), rng).astype(np.float32), counted)
+    log_p = activity_log_p(activity.log_activity(*blocks, family), tokens, family)
+    for level in (0.03, 0.01, 0.003):
+        hits = int((log_p <= math.log(level)).sum())
+        assert stats.binom.sf(hits - 1, keys, 1.15 * level) > 1e-4, (level, hits / keys)
+        assert stats.binom.cdf(hits, keys, 0.7 * level) > 1e-4, (level, hits / keys)
+
+
+def test_the_p_value_of_a_key_falls_with_its_ratio() -> None:
+    ratios = np.linspace(-5, 400, 3000)
+    for count in (1, 10, 33, 5000, 10**7):
+        log_p = activity_log_p(ratios, count, FOURIER)
+        assert (np.diff(log_p) <= 0).all()
+        assert log_p[-1] < -380
+    assert activity_log_p(ratios, 0, FOURIER).tolist() == [0.0] * 3000
+
+
+def test_decoys_rank_a_key() -> None:
+    decoys = np.array([0.0, 1.0, 2.0, 3.0])
+    log_p = decoy_log_p(np.array([5.0, 3.0, 0.5, -1.0]), decoys)
+    np.testing.assert_allclose(np.exp(log_p), [1 / 5, 2 / 5, 4 / 5, 1.0])
+
+
+def test_holm_controls_the_chance_of_any_false_key() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.random((4000, 12))
+    p[:, 0] *= 1e-9  # one key is in the text
+    found = np.exp([over_keys(np.log(row)) for row in p])
+    assert (found[:, 0] < 1e-7).all()
+    false = (found[:, 1:] <= 0.05).any(axis=1).mean()
+    assert stats.binom.sf(int(false * 4000) - 1, 4000, 0.05) > 1e-4
+    assert stats.binom.cdf(int(false * 4000), 4000, 0.05) > 1e-4
+    np.testing.assert_allclose(found.min(axis=1), -np.expm1(12 * np.log1p(-p.min(axis=1))), rtol=1e-9)
+    # Where p is too small to be seen beside 1, and at 1.
+    np.testing.assert_allclose(over_keys(np.array([-900.0, 0.0])), [-900 + math.log(2), 0.0])
+
+
+def test_discoveries_are_false_at_most_at_the_level() -> None:
+    rng = np.random.default_rng(1)
+    shares = []
+    for _ in range(2000):
+        p = rng.random(40)
+        p[:10] *= 1e-3
+        found = discoveries(np.log(p), 0.1)
+        shares.append(found[10:].sum() / max(1, found.sum()))
+    assert np.mean(shares) < 0.1
+    assert np.mean(shares) > 0.05  # 0.1 x 30 / 40
+    assert discoveries([]).tolist() == []
+    assert discoveries(np.log([0.01, 0.5]), 0.02).tolist() == [True, False]
+    assert discoveries(np.log([0.01, 0.5]), 0.02, dependent=True).tolist() == [False, False]
+    with pytest.raises(InputError, match="log_p: got"):
+        discoveries([0.5])
+    with pytest.raises(InputError, match="level: got 1"):
+        discoveries([-1.0], 1.0)

@@ -66,7 +66,7 @@ def test_loops_are_compiled_once_where_neither_package_nor_home_can_be_written(
         counts.append([int(number) for number in result.stdout.split()])
     (cold_hits, cold_misses), (warm_hits, warm_misses) = counts
     assert cold_hits == warm_misses == 0
-    assert warm_hits == cold_misses > 0
+    assert 0 < warm_hits <= cold_misses  # what a loop calls is loaded with it
     private = temporary / f"iet-{os.geteuid()}"
     assert chosen.exists() == given
     assert private.exists() == (not given)

@@ -18,6 +18,7 @@ import pytest
 
 import iet
 from iet import kernels, native, reference
+from iet.decoding.pairs import repeats
 from iet.errors import BackendUnavailable, InputError, ShapeError
 from iet.registry import Registry, derive_frequency, derive_subkey
 from iet.scheme import SCHEME_VERSION, Profile, Scheme
@@ -279,7 +280,7 @@ def test_pairs_are_numbered_as_they_first_occur(n_gram: int) -> None:
             expected.append(numbers.setdefault(pair, len(numbers)) if scored else -1)
         found = kernels.pair_numbers(ids, registry)
         assert found.tolist() == expected
-        assert kernels.repeats(found).tolist() == repeated
+        assert repeats(found).tolist() == repeated
     assert kernels.pair_numbers([], registry).shape == (0,)
 
 

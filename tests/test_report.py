@@ -39,8 +39,8 @@ def report_of(
     start = None if text is None else 0
     middle, end = (None, None) if text is None else (22, len(text))
     segments = (
-        Segment(start, middle, 0, 60, agents[0], agents[0], -250.5, 0.93, (0, 0), (58, 63)),
-        Segment(middle, end, 60, 90, None, agents[1], -1.3, 0.4, (58, 63), (90, 90)),
+        Segment(start, middle, 0, 60, agents[0], agents[0], -250.5, 0.93, 1e-5, (0, 0), (58, 63)),
+        Segment(middle, end, 60, 90, None, agents[1], -1.3, 0.4, 0.3, (58, 63), (90, 90)),
     )
     report = Report(
         text=text,
@@ -51,6 +51,9 @@ def report_of(
         options={},
         level=0.01,
         allow_unattributed=True,
+        decoys=0,
+        log_p=-240.0,
+        evidence={name: -240.0 if i == 0 else -1.3 for i, name in enumerate(agents)},
         tokens=90,
         scored=89,
         repeated=3,
@@ -123,7 +126,7 @@ def change(data: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str,
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (("schema",), "iet.report/1"),
+        (("schema",), "iet.report/0"),
         (("secret",), "00"),
         (("tokens",), -1),
         (("level",), 1.0),
@@ -246,6 +249,7 @@ def test_segments_agents_and_caveats_are_shown(either: str) -> None:
     for part in ("90 tokens (89 scored, 3 repeats)", "2 segments", "67% attributed at level 0.01"):
         assert part in found
     assert "planner → critic ×1 (0.75)" in found
+    assert "found in it, p (by the null law, 2 agents): planner" in found
     assert "not every word of it" in found
     assert "[planner] The plan" in found
     assert "[?]" in found
@@ -258,6 +262,8 @@ def test_a_report_without_text_or_segments_is_shown(either: str) -> None:
     by_ids = shown(report_of(None))
     assert "characters, " not in by_ids
     assert "unattributed (perhaps critic)" in by_ids
+    nothing = shown(report_of(log_p=-1.3, evidence={"planner": -1.3, "critic": 0.0}, decoys=99))
+    assert "no agent found in it: p = 0.273 (by 99 decoys)" in nothing
     assert " · forced choice\n" in shown(report_of(allow_unattributed=False))
 
 
@@ -429,7 +435,7 @@ def test_the_docstring_reader_reads() -> None:
 
 def test_a_guess_that_chance_makes_as_well_has_no_name() -> None:
     report = report_of()
-    last = dataclasses.replace(report.segments[-1], log_p=-0.1)
+    last = dataclasses.replace(report.segments[-1], log_p=-0.1, error=0.6)
     shown_report = str(dataclasses.replace(report, segments=(*report.segments[:-1], last)))
     assert "unattributed" in shown_report
     assert "perhaps" not in shown_report

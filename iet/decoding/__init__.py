@@ -10,10 +10,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from iet.decoding.activity import log_activity
 from iet.decoding.candidates import CANDIDATES, SpanSums
+from iet.decoding.chain import boundary_intervals, forward_backward
 from iet.decoding.cusum import cusum, cusum_decode, refine, smooth
-from iet.decoding.posterior import boundary_intervals, fit_strengths, forward_backward, posterior_decode
-from iet.decoding.segmentation import NOBODY, Segmentation, Span, check_mask, check_number, check_scores
+from iet.decoding.pairs import repeats
+from iet.decoding.posterior import fit, posterior_decode
+from iet.decoding.segmentation import (
+    NOBODY,
+    Segmentation,
+    Span,
+    check_mask,
+    check_number,
+    check_pairs,
+    check_scores,
+)
 from iet.decoding.windows import margin, span_sums, window_decode, windows
 from iet.errors import InputError
 from iet.scheme import FAMILIES
@@ -27,8 +38,9 @@ __all__ = [
     "candidates",
     "cusum",
     "decode",
-    "fit_strengths",
+    "fit",
     "forward_backward",
+    "log_activity",
     "margin",
     "refine",
     "smooth",
@@ -52,6 +64,7 @@ def decode(
     repeated: npt.ArrayLike | None = None,
     allow_unattributed: bool = False,
     agents: int | None = None,
+    pairs: npt.ArrayLike | None = None,
     **options: Any,
 ) -> Segmentation:
     """Attribute every token of a text to an agent, from the scores under every agent's key.
@@ -67,6 +80,9 @@ def decode(
         allow_unattributed: label text that no key explains -1. False: the paper's forced choice.
         agents: how many agents there are, at least A, where the columns are the `candidates` among them;
             None: A.
+        pairs: [T] integers, `iet.kernels.pair_numbers`: equal where (context, token) pairs are equal, -1
+            where not scored. They say all that `scored` and `repeated` say, which are not given then, and
+            with what a repeat stands; None: unknown.
         **options: the decoder's own, see `posterior_decode`, `cusum_decode`, `window_decode`.
 
     Returns:
@@ -88,6 +104,12 @@ def decode(
     x = check_scores(scores)
     if agents is not None:
         check_number("agents", agents, x.shape[1])
+    numbers = None
+    if pairs is not None:
+        if scored is not None or repeated is not None:
+            raise InputError("pairs: got scored or repeated as well, expected pairs alone: it says both")
+        numbers = check_pairs(pairs, len(x))
+        scored, repeated = numbers >= 0, repeats(numbers)
     return function(
         x,
         FAMILIES[family],
@@ -95,6 +117,7 @@ def decode(
         check_mask(repeated, len(x), "repeated", False),
         allow_unattributed,
         agents,
+        numbers,
         **options,
     )
 
@@ -107,6 +130,7 @@ def candidates(
     scored: npt.NDArray[np.bool_],
     repeated: npt.NDArray[np.bool_],
     allow_unattributed: bool = False,
+    activity: npt.NDArray[np.float64] | None = None,
     **options: Any,
 ) -> npt.NDArray[np.int64]:
     """Choose the agents that a decoder has to look at, without their scores [T, A].
@@ -115,12 +139,14 @@ def candidates(
         sums_of: (boundaries, counted, low, high) -> Σ of the scores of agents [low, high) over the counted
             tokens of each span, [S, high - low].
         agents: A.
-        decoder, family, scored, repeated, allow_unattributed, options: as in `decode`; the masks as arrays.
+        decoder, family, scored, repeated, allow_unattributed: as in `decode`; the masks as arrays.
+        activity: `log_activity` [A], where it is known; only "posterior" reads it.
+        options: as in `decode`.
 
     Returns:
-        Ascending columns, at least one: for "posterior" `likely_agents`, the same that it would not leave
-        out of [T, A], for the others those that are first or second in a window (`window_candidates`).
-        Never more than 256, unless more than 256 are likelier than not somewhere.
+        Ascending columns, at least one and never more than 256: for "posterior" `likely_agents`, the same
+        that it would not leave out of [T, A], for the others those that are first or second in a window
+        (`window_candidates`).
 
     Raises:
         InputError: a name or option is unknown.
@@ -131,7 +157,9 @@ def candidates(
     if not len(scored):
         return np.zeros(1, np.int64)
     choose = CANDIDATES[decoder]
-    return choose(sums_of, agents, FAMILIES[family], scored, repeated, allow_unattributed, **options)
+    return choose(
+        sums_of, agents, FAMILIES[family], scored, repeated, allow_unattributed, activity, **options
+    )
 
 
 def _with_defaults(

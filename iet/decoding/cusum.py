@@ -172,6 +172,7 @@ def cusum_decode(
     repeated: npt.NDArray[np.bool_],
     allow_unattributed: bool,
     agents: int | None = None,
+    pairs: npt.NDArray[np.int64] | None = None,
     *,
     window: int = 64,
     step: int = 16,

@@ -16,7 +16,7 @@ _FACTORS = np.frombuffer(secrets.token_bytes(8 * 16), np.uint64) | np.uint64(1)
 
 
 def number_pairs(
-    token_ids: npt.NDArray[np.int64], scored: npt.NDArray[np.bool_], n_gram: int
+    token_ids: npt.NDArray[np.int64], scored: npt.NDArray[np.bool_], n_gram: int, contexts: bool = False
 ) -> npt.NDArray[np.int64]:
     """Return int64 [T]: 0, 1, 2, ... in the order of first occurrence, -1 where not scored.
 
@@ -24,14 +24,62 @@ def number_pairs(
         token_ids: [T].
         scored: [T], false for the first n - 1.
         n_gram: n, 2 to 16: the pair at t is `token_ids[t - n + 1 : t + 1]`.
+        contexts: number `token_ids[t - n + 1 : t]` instead: equal contexts, equal numbers.
 
     Cost: O(T·n) expected time, 28·T bytes at most. Deterministic.
     """
+    if contexts:  # a context is the n-gram, one token shorter, that ends before t
+        return np.append(-1, number_pairs(token_ids[:-1], scored[1:], n_gram - 1))[: len(token_ids)]
     bits = max(4, (2 * len(token_ids)).bit_length())  # at most half of the slots are taken
     slots, numbers = np.full(1 << bits, -1, np.int32), np.full(len(token_ids), -1)
     with np.errstate(over="ignore"):  # for NUMBA_DISABLE_JIT=1: products are modulo 2^64
         _number_pairs_njit(token_ids, scored, _FACTORS[:n_gram], np.uint64(64 - bits), slots, numbers)
     return numbers
+
+
+def repeats(pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Tell which of the `pair_numbers` [T] stood earlier in the text; false where not scored. O(T)."""
+    repeated = pairs >= 0
+    repeated[:1] = False
+    repeated[1:] &= pairs[1:] <= np.maximum.accumulate(pairs[:-1])  # numbers follow first occurrences
+    return repeated
+
+
+def shared_weights(pairs: npt.NDArray[np.int64], window: int = 256) -> npt.NDArray[np.float32]:
+    """Return how much each occurrence of a pair counts: m^-3/4 where it stands m times nearby, once included.
+
+    Args:
+        pairs: numbers as `number_pairs` returns them, [T]; -1 counts 0.
+        window: tokens; an occurrence is nearby if it is less than that away.
+
+    Returns:
+        float32 [T]. Cost: O(T). Deterministic.
+    """
+    weights = np.zeros(len(pairs), np.float32)
+    if len(pairs):
+        shares = np.arange(1, window * 2, dtype=np.float64) ** -0.75
+        _shared_weights_njit(pairs, window, shares.astype(np.float32), weights)
+    return weights
+
+
+@njit
+def _shared_weights_njit(
+    pairs: npt.NDArray[np.int64],
+    window: int,
+    shares: npt.NDArray[np.float32],
+    weights: npt.NDArray[np.float32],
+) -> None:
+    # The pairs less than `window` away on either side, counted while t moves on.
+    counts = np.zeros(pairs.max() + 2, np.int32)  # the last entry is that of -1
+    for t in range(min(window, len(pairs))):
+        counts[pairs[t]] += 1
+    for t in range(len(pairs)):
+        if t + window - 1 < len(pairs) and t > 0:
+            counts[pairs[t + window - 1]] += 1
+        if t - window >= 0:
+            counts[pairs[t - window]] -= 1
+        if pairs[t] >= 0:
+            weights[t] = shares[counts[pairs[t]] - 1]
 
 
 @njit

@@ -1,15 +1,19 @@
-"""The default decoder: a hidden Markov model over the agents and nobody, fitted on the text itself."""
+"""The default decoder: a hidden Markov chain over the agents and nobody, fitted on the text itself."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Sequence
+import math
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from iet.decoding.activity import evidence_blocks, log_activity
+from iet.decoding.chain import Posterior, exponentials, forward_backward, log_likelihood
 from iet.decoding.jit import njit
+from iet.decoding.pairs import shared_weights
 from iet.decoding.segmentation import NOBODY, Scores, Segmentation, check_number
 from iet.errors import InputError, ShapeError
 from iet.scheme import Family
@@ -20,11 +24,15 @@ MIN_STRENGTH, MAX_STRENGTH = 0.2, 4.0
 MOST_CANDIDATES = 256
 """So many agents of a large registry are looked at token by token."""
 
-_PRUNED = 1e-3
-_EXPONENT_LIMIT = 80.0
+STAGES = 3
+"""Of a segment's duration, see `forward_backward`."""
+
+_ALWAYS = 16
+_SEGMENT_LENGTHS = np.array([30.0, 50.0, 80.0, 125.0, 200.0, 320.0, 500.0, 1000.0])
+_USUAL_LENGTH, _LENGTH_SPREAD = 150.0, 0.7
 
 Floats = npt.NDArray[np.float64]
-Posterior = npt.NDArray[np.float32]
+Weights = npt.NDArray[np.float32]
 
 
 def posterior_decode(
@@ -34,84 +42,96 @@ def posterior_decode(
     repeated: npt.NDArray[np.bool_],
     allow_unattributed: bool,
     agents: int | None = None,
+    pairs: npt.NDArray[np.int64] | None = None,
     *,
-    mean_segment: float = 200.0,
-    repeats: Literal["drop", "count"] = "drop",
+    mean_segment: float | None = None,
+    repeats: Literal["share", "drop", "count"] = "share",
     nobody: float = 0.5,
     strengths: npt.ArrayLike | None = None,
-    iterations: int = 4,
+    iterations: int = 3,
     start_strength: float = 0.4,
     shrinkage: float = 200.0,
     block: int = 16,
+    resolution: int = 2,
     min_segment: int = 16,
 ) -> Segmentation:
-    """Label each token with the agent of highest posterior probability in a sticky hidden Markov model.
+    """Label each token with the agent of highest posterior probability in a hidden Markov chain.
 
-        log p(x_t | a) / p(x_t | nobody) = λ_a·x_t(a) - log_mgf(λ_a)      (the family's likelihood ratio)
-        P(state t + 1 = i | state t = j) = (1 - r)·[i = j] + r·π_i
+        log p(x_t | a) / p(x_t | nobody) = w_t·(λ_a·x_t(a) - log_mgf(λ_a))    (the family's likelihood ratio)
 
-    π spreads 1 - `nobody` evenly over the agents, and r is such that an agent stays `mean_segment` tokens on
-    average. λ is fitted on the text (`fit_strengths`), γ_t(a) = p(a at t | all scores) by `forward_backward`,
-    and ĝ(t) = argmax_a γ_t(a), which maximises the expected TokenAcc. Not in the paper. In a text without
-    evidence the first agent wins, or nobody where nobody may.
+    γ_t(a) = p(a at t | all scores) in the chain of `forward_backward`, and ĝ(t) = argmax_a γ_t(a), which
+    maximises the expected TokenAcc. λ, the agents' shares of the text and the mean length of a segment are
+    fitted on the text (`fit`). Not in the paper. In a text without evidence the first agent wins, or nobody
+    where nobody may.
 
     Args:
-        scores, family, scored, repeated, allow_unattributed, agents: as in `decode`. If nothing may be left
-            unattributed, the chain has no state for nobody.
-        mean_segment: expected tokens of a segment, 1 to 1e9.
-        repeats: "drop" counts a (context, token) pair once per text, "count" every time. Pairs repeat where
-            text is predictable and so carries little mark, while their chance score adds up: on synthetic
-            text with one fifth of such pairs, dropping them raised TokenAcc from 0.85 to 0.92.
-        nobody: prior share of tokens that no agent wrote, 0 to 0.99, where nobody may win. This is a prior,
-            not a test: on unmarked synthetic text some percent of the tokens still go to an agent, and
-            testing each segment at a level is `evidence`'s work.
+        scores, family, scored, repeated, allow_unattributed, agents, pairs: as in `decode`. If nothing may be
+            left unattributed, the chain has no state for nobody.
+        mean_segment: expected tokens of a segment, 1 to 1e9; None: fitted, with 150 as the guess before.
+        repeats: what w_t is. "share": a (context, token) pair that stands m times within 256 tokens around it
+            counts m^-3/4 each time, m^1/4 in all (needs `pairs`, else as "drop"). "drop": a pair counts once
+            in the whole text; "count": every time. A repeat gives every agent the number that it gave before:
+            counted fully it doubles chance; dropped in the whole text it is missing where it stood in
+            another agent's turn (`benchmarks/accuracy/repeats.py` shows both). In family "gumbel" a context
+            that stood before carries no mark, and w_t is 0 there whatever `repeats` is.
+        nobody: share of the tokens that no agent wrote, 0 to 0.99, before the text is seen, where nobody may
+            win.
         strengths: [A] λ, 0 to MAX_STRENGTH, to use instead of fitting.
-        iterations, start_strength, shrinkage, block: see `fit_strengths`.
+        iterations, start_strength, shrinkage, block: see `fit`.
+        resolution: tokens that the chain takes as one; it then moves each boundary to the likeliest place
+            less than `resolution` away. 1 to 16. The posterior is the same for tokens that are taken as one.
         min_segment: tokens. A shorter run of one label goes to that neighbour whose posterior over it is
             higher, from left to right: it holds too little evidence to be a turn, but would be two false
             transitions. 1 keeps every run. The text's only run stays.
 
-    Cost: O(T·A) time, 4·T·A bytes. An agent whose posterior at λ₀ stays below 0.001 in every block is left
-    out from there on (`likely_agents`): its posterior is 0 and its strength λ₀. Deterministic.
+    Cost: O(T·A) time, 8·T·A bytes and 64 MB at most. Of more than 16 agents those are left out that are no
+    `likely_agents`: their posterior is 0 and their strength λ₀. Deterministic.
     """
-    if repeats not in ("drop", "count"):
-        raise InputError(f'repeats: got {repeats!r}, expected "drop" or "count"')
-    check_number("mean_segment", mean_segment, 1, 1e9, integer=False)
+    if repeats not in ("share", "drop", "count"):
+        raise InputError(f'repeats: got {repeats!r}, expected "share", "drop" or "count"')
+    if mean_segment is not None:
+        check_number("mean_segment", mean_segment, 1, 1e9, integer=False)
     check_number("nobody", nobody, 0, 0.99, integer=False)
     check_number("block", block, 1)
     check_number("min_segment", min_segment, 1)
-    check_number("start_strength", start_strength, MIN_STRENGTH, MAX_STRENGTH, integer=False)
+    check_number("resolution", resolution, 1, 16)
+    low, high = strength_range(family)
+    check_number("start_strength", start_strength, low, high, integer=False)
     tokens, columns = scores.shape
-    weight = evidence_weight(scored, repeated, repeats)
+    weight = evidence_weight(scored, repeated, repeats, family, pairs)
     p_nobody = nobody if allow_unattributed else 0.0
-    everyone = agents or columns
-    chain: dict[str, Any] = {"mean_segment": mean_segment / block, "nobody": p_nobody, "agents": everyone}
-    fixed = strengths is not None
-    try:
-        strength = np.array(strengths, np.float64) if fixed else np.full(columns, float(start_strength))
-    except (TypeError, ValueError):
-        raise InputError(
-            f"strengths: got {strengths!r:.80}, expected numbers from 0 to {MAX_STRENGTH}"
-        ) from None
-    if not ((strength >= 0) & (strength <= MAX_STRENGTH)).all():
-        raise InputError(f"strengths: got {strength}, expected numbers from 0 to {MAX_STRENGTH}")
-    count = -(-tokens // block)
-    sums, weights = np.zeros((count, columns), np.float32), np.zeros(count, np.float32)
-    _blocks_njit(scores, weight, block, sums, weights)
+    fixed = _fixed_strengths(strengths, columns, high)
+    strength = np.full(columns, float(start_strength)) if fixed is None else fixed.copy()
     keep = np.arange(columns)
-    if agents is None:
-        keep = likely_agents(sums, weights, strength, family, **chain)
-    elif strength.shape != (columns,):
-        raise ShapeError("strengths", got=list(strength.shape), expected=[columns])
-    if len(keep) < columns:
-        scores, sums = scores[:, keep], sums[:, keep]
-    if not fixed:
-        strength[keep] = fit_strengths(sums, weights, family, iterations, start_strength, shrinkage, **chain)
-    posterior, left = forward_backward(
-        scores, weight, strength[keep], family, mean_segment, p_nobody, everyone
+    if agents is None and columns > _ALWAYS:
+        keep = likely_agents(log_activity(*evidence_blocks(scores, scored & ~repeated), family))
+        scores = scores[:, keep]
+    sums, weights = block_sums(scores, weight, block)
+    fitted = fit(
+        sums,
+        weights,
+        family,
+        block=block,
+        iterations=iterations,
+        start_strength=start_strength,
+        shrinkage=shrinkage,
+        nobody=p_nobody,
+        mean_segment=mean_segment,
+        strengths=None if fixed is None else fixed[keep],
+        agents=agents or columns,
     )
+    strength[keep] = fitted.strengths
+    sums, weights = block_sums(scores, weight, resolution)
+    ratios = log_ratios(sums, weights, fitted.strengths, family, blocks=True)
+    length = fitted.mean_segment / resolution
+    posterior, left, _ = forward_backward(ratios, length, fitted.nobody, fitted.shares, STAGES)
+    if resolution > 1:
+        posterior, left = (np.repeat(gamma, resolution, axis=0)[:tokens] for gamma in (posterior, left))
     labels = np.empty(tokens, np.int32)
     _likeliest_njit(posterior, left, allow_unattributed, labels)
+    if resolution > 1:
+        ratios = log_ratios(scores, weight, fitted.strengths, family)
+        _place_boundaries_njit(ratios, resolution, labels)
     _absorb_short_runs(labels, posterior, left, min_segment)
     token_agents = np.append(keep, NOBODY)[labels].astype(np.int32)
     if len(keep) < columns:
@@ -120,39 +140,67 @@ def posterior_decode(
     return Segmentation(token_agents, posterior, strength)
 
 
+def _fixed_strengths(strengths: npt.ArrayLike | None, columns: int, high: float) -> Floats | None:
+    if strengths is None:
+        return None
+    try:
+        values = np.array(strengths, np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"strengths: got {strengths!r:.80}, expected numbers from 0 to {high}") from None
+    if not ((values >= 0) & (values <= high)).all():
+        raise InputError(f"strengths: got {values}, expected numbers from 0 to {high}")
+    if values.shape != (columns,):
+        raise ShapeError("strengths", got=list(values.shape), expected=[columns])
+    return values
+
+
 def evidence_weight(
-    scored: npt.NDArray[np.bool_], repeated: npt.NDArray[np.bool_], repeats: str
-) -> npt.NDArray[np.float32]:
-    """Return n_t [T]: 1 where a token carries evidence, else 0; `repeats` as in `posterior_decode`."""
-    return (scored if repeats == "count" else scored & ~repeated).astype(np.float32)
+    scored: npt.NDArray[np.bool_],
+    repeated: npt.NDArray[np.bool_],
+    repeats: str,
+    family: Family,
+    pairs: npt.NDArray[np.int64] | None = None,
+) -> Weights:
+    """Return w_t [T]: how much each token counts, 0 where not scored; `repeats` as in `posterior_decode`."""
+    if family.name == "gumbel" or repeats == "drop" or (repeats == "share" and pairs is None):
+        return (scored & ~repeated).astype(np.float32)
+    if repeats == "count":
+        return scored.astype(np.float32)
+    assert pairs is not None
+    return shared_weights(pairs)
 
 
-def likely_agents(
-    sums: Scores, weights: npt.NDArray[np.float32], strengths: Floats, family: Family, **chain: Any
-) -> npt.NDArray[np.int64]:
-    """Return the agents whose posterior at λ reaches 0.001 in some block, or at least the likeliest of all.
+def block_sums(scores: Scores, weight: Weights, block: int) -> tuple[npt.NDArray[np.float32], Weights]:
+    """Return Σ w·x and Σ w over blocks of `block` tokens, float32 [T / block, A] and [T / block]."""
+    count = -(-len(scores) // block)
+    sums, weights = np.zeros((count, scores.shape[1]), np.float32), np.zeros(count, np.float32)
+    _blocks_njit(scores, weight, block, sums, weights)
+    return sums, weights
+
+
+def likely_agents(activity: Floats) -> npt.NDArray[np.int64]:
+    """Return the agents that may speak in a text: the 16 with the highest log Λ, and all with Λ >= A·e^-4.
+
+    Under unmarked text log Λ of one agent exceeds log A - 4 with a probability of about 1 in A, so in a
+    registry of any size about one agent passes that bound by chance.
 
     Args:
-        sums, weights, strengths, family: as in `fit_strengths`.
-        chain: the other arguments of `forward_backward`.
+        activity: `log_activity` [A].
 
     Returns:
-        Columns, ascending; `at_most` 256 of them, or as many as reach 0.5 where those are more.
+        Columns, ascending; `at_most` 256 of them.
     """
-    gamma, _ = forward_backward(sums, weights, strengths, family, **chain)
-    highest = gamma.max(axis=0, initial=0)
-    chosen = np.flatnonzero(highest >= min(_PRUNED, highest.max()))
-    return at_most(chosen, highest, int((highest >= 0.5).sum()))
+    ranked = np.argsort(-activity, kind="stable")
+    chosen = activity >= math.log(len(activity)) - 4
+    chosen[ranked[:_ALWAYS]] = True
+    return at_most(np.flatnonzero(chosen), activity)
 
 
-def at_most(
-    columns: npt.NDArray[np.int64], rank: npt.NDArray[np.floating[Any]], more: int = 0
-) -> npt.NDArray[np.int64]:
-    """Return those of the columns with the highest `rank` [A]: `MOST_CANDIDATES`, or `more`; ascending."""
-    kept = max(MOST_CANDIDATES, more)
-    if len(columns) <= kept:
+def at_most(columns: npt.NDArray[np.int64], rank: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.int64]:
+    """Return those of the columns with the highest `rank` [A], `MOST_CANDIDATES` at most; ascending."""
+    if len(columns) <= MOST_CANDIDATES:
         return columns
-    return np.sort(columns[np.argsort(-rank[columns], kind="stable")[:kept]])
+    return np.sort(columns[np.argsort(-rank[columns], kind="stable")[:MOST_CANDIDATES]])
 
 
 def _absorb_short_runs(
@@ -175,238 +223,142 @@ def _absorb_short_runs(
         start = end
 
 
-def boundary_intervals(
-    posterior: Posterior, spans: Sequence[tuple[int, int, int]], sure: float = 0.95
-) -> list[tuple[int, int]]:
-    """Return between which tokens each boundary may lie: up to the nearest `sure` token on either side.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Fitted:
+    """What a text tells about itself.
 
-    Args:
-        posterior: γ [T, A] float32; what is missing to 1 is nobody's.
-        spans: (start, end, agent) [S], in order and without gaps; agent -1 = nobody.
-        sure: posterior of the span's own agent from which a token counts as decided.
-
-    Returns:
-        (low, high) [S + 1], low <= boundary <= high, within the two spans of the boundary. The first and last
-        are the ends of the text.
-
-    Raises:
-        ShapeError: `posterior` is not a matrix, or `spans` are not three integers each.
-        InputError: the spans have gaps or leave the text, or an agent is not in `posterior`.
-
-    Cost: O(T·A). Deterministic.
+    Attributes:
+        strengths: λ [A].
+        shares: π of the agents [A], without nobody's.
+        nobody: π of nobody.
+        mean_segment: expected tokens of a segment.
     """
-    if not spans:
-        return []
-    if posterior.ndim != 2:
-        raise ShapeError("posterior", got=list(posterior.shape), expected="[T, A]")
-    table = _span_table(spans, *posterior.shape)
-    lows, highs = np.empty((2, len(spans) - 1), np.int64)
-    _intervals_njit(posterior, table, np.float32(sure), lows, highs)
-    first, last = spans[0][0], spans[-1][1]
-    return [(first, first), *zip(lows.tolist(), highs.tolist(), strict=True), (last, last)]
+
+    strengths: Floats
+    shares: Floats
+    nobody: float
+    mean_segment: float
 
 
-def _span_table(spans: Sequence[tuple[int, int, int]], tokens: int, agents: int) -> npt.NDArray[np.int64]:
-    table = np.array(spans)
-    if table.ndim != 2 or table.shape[1] != 3 or table.dtype.kind not in "iu":
-        raise ShapeError("spans", got=f"{table.dtype} {list(table.shape)}", expected="integers [S, 3]")
-    starts, ends, owners = table.T
-    bad = (starts < 0) | (ends < starts) | (ends > tokens) | (owners < NOBODY) | (owners >= agents)
-    bad[1:] |= starts[1:] != ends[:-1]
-    if bad.any():
-        raise InputError(
-            f"spans: got {tuple(table[bad][0].tolist())}, expected (start, end, agent) without gaps, up to"
-            f" token {tokens} and agent {agents - 1}"
-        )
-    return table.astype(np.int64)
-
-
-@njit
-def _intervals_njit(
-    posterior: Posterior,
-    spans: npt.NDArray[np.int64],
-    sure: np.float32,
-    lows: npt.NDArray[np.int64],
-    highs: npt.NDArray[np.int64],
-) -> None:
-    for s in range(len(spans) - 1):
-        at, left, right = spans[s, 1], spans[s, 2], spans[s + 1, 2]
-        low, high = at, at
-        while low > spans[s, 0] and _of_njit(posterior, low - 1, left) < sure:
-            low -= 1
-        while high < spans[s + 1, 1] and _of_njit(posterior, high, right) < sure:
-            high += 1
-        lows[s], highs[s] = low, high
-
-
-@njit
-def _of_njit(posterior: Posterior, t: int, agent: int) -> Any:
-    if agent >= 0:
-        return posterior[t, agent]
-    total = np.float32(0.0)
-    for a in range(posterior.shape[1]):
-        total += posterior[t, a]
-    return np.float32(1.0) - total
-
-
-def fit_strengths(
+def fit(
     sums: Scores,
-    weights: npt.NDArray[np.float32],
+    weights: Weights,
     family: Family,
-    iterations: int = 4,
+    *,
+    block: int = 16,
+    iterations: int = 3,
     start_strength: float = 0.4,
     shrinkage: float = 200.0,
-    mean_segment: float = 12.5,
     nobody: float = 0.0,
+    mean_segment: float | None = None,
+    strengths: Floats | None = None,
     agents: int | None = None,
-) -> Floats:
-    """Fit every agent's λ by expectation maximisation.
+) -> Fitted:
+    """Fit λ, shares and the length of segments by expectation maximisation over blocks of tokens.
 
-        mean(λ_a) = (Σ_t γ_t(a)·x_t(a) + m·mean(λ₀)) / (Σ_t γ_t(a)·n_t + m)
+        mean(λ_a) = (Σ_b γ_b(a)·x_b(a) + m·mean(λ₀)) / (Σ_b γ_b(a)·w_b + m)
+        π_a       ∝ block·Σ_b γ_b(a) + m·(1 - nobody) / A,   π_nobody ∝ block·Σ_b γ_b(nobody) + m·nobody
 
-    where x_t is the sum of the scores of block t and n_t the number of its tokens with evidence. The
-    m = `shrinkage` tokens at λ₀ = `start_strength` keep an agent with little text where it started. Blocks
-    stand for tokens: a step costs 1/16, and on synthetic text TokenAcc was the same to 0.002 for blocks
-    of 8 to 32 and for 3 to 8 iterations.
+    The m = `shrinkage` tokens at λ₀ = `start_strength` and at equal shares keep an agent with little text
+    where it started. The mean length of a segment is the geometric mean of a grid from 30 to 1000 tokens,
+    weighted by the likelihood of the text and by a log-normal guess around 150 (spread 0.7). Blocks stand for
+    tokens: a step costs 1/16, and blocks of 8 to 32 gave the same TokenAcc to 0.002.
 
     Args:
-        sums: [T, A] float, sums of scores over blocks (or scores).
-        weights: [T] float32, tokens with evidence in each.
+        sums, weights: Σ w·x [B, A] and Σ w [B] over blocks of tokens, as `block_sums` returns them.
         family: the family of the scores.
+        block: tokens of a block.
         iterations: at most so many, 0 for none; fewer if no λ moves by 0.005.
-        start_strength: λ₀, MIN_STRENGTH to MAX_STRENGTH.
+        start_strength: λ₀.
         shrinkage: m in tokens, at least 0.
-        mean_segment, nobody, agents: as in `forward_backward`, the first in blocks.
+        nobody: share of the tokens that no agent wrote, before the text is seen; 0: nobody may win.
+        mean_segment: in tokens, instead of fitting it.
+        strengths: λ [A], instead of fitting them.
+        agents: how many there are, where some are not in `sums`.
 
     Returns:
-        λ [A] float64, MIN_STRENGTH to MAX_STRENGTH.
+        Fitted; λ within `strength_range`.
 
     Raises:
         InputError: a parameter is out of range.
 
-    Cost: O(iterations·T·A). Deterministic.
+    Cost: O(iterations·B·A), 12 passes of the chain each at most. Deterministic.
     """
     check_number("iterations", iterations, 0)
     check_number("shrinkage", shrinkage, 0, integer=False)
     grid, mean, _ = _strength_table(family)
+    low, high = strength_range(family)
     prior = np.interp(start_strength, grid, mean)
-    strengths = np.full(sums.shape[1], float(start_strength))
-    for _ in range(iterations):
-        gamma, _ = forward_backward(sums, weights, strengths, family, mean_segment, nobody, agents)
+    columns = sums.shape[1]
+    found = np.full(columns, float(start_strength)) if strengths is None else strengths
+    before = np.full(columns, (1 - nobody) / (agents or columns))
+    shares, p_nobody = before, nobody
+    length = _USUAL_LENGTH if mean_segment is None else float(mean_segment)
+    for i in range(iterations):
+        ratios = log_ratios(sums, weights, found, family, blocks=True)
+        if mean_segment is None and i == 1:
+            length = _segment_length(ratios, block, p_nobody, shares)
+        gamma, left, _ = forward_backward(ratios, length / block, p_nobody, shares, STAGES)
+        held = block * gamma.sum(axis=0, dtype=np.float64) + shrinkage * before
+        rest = block * left.sum(dtype=np.float64) + shrinkage * nobody
+        shares = held / (held.sum() + rest)
+        p_nobody = min(0.99, float(rest / (held.sum() + rest))) if nobody > 0 else 0.0
+        if strengths is not None:
+            continue
         total = np.einsum("ta,ta->a", gamma, sums, dtype=np.float64) + shrinkage * prior
         tokens = np.einsum("ta,t->a", gamma, weights, dtype=np.float64) + shrinkage
-        fitted = np.interp(total / np.maximum(tokens, 1e-9), mean, grid).clip(MIN_STRENGTH, MAX_STRENGTH)
-        moved = np.abs(fitted - strengths).max()
-        strengths = fitted
-        if moved < 0.005:
+        fitted = np.interp(total / np.maximum(tokens, 1e-9), mean, grid).clip(low, high)
+        moved = np.abs(fitted - found).max()
+        found = fitted
+        if moved < 0.005 and i > 0:
             break
-    return strengths
+    return Fitted(found, shares, p_nobody, length)
 
 
-def forward_backward(
-    scores: Scores,
-    weights: npt.NDArray[np.float32],
-    strengths: Floats,
-    family: Family,
-    mean_segment: float = 200.0,
-    nobody: float = 0.0,
-    agents: int | None = None,
-) -> tuple[Posterior, Posterior]:
-    """Return the posterior of every agent, and of nobody, at every token, given all scores.
+def _segment_length(log_ratios: npt.NDArray[np.float32], block: int, nobody: float, shares: Floats) -> float:
+    ratios = exponentials(log_ratios)
+    likelihood = np.array(
+        [
+            log_likelihood(ratios, max(length / block, STAGES), nobody, shares, STAGES)
+            for length in _SEGMENT_LENGTHS
+        ]
+    )
+    logs = np.log(_SEGMENT_LENGTHS)
+    likelihood -= ((logs - math.log(_USUAL_LENGTH)) / _LENGTH_SPREAD) ** 2 / 2
+    weight = np.exp(likelihood - likelihood.max())
+    return float(np.exp((weight * logs).sum() / weight.sum()))
 
-        e_t(i) = exp(λ_i·x_t(i) - n_t·log_mgf(λ_i)), 1 for nobody
-        α_t(i) ∝ e_t(i)·Σ_j α_{t-1}(j)·P_ji
-        γ_t(i) = α_t(i)·Σ_j P_ij·γ_{t+1}(j) / Σ_k α_t(k)·P_kj
 
-    with P (from j to i: P_ji) and π of `posterior_decode` and α_0 ∝ π·e_0. P is a multiple of the identity
-    plus a matrix of equal rows, so every sum over states is one for all i; the last line needs no e, so no
-    exponential is taken twice. The exponent is cut at ±80; α and γ are normalised at every token, so the
-    length of the text does not matter.
+def log_ratios(
+    scores: Scores, weights: Weights, strengths: Floats, family: Family, blocks: bool = False
+) -> npt.NDArray[np.float32]:
+    """Return w_t·(λ_a·x_t(a) - log_mgf(λ_a)), float32 [T, A].
 
     Args:
-        scores: [T, A] float.
-        weights: [T] float32, n_t: 1 where a token carries evidence, else 0 (more for a sum over several).
-        strengths: λ [A] float64.
-        family: the family of the scores.
-        mean_segment: expected tokens of a segment; below 1 counts as 1.
-        nobody: π of nobody, 0 to 0.99; 0 leaves nobody out of the chain.
-        agents: the number of agents that share the rest of π, if some of them are not in `scores`.
-
-    Returns:
-        (γ [T, A], γ of nobody [T]), float32; without pruned agents each row sums to 1 with nobody's.
-
-    Raises:
-        ShapeError: `strengths` is not [A], or `weights` not [T].
-
-    Cost: O(T·A) time, one exponential and one division per token and agent. Float64 inside. Deterministic.
+        scores: x [T, A]; with `blocks`, Σ w·x over each block.
+        weights: w [T]; with `blocks`, Σ w.
+        strengths: λ [A], 0 to `strength_range`.
+        family: of the scores.
     """
-    if strengths.shape != (scores.shape[1],):
-        raise ShapeError("strengths", got=list(strengths.shape), expected=[scores.shape[1]])
-    if weights.shape != (len(scores),):
-        raise ShapeError("weights", got=list(weights.shape), expected=[len(scores)])
     grid, _, log_mgf = _strength_table(family)
-    share = (1.0 - nobody) / (agents or scores.shape[1])
-    redraw = min(1.0, 1.0 / max(mean_segment, 1.0) / (1.0 - share)) if share < 1 else 0.0
-    offsets = np.interp(strengths, grid, log_mgf)
-    posterior, left = np.empty(scores.shape, np.float32), np.empty(len(scores), np.float32)
-    state = np.full(scores.shape[1], share)
-    _forward_backward_njit(scores, weights, strengths, offsets, redraw, share, nobody, state, posterior, left)
-    return posterior, left
+    ratios = np.empty(scores.shape, np.float32)
+    _log_ratios_njit(scores, weights, strengths, np.interp(strengths, grid, log_mgf), blocks, ratios)
+    return ratios
 
 
 @njit
-def _forward_backward_njit(
+def _log_ratios_njit(
     x: Scores,
-    weights: npt.NDArray[np.float32],
+    weights: Weights,
     strengths: Floats,
-    log_mgf: Floats,
-    redraw: float,
-    share: float,
-    nobody: float,
-    state: Floats,
-    posterior: Posterior,
-    left: Posterior,
+    offsets: Floats,
+    blocks: bool,
+    ratios: npt.NDArray[np.float32],
 ) -> None:
-    tokens, agents = x.shape
-    stay, enter, leave = 1.0 - redraw, redraw * share, redraw * nobody
-    outside = nobody
-    for t in range(tokens):
-        if t > 0:
-            for a in range(agents):
-                state[a] = stay * state[a] + enter
-            outside = stay * outside + leave
-        total = outside
-        for a in range(agents):
-            if weights[t] > 0:
-                exponent = strengths[a] * x[t, a] - weights[t] * log_mgf[a]
-                state[a] *= np.exp(min(max(exponent, -_EXPONENT_LIMIT), _EXPONENT_LIMIT))
-            total += state[a]
-        scale = 1.0 / total
-        outside *= scale
-        left[t] = outside
-        for a in range(agents):
-            state[a] *= scale
-            posterior[t, a] = state[a]
-    for t in range(tokens - 2, -1, -1):  # posterior[t] is α_t, state is γ_{t+1}
-        back = 0.0
-        for a in range(agents):
-            state[a] /= stay * posterior[t, a] + enter
-            back += state[a]
-        back *= enter
-        if nobody > 0:
-            outside /= stay * left[t] + leave
-            back += outside * leave
-        outside = left[t] * (stay * outside + back)
-        total = outside
-        for a in range(agents):
-            state[a] = posterior[t, a] * (stay * state[a] + back)
-            total += state[a]
-        scale = 1.0 / total
-        outside *= scale
-        left[t] = outside
-        for a in range(agents):
-            state[a] *= scale
-            posterior[t, a] = state[a]
+    for t in range(len(x)):
+        once = 1.0 if blocks else weights[t]
+        for a in range(x.shape[1]):
+            ratios[t, a] = once * strengths[a] * x[t, a] - weights[t] * offsets[a]
 
 
 @njit
@@ -422,22 +374,64 @@ def _likeliest_njit(
 
 
 @njit
+def _place_boundaries_njit(
+    ratios: npt.NDArray[np.float32], reach: int, labels: npt.NDArray[np.int32]
+) -> None:
+    # From left to right. A boundary stays where no place is likelier, and between its neighbours.
+    begin, t = 0, 1
+    while t < len(labels):
+        if labels[t] == labels[t - 1]:
+            t += 1
+            continue
+        old, new = labels[t - 1], labels[t]
+        low, high = max(begin + 1, t - reach + 1), t
+        while high < min(t + reach - 1, len(labels) - 1) and labels[high + 1] == new:
+            high += 1
+        gained, best, place = 0.0, 0.0, t
+        for j in range(t - 1, low - 1, -1):  # the boundary at j: [j, t) is the new one's
+            gained += _ratio_njit(ratios, j, new) - _ratio_njit(ratios, j, old)
+            if gained > best:
+                best, place = gained, j
+        gained = 0.0
+        for j in range(t, high):  # the boundary at j + 1: [t, j] stays the old one's
+            gained += _ratio_njit(ratios, j, old) - _ratio_njit(ratios, j, new)
+            if gained > best:
+                best, place = gained, j + 1
+        for j in range(place, t):
+            labels[j] = new
+        for j in range(t, place):
+            labels[j] = old
+        begin = place
+        t = max(t, place) + 1
+
+
+@njit
+def _ratio_njit(ratios: npt.NDArray[np.float32], t: int, label: int) -> float:
+    return ratios[t, label] if label >= 0 else 0.0
+
+
+@njit
 def _blocks_njit(
     x: Scores,
-    weight: npt.NDArray[np.float32],
+    weight: Weights,
     block: int,
     sums: npt.NDArray[np.float32],
-    weights: npt.NDArray[np.float32],
+    weights: Weights,
 ) -> None:
     for t in range(len(x)):
         if weight[t] > 0:
             weights[t // block] += weight[t]
             for a in range(x.shape[1]):
-                sums[t // block, a] += x[t, a]
+                sums[t // block, a] += weight[t] * x[t, a]
+
+
+def strength_range(family: Family) -> tuple[float, float]:
+    """Return the lowest and the highest λ that is fitted."""
+    return MIN_STRENGTH, min(MAX_STRENGTH, 0.98 * family.strength_limit)
 
 
 @functools.cache
 def _strength_table(family: Family) -> tuple[Floats, Floats, Floats]:
     # λ, mean(λ), log_mgf(λ) on a grid; linear interpolation, good to 1e-5, inverts the mean for all agents.
-    grid = np.linspace(0.0, MAX_STRENGTH, 512)
+    grid = np.linspace(0.0, strength_range(family)[1], 512)
     return grid, family.mean(grid), family.log_mgf(grid)

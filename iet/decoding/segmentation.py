@@ -93,6 +93,26 @@ def check_mask(mask: npt.ArrayLike | None, length: int, name: str, default: bool
     return array
 
 
+def check_pairs(pairs: npt.ArrayLike, length: int) -> npt.NDArray[np.int64]:
+    """Return `pairs` as int64 [T].
+
+    Raises:
+        ShapeError: they are not integers [T].
+        InputError: they are not numbered from 0 in the order of first occurrence, with -1 for none.
+    """
+    array = np.asarray(pairs)
+    if array.shape != (length,) or (array.dtype.kind not in "iu" and array.size):
+        raise ShapeError("pairs", got=f"{array.dtype} {list(array.shape)}", expected=f"integers [{length}]")
+    numbers = array.astype(np.int64, copy=False)
+    highest = np.maximum.accumulate(np.append(-1, numbers))
+    if (numbers < -1).any() or (np.diff(highest) > 1).any():
+        raise InputError(
+            f"pairs: got numbers from {numbers.min()} to {numbers.max()}, expected 0, 1, 2, ... in the order"
+            " of first occurrence, and -1"
+        )
+    return numbers
+
+
 def check_number(
     name: str, value: object, low: float, high: float = float("inf"), integer: bool = True
 ) -> None:

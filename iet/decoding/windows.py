@@ -170,6 +170,7 @@ def window_decode(
     repeated: npt.NDArray[np.bool_],
     allow_unattributed: bool,
     agents: int | None = None,
+    pairs: npt.NDArray[np.int64] | None = None,
     *,
     window: int = 64,
     level: float = 0.01,

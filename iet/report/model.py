@@ -19,7 +19,7 @@ from iet.scheme import Profile
 from iet.transitions import Transitions
 from iet.waterfall import WaterfallProfile
 
-REPORT_SCHEMA = "iet.report/0"
+REPORT_SCHEMA = "iet.report/1"
 """Name and version of the JSON form; `iet/report/schema.json` describes it."""
 
 
@@ -39,11 +39,14 @@ class Segment:
         char_start, char_end: characters `[char_start, char_end)` of the text as given; None where only ids
             were audited. Segments of a text cover it without gaps.
         start, end: tokens `[start, end)`.
-        agent: who wrote it, None where nobody's key explains it at the report's level.
+        agent: who wrote it, None where nobody's key explains it at the report's level (see `Auditor`).
         best_guess: the agent whose key explains it best; equal to `agent` unless that is None.
         log_p: natural log of the p-value of `best_guess`, corrected for the number of keys and for having
-            chosen the segment: how likely unmarked text would yield any segment as telling as this.
+            chosen the segment: how likely unmarked text would yield any segment as telling as this. By
+            itself, without what the rest of the text says about the agent.
         posterior: mean posterior of `best_guess` over the tokens, None where the decoder has none.
+        error: posterior probability that `best_guess` wrote none of it (at most: 1 - the highest posterior of
+            one of its tokens). None where the decoder has none.
         start_interval, end_interval: tokens between which the boundary may lie: towards either side, the
             posterior of that side's agent is below 0.95. None where the decoder has no posterior.
     """
@@ -56,6 +59,7 @@ class Segment:
     best_guess: str
     log_p: float
     posterior: float | None
+    error: float | None
     start_interval: tuple[int, int] | None
     end_interval: tuple[int, int] | None
 
@@ -73,8 +77,13 @@ class Report:
         agents: names of the profile's agents; what `token_agents` indexes.
         decoder: name of the decoder.
         options: its options where they differ from the defaults.
-        level: a segment with a higher p-value is unattributed (unless `allow_unattributed` is off).
+        level: what evidence an attribution needs, see `Auditor` (unless `allow_unattributed` is off).
         allow_unattributed: False is the paper's forced choice.
+        decoys: how many keys that nobody holds the p-values were taken from; 0: from the null law.
+        log_p: natural log of the p-value of the whole text: how likely a text that no registered agent wrote
+            in has an agent who seems to speak in it as much as any does in this.
+        evidence: the same for each agent, corrected for the number of keys (Holm). An agent is found in the
+            text if it is at most log `level`.
         tokens, scored, repeated: T, how many of them are scored, how many repeat a (context, token) pair.
         invisible: characters that were left out before tokenizing (see `iet.tokenizer.INVISIBLE`).
         seam_share: share of the characters in the two tokens that touch each boundary. Where a turn ended
@@ -97,6 +106,9 @@ class Report:
     options: dict[str, Any]
     level: float
     allow_unattributed: bool
+    decoys: int
+    log_p: float
+    evidence: dict[str, float]
     tokens: int
     scored: int
     repeated: int
@@ -131,6 +143,12 @@ class Report:
         return tuple(runs)
 
     @property
+    def found(self) -> tuple[str, ...]:
+        """The agents that are found in the text at its level, the surest first."""
+        sure = [name for name, log_p in self.evidence.items() if log_p <= math.log(self.level)]
+        return tuple(sorted(sure, key=self.evidence.__getitem__))
+
+    @property
     def coverage(self) -> float:
         """The share of tokens that are attributed; 0 for an empty text."""
         return float((self.token_agents >= 0).mean()) if self.tokens else 0.0
@@ -151,6 +169,9 @@ class Report:
             },
             "level": self.level,
             "allow_unattributed": self.allow_unattributed,
+            "decoys": self.decoys,
+            "log_p": self.log_p,
+            "evidence": self.evidence,
             "tokens": self.tokens,
             "scored": self.scored,
             "repeated": self.repeated,

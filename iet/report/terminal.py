@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's palette: told apart by the colour-blind. More agents than colours share them.
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
-_COLUMNS = ("#", "characters", "tokens", "agent", "p", "posterior")
+_COLUMNS = ("#", "characters", "tokens", "agent", "posterior", "error", "p alone")
 
 
 def plain(report: Report) -> str:
@@ -25,7 +25,17 @@ def plain(report: Report) -> str:
     table = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
-    return "\n".join([*_headline(report), "", *table, "", *transition_lines(report), *_caveats(report)])
+    return "\n".join(
+        [
+            *_headline(report),
+            "",
+            *table,
+            "",
+            *evidence_lines(report),
+            *transition_lines(report),
+            *_caveats(report),
+        ]
+    )
 
 
 def show(report: Report, file: TextIO | None = None) -> None:
@@ -55,7 +65,7 @@ def show(report: Report, file: TextIO | None = None) -> None:
             console.print()
             console.print(coloured_text(report, named), soft_wrap=flow)
         console.print()
-        for line in [*transition_lines(report), *_caveats(report)]:
+        for line in [*evidence_lines(report), *transition_lines(report), *_caveats(report)]:
             console.print(line, soft_wrap=flow)
     file.write(shown.get())  # by hand: where the reader of a pipe is gone, rich would exit with 1
 
@@ -101,10 +111,13 @@ def _harmless(text: str) -> str:
 def _row(number: int, segment: Segment) -> tuple[str, ...]:
     chars = "" if segment.char_start is None else f"{segment.char_start}-{segment.char_end}"
     # A guess as likely as not by chance is not worth a name.
-    guess = f" (perhaps {segment.best_guess})" if segment.log_p < math.log(0.5) else ""
+    likely = segment.log_p < math.log(0.5) or (segment.error is not None and segment.error < 0.5)
+    guess = f" (perhaps {segment.best_guess})" if likely else ""
     agent = segment.agent or f"unattributed{guess}"
     posterior = "" if segment.posterior is None else f"{segment.posterior:.2f}"
-    return str(number), chars, f"{segment.start}-{segment.end}", agent, p_value(segment.log_p), posterior
+    error = "" if segment.error is None else f"{max(segment.error, 1e-6):.2g}"
+    tokens = f"{segment.start}-{segment.end}"
+    return str(number), chars, tokens, agent, posterior, error, p_value(segment.log_p)
 
 
 def _headline(report: Report) -> list[str]:
@@ -118,6 +131,15 @@ def _headline(report: Report) -> list[str]:
         f"decoder {report.decoder} · {len(report.agents)} agents · profile {report.profile.id}: {scheme},"
         f" V {report.profile.vocab_size}" + (" · draft family" if report.profile.family.version == 0 else ""),
     ]
+
+
+def evidence_lines(report: Report) -> list[str]:
+    """Return who is found in the text, and how surely."""
+    chance = f"by {report.decoys} decoys" if report.decoys else "by the null law"
+    if not report.found:
+        return [f"no agent found in it: p = {p_value(report.log_p)} ({chance})"]
+    agents = ", ".join(f"{name} {p_value(report.evidence[name])}" for name in report.found)
+    return [f"found in it, p ({chance}, {len(report.agents)} agents): {agents}"]
 
 
 def transition_lines(report: Report) -> list[str]:
@@ -143,7 +165,7 @@ def _caveats(report: Report) -> list[str]:
         lines.append(f"only {report.scored} scored tokens: too short to attribute at any useful level")
     if report.segments:
         lines.append(
-            "a p-value says that its agent wrote in that segment, not every word of it: short unmarked or"
+            "error and p say that the agent wrote in that segment, not every word of it: short unmarked or"
             " copied passages inside are read with their surroundings"
         )
     return lines

@@ -1,0 +1,302 @@
+"""A hidden Markov chain over the agents and nobody, and who holds each token given all scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from iet.decoding.jit import njit
+from iet.decoding.segmentation import NOBODY, check_number
+from iet.errors import InputError, ShapeError
+
+Floats = npt.NDArray[np.float64]
+Posterior = npt.NDArray[np.float32]
+
+EXPONENT_LIMIT = 80.0
+"""Log-likelihood ratios of one token beyond it are cut: their exponentials stay in float32's range."""
+
+_STORED = 1 << 24  # values of α kept at a time: 64 MB
+
+
+def forward_backward(
+    log_ratios: npt.NDArray[np.floating],
+    mean_segment: float = 200.0,
+    nobody: float = 0.0,
+    shares: npt.ArrayLike | None = None,
+    stages: int = 3,
+) -> tuple[Posterior, Posterior, float]:
+    """Return the posterior of every agent, and of nobody, at every token, given all scores.
+
+        e_t(i) = exp(log_ratios[t, i]), 1 for nobody
+        a segment of i lasts m stages of 1/q tokens each on average, q = m / mean_segment;
+        the next one is j's with probability π_j / (1 - π_i), j ≠ i
+        γ_t(i) = P(i holds token t | all scores), the sum over the stages of i
+
+    A duration that is a sum of m geometric ones has a spread of 1/√m of its mean: turns of three tokens and
+    of three thousand are both less likely than the geometric law of an ordinary chain (m = 1) has them. The
+    text begins and ends in the middle of a segment.
+
+    Args:
+        log_ratios: log p(x_t | i) / p(x_t | nobody), float [T, A]; 0 where a token carries no evidence. Cut
+            at ±`EXPONENT_LIMIT`.
+        mean_segment: expected tokens of a segment; below `stages` counts as `stages`.
+        nobody: π of nobody, 0 to 0.99; 0 leaves nobody out of the chain.
+        shares: π of the agents [A], > 0; None: 1 - `nobody` in equal parts. They are scaled to that sum.
+        stages: m, 1 to 16.
+
+    Returns:
+        (γ [T, A] float32, γ of nobody [T] float32, log-likelihood ratio of the text: all of it under the
+        chain against nobody's). Rows sum to 1 with nobody's.
+
+    Raises:
+        ShapeError: `log_ratios` is not [T, A] with A >= 1, or `shares` not [A].
+        InputError: a number is out of range.
+
+    Cost: O(m·T·A) time, 4·T·A bytes and 64 MB at most (α is kept for a part of the text at a time, and
+    computed once more for the others). Float64 inside, α and e in float32. Deterministic.
+    """
+    if log_ratios.ndim != 2 or log_ratios.shape[1] == 0:
+        raise ShapeError("log_ratios", got=list(log_ratios.shape), expected="[T, A], A >= 1")
+    check_number("nobody", nobody, 0, 0.99, integer=False)
+    check_number("stages", stages, 1, 16)
+    tokens, agents = log_ratios.shape
+    ratios = exponentials(log_ratios)
+    prior = _prior(agents, nobody, shares)
+    advance = _advance(stages, mean_segment, prior)
+    each = min(max(tokens, 1), max(256, _STORED // (stages * (agents + 1))))
+    alpha = np.empty((each, stages, agents + 1), np.float32)
+    starts = np.empty((-(-tokens // each), stages, agents + 1))
+    posterior, left = np.empty((tokens, agents), np.float32), np.empty(tokens, np.float32)
+    log_ratio = _forward_backward_njit(ratios, advance, prior, starts, alpha, posterior, left)
+    return posterior, left, float(log_ratio)
+
+
+def exponentials(log_ratios: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
+    """Return e [T, A + 1]: exponentials of the log ratios, cut at ±`EXPONENT_LIMIT`, and 1 for nobody."""
+    tokens, agents = log_ratios.shape
+    ratios = np.ones((tokens, agents + 1), np.float32)
+    inner = ratios[:, :agents]
+    np.clip(log_ratios, -EXPONENT_LIMIT, EXPONENT_LIMIT, out=inner)
+    np.exp(inner, out=inner)
+    return ratios
+
+
+def log_likelihood(
+    ratios: npt.NDArray[np.float32], mean_segment: float, nobody: float, shares: Floats, stages: int
+) -> float:
+    """Return the third result of `forward_backward`, from `exponentials`, unchecked. O(m·T·A)."""
+    prior = _prior(ratios.shape[1] - 1, nobody, shares)
+    state = np.empty((stages, len(prior)))
+    _begin_njit(prior, state)
+    advance = _advance(stages, mean_segment, prior)
+    return float(_forward_njit(ratios, advance, prior, 0, len(ratios), state, None))
+
+
+def _advance(stages: int, mean_segment: float, prior: Floats) -> float:
+    """Return the chance that a stage ends at a token; 0 where there is nobody to hand over to."""
+    return 0.0 if prior.max() > 1 - 1e-9 else min(1.0, stages / max(mean_segment, 1e-9))
+
+
+def _prior(agents: int, nobody: float, shares: npt.ArrayLike | None) -> Floats:
+    """Return π of the agents and, last, of nobody."""
+    prior = np.append(np.ones(agents) if shares is None else np.asarray(shares, np.float64), nobody)
+    if prior.shape != (agents + 1,):
+        raise ShapeError("shares", got=list(prior[:-1].shape), expected=[agents])
+    if not (prior[:-1] > 0).all():
+        raise InputError(f"shares: got {shares!r:.80}, expected numbers above 0")
+    prior[:-1] *= (1 - nobody) / prior[:-1].sum()
+    return prior
+
+
+@njit
+def _begin_njit(prior: Floats, state: Floats) -> None:
+    for m in range(len(state)):
+        for i in range(len(prior)):
+            state[m, i] = prior[i] / len(state)
+
+
+@njit
+def _forward_njit(
+    ratios: npt.NDArray[np.float32],
+    advance: float,
+    prior: Floats,
+    begin: int,
+    end: int,
+    state: Floats,
+    alpha: npt.NDArray[np.float32] | None,
+) -> float:
+    # state [m, A + 1] is α at token begin - 1 (at the text's beginning: π before it), and at end - 1 after.
+    stages, states = state.shape
+    last = stages - 1
+    stay, log_ratio = 1.0 - advance, 0.0
+    leave, onward, sums = advance / np.maximum(1.0 - prior, 1e-9), np.empty(states), np.empty(states)
+    for t in range(begin, end):
+        if t > 0:
+            arriving = 0.0
+            for i in range(states):
+                onward[i] = state[last, i] * leave[i]
+                arriving += onward[i]
+            for m in range(last, 0, -1):
+                for i in range(states):
+                    state[m, i] = stay * state[m, i] + advance * state[m - 1, i]
+            for i in range(states):
+                state[0, i] = stay * state[0, i] + prior[i] * (arriving - onward[i])
+        for i in range(states):
+            state[0, i] *= ratios[t, i]
+            sums[i] = state[0, i]
+        for m in range(1, stages):
+            for i in range(states):
+                state[m, i] *= ratios[t, i]
+                sums[i] += state[m, i]
+        total = 0.0
+        for i in range(states):
+            total += sums[i]
+        log_ratio += np.log(total)
+        scale = 1.0 / total
+        for m in range(stages):
+            for i in range(states):
+                state[m, i] *= scale
+        if alpha is not None:
+            for m in range(stages):
+                for i in range(states):
+                    alpha[t - begin, m, i] = state[m, i]
+    return log_ratio
+
+
+@njit
+def _forward_backward_njit(
+    ratios: npt.NDArray[np.float32],
+    advance: float,
+    prior: Floats,
+    starts: Floats,
+    alpha: npt.NDArray[np.float32],
+    posterior: Posterior,
+    left: Posterior,
+) -> float:
+    # β_t(m, i) ∝ P(scores after t | i in stage m at t): stay, or the next stage, or from the last one a
+    # segment of somebody else. It is scaled so that Σ α·β = 1.
+    tokens, states = ratios.shape
+    each, stages, agents = alpha.shape[0], alpha.shape[1], states - 1
+    last = stages - 1
+    stay, log_ratio = 1.0 - advance, 0.0
+    leave, held, weights = advance / np.maximum(1.0 - prior, 1e-9), np.empty(states), np.empty(states)
+    state = np.empty((stages, states))
+    _begin_njit(prior, state)
+    for part in range(len(starts)):
+        starts[part] = state
+        if part < len(starts) - 1:
+            log_ratio += _forward_njit(ratios, advance, prior, part * each, part * each + each, state, None)
+    beta = np.ones((stages, states))
+    for part in range(len(starts) - 1, -1, -1):
+        begin, end = part * each, min(part * each + each, tokens)
+        state[:] = starts[part]
+        found = _forward_njit(ratios, advance, prior, begin, end, state, alpha)
+        if part == len(starts) - 1:
+            log_ratio += found
+        for t in range(end - 1, begin - 1, -1):
+            for i in range(states):
+                held[i] = alpha[t - begin, 0, i] * beta[0, i]
+            for m in range(1, stages):
+                for i in range(states):
+                    held[i] += alpha[t - begin, m, i] * beta[m, i]
+            total = 0.0
+            for i in range(states):
+                total += held[i]
+            scale = 1.0 / total
+            left[t] = held[agents] * scale
+            for i in range(agents):
+                posterior[t, i] = held[i] * scale
+            if t == 0:
+                break
+            for i in range(states):
+                weights[i] = scale * ratios[t, i]
+            for m in range(stages):
+                for i in range(states):
+                    beta[m, i] *= weights[i]
+            entering = 0.0
+            for i in range(states):
+                held[i] = prior[i] * beta[0, i]
+                entering += held[i]
+            for m in range(last):
+                for i in range(states):
+                    beta[m, i] = stay * beta[m, i] + advance * beta[m + 1, i]
+            for i in range(states):
+                beta[last, i] = stay * beta[last, i] + leave[i] * (entering - held[i])
+    return log_ratio
+
+
+def boundary_intervals(
+    posterior: Posterior, spans: Sequence[tuple[int, int, int]], sure: float = 0.95
+) -> list[tuple[int, int]]:
+    """Return between which tokens each boundary may lie: up to the nearest `sure` token on either side.
+
+    Args:
+        posterior: γ [T, A] float32; what is missing to 1 is nobody's.
+        spans: (start, end, agent) [S], in order and without gaps; agent -1 = nobody.
+        sure: posterior of the span's own agent from which a token counts as decided.
+
+    Returns:
+        (low, high) [S + 1], low <= boundary <= high, within the two spans of the boundary. The first and last
+        are the ends of the text.
+
+    Raises:
+        ShapeError: `posterior` is not a matrix, or `spans` are not three integers each.
+        InputError: the spans have gaps or leave the text, or an agent is not in `posterior`.
+
+    Cost: O(T·A). Deterministic.
+    """
+    if not spans:
+        return []
+    if posterior.ndim != 2:
+        raise ShapeError("posterior", got=list(posterior.shape), expected="[T, A]")
+    table = _span_table(spans, *posterior.shape)
+    lows, highs = np.empty((2, len(spans) - 1), np.int64)
+    _intervals_njit(posterior, table, np.float32(sure), lows, highs)
+    first, last = spans[0][0], spans[-1][1]
+    return [(first, first), *zip(lows.tolist(), highs.tolist(), strict=True), (last, last)]
+
+
+def _span_table(spans: Sequence[tuple[int, int, int]], tokens: int, agents: int) -> npt.NDArray[np.int64]:
+    table = np.array(spans)
+    if table.ndim != 2 or table.shape[1] != 3 or table.dtype.kind not in "iu":
+        raise ShapeError("spans", got=f"{table.dtype} {list(table.shape)}", expected="integers [S, 3]")
+    starts, ends, owners = table.T
+    bad = (starts < 0) | (ends < starts) | (ends > tokens) | (owners < NOBODY) | (owners >= agents)
+    bad[1:] |= starts[1:] != ends[:-1]
+    if bad.any():
+        raise InputError(
+            f"spans: got {tuple(table[bad][0].tolist())}, expected (start, end, agent) without gaps, up to"
+            f" token {tokens} and agent {agents - 1}"
+        )
+    return table.astype(np.int64)
+
+
+@njit
+def _intervals_njit(
+    posterior: Posterior,
+    spans: npt.NDArray[np.int64],
+    sure: np.float32,
+    lows: npt.NDArray[np.int64],
+    highs: npt.NDArray[np.int64],
+) -> None:
+    for s in range(len(spans) - 1):
+        at, left, right = spans[s, 1], spans[s, 2], spans[s + 1, 2]
+        low, high = at, at
+        while low > spans[s, 0] and _of_njit(posterior, low - 1, left) < sure:
+            low -= 1
+        while high < spans[s + 1, 1] and _of_njit(posterior, high, right) < sure:
+            high += 1
+        lows[s], highs[s] = low, high
+
+
+@njit
+def _of_njit(posterior: Posterior, t: int, agent: int) -> Any:
+    if agent >= 0:
+        return posterior[t, agent]
+    total = np.float32(0.0)
+    for a in range(posterior.shape[1]):
+        total += posterior[t, a]
+    return np.float32(1.0) - total
