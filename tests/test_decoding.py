@@ -366,6 +366,37 @@ def test_in_family_gumbel_what_follows_an_earlier_context_says_nothing():
         np.testing.assert_array_equal(*found)
 
 
+def test_odds_move_boundaries_to_where_they_are_likelier():
+    rng = np.random.default_rng(4)
+    scores = np.cos(2 * np.pi * rng.random((600, 2)))
+    scores[:300, 0], scores[300:, 1] = np.cos(rng.vonmises(0, 1.5, (2, 300)))
+    scored = np.abs(np.arange(600) - 300) > 20  # between 280 and 320 the scores say nothing
+    for place in (286, 300, 312):
+        odds = np.ones(600)
+        odds[place] = 1e4
+        assert decode(scores, scored=scored, break_odds=odds).change_points.tolist() == [place]
+    even = decode(scores, scored=scored, break_odds=np.full(600, 7.0))
+    np.testing.assert_array_equal(even.posterior, decode(scores, scored=scored).posterior)
+
+
+def test_odds_scale_the_chance_of_each_step():
+    ratios, odds = np.random.default_rng(6).normal(0, 1, (7, 2)), np.array([1, 1, 2, 0.5, 1, 3, 1.0])
+    pi, _ = chain([1, 1], 5.0, 0.2, 2)
+    steps = [chain([1, 1], 5.0 / factor, 0.2, 2)[1] for factor in odds]
+    e = np.exp(np.repeat(np.column_stack([ratios, np.zeros(7)]), 2, axis=1))
+    alpha = [pi * e[0]]
+    for t in range(1, 7):
+        alpha.append(alpha[-1] @ steps[t] * e[t])
+    beta = [np.ones(6)]
+    for t in range(6, 0, -1):
+        beta.insert(0, steps[t] @ (e[t] * beta[0]))
+    held = (np.array(alpha) * np.array(beta)).reshape(7, 3, 2).sum(axis=2)
+    gamma, left, log_ratio = forward_backward(ratios, 5.0, 0.2, None, 2, odds)
+    found = np.column_stack([gamma, left])
+    np.testing.assert_allclose(found, held / held.sum(axis=1, keepdims=True), atol=1e-5)
+    assert log_ratio == pytest.approx(np.log(alpha[-1].sum()), abs=1e-5)
+
+
 def test_boundaries_lie_where_they_are_likeliest():
     scores = np.zeros((401, 2), np.float32)
     scores[:201, 0] = scores[201:, 1] = 0.8
@@ -640,6 +671,8 @@ def test_intervals_of_spans_that_do_not_tile_the_text_are_refused(spans):
         ({"shares": [1.0, 0.0]}, InputError, "shares: got .*above 0"),
         ({"nobody": 1.0}, InputError, "nobody: got 1.0"),
         ({"stages": 0}, InputError, "stages: got 0"),
+        ({"odds": np.ones(3)}, ShapeError, r"odds: got \[3\], expected \[4\]"),
+        ({"odds": np.zeros(4)}, InputError, "odds: got 0"),
     ],
 )
 def test_a_chain_refuses_what_it_cannot_be(arguments, error, words):
@@ -656,6 +689,9 @@ def test_a_chain_refuses_what_it_cannot_be(arguments, error, words):
         ({"pairs": [-2, 0, 1, 2]}, InputError, "pairs: got numbers from -2"),
         ({"pairs": [0, 1, 2, 3], "scored": np.ones(4, bool)}, InputError, "expected pairs alone"),
         ({"resolution": 17}, InputError, "resolution: got 17"),
+        ({"break_odds": np.ones(3)}, ShapeError, r"break_odds: got \[3\]"),
+        ({"break_odds": np.zeros(4)}, InputError, "break_odds: got a number"),
+        ({"break_odds": "soon"}, InputError, "break_odds: got 'soon'"),
     ],
 )
 def test_pairs_that_are_no_numbers_are_refused(arguments, error, words):

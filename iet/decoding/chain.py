@@ -27,6 +27,7 @@ def forward_backward(
     nobody: float = 0.0,
     shares: npt.ArrayLike | None = None,
     stages: int = 3,
+    odds: npt.ArrayLike | None = None,
 ) -> tuple[Posterior, Posterior, float]:
     """Return the posterior of every agent, and of nobody, at every token, given all scores.
 
@@ -46,13 +47,14 @@ def forward_backward(
         nobody: π of nobody, 0 to 0.99; 0 leaves nobody out of the chain.
         shares: π of the agents [A], > 0; None: 1 - `nobody` in equal parts. They are scaled to that sum.
         stages: m, 1 to 16.
+        odds: [T] > 0; q is multiplied by odds[t] for the step from t - 1 to t (and is 1 at most). None: 1.
 
     Returns:
         (γ [T, A] float32, γ of nobody [T] float32, log-likelihood ratio of the text: all of it under the
         chain against nobody's). Rows sum to 1 with nobody's.
 
     Raises:
-        ShapeError: `log_ratios` is not [T, A] with A >= 1, or `shares` not [A].
+        ShapeError: `log_ratios` is not [T, A] with A >= 1, `shares` not [A], or `odds` not [T].
         InputError: a number is out of range.
 
     Cost: O(m·T·A) time, 4·T·A bytes and 64 MB at most (α is kept for a part of the text at a time, and
@@ -65,7 +67,7 @@ def forward_backward(
     tokens, agents = log_ratios.shape
     ratios = exponentials(log_ratios)
     prior = _prior(agents, nobody, shares)
-    advance = _advance(stages, mean_segment, prior)
+    advance = _advance(tokens, stages, mean_segment, prior, odds)
     each = min(max(tokens, 1), max(256, _STORED // (stages * (agents + 1))))
     alpha = np.empty((each, stages, agents + 1), np.float32)
     starts = np.empty((-(-tokens // each), stages, agents + 1))
@@ -85,19 +87,33 @@ def exponentials(log_ratios: npt.NDArray[np.floating]) -> npt.NDArray[np.float32
 
 
 def log_likelihood(
-    ratios: npt.NDArray[np.float32], mean_segment: float, nobody: float, shares: Floats, stages: int
+    ratios: npt.NDArray[np.float32],
+    mean_segment: float,
+    nobody: float,
+    shares: Floats,
+    stages: int,
+    odds: Floats | None = None,
 ) -> float:
     """Return the third result of `forward_backward`, from `exponentials`, unchecked. O(m·T·A)."""
     prior = _prior(ratios.shape[1] - 1, nobody, shares)
     state = np.empty((stages, len(prior)))
     _begin_njit(prior, state)
-    advance = _advance(stages, mean_segment, prior)
+    advance = _advance(len(ratios), stages, mean_segment, prior, odds)
     return float(_forward_njit(ratios, advance, prior, 0, len(ratios), state, None))
 
 
-def _advance(stages: int, mean_segment: float, prior: Floats) -> float:
-    """Return the chance that a stage ends at a token; 0 where there is nobody to hand over to."""
-    return 0.0 if prior.max() > 1 - 1e-9 else min(1.0, stages / max(mean_segment, 1e-9))
+def _advance(
+    tokens: int, stages: int, mean_segment: float, prior: Floats, odds: npt.ArrayLike | None
+) -> Floats:
+    """Return the chance that a stage ends before each token; 0 where there is nobody to hand over to."""
+    each = np.ones(tokens) if odds is None else np.array(odds, np.float64)
+    if each.shape != (tokens,):
+        raise ShapeError("odds", got=list(each.shape), expected=[tokens])
+    if not (each > 0).all():
+        raise InputError(f"odds: got {each.min()}, expected numbers above 0")
+    if prior.max() > 1 - 1e-9:
+        return np.zeros(tokens)
+    return np.asarray(np.minimum(1.0, each * (stages / max(mean_segment, 1e-9))))
 
 
 def _prior(agents: int, nobody: float, shares: npt.ArrayLike | None) -> Floats:
@@ -121,7 +137,7 @@ def _begin_njit(prior: Floats, state: Floats) -> None:
 @njit
 def _forward_njit(
     ratios: npt.NDArray[np.float32],
-    advance: float,
+    advances: Floats,
     prior: Floats,
     begin: int,
     end: int,
@@ -131,13 +147,14 @@ def _forward_njit(
     # state [m, A + 1] is α at token begin - 1 (at the text's beginning: π before it), and at end - 1 after.
     stages, states = state.shape
     last = stages - 1
-    stay, log_ratio = 1.0 - advance, 0.0
-    leave, onward, sums = advance / np.maximum(1.0 - prior, 1e-9), np.empty(states), np.empty(states)
+    log_ratio = 0.0
+    leave, onward, sums = 1.0 / np.maximum(1.0 - prior, 1e-9), np.empty(states), np.empty(states)
     for t in range(begin, end):
         if t > 0:
-            arriving = 0.0
+            advance = advances[t]
+            stay, arriving = 1.0 - advance, 0.0
             for i in range(states):
-                onward[i] = state[last, i] * leave[i]
+                onward[i] = state[last, i] * leave[i] * advance
                 arriving += onward[i]
             for m in range(last, 0, -1):
                 for i in range(states):
@@ -169,7 +186,7 @@ def _forward_njit(
 @njit
 def _forward_backward_njit(
     ratios: npt.NDArray[np.float32],
-    advance: float,
+    advances: Floats,
     prior: Floats,
     starts: Floats,
     alpha: npt.NDArray[np.float32],
@@ -181,19 +198,19 @@ def _forward_backward_njit(
     tokens, states = ratios.shape
     each, stages, agents = alpha.shape[0], alpha.shape[1], states - 1
     last = stages - 1
-    stay, log_ratio = 1.0 - advance, 0.0
-    leave, held, weights = advance / np.maximum(1.0 - prior, 1e-9), np.empty(states), np.empty(states)
+    log_ratio = 0.0
+    leave, held, weights = 1.0 / np.maximum(1.0 - prior, 1e-9), np.empty(states), np.empty(states)
     state = np.empty((stages, states))
     _begin_njit(prior, state)
     for part in range(len(starts)):
         starts[part] = state
         if part < len(starts) - 1:
-            log_ratio += _forward_njit(ratios, advance, prior, part * each, part * each + each, state, None)
+            log_ratio += _forward_njit(ratios, advances, prior, part * each, part * each + each, state, None)
     beta = np.ones((stages, states))
     for part in range(len(starts) - 1, -1, -1):
         begin, end = part * each, min(part * each + each, tokens)
         state[:] = starts[part]
-        found = _forward_njit(ratios, advance, prior, begin, end, state, alpha)
+        found = _forward_njit(ratios, advances, prior, begin, end, state, alpha)
         if part == len(starts) - 1:
             log_ratio += found
         for t in range(end - 1, begin - 1, -1):
@@ -211,6 +228,8 @@ def _forward_backward_njit(
                 posterior[t, i] = held[i] * scale
             if t == 0:
                 break
+            advance = advances[t]
+            stay = 1.0 - advance
             for i in range(states):
                 weights[i] = scale * ratios[t, i]
             for m in range(stages):
@@ -224,7 +243,7 @@ def _forward_backward_njit(
                 for i in range(states):
                     beta[m, i] = stay * beta[m, i] + advance * beta[m + 1, i]
             for i in range(states):
-                beta[last, i] = stay * beta[last, i] + leave[i] * (entering - held[i])
+                beta[last, i] = stay * beta[last, i] + advance * leave[i] * (entering - held[i])
     return log_ratio
 
 

@@ -54,6 +54,7 @@ def posterior_decode(
     block: int = 16,
     resolution: int = 2,
     min_segment: int = 16,
+    break_odds: npt.ArrayLike | None = None,
 ) -> Segmentation:
     """Label each token with the agent of highest posterior probability in a hidden Markov chain.
 
@@ -83,6 +84,9 @@ def posterior_decode(
         min_segment: tokens. A shorter run of one label goes to that neighbour whose posterior over it is
             higher, from left to right: it holds too little evidence to be a turn, but would be two false
             transitions. 1 keeps every run. The text's only run stays.
+
+        break_odds: [T] > 0, how much likelier a segment begins at each token than elsewhere, as told from
+            what stands before it in the text; they are divided by their mean. None: everywhere alike.
 
     Cost: O(T·A) time, 8·T·A bytes and 64 MB at most. Of more than 16 agents those are left out that are no
     `likely_agents`: their posterior is 0 and their strength λ₀. Deterministic.
@@ -119,12 +123,13 @@ def posterior_decode(
         mean_segment=mean_segment,
         strengths=None if fixed is None else fixed[keep],
         agents=agents or columns,
+        odds=_pooled_odds(break_odds, tokens, block),
     )
     strength[keep] = fitted.strengths
     sums, weights = block_sums(scores, weight, resolution)
     ratios = log_ratios(sums, weights, fitted.strengths, family, blocks=True)
-    length = fitted.mean_segment / resolution
-    posterior, left, _ = forward_backward(ratios, length, fitted.nobody, fitted.shares, STAGES)
+    length, odds = fitted.mean_segment / resolution, _pooled_odds(break_odds, tokens, resolution)
+    posterior, left, _ = forward_backward(ratios, length, fitted.nobody, fitted.shares, STAGES, odds)
     if resolution > 1:
         posterior, left = (np.repeat(gamma, resolution, axis=0)[:tokens] for gamma in (posterior, left))
     labels = np.empty(tokens, np.int32)
@@ -223,6 +228,22 @@ def _absorb_short_runs(
         start = end
 
 
+def _pooled_odds(odds: npt.ArrayLike | None, tokens: int, block: int) -> Floats | None:
+    """Return the mean of the odds over each block, relative to that of the text."""
+    if odds is None:
+        return None
+    try:
+        each = np.array(odds, np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"break_odds: got {odds!r:.80}, expected numbers above 0") from None
+    if each.shape != (tokens,):
+        raise ShapeError("break_odds", got=list(each.shape), expected=[tokens])
+    if not (np.isfinite(each) & (each > 0)).all():
+        raise InputError("break_odds: got a number that is not above 0, or not finite")
+    starts = np.arange(0, tokens, block)
+    return np.asarray(np.add.reduceat(each, starts) / np.diff(np.append(starts, tokens)) / each.mean())
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fitted:
     """What a text tells about itself.
@@ -253,6 +274,7 @@ def fit(
     mean_segment: float | None = None,
     strengths: Floats | None = None,
     agents: int | None = None,
+    odds: Floats | None = None,
 ) -> Fitted:
     """Fit λ, shares and the length of segments by expectation maximisation over blocks of tokens.
 
@@ -275,6 +297,7 @@ def fit(
         mean_segment: in tokens, instead of fitting it.
         strengths: λ [A], instead of fitting them.
         agents: how many there are, where some are not in `sums`.
+        odds: of `forward_backward`, for blocks [B].
 
     Returns:
         Fitted; λ within `strength_range`.
@@ -297,8 +320,8 @@ def fit(
     for i in range(iterations):
         ratios = log_ratios(sums, weights, found, family, blocks=True)
         if mean_segment is None and i == 1:
-            length = _segment_length(ratios, block, p_nobody, shares)
-        gamma, left, _ = forward_backward(ratios, length / block, p_nobody, shares, STAGES)
+            length = _segment_length(ratios, block, p_nobody, shares, odds)
+        gamma, left, _ = forward_backward(ratios, length / block, p_nobody, shares, STAGES, odds)
         held = block * gamma.sum(axis=0, dtype=np.float64) + shrinkage * before
         rest = block * left.sum(dtype=np.float64) + shrinkage * nobody
         shares = held / (held.sum() + rest)
@@ -315,11 +338,13 @@ def fit(
     return Fitted(found, shares, p_nobody, length)
 
 
-def _segment_length(log_ratios: npt.NDArray[np.float32], block: int, nobody: float, shares: Floats) -> float:
+def _segment_length(
+    log_ratios: npt.NDArray[np.float32], block: int, nobody: float, shares: Floats, odds: Floats | None
+) -> float:
     ratios = exponentials(log_ratios)
     likelihood = np.array(
         [
-            log_likelihood(ratios, max(length / block, STAGES), nobody, shares, STAGES)
+            log_likelihood(ratios, max(length / block, STAGES), nobody, shares, STAGES, odds)
             for length in _SEGMENT_LENGTHS
         ]
     )
