@@ -182,8 +182,8 @@ class Profile:
         scheme: the choices.
         vocab_size: V, 1 to 2^24. Stored, never read off the logits, which are often padded beyond it.
         tokenizer_digest: digest of the tokenizer's canonical content, or None (token ids only).
-        unmarked_ids: special and padding ids below V, ascending: their logits stay as they are, and a
-            position at or after one of them is not scored.
+        unmarked_ids: special and padding ids below V, ascending: their logits stay as they are (but for
+            family "gumbel"), and a position at or after one of them is not scored.
         tokenizer_source: where the tokenizer was found; a hint, not part of the digest.
     """
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import pathlib
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -70,6 +72,12 @@ def test_vectors_are_those_that_the_reference_makes() -> None:
         assert (FOLDER / name).read_text() == make.text(made())
 
 
+def test_the_specification_names_the_frozen_files() -> None:
+    page = (FOLDER.parent.parent / "docs" / "scheme.md").read_text()
+    for path in FOLDER.glob("*.json"):
+        assert f"{path.name}  {hashlib.blake2b(path.read_bytes(), digest_size=32).hexdigest()}" in page
+
+
 def test_vectors_of_the_hash_in_plain_integers() -> None:
     word = (1 << 32) - 1
     for entry in VECTORS["uniform"]:
@@ -83,6 +91,30 @@ def test_vectors_of_the_hash_in_plain_integers() -> None:
             h ^= h >> 16
             assert numerator == 2 * (h >> 9) + 1  # u = ((h >> 9) + 0.5)·2^-23, times 2^24
         assert reference.uniform(entry["ids"], np.uint64(seed)).tolist() == entry["numerators"]
+
+
+def test_the_specification_gives_the_logarithms_to_the_bit() -> None:
+    page = (FOLDER.parent.parent / "docs" / "scheme.md").read_text()
+    text = page.split("where mlog(x)")[1].split("in the same arithmetic")[0]
+    carry, exponent_mask, root, *bits = (int(word, 16) for word in re.findall("0x[0-9A-Fa-f]+", text))
+    *c, c8 = (np.uint32(word).view(np.float32) for word in bits)
+    assert len(c) == 8
+
+    def mlog(x: np.float32) -> np.float32:
+        j = (int(x.view(np.uint32)) + carry) % (1 << 32)
+        e = np.float32((j >> 23) - 127)
+        t = np.uint32((j & exponent_mask) + root).view(np.float32) - np.float32(1)
+        total = c[7]
+        for coefficient in reversed(c[:7]):
+            total = total * t + coefficient
+        return np.float32(total * t + e * c8)
+
+    known = VECTORS["noise"]
+    noise, score = from_bits(known["noise"]), from_bits(known["score"])
+    for i, numerator in enumerate(known["numerators"]):
+        u = np.float32(numerator * 2.0**-24)
+        assert mlog(mlog(u)) == noise[i]
+        assert mlog(np.float32(1) - u) == score[i]
 
 
 def test_vectors_of_the_logarithms_are_logarithms() -> None:
