@@ -33,19 +33,25 @@ struct PyMarking {
                 {}} {
     if (vocab < 1 || vocab > (1u << 24)) throw py::value_error("vocab_size out of range");
     if (n_gram < 2 || n_gram > 16) throw py::value_error("n_gram out of range");
-    if (family > 1) throw py::value_error("unknown family");
+    if (family >= kFamilies) throw py::value_error("unknown family");
     marking.grid = make_grid(vocab);
   }
 };
 
-bool embed_logits(const PyMarking& self, uintptr_t logits, int32_t dtype, int64_t rows, int64_t row_stride,
-                  int64_t element_stride, uintptr_t contexts, uintptr_t slots, uintptr_t kappas,
-                  int num_threads) {
+bool embed_logits(const PyMarking& self, uintptr_t logits, int32_t dtype, int64_t rows, int64_t columns,
+                  int64_t row_stride, int64_t element_stride, uintptr_t contexts, uintptr_t slots,
+                  uintptr_t kappas, int num_threads) {
   if (dtype < 0 || dtype > 2) throw py::value_error("unknown dtype");
   py::gil_scoped_release release;
-  const EmbedArgs args = {
-      at<void>(logits),   static_cast<DType>(dtype), rows, row_stride, element_stride, at<int64_t>(contexts),
-      at<int32_t>(slots), at<float>(kappas)};
+  const EmbedArgs args = {at<void>(logits),
+                          static_cast<DType>(dtype),
+                          rows,
+                          columns,
+                          row_stride,
+                          element_stride,
+                          at<int64_t>(contexts),
+                          at<int32_t>(slots),
+                          at<float>(kappas)};
   return embed_cpu(self.marking, args, num_threads);
 }
 

@@ -19,7 +19,8 @@ namespace iet {
 
 constexpr uint32_t kSchemeVersion = 1;
 
-enum class Family : uint32_t { fourier = 0, square = 1 };
+enum class Family : uint32_t { fourier = 0, square = 1, gumbel = 2 };
+constexpr uint32_t kFamilies = 3;
 
 // The a x b grid on which [0, V) is permuted, b a multiple of 8. a*b barely exceeds V.
 struct Grid {
@@ -209,7 +210,83 @@ IET_HD float phi(Family family, uint32_t r, uint32_t k_p, uint32_t step, uint32_
   return family == Family::fourier ? phi_fourier(r, step) : phi_square(r, k_p, vocab);
 }
 
-// The logit and the score: every path, on every backend, ends in one of these two lines.
+// ---------------------------------------------------------------- perturb: Gumbel noise
+
+// Family gumbel has no permutation: a hash of (seed, id), both halves of the seed in it, gives id v, whichever
+// it is, a uniform number u = ((h >> 9) + 0.5)·2^-23 of its own.
+//
+//   h = v·0x9E3779B1 + low;  h ^= h>>16;  h = h·0x7FEB352D + high;  h ^= h>>15;  h *= 0x846CA68B;  h ^= h>>16
+//
+// The first word is kept apart, because it is one addition where ids are consecutive.
+constexpr uint32_t kNoiseStep = 0x9E3779B1u, kNoiseMix1 = 0x7FEB352Du, kNoiseMix2 = 0x846CA68Bu;
+
+IET_HD uint32_t noise_word(uint64_t seed, uint32_t v) { return v * kNoiseStep + static_cast<uint32_t>(seed); }
+
+IET_HD uint32_t noise_hash(uint32_t word, uint32_t high) {
+  uint32_t h = word;
+  h = (h ^ h >> 16) * kNoiseMix1 + high;
+  h = (h ^ h >> 15) * kNoiseMix2;
+  return h ^ h >> 16;
+}
+
+// u·2^24, an odd number below 2^24, so that u and 1 - u are exact and neither is 0.
+IET_HD uint32_t uniform_numerator(uint32_t h) { return h >> 8 | 1; }
+
+#if defined(__CUDA_ARCH__)
+IET_HD uint32_t bits_of(float x) { return __float_as_uint(x); }
+IET_HD float float_of(uint32_t bits) { return __uint_as_float(bits); }
+#elif defined(_MSC_VER)
+IET_HD uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
+IET_HD float float_of(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+#else
+IET_HD uint32_t bits_of(float x) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+IET_HD float float_of(uint32_t bits) {
+  float x;
+  __builtin_memcpy(&x, &bits, sizeof x);
+  return x;
+}
+#endif
+
+// -log(1 + t) = t·(c0 + c1·t + .. + c7·t^7) for 1 + t from sqrt(1/2) to sqrt(2); relative error 1.7e-7.
+constexpr float kLog0 = -0x1.fffffep-1f, kLog1 = 0x1.00007ap-1f, kLog2 = -0x1.5559dcp-2f,
+                kLog3 = 0x1.ff623ep-3f, kLog4 = -0x1.978e32p-3f, kLog5 = 0x1.614c00p-3f,
+                kLog6 = -0x1.4c3d0ap-3f, kLog7 = 0x1.9dfaeap-4f;
+constexpr float kMinusLogOf2 = -0x1.62e430p-1f;
+// Added to the bits of x, they carry into the exponent where x is sqrt(2) times a power of two or more.
+constexpr uint32_t kRootHalfBits = 0x3F3504F3u, kLogCarry = 0x3F800000u - kRootHalfBits;
+
+// -log(x) for normal x > 0: x = 2^e·(1 + t). Relative error 2.8e-7 for x of the form u or 1 - u.
+IET_HD float minus_log(float x) {
+  const uint32_t bits = bits_of(x) + kLogCarry;
+  const float e = static_cast<float>(static_cast<int32_t>(bits >> 23) - 127);
+  const float t = fadd(float_of((bits & 0x7FFFFFu) + kRootHalfBits), -1.0f);
+  float sum = fadd(fmul(kLog7, t), kLog6);
+  sum = fadd(fmul(sum, t), kLog5);
+  sum = fadd(fmul(sum, t), kLog4);
+  sum = fadd(fmul(sum, t), kLog3);
+  sum = fadd(fmul(sum, t), kLog2);
+  sum = fadd(fmul(sum, t), kLog1);
+  sum = fadd(fmul(sum, t), kLog0);
+  return fadd(fmul(sum, t), fmul(e, kMinusLogOf2));
+}
+
+// -log(-log u): what is added to a logit; from -2.8116 to 16.6356. Absolute error 1.2e-6.
+IET_HD float gumbel_noise(uint32_t numerator) {
+  const float u = fmul(static_cast<float>(static_cast<int32_t>(numerator)), 0x1p-24f);
+  return minus_log(minus_log(u));
+}
+
+// -log(1 - u): the score, from 2^-24 to 16.6356.
+IET_HD float gumbel_score(uint32_t numerator) {
+  return minus_log(fmul(static_cast<float>(static_cast<int32_t>(0x1000000u - numerator)), 0x1p-24f));
+}
+
+// The logit and the score: every path, on every backend, ends in one of these two lines. For gumbel `phi` is
+// the noise or the score above, and kappa is 1.
 IET_HD float marked_logit(float logit, float kappa, float phi) { return fadd(logit, fmul(kappa, phi)); }
 IET_HD float score(float phi) { return phi; }
 

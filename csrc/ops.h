@@ -21,16 +21,17 @@ struct Marking {    // what a profile fixes
 };
 
 struct EmbedArgs {
-  void* logits;  // [rows, >= V], changed in place
+  void* logits;  // [rows, columns], columns >= V, changed in place
   DType dtype;
-  int64_t rows;
+  int64_t rows, columns;
   int64_t row_stride, element_stride;
   const int64_t* contexts;  // [rows, n-1] packed, oldest first
   const int32_t* slots;     // [rows], row -> key, -1: unmarked
   const float* kappas;      // [rows]
 };
 
-// How many logits of a row may have to be put back: ids that E walks out of the grid, and unmarked ids.
+// How many logits of a row may have to be put back: ids that E walks out of the grid, and unmarked ids. (Family
+// gumbel puts none back: every column has noise.)
 static inline int64_t embed_saved(const Marking& marking) {
   return static_cast<int64_t>(marking.grid.a) * marking.grid.b - marking.vocab + marking.n_unmarked;
 }
@@ -162,9 +163,9 @@ struct Integers {  // int32 or int64, as they come
 enum Refused { kRefusedContext, kRefusedSlot, kRefusedRow, kRefusedTemperature, kRefusals };
 
 struct CudaEmbedArgs {
-  void* logits;  // [logits_rows, >= V], changed in place
+  void* logits;  // [logits_rows, columns], columns >= V, changed in place
   DType dtype;
-  int64_t logits_rows;
+  int64_t logits_rows, columns;
   int64_t row_stride, element_stride;  // in bytes
   int64_t rows;                        // how many are marked here: all below have as many
   Integers row_index;                  // row -> row of logits; null: row i is row i

@@ -142,7 +142,7 @@ def embed_(
 ) -> None:
     """Queue `embed_` on the current stream. `described` is address, dtype code, shape, strides in bytes."""
     device = logits.device
-    address, dtype, (logits_rows, _), strides = described
+    address, dtype, (logits_rows, columns), strides = described
     index = None if rows is None else _on_device("rows", rows, device, (None,))
     count = logits_rows if index is None else index.shape[0]
     contexts = _on_device("contexts", contexts, device, (count, keys.profile.scheme.n_gram - 1))
@@ -172,6 +172,7 @@ def embed_(
         address,
         dtype,
         logits_rows,
+        columns,
         *strides,
         count,
         (0, 0, False) if index is None else _address(index),

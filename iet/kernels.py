@@ -120,6 +120,7 @@ def embed_(
             address,
             _DTYPES[dtype],
             logits_rows,
+            columns,
             *strides,
             context_ids.ctypes.data,
             slot_ids.ctypes.data,

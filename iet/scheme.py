@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -38,7 +39,11 @@ class Family:
         version: version of this family's φ and score, part of every profile digest. 0 is a draft.
         variance: variance of an unmarked score (its mean is 0, for odd V and `square` 1/V).
         log_mgf: λ -> log E[exp(λ·x)] of an unmarked score; a number, or elementwise on an array.
-        mean: λ -> expected score at strength λ; likewise.
+        mean: λ -> expected score at strength λ; likewise. `mean(0)` is that of an unmarked score.
+        strength_limit: `log_mgf` is finite for λ below it.
+        n_gram: of a `Scheme` that names none.
+        kappa: likewise. Where it is fixed, no other is accepted.
+        fixed_kappa: κ, k_p and placement have no meaning: they are this `kappa`, 1 and "final".
     """
 
     name: str
@@ -47,6 +52,10 @@ class Family:
     variance: float
     log_mgf: Callable[[Any], Any]
     mean: Callable[[Any], Any]
+    strength_limit: float = math.inf
+    n_gram: int = 2
+    kappa: float = 0.8
+    fixed_kappa: bool = False
 
 
 def _log_i0(x: Any) -> Any:
@@ -72,7 +81,24 @@ FAMILIES: Mapping[str, Family] = {
     "fourier": Family("fourier", 0, 1, 0.5, _log_i0, _i1_over_i0),
     # φ(r) = ±1: null law two points of weight one half.
     "square": Family("square", 1, 1, 1.0, _log_cosh, np.tanh),
+    # Keyed Gumbel-max sampling: the token is argmax(logits - log(-log u)), its score -log(1 - u), and the
+    # null law Exp(1). The tilt is a summary there: a token of probability p has u^(1/p) uniform.
+    "gumbel": Family(
+        "gumbel",
+        2,
+        0,
+        1.0,
+        lambda x: -np.log1p(-x),
+        lambda x: 1 / (1 - x),
+        strength_limit=1.0,
+        n_gram=4,
+        kappa=1.0,
+        fixed_kappa=True,
+    ),
 }
+
+
+_OF_FAMILY: Any = None  # stands for the family's own value in the arguments of a Scheme, and is never kept
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,19 +106,21 @@ class Scheme:
     """The choices behind a mark (§ Keyed Implicit Embedding).
 
     Attributes:
-        kappa: κ, strength of the perturbation in units of the final logits (after temperature), 0 to 20.
-            Kernels use its nearest float32.
-        n_gram: n, 2 to 16. The n-1 ids before a position seed its permutation.
+        kappa: κ, strength of the perturbation in units of the final logits (after temperature), 0 to 20;
+            None: 0.8, as in the paper. Kernels use its nearest float32. In family "gumbel" it is 1: noise of
+            any other size would change the distribution of tokens.
+        n_gram: n, 2 to 16; None: 2, as in the paper, and 4 in family "gumbel". The n-1 ids before a position
+            seed its permutation.
         k_p: frequency of φ, or "per-agent": 1 + h_p(a) mod max(1, ⌊(V-1)/2⌋), the paper's equation. The
-            paper's experiments use 1, the default.
+            paper's experiments use 1, the default. In family "gumbel", which has no frequency, it is 1.
         family: a key of `FAMILIES`.
         placement: "final" (κ counts after temperature), or "raw": κ is added to the model's raw logits as
-            the paper does, whatever the temperature. Named in every report.
+            the paper does, whatever the temperature. Named in every report. Family "gumbel" needs "final".
         version: version of the format.
     """
 
-    kappa: float = 0.8
-    n_gram: int = 2
+    kappa: float = _OF_FAMILY
+    n_gram: int = _OF_FAMILY
     k_p: int | Literal["per-agent"] = 1
     family: str = "fourier"
     placement: Literal["final", "raw"] = "final"
@@ -106,6 +134,12 @@ class Scheme:
                 f"scheme version {self.version!r}{draft} cannot be read here:"
                 f" this release knows {SCHEME_VERSION}"
             )
+        if not isinstance(self.family, str) or self.family not in FAMILIES:
+            raise InputError(f"family: got {self.family!r}, expected one of {sorted(FAMILIES)}")
+        family = FAMILIES[self.family]
+        for field in ("kappa", "n_gram"):
+            if getattr(self, field) is None:
+                object.__setattr__(self, field, getattr(family, field))
         if (
             isinstance(self.kappa, bool)
             or not isinstance(self.kappa, (int, float))
@@ -120,10 +154,16 @@ class Scheme:
             )
         if self.k_p != "per-agent" and (not _is_int(self.k_p) or self.k_p < 1):
             raise InputError(f'k_p: got {self.k_p!r}, expected an int of at least 1, or "per-agent"')
-        if not isinstance(self.family, str) or self.family not in FAMILIES:
-            raise InputError(f"family: got {self.family!r}, expected one of {sorted(FAMILIES)}")
         if self.placement not in ("final", "raw"):
             raise InputError(f'placement: got {self.placement!r}, expected "final" or "raw"')
+        if family.fixed_kappa:
+            only: dict[str, Any] = {"kappa": family.kappa, "k_p": 1, "placement": "final"}
+            for field, value in only.items():
+                if getattr(self, field) != value:
+                    raise InputError(
+                        f"{field}: got {getattr(self, field)!r}, expected {value!r}: in family"
+                        f" {family.name!r} it has no other meaning"
+                    )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, which `Scheme(**d)` reads back."""

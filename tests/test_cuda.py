@@ -28,22 +28,23 @@ def device() -> str:
     return "cuda"
 
 
-@pytest.mark.parametrize("family", ["fourier", "square"])
+@pytest.mark.parametrize("family", ["fourier", "square", "gumbel"])
 @pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
 def test_embed_is_the_reference(device: str, vocab_size: int, family: str) -> None:
     rng = np.random.default_rng(vocab_size)
     n_gram = int(rng.integers(2, 6))
     few = min(3, vocab_size // 2)
     unmarked = (*range(few), *range(vocab_size - few, vocab_size)) if vocab_size > 255 else tuple(range(few))
-    k_p = max(1, min(7, (vocab_size - 1) // 2))
+    k_p = 1 if family == "gumbel" else max(1, min(7, (vocab_size - 1) // 2))
     keys = team(vocab_size, n_gram=n_gram, family=family, k_p=k_p, unmarked_ids=unmarked)
     marked = np.setdiff1d(np.arange(vocab_size), unmarked)
     contexts = torch.tensor(rng.choice(marked, (6, n_gram - 1)))
     contexts[3, 0] = vocab_size
     slots = torch.tensor([2, -1, 0, 1, 1, 1])
+    kappas = np.full(6, np.float32(keys.profile.scheme.kappa))
     for dtype in DTYPES:
         values = random_logits(rng, 6, vocab_size + 5, dtype)
-        want = expected(values, contexts, slots, keys, np.full(6, np.float32(0.8)))
+        want = expected(values, contexts, slots, keys, kappas)
         for layout in LAYOUTS:
             logits, memory = laid_out(values, layout, device)
             before = memory.clone()
@@ -171,7 +172,7 @@ def test_what_is_refused_is_told_at_a_synchronisation(device: str) -> None:
 def test_scores_are_the_reference(device: str) -> None:
     rng = np.random.default_rng(3)
     for vocab_size, agents, n_gram in ((1, 1, 2), (257, 3, 3), (32003, 300, 2), (128256, 6, 5)):
-        for family in ("fourier", "square"):
+        for family in ("fourier", "square", "gumbel"):
             keys = team(vocab_size, agents=agents, n_gram=n_gram, family=family)
             ids = rng.integers(0, vocab_size + 1, 500)
             counted = rng.random(500) < 0.7

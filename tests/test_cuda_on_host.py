@@ -77,14 +77,14 @@ def embed_(module: Any, logits: Any, contexts: Any, slots: Any, keys: KeyTable, 
     cuda.embed_(module, logits, described, contexts, slots, keys, options["temperature"], options["rows"])
 
 
-@pytest.mark.parametrize("family", ["fourier", "square"])
+@pytest.mark.parametrize("family", ["fourier", "square", "gumbel"])
 @pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
 def test_embed_is_the_reference(module: Any, vocab_size: int, family: str) -> None:
     rng = np.random.default_rng(vocab_size)
     n_gram = int(rng.integers(2, 6))
     few = min(3, vocab_size // 2)
     unmarked = (*range(few), *range(vocab_size - few, vocab_size)) if vocab_size > 255 else tuple(range(few))
-    k_p = max(1, min(7, (vocab_size - 1) // 2))
+    k_p = 1 if family == "gumbel" else max(1, min(7, (vocab_size - 1) // 2))
     keys = team(vocab_size, n_gram=n_gram, family=family, k_p=k_p, unmarked_ids=unmarked)
     marked = np.setdiff1d(np.arange(vocab_size), unmarked)
     contexts = torch.tensor(rng.choice(marked, (6, n_gram - 1)))
@@ -92,7 +92,7 @@ def test_embed_is_the_reference(module: Any, vocab_size: int, family: str) -> No
     if unmarked:
         contexts[4, -1] = unmarked[-1]
     slots = torch.tensor([2, -1, 0, 1, 1, 1])
-    kappas = np.full(6, np.float32(0.8))
+    kappas = np.full(6, np.float32(keys.profile.scheme.kappa))
     # The largest vocabulary in one layout each, so that all of it takes seconds.
     for dtype in DTYPES:
         for layout in LAYOUTS if vocab_size < 1000 else ("aligned", "misaligned"):
@@ -102,7 +102,8 @@ def test_embed_is_the_reference(module: Any, vocab_size: int, family: str) -> No
             before = memory.clone()
             embed_(module, logits, contexts, slots, keys)
             assert torch.equal(bits(logits), bits(want)), (dtype, layout)
-            assert torch.equal(bits(logits[:, vocab_size:]), bits(values[:, vocab_size:]))
+            padding = torch.equal(bits(logits[:, vocab_size:]), bits(values[:, vocab_size:]))
+            assert padding is (family != "gumbel")
             logits.copy_(values)
             assert torch.equal(bits(memory), bits(before)), "something beside the logits was written"
     assert cuda._refused[logits.device].tolist() == [0] * len(cuda._REFUSED)
@@ -256,7 +257,7 @@ def test_arguments_elsewhere_are_refused_before_any_work(module: Any) -> None:
     assert not logits.any()
 
 
-@pytest.mark.parametrize("family", ["fourier", "square"])
+@pytest.mark.parametrize("family", ["fourier", "square", "gumbel"])
 @pytest.mark.parametrize("n_gram", [2, 3, 4, 5, 16])
 def test_score_is_the_reference(module: Any, n_gram: int, family: str) -> None:
     rng = np.random.default_rng(n_gram)
@@ -278,7 +279,7 @@ def test_score_is_the_reference(module: Any, n_gram: int, family: str) -> None:
 @pytest.mark.parametrize("agents", [1, 6, 300])
 def test_spans_are_the_reference(module: Any, agents: int) -> None:
     rng = np.random.default_rng(agents)
-    for family in ("fourier", "square"):
+    for family in ("fourier", "square", "gumbel"):
         keys = team(32003, agents=agents, n_gram=3, family=family, unmarked_ids=(5, 7))
         ids = rng.integers(0, 32010, 700)
         counted = rng.random(700) < 0.7

@@ -150,12 +150,12 @@ def test_vectors_of_the_ops(isa: str, entry: dict[str, Any]) -> None:
 # ---------------------------------------------------------------- backends agree
 
 
-@pytest.mark.parametrize("family", ["fourier", "square"])
+@pytest.mark.parametrize("family", ["fourier", "square", "gumbel"])
 @pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
 def test_embed_is_the_reference(isa: str, vocab_size: int, family: str) -> None:
     rng = np.random.default_rng(vocab_size)
     n_gram = int(rng.integers(2, 6))
-    k_p = max(1, min(7 if family == "fourier" else vocab_size, (vocab_size - 1) // 2))
+    k_p = max(1, min({"fourier": 7, "square": vocab_size, "gumbel": 1}[family], (vocab_size - 1) // 2))
     unmarked = tuple(range(min(3, vocab_size // 2)))
     keys = team(vocab_size, n_gram=n_gram, family=family, k_p=k_p, unmarked_ids=unmarked)
     contexts = rng.integers(min(3, vocab_size // 2), vocab_size, (5, n_gram - 1))
@@ -166,15 +166,18 @@ def test_embed_is_the_reference(isa: str, vocab_size: int, family: str) -> None:
     for dtype in (np.float32, np.float16):
         logits = values.astype(dtype)
         expected = logits.copy()
-        reference.embed_(expected, contexts, slots, np.full(5, np.float32(0.8)), **arguments(keys))
+        kappas = np.full(5, np.float32(keys.profile.scheme.kappa))
+        with np.errstate(over="ignore"):
+            reference.embed_(expected, contexts, slots, kappas, **arguments(keys))
         kernels.embed_(logits, contexts, slots, keys)
         assert np.array_equal(logits.view(np.uint8), expected.view(np.uint8))
         same = [1, 3]
         assert np.array_equal(logits[same], values.astype(dtype)[same], equal_nan=True)
-        assert np.array_equal(logits[:, vocab_size:], values.astype(dtype)[:, vocab_size:], equal_nan=True)
+        padding = np.array_equal(logits[:, vocab_size:], values.astype(dtype)[:, vocab_size:], equal_nan=True)
+        assert padding is (family != "gumbel")
 
 
-@pytest.mark.parametrize("family", ["fourier", "square"])
+@pytest.mark.parametrize("family", ["fourier", "square", "gumbel"])
 @pytest.mark.parametrize("n_gram", [2, 3, 4, 5, 16])
 def test_score_is_the_reference(isa: str, n_gram: int, family: str) -> None:
     rng = np.random.default_rng(n_gram)
@@ -413,8 +416,9 @@ def test_no_silent_fallback() -> None:
     assert "reference" in python("import iet; print(iet.backends())", IET_BACKEND="reference").stdout
 
 
-def test_spans_hold_the_sums_of_their_scores(isa: str) -> None:
-    keys = team(32003, n_gram=3)
+@pytest.mark.parametrize("family", ["fourier", "square", "gumbel"])
+def test_spans_hold_the_sums_of_their_scores(isa: str, family: str) -> None:
+    keys = team(32003, n_gram=3, family=family)
     rng = np.random.default_rng(5)
     ids = rng.integers(0, 32010, 1000)
     cuts = np.array([3, 3, 10, 11, 300, 900])

@@ -29,8 +29,8 @@ PROFILE = Profile(Scheme(), 1000, "d" * 64, (3, 1))
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *with_values("kappa", -0.1, 20.1, math.nan, math.inf, "1", True, None),
-        *with_values("n_gram", 0, 1, 17, 2.0, True, "2", None),
+        *with_values("kappa", -0.1, 20.1, math.nan, math.inf, "1", True),
+        *with_values("n_gram", 0, 1, 17, 2.0, True, "2"),
         *with_values("k_p", 0, -1, 1.0, True, "per_agent", None),
         *with_values("family", "Fourier", "", None, [], {}),
         *with_values("placement", "Raw", None, []),

@@ -1,4 +1,4 @@
-// embed_ on the CPU: logits[v] += kappa * phi(P(v)) over every marked row.
+// embed_ on the CPU: logits[v] += kappa * phi(P(v)), or the noise of family gumbel, over every marked row.
 //
 // Per row of the a x b grid two passes: the permutation in 16-bit lanes into a buffer, then phi and the logits
 // in 32-bit lanes, each over several registers at once. One register through all of it would wait for the
@@ -16,6 +16,7 @@ constexpr int kMaxB = 5120;  // ceil8(1.25 * sqrt(2^24))
 constexpr int kHalf = kLanes / 2;
 constexpr int kUnroll = 4;              // registers at once
 constexpr int kPad = kUnroll * kLanes;  // lanes that the first pass may compute beyond a grid row
+constexpr int kChunk = 1024;            // columns of noise that are prepared at once
 
 // Rounds 1 and 2 shift and look up: within one grid row, round 1 rotates 0..b-1, and round 2 depends only on
 // the rotated digit, so both read consecutive entries of a table made once per row of logits.
@@ -99,6 +100,43 @@ struct SquareLanes {
       const I32 plus = as_bits(set_float(1.0f)), minus = as_bits(set_float(-1.0f));
       signs[i] = as_float(where_less(add32(phase, phase), vocab, plus, minus));
     }
+  }
+};
+
+// -log(x), in lanes.
+template <int kCount>
+inline void minus_log(F32 (&x)[kCount]) {
+  constexpr float kCoefficients[] = {kLog6, kLog5, kLog4, kLog3, kLog2, kLog1, kLog0};
+  F32 e[kCount], t[kCount];
+  for (int i = 0; i < kCount; ++i) {
+    const I32 bits = add32(as_bits(x[i]), set32(kLogCarry));
+    e[i] = fmul(to_float(sub32(shift_right<23>(bits), set32(127))), set_float(kMinusLogOf2));
+    t[i] = fadd(as_float(add32(and32(bits, set32(0x7FFFFF)), set32(kRootHalfBits))), set_float(-1.0f));
+    x[i] = set_float(kLog7);
+  }
+  for (float c : kCoefficients)
+    for (int i = 0; i < kCount; ++i) x[i] = fadd(fmul(x[i], t[i]), set_float(c));
+  for (int i = 0; i < kCount; ++i) x[i] = fadd(fmul(x[i], t[i]), e[i]);
+}
+
+// gumbel_noise of words, in lanes.
+struct GumbelLanes {
+  I32 high;
+
+  explicit GumbelLanes(uint64_t seed) : high(set32(static_cast<uint32_t>(seed >> 32))) {}
+  template <int kCount>
+  void operator()(const I32 (&words)[kCount], F32 (&noise)[kCount]) const {
+    I32 h[kCount];
+    for (int i = 0; i < kCount; ++i)
+      h[i] = add32(low_product32(xor32(words[i], shift_right<16>(words[i])), set32(kNoiseMix1)), high);
+    for (int i = 0; i < kCount; ++i)
+      h[i] = low_product32(xor32(h[i], shift_right<15>(h[i])), set32(kNoiseMix2));
+    for (int i = 0; i < kCount; ++i) {
+      h[i] = or32(shift_right<8>(xor32(h[i], shift_right<16>(h[i]))), set32(1));
+      noise[i] = fmul(to_float(h[i]), set_float(0x1p-24f));
+    }
+    minus_log(noise);
+    minus_log(noise);
   }
 };
 
@@ -204,40 +242,67 @@ void embed_row(const Marking& marking, const Grid& grid, const RoundKeys& keys, 
   for (int64_t i = 0; i < marking.n_unmarked; ++i) logits[marking.unmarked[i] * stride] = saved[next++];
 }
 
+// The seed of a row; false where the row stays as it is.
+bool row_seed(const Marking& marking, const EmbedArgs& args, int64_t row, uint64_t& seed) {
+  const int64_t slot = args.slots[row], words = marking.n_gram - 1;
+  if (slot < 0) return false;
+  const int64_t* context = args.contexts + row * words;
+  uint32_t ids[16];
+  bool marked = true;
+  for (int64_t i = 0; i < words; ++i) {
+    marked &= is_marked_id(context[i], marking.vocab, marking.unmarked, marking.n_unmarked);
+    ids[i] = static_cast<uint32_t>(context[i]);
+  }
+  if (marked) seed = context_seed(marking.subkeys + 2 * slot, ids, static_cast<uint32_t>(words));
+  return marked;
+}
+
+template <class T>
+typename T::Storage* row_logits(const EmbedArgs& args, int64_t row) {
+  return reinterpret_cast<typename T::Storage*>(static_cast<char*>(args.logits) + row * args.row_stride);
+}
+
+// Family gumbel: logits[v] += kappa·noise(v) over every column.
+template <class T>
+void embed_noise_rows(const Marking& marking, const EmbedArgs& args, int64_t begin, int64_t end) {
+  const int64_t stride = args.element_stride / static_cast<int64_t>(sizeof(typename T::Storage));
+  uint32_t words[kChunk + kPad];
+  for (int64_t row = begin; row < end; ++row) {
+    uint64_t seed;
+    if (!row_seed(marking, args, row, seed)) continue;
+    const GumbelLanes noise(seed);
+    auto* logits = row_logits<T>(args, row);
+    for (int64_t first = 0; first < args.columns; first += kChunk) {
+      const int count = static_cast<int>(args.columns - first < kChunk ? args.columns - first : kChunk);
+      for (int i = 0; i < count + kHalf; ++i) words[i] = noise_word(seed, static_cast<uint32_t>(first + i));
+      add_grid_row<T>(logits + first * stride, stride, count, words, args.kappas[row], noise);
+    }
+  }
+}
+
 template <class T, class Phi>
 void embed_rows_of(const Marking& marking, const EmbedArgs& args, int64_t begin, int64_t end, void* saved) {
   const Grid& grid = marking.grid;
-  const int64_t words = marking.n_gram - 1;
   const int64_t stride = args.element_stride / static_cast<int64_t>(sizeof(typename T::Storage));
   Tables tables;
   bool prepared = false;
   for (int64_t row = begin; row < end; ++row) {
-    const int64_t slot = args.slots[row];
-    if (slot < 0) continue;
-    const int64_t* context = args.contexts + row * words;
-    uint32_t ids[16];
-    bool marked = true;
-    for (int64_t i = 0; i < words; ++i) {
-      marked &= is_marked_id(context[i], marking.vocab, marking.unmarked, marking.n_unmarked);
-      ids[i] = static_cast<uint32_t>(context[i]);
-    }
-    if (!marked) continue;
+    uint64_t seed;
+    if (!row_seed(marking, args, row, seed)) continue;
     if (!prepared) {
       for (int i = 0; i < 2 * grid.b + kPad; ++i) tables.index[i] = static_cast<uint16_t>(i % grid.b);
       for (int i = 0; i < kPad; ++i) tables.round2[2 * grid.b + i] = 0;  // read by lanes that nobody uses
       prepared = true;
     }
-    const RoundKeys keys(context_seed(marking.subkeys + 2 * slot, ids, static_cast<uint32_t>(words)));
-    const Phi phi(marking, grid, slot);
-    auto* logits =
-        reinterpret_cast<typename T::Storage*>(static_cast<char*>(args.logits) + row * args.row_stride);
-    embed_row<T>(marking, grid, keys, slot, args.kappas[row], logits, stride, tables,
-                 static_cast<typename T::Storage*>(saved), phi);
+    const int64_t slot = args.slots[row];
+    embed_row<T>(marking, grid, RoundKeys(seed), slot, args.kappas[row], row_logits<T>(args, row), stride,
+                 tables, static_cast<typename T::Storage*>(saved), Phi(marking, grid, slot));
   }
 }
 
 template <class T>
 void embed_family(const Marking& marking, const EmbedArgs& args, int64_t begin, int64_t end, void* saved) {
+  if (marking.family == Family::gumbel) return embed_noise_rows<T>(marking, args, begin, end);
   if (marking.family == Family::fourier)
     return embed_rows_of<T, FourierLanes>(marking, args, begin, end, saved);
   return embed_rows_of<T, SquareLanes>(marking, args, begin, end, saved);

@@ -54,6 +54,7 @@ inline I32 add32(I32 x, I32 y) { return _mm512_add_epi32(x, y); }
 inline I32 sub32(I32 x, I32 y) { return _mm512_sub_epi32(x, y); }
 inline I32 low_product32(I32 x, I32 y) { return _mm512_mullo_epi32(x, y); }
 inline I32 and32(I32 x, I32 y) { return _mm512_and_si512(x, y); }
+inline I32 xor32(I32 x, I32 y) { return _mm512_xor_si512(x, y); }
 inline I32 or32(I32 x, I32 y) { return _mm512_or_si512(x, y); }
 inline I32 pair_products(I32 pairs, I32 factors) { return _mm512_madd_epi16(pairs, factors); }
 template <int kBits>
@@ -128,6 +129,7 @@ inline I32 add32(I32 x, I32 y) { return _mm256_add_epi32(x, y); }
 inline I32 sub32(I32 x, I32 y) { return _mm256_sub_epi32(x, y); }
 inline I32 low_product32(I32 x, I32 y) { return _mm256_mullo_epi32(x, y); }
 inline I32 and32(I32 x, I32 y) { return _mm256_and_si256(x, y); }
+inline I32 xor32(I32 x, I32 y) { return _mm256_xor_si256(x, y); }
 inline I32 or32(I32 x, I32 y) { return _mm256_or_si256(x, y); }
 inline I32 pair_products(I32 pairs, I32 factors) { return _mm256_madd_epi16(pairs, factors); }
 template <int kBits>
@@ -207,6 +209,7 @@ inline I32 low_product32(I32 x, I32 y) {  // from two products of every other la
   return _mm_unpacklo_epi32(_mm_shuffle_epi32(even, 0x08), _mm_shuffle_epi32(odd, 0x08));
 }
 inline I32 and32(I32 x, I32 y) { return _mm_and_si128(x, y); }
+inline I32 xor32(I32 x, I32 y) { return _mm_xor_si128(x, y); }
 inline I32 or32(I32 x, I32 y) { return _mm_or_si128(x, y); }
 inline I32 pair_products(I32 pairs, I32 factors) { return _mm_madd_epi16(pairs, factors); }
 template <int kBits>
@@ -308,6 +311,9 @@ inline I32 low_product32(I32 x, I32 y) {
 }
 inline I32 and32(I32 x, I32 y) {
   return each<I32>([=](unsigned i) { return x.at[i] & y.at[i]; });
+}
+inline I32 xor32(I32 x, I32 y) {
+  return each<I32>([=](unsigned i) { return x.at[i] ^ y.at[i]; });
 }
 inline I32 or32(I32 x, I32 y) {
   return each<I32>([=](unsigned i) { return x.at[i] | y.at[i]; });

@@ -43,6 +43,15 @@ constexpr HashContexts kHashContexts[kMaxHashBlocks] = {hash_contexts<1>, hash_c
                                                         hash_contexts<4>, hash_contexts<5>, hash_contexts<6>,
                                                         hash_contexts<7>, hash_contexts<8>};
 
+// The block's ids are joined again from their digits.
+void score_noise(const Grid& grid, Block& block) {
+  for (int i = 0; i < block.count; ++i) {
+    const uint32_t v = static_cast<uint32_t>(block.left[i]) * grid.b + block.right[i];
+    const uint32_t h = noise_hash(noise_word(block.seeds[i], v), static_cast<uint32_t>(block.seeds[i] >> 32));
+    block.scores[i] = score(gumbel_score(uniform_numerator(h)));
+  }
+}
+
 // P of the block's ids under its seeds. Walking is rare: lanes that leave [0, V) are walked on one by one.
 void permute_block(const Grid& grid, Block& block) {
   const Grid g = grid;
@@ -119,8 +128,17 @@ void prepare_block(const Marking& marking, const Grid& grid, const int64_t* ids,
 
 void score_key(const Marking& marking, const Grid& grid, int64_t key, Block& block) {
   kHashContexts[(marking.n_gram - 1) / 2](marking.subkeys + 2 * key, block);
+  if (marking.family == Family::gumbel) return score_noise(grid, block);
   permute_block(grid, block);
   score_block(marking.family, marking.k_p[key], marking.vocab, block);
+}
+
+// To the nearest integer, half to even: adding 1.5·2^23 rounds a number of at most 2^22, and a larger one, of
+// which family gumbel has some, needs no rounding from 2^23 on. Between the two it is not negative.
+int32_t to_units(float x) {
+  const float large = x < 0x1p22f ? 0x1.8p23f : 0x1p23f;
+  const float rounded = x < 0x1p23f ? (x + large) - large : x;
+  return static_cast<int32_t>(rounded);
 }
 
 constexpr int kColumns = 16;
@@ -189,14 +207,11 @@ void score_spans_tile(const Marking& marking, const SpansArgs& args, const Tile&
     while (span < args.spans && args.boundaries[span + 1] <= first) ++span;
     for (int64_t key = tile.key_begin; key < tile.key_end; ++key) {
       score_key(marking, grid, key, block);
-      // Adding 1.5·2^23 rounds to an integer, half to even, and leaves it in the low bits.
-      for (int i = 0; i < block.count; ++i)
-        block.units[i] =
-            static_cast<int32_t>(float_to_bits(block.scores[i] * block.mask[i] + 0x1.8p23f) - 0x4B400000u);
+      for (int i = 0; i < block.count; ++i) block.units[i] = to_units(block.scores[i] * block.mask[i]);
       for (int64_t s = span; s < args.spans && args.boundaries[s] < end; ++s) {
         const int64_t from = args.boundaries[s] > first ? args.boundaries[s] : first;
         const int64_t to = args.boundaries[s + 1] < end ? args.boundaries[s + 1] : end;
-        int32_t sum = 0;  // of at most 256 numbers of at most 2^22
+        int64_t sum = 0;
         for (int64_t i = from - first; i < to - first; ++i) sum += block.units[i];
         // Two tiles may share a span that crosses their border: integers add up alike in any order.
         const bool shared = args.boundaries[s] < tile.token_begin || args.boundaries[s + 1] > tile.token_end;

@@ -46,18 +46,19 @@ struct PyMarking {
                 n_keys} {
     if (vocab < 1 || vocab > (1u << 24)) throw py::value_error("vocab_size out of range");
     if (n_gram < 2 || n_gram > 16) throw py::value_error("n_gram out of range");
-    if (family > 1) throw py::value_error("unknown family");
+    if (family >= kFamilies) throw py::value_error("unknown family");
   }
 };
 
 void embed_logits(const PyMarking& self, Queue to, uintptr_t logits, int32_t dtype, int64_t logits_rows,
-                  int64_t row_stride, int64_t element_stride, int64_t rows, Address row_index, Address contexts,
-                  int64_t context_element_stride, Address slots, uintptr_t temperatures,
+                  int64_t columns, int64_t row_stride, int64_t element_stride, int64_t rows, Address row_index,
+                  Address contexts, int64_t context_element_stride, Address slots, uintptr_t temperatures,
                   int64_t temperature_stride, float kappa, uintptr_t refused) {
   if (dtype < 0 || dtype > 2) throw py::value_error("unknown dtype");
   const CudaEmbedArgs args{at<void>(logits),
                            static_cast<DType>(dtype),
                            logits_rows,
+                           columns,
                            row_stride,
                            element_stride,
                            rows,

@@ -1,4 +1,5 @@
-// embed_ on CUDA: logits[v] += kappa * phi(P(v)) over every marked row, in one pass.
+// embed_ on CUDA: logits[v] += kappa * phi(P(v)), or the noise of family gumbel, over every marked row, in one
+// pass.
 //
 // A block owns kChunk consecutive ids of one row. Its threads ask for their logits first; while those are on
 // the way, one warp hashes the context and tabulates round 1, which depends on the grid row alone: b is a
@@ -49,11 +50,17 @@ IET_HD void refuse(const EmbedLaunch& launch, Refused reason, int64_t row) {
 template <Family kFamily, bool kWalks, int kWidth>
 IET_HD void mark_lanes(uint32_t left, uint32_t first, const EmbedLaunch& launch, const RowState& row,
                        float (&values)[kWidth]) {
-  uint32_t ranks[kWidth];
-  permute_lanes<kWalks>(left, first, launch.grid, row.keys, ranks);
+  if constexpr (kFamily == Family::gumbel) {  // `first` is the id, whose grid row does not matter
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i)
-    values[i] = marked_logit(values[i], row.kappa, lane_phi<kFamily>(ranks[i], launch.grid, row.phi));
+    for (int i = 0; i < kWidth; ++i)
+      values[i] = marked_logit(values[i], row.kappa, gumbel_noise(lane_uniform(row.keys.seed, first + i)));
+  } else {
+    uint32_t ranks[kWidth];
+    permute_lanes<kWalks>(left, first, launch.grid, row.keys, ranks);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i)
+      values[i] = marked_logit(values[i], row.kappa, lane_phi<kFamily>(ranks[i], launch.grid, row.phi));
+  }
 }
 
 // Bits of the ids from v on that are unmarked.
@@ -95,6 +102,12 @@ IET_HD typename Words::Storage mark_one(typename Words::Storage before, uint32_t
   return static_cast<typename Words::Storage>(Words::store(values));
 }
 
+// Columns that are changed: every one by family gumbel, else those of the vocabulary.
+template <Family kFamily>
+IET_HD uint32_t marked_columns(const EmbedLaunch& launch) {
+  return kFamily == Family::gumbel ? static_cast<uint32_t>(launch.args.columns) : launch.marking.vocab;
+}
+
 // kVector: rows are aligned and packed, so that 16 bytes move at once; else one logit at a time.
 template <class Words, Family kFamily, bool kVector, bool kWalks>
 __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launch) {
@@ -132,7 +145,7 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
   // The loads that take longest start before anything waits. Where a thread's share ends after the row's last
   // whole access, it reads and computes that one again and stores nothing.
   char* const logits = static_cast<char*>(args.logits) + target * args.row_stride;
-  const uint32_t accesses = vocab / kWidth;
+  const uint32_t columns = marked_columns<kFamily>(launch), accesses = columns / kWidth;
   const uint32_t block_access = chunk / kWidth;
   uint4 vectors[kVector ? kAccesses : 1];
   Storage singles[kVector ? 1 : kAccesses];
@@ -156,8 +169,20 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
   }
   if (__syncthreads_or(unmarked)) return;
 
-  const uint32_t first_grid_row = grid_row(chunk, launch.grid);
-  if (thread < kWarp) {  // all its lanes hash alike, then share out the grid rows
+  const uint32_t first_grid_row = kFamily == Family::gumbel ? 0 : grid_row(chunk, launch.grid);
+  // What v of this vector is permuted from: its grid row and its right digit after round 1; or v itself.
+  const auto place = [&](uint32_t v, uint32_t& left) {
+    if constexpr (kFamily == Family::gumbel) {
+      left = 0;
+      return v;
+    } else {
+      left = grid_row(v, launch.grid);
+      return v + starts[left - first_grid_row];
+    }
+  };
+  if (kFamily == Family::gumbel) {
+    if (thread == 0) shared_seed = context_seed(marking.subkeys + 2 * slot, context, words);
+  } else if (thread < kWarp) {  // all its lanes hash alike, then share out the grid rows
     const uint64_t seed = context_seed(marking.subkeys + 2 * slot, context, words);
     const uint32_t last = chunk + kChunk < vocab ? chunk + kChunk - 1 : vocab - 1;
     const uint32_t grid_rows = grid_row(last, launch.grid) - first_grid_row + 1;
@@ -167,7 +192,8 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
     if (thread == 0) shared_seed = seed;
   }
   bool some_stay = false;
-  if (marking.unmarked_bits != nullptr && thread < kChunkWords && chunk / 32 + thread < (vocab + 31) / 32)
+  if (kFamily != Family::gumbel && marking.unmarked_bits != nullptr && thread < kChunkWords &&
+      chunk / 32 + thread < (vocab + 31) / 32)
     some_stay = marking.unmarked_bits[chunk / 32 + thread] != 0;
   some_stay = __syncthreads_or(some_stay);
   row.keys = LaneKeys(shared_seed);
@@ -178,8 +204,9 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
     for (int j = 0; j < kAccesses; ++j) {
       if (block_access + j * kThreads >= accesses) break;
       const uint32_t asked = block_access + j * kThreads + thread, access = smaller(asked, accesses - 1);
-      const uint32_t v = access * kWidth, left = grid_row(v, launch.grid);
-      const uint32_t first = v + starts[left - first_grid_row];
+      const uint32_t v = access * kWidth;
+      uint32_t left;
+      const uint32_t first = place(v, left);
       const uint32_t stay = keeps ? unmarked_from(marking.unmarked_bits, v) : 0;
       if constexpr (kVector) {
         constexpr int kLanes = Words::kLanes;
@@ -204,10 +231,10 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
   // Ids after the last whole vector.
   if constexpr (kVector) {
     const uint32_t v = accesses * kWidth + thread;
-    if (thread < kWidth && v < vocab && v / kChunk == blockIdx.x) {
+    if (thread < kWidth && v < columns && v / kChunk == blockIdx.x) {
       if (some_stay && (unmarked_from(marking.unmarked_bits, v) & 1)) return;
-      const uint32_t left = grid_row(v, launch.grid);
-      const uint32_t first = v + starts[left - first_grid_row];
+      uint32_t left;
+      const uint32_t first = place(v, left);
       Storage* const logit = reinterpret_cast<Storage*>(logits) + v;
       *logit = mark_one<Words, kFamily, kWalks>(*logit, left, first, launch, row);
     }
@@ -219,7 +246,9 @@ using EmbedKernel = void (*)(EmbedLaunch);
 // Where nothing walks, one kernel is spared the question: that of the default family on aligned rows.
 template <class Words>
 EmbedKernel kernel_of(Family family, bool vector, bool walks) {
-  constexpr Family kFourier = Family::fourier, kSquare = Family::square;
+  constexpr Family kFourier = Family::fourier, kSquare = Family::square, kGumbel = Family::gumbel;
+  if (family == kGumbel)
+    return vector ? embed_kernel<Words, kGumbel, true, false> : embed_kernel<Words, kGumbel, false, false>;
   if (family == kSquare)
     return vector ? embed_kernel<Words, kSquare, true, true> : embed_kernel<Words, kSquare, false, true>;
   if (!vector) return embed_kernel<Words, kFourier, false, true>;
@@ -251,7 +280,9 @@ const char* embed_cuda(const CudaMarking& marking, const CudaEmbedArgs& args, Cu
                       reinterpret_cast<uintptr_t>(args.logits) % 16 == 0;
   const bool walks = launch_args.grid.a * launch_args.grid.b != marking.vocab;
   const EmbedKernel kernel = kernel_of(args.dtype, marking.family, vector, walks);
-  const unsigned chunks = (marking.vocab + kChunk - 1) / kChunk;
+  const int64_t columns = marking.family == Family::gumbel ? args.columns : marking.vocab;
+  if (columns > 0x7FFFFFFF) return "embed_cuda: more columns than 2^31 - 1";
+  const unsigned chunks = static_cast<unsigned>((columns + kChunk - 1) / kChunk);
   constexpr int64_t kMaxRows = 65535;  // of a launch
   for (int64_t first = 0; first < args.rows; first += kMaxRows) {
     launch_args.first_row = first;
@@ -265,7 +296,7 @@ const char* embed_cuda(const CudaMarking& marking, const CudaEmbedArgs& args, Cu
 const char* load_embed_cuda(int device) {
   const OnDevice current(device);
   for (DType dtype : {DType::float32, DType::float16, DType::bfloat16})
-    for (Family family : {Family::fourier, Family::square})
+    for (Family family : {Family::fourier, Family::square, Family::gumbel})
       for (bool vector : {false, true})
         for (bool walks : {false, true})
           if (const char* error = load(kernel_of(dtype, family, vector, walks))) return error;

@@ -116,6 +116,11 @@ IET_HD float lane_phi(uint32_t rank, const LaneGrid& grid, const LanePhi& phi) {
                                     : phi_square(rank, phi.k_p, grid.vocab, grid.vocab_inverse);
 }
 
+// The uniform number of an id in family gumbel, as its numerator.
+IET_HD uint32_t lane_uniform(uint64_t seed, uint32_t v) {
+  return uniform_numerator(noise_hash(noise_word(seed, v), static_cast<uint32_t>(seed >> 32)));
+}
+
 inline LaneGrid make_lane_grid(uint32_t vocab) {
   const Grid grid = make_grid(vocab);
   LaneGrid lanes{vocab, grid.a, grid.b, 0, 0, ~uint64_t{0} / vocab};

@@ -64,11 +64,15 @@ IET_HD float score_one(const ScoreLaunch& launch, const Tile& tile, int i, const
                        const LanePhi& phi) {
   const uint32_t words = launch.marking.n_gram - 1, id = tile.ids[i + words];
   const LaneKeys keys(context_seed(subkey, tile.ids + i, words));
-  const uint32_t left = grid_row(id, launch.grid), right = id - left * launch.grid.b;
-  uint32_t rank[1];
-  permute_lanes<true>(left, add_bmix(right, left, RoundKeys(keys.seed).k1, launch.grid.b), launch.grid, keys,
-                      rank);
-  return score(lane_phi<kFamily>(rank[0], launch.grid, phi));
+  if constexpr (kFamily == Family::gumbel) {
+    return score(gumbel_score(lane_uniform(keys.seed, id)));
+  } else {
+    const uint32_t left = grid_row(id, launch.grid), right = id - left * launch.grid.b;
+    uint32_t rank[1];
+    permute_lanes<true>(left, add_bmix(right, left, RoundKeys(keys.seed).k1, launch.grid.b), launch.grid, keys,
+                        rank);
+    return score(lane_phi<kFamily>(rank[0], launch.grid, phi));
+  }
 }
 
 template <Family kFamily>
@@ -151,6 +155,18 @@ __global__ void __launch_bounds__(kThreads) scale_kernel(const ScoreLaunch launc
 
 using ScoreKernel = void (*)(ScoreLaunch);
 
+ScoreKernel score_kernel_of(Family family) {
+  return family == Family::gumbel    ? score_kernel<Family::gumbel>
+         : family == Family::fourier ? score_kernel<Family::fourier>
+                                     : score_kernel<Family::square>;
+}
+
+ScoreKernel score_spans_kernel_of(Family family) {
+  return family == Family::gumbel    ? score_spans_kernel<Family::gumbel>
+         : family == Family::fourier ? score_spans_kernel<Family::fourier>
+                                     : score_spans_kernel<Family::square>;
+}
+
 const char* launch_score(ScoreKernel kernel, const ScoreLaunch& launch_args, void* stream) {
   ScoreLaunch args = launch_args;
   args.columns_log2 = 2;  // at least kThreads / kTile columns, so that no thread is without tokens
@@ -169,9 +185,7 @@ const char* score_cuda(const CudaMarking& marking, const CudaScoreArgs& args, Cu
   const ScoreLaunch launch_args{
       marking, make_lane_grid(marking.vocab), args.token_ids, args.tokens, 0, args.scores, nullptr, 0, nullptr,
       nullptr};
-  return launch_score(
-      marking.family == Family::fourier ? score_kernel<Family::fourier> : score_kernel<Family::square>,
-      launch_args, queue.stream);
+  return launch_score(score_kernel_of(marking.family), launch_args, queue.stream);
 }
 
 const char* score_spans_cuda(const CudaMarking& marking, const CudaScoreSpansArgs& args, CudaQueue queue) {
@@ -191,9 +205,7 @@ const char* score_spans_cuda(const CudaMarking& marking, const CudaScoreSpansArg
                                 args.spans,
                                 args.counted,
                                 reinterpret_cast<uint64_t*>(args.sums)};
-  if (const char* error = launch_score(marking.family == Family::fourier ? score_spans_kernel<Family::fourier>
-                                                                         : score_spans_kernel<Family::square>,
-                                       launch_args, queue.stream))
+  if (const char* error = launch_score(score_spans_kernel_of(marking.family), launch_args, queue.stream))
     return error;
   const int64_t blocks = (count + kThreads - 1) / kThreads;
   return launch(scale_kernel, dim3(static_cast<unsigned>(blocks < 65536 ? blocks : 65536), 1, 1),
@@ -202,11 +214,10 @@ const char* score_spans_cuda(const CudaMarking& marking, const CudaScoreSpansArg
 
 const char* load_score_cuda(int device) {
   const OnDevice current(device);
-  for (ScoreKernel kernel :
-       {score_kernel<Family::fourier>, score_kernel<Family::square>, score_spans_kernel<Family::fourier>,
-        score_spans_kernel<Family::square>, scale_kernel})
-    if (const char* error = load(kernel)) return error;
-  return nullptr;
+  for (Family family : {Family::fourier, Family::square, Family::gumbel})
+    for (ScoreKernel kernel : {score_kernel_of(family), score_spans_kernel_of(family)})
+      if (const char* error = load(kernel)) return error;
+  return load(scale_kernel);
 }
 
 }  // namespace iet

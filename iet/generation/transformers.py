@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -54,13 +56,31 @@ class _Processor(transformers.LogitsProcessor):
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """Return `scores` [B, >= V] with marks, for the position after `input_ids` [B, T]."""
+        repeats = self._rows_of_a_prompt(input_ids)
+        rows, length = input_ids.shape
+        words = self._keys.profile.scheme.n_gram - 1
+        if length < words:  # no context yet: such a position is not scored either
+            return scores
+        # A copy, as transformers' own processors make: `generate` returns its argument as `output_logits`.
+        marked: torch.FloatTensor = scores.clone()  # type: ignore[assignment]
+        slots, temperatures = self._of_rows(rows, repeats, marked.device)
+        self._embed_(marked, input_ids[:, length - words :], slots, temperatures)
+        return marked
+
+    def _embed_(self, logits: torch.Tensor, contexts: torch.Tensor, slots: Any, temperatures: Any) -> None:
+        if logits.device.type == "cuda":  # raises what an earlier step refused: nobody waits for this one
+            self._refusals.check()
+        embed_(logits, contexts, slots, self._keys, temperature=temperatures)
+        self._refusals.note(logits.device)
+
+    def _rows_of_a_prompt(self, input_ids: torch.Tensor) -> int:
         if input_ids.dim() != 2:
             raise ShapeError(
                 "input_ids",
                 got=f"shape {list(input_ids.shape)}",
                 expected="[B, T]: continuous batching hides the context that a mark is made from",
             )
-        rows, length = input_ids.shape
+        rows = input_ids.shape[0]
         repeats, rest = divmod(rows, len(self._slots))
         if rest or repeats == 0 or (self._check_prompts and not _rows_repeat(input_ids, repeats)):
             raise ShapeError(
@@ -69,17 +89,7 @@ class _Processor(transformers.LogitsProcessor):
                 expected="one agent per row of the prompt batch",
             )
         self._check_prompts = False
-        words = self._keys.profile.scheme.n_gram - 1
-        if length < words:  # no context yet: such a position is not scored either
-            return scores
-        # A copy, as transformers' own processors make: `generate` returns its argument as `output_logits`.
-        marked: torch.FloatTensor = scores.clone()  # type: ignore[assignment]
-        if marked.device.type == "cuda":  # raises what an earlier step refused: nobody waits for this one
-            self._refusals.check()
-        slots, temperatures = self._of_rows(rows, repeats, marked.device)
-        embed_(marked, input_ids[:, length - words :], slots, self._keys, temperature=temperatures)
-        self._refusals.note(marked.device)
-        return marked
+        return repeats
 
     def _of_rows(self, rows: int, repeats: int, device: torch.device) -> tuple[Any, Any]:
         """Return slots and temperatures where the logits are, [B] each; on CUDA they are sent there once."""
@@ -94,6 +104,58 @@ class _Processor(transformers.LogitsProcessor):
         if (repeats, device) not in self._device_slots:
             self._device_slots[repeats, device] = torch.from_numpy(self._row_slots).to(device)
         return self._device_slots[repeats, device], self._temperature
+
+
+class _KeyedSampler(_Processor):
+    """Chooses the token of a row: argmax(logits - log(-log u)) of those that the sampler keeps.
+
+    All others become -inf, so that sampling from what is returned has one outcome. A row is left to the
+    sampler where its noise is not fresh, or the position would not be scored: no agent, an unmarked id in
+    its context, a context that stands earlier in its sequence, and one that another row of the batch with
+    the same agent has at this step (else the texts of `num_return_sequences` would all be one).
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._unmarked: dict[torch.device, torch.Tensor] = {}
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        """Return `scores` [B, >= V] with one finite value in the rows that are marked."""
+        repeats = self._rows_of_a_prompt(input_ids)
+        rows, length = input_ids.shape
+        words = self._keys.profile.scheme.n_gram - 1
+        if length < words:
+            return scores
+        slots = torch.as_tensor(self._of_rows(rows, repeats, scores.device)[0])
+        ids = input_ids.to(scores.device)
+        contexts = ids[:, length - words :]
+        fresh = (slots >= 0) & self._is_marked(contexts) & ~_seen_before(ids, words)
+        if rows > 1:
+            alike = (slots[:, None] == slots) & (contexts[:, None] == contexts).all(dim=-1)
+            fresh = fresh & ~(alike & fresh).tril(-1).any(dim=1)
+        noisy = scores.float().clone()  # half types would round different logits to the same sum
+        self._embed_(noisy, contexts, torch.where(fresh, slots, -1), 1.0)
+        best = noisy.argmax(dim=-1, keepdim=True)
+        only = torch.full_like(scores, -torch.inf).scatter_(1, best, scores.gather(1, best))
+        chosen: torch.FloatTensor = torch.where(fresh[:, None], only, scores)  # type: ignore[assignment]
+        return chosen
+
+    def _is_marked(self, contexts: torch.Tensor) -> torch.Tensor:
+        """Tell which rows [B] have no unmarked id in their context; embed_ refuses placeholders."""
+        profile = self._keys.profile
+        if contexts.device not in self._unmarked:
+            unmarked = torch.zeros(profile.vocab_size + 1, dtype=torch.bool)
+            unmarked[[*profile.unmarked_ids, profile.vocab_size]] = True
+            self._unmarked[contexts.device] = unmarked.to(contexts.device)
+        table = self._unmarked[contexts.device]
+        return ~(table[contexts.clamp(0, profile.vocab_size)] & (contexts >= 0)).any(dim=-1)
+
+
+class _Untouched(transformers.LogitsProcessor):
+    """Marks nothing."""
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        return scores
 
 
 class LogitsProcessor(_Processor):
@@ -116,7 +178,8 @@ class LogitsProcessor(_Processor):
 
     Raises:
         RegistryError: unknown agent.
-        InputError: no agents, no temperature, or one out of range.
+        InputError: no agents, no temperature, or one out of range; or a scheme of family "gumbel", which
+            chooses among the tokens that temperature, top-k and top-p leave.
 
     Calls cost O(B·V), leave `scores` as they are and are deterministic. A copy or pickle finds the keys
     through the registry's file and holds none.
@@ -132,6 +195,11 @@ class LogitsProcessor(_Processor):
     ) -> None:
         slots = _slots(registry, agents, profile)
         keys = registry.marking_keys(profile)
+        if keys.profile.scheme.family == "gumbel":
+            raise InputError(
+                'family: got "gumbel", which chooses the token after temperature, top-k and top-p, while this'
+                " processor runs before them: use iet.WatermarkingConfig"
+            )
         if keys.profile.scheme.placement == "raw":
             temperature = 1.0
         elif temperature is None:
@@ -154,7 +222,11 @@ class LogitsProcessor(_Processor):
 class WatermarkingConfig(BaseWatermarkingConfig):
     """Mark final logits, after temperature and top-p: for `generate(watermarking_config=...)`.
 
-    The documented default. Saving it (`to_dict`, a saved generation config) writes the registry's path,
+    The documented default. With a scheme of family "gumbel" it chooses the token itself (docs/gumbel.md):
+    that needs `do_sample=True` and no beams. Under greedy decoding or beam search nothing could be marked:
+    `generate` then warns and its logits stay as they are.
+
+    Saving it (`to_dict`, a saved generation config) writes the registry's path,
     digests and agent names, never a key; `from_dict` loads the registry from its path again.
 
     transformers 5 does not load a saved generation config with any watermark but its own KGW: it raises a
@@ -210,7 +282,32 @@ class WatermarkingConfig(BaseWatermarkingConfig):
                 expected=f"at least {keys.profile.vocab_size}, V of the profile",
             )
         slots = _slots(self.registry, self.agents, self.profile)
-        return _Processor(keys, slots, 1.0, first_call_shows_prompts=not isinstance(self.agents, str))
+        if keys.profile.scheme.family != "gumbel":
+            return _Processor(keys, slots, 1.0, not isinstance(self.agents, str))
+        if (why := self._without_sampling()) is not None:
+            warnings.warn(
+                f"nothing is marked: {why}, but family gumbel marks by the way in which tokens are sampled:"
+                " pass do_sample=True and num_beams=1 to generate, or use another family",
+                stacklevel=2,
+            )
+            return _Untouched()
+        return _KeyedSampler(keys, slots, 1.0, not isinstance(self.agents, str))
+
+    def _without_sampling(self) -> str | None:
+        """Tell how the `generate` that is asking chooses tokens, or None if it samples them.
+
+        transformers tells a processor nothing of this, so it is read off the caller: the nearest one whose
+        `generation_config` holds this object. Where there is none the caller is taken to sample.
+        """
+        frame = sys._getframe(1)
+        while frame is not None:
+            config = frame.f_locals.get("generation_config")
+            if config is not None and getattr(config, "watermarking_config", None) is self:
+                if (config.num_beams or 1) > 1:
+                    return f"num_beams is {config.num_beams}"
+                return None if config.do_sample is True else f"do_sample is {config.do_sample}"
+            frame = frame.f_back  # type: ignore[assignment]
+        return None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form: path, digests and names."""
@@ -281,6 +378,15 @@ def _slots(registry: Registry, agents: str | Sequence[str | None], profile: str 
         )
     names = [agents] if isinstance(agents, str) else agents
     return np.array([-1 if name is None else registry.slot(name, profile) for name in names], dtype=np.int32)
+
+
+def _seen_before(input_ids: torch.Tensor, words: int) -> torch.Tensor:
+    """Tell in which rows [B] the last `words` ids stand earlier, too. O(B·T·words)."""
+    last = input_ids.shape[1] - words  # where the last ones begin
+    seen = input_ids[:, :last] == input_ids[:, last : last + 1]
+    for word in range(1, words):
+        seen &= input_ids[:, word : last + word] == input_ids[:, last + word, None]
+    return seen.any(dim=1)
 
 
 def _rows_repeat(input_ids: torch.Tensor, repeats: int) -> bool:
