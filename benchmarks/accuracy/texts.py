@@ -5,8 +5,8 @@
 
 A cell is a model, a temperature, a number of agents and a family. Each of its texts has 12 turns under keys
 of its own. A round is as many turns as there are agents, each agent once, in a drawn order in which nobody
-follows himself; its turns are sampled together from a task and the end of the text before the round
-(`iet.demo.conversation`). No turn is ever shorter than asked: boundary tokens are not drawn.
+follows himself; its turns are sampled together from the end of the text before the round and an opening
+that is drawn for the round. No turn is ever shorter than asked: boundary tokens are not drawn.
 
 **Turns are generated once, with 400 tokens, and a text with turns of 60, 120 or 200 tokens consists of the
 first 60, 120 or 200 tokens of the same turns. So cells that differ in the length of turns only share words,
@@ -56,42 +56,81 @@ SPLITS = {"tuning": 10, "evaluation": 100}
 """Texts of a cell."""
 
 UNIT_TEXTS = 50
-TASK_TOKENS = 48
-TAIL_TOKENS = 128
+TAIL_TOKENS = 112
+OPENING_TOKENS = 24
 """Lengths of the two parts of a prompt."""
 
-TASKS = {
+OPENINGS = {
     "shipped": (
-        "A small city wants to reopen its public library after the flood. The roof leaks over the "
-        "reading room, half of the catalogue is on paper, and the budget covers either two librarians "
-        "for a year or new shelves and computers. The mayor asks for a plan that the council can vote on "
-        "next week.",
-        "The maintainers of a programming language discuss a change of its import system. Old modules "
-        "must go on working, start-up must not become slower, and the error messages have to name the "
-        "file and the line. Every speaker gives one argument and answers the one before him.",
-        "My fellow citizens, the harvest was poor and the treasury is low, but the schools must stay "
-        "open through the winter. The committee was asked to compare three ways to pay for them, to name "
-        "the risks of each, and to recommend one of them to the assembly before the month is over.",
-        "A team of engineers writes down what went wrong when the payment service was down for two "
-        "hours. They list the events in order, what was seen in the logs, which guesses were wrong, and "
-        "what will be changed so that it cannot happen again, with a name beside every task.",
+        "\n\nThe roof of the library leaks over the reading room, and half of the catalogue is on paper. "
+        "The council should therefore first decide",
+        "\n\nMy fellow citizens, the harvest was poor and the treasury is low, but the schools must stay "
+        "open through the winter. I ask the Congress to",
+        "\n\nThis proposal changes how modules are found when a program starts. Old packages go on "
+        "working, and the error message names the file. The rationale is",
+        "\n\nThe payment service was down for two hours. The engineers read the logs from the beginning "
+        "and found out that the first",
+        "\n\nKING HENRY: What news of the army that marched at dawn? The messenger stands at the gate, my "
+        "lord, and says that all the",
+        "\n\nQuestion: A farmer has 120 hens and sells the eggs at the market for 3 dollars a dozen. Each "
+        "hen lays five eggs a week. How much",
+        "\n\nThe standard library has had a module for this since version 2.3, but hardly anybody uses it, "
+        "because the interface is",
+        "\n\nWe have kept the peace with every nation, and our trade has grown in each of the last four "
+        "years. Yet there remains the question of",
+        "\n\nTwo designs were rejected. The first needs a new keyword, which breaks existing code. The "
+        "second is slower, since every call has to",
+        "\n\nA nurse, a teacher and a driver plan a journey through the country with little money. They "
+        "want to write down what each of them",
+        "\n\nThe committee was asked to compare three ways to pay for the new bridge, to name the risks of "
+        "each of them, and to recommend",
+        "\n\nSECOND CITIZEN: You speak of bread and forget who sows the corn. I have seen the granaries of "
+        "the rich, and there is",
+        "\n\nType annotations are not checked at run time. A tool may read them, and a decorator may use "
+        "them to build a table in which",
+        "\n\nNo government can make men honest by law alone. What we can do is to see that the public "
+        "money is spent in the open, so that",
+        "\n\nThe test suite takes twenty minutes on a fast machine. Most of this time goes into a few "
+        "tests which start a server and wait",
+        "\n\nThe island has one harbour, two villages and a mountain in the middle. Every spring the "
+        "people meet there to decide who will",
     ),
     "second": (
-        "Question: A library has 48 shelves with 25 books on each shelf. After the flood, 130 books were "
-        "thrown away and a quarter of the others had to be dried. How many books did not have to be "
-        "dried?\n\nAnswer: There were 48 shelves with 25 books each.",
-        "Question: Maria sells cakes at the market for 6 dollars each. On Monday she sold 15 cakes, and "
-        "on Tuesday she sold twice as many. Flour and sugar cost her 70 dollars. How much money did she "
-        "make in the two days?\n\nAnswer: On Tuesday Maria sold some more cakes.",
-        "Question: A train with 8 cars leaves the station with 35 people in every car. At the first stop "
-        "60 people get off and 25 get on, and at the second stop half of them get off. How many people "
-        "are still on the train?\n\nAnswer: At first there were many people on the train.",
-        "Question: Tom runs 5 miles every day from Monday to Friday and 9 miles on Saturday, and his "
-        "sister runs 3 miles less than he does each day. How many miles do they run together in 4 "
-        "weeks?\n\nAnswer: From Monday to Friday Tom runs the same distance every day.",
+        "\n\nQuestion: A library has 48 shelves with 25 books on each shelf. After the flood, 130 books "
+        "were thrown away and",
+        "\n\nQuestion: Maria sells cakes at the market for 6 dollars each. On Monday she sold 15 cakes, "
+        "and on Tuesday she",
+        "\n\nQuestion: A train with 8 cars leaves the station with 35 people in every car. At the first "
+        "stop 60 people",
+        "\n\nQuestion: Tom runs 5 miles every day from Monday to Friday and 9 miles on Saturday. His "
+        "sister runs",
+        "\n\nAnswer: First find the number of apples in all the boxes together: 12 boxes with 30 apples "
+        "make 360 apples. Then",
+        "\n\nQuestion: A bakery makes 200 loaves of bread every day. It sells half of them in the morning, "
+        "and in the afternoon it",
+        "\n\nAnswer: The three friends paid 45 dollars for the tickets and 27 dollars for the food, so the "
+        "whole day cost",
+        "\n\nQuestion: There are 6 tables in the garden of the restaurant, and each table has 4 chairs. "
+        "When it rains, the waiter",
+        "\n\nQuestion: Anna is twice as old as her brother, and her mother is 28 years older than she is. "
+        "If the brother",
+        "\n\nAnswer: The car needs 8 gallons of gas for the first part of the trip and 5 gallons for the "
+        "second part. Since",
+        "\n\nQuestion: A school orders 15 boxes of pencils with 24 pencils in each box. The teachers keep "
+        "40 of the pencils and give",
+        "\n\nQuestion: Peter saves 20 dollars a week for a new bike. The bike costs 260 dollars, but the "
+        "shop takes off 10",
+        "\n\nAnswer: In one hour the machine makes 50 bottles, so in a day of 8 hours it makes 400 "
+        "bottles. On the weekend",
+        "\n\nQuestion: A farmer plants 9 rows of corn with 32 plants in each row. The birds eat a quarter "
+        "of the plants, and the",
+        "\n\nQuestion: Sarah reads 25 pages of her book every evening. The book has 400 pages, and she has "
+        "already read",
+        "\n\nAnswer: The garden is 12 feet long and 8 feet wide, so it takes 40 feet of fence. Each foot "
+        "of the fence costs",
     ),
 }
-"""Where the texts of a model begin; prompts only, no part of a text. A text's task is drawn from its seed."""
+"""How the rounds of a model's texts are opened, cut to equal lengths; prompts only, no part of a text."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +164,7 @@ class Turns:
 
     Attributes:
         cell: where it belongs.
-        seed: 63 bits, what its keys, its speakers and its task follow from.
+        seed: 63 bits, what its keys, its speakers and its openings follow from.
         speakers: agents in the order of the turns, as slots of its registry.
         ids: int64 [12, 400], what was sampled.
         entropy: float64 [12], mean nats per token of the model's distribution at the temperature.
@@ -287,7 +326,12 @@ def generate(
     slots = walks + cell.agents * np.arange(len(seeds))[:, None]
     texts, drawn = [""] * len(seeds), []
     for start in range(0, turns, cell.agents):
-        prompts = np.array([prompt(cell.model, text, seed) for text, seed in zip(texts, seeds, strict=True)])
+        prompts = np.array(
+            [
+                prompt(cell.model, text, seed, start // cell.agents)
+                for text, seed in zip(texts, seeds, strict=True)
+            ]
+        )
         found = sample(
             language_model,
             prompts,
@@ -374,15 +418,24 @@ def _read(path: pathlib.Path, cell: Cell) -> list[Turns]:
         ]
 
 
-def prompt(model: str, text: str, seed: int) -> list[int]:
-    """Return what a turn continues: the beginning of a task, and the end of the text so far."""
+def prompt(model: str, text: str, seed: int, number: int) -> list[int]:
+    """Return what the turns of a round continue: the end of the text so far, and the round's opening.
+
+    The opening comes last. Were it the text, a model that has begun to repeat itself would do so until the
+    end, at low temperatures in most texts.
+
+    Args:
+        model: whose tokens.
+        text: before the round.
+        seed: of the text, which draws the openings.
+        number: of the round.
+    """
     encode = tokenizer(model).backend.encode
-    tasks = TASKS[model]
-    task: list[int] = encode(tasks[seed % len(tasks)], add_special_tokens=False).ids[:TASK_TOKENS]
-    if not text:
-        return task
+    openings = OPENINGS[model]
+    chosen = random.Random(seed).sample(range(len(openings)), len(openings))[number % len(openings)]
+    opening: list[int] = encode(openings[chosen], add_special_tokens=False).ids[:OPENING_TOKENS]
     tail: list[int] = encode(text[-16 * TAIL_TOKENS :], add_special_tokens=False).ids[-TAIL_TOKENS:]
-    return task + tail
+    return tail + opening
 
 
 def _integer(name: str) -> int:

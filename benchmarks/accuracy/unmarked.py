@@ -26,7 +26,7 @@ CHARACTERS = (450, 10_000)
 """Length of a text, drawn log-uniformly: about 100 to 3,000 tokens of either model."""
 
 SAMPLE_TEMPERATURES = (0.2, 0.5)
-SAMPLES, SAMPLE_TOKENS = 200, 600
+SAMPLES, SAMPLE_TOKENS = 208, 600
 """Per model and temperature; the text is cut to a drawn length of at least 100 tokens."""
 
 _EVERY = 24  # of so many stretches one is repeated in small pieces, and one is said twice
@@ -125,11 +125,12 @@ def generate(
         if model not in models or path.is_file():
             continue
         language_model: Any = load_model(marked.MODELS[model])[0]
-        prompts = np.array([marked.prompt(model, "", seed) for seed in range(len(marked.TASKS[model]))])
+        count = len(marked.OPENINGS[model])
+        prompts = np.array([marked.prompt(model, "", 0, number) for number in range(count)])
         drawn = sample(
             language_model,
             prompts,
-            np.full((len(prompts), rows // len(prompts)), -1),
+            np.full((count, rows // count), -1),
             marked.keys(model, "fourier", 0, 1).marking_keys(),
             tokens=tokens,
             temperature=temperature,
