@@ -225,21 +225,27 @@ def _attention(
     (prompt_keys, keys), (prompt_values, values) = key, value
     rows, heads, _one, width = query.shape
     prompted, groups, prompt_length = prompt_keys.shape[:3]
-    query = (query * scaling).view(rows, groups, heads // groups, width)
-    # [N, A, groups, heads of a group, width] with all rows of a prompt side by side
-    together = query.view(prompted, -1, groups, heads // groups, width).transpose(1, 2)
-    over_prompt = together.reshape(prompted, groups, -1, width) @ prompt_keys.transpose(-1, -2)
-    over_prompt = over_prompt.view(prompted, groups, -1, heads // groups, prompt_length).transpose(1, 2)
+    query = (query * scaling).reshape(rows, groups, heads // groups, width)
+    over_prompt = _apart(_together(query, prompted) @ prompt_keys.transpose(-1, -2), rows)
     over_own = query @ keys.transpose(-1, -2)
-    weights = torch.softmax(
-        torch.cat([over_prompt.reshape(rows, groups, heads // groups, prompt_length), over_own], -1), -1
-    )
+    weights = torch.softmax(torch.cat([over_prompt, over_own], -1), -1)
     on_prompt, on_own = weights.split([prompt_length, keys.shape[2]], -1)
-    on_prompt = on_prompt.reshape(prompted, -1, groups, heads // groups, prompt_length).transpose(1, 2)
-    mixed = on_prompt.reshape(prompted, groups, -1, prompt_length) @ prompt_values
-    mixed = mixed.view(prompted, groups, -1, heads // groups, width).transpose(1, 2)
-    mixed = mixed.reshape(rows, groups, heads // groups, width) + on_own @ values
-    return mixed.view(rows, 1, heads, width), None
+    mixed = _apart(_together(on_prompt, prompted) @ prompt_values, rows) + on_own @ values
+    return mixed.reshape(rows, 1, heads, width), None
+
+
+def _together(x: Tensor, prompted: int) -> Tensor:
+    """Put the rows of a prompt side by side: [N·A, groups, heads, ...] to [N, groups, A·heads, ...]."""
+    rows, groups, heads, width = x.shape
+    x = x.reshape(prompted, rows // prompted, groups, heads, width).transpose(1, 2)
+    return x.reshape(prompted, groups, -1, width)
+
+
+def _apart(x: Tensor, rows: int) -> Tensor:
+    """Undo `_together`."""
+    prompted, groups, _, width = x.shape
+    x = x.reshape(prompted, groups, rows // prompted, -1, width).transpose(1, 2)
+    return x.reshape(rows, groups, -1, width)
 
 
 AttentionInterface.register(_ATTENTION, _attention)  # type: ignore[arg-type]
