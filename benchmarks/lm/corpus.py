@@ -41,8 +41,8 @@ class Document:
     text: str
 
 
-def load_documents(data: Path) -> list[Document]:
-    """All documents under the data folder, cleaned and de-duplicated, in a fixed order."""
+def load_documents(data: Path, sources: Iterable[str] = SOURCES) -> list[Document]:
+    """All documents of some sources under the data folder, cleaned and de-duplicated, in a fixed order."""
     readers: dict[str, Callable[[Path], Iterator[tuple[str, str]]]] = {
         "peps": _read_peps,
         "gsm8k": _read_gsm8k,
@@ -53,7 +53,7 @@ def load_documents(data: Path) -> list[Document]:
     }
     documents = [
         Document(source, f"{source}/{name}", text)
-        for source in SOURCES
+        for source in sources
         for name, text in readers[source](data)
     ]
     return _without_repeats(documents)

@@ -1,4 +1,4 @@
-"""Measure the saved demo model: ``python -m benchmarks.lm.evaluate --data PATH --model DIR -o FILE``.
+"""Measure a saved model: ``python -m benchmarks.lm.evaluate --data PATH --model DIR -o FILE``.
 
 All figures are of the exported bfloat16 weights on documents that no training step saw. A held-out text
 is scored without its boundary tokens, so that model and n-gram baselines account for the same bytes.
@@ -11,7 +11,7 @@ import hashlib
 import json
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,14 @@ import torch
 import transformers
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks.lm.corpus import SOURCES, Document, byte_counts, digest, load_documents, split
 from benchmarks.lm.kneser_ney import KneserNey
-from benchmarks.lm.tokenizer import BOS_ID, CONTEXT, EOS_ID, VOCABULARY_SIZE
-from benchmarks.lm.train import SHARES
+from benchmarks.lm.tokenizer import BOS_ID
+from benchmarks.lm.train import RECIPES, Recipe, boundaries
 from benchmarks.recording import write
 
 SAMPLES = 100
@@ -35,7 +36,12 @@ SAMPLE_TOKENS = 300
 PROMPT_TOKENS = 32
 POSITION_BUCKET = 512
 POSITION_WINDOWS = 160
-_SPECIAL_IDS = 3
+SAMPLERS = {
+    "demo": (("T=1.0", 1.0, 1.0), ("T=0.7 top-p 0.9", 0.7, 0.9)),
+    "second": (("T=1.0", 1.0, 1.0), ("T=0.7", 0.7, 1.0), ("T=0.5", 0.5, 1.0)),
+}
+"""Name, temperature and top-p of what the models are sampled with."""
+
 _BYTE_BOUNDARY = 256
 _LOSS_ROWS = 1024
 _FIRST_LETTERS = 200
@@ -50,19 +56,35 @@ class Packed:
     sources: NDArray[np.int64]
 
 
-def pack(tokenizer: Tokenizer, documents: Sequence[Document]) -> Packed:
-    """Every document between its boundary tokens, which count for no bytes."""
-    size_of = np.zeros(VOCABULARY_SIZE, dtype=np.int64)
-    for token, index in tokenizer.get_vocab().items():
-        size_of[index] = len(token) if index >= _SPECIAL_IDS else 0
+def pack(tokenizer: Tokenizer, documents: Sequence[Document], recipe: Recipe) -> Packed:
+    """Every document between what bounds it in training, which counts for no bytes."""
+    sizes_of = token_bytes(tokenizer)
+    before, after = boundaries(tokenizer, recipe)
     tokens: list[int] = []
+    sizes: list[int] = []
     sources: list[int] = []
     for document in documents:
-        encoded = [BOS_ID, *encode(tokenizer, document.text), EOS_ID]
-        tokens += encoded
-        sources += [SOURCES.index(document.source)] * len(encoded)
+        ids = encode(tokenizer, document.text)
+        tokens += [*before, *ids, *after]
+        sizes += [0] * len(before) + sizes_of[ids].tolist() + [0] * len(after)
+        sources += [SOURCES.index(document.source)] * (len(before) + len(ids) + len(after))
     row = np.array(tokens, dtype=np.int64)
-    return Packed(row, size_of[row], np.array(sources, dtype=np.int64))
+    return Packed(row, np.array(sizes, dtype=np.int64), np.array(sources, dtype=np.int64))
+
+
+def token_bytes(tokenizer: Tokenizer) -> NDArray[np.int64]:
+    """Bytes of text that each id stands for; none for special tokens."""
+    byte_level = isinstance(tokenizer.pre_tokenizer, ByteLevel)  # a character of such a piece is a byte
+    sizes = np.zeros(tokenizer.get_vocab_size(), dtype=np.int64)
+    for token, index in tokenizer.get_vocab().items():
+        if index not in special_ids(tokenizer):
+            sizes[index] = len(token) if byte_level else len(token.replace("▁", " ").encode())
+    return sizes
+
+
+def special_ids(tokenizer: Tokenizer) -> list[int]:
+    """Ids that no text is encoded to."""
+    return [index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special]
 
 
 def encode(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -75,10 +97,10 @@ def encode(tokenizer: Tokenizer, text: str) -> list[int]:
 def token_bits(model: PreTrainedModel, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
     """Bits of each token but the first, given those before it in the same row."""
     row = torch.from_numpy(tokens)[None]
-    hidden = model.model(input_ids=row[:, :-1], use_cache=False).last_hidden_state[0]
+    hidden = model.base_model(input_ids=row[:, :-1], use_cache=False).last_hidden_state[0]
     parts = []
     for start in range(0, len(hidden), _LOSS_ROWS):
-        logits = model.lm_head(hidden[start : start + _LOSS_ROWS]).float()
+        logits = model.get_output_embeddings()(hidden[start : start + _LOSS_ROWS]).float()
         targets = row[0, 1 + start : 1 + start + len(logits)]
         parts.append(torch.nn.functional.cross_entropy(logits, targets, reduction="none"))
     bits: NDArray[np.float64] = torch.cat(parts).double().numpy() / np.log(2.0)
@@ -87,9 +109,10 @@ def token_bits(model: PreTrainedModel, tokens: NDArray[np.int64]) -> NDArray[np.
 
 def model_bits(model: PreTrainedModel, packed: Packed) -> NDArray[np.float64]:
     """Bits of every token in consecutive windows of the full context; zero for boundary tokens."""
+    context = model.config.max_position_embeddings
     bits = np.zeros(len(packed.tokens))
-    for start in range(0, len(packed.tokens) - 1, CONTEXT):
-        window = packed.tokens[start : start + CONTEXT + 1]
+    for start in range(0, len(packed.tokens) - 1, context):
+        window = packed.tokens[start : start + context + 1]
         bits[start + 1 : start + len(window)] = token_bits(model, window)
     return np.where(packed.sizes > 0, bits, 0.0)
 
@@ -100,15 +123,16 @@ def position_bits(model: PreTrainedModel, packed: Packed) -> dict[str, float]:
     Windows start one bucket apart, so that every token away from the ends is scored once in each. The
     first ``POSITION_WINDOWS`` windows are measured, which is some eighty thousand tokens.
     """
-    buckets = CONTEXT // POSITION_BUCKET
-    starts = range(0, len(packed.tokens) - CONTEXT, POSITION_BUCKET)[:POSITION_WINDOWS]
-    first, last = CONTEXT - POSITION_BUCKET + 1, starts[-1] + POSITION_BUCKET
+    context = model.config.max_position_embeddings
+    buckets = context // POSITION_BUCKET
+    starts = range(0, len(packed.tokens) - context, POSITION_BUCKET)[:POSITION_WINDOWS]
+    first, last = context - POSITION_BUCKET + 1, starts[-1] + POSITION_BUCKET
     bits = np.zeros(buckets)
     for start in starts:
-        window = slice(start + 1, start + CONTEXT + 1)
+        window = slice(start + 1, start + context + 1)
         place = np.arange(window.start, window.stop)
         counted = (place >= first) & (place <= last) & (packed.sizes[window] > 0)
-        scored = token_bits(model, packed.tokens[start : start + CONTEXT + 1])
+        scored = token_bits(model, packed.tokens[start : start + context + 1])
         bits += np.where(counted, scored, 0.0).reshape(buckets, POSITION_BUCKET).sum(1)
     size = packed.sizes[first : last + 1].sum()
     return {
@@ -132,17 +156,21 @@ def token_baseline(tokenizer: Tokenizer, train: Sequence[Document], held_out: Se
     def ids(document: Document) -> NDArray[np.int64]:
         return np.array(encode(tokenizer, document.text), dtype=np.int64)
 
-    model = KneserNey([ids(document) for document in train], vocabulary=VOCABULARY_SIZE, boundary=BOS_ID)
+    size = tokenizer.get_vocab_size()
+    model = KneserNey([ids(document) for document in train], vocabulary=size, boundary=BOS_ID)
     bits = -sum(float(model.log2_probabilities(ids(document)).sum()) for document in held_out)
     return bits / sum(byte_counts(held_out).values())
 
 
-def prompts(tokenizer: Tokenizer, held_out: Sequence[Document], seed: int) -> NDArray[np.int64]:
+def prompts(
+    tokenizer: Tokenizer, held_out: Sequence[Document], shares: Mapping[str, float], seed: int
+) -> NDArray[np.int64]:
     """The first tokens of held-out passages, sources drawn as in training."""
     generator = np.random.default_rng(seed)
+    weights = [shares.get(source, 0.0) for source in SOURCES]
     chosen: list[list[int]] = []
     while len(chosen) < SAMPLES:
-        source = SOURCES[generator.choice(len(SOURCES), p=[SHARES[name] for name in SOURCES])]
+        source = SOURCES[generator.choice(len(SOURCES), p=weights)]
         texts = [document.text for document in held_out if document.source == source]
         text = texts[generator.integers(len(texts))]
         start = int(generator.integers(max(1, len(text) - _FIRST_LETTERS)))
@@ -159,10 +187,11 @@ def sample(
     *,
     temperature: float,
     top_p: float,
+    barred: Sequence[int],
     seed: int,
     tokens: int = SAMPLE_TOKENS,
 ) -> tuple[NDArray[np.int64], float]:
-    """Continuations of a batch of prompts without boundary tokens, and the mean entropy in nats."""
+    """Continuations of a batch of prompts without `barred` ids, and the mean entropy in nats."""
     generator = torch.Generator().manual_seed(seed)
     step = torch.from_numpy(prompt)
     cache = None
@@ -171,7 +200,9 @@ def sample(
     for _ in range(tokens):
         output = model(input_ids=step, past_key_values=cache, use_cache=True, logits_to_keep=1)
         cache = output.past_key_values
-        probabilities = _next_distribution(output.logits[:, -1].float(), temperature, top_p)
+        logits = output.logits[:, -1].float()
+        logits[:, list(barred)] = -torch.inf
+        probabilities = _next_distribution(logits, temperature, top_p)
         entropy += float(torch.special.entr(probabilities).sum(-1).mean())
         step = torch.multinomial(probabilities, 1, generator=generator)
         drawn.append(step)
@@ -188,14 +219,16 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     """All figures of a model folder."""
     torch.set_num_threads(arguments.threads)
     started = time.monotonic()
-    train, held_out = split(load_documents(arguments.data))
     folder: Path = arguments.model
     record = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    name = record.get("recipe", "demo")
+    recipe = RECIPES[name]
+    train, held_out = split(load_documents(arguments.data, recipe.sources))
     if (record["train_digest"], record["held_out_digest"]) != (digest(train), digest(held_out)):
         raise SystemExit("the model was trained on another corpus or split than this one")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    packed = pack(tokenizer, held_out)
+    packed = pack(tokenizer, held_out, recipe)
     size = int(packed.sizes.sum())
     if size != sum(byte_counts(held_out).values()):
         raise AssertionError("the tokens do not add up to the held-out bytes")
@@ -204,6 +237,7 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     by_source = {
         source: float(bits[packed.sources == number].sum() / packed.sizes[packed.sources == number].sum())
         for number, source in enumerate(SOURCES)
+        if source in recipe.sources
     }
     rounded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     bits_per_byte = float(bits.sum() / size)
@@ -231,7 +265,7 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
             "below_bytes": 1.0 - bits_per_byte / over_bytes,
             "below_tokens": 1.0 - bits_per_byte / over_tokens,
             "model_by_source": by_source,
-            "model_by_position": position_bits(model, pack(tokenizer, _mixed(held_out))),
+            "model_by_position": position_bits(model, pack(tokenizer, _mixed(held_out), recipe)),
         },
         "samples": {},
         "versions": {
@@ -241,14 +275,23 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
             "numpy": np.__version__,
         },
     }
+    before, after = boundaries(tokenizer, recipe)
+    first = [*before, *after][0]
     starts = {
-        "held_out_prompts": prompts(tokenizer, held_out, arguments.seed),
-        "start_of_text": np.full((SAMPLES, 1), BOS_ID, dtype=np.int64),
+        "held_out_prompts": prompts(tokenizer, held_out, recipe.shares, arguments.seed),
+        "start_of_text": np.full((SAMPLES, 1), first, dtype=np.int64),
     }
     for start, prompt in starts.items():
-        for name, temperature, top_p in (("T=1.0", 1.0, 1.0), ("T=0.7 top-p 0.9", 0.7, 0.9)):
-            drawn, entropy = sample(model, prompt, temperature=temperature, top_p=top_p, seed=arguments.seed)
-            results["samples"][f"{start}, {name}"] = {
+        for sampler, temperature, top_p in SAMPLERS[name]:
+            drawn, entropy = sample(
+                model,
+                prompt,
+                temperature=temperature,
+                top_p=top_p,
+                barred=special_ids(tokenizer),
+                seed=arguments.seed,
+            )
+            results["samples"][f"{start}, {sampler}"] = {
                 "distinct_4": distinct(drawn, 4),
                 "entropy_nats": entropy,
             }
@@ -293,7 +336,6 @@ def _bytes(document: Document) -> NDArray[np.uint8]:
 
 
 def _next_distribution(logits: Tensor, temperature: float, top_p: float) -> Tensor:
-    logits[:, :_SPECIAL_IDS] = -torch.inf
     probabilities = torch.softmax(logits / temperature, -1)
     if top_p < 1.0:
         ordered, order = probabilities.sort(-1, descending=True)

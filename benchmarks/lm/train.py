@@ -1,4 +1,4 @@
-"""Train the demo model: ``python -m benchmarks.lm.train --data PATH --out DIR --work DIR``."""
+"""Train a small model: ``python -m benchmarks.lm.train --data PATH --out DIR --work DIR``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,14 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AttentionInterface,
+    AutoModelForCausalLM,
+    GPTNeoXConfig,
+    LlamaConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 from benchmarks.lm.corpus import SOURCES, Document, digest, load_documents, split
 from benchmarks.lm.tokenizer import (
@@ -28,22 +35,13 @@ from benchmarks.lm.tokenizer import (
     CONTEXT,
     EOS_ID,
     PAD_ID,
+    UNIGRAM_VOCABULARY_SIZE,
     VOCABULARY_SIZE,
     save_tokenizer,
     train_tokenizer,
+    train_unigram,
 )
 
-SHARES = {
-    "peps": 0.53,
-    "gsm8k": 0.16,
-    "solutions": 0.05,
-    "speeches": 0.175,
-    "shakespeare": 0.07,
-    "tasks": 0.015,
-}
-"""Share of the training rows that each source gets."""
-
-DEFAULT_STAGES = "512:2020,2048:170,4096:110"
 ROPE_THETA = 100_000.0
 _ATTENTION = "blockwise_causal"
 _QUERY_BLOCK = 128
@@ -64,9 +62,9 @@ def parse_stages(text: str) -> list[Stage]:
     return [Stage(*(int(number) for number in part.split(":"))) for part in text.split(",")]
 
 
-def model_config() -> LlamaConfig:
-    """The architecture: about 2.8 million parameters, embeddings tied."""
-    config = LlamaConfig(
+def demo_config() -> LlamaConfig:
+    """The architecture of the demo model: about 2.8 million parameters, embeddings tied."""
+    return LlamaConfig(
         vocab_size=VOCABULARY_SIZE,
         hidden_size=192,
         intermediate_size=512,
@@ -82,8 +80,77 @@ def model_config() -> LlamaConfig:
         pad_token_id=PAD_ID,
         use_cache=True,
     )
-    config._attn_implementation = _ATTENTION
-    return config
+
+
+def second_config() -> GPTNeoXConfig:
+    """Another architecture (parallel residuals, layer norms, GELU): about 1.06 million parameters."""
+    return GPTNeoXConfig(
+        vocab_size=UNIGRAM_VOCABULARY_SIZE,
+        hidden_size=128,
+        intermediate_size=512,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        initializer_range=0.03,
+        bos_token_id=BOS_ID,
+        eos_token_id=EOS_ID,
+        pad_token_id=PAD_ID,
+        use_cache=True,
+    )
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a model is made of.
+
+    Attributes:
+        shares: share of the training rows that each source gets; only these sources are read.
+        train_tokenizer: texts -> tokenizer.
+        config: the architecture.
+        stages: of the training, unless the command names others.
+        batch: tokens per optimizer step, likewise.
+        boundaries: documents stand between ``<s>`` and ``</s>``; else a blank line stands between them, and
+            text that is sampled without boundary tokens goes from one document to the next.
+    """
+
+    shares: Mapping[str, float]
+    train_tokenizer: Callable[[Iterable[str]], Tokenizer]
+    config: Callable[[], PreTrainedConfig]
+    stages: str
+    batch: int = 16384
+    boundaries: bool = True
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the sources, in the order of the corpus."""
+        return tuple(source for source in SOURCES if source in self.shares)
+
+
+RECIPES = {
+    "demo": Recipe(
+        shares={
+            "peps": 0.53,
+            "gsm8k": 0.16,
+            "solutions": 0.05,
+            "speeches": 0.175,
+            "shakespeare": 0.07,
+            "tasks": 0.015,
+        },
+        train_tokenizer=train_tokenizer,
+        config=demo_config,
+        stages="512:2020,2048:170,4096:110",
+    ),
+    "second": Recipe(
+        shares={"gsm8k": 1.0},
+        train_tokenizer=train_unigram,
+        config=second_config,
+        stages="512:1480,2048:160",
+        batch=8192,
+        boundaries=False,
+    ),
+}
+"""The model of `iet demo`, and one that shares neither architecture nor tokenizer with it."""
 
 
 def blockwise_causal_attention(
@@ -144,30 +211,38 @@ class OutputLoss(torch.autograd.Function):
         return grad_hidden.float() * scale, grad_weight * scale, None
 
 
+def boundaries(tokenizer: Tokenizer, recipe: Recipe) -> tuple[list[int], list[int]]:
+    """Ids before and after every document."""
+    return ([BOS_ID], [EOS_ID]) if recipe.boundaries else ([], tokenizer.encode("\n").ids)
+
+
 def encode_streams(
-    tokenizer: Tokenizer, documents: Sequence[Document], seed: int
+    tokenizer: Tokenizer, documents: Sequence[Document], recipe: Recipe, seed: int
 ) -> dict[str, NDArray[np.uint16]]:
-    """Per source its documents, shuffled, each between ``<s>`` and ``</s>``, as one row of tokens."""
+    """Per source its documents, shuffled, each between its boundaries, as one row of tokens."""
+    before, after = boundaries(tokenizer, recipe)
     streams = {}
     for number, source in enumerate(SOURCES):
         texts = [document.text for document in documents if document.source == source]
         order = np.random.default_rng([seed, number]).permutation(len(texts))
         encodings = tokenizer.encode_batch([texts[index] for index in order])
-        tokens = [token for encoding in encodings for token in (BOS_ID, *encoding.ids, EOS_ID)]
+        tokens = [token for encoding in encodings for token in (*before, *encoding.ids, *after)]
         streams[source] = np.array(tokens, dtype=np.uint16)
     return streams
 
 
-def rows(streams: dict[str, NDArray[np.uint16]], context: int, seed: int) -> Iterator[NDArray[np.int64]]:
+def rows(
+    streams: dict[str, NDArray[np.uint16]], shares: Mapping[str, float], context: int, seed: int
+) -> Iterator[NDArray[np.int64]]:
     """Endless rows of ``context + 1`` tokens: source by share, then its chunks without repetition."""
     chunks = {
         source: _chunks(streams[source], context + 1, [seed, context, number])
         for number, source in enumerate(SOURCES)
     }
     generator = np.random.default_rng([seed, context])
-    shares = [SHARES[source] for source in SOURCES]
+    weights = [shares.get(source, 0.0) for source in SOURCES]
     while True:
-        yield next(chunks[SOURCES[generator.choice(len(SOURCES), p=shares)]])
+        yield next(chunks[SOURCES[generator.choice(len(SOURCES), p=weights)]])
 
 
 def _chunks(stream: NDArray[np.uint16], length: int, seed: list[int]) -> Iterator[NDArray[np.int64]]:
@@ -187,24 +262,24 @@ def learning_rate(step: int, total: int, peak: float, warmup: int, decay: float)
     return peak * max(0.02, min(1.0, left))
 
 
-def batch_loss(model: LlamaForCausalLM, batch: Tensor) -> Tensor:
+def batch_loss(model: PreTrainedModel, batch: Tensor) -> Tensor:
     """Mean loss of the next tokens of packed rows."""
     with torch.autocast("cpu", torch.bfloat16):
-        hidden = model.model(input_ids=batch[:, :-1], use_cache=False).last_hidden_state
+        hidden = model.base_model(input_ids=batch[:, :-1], use_cache=False).last_hidden_state
     flat = hidden.reshape(-1, hidden.shape[-1])
     targets = batch[:, 1:].reshape(-1)
-    loss: Tensor = OutputLoss.apply(flat, model.lm_head.weight, targets)  # type: ignore[no-untyped-call]
+    loss: Tensor = OutputLoss.apply(flat, model.get_output_embeddings().weight, targets)  # type: ignore[no-untyped-call]
     return loss
 
 
-def export(model: LlamaForCausalLM, tokenizer: Tokenizer, record: dict[str, Any], out: Path) -> None:
+def export(model: PreTrainedModel, tokenizer: Tokenizer, record: dict[str, Any], out: Path) -> None:
     """Write the model folder; every file appears by a rename, so a reader never sees half of one."""
     staging = out.with_name(f".{out.name}.tmp")
     shutil.rmtree(staging, ignore_errors=True)
     half = copy.deepcopy(model).bfloat16()
     half.config._attn_implementation = "sdpa"
     half.save_pretrained(staging)
-    save_tokenizer(tokenizer, staging)
+    save_tokenizer(tokenizer, staging, model.config.max_position_embeddings)
     (staging / "training.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     out.mkdir(parents=True, exist_ok=True)
     for path in sorted(staging.iterdir()):
@@ -217,14 +292,24 @@ def train(arguments: argparse.Namespace) -> None:
     """Train from the start or from the last checkpoint in the work folder, and export the model."""
     torch.manual_seed(arguments.seed)
     torch.set_num_threads(arguments.threads)
-    documents, held_out = split(load_documents(arguments.data))
-    tokenizer = train_tokenizer(document.text for document in documents)
-    streams = encode_streams(tokenizer, documents, arguments.seed)
+    recipe = RECIPES[arguments.recipe]
+    documents, held_out = split(load_documents(arguments.data, recipe.sources))
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    saved_tokenizer = arguments.work / "tokenizer.json"
+    if not saved_tokenizer.exists():  # a run that goes on needs the same pieces
+        trained = recipe.train_tokenizer(document.text for document in documents)
+        trained.save(str(saved_tokenizer.with_suffix(".new")))
+        os.replace(saved_tokenizer.with_suffix(".new"), saved_tokenizer)
+    tokenizer = Tokenizer.from_file(str(saved_tokenizer))
+    streams = encode_streams(tokenizer, documents, recipe, arguments.seed)
     print({source: len(stream) for source, stream in streams.items()}, flush=True)
 
+    arguments.stages = arguments.stages or recipe.stages
+    arguments.batch = arguments.batch or recipe.batch
     stages = parse_stages(arguments.stages)
     total = sum(stage.steps for stage in stages)
     record = {
+        "recipe": arguments.recipe,
         "train_digest": digest(documents),
         "held_out_digest": digest(held_out),
         "seed": arguments.seed,
@@ -234,11 +319,11 @@ def train(arguments: argparse.Namespace) -> None:
         "warmup_steps": arguments.warmup,
         "decay_share": arguments.decay,
         "weight_decay": arguments.weight_decay,
-        "shares": SHARES,
+        "shares": dict(recipe.shares),
         "steps": 0,
         "seconds": 0.0,
     }
-    model = LlamaForCausalLM(model_config())
+    model = AutoModelForCausalLM.from_config(recipe.config(), attn_implementation=_ATTENTION)
     groups: list[dict[str, Any]] = [
         {"params": [weight for weight in model.parameters() if weight.ndim > 1]},
         {"params": [weight for weight in model.parameters() if weight.ndim < 2], "weight_decay": 0.0},
@@ -246,7 +331,6 @@ def train(arguments: argparse.Namespace) -> None:
     optimizer = torch.optim.AdamW(
         groups, lr=arguments.lr, betas=(0.9, 0.95), weight_decay=arguments.weight_decay, fused=True
     )
-    arguments.work.mkdir(parents=True, exist_ok=True)
     checkpoint = arguments.work / "checkpoint.pt"
     if checkpoint.exists():
         state = torch.load(checkpoint)
@@ -268,7 +352,7 @@ def train(arguments: argparse.Namespace) -> None:
 
     step = -1
     for stage in stages:
-        source = rows(streams, stage.context, arguments.seed)
+        source = rows(streams, recipe.shares, stage.context, arguments.seed)
         micro_rows = max(1, _MICRO_TOKENS // stage.context)
         micro_batches = arguments.batch // (micro_rows * stage.context)
         for _ in range(stage.steps):
@@ -311,9 +395,10 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, required=True, help="model folder to write")
     parser.add_argument("--work", type=Path, required=True, help="folder for the checkpoint to resume from")
+    parser.add_argument("--recipe", choices=tuple(RECIPES), default="demo")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--stages", default=DEFAULT_STAGES, help="context:steps,context:steps,...")
-    parser.add_argument("--batch", type=int, default=16384, help="tokens per optimizer step")
+    parser.add_argument("--stages", help="context:steps,context:steps,... (default: the recipe's)")
+    parser.add_argument("--batch", type=int, help="tokens per optimizer step (default: the recipe's)")
     parser.add_argument("--lr", type=float, default=3e-3, help="peak learning rate")
     parser.add_argument("--warmup", type=int, default=100, help="steps of warm-up")
     parser.add_argument("--decay", type=float, default=0.35, help="share of the steps that decay")

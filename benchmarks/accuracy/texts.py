@@ -1,0 +1,503 @@
+"""Generate the marked texts of the accuracy benchmark, and form them for the evaluation.
+
+    python -m benchmarks.accuracy.texts --work DIR              # all that is missing
+    python -m benchmarks.accuracy.texts --work DIR --status     # what is there
+
+A cell is a model, a temperature, a number of agents and a family. Each of its texts has 12 turns under keys
+of its own. A round is as many turns as there are agents, each agent once, in a drawn order in which nobody
+follows himself; its turns are sampled together from the end of the text before the round and an opening
+that is drawn for the round. No turn is ever shorter than asked: boundary tokens are not drawn.
+
+**Turns are generated once, with 400 tokens, and a text with turns of 60, 120 or 200 tokens consists of the
+first 60, 120 or 200 tokens of the same turns. So cells that differ in the length of turns only share words,
+and their figures are not independent.** A turn does not always continue the shortened text before it,
+either.
+
+`DIR` holds a folder per cell and in it a file per unit of up to 50 texts, written at once: after a kill at
+any moment at most one unit is lost. Everything follows from the names of cell, split and text; sums in
+another order (another processor or version of torch) change single draws and with them the words after.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import hashlib
+import os
+import pathlib
+import random
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iet.demo.conversation import JOINER, Conversation
+from iet.demo.conversation import MODEL as SHIPPED_MODEL
+from iet.errors import InputError
+from iet.registry import Registry
+from iet.report import Span
+from iet.scheme import FAMILIES, Scheme
+from iet.tokenizer import Tokenizer
+
+MODELS = {"shipped": SHIPPED_MODEL, "second": pathlib.Path(__file__).parent / "model"}
+"""Folders of the models: that of `iet demo`, and one that nothing was tuned on."""
+
+TEMPERATURES = (1.0, 0.7, 0.5)
+AGENTS = (4, 6)
+SCHEMES = {"fourier": {"kappa": 0.8, "n_gram": 2}, "gumbel": {"family": "gumbel", "n_gram": 4}}
+TURNS = 12
+TURN_TOKENS = (60, 120, 200, 400)
+"""Lengths of turns that a text can be formed with; the last one is generated."""
+
+SPLITS = {"tuning": 10, "evaluation": 100}
+"""Texts of a cell."""
+
+UNIT_TEXTS = 50
+TAIL_TOKENS = 112
+OPENING_TOKENS = 24
+"""Lengths of the two parts of a prompt."""
+
+OPENINGS = {
+    "shipped": (
+        "\n\nThe roof of the library leaks over the reading room, and half of the catalogue is on paper. "
+        "The council should therefore first decide",
+        "\n\nMy fellow citizens, the harvest was poor and the treasury is low, but the schools must stay "
+        "open through the winter. I ask the Congress to",
+        "\n\nThis proposal changes how modules are found when a program starts. Old packages go on "
+        "working, and the error message names the file. The rationale is",
+        "\n\nThe payment service was down for two hours. The engineers read the logs from the beginning "
+        "and found out that the first",
+        "\n\nKING HENRY: What news of the army that marched at dawn? The messenger stands at the gate, my "
+        "lord, and says that all the",
+        "\n\nQuestion: A farmer has 120 hens and sells the eggs at the market for 3 dollars a dozen. Each "
+        "hen lays five eggs a week. How much",
+        "\n\nThe standard library has had a module for this since version 2.3, but hardly anybody uses it, "
+        "because the interface is",
+        "\n\nWe have kept the peace with every nation, and our trade has grown in each of the last four "
+        "years. Yet there remains the question of",
+        "\n\nTwo designs were rejected. The first needs a new keyword, which breaks existing code. The "
+        "second is slower, since every call has to",
+        "\n\nA nurse, a teacher and a driver plan a journey through the country with little money. They "
+        "want to write down what each of them",
+        "\n\nThe committee was asked to compare three ways to pay for the new bridge, to name the risks of "
+        "each of them, and to recommend",
+        "\n\nSECOND CITIZEN: You speak of bread and forget who sows the corn. I have seen the granaries of "
+        "the rich, and there is",
+        "\n\nType annotations are not checked at run time. A tool may read them, and a decorator may use "
+        "them to build a table in which",
+        "\n\nNo government can make men honest by law alone. What we can do is to see that the public "
+        "money is spent in the open, so that",
+        "\n\nThe test suite takes twenty minutes on a fast machine. Most of this time goes into a few "
+        "tests which start a server and wait",
+        "\n\nThe island has one harbour, two villages and a mountain in the middle. Every spring the "
+        "people meet there to decide who will",
+    ),
+    "second": (
+        "\n\nQuestion: A library has 48 shelves with 25 books on each shelf. After the flood, 130 books "
+        "were thrown away and",
+        "\n\nQuestion: Maria sells cakes at the market for 6 dollars each. On Monday she sold 15 cakes, "
+        "and on Tuesday she",
+        "\n\nQuestion: A train with 8 cars leaves the station with 35 people in every car. At the first "
+        "stop 60 people",
+        "\n\nQuestion: Tom runs 5 miles every day from Monday to Friday and 9 miles on Saturday. His "
+        "sister runs",
+        "\n\nAnswer: First find the number of apples in all the boxes together: 12 boxes with 30 apples "
+        "make 360 apples. Then",
+        "\n\nQuestion: A bakery makes 200 loaves of bread every day. It sells half of them in the morning, "
+        "and in the afternoon it",
+        "\n\nAnswer: The three friends paid 45 dollars for the tickets and 27 dollars for the food, so the "
+        "whole day cost",
+        "\n\nQuestion: There are 6 tables in the garden of the restaurant, and each table has 4 chairs. "
+        "When it rains, the waiter",
+        "\n\nQuestion: Anna is twice as old as her brother, and her mother is 28 years older than she is. "
+        "If the brother",
+        "\n\nAnswer: The car needs 8 gallons of gas for the first part of the trip and 5 gallons for the "
+        "second part. Since",
+        "\n\nQuestion: A school orders 15 boxes of pencils with 24 pencils in each box. The teachers keep "
+        "40 of the pencils and give",
+        "\n\nQuestion: Peter saves 20 dollars a week for a new bike. The bike costs 260 dollars, but the "
+        "shop takes off 10",
+        "\n\nAnswer: In one hour the machine makes 50 bottles, so in a day of 8 hours it makes 400 "
+        "bottles. On the weekend",
+        "\n\nQuestion: A farmer plants 9 rows of corn with 32 plants in each row. The birds eat a quarter "
+        "of the plants, and the",
+        "\n\nQuestion: Sarah reads 25 pages of her book every evening. The book has 400 pages, and she has "
+        "already read",
+        "\n\nAnswer: The garden is 12 feet long and 8 feet wide, so it takes 40 feet of fence. Each foot "
+        "of the fence costs",
+    ),
+}
+"""How the rounds of a model's texts are opened, cut to equal lengths; prompts only, no part of a text."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One point of the grid."""
+
+    model: str
+    temperature: float
+    agents: int
+    family: str
+
+    @property
+    def name(self) -> str:
+        """Name of its folder."""
+        return f"{self.model}-T{self.temperature}-A{self.agents}-{self.family}"
+
+
+CELLS = tuple(
+    Cell(model, temperature, agents, family)
+    for model in MODELS
+    for family in SCHEMES
+    for temperature in TEMPERATURES
+    for agents in AGENTS
+)
+"""The grid, in the order in which it is generated."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Turns:
+    """One text before its turns are cut and joined.
+
+    Attributes:
+        cell: where it belongs.
+        seed: 63 bits, what its keys, its speakers and its openings follow from.
+        speakers: agents in the order of the turns, as slots of its registry.
+        ids: int64 [12, 400], what was sampled.
+        entropy: float64 [12], mean nats per token of the model's distribution at the temperature.
+        marked_entropy: float64 [12], the same of the distribution drawn from, given the key.
+        unmarked: bool [12, 400], tokens that a family drew without a mark.
+    """
+
+    cell: Cell
+    seed: int
+    speakers: tuple[int, ...]
+    ids: NDArray[np.int64]
+    entropy: NDArray[np.float64]
+    marked_entropy: NDArray[np.float64]
+    unmarked: NDArray[np.bool_]
+
+    def strings(self, turn_tokens: int = TURN_TOKENS[-1]) -> list[str]:
+        """Return the turns, each of its first `turn_tokens` tokens, stripped."""
+        return [turn_text(self.cell.model, row[:turn_tokens]) for row in self.ids]
+
+    def conversation(self, turn_tokens: int = TURN_TOKENS[-1], joiner: str = JOINER) -> Conversation:
+        """Return the text and the truth about it; a joiner belongs to the turn after it."""
+        names = [agent_name(speaker) for speaker in self.speakers]
+        return joined(self.strings(turn_tokens), names, joiner)
+
+    def registry(self, spurious: int = 0) -> Registry:
+        """Return a registry of the true agents, and after them of `spurious` more that do not speak."""
+        return keys(self.cell.model, self.cell.family, self.seed, self.cell.agents + spurious)
+
+    def strangers(self, number: int = 0, agents: int | None = None) -> Registry:
+        """Return a registry that has nothing to do with the text; every `number` is another one."""
+        seed = _integer(f"strangers {number} of {self.seed}")
+        return keys(self.cell.model, self.cell.family, seed, agents or self.cell.agents)
+
+
+def form(
+    turns: Turns, turn_tokens: int, *, joiner: str = JOINER, spurious: int = 0
+) -> tuple[Conversation, Registry]:
+    """Return what one audit takes: a text with the truth about its characters, and a registry.
+
+    Args:
+        turns: of `load`.
+        turn_tokens: tokens of each turn, at most as many as were generated.
+        joiner: what stands between turns.
+        spurious: registered agents that do not speak; the slots of the others stay.
+
+    Raises:
+        InputError: `turn_tokens` is out of range.
+    """
+    if not 1 <= turn_tokens <= turns.ids.shape[1]:
+        raise InputError(f"turn_tokens: got {turn_tokens}, expected 1 to {turns.ids.shape[1]}")
+    return turns.conversation(turn_tokens, joiner), turns.registry(spurious)
+
+
+def joined(turns: Sequence[str], speakers: Sequence[str | None], joiner: str) -> Conversation:
+    """Return the turns as one text, and where each of them stands."""
+    text, spans = "", list[Span]()
+    for turn, speaker in zip(turns, speakers, strict=True):
+        start = len(text)
+        text += (joiner if spans else "") + turn
+        spans.append(Span(start, len(text), speaker))
+    return Conversation(text, tuple(spans), tuple(speakers))
+
+
+def turn_text(model: str, ids: Iterable[int]) -> str:
+    """Return the text of a turn as it is joined with others."""
+    # A cut inside a character decodes to U+FFFD, which nobody sampled.
+    return tokenizer(model).decode([int(i) for i in ids]).strip().strip("\ufffd").strip()
+
+
+def agent_name(slot: int) -> str:
+    """Return the name of an agent."""
+    return f"agent-{slot + 1}"
+
+
+def keys(model: str, family: str, seed: int, agents: int) -> Registry:
+    """Return a registry in memory whose keys follow from `seed`; the first ones do not depend on `agents`."""
+    registry = Registry.create(None, tokenizer=tokenizer(model), scheme=scheme(family))
+    for slot in range(agents):
+        registry.add(agent_name(slot), secret=_secret(seed, slot))
+    return registry
+
+
+def scheme(family: str) -> Scheme:
+    """Return the scheme of a family's cells."""
+    return Scheme(**SCHEMES[family])  # type: ignore[arg-type]
+
+
+@functools.cache
+def tokenizer(model: str) -> Tokenizer:
+    """Return the tokenizer of a model, read once."""
+    # From an object, which a registry keeps, instead of from a path, which every auditor would read again.
+    return Tokenizer(Tokenizer(MODELS[model]).backend)
+
+
+def text_seed(cell: Cell, split: str, index: int) -> int:
+    """Return the seed of a text."""
+    return _integer(f"{cell.name}/{split}/{index}")
+
+
+def speakers(agents: int, turns: int, seed: int) -> tuple[int, ...]:
+    """Return who speaks: in every round each agent once, in a drawn order; no two neighbours are the same.
+
+    A round has no agent twice, because keyed Gumbel sampling would let him say the same twice.
+
+    Raises:
+        InputError: fewer than two agents.
+    """
+    if agents < 2:
+        raise InputError(f"agents: got {agents}, expected at least 2")
+    draw = random.Random(seed)
+    found: list[int] = []
+    while len(found) < turns:
+        order = draw.sample(range(agents), agents)
+        if not found or order[0] != found[-1]:
+            found += order
+    return tuple(found[:turns])
+
+
+def units(split: str, texts: int | None = None) -> list[range]:
+    """Return the texts of each unit of a split."""
+    count = SPLITS[split] if texts is None else texts
+    return [range(start, min(start + UNIT_TEXTS, count)) for start in range(0, count, UNIT_TEXTS)]
+
+
+def path_of(work: pathlib.Path, cell: Cell, split: str, texts: range) -> pathlib.Path:
+    """Return the file of a unit."""
+    return work / cell.name / f"{split}-{texts.start:03d}-{texts.stop:03d}.npz"
+
+
+def generate(
+    language_model: Any, cell: Cell, seeds: Sequence[int], *, turn_tokens: int, turns: int
+) -> list[Turns]:
+    """Sample texts of one cell together, round by round.
+
+    Args:
+        language_model: of transformers, float32, in evaluation mode.
+        cell: model, temperature, agents and family.
+        seeds: one per text.
+        turn_tokens: tokens of every turn.
+        turns: of every text, a multiple of the agents.
+
+    Returns:
+        One entry per seed.
+
+    Raises:
+        InputError: `turns` is no multiple of the agents.
+    """
+    from benchmarks.accuracy.sampler import sample
+
+    if turns % cell.agents:
+        raise InputError(f"turns: got {turns}, expected a multiple of the {cell.agents} agents")
+    reader = tokenizer(cell.model)
+    registry = Registry.create(None, tokenizer=reader, scheme=scheme(cell.family))
+    for text, seed in enumerate(seeds):
+        for slot in range(cell.agents):
+            registry.add(f"{text} {agent_name(slot)}", secret=_secret(seed, slot))
+    marking = registry.marking_keys()
+    walks = np.array([speakers(cell.agents, turns, seed) for seed in seeds])
+    slots = walks + cell.agents * np.arange(len(seeds))[:, None]
+    texts, drawn = [""] * len(seeds), []
+    for start in range(0, turns, cell.agents):
+        prompts = np.array(
+            [
+                prompt(cell.model, text, seed, start // cell.agents)
+                for text, seed in zip(texts, seeds, strict=True)
+            ]
+        )
+        found = sample(
+            language_model,
+            prompts,
+            slots[:, start : start + cell.agents],
+            marking,
+            tokens=turn_tokens,
+            temperature=cell.temperature,
+            barred=reader.special_ids,
+            seed=_integer(f"round {start} of {' '.join(map(str, seeds))}"),
+        )
+        drawn.append(found)
+        for text, rows in enumerate(found.ids.reshape(len(seeds), cell.agents, turn_tokens)):
+            said = [turn_text(cell.model, row) for row in rows]
+            texts[text] = JOINER.join([texts[text], *said] if texts[text] else said)
+
+    def of(field: str, text: int) -> Any:
+        here = slice(text * cell.agents, (text + 1) * cell.agents)
+        return np.concatenate([getattr(part, field)[here] for part in drawn])
+
+    fields = ("ids", "entropy", "marked_entropy", "unmarked")
+    return [
+        Turns(cell, seed, tuple(walks[text].tolist()), *(of(field, text) for field in fields))
+        for text, seed in enumerate(seeds)
+    ]
+
+
+def save(path: pathlib.Path, texts: Sequence[Turns]) -> None:
+    """Write a unit: the file is there in whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staging = path.with_suffix(".part")
+    with open(staging, "wb") as file:
+        np.savez_compressed(
+            file,
+            seeds=np.array([text.seed for text in texts], dtype=np.int64),
+            speakers=np.array([text.speakers for text in texts], dtype=np.int8),
+            ids=np.array([text.ids for text in texts], dtype=np.uint16),
+            entropy=np.array([text.entropy for text in texts]),
+            marked_entropy=np.array([text.marked_entropy for text in texts]),
+            unmarked=np.packbits([text.unmarked for text in texts], axis=-1),
+        )
+    os.replace(staging, path)
+
+
+def load(work: pathlib.Path, cell: Cell, split: str = "evaluation") -> list[Turns]:
+    """Return the texts of a cell that have been generated, in the order of their index; maybe none yet."""
+    return [text for texts in units(split) for text in _read(path_of(work, cell, split, texts), cell)]
+
+
+def entropies(texts: Sequence[Turns]) -> dict[str, float]:
+    """Return the means over texts: nats per token, and the share of tokens drawn without a mark."""
+    return {
+        "entropy_nats": float(np.mean([text.entropy for text in texts])),
+        "marked_entropy_nats": float(np.mean([text.marked_entropy for text in texts])),
+        "drawn_without_mark": float(np.mean([text.unmarked for text in texts])),
+    }
+
+
+def missing(work: pathlib.Path, cells: Iterable[Cell] = CELLS) -> Iterator[tuple[Cell, str, range]]:
+    """Yield the units that are not there."""
+    for cell in cells:
+        for split in SPLITS:
+            for texts in units(split):
+                if not path_of(work, cell, split, texts).is_file():
+                    yield cell, split, texts
+
+
+def _read(path: pathlib.Path, cell: Cell) -> list[Turns]:
+    if not path.is_file():
+        return []
+    with np.load(path) as unit:
+        ids = unit["ids"].astype(np.int64)
+        unmarked = np.unpackbits(unit["unmarked"], axis=-1, count=ids.shape[-1]).astype(np.bool_)
+        return [
+            Turns(cell, int(seed), tuple(map(int, said)), *rest)
+            for seed, said, *rest in zip(
+                unit["seeds"],
+                unit["speakers"],
+                ids,
+                unit["entropy"],
+                unit["marked_entropy"],
+                unmarked,
+                strict=True,
+            )
+        ]
+
+
+def prompt(model: str, text: str, seed: int, number: int) -> list[int]:
+    """Return what the turns of a round continue: the end of the text so far, and the round's opening.
+
+    The opening comes last. Were it the text, a model that has begun to repeat itself would do so until the
+    end, at low temperatures in most texts.
+
+    Args:
+        model: whose tokens.
+        text: before the round.
+        seed: of the text, which draws the openings.
+        number: of the round.
+    """
+    encode = tokenizer(model).backend.encode
+    openings = OPENINGS[model]
+    chosen = random.Random(seed).sample(range(len(openings)), len(openings))[number % len(openings)]
+    opening: list[int] = encode(openings[chosen], add_special_tokens=False).ids[:OPENING_TOKENS]
+    tail: list[int] = encode(text[-16 * TAIL_TOKENS :], add_special_tokens=False).ids[-TAIL_TOKENS:]
+    return tail + opening
+
+
+def _integer(name: str) -> int:
+    return (
+        int.from_bytes(hashlib.blake2b(f"iet accuracy/{name}".encode(), digest_size=8).digest(), "little")
+        >> 1
+    )
+
+
+def _secret(seed: int, slot: int) -> bytes:
+    return hashlib.blake2b(f"iet accuracy/{seed}/{slot}".encode(), digest_size=32).digest()
+
+
+def status(work: pathlib.Path, cells: Iterable[Cell]) -> str:
+    """Return what is there, a line per cell."""
+    lines = []
+    for cell in cells:
+        counts = {split: load(work, cell, split) for split in SPLITS}
+        line = f"{cell.name:<32}" + "".join(f" {len(texts):>3} {split}" for split, texts in counts.items())
+        if counts["evaluation"]:
+            line += "".join(
+                f"  {name} {value:.2f}" for name, value in entropies(counts["evaluation"]).items()
+            )
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def run(work: pathlib.Path, cells: Sequence[Cell]) -> None:
+    """Generate every unit of the cells that is missing."""
+    import torch
+
+    from iet.demo.conversation import load_model
+
+    torch.set_num_threads(1)  # a second core is better used by a second process
+    loaded: tuple[str, Any] = ("", None)
+    todo = list(missing(work, cells))
+    for done, (cell, split, texts) in enumerate(todo, 1):
+        if loaded[0] != cell.model:
+            loaded = cell.model, load_model(MODELS[cell.model])[0]
+        started = time.monotonic()
+        seeds = [text_seed(cell, split, index) for index in texts]
+        found = generate(loaded[1], cell, seeds, turn_tokens=TURN_TOKENS[-1], turns=TURNS)
+        save(path_of(work, cell, split, texts), found)
+        speed = len(found) * TURNS * TURN_TOKENS[-1] / (time.monotonic() - started)
+        figures = " ".join(f"{name} {value:.3f}" for name, value in entropies(found).items())
+        print(f"{done}/{len(todo)} {cell.name} {split} {texts}: {speed:.0f} tokens/s, {figures}", flush=True)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--work", type=pathlib.Path, required=True, help="folder of the texts")
+    parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=tuple(MODELS))
+    parser.add_argument("--families", nargs="+", choices=tuple(SCHEMES), default=tuple(SCHEMES))
+    parser.add_argument("--status", action="store_true", help="say what is there, and generate nothing")
+    arguments = parser.parse_args()
+    cells = [cell for cell in CELLS if cell.model in arguments.models and cell.family in arguments.families]
+    if arguments.status:
+        print(status(arguments.work, cells))
+    else:
+        run(arguments.work, [cell for cell in cells if cell.family in FAMILIES])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""Unmarked text for the null: disjoint stretches of public corpora, repetitive text, samples of models.
+
+    python -m benchmarks.accuracy.unmarked --work DIR     # samples the models; `texts` needs nothing else
+
+Nobody's key had a hand in any of it. Repetitive text is there because a repeated (context, token) pair gives
+a key the same score again, which is what a null that takes tokens for independent gets wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.accuracy import texts as marked
+from benchmarks.lm.corpus import clean_solution, load_documents
+
+CHARACTERS = (450, 10_000)
+"""Length of a text, drawn log-uniformly: about 100 to 3,000 tokens of either model."""
+
+SAMPLE_TEMPERATURES = (0.2, 0.5)
+SAMPLES, SAMPLE_TOKENS = 208, 600
+"""Per model and temperature; the text is cut to a drawn length of at least 100 tokens."""
+
+_EVERY = 24  # of so many stretches one is repeated in small pieces, and one is said twice
+_PIECE = (15, 400)  # characters of what is repeated
+
+
+@dataclasses.dataclass(frozen=True)
+class Unmarked:
+    """A text without a mark.
+
+    Attributes:
+        kind: the corpus, "pieces" (one piece over and over), "twice" (half of the text said again), or the
+            model and temperature of a sample.
+        text: what is audited.
+    """
+
+    kind: str
+    text: str
+
+
+def texts(data: pathlib.Path, work: pathlib.Path | None = None, *, seed: int = 0) -> list[Unmarked]:
+    """Return all unmarked texts, in an order that the seed draws. No two share a stretch of a corpus.
+
+    Args:
+        data: folder that holds `corpus/`, `gsm8k/`, `mama/` and `who_and_when/`.
+        work: folder that `generate` wrote to; None: no samples.
+        seed: of lengths and order.
+    """
+    found = [text for source, stream in corpora(data) for text in stretches(source, stream, seed)]
+    if work is not None:
+        found += samples(work)
+    found = list({text.text: text for text in found}.values())
+    random.Random(seed).shuffle(found)
+    return found
+
+
+def corpora(data: pathlib.Path) -> Iterator[tuple[str, str]]:
+    """Yield every source of the data folder as one long text."""
+    documents = load_documents(data)
+    for source in dict.fromkeys(document.source for document in documents):
+        yield source, "\n".join(document.text for document in documents if document.source == source)
+    yield "gsm8k test", "\n".join(_questions(data / "gsm8k" / "test.jsonl"))
+    for folder in ("Algorithm-Generated", "Hand-Crafted"):
+        yield f"who_and_when {folder}", "\n\n".join(_logs(data / "who_and_when" / folder))
+
+
+def stretches(source: str, stream: str, seed: int = 0) -> Iterator[Unmarked]:
+    """Cut a long text into disjoint ones; a few are made repetitive, out of their own characters alone."""
+    draw = random.Random(f"{seed} {source}")
+    start = 0
+    while len(stream) - start >= CHARACTERS[0]:
+        end = start + _log_uniform(draw, *CHARACTERS)
+        while end < len(stream) and not stream[end].isspace():
+            end += 1
+        text, start = stream[start:end].strip(), end
+        if len(text) < CHARACTERS[0]:
+            continue
+        place = draw.randrange(_EVERY)
+        if place == 0:
+            piece = text[: _log_uniform(draw, *_PIECE)].strip() + draw.choice([" ", "\n", "\n\n"])
+            yield Unmarked("pieces", (piece * (len(text) // len(piece) + 1))[: len(text)].strip())
+        elif place == 1:
+            yield Unmarked("twice", f"{text[: len(text) // 2]} {text[: len(text) // 2]}")
+        else:
+            yield Unmarked(source, text)
+
+
+def samples(work: pathlib.Path) -> list[Unmarked]:
+    """Return what `generate` has written, cut to drawn lengths."""
+    found = []
+    for model, temperature, path in _sample_files(work):
+        if not path.is_file():
+            continue
+        draw = random.Random(path.stem)
+        for row in np.load(path):
+            length = _log_uniform(draw, min(100, len(row)), len(row))
+            found.append(Unmarked(f"{model} T={temperature}", marked.turn_text(model, row[:length])))
+    return found
+
+
+def generate(
+    work: pathlib.Path,
+    models: Sequence[str] = tuple(marked.MODELS),
+    *,
+    rows: int = SAMPLES,
+    tokens: int = SAMPLE_TOKENS,
+) -> None:
+    """Sample the models without a mark at low temperatures; files that are there are kept."""
+    import torch
+
+    from benchmarks.accuracy.sampler import sample
+    from iet.demo.conversation import load_model
+
+    torch.set_num_threads(1)
+    for model, temperature, path in _sample_files(work):
+        if model not in models or path.is_file():
+            continue
+        language_model: Any = load_model(marked.MODELS[model])[0]
+        count = len(marked.OPENINGS[model])
+        prompts = np.array([marked.prompt(model, "", 0, number) for number in range(count)])
+        drawn = sample(
+            language_model,
+            prompts,
+            np.full((count, rows // count), -1),
+            marked.keys(model, "fourier", 0, 1).marking_keys(),
+            tokens=tokens,
+            temperature=temperature,
+            barred=marked.tokenizer(model).special_ids,
+            seed=0,
+        )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staging = path.with_suffix(".part")
+        with open(staging, "wb") as file:
+            np.save(file, drawn.ids.astype(np.uint16))
+        os.replace(staging, path)
+        print(f"{path.name}: entropy {drawn.entropy.mean():.3f} nats", flush=True)
+
+
+def _sample_files(work: pathlib.Path) -> Iterator[tuple[str, float, pathlib.Path]]:
+    for model in marked.MODELS:
+        for temperature in SAMPLE_TEMPERATURES:
+            yield model, temperature, work / "unmarked" / f"{model}-T{temperature}.npy"
+
+
+def _questions(path: pathlib.Path) -> Iterator[str]:
+    with open(path, encoding="utf-8") as lines:
+        for line in lines:
+            record = json.loads(line)
+            yield f"Question: {record['question'].strip()}\n\nAnswer: {clean_solution(record['answer'])}\n"
+
+
+def _logs(folder: pathlib.Path) -> Iterator[str]:
+    for path in sorted(folder.glob("*.json"), key=lambda path: int(path.stem)):
+        for turn in json.loads(path.read_text(encoding="utf-8"))["history"]:
+            yield f"{turn.get('name') or turn['role']}: {turn['content'].strip()}"
+
+
+def _log_uniform(draw: random.Random, low: int, high: int) -> int:
+    return round(low * (high / low) ** draw.random())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--work", type=pathlib.Path, required=True, help="folder of the texts")
+    parser.add_argument("--models", nargs="+", choices=tuple(marked.MODELS), default=tuple(marked.MODELS))
+    arguments = parser.parse_args()
+    generate(arguments.work, arguments.models)
+
+
+if __name__ == "__main__":
+    main()
