@@ -103,6 +103,31 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--json", action="store_true", help="print as JSON")
     bench.set_defaults(run=_bench)
 
+    calibrate = commands.add_parser(
+        "calibrate",
+        help="how much text a finding needs, and how often unmarked text of yours is read as marked",
+    )
+    kind = calibrate.add_mutually_exclusive_group(required=True)
+    kind.add_argument(
+        "--power",
+        action="store_true",
+        help="print how many tokens one agent must have written to be found, against entropy, κ and keys",
+    )
+    kind.add_argument(
+        "--null",
+        metavar="CORPUS",
+        type=pathlib.Path,
+        help="audit unmarked text (a file, a folder, or JSON lines with a text each) under drawn keys",
+    )
+    calibrate.add_argument("--level", type=float, default=0.01, help="of --power (default: 0.01)")
+    calibrate.add_argument("--registries", type=int, default=20, help="of --null, per text (default: 20)")
+    calibrate.add_argument("--profile", help="id of the profile, where the registry has several")
+    calibrate.add_argument("--tokenizer", help="where the registry's note of it does not lead there")
+    calibrate.add_argument("--seed", type=int, default=0, help="of every draw (default: 0)")
+    _add_registry(calibrate)
+    calibrate.add_argument("--json", action="store_true", help="print as JSON")
+    calibrate.set_defaults(run=_calibrate)
+
     doctor = commands.add_parser("doctor", help="show backends, GPU and versions, and run the self-test")
     doctor.add_argument("--json", action="store_true", help="print as JSON")
     doctor.set_defaults(run=_doctor)
@@ -385,6 +410,36 @@ def _bench(arguments: argparse.Namespace) -> int:
         print(json.dumps(figures.to_dict(), indent=1))
     else:
         bench.show(figures)
+    return 0
+
+
+def _calibrate(arguments: argparse.Namespace) -> int:
+    from iet import calibrate
+
+    shown = sys.stderr.isatty()
+
+    def progress(line: str) -> None:
+        if shown:
+            print(f"\riet: {line}\x1b[K", end="", file=sys.stderr, flush=True)
+
+    if arguments.power:
+        rows = calibrate.power(level=arguments.level, seed=arguments.seed, progress=progress)
+        found: Any = [dataclasses.asdict(row) for row in rows]
+        text = calibrate.power_table(rows)
+    else:
+        null = calibrate.null(
+            _load(arguments),
+            calibrate.read_corpus(arguments.null),
+            profile=arguments.profile,
+            tokenizer=arguments.tokenizer,
+            registries=arguments.registries,
+            seed=arguments.seed,
+            progress=progress,
+        )
+        found, text = dataclasses.asdict(null), calibrate.null_table(null)
+    if shown:
+        print("\r\x1b[K", end="", file=sys.stderr)
+    print(json.dumps(found, indent=1) if arguments.json else text)
     return 0
 
 

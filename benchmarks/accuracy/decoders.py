@@ -1,0 +1,342 @@
+"""Who wrote what, on every text of the grid by every decoder, with bootstrap intervals.
+
+    python -m benchmarks.accuracy.decoders --work DIR -o benchmarks/results/decoders.json
+
+Reads the texts that `benchmarks.accuracy.texts` made in DIR. A cell is a model, a temperature, a family, a
+number of agents and a length of turns: 12 turns of equal length, joined by one space. All decoders read the
+same texts, in forced choice; "coverage" is the share of tokens that are attributed at level 0.01 where
+leaving text unattributed is allowed, "there" the TokenAcc of those. The oracle is told the true boundaries and
+names the agent of each turn by the sum of its scores, each pair counted once. τ, smoothing and radius of
+`cusum` are the best of a grid on ten tuning texts of the same cell; nothing else was fitted to any cell.
+What is done is kept in DIR: the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import itertools
+import json
+import os
+import pathlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+import iet
+from benchmarks.accuracy import texts
+from benchmarks.recording import environment, table, write
+from iet.auditor import Auditor
+from iet.decoding import decode
+from iet.demo.conversation import Conversation
+from iet.demo.stage import compare, true_labels
+from iet.kernels import pair_numbers, score_tokens
+from iet.metrics import mean_iou, token_accuracy
+from iet.registry import Registry
+
+LEVEL = 0.01
+CUSUM_GRID = {
+    "tau": (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8),
+    "smooth_windows": (1, 5, 9),
+    "radius": (0, 8, 16),
+}
+SPURIOUS = {4: (4, 8), 6: (2, 8)}
+"""Agents of the text -> how many keys more the registry holds, for the keys that nobody used."""
+
+BINS = 20
+Labels = NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """One text as an auditor has it, and its truth."""
+
+    talk: Conversation
+    registry: Registry
+    ids: NDArray[np.int64]
+    truth: Labels
+
+
+def form(turns: texts.Turns, length: int, joiner: str = texts.JOINER, spurious: int = 0) -> Text:
+    talk, registry = texts.form(turns, length, joiner=joiner, spurious=spurious)
+    ids = registry.open_tokenizer().encode(talk.text).token_ids
+    return Text(talk, registry, ids, true_labels(talk, registry))
+
+
+def oracle(text: Text) -> Labels:
+    """Return the labels of a reader who knows where turns begin and end."""
+    scores, pairs = score_tokens(text.ids, text.registry), pair_numbers(text.ids, text.registry)
+    found = np.empty(len(text.ids), np.int64)
+    cuts = [0, *(np.flatnonzero(np.diff(text.truth)) + 1).tolist(), len(text.truth)]
+    for start, end in itertools.pairwise(cuts):
+        _, first = np.unique(pairs[start:end], return_index=True)
+        first = first[pairs[start:end][first] >= 0]
+        found[start:end] = scores[start:end][first].sum(axis=0).argmax()
+    return found
+
+
+def tune(tuning: Iterable[Text], family: str) -> dict[str, Any]:
+    """Return the options of `cusum` with the highest TokenAcc on the tuning texts."""
+    accuracy: dict[tuple[Any, ...], list[float]] = collections.defaultdict(list)
+    for text in tuning:
+        scores = score_tokens(text.ids, text.registry)
+        for options in itertools.product(*CUSUM_GRID.values()):
+            found = decode(scores, "cusum", family, **dict(zip(CUSUM_GRID, options, strict=True)))
+            accuracy[options].append(token_accuracy(text.truth, found.token_agents))
+    best = max(accuracy, key=lambda options: float(np.mean(accuracy[options])))
+    return dict(zip(CUSUM_GRID, best, strict=True))
+
+
+def measure(text: Text, cusum: dict[str, Any], breaks: bool) -> tuple[dict[str, float], NDArray[np.float64]]:
+    """Return the figures of one text, and counts of how sure the posterior was and how often right."""
+    figures: dict[str, float] = {"tokens": float(len(text.ids))}
+
+    def note(name: str, found: Labels) -> None:
+        figures[f"{name}/token_accuracy"] = token_accuracy(text.truth, found)
+        figures[f"{name}/mean_iou"] = mean_iou(text.truth, found)
+
+    note("oracle", oracle(text))
+    reliability = np.zeros((2, BINS))
+    more = {"break_odds": True} if breaks else {}
+    for name, options in (("posterior", more), ("window", {}), ("cusum", cusum)):
+        forced = Auditor(text.registry, name, allow_unattributed=False, **options).audit(text.talk.text)
+        note(name, forced.token_agents)
+        shown = compare(text.talk, text.registry, forced)
+        figures[f"{name}/edge_similarity"] = shown.edge_similarity
+        figures[f"{name}/boundary_f1"] = shown.boundary_f1
+        free = Auditor(text.registry, name, level=LEVEL, **options).audit(text.talk.text)
+        shown = compare(text.talk, text.registry, free)
+        figures[f"{name}/coverage"] = shown.coverage
+        if shown.accuracy_where_attributed is not None:
+            figures[f"{name}/there"] = shown.accuracy_where_attributed
+        if forced.posterior is not None:
+            sure = forced.posterior.max(axis=1)
+            right = forced.posterior.argmax(axis=1) == text.truth
+            bins = np.minimum((sure * BINS).astype(np.int64), BINS - 1)
+            reliability = np.stack([np.bincount(bins, minlength=BINS), np.bincount(bins, right, BINS)])
+    return figures, reliability.astype(np.float64)
+
+
+def spurious(turns: texts.Turns, length: int) -> dict[str, float]:
+    """Return TokenAcc of `posterior` with keys in the registry that nobody used."""
+    most = max(SPURIOUS[turns.cell.agents])
+    text = form(turns, length, spurious=most)
+    scores, pairs = score_tokens(text.ids, text.registry), pair_numbers(text.ids, text.registry)
+    figures = {}
+    for more in (0, *SPURIOUS[turns.cell.agents]):
+        found = decode(scores[:, : turns.cell.agents + more], family=turns.cell.family, pairs=pairs)
+        figures[f"posterior of {turns.cell.agents + more} keys"] = token_accuracy(
+            text.truth, found.token_agents
+        )
+    return figures
+
+
+def cell_results(
+    work: pathlib.Path, cell: texts.Cell, length: int, joiner: str, breaks: bool, limit: int | None
+) -> dict[str, Any] | None:
+    """Return all figures of one cell, or None where its texts are not there yet."""
+    found = texts.load(work, cell)[:limit]
+    tuning = texts.load(work, cell, "tuning")
+    if len(found) < (limit or texts.SPLITS["evaluation"]) or not tuning:
+        return None
+    options = tune((form(turns, length, joiner) for turns in tuning), cell.family)
+    rows, reliability = [], np.zeros((2, BINS))
+    for turns in found:
+        figures, counts = measure(form(turns, length, joiner), options, breaks)
+        if not breaks:
+            figures |= spurious(turns, length)
+        rows.append(figures)
+        reliability += counts
+    return {
+        "cell": {**dataclasses.asdict(cell), "turn_tokens": length},
+        "texts": len(rows),
+        **texts.entropies(found),
+        "cusum": options,
+        "figures": {key: [row.get(key) for row in rows] for key in sorted(set().union(*rows))},
+        "reliability": reliability.tolist(),
+    }
+
+
+def bootstrap(values: Sequence[float | None], seed: int = 0, draws: int = 1000) -> list[float]:
+    """Return the mean over the texts that have a figure, and its 95 % percentile interval."""
+    known = np.array([value for value in values if value is not None])
+    if not len(known):
+        return []
+    rng = np.random.default_rng(seed)
+    means = known[rng.integers(0, len(known), (draws, len(known)))].mean(axis=1)
+    low, high = np.quantile(means, (0.025, 0.975))
+    return [float(known.mean()), float(low), float(high)]
+
+
+def summarise(result: dict[str, Any]) -> dict[str, Any]:
+    figures = {key: bootstrap(values) for key, values in result["figures"].items()}
+    return {**result, "figures": {key: value for key, value in figures.items() if value}}
+
+
+def calibration_error(reliability: NDArray[np.float64]) -> float:
+    """Return the expected calibration error: the mean over tokens of |share right - middle of the bin|."""
+    counts, right = reliability
+    middle = (np.arange(BINS) + 0.5) / BINS
+    return float(np.abs(right - counts * middle).sum() / max(1.0, counts.sum()))
+
+
+def verdicts(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the issue asks of the decoder, cell by cell, as one number each."""
+
+    def of(result: dict[str, Any], name: str) -> float:
+        return float(result["figures"][name][0])
+
+    accuracy = "token_accuracy"
+    readable = [r for r in results if of(r, f"oracle/{accuracy}") > 0.7]
+    long = [
+        r
+        for r in results
+        if r["cell"]["temperature"] == 1.0
+        and r["cell"]["turn_tokens"] >= 200
+        and r["cell"]["family"] == "fourier"
+    ]
+    gumbel = [
+        r
+        for r in results
+        if r["cell"]["family"] == "gumbel"
+        and r["cell"]["turn_tokens"] >= 200
+        and 0.35 <= r["entropy_nats"] <= 0.9
+    ]
+    change = [
+        of(r, name) - of(r, f"posterior of {r['cell']['agents']} keys")
+        for r in readable
+        for name in r["figures"]
+        if name.endswith("keys")
+    ]
+    return {
+        "posterior - window, lowest": min(
+            (of(r, f"posterior/{accuracy}") - of(r, f"window/{accuracy}") for r in results), default=None
+        ),
+        "posterior - cusum, mean over cells with an oracle above 0.7": float(
+            np.mean([of(r, f"posterior/{accuracy}") - of(r, f"cusum/{accuracy}") for r in readable])
+        )
+        if readable
+        else None,
+        "posterior / oracle, lowest, fourier at T = 1.0 with turns of 200 and more": min(
+            (of(r, f"posterior/{accuracy}") / of(r, f"oracle/{accuracy}") for r in long), default=None
+        ),
+        "gumbel near 0.5 nats with turns of 200 and more, lowest TokenAcc": min(
+            (of(r, f"posterior/{accuracy}") for r in gumbel), default=None
+        ),
+        "gumbel near 0.5 nats with turns of 200 and more, lowest IoU": min(
+            (of(r, "posterior/mean_iou") for r in gumbel), default=None
+        ),
+        "spurious keys, largest change where the oracle is above 0.7": max(map(abs, change), default=None),
+    }
+
+
+def markdown(results: Sequence[dict[str, Any]]) -> str:
+    def cell(result: dict[str, Any], name: str) -> str:
+        figure = result["figures"].get(name)
+        return "" if figure is None else f"{figure[0]:.3f} ({figure[1]:.3f}, {figure[2]:.3f})"
+
+    def point(result: dict[str, Any], name: str) -> str:
+        figure = result["figures"].get(name)
+        return "" if figure is None else f"{figure[0]:.3f}"
+
+    sections = []
+    for model, family in itertools.product(texts.MODELS, texts.SCHEMES):
+        chosen = [r for r in results if (r["cell"]["model"], r["cell"]["family"]) == (model, family)]
+        if not chosen:
+            continue
+        header = [
+            "T (nats)",
+            "A",
+            "turn",
+            "cusum",
+            "window",
+            "posterior",
+            "oracle",
+            "posterior IoU",
+            "EdgeSim",
+        ]
+        header += ["coverage", "there", "coverage of cusum", "there"]
+        rows = [
+            [
+                f"{r['cell']['temperature']} ({r['entropy_nats']:.2f})",
+                r["cell"]["agents"],
+                r["cell"]["turn_tokens"],
+                *(cell(r, f"{name}/token_accuracy") for name in ("cusum", "window", "posterior", "oracle")),
+                *(
+                    point(r, f"posterior/{name}")
+                    for name in ("mean_iou", "edge_similarity", "coverage", "there")
+                ),
+                *(point(r, f"cusum/{name}") for name in ("coverage", "there")),
+            ]
+            for r in chosen
+        ]
+        sections += [f"**{model} model, {family}**: TokenAcc (95 % interval)", table(header, rows)]
+    found = [[name, "none" if value is None else f"{value:.4f}"] for name, value in verdicts(results).items()]
+    sections += ["**In one number each**", table(["what", "value"], found)]
+    counts = np.sum([r["reliability"] for r in results], axis=0)
+    shown = [
+        [
+            f"{i / BINS:.2f} to {(i + 1) / BINS:.2f}",
+            f"{counts[0, i]:,.0f}",
+            float(counts[1, i] / counts[0, i]),
+        ]
+        for i in range(BINS)
+        if counts[0, i]
+    ]
+    error = calibration_error(counts)
+    sections += [
+        f"**Calibration** of the highest posterior of every token, forced choice: error {error:.4f}",
+        table(["posterior", "tokens", "share right"], shown),
+    ]
+    return "\n\n".join(sections)
+
+
+def cells(only: Callable[[texts.Cell], bool]) -> list[tuple[texts.Cell, int]]:
+    return [(cell, length) for cell in texts.CELLS if only(cell) for length in texts.TURN_TOKENS]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--work", type=pathlib.Path, required=True, help="folder of the texts")
+    parser.add_argument("-o", "--output", type=pathlib.Path, required=True)
+    parser.add_argument("--models", nargs="+", default=list(texts.MODELS), choices=list(texts.MODELS))
+    parser.add_argument("--families", nargs="+", default=list(texts.SCHEMES), choices=list(texts.SCHEMES))
+    parser.add_argument("--texts", type=int, help="of each cell (default: all)")
+    parser.add_argument("--joiner", default=texts.JOINER, help="between turns (default: one space)")
+    parser.add_argument("--breaks", action="store_true", help="let posterior look at line ends")
+    arguments = parser.parse_args()
+    key = f"{iet.__version__}-{arguments.joiner!r}-{arguments.breaks}-{arguments.texts}".encode().hex()[-24:]
+    folder = arguments.work / f"decoders-{key}"
+    folder.mkdir(exist_ok=True)
+    results = []
+    chosen = cells(lambda c: c.model in arguments.models and c.family in arguments.families)
+    for cell, length in tqdm(chosen, desc="cells"):
+        path = folder / f"{cell.name}-{length}.json"
+        if not path.is_file():
+            result = cell_results(
+                arguments.work, cell, length, arguments.joiner, arguments.breaks, arguments.texts
+            )
+            if result is None:
+                continue
+            staging = path.with_suffix(".part")
+            staging.write_text(json.dumps(result), encoding="utf-8")
+            os.replace(staging, path)
+        results.append(summarise(json.loads(path.read_text(encoding="utf-8"))))
+    command = f"python -m benchmarks.accuracy.decoders --work DIR -o {arguments.output}"
+    if arguments.joiner != texts.JOINER:
+        command += f" --joiner {arguments.joiner!r}"
+    content = {
+        "command": command + (" --breaks" if arguments.breaks else ""),
+        "environment": environment(),
+        "verdicts": verdicts(results),
+        "cells": results,
+    }
+    write(arguments.output, content, markdown(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,349 @@
+"""How much text a finding needs, and how often it would be wrong on text of one's own (`iet calibrate`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iet.auditor import Auditor
+from iet.decoding import log_activity
+from iet.decoding.activity import BLOCK
+from iet.errors import InputError
+from iet.evidence import activity_log_p
+from iet.registry import Registry
+from iet.scheme import FAMILIES
+
+LEVELS = (1e-2, 1e-3, 1e-4)
+"""What `null` counts at."""
+
+ENTROPIES = (0.25, 0.5, 1.0, 2.0, 3.0)
+KAPPAS = (0.4, 0.8, 1.6)
+KEYS = (1, 6, 100, 10_000)
+UNCERTAIN_NATS = 2.5
+
+_CANDIDATES, _POOL, _TEXTS = 256, 1 << 16, 400
+Floats = NDArray[np.float64]
+
+
+# ---------------------------------------------------------------- power
+
+
+@dataclasses.dataclass(frozen=True)
+class Power:
+    """How many tokens of one agent are needed to find him.
+
+    Attributes:
+        family: "fourier" or "gumbel".
+        kappa: κ; 1 in family "gumbel".
+        entropy: mean nats per token of the distribution that is drawn from.
+        level: of the finding.
+        share: of texts of that length in which the agent is found.
+        tokens: number of keys in the registry -> tokens, None: more than `power` tries.
+    """
+
+    family: str
+    kappa: float
+    entropy: float
+    level: float
+    share: float
+    tokens: dict[int, int | None]
+
+
+def power(
+    entropies: Sequence[float] = ENTROPIES,
+    kappas: Sequence[float] = KAPPAS,
+    keys: Sequence[int] = KEYS,
+    *,
+    level: float = 0.01,
+    share: float = 0.9,
+    most: int = 20_000,
+    seed: int = 0,
+    progress: Callable[[str], object] = lambda _: None,
+) -> list[Power]:
+    """Return how many tokens one agent must have written to be found, by simulation of scores.
+
+    Text is taken as a mixture: a share H / 2.5 of its tokens is drawn from distributions of 2.5 nats (all of
+    it, of H nats, where H is more), the rest is certain and carries no mark. So it is in text of language
+    models at low temperature; how well it meets the shipped model's is in `benchmarks/results/power.md`. The
+    finding is that of `Auditor`: the p-value of the agent's key (`iet.evidence.activity_log_p`), corrected
+    for the number of keys, is at most `level`. All tokens are his, no pair repeats.
+
+    Args:
+        entropies: H in nats per token, above 0.
+        kappas: κ of family "fourier"; a row of "gumbel", which has none, comes last.
+        keys: sizes of the registry.
+        level: 0 < level < 1.
+        share: in so many texts he is found, 0 < share < 1.
+        most: tokens at most.
+        seed: of every draw.
+        progress: called with a line before each row.
+
+    Raises:
+        InputError: a number is out of range.
+
+    Deterministic. Some seconds per row.
+    """
+    for name, value in (("level", level), ("share", share)):
+        if not 0 < value < 1:
+            raise InputError(f"{name}: got {value!r}, expected a number between 0 and 1")
+    for name, values in (("entropies", entropies), ("kappas", kappas), ("keys", keys)):
+        if not len(values) or not all(0 < value < 1e9 for value in values):
+            raise InputError(f"{name}: got {values!r}, expected numbers above 0")
+    rows = []
+    for family, kappa in [*(("fourier", kappa) for kappa in kappas), ("gumbel", 1.0)]:
+        for entropy in entropies:
+            progress(f"{family}, κ {kappa:g}, {entropy:g} nats")
+            rng = np.random.default_rng(
+                [seed, FAMILIES[family].code, round(1e6 * kappa), round(1e6 * entropy)]
+            )
+            pool = marked_scores(family, kappa, entropy, rng)
+            found = {count: _tokens_needed(pool, family, count, level, share, most, rng) for count in keys}
+            rows.append(Power(family, kappa, entropy, level, share, found))
+    return rows
+
+
+def power_table(rows: Sequence[Power]) -> str:
+    """Return the rows as a Markdown table."""
+    keys = list(rows[0].tokens)
+    lines = [
+        "| family, κ | nats per token | "
+        + " | ".join(f"{count:,} key{'s' * (count > 1)}" for count in keys)
+        + " |",
+        "|" + " --- |" * (2 + len(keys)),
+    ]
+    for row in rows:
+        name = row.family if row.family == "gumbel" else f"{row.family}, {row.kappa:g}"
+        cells = ["more" if count is None else f"{count:,}" for count in row.tokens.values()]
+        lines.append(f"| {name} | {row.entropy:g} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def marked_scores(family: str, kappa: float, entropy: float, rng: np.random.Generator) -> Floats:
+    """Return scores of tokens drawn with a mark, [2^16], in text of `entropy` nats (see `power`)."""
+    nats = max(entropy, UNCERTAIN_NATS)
+    uncertain = rng.random(_POOL) < entropy / nats
+    logits = _slope(nats, rng) * rng.normal(size=(_POOL // 16, _CANDIDATES))
+    logits = np.repeat(logits, 16, axis=0)
+    if family == "gumbel":
+        certain = rng.exponential(size=_POOL)
+        noise = rng.random((_POOL, _CANDIDATES))
+        chosen = (logits - np.log(-np.log(noise))).argmax(axis=1)
+        scores = -np.log1p(-noise[np.arange(_POOL), chosen])
+    else:
+        scores_of = np.cos(2 * np.pi * rng.random((_POOL, _CANDIDATES)))
+        certain = np.cos(2 * np.pi * rng.random(_POOL))
+        noise = -np.log(-np.log(rng.random((_POOL, _CANDIDATES))))
+        chosen = (logits + kappa * scores_of + noise).argmax(axis=1)
+        scores = scores_of[np.arange(_POOL), chosen]
+    return np.where(uncertain, scores, certain)
+
+
+def _slope(nats: float, rng: np.random.Generator) -> float:
+    """Return s for which softmax(s·z), z standard normal, has `nats` on average."""
+    z = rng.normal(size=(400, _CANDIDATES))
+    low, high = 0.0, 20.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        log_q = middle * z - np.log(np.exp(middle * z).sum(axis=1, keepdims=True))
+        low, high = (middle, high) if -(np.exp(log_q) * log_q).sum(axis=1).mean() > nats else (low, middle)
+    return low
+
+
+def _tokens_needed(
+    pool: Floats, family: str, keys: int, level: float, share: float, most: int, rng: np.random.Generator
+) -> int | None:
+    # A single p-value at which that of the text, 1 - (1 - p)^K, reaches the level.
+    bound = math.log(-math.expm1(math.log1p(-level) / keys))
+    count = 2 * BLOCK
+    while count <= most:
+        blocks = -(-count // BLOCK)
+        counts = np.full(blocks, float(BLOCK))
+        scores = pool[rng.integers(0, len(pool), (blocks * BLOCK, _TEXTS))]
+        sums = scores.reshape(blocks, BLOCK, _TEXTS).sum(axis=1)
+        log_p = activity_log_p(log_activity(sums, counts, FAMILIES[family]), blocks * BLOCK, FAMILIES[family])
+        if (log_p <= bound).mean() >= share:
+            return blocks * BLOCK
+        count = max(count + BLOCK, int(count * 1.12))
+    return None
+
+
+# ---------------------------------------------------------------- null
+
+
+@dataclasses.dataclass(frozen=True)
+class Null:
+    """How often text without a mark was read as marked.
+
+    Attributes:
+        texts: how many were audited.
+        registries: how many registries of drawn keys read each.
+        agents: keys in each.
+        levels: level -> (share of pairs in which an agent is found, its 95 % interval (low, high), share in
+            which a segment is attributed).
+        lowest: natural log of the lowest p-value of all.
+    """
+
+    texts: int
+    registries: int
+    agents: int
+    levels: dict[float, tuple[float, float, float, float]]
+    lowest: float
+
+
+def null(
+    registry: Registry,
+    texts: Iterator[str],
+    *,
+    profile: str | None = None,
+    tokenizer: Any = None,
+    registries: int = 20,
+    seed: int = 0,
+    progress: Callable[[str], object] = lambda _: None,
+) -> Null:
+    """Audit unmarked text under registries of drawn keys, and count what is found though nothing is there.
+
+    Every text is read by `registries` registries with as many agents as `registry` under the same profile, so
+    that even some dozens of texts tell something. Intervals treat the texts as the independent units.
+
+    Args:
+        registry: whose profile and number of agents are calibrated; its own keys are not used.
+        texts: unmarked, not empty.
+        profile, tokenizer: as in `Auditor`.
+        registries: how many read each text, at least 1.
+        seed: of their keys.
+        progress: called with a line after each text.
+
+    Raises:
+        InputError: no text.
+
+    Deterministic.
+    """
+    if isinstance(registries, bool) or not isinstance(registries, int) or registries < 1:
+        raise InputError(f"registries: got {registries!r}, expected an int of at least 1")
+    agents = len(registry.names(profile))
+    chosen = registry.get_profile(profile)
+    reader = registry.open_tokenizer(profile, tokenizer)
+    auditors = [
+        Auditor(_drawn(chosen, reader, agents, seed, number), level=0.999) for number in range(registries)
+    ]
+    found, attributed = [], []
+    for number, text in enumerate(texts, 1):
+        row: tuple[list[float], list[float]] = ([], [])
+        for auditor in auditors:
+            report = auditor.audit(text)
+            row[0].append(report.log_p)
+            sure = [
+                max(report.evidence[s.best_guess], math.log(max(s.error or 0.0, 1e-12)))
+                for s in report.segments
+                if s.agent is not None
+            ]
+            row[1].append(min(sure, default=0.0))
+        found.append(row[0])
+        attributed.append(row[1])
+        progress(f"{number} texts")
+    if not found:
+        raise InputError("texts: got none, expected at least one unmarked text")
+    log_p, segments = np.array(found), np.array(attributed)
+    levels = {}
+    for level in LEVELS:
+        hits = (log_p <= math.log(level)).mean(axis=1)
+        low, high = clustered_interval(hits, registries, seed)
+        share = float((segments <= math.log(level)).mean())
+        levels[level] = (float(hits.mean()), low, high, share)
+    return Null(len(log_p), registries, agents, levels, float(log_p.min()))
+
+
+def null_table(found: Null) -> str:
+    """Return the rates as a Markdown table, under a line that says of what."""
+    lines = [
+        f"{found.texts:,} texts, each under {found.registries} registries of {found.agents} drawn keys;"
+        f" lowest p-value 10^{found.lowest / math.log(10):.1f}",
+        "",
+        "| level | an agent is found in | 95 % interval | a segment is attributed in |",
+        "| --- | --- | --- | --- |",
+    ]
+    for level, (rate, low, high, segments) in found.levels.items():
+        lines.append(f"| {level:g} | {rate:.5f} | {low:.5f} to {high:.5f} | {segments:.5f} |")
+    return "\n".join(lines)
+
+
+def clustered_interval(hits: Floats, each: int, seed: int = 0, draws: int = 2000) -> tuple[float, float]:
+    """Return the 95 % interval of a rate from its share in each text [N]: texts are the independent units.
+
+    Bootstrap over texts. Where fewer than five of `each` x N pairs hit, Wilson's interval for the share of
+    texts with a hit: the rate is that at most, and at least so much divided by `each`.
+    """
+    if hits.sum() * each < 5:
+        low, high = _wilson(int((hits > 0).sum()), len(hits))
+        return low / each, high
+    rng = np.random.default_rng(seed)
+    means = np.array([hits[rng.integers(0, len(hits), len(hits))].mean() for _ in range(draws)])
+    low, high = np.quantile(means, (0.025, 0.975))
+    return float(low), float(high)
+
+
+def _wilson(hits: int, count: int) -> tuple[float, float]:
+    z = 1.959964
+    centre = (hits + z * z / 2) / (count + z * z)
+    spread = z / (count + z * z) * math.sqrt(hits * (count - hits) / count + z * z / 4)
+    return max(0.0, centre - spread), min(1.0, centre + spread)
+
+
+def _drawn(profile: Any, tokenizer: Any, agents: int, seed: int, number: int) -> Registry:
+    registry = Registry.create(
+        None, tokenizer=tokenizer, vocab_size=profile.vocab_size, scheme=profile.scheme
+    )
+    for agent in range(agents):
+        label = f"iet calibrate/{seed}/{number}/{agent}".encode()
+        registry.add(f"decoy-{agent + 1}", secret=hashlib.blake2b(label, digest_size=32).digest())
+    return registry
+
+
+def read_corpus(path: pathlib.Path) -> Iterator[str]:
+    """Yield the texts of a corpus: a folder's files, the "text" of each line of a `.jsonl`, or one file.
+
+    Args:
+        path: a folder is read with all below it, in the order of names; of its files those ending in .txt,
+            .md, .rst or .jsonl.
+
+    Raises:
+        InputError: nothing to read there, no UTF-8, or a line of JSON without a text; names file and line.
+    """
+    kinds = (".txt", ".md", ".rst", ".jsonl")
+    if not path.exists():
+        raise InputError(f"corpus: got {path}, which is not there; expected a folder or a file")
+    files = (
+        [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix in kinds and p.is_file())
+    )
+    if not files:
+        raise InputError(f"corpus: got {path}, expected files that end in one of {', '.join(kinds)}")
+    for file in files:
+        try:
+            content = file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{file}: byte {error.start} is not UTF-8; expected UTF-8 text") from None
+        if file.suffix != ".jsonl":
+            if content.strip():
+                yield content
+            continue
+        for number, line in enumerate(content.splitlines(), 1):
+            if line.strip():
+                yield _text_of(line, file, number)
+
+
+def _text_of(line: str, file: pathlib.Path, number: int) -> str:
+    try:
+        text = json.loads(line)["text"]
+    except (ValueError, KeyError, TypeError):
+        text = None
+    if not isinstance(text, str) or not text.strip():
+        raise InputError(f'{file}, line {number}: got {line[:60]!r}, expected a JSON object with a "text"')
+    return text
