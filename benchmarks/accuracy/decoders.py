@@ -5,8 +5,8 @@
 Reads the texts that `benchmarks.accuracy.texts` made in DIR. A cell is a model, a temperature, a family, a
 number of agents and a length of turns: 12 turns of equal length, joined by one space. All decoders read the
 same texts, in forced choice; "coverage" is the share of tokens that are attributed at level 0.01 where
-leaving text unattributed is allowed, "there" the TokenAcc of those. The oracle is told the true boundaries and
-names the agent of each turn by the sum of its scores, each pair counted once. τ, smoothing and radius of
+leaving text unattributed is allowed, "there" the TokenAcc of those. The oracle is told the true boundaries
+and names the agent of each turn by the sum of its scores, each pair counted once. τ, smoothing and radius of
 `cusum` are the best of a grid on ten tuning texts of the same cell; nothing else was fitted to any cell.
 What is done is kept in DIR: the same command goes on.
 """

@@ -1,0 +1,258 @@
+"""How often text is read as marked by keys that had no part in it, and how much text a finding takes.
+
+    python -m benchmarks.accuracy.null --data PATH --work DIR -o benchmarks/results/null.json
+
+Null: unmarked text (`benchmarks.accuracy.unmarked`: public corpora in disjoint pieces, repetitive text,
+samples of the models at low temperatures) and the grid's marked texts, each under registries of keys that
+nobody used in it. A pair is a text and a registry. Rates are of pairs in which an agent is found (`Report.log_p` at most
+the level), and in which some segment is attributed; intervals take texts as the independent units.
+
+P-values of fixed spans: every text as one span under single keys; they should be uniform.
+
+Power: the first N tokens of single turns of the grid, under a registry of the grid's size that holds their
+key.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import pathlib
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from benchmarks.accuracy import texts, unmarked
+from benchmarks.recording import environment, table, write
+from iet.auditor import Auditor
+from iet.calibrate import LEVELS, clustered_interval
+from iet.decoding.pairs import repeats
+from iet.evidence import log_tails
+from iet.kernels import pair_numbers, score_tokens
+from iet.report import Report
+
+SIZES = (2, 4, 6, 14)
+"""Keys of a registry, in turn."""
+
+POOL = 120
+"""Registries of drawn keys for each family and tokenizer; every text is read by some of them."""
+
+LENGTHS = (25, 50, 75, 100, 150, 200, 300, 400)
+"""Tokens of a turn, for the power."""
+
+Floats = NDArray[np.float64]
+
+
+def verdict(report: Report) -> tuple[float, float]:
+    """Return log p of the text, and the lowest level, as a logarithm, at which a segment is attributed."""
+    sure = [
+        max(report.evidence[s.best_guess], math.log(max(s.error or 0.0, 1e-12)))
+        for s in report.segments
+        if s.agent is not None
+    ]
+    return report.log_p, min(sure, default=0.0)
+
+
+def auditors(model: str, family: str) -> list[Auditor]:
+    """Return readers of drawn keys. Their level attributes whatever could be attributed at any."""
+    found = []
+    for number in range(POOL):
+        seed = random.Random(f"null {model} {family} {number}").getrandbits(63)
+        registry = texts.keys(model, family, seed, SIZES[number % len(SIZES)])
+        found.append(Auditor(registry, level=0.999))
+    return found
+
+
+def rates(found: Sequence[Sequence[tuple[float, float]]]) -> dict[str, Any]:
+    """Return realised rates of a group of texts, from (log p, log level) of each of its pairs."""
+    p, segments = np.moveaxis(np.array(found), 2, 0)
+    levels = {}
+    for level in LEVELS:
+        hits = (p <= math.log(level)).mean(axis=1)
+        low, high = clustered_interval(hits, p.shape[1])
+        levels[str(level)] = {
+            "found": float(hits.mean()),
+            "low": low,
+            "high": high,
+            "attributed": float((segments <= math.log(level)).mean()),
+        }
+    return {"texts": len(p), "pairs": p.size, "levels": levels, "lowest_log_p": float(p.min())}
+
+
+def null(groups: dict[str, list[Callable[[], Sequence[Report]]]]) -> dict[str, Any]:
+    found = {}
+    everything = []
+    for name, audits in groups.items():
+        rows = [[verdict(report) for report in audit()] for audit in tqdm(audits, desc=name)]
+        found[name] = rates(rows)
+        everything += rows
+    each = min(len(row) for row in everything)
+    found["all"] = rates([row[:each] for row in everything])
+    return found
+
+
+def fixed_spans(
+    corpus: Sequence[unmarked.Unmarked], model: str, family: str, keys: int = 40
+) -> dict[str, Any]:
+    """Return how uniform the p-values of whole texts under single keys are."""
+    registry = texts.keys(model, family, random.Random(f"single {model} {family}").getrandbits(63), keys)
+    reader, found = registry.open_tokenizer(), []
+    for text in tqdm(corpus, desc=f"fixed spans, {family}"):
+        ids = reader.encode(text.text).token_ids
+        pairs = pair_numbers(ids, registry)
+        first = np.flatnonzero((pairs >= 0) & ~repeats(pairs))
+        totals = score_tokens(ids, registry)[first].sum(axis=0, dtype=np.float64)
+        found.append(log_tails(totals, np.full(keys, len(first)), registry.profile.family))
+    p = np.sort(np.exp(np.concatenate(found)))
+    ranks = np.arange(1, len(p) + 1) / len(p)
+    distance = float(np.maximum(np.abs(ranks - p), np.abs(ranks - 1 / len(p) - p)).max())
+    histogram = np.histogram(p, 20, (0, 1))[0] / len(p)
+    tails = {str(level): float((p <= level).mean()) for level in (0.1, *LEVELS)}
+    return {
+        "p_values": len(p),
+        "kolmogorov_distance": distance,
+        "expected_distance_95": 1.36 / math.sqrt(len(p)),
+        "histogram": histogram.tolist(),
+        "tails": tails,
+    }
+
+
+def power(work: pathlib.Path, cell: texts.Cell, limit: int = 300) -> list[dict[str, Any]]:
+    """Return in which share of single turns, cut to N tokens, their agent is found."""
+    rows = []
+    chosen = itertools.islice(
+        ((t, turn) for turn in range(texts.TURNS) for t in texts.load(work, cell)), limit
+    )
+    logs: dict[int, list[float]] = {length: [] for length in LENGTHS}
+    entropy = []
+    for text, turn in chosen:
+        registry = text.registry()
+        auditor, name = Auditor(registry), texts.agent_name(text.speakers[turn])
+        entropy.append(float(text.entropy[turn]))
+        for length in LENGTHS:
+            said = texts.turn_text(cell.model, text.ids[turn, :length])
+            logs[length].append(auditor.audit(said).evidence[name])
+    for length, values in logs.items():
+        found = np.array(values)
+        shares = {str(level): float((found <= math.log(level)).mean()) for level in LEVELS}
+        rows.append(
+            {
+                "cell": cell.name,
+                "entropy_nats": float(np.mean(entropy)),
+                "tokens": length,
+                "turns": len(found),
+                "found": shares,
+            }
+        )
+    return rows
+
+
+def groups_of(
+    corpus: Sequence[unmarked.Unmarked], work: pathlib.Path, each: int, limit: int | None
+) -> dict[str, list[Callable[[], Sequence[Report]]]]:
+    """Return for every kind of text its audits, each a text under some registries."""
+    groups: dict[str, list[Callable[[], Sequence[Report]]]] = {}
+    readers = {(m, f): auditors(m, f) for m in texts.MODELS for f in texts.SCHEMES}
+
+    def audit(text: str, model: str, family: str, number: int) -> Sequence[Report]:
+        some = readers[model, family]
+        ids = texts.tokenizer(model).encode(text).token_ids
+        start = number * each % POOL
+        return [some[(start + i) % POOL].audit(token_ids=ids) for i in range(each)]
+
+    for number, text in enumerate(corpus[:limit]):
+        kind = text.kind if text.kind in ("pieces", "twice") or " T=" in text.kind else "corpora"
+        kind = "samples at low temperatures" if " T=" in kind else kind
+        model, family = list(readers)[number % len(readers)]
+        groups.setdefault(f"unmarked: {kind}", []).append(
+            lambda text=text.text, model=model, family=family, number=number: audit(
+                text, model, family, number
+            )
+        )
+    for cell in texts.CELLS:
+        for number, turns in enumerate(texts.load(work, cell)[: None if limit is None else limit // 20]):
+            talk = turns.conversation(texts.TURN_TOKENS[number % len(texts.TURN_TOKENS)])
+            groups.setdefault("marked under other keys", []).append(
+                lambda text=talk.text, cell=cell, number=number: audit(text, cell.model, cell.family, number)
+            )
+    return groups
+
+
+def markdown(results: dict[str, Any]) -> str:
+    header = ["text", "texts", "pairs", *(f"found at {level:g} (95 %)" for level in LEVELS)]
+    header += [f"attributed at {level:g}" for level in LEVELS]
+    rows = []
+    for name, group in results["null"].items():
+        levels = group["levels"].values()
+        rows.append(
+            [
+                name,
+                f"{group['texts']:,}",
+                f"{group['pairs']:,}",
+                *(f"{v['found']:.5f} ({v['low']:.5f}, {v['high']:.5f})" for v in levels),
+                *(f"{v['attributed']:.5f}" for v in levels),
+            ]
+        )
+    spans = [
+        [
+            name,
+            f"{v['p_values']:,}",
+            f"{v['kolmogorov_distance']:.5f}",
+            f"{v['expected_distance_95']:.5f}",
+            *(f"{tail:.5f}" for tail in v["tails"].values()),
+        ]
+        for name, v in results["fixed_spans"].items()
+    ]
+    detection = [
+        [row["cell"], row["entropy_nats"], row["tokens"], row["turns"], *row["found"].values()]
+        for row in results["power"]
+    ]
+    return "\n\n".join(
+        [
+            "Rates at which keys that had no part in a text are found in it; intervals are over texts.",
+            table(header, rows),
+            "P-values of whole texts under single keys: the largest distance from uniform, and below which it"
+            " stays in 95 % of the cases where they are uniform and independent; shares at or below a level.",
+            table(
+                ["family", "p-values", "distance", "95 %", *(f"<= {v:g}" for v in (0.1, *LEVELS))],
+                spans,
+            ),
+            "Share of single turns, cut to N tokens, in which their agent is found, among 4 or 6 keys.",
+            table(
+                ["cell", "nats per token", "N", "turns", *(f"at {level:g}" for level in LEVELS)], detection
+            ),
+        ]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", type=pathlib.Path, required=True, help="folder of the public data")
+    parser.add_argument("--work", type=pathlib.Path, required=True, help="folder of the texts")
+    parser.add_argument("-o", "--output", type=pathlib.Path, required=True)
+    parser.add_argument("--registries", type=int, default=20, help="per text (default: 20)")
+    parser.add_argument("--texts", type=int, help="unmarked ones (default: all)")
+    arguments = parser.parse_args()
+    corpus = unmarked.texts(arguments.data, arguments.work)
+    results = {
+        "null": null(groups_of(corpus, arguments.work, arguments.registries, arguments.texts)),
+        "fixed_spans": {
+            family: fixed_spans(corpus[: arguments.texts], "shipped", family) for family in texts.SCHEMES
+        },
+        "power": [row for cell in texts.CELLS for row in power(arguments.work, cell)],
+    }
+    command = f"python -m benchmarks.accuracy.null --data PATH --work DIR -o {arguments.output}"
+    write(
+        arguments.output,
+        {"command": command, "environment": environment(), **results},
+        markdown(results),
+    )
+
+
+if __name__ == "__main__":
+    main()
