@@ -514,17 +514,23 @@ def repeats(pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def pair_numbers(
-    token_ids: ArrayLike, registry: Registry | KeyTable | WaterfallKeys, *, profile: str | None = None
+    token_ids: ArrayLike,
+    registry: Registry | KeyTable | WaterfallKeys,
+    *,
+    counted: NDArray[np.bool_] | None = None,
+    profile: str | None = None,
 ) -> NDArray[np.int64]:
     """Number the (context, token) pairs of a text.
 
     Args:
         token_ids: integer ids [T].
         registry: the registry, or a `KeyTable` of it.
+        counted: bool [T], the positions to number; None: all that are scored.
         profile: id of the profile, where the registry has several.
 
     Returns:
-        int64 [T]: 0, 1, 2, ... in the order of first occurrence, equal for equal pairs, -1 where not scored.
+        int64 [T]: 0, 1, 2, ... in the order of first occurrence, equal for equal pairs, -1 where not scored
+        or not counted.
 
     Expected O(T·n).
     """
@@ -533,7 +539,7 @@ def pair_numbers(
     keys = _keys(registry, "scoring_keys", profile)
     ids, n_gram = check_token_ids(token_ids), keys.profile.scheme.n_gram
     scored = reference.is_scored(ids, n_gram, keys.profile.vocab_size, keys.profile.unmarked_ids)
-    return number_pairs(ids, scored, n_gram)
+    return number_pairs(ids, scored if counted is None else scored & counted, n_gram)
 
 
 def permute(token_ids: ArrayLike, seeds: ArrayLike, vocab_size: int) -> NDArray[np.uint32]:
