@@ -24,6 +24,7 @@ from iet.parts import Parts
 from iet.registry import Registry
 from iet.report import LEFT_OUT, Report
 from iet.report.terminal import marked_text
+from iet.scheme import Scheme
 from iet.tokenizer import DEMO_SOURCE
 
 
@@ -403,7 +404,7 @@ def talk() -> tuple[Registry, Any]:
     pytest.importorskip("transformers")
     from iet.demo.conversation import converse, load_model
 
-    registry = Registry.create(None, tokenizer=DEMO_SOURCE)
+    registry = Registry.create(None, tokenizer=DEMO_SOURCE, scheme=Scheme(kappa=1.5))
     for name in ("planner", "critic"):
         registry.add(name, secret=name.encode().ljust(32, b"."))
     rounds = [["planner", None, "critic", None]]

@@ -390,7 +390,7 @@ def test_two_agents_are_told_apart(
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads(pathlib.Path(terminal.__file__).with_name("schema.json").read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator(schema).validate(json.loads(report.to_json()))
-    assert report.to_dict()["profile"]["scheme"] == {
+    assert report.to_dict()["profiles"][0]["scheme"] == {
         "name": "waterfall",
         "n_gram": 2,
         "k_p": 1,
