@@ -356,7 +356,8 @@ class Auditor:
             counted[cells[evidence]] = True
             strengths.append(found.strengths)
         lengths = inspect.signature(DECODERS["posterior"]).parameters
-        scale = axis.length * len(axis.readings) / max(1, sum(len(reading) for reading in axis.readings))
+        tokens = sum(len(reading) for reading in axis.readings) / len(axis.readings)
+        scale = axis.length / tokens if tokens else 1.0
         sizes = {
             name: scale * self._options.get(name, lengths[name].default)
             for name in ("mean_segment", "min_segment")
@@ -605,7 +606,10 @@ class _Reader:
         if self._decoder != "posterior":
             return sums, None
         counts = np.diff(np.append(0, np.cumsum(counted))[edges]).astype(np.float64)
-        return piece_ratios(sums, counts, self.keys.profile.family, nobody, choices, **self._options)
+        # To these agents the pieces of other profiles' agents are nobody's; each one's prior is the same.
+        own = len(self.keys)
+        nobodys = min(0.99, 1 - (1 - nobody) * own / choices)
+        return piece_ratios(sums, counts, self.keys.profile.family, nobodys, own, **self._options)
 
     def explain(
         self,
