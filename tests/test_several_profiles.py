@@ -314,9 +314,10 @@ def test_any_text_has_a_report(text: str) -> None:
 
 FRENCH = (
     "Le café était fermé à Noël, où l’été n’est qu’un rêve… La mère d’Élodie préfère le thé glacé ; "
-    "«\u00a0c’est très léger\u00a0», dit-elle. Après la forêt, le chœur répète ½ mesure, puis ¾, et le maître "
-    "s’arrête… Où êtes-vous allés, François ? À l’hôtel, près du théâtre, là où Zoë a perdu sa clé. Il fêtait déjà son "
-    "anniversaire… Le garçon reçut un cadeau : une flûte à ½ prix, et le numéro 2² gravé dessus. "
+    "«\u00a0c’est très léger\u00a0», dit-elle. Après la forêt, le chœur répète ½ mesure, puis ¾, et le "
+    "maître s’arrête… Où êtes-vous allés, François ? À l’hôtel, près du théâtre, là où Zoë a perdu sa clé. "
+    "Il fêtait déjà son anniversaire… Le garçon reçut un cadeau : une flûte à ½ prix, et le numéro "
+    "2² gravé dessus. "
 )
 
 
