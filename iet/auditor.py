@@ -418,7 +418,7 @@ class Auditor:
         In the agent's own tokens. What is nobody's is compared with the keys of all profiles.
         """
         guesses, log_p = np.zeros(len(starts), np.int64), np.full(len(starts), np.inf)
-        choices = self._choices * (len(starts) if given else 1)
+        choices = self._choices * (max(1, len(starts)) if given else 1)
         for reader, reading, cells, voice in zip(
             self._readers, axis.readings, axis.cells, voices, strict=True
         ):
