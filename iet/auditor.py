@@ -263,17 +263,17 @@ class Auditor:
         axis = Axis.of(
             [Reading.of(text, e, parts, r.keys) for e, r in zip(encodings, self._readers, strict=True)]
         )
-        at = _NOWHERE
+        at, gone = _NOWHERE, np.zeros((0, 2), np.int64)
         if parts is not None:
             parts = parts.without_gaps(axis.starts)
-            at = np.searchsorted(axis.starts, parts.left_out[:, 0])
+            at, gone = np.searchsorted(axis.starts, parts.left_out[:, 0]), axis.tokens_between(parts)
         # Every key is decoded as an agent of its own, and only then named after its owner: text of an old
         # and of the current key can stand side by side, and no score is a maximum over several keys.
         # An agent is its index in `names`.
         names = tuple(name for reader in self._readers for name in reader.keys.names)
         pieces = None if parts is None or parts.boundaries is None else parts.audited
         if pieces is None:
-            voices, found = self._decode(axis, at)
+            voices, found = self._decode(axis, at, np.diff(gone)[:, 0])
             spans = _split(_merge(found, _owners(voices)), at)
         else:
             voices, found, spans = self._name(axis, pieces)
@@ -289,6 +289,7 @@ class Auditor:
             (start, end, int(np.searchsorted(present, agent)) if agent >= 0 else -1)
             for start, end, agent in spans
         ]
+        single = len(axis.readings) == 1
         # Between two spans the decoder chose a boundary, unless pieces are given or something is left out.
         chosen = ~np.isin(starts[1:], at) & (pieces is None)
         extents = None if text is None else _extents(len(text), axis, starts, pieces, parts, at)
@@ -303,8 +304,7 @@ class Auditor:
             functools.partial(axis.place, end=0 if text is None else len(text)),
         )
         if parts is not None:
-            segments = _with_left_out(segments, parts, axis.tokens_between(at), text is not None)
-        single = len(axis.readings) == 1
+            segments = _with_left_out(segments, parts, gone if single else None, text is not None)
         reading, decided = axis.readings[0], np.where(attributed, guesses, -1).astype(np.int32)
         observed = self._transitions(
             axis.spread([voice.scores for voice in voices]), found, local, spans, attributed
@@ -334,13 +334,18 @@ class Auditor:
             strengths=_strengths(found, _owners(voices), names),
         )
 
-    def _decode(self, axis: Axis, at: NDArray[np.int64]) -> tuple[list[_Voices], Segmentation]:
-        """Return the scores of every profile's keys, and who wrote what; its agents are keys."""
+    def _decode(
+        self, axis: Axis, at: NDArray[np.int64], lengths: NDArray[np.int64]
+    ) -> tuple[list[_Voices], Segmentation]:
+        """Return the scores of every profile's keys, and who wrote what; its agents are keys.
+
+        Before the indices `at` parts of some `lengths` in tokens are left out.
+        """
         several = len(self._readers) > 1
         # To the agents of one profile the text of the others is nobody's, also in forced choice.
         nobodys = several or self._allow_unattributed
         decoded = [
-            reader.voices(reading, nobodys, _NOWHERE if several else at)
+            reader.voices(reading, nobodys, *((_NOWHERE, _NOWHERE) if several else (at, lengths)))
             for reader, reading in zip(self._readers, axis.readings, strict=True)
         ]
         voices = [voices for voices, _ in decoded]
@@ -355,11 +360,11 @@ class Auditor:
             ratios.append(log_ratios(voice.scores, evidence, found.strengths, reader.keys.profile.family))
             counted[cells[evidence]] = True
             strengths.append(found.strengths)
-        lengths = inspect.signature(DECODERS["posterior"]).parameters
+        defaults = inspect.signature(DECODERS["posterior"]).parameters
         tokens = sum(len(reading) for reading in axis.readings) / len(axis.readings)
         scale = axis.length / tokens if tokens else 1.0
         sizes = {
-            name: scale * self._options.get(name, lengths[name].default)
+            name: scale * self._options.get(name, defaults[name].default)
             for name in ("mean_segment", "min_segment")
         }
         sizes["min_segment"] = round(sizes["min_segment"])
@@ -370,7 +375,7 @@ class Auditor:
             **{**self._options, **sizes},
         )
         never = np.zeros(axis.length, np.bool_)
-        found = decode_over_rests(together, axis.gather(ratios), counted, never, at)
+        found = decode_over_rests(together, axis.gather(ratios), counted, never, at, lengths)
         return voices, dataclasses.replace(found, strengths=np.concatenate(strengths))
 
     def _name(
@@ -577,9 +582,13 @@ class _Reader:
         return _Voices(keys, reading.scores(keys), self._first)
 
     def voices(
-        self, reading: Reading, allow_unattributed: bool, at: NDArray[np.int64]
+        self,
+        reading: Reading,
+        allow_unattributed: bool,
+        at: NDArray[np.int64],
+        lengths: NDArray[np.int64],
     ) -> tuple[_Voices, Segmentation]:
-        """Score and decode a reading; before the tokens `at` something is left out."""
+        """Score and decode a reading; before the tokens `at` so many are left out."""
         keys, columns = self.keys, None
         if len(keys) > ALL_KEYS:
             columns = self._candidates(reading, allow_unattributed)
@@ -587,8 +596,10 @@ class _Reader:
         voices = self.under(reading, keys)
         decode = functools.partial(self.decode, columns=columns, allow_unattributed=allow_unattributed)
         # The other decoders know no hand-overs, and would count the rests as text.
-        cuts = at if self._decoder == "posterior" else _NOWHERE
-        return voices, decode_over_rests(decode, voices.scores, reading.scored, reading.repeated, cuts)
+        if self._decoder != "posterior":
+            at = lengths = _NOWHERE
+        found = decode_over_rests(decode, voices.scores, reading.scored, reading.repeated, at, lengths)
+        return voices, found
 
     def counted(self, reading: Reading) -> NDArray[np.bool_]:
         """Tell which tokens carry evidence for the decoder."""
