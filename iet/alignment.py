@@ -208,8 +208,8 @@ REST, LONGEST_REST = 4, 200
 """In place of a part that is left out stand 4 tokens without evidence for each of its own, 200 at most.
 
 Hand-overs happen there more often than elsewhere, the more so the longer it is. TokenAcc on five texts of the
-demo model (κ = 0.8, T = 1), with 5 to 60 words left out after every turn: 0.953 if nothing stands in their
-place, 0.973 with as many tokens, 0.982 with 4 times as many, 0.985 with 200 each. With 3 to 10 characters left
+demo model (κ = 0.8, T = 1), with 5 to 60 words left out after every turn: 0.953 if nothing stands there,
+0.973 with as many tokens, 0.982 with 4 times as many, 0.985 with 200 each. With 3 to 10 characters left
 out here and there inside the turns: 0.958, 0.958, 0.959 and 0.896.
 """
 
