@@ -243,7 +243,7 @@ def null(
             sure = [
                 max(report.evidence[s.best_guess], math.log(max(s.error or 0.0, 1e-12)))
                 for s in report.segments
-                if s.agent is not None
+                if s.agent is not None and s.best_guess is not None
             ]
             row[1].append(min(sure, default=0.0))
         found.append(row[0])

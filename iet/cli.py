@@ -72,8 +72,27 @@ def _parser() -> argparse.ArgumentParser:
     audit = commands.add_parser("audit", help="recover from a text who wrote what")
     audit.add_argument("file", help="UTF-8 text, or - for standard input")
     _add_registry(audit)
-    audit.add_argument("--tokenizer", help="tokenizer.json, if it is not where the registry found it")
-    audit.add_argument("--profile", help="id of the profile, where the registry has several")
+    audit.add_argument(
+        "--tokenizer",
+        action="append",
+        metavar="[PROFILE=]PATH",
+        help="tokenizer.json, if it is not where the registry found it; once for each profile",
+    )
+    audit.add_argument("--profile", help="id of the only profile to read (default: all)")
+    audit.add_argument(
+        "--span",
+        action="append",
+        type=_span,
+        metavar="START:END",
+        help="read only these characters of the text; may be repeated",
+    )
+    audit.add_argument(
+        "--skip",
+        action="append",
+        type=_span,
+        metavar="START:END",
+        help="leave these characters out, such as a prompt or a tool's output; may be repeated",
+    )
     audit.add_argument(
         "--scheme",
         choices=["waterfall"],
@@ -140,11 +159,20 @@ def _check_audit(parser: argparse.ArgumentParser, arguments: argparse.Namespace)
     if arguments.scheme is None and any(option is not None for option in theirs):
         parser.error("audit: --keys, --n-gram and --k-p go with --scheme waterfall")
     if arguments.scheme is not None and (
-        arguments.keys is None or arguments.tokenizer is None or any(option is not None for option in own)
+        arguments.keys is None
+        or len(arguments.tokenizer or []) != 1
+        or any(option is not None for option in own)
     ):
         parser.error(
-            "audit: --scheme waterfall takes --keys and --tokenizer, and neither a registry nor a profile"
+            "audit: --scheme waterfall takes --keys and one --tokenizer, and neither a registry nor a profile"
         )
+
+
+def _span(value: str) -> tuple[int, int]:
+    start, colon, end = value.partition(":")
+    if not (colon and start.isdecimal() and end.isdecimal()):
+        raise argparse.ArgumentTypeError(f"got {value!r}, expected characters START:END, such as 0:120")
+    return int(start), int(end)
 
 
 def _add_decoder(parser: argparse.ArgumentParser) -> None:
@@ -163,26 +191,39 @@ def _add_registry(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_keys(parser: argparse.ArgumentParser) -> None:
-    commands = parser.add_subparsers(required=True, metavar="ACTION")
-
-    init = commands.add_parser("init", help="make a registry without agents")
-    init.add_argument("path", help="the new file")
-    init.add_argument("--tokenizer", help="tokenizer.json, a folder that holds one, or iet:demo")
-    init.add_argument("--vocab-size", type=int, help="V, where there is no tokenizer or the model's differs")
-    init.add_argument("--kappa", type=float, help="strength in final logits (default: 0.8; gumbel has none)")
-    init.add_argument("--n-gram", type=int, help="n, 2 to 16 (default: 2; of family gumbel 4)")
-    init.add_argument("--k-p", default="1", help='frequency, or "per-agent" (default: 1)')
-    init.add_argument(
+def _add_scheme(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tokenizer", help="tokenizer.json, a folder that holds one, or iet:demo")
+    parser.add_argument(
+        "--vocab-size", type=int, help="V, where there is no tokenizer or the model's differs"
+    )
+    parser.add_argument(
+        "--kappa", type=float, help="strength in final logits (default: 0.8; gumbel has none)"
+    )
+    parser.add_argument("--n-gram", type=int, help="n, 2 to 16 (default: 2; of family gumbel 4)")
+    parser.add_argument("--k-p", default="1", help='frequency, or "per-agent" (default: 1)')
+    parser.add_argument(
         "--placement",
         default="final",
         choices=["final", "raw"],
         help="which logits κ counts in (default: final)",
     )
-    init.add_argument(
+    parser.add_argument(
         "--family", default="fourier", choices=["fourier", "square", "gumbel"], help="(default: fourier)"
     )
+
+
+def _add_keys(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(required=True, metavar="ACTION")
+
+    init = commands.add_parser("init", help="make a registry without agents")
+    init.add_argument("path", help="the new file")
+    _add_scheme(init)
     init.set_defaults(run=_keys_init)
+
+    profile = commands.add_parser("profile", help="add a profile, for agents of another model or scheme")
+    _add_scheme(profile)
+    _add_registry(profile)
+    profile.set_defaults(run=_keys_profile)
 
     add = commands.add_parser("add", help="add agents, each with a new key")
     add.add_argument("names", nargs="+", metavar="NAME")
@@ -268,23 +309,41 @@ def _audit(arguments: argparse.Namespace) -> int:
     from iet.report.terminal import show
 
     waterfall = arguments.scheme is not None
+    registry = _waterfall_keys(arguments) if waterfall else _load(arguments)
     auditor = iet.Auditor(
-        _waterfall_keys(arguments) if waterfall else _load(arguments),
+        registry,
         arguments.decoder,
         arguments.level,
         not arguments.forced,
         profile=arguments.profile,
-        tokenizer=None if waterfall else arguments.tokenizer,
+        tokenizer=None if waterfall else _tokenizers(arguments.tokenizer or [], registry),
     )
-    report = auditor.audit(_read_text(arguments.file))
+    report = auditor.audit(_read_text(arguments.file), spans=arguments.span, skip=arguments.skip)
     if arguments.output is not None:
         report.to_json(arguments.output, text=not arguments.no_text)
     if arguments.json:
         print(json.dumps(report.to_dict(text=not arguments.no_text), indent=1))
     elif arguments.output is None:
         show(report)
-    found = {"unattributed" if segment.agent is None else "attributed" for segment in report.segments}
+    read = (segment for segment in report.segments if not segment.left_out)
+    found = {"unattributed" if segment.agent is None else "attributed" for segment in read}
     return 1 if arguments.fail_on in found else 0
+
+
+def _tokenizers(given: list[str], registry: Any) -> Any:
+    """Return the tokenizer that is given, or {profile id: tokenizer}."""
+    named = {}
+    for value in given:
+        profile, equals, path = value.partition("=")
+        if equals and profile in registry.profiles:
+            named[profile] = path
+        elif len(given) > 1:
+            raise InputError(
+                f"--tokenizer: got {value!r}, expected PROFILE=PATH with one of {list(registry.profiles)}"
+            )
+        else:
+            return value
+    return named or None
 
 
 def _waterfall_keys(arguments: argparse.Namespace) -> Any:
@@ -298,7 +357,7 @@ def _waterfall_keys(arguments: argparse.Namespace) -> Any:
         keys[name] = int(key)
     options = {"n_gram": arguments.n_gram, "k_p": arguments.k_p}
     given = {name: value for name, value in options.items() if value is not None}
-    return iet.WaterfallKeys(keys, tokenizer=arguments.tokenizer, **given)
+    return iet.WaterfallKeys(keys, tokenizer=arguments.tokenizer[0], **given)
 
 
 def _read_text(file: str) -> str:
@@ -315,6 +374,22 @@ def _read_text(file: str) -> str:
 def _keys_init(arguments: argparse.Namespace) -> int:
     import iet
 
+    registry = iet.Registry.create(arguments.path, **_profile(arguments))
+    print(f"{registry.path}: profile {registry.profile.id}, no agents yet")
+    return 0
+
+
+def _keys_profile(arguments: argparse.Namespace) -> int:
+    registry = _load(arguments)
+    profile = registry.add_profile(**_profile(arguments))
+    print(f"{registry.path}: profile {profile}; iet keys add --profile {profile} NAME")
+    return 0
+
+
+def _profile(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what `Registry.create` and `add_profile` take."""
+    import iet
+
     k_p: Any = int(arguments.k_p) if arguments.k_p.isdecimal() else arguments.k_p
     scheme = iet.Scheme(
         kappa=arguments.kappa,
@@ -323,11 +398,7 @@ def _keys_init(arguments: argparse.Namespace) -> int:
         family=arguments.family,
         placement=arguments.placement,
     )
-    registry = iet.Registry.create(
-        arguments.path, tokenizer=arguments.tokenizer, vocab_size=arguments.vocab_size, scheme=scheme
-    )
-    print(f"{registry.path}: profile {registry.profile.id}, no agents yet")
-    return 0
+    return {"tokenizer": arguments.tokenizer, "vocab_size": arguments.vocab_size, "scheme": scheme}
 
 
 def _changed(registry: Any, change: Callable[[Any], object]) -> Any:

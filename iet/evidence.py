@@ -231,6 +231,33 @@ def segment_log_p(
     return corrected
 
 
+def piece_log_p(
+    scores: npt.NDArray[Any],
+    pairs: Integers,
+    starts: Integers,
+    ends: Integers,
+    columns: Integers,
+    family: Family,
+    choices: int,
+) -> Floats:
+    """Return the log p-value of each piece of a text under one key, where the pieces are given.
+
+    Nobody chose where they start and end, so all of a piece is tested, and the union is over keys and pieces.
+
+    Args:
+        scores, pairs, starts, ends, columns, family: as in `segment_log_p`.
+        choices: how many keys there were to choose from, times the number of pieces.
+
+    Returns:
+        log_p [S] float64 <= 0, natural logarithms. O(T).
+    """
+    totals, counts = np.zeros(len(starts)), np.zeros(len(starts), np.int64)
+    seen = np.full(len(pairs), -1, np.int32)
+    _distinct_njit(scores, pairs, starts, ends, columns, seen, totals, counts)
+    corrected: Floats = np.minimum(0.0, log_tails(totals, counts, family) + np.log(float(choices)))
+    return corrected
+
+
 @njit
 def _distinct_njit(
     scores: npt.NDArray[Any],

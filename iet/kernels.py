@@ -514,7 +514,11 @@ def positions(
 
 
 def pair_numbers(
-    token_ids: ArrayLike, registry: Registry | KeyTable | WaterfallKeys, *, profile: str | None = None
+    token_ids: ArrayLike,
+    registry: Registry | KeyTable | WaterfallKeys,
+    *,
+    counted: NDArray[np.bool_] | None = None,
+    profile: str | None = None,
 ) -> NDArray[np.int64]:
     """Number the (context, token) pairs of a text.
 
@@ -523,10 +527,12 @@ def pair_numbers(
     Args:
         token_ids: integer ids [T].
         registry: the registry, or a `KeyTable` of it.
+        counted: bool [T], the positions to number; None: all that are scored.
         profile: id of the profile, where the registry has several.
 
     Returns:
-        int64 [T]: 0, 1, 2, ... in the order of first occurrence, equal for equal pairs, -1 where not scored.
+        int64 [T]: 0, 1, 2, ... in the order of first occurrence, equal for equal pairs, -1 where not scored
+        or not counted.
 
     Expected O(T·n).
     """
@@ -535,7 +541,8 @@ def pair_numbers(
     keys = _keys(registry, "scoring_keys", profile)
     ids, n_gram = check_token_ids(token_ids), keys.profile.scheme.n_gram
     scored = reference.is_scored(ids, n_gram, keys.profile.vocab_size, keys.profile.unmarked_ids)
-    return number_pairs(ids, scored, n_gram, contexts=keys.profile.scheme.family == "gumbel")
+    counting = scored if counted is None else scored & counted
+    return number_pairs(ids, counting, n_gram, contexts=keys.profile.scheme.family == "gumbel")
 
 
 def permute(token_ids: ArrayLike, seeds: ArrayLike, vocab_size: int) -> NDArray[np.uint32]:

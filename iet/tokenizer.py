@@ -9,6 +9,8 @@ import itertools
 import json
 import os
 import pathlib
+import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -38,6 +40,21 @@ zero-width joiners U+200C and U+200D spell words in several scripts and stay."""
 
 _IS_INVISIBLE = np.zeros(max(INVISIBLE) + 2, dtype=np.bool_)  # the last entry stands for all beyond it
 _IS_INVISIBLE[list(INVISIBLE)] = True
+
+
+@functools.cache
+def _decomposed() -> re.Pattern[str]:
+    """Return what finds a character with others behind it that Unicode may compose with it."""
+    points = [*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)]  # vowels and final consonants of Hangul
+    for point in range(0x300, 0x20000):
+        character = chr(point)
+        parts = unicodedata.decomposition(character).split()
+        if unicodedata.combining(character):
+            points.append(point)
+        if len(parts) == 2 and "<" not in parts[0]:
+            points.append(int(parts[1], 16))  # some of these are no combining characters
+    marks = "".join(map(chr, sorted({point for point in points if point >= 0x300})))
+    return re.compile(f"[^{marks}][{marks}]+")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -197,7 +214,7 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
         """Return `encode` of every text, in one call to the tokenizer, which may use several threads."""
         visible = [_visible(text) for text in texts]
-        cleaned = [clean for clean, _ in visible]
+        cleaned = [clean for clean, _, _ in visible]
         found: list[tuple[NDArray[np.int64], _Offsets | None]]
         if self._spelling_pays(sum(map(len, cleaned))):
             ids = [_int64(e.ids) for e in self.backend.encode_batch_fast(cleaned, add_special_tokens=False)]
@@ -211,8 +228,8 @@ class Tokenizer:
         for i, encoded in zip(left, batch, strict=True):
             found[i] = _int64(encoded.ids), _TokenizersOffsets(encoded)
         return [
-            Encoding(ids, len(text) - len(clean), offsets, kept)
-            for text, (clean, kept), (ids, offsets) in zip(texts, visible, found, strict=True)
+            Encoding(ids, hidden, offsets, kept)
+            for (_, kept, hidden), (ids, offsets) in zip(visible, found, strict=True)
         ]
 
     def _spelling_pays(self, characters: int) -> bool:
@@ -240,12 +257,15 @@ def _int64(ids: list[int]) -> NDArray[np.int64]:
     return np.array(array.array("I", ids), dtype=np.int64)
 
 
-def _visible(text: object) -> tuple[str, NDArray[np.int64] | None]:
-    """Return `text` without `INVISIBLE`, and the kept positions (None: all, the last entry is the end)."""
+def _visible(text: object) -> tuple[str, NDArray[np.int64] | None, int]:
+    """Return what of `text` is tokenized, the kept positions, and how many invisible characters there are.
+
+    Without `INVISIBLE`, and composed (see `_composed`). Positions None: all; the last entry is the end.
+    """
     if not isinstance(text, str):
         raise InputError(f"text: got {type(text).__name__}, expected str")
     if text.isascii():
-        return text, None
+        return text, None, 0
     try:
         points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
     except UnicodeEncodeError as error:
@@ -255,12 +275,35 @@ def _visible(text: object) -> tuple[str, NDArray[np.int64] | None]:
         ) from None
     suspects = np.flatnonzero(points >= min(INVISIBLE))
     hidden = suspects[_IS_INVISIBLE[np.minimum(points[suspects], len(_IS_INVISIBLE) - 1)]]
-    if not len(hidden):
-        return text, None
-    visible = np.ones(len(points), dtype=np.bool_)
-    visible[hidden] = False
-    clean = points[visible].tobytes().decode("utf-32-le")
-    return clean, np.append(np.flatnonzero(visible), len(text)).astype(np.int64)
+    kept = None
+    if len(hidden):
+        visible = np.ones(len(points), dtype=np.bool_)
+        visible[hidden] = False
+        text = points[visible].tobytes().decode("utf-32-le")
+        kept = np.append(np.flatnonzero(visible), len(points)).astype(np.int64)
+    return *_composed(text, kept), len(hidden)
+
+
+def _composed(text: str, kept: NDArray[np.int64] | None) -> tuple[str, NDArray[np.int64] | None]:
+    """Return the text with each base character and its marks composed where that is shorter, and `kept`.
+
+    Language models write composed characters. In text that was decomposed later (NFD, as some file systems
+    and editors do), every token with an accent would be another one, and in Korean every token. Where NFC
+    would only exchange characters or take them apart, they stay.
+    """
+    if unicodedata.is_normalized("NFC", text):
+        return text, kept
+    parts, dropped, at = list[str](), list[int](), 0
+    for match in _decomposed().finditer(text):
+        short = unicodedata.normalize("NFC", match.group())
+        if len(short) < len(match.group()):
+            parts += [text[at : match.start()], short]
+            dropped += range(match.start() + len(short), match.end())
+            at = match.end()
+    if not dropped:
+        return text, kept
+    places = np.arange(len(text) + 1) if kept is None else kept
+    return "".join([*parts, text[at:]]), np.delete(places, dropped)
 
 
 def _from_path(source: str) -> tokenizers.Tokenizer:

@@ -16,7 +16,11 @@ from iet.topology import Match, classify
 
 
 class Transition(NamedTuple):
-    """One observed passage from `source` to `target`, which starts at token `start`; its P_ij."""
+    """One observed passage from `source` to `target`, which starts at token `start`; its P_ij.
+
+    In the report on a text whose agents have several profiles, and so tokens of several kinds, `start` is a
+    character.
+    """
 
     start: int
     source: Hashable
@@ -77,6 +81,11 @@ class Transitions:
         """Return the same transitions between other labels, such as names for columns."""
         observed = (t._replace(source=names[t.source], target=names[t.target]) for t in self.observed)
         return Transitions(tuple(names[a] for a in self.agents), tuple(observed))
+
+    def moved(self, places: Mapping[int, int]) -> Transitions:
+        """Return the same transitions with `start` replaced by its place, such as a character's."""
+        observed = (t._replace(start=places[t.start]) for t in self.observed)
+        return dataclasses.replace(self, observed=tuple(observed))
 
     def dense(self, all_agents: Iterable[Hashable]) -> Transitions:
         """Return the same transitions with matrices over `all_agents`, in that order.

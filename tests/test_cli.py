@@ -132,6 +132,52 @@ def test_audit_options_reach_the_auditor(
     assert (found[2]["decoder"]["name"], found[2]["level"]) == ("window", 0.2)
 
 
+def test_parts_of_a_text_are_read_or_left_out(
+    team: pathlib.Path, text: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content, auditor = text.read_text(), iet.Auditor(Registry.load(team))
+    half, end = len(content) // 2, len(content)
+    for arguments, parts in (
+        (["--skip", f"0:{half}"], {"skip": [(0, half)]}),
+        (["--span", f"{half}:{end}"], {"spans": [(half, end)]}),
+        (["--skip", "3:40", "--skip", "60:90"], {"skip": [(3, 40), (60, 90)]}),
+    ):
+        assert run("audit", text, "-r", team, "--json", *arguments) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert report == json.loads(auditor.audit(content, **parts).to_json())
+        assert any(segment["left_out"] for segment in report["segments"])
+    assert run("audit", text, "-r", team, "--skip", f"0:{end}", "--fail-on", "unattributed") == 0
+    assert run("audit", text, "-r", team, "--skip", "0:99999") == 3
+    assert "skip: got (0, 99999)" in capsys.readouterr().err
+    assert run("audit", text, "-r", team, "--skip", "7-9") == 2
+    assert "got '7-9', expected characters START:END" in capsys.readouterr().err
+
+
+def test_a_registry_takes_a_second_profile_and_both_are_read(
+    team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("keys", "profile", "-r", team, "--tokenizer", "iet:demo", "--kappa", "1.5") == 0
+    first, second = Registry.load(team).profiles
+    assert f"profile {second}; iet keys add --profile {second} NAME" in capsys.readouterr().out
+    assert Registry.load(team).get_profile(second).scheme.kappa == 1.5
+    assert run("keys", "add", "-r", team, "--profile", second, "writer") == 0
+    assert run("keys", "profile", "-r", team) == 3
+    assert "tokenizer and vocab_size: got neither" in capsys.readouterr().err
+    assert run("audit", text, "-r", team, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [profile["id"] for profile in report["profiles"]] == [first, second]
+    assert {segment["agent"] for segment in report["segments"]} == {"critic"}
+    moved = tmp_path / "elsewhere.json"
+    (tmp_path / "tokenizer.json").rename(moved)
+    assert run("audit", text, "-r", team) == 3
+    capsys.readouterr()
+    assert run("audit", text, "-r", team, "--tokenizer", f"{first}={moved}", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["segments"] == report["segments"]
+    assert run("audit", text, "-r", team, "--profile", first, "--tokenizer", moved) == 0
+    assert run("audit", text, "-r", team, "--tokenizer", moved, "--tokenizer", moved) == 3
+    assert "expected PROFILE=PATH" in capsys.readouterr().err
+
+
 def test_fail_on_tells_by_the_exit_code(
     team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

@@ -18,7 +18,7 @@ import pytest
 from benchmarks import readme, recording
 from benchmarks.speed import bench_audit, peers, texts
 from benchmarks.speed.suite import Contestant, Suite, markdown, number, run
-from iet import auditor, bench, kernels, native
+from iet import alignment, auditor, bench, kernels, native
 from iet.cli import main
 from iet.errors import IetError, InputError
 
@@ -221,13 +221,13 @@ def test_audits_that_differ_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> No
     before, limit = kernels.backends(), auditor.ALL_KEYS
     bench_audit.validate(registry, text)
     assert (kernels.backends(), auditor.ALL_KEYS) == (before, limit)
-    scoring = auditor.score_tokens
+    scoring = alignment.score_tokens
 
     def found(ids: Any, keys: Any) -> Any:  # a mark of the first candidate that is not there
         return np.eye(1, len(keys), dtype=np.float32).repeat(len(ids), axis=0)
 
     monkeypatch.setattr(
-        auditor,
+        alignment,
         "score_tokens",
         lambda ids, keys: scoring(ids, keys) if len(keys) > 256 else found(ids, keys),
     )

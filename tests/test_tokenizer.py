@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import pathlib
+import unicodedata
 from typing import Any
 
+import numpy as np
 import pytest
 import tokenizers
 from hypothesis import given
@@ -242,6 +244,40 @@ def test_invisible_characters_do_not_move_ids(mark: int) -> None:
     kept = [i for i, character in enumerate(text) if ord(character) != mark]
     assert marked.char_starts.tolist() == [kept[i] for i in clean.char_starts.tolist()]
     assert marked.char_ends.tolist() == [kept[i - 1] + 1 for i in clean.char_ends.tolist()]
+
+
+COMPOSED = st.characters(exclude_categories=["Cs"]) | st.sampled_from(
+    "éầçḍ̇각힣क़ำ🙂 a\u0301\u0327\u09be\u09c7"
+)
+
+
+@given(st.text(COMPOSED, max_size=40))
+def test_text_that_was_decomposed_reads_as_it_was_written(text: str) -> None:
+    composed = unicodedata.normalize("NFC", text)
+    decomposed = unicodedata.normalize("NFD", text)
+    found, expected = TOKENIZER.encode(decomposed), TOKENIZER.encode(composed)
+    assert found.token_ids.tolist() == expected.token_ids.tolist()
+    assert found.skipped == expected.skipped
+    places = found.characters(range(len(found.token_ids)))
+    assert (np.diff(places[:, 0]) >= 0).all()
+    assert ((places >= 0) & (places <= len(decomposed))).all()
+
+
+def test_what_nfc_would_exchange_or_take_apart_stays() -> None:
+    for text in ("\u0958", "\u212b", "\uf900", "\u2126 a"):
+        assert unicodedata.normalize("NFC", text) != text
+        assert TOKENIZER.decode(TOKENIZER.encode(text).token_ids.tolist()) == text
+
+
+def test_composed_characters_lie_where_their_parts_stand() -> None:
+    text = "e\u0301te\u0301\u200b x"
+    encoding = TOKENIZER.encode(text)
+    assert encoding.skipped == 1
+    assert TOKENIZER.decode(encoding.token_ids.tolist()) == "été x"
+    assert {text[start] for start, _ in encoding.characters(range(len(encoding.token_ids))).tolist()} <= set(
+        "et x"
+    )
+    assert encoding.char_ends[-1] == len(text)
 
 
 @pytest.mark.parametrize("joiner", ["\u200c", "\u200d"])

@@ -390,7 +390,7 @@ def test_two_agents_are_told_apart(
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads(pathlib.Path(terminal.__file__).with_name("schema.json").read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator(schema).validate(json.loads(report.to_json()))
-    assert report.to_dict()["profile"]["scheme"] == {
+    assert report.to_dict()["profiles"][0]["scheme"] == {
         "name": "waterfall",
         "n_gram": 2,
         "k_p": 1,
@@ -403,7 +403,7 @@ def test_two_agents_are_told_apart(
     assert main([*command, "--keys", "planner=42, critic=43,writer=44", "--json"]) == 0
     by_command = json.loads(capsys.readouterr().out)
     assert by_command["segments"] == json.loads(report.to_json())["segments"]
-    assert by_command["profile"]["id"] == report.profile.id
+    assert by_command["profiles"][0]["id"] == report.profile.id
 
 
 def test_our_own_keys_do_not_find_its_marks(written: list[str]) -> None:

@@ -4,8 +4,9 @@
 
 Null: unmarked text (`benchmarks.accuracy.unmarked`: public corpora in disjoint pieces, repetitive text,
 samples of the models at low temperatures) and the grid's marked texts, each under registries of keys that
-nobody used in it. A pair is a text and a registry. Rates are of pairs in which an agent is found (`Report.log_p` at most
-the level), and in which some segment is attributed; intervals take texts as the independent units.
+nobody used in it. A pair is a text and a registry. Rates are of pairs in which an agent is found
+(`Report.log_p` at most the level), and in which some segment is attributed; intervals take texts as the
+independent units.
 
 P-values of fixed spans: every text as one span under single keys; they should be uniform.
 

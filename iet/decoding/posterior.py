@@ -309,9 +309,6 @@ def fit(
     """
     check_number("iterations", iterations, 0)
     check_number("shrinkage", shrinkage, 0, integer=False)
-    grid, mean, _ = _strength_table(family)
-    low, high = strength_range(family)
-    prior = np.interp(start_strength, grid, mean)
     columns = sums.shape[1]
     found = np.full(columns, float(start_strength)) if strengths is None else strengths
     before = np.full(columns, (1 - nobody) / (agents or columns))
@@ -328,14 +325,29 @@ def fit(
         p_nobody = min(0.99, float(rest / (held.sum() + rest))) if nobody > 0 else 0.0
         if strengths is not None:
             continue
-        total = np.einsum("ta,ta->a", gamma, sums, dtype=np.float64) + shrinkage * prior
-        tokens = np.einsum("ta,t->a", gamma, weights, dtype=np.float64) + shrinkage
-        fitted = np.interp(total / np.maximum(tokens, 1e-9), mean, grid).clip(low, high)
+        fitted = fit_strengths(gamma, sums, weights, family, start_strength, shrinkage)
         moved = np.abs(fitted - found).max()
         found = fitted
         if moved < 0.005 and i > 0:
             break
     return Fitted(found, shares, p_nobody, length)
+
+
+def fit_strengths(
+    gamma: npt.NDArray[Any],
+    sums: npt.NDArray[Any],
+    weights: npt.NDArray[Any],
+    family: Family,
+    start_strength: float,
+    shrinkage: float,
+) -> Floats:
+    """Return the λ [A] of `fit`, given who holds each block: γ [B, A], Σ w·x [B, A] and Σ w [B]."""
+    grid, mean, _ = _strength_table(family)
+    prior = np.interp(start_strength, grid, mean)
+    total = np.einsum("ta,ta->a", gamma, sums, dtype=np.float64) + shrinkage * prior
+    tokens = np.einsum("ta,t->a", gamma, weights, dtype=np.float64) + shrinkage
+    fitted = np.interp(total / np.maximum(tokens, 1e-9), mean, grid)
+    return np.asarray(fitted.clip(*strength_range(family)))
 
 
 def _segment_length(

@@ -19,6 +19,9 @@ from iet.scheme import Profile
 from iet.transitions import Transitions
 from iet.waterfall import WaterfallProfile
 
+LEFT_OUT = -2
+"""The label of a token that was not read, because it lies in a part that was left out, or partly in it."""
+
 REPORT_SCHEMA = "iet.report/1"
 """Name and version of the JSON form; `iet/report/schema.json` describes it."""
 
@@ -38,30 +41,37 @@ class Segment:
     Attributes:
         char_start, char_end: characters `[char_start, char_end)` of the text as given; None where only ids
             were audited. Segments of a text cover it without gaps.
-        start, end: tokens `[start, end)`.
-        agent: who wrote it, None where nobody's key explains it at the report's level (see `Auditor`).
-        best_guess: the agent whose key explains it best; equal to `agent` unless that is None.
+        start, end: tokens `[start, end)`. None where the text was read in the tokens of several profiles.
+        agent: who wrote it, None where nobody's key explains it at the report's level (see `Auditor`), or it
+            is left out.
+        best_guess: the agent whose key explains it best; equal to `agent` unless that is None. None where
+            the segment is left out.
         log_p: natural log of the p-value of `best_guess`, corrected for the number of keys and for having
             chosen the segment: how likely unmarked text would yield any segment as telling as this. By
-            itself, without what the rest of the text says about the agent.
+            itself, without what the rest of the text says about the agent. Where the boundaries were given,
+            corrected for the number of keys and pieces. 0 where left out.
         posterior: mean posterior of `best_guess` over the tokens, None where the decoder has none.
         error: posterior probability that `best_guess` wrote none of it (at most: 1 - the highest posterior of
             one of its tokens). None where the decoder has none.
         start_interval, end_interval: tokens between which the boundary may lie: towards either side, the
-            posterior of that side's agent is below 0.95. None where the decoder has no posterior.
+            posterior of that side's agent is below 0.95. Characters where there are several profiles; None
+            where the decoder has no posterior.
+        left_out: the caller said that this is no agent's text: it was not read, and counts in no share.
+            Its tokens are those that lie at least partly in it.
     """
 
     char_start: int | None
     char_end: int | None
-    start: int
-    end: int
+    start: int | None
+    end: int | None
     agent: str | None
-    best_guess: str
+    best_guess: str | None
     log_p: float
     posterior: float | None
     error: float | None
     start_interval: tuple[int, int] | None
     end_interval: tuple[int, int] | None
+    left_out: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -72,9 +82,9 @@ class Report:
 
     Attributes:
         text: the text as given, None where only ids were audited.
-        profile: scheme, vocabulary and tokenizer that were assumed.
+        profiles: schemes, vocabularies and tokenizers that were assumed.
         registry_digest: commitment to the registry's keys.
-        agents: names of the profile's agents; what `token_agents` indexes.
+        agents: names of the profiles' agents; what `token_agents` indexes.
         decoder: name of the decoder.
         options: its options where they differ from the defaults.
         level: what evidence an attribution needs, see `Auditor` (unless `allow_unattributed` is off).
@@ -84,22 +94,25 @@ class Report:
             in has an agent who seems to speak in it as much as any does in this.
         evidence: the same for each agent, corrected for the number of keys (Holm). An agent is found in the
             text if it is at most log `level`.
-        tokens, scored, repeated: T, how many of them are scored, how many repeat a (context, token) pair.
+        tokens, left_out, scored, repeated: T, how many of them are not read because they lie at least partly
+            in a part that was left out, how many are scored, how many repeat a (context, token) pair. With
+            several profiles, in which the text has other tokens each, the sums over them.
         invisible: characters that were left out before tokenizing (see `iet.tokenizer.INVISIBLE`).
         seam_share: share of the characters in the two tokens that touch each boundary. Where a turn ended
             inside one, its text was generated as other tokens than those read. None without text.
         segments: in order.
         transitions: over the agents that occur, by name.
-        token_agents: int32 [T], index into `agents`, -1 = unattributed.
+        labels: `token_agents`, or None with several profiles.
         posterior: float32 [T, P], the probability of each of `posterior_agents` at each token; what is
-            missing to 1 is nobody's. None where the decoder has none.
+            missing to 1 is nobody's. 0 where left out. None where the decoder has none, and with several
+            profiles.
         posterior_agents: int32 [P], ascending, the columns of `posterior` as indices into `agents`: all of
             them, or with more than 64 keys those that the decoder looked at. The posterior of others is 0.
         strengths: fitted λ of each of those agents, None where the decoder has none.
     """
 
     text: str | None
-    profile: Profile | WaterfallProfile
+    profiles: tuple[Profile | WaterfallProfile, ...]
     registry_digest: str
     agents: tuple[str, ...]
     decoder: str
@@ -110,20 +123,44 @@ class Report:
     log_p: float
     evidence: dict[str, float]
     tokens: int
+    left_out: int
     scored: int
     repeated: int
     invisible: int
     seam_share: float | None
     segments: tuple[Segment, ...]
     transitions: Transitions
-    token_agents: NDArray[np.int32] = dataclasses.field(repr=False)
+    labels: NDArray[np.int32] | None = dataclasses.field(repr=False)
     posterior: NDArray[np.float32] | None = dataclasses.field(repr=False)
     posterior_agents: NDArray[np.int32] | None = dataclasses.field(repr=False)
     strengths: dict[str, float] | None
 
     @property
+    def profile(self) -> Profile | WaterfallProfile:
+        """The only profile. Raises InputError, with the ids, when there are several."""
+        if len(self.profiles) > 1:
+            raise InputError(f"profile: the text was read under {[p.id for p in self.profiles]}")
+        return self.profiles[0]
+
+    @property
+    def token_agents(self) -> NDArray[np.int32]:
+        """int32 [T], index into `agents`, -1 = unattributed, -2 = left out.
+
+        Raises:
+            InputError: the text was read in the tokens of several profiles.
+        """
+        if self.labels is None:
+            raise InputError(
+                f"token_agents: the text was read in the tokens of {len(self.profiles)} profiles;"
+                " expected char_agents, or Auditor(profile=)"
+            )
+        return self.labels
+
+    @property
     def char_agents(self) -> tuple[Span, ...]:
         """Runs over the characters of the text: who wrote each, neighbours of one agent in one run.
+
+        What was left out is in no run.
 
         Raises:
             InputError: only token ids were audited.
@@ -134,11 +171,13 @@ class Report:
         for segment in self.segments:
             assert segment.char_start is not None
             assert segment.char_end is not None
-            if runs and runs[-1].agent == segment.agent:
+            if segment.left_out:
+                continue
+            if runs and runs[-1][1:] == (segment.char_start, segment.agent):
                 runs[-1] = Span(runs[-1].start, segment.char_end, segment.agent)
             elif segment.char_end > segment.char_start:
                 runs.append(Span(segment.char_start, segment.char_end, segment.agent))
-        if self.text and not runs:  # nothing in it is a token, as in a text of invisible characters alone
+        if self.text and not self.segments:  # nothing in it is a token: a text of invisible characters alone
             runs.append(Span(0, len(self.text), None))
         return tuple(runs)
 
@@ -150,17 +189,24 @@ class Report:
 
     @property
     def coverage(self) -> float:
-        """The share of tokens that are attributed; 0 for an empty text."""
-        return float((self.token_agents >= 0).mean()) if self.tokens else 0.0
+        """The share of what was read that is attributed, 0 if nothing was: of the tokens, or of the
+        characters with several profiles."""
+        if self.labels is not None:
+            return float((self.labels >= 0).sum() / max(1, (self.labels > LEFT_OUT).sum()))
+        runs = self.char_agents
+        read = sum(end - start for start, end, _ in runs)
+        return sum(end - start for start, end, agent in runs if agent is not None) / max(1, read)
 
     def to_dict(self, *, text: bool = True) -> dict[str, Any]:
         """Return the JSON form; `text=False` leaves the text out, its digest stays."""
         return {
             "schema": REPORT_SCHEMA,
-            "draft": self.profile.family.version == 0,
+            "draft": any(profile.family.version == 0 for profile in self.profiles),
             "text_sha256": None if self.text is None else hashlib.sha256(self.text.encode()).hexdigest(),
             "text": self.text if text else None,
-            "profile": {**self.profile.to_dict(), "id": self.profile.id, "digest": self.profile.digest},
+            "profiles": [
+                {**profile.to_dict(), "id": profile.id, "digest": profile.digest} for profile in self.profiles
+            ],
             "registry_digest": self.registry_digest,
             "agents": list(self.agents),
             "decoder": {
@@ -173,6 +219,7 @@ class Report:
             "log_p": self.log_p,
             "evidence": self.evidence,
             "tokens": self.tokens,
+            "left_out": self.left_out,
             "scored": self.scored,
             "repeated": self.repeated,
             "invisible": self.invisible,

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from iet.report.model import Report, Segment, Span, p_value
+from iet.scheme import Profile
+from iet.waterfall import WaterfallProfile
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -76,18 +78,32 @@ def coloured_text(report: Report, named: bool = False) -> Text:
 
     text = Text()
     assert report.text is not None
-    for start, end, agent in report.char_agents:
+    for start, end, agent, left_out in _runs(report):
         if named:
-            text.append(f"{chr(10) if start else ''}[{agent or '?'}] ", style="bold")
-        text.append(_harmless(report.text[start:end]), style=style(report, agent))
+            text.append(f"{chr(10) if start else ''}[{_label(agent, left_out)}] ", style="bold")
+        text.append(
+            _harmless(report.text[start:end]), style="dim strike" if left_out else style(report, agent)
+        )
     return text
 
 
 def marked_text(report: Report) -> str:
     """Return the text with the agent's name in brackets before each run, [?] where unattributed."""
     assert report.text is not None
-    runs = ((agent or "?", _harmless(report.text[start:end])) for start, end, agent in report.char_agents)
-    return "\n".join(f"[{agent}] {part}" for agent, part in runs)
+    return "\n".join(
+        f"[{_label(agent, left_out)}] {_harmless(report.text[start:end])}"
+        for start, end, agent, left_out in _runs(report)
+    )
+
+
+def _label(agent: str | None, left_out: bool) -> str:
+    return "left out" if left_out else agent or "?"
+
+
+def _runs(report: Report) -> list[tuple[int, int, str | None, bool]]:
+    """Return the runs over all characters, with those that are left out."""
+    left_out = [(s.char_start or 0, s.char_end or 0, None, True) for s in report.segments if s.left_out]
+    return sorted([*left_out, *((*run, False) for run in report.char_agents)], key=lambda run: run[0])
 
 
 def style(report: Report, agent: str | None) -> str:
@@ -110,26 +126,32 @@ def _harmless(text: str) -> str:
 
 def _row(number: int, segment: Segment) -> tuple[str, ...]:
     chars = "" if segment.char_start is None else f"{segment.char_start}-{segment.char_end}"
+    tokens = "" if segment.start is None else f"{segment.start}-{segment.end}"
+    if segment.left_out:
+        return str(number), chars, tokens, "left out", "", "", ""
     # A guess as likely as not by chance is not worth a name.
     likely = segment.log_p < math.log(0.5) or (segment.error is not None and segment.error < 0.5)
     guess = f" (perhaps {segment.best_guess})" if likely else ""
     agent = segment.agent or f"unattributed{guess}"
     posterior = "" if segment.posterior is None else f"{segment.posterior:.2f}"
     error = "" if segment.error is None else f"{max(segment.error, 1e-6):.2g}"
-    tokens = f"{segment.start}-{segment.end}"
     return str(number), chars, tokens, agent, posterior, error, p_value(segment.log_p)
 
 
 def _headline(report: Report) -> list[str]:
-    scheme, count = report.profile.scheme, len(report.segments)
+    count = len(report.segments)
     size = f"{len(report.text):,} characters, " if report.text is not None else ""
+    separator = " · " if len(report.profiles) == 1 else "\n  "
     choice = f"{report.coverage:.0%} attributed at level {report.level:g}"
+    left_out = f", {report.left_out:,} left out" if report.left_out else ""
+    several = "" if len(report.profiles) == 1 else f" of {len(report.profiles)} profiles"
     return [
-        f"{size}{report.tokens:,} tokens ({report.scored:,} scored, {report.repeated:,} repeats)"
+        f"{size}{report.tokens:,} tokens{several}"
+        f" ({report.scored:,} scored, {report.repeated:,} repeats{left_out})"
         f" · {count} segment{'' if count == 1 else 's'}"
         f" · {choice if report.allow_unattributed else 'forced choice'}",
-        f"decoder {report.decoder} · {len(report.agents)} agents · profile {report.profile.id}: {scheme},"
-        f" V {report.profile.vocab_size}" + (" · draft family" if report.profile.family.version == 0 else ""),
+        f"decoder {report.decoder} · {len(report.agents)} agents"
+        + "".join(f"{separator}{_profile(profile)}" for profile in report.profiles),
     ]
 
 
@@ -140,6 +162,11 @@ def evidence_lines(report: Report) -> list[str]:
         return [f"no agent found in it: p = {p_value(report.log_p)} ({chance})"]
     agents = ", ".join(f"{name} {p_value(report.evidence[name])}" for name in report.found)
     return [f"found in it, p ({chance}, {len(report.agents)} agents): {agents}"]
+
+
+def _profile(profile: Profile | WaterfallProfile) -> str:
+    draft = " · draft family" if profile.family.version == 0 else ""
+    return f"profile {profile.id}: {profile.scheme}, V {profile.vocab_size}{draft}"
 
 
 def transition_lines(report: Report) -> list[str]:
@@ -166,7 +193,8 @@ def _caveats(report: Report) -> list[str]:
     if report.segments:
         lines.append(
             "error and p say that the agent wrote in that segment, not every word of it: short unmarked or"
-            " copied passages inside are read with their surroundings"
+            " copied passages inside are read with their surroundings; a verbatim quotation reads as the"
+            " quoted agent"
         )
     return lines
 

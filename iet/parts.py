@@ -1,0 +1,143 @@
+"""Which parts of a text are read, and where given boundaries cut it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from iet.errors import InputError, ShapeError
+
+Integers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Parts:
+    """What an audit leaves out of a text, and the true boundaries in the rest if they are known.
+
+    Attributes:
+        length: of the text, in characters, or in tokens where only ids are audited.
+        left_out: int64 [L, 2], spans in the same unit, ascending; between two of them something is read.
+        boundaries: int64 [B], ascending, inside the text; None: they are to be found.
+    """
+
+    length: int
+    left_out: Integers
+    boundaries: Integers | None
+
+    @classmethod
+    def of(
+        cls, length: int, spans: ArrayLike | None, skip: ArrayLike | None, boundaries: ArrayLike | None
+    ) -> Parts:
+        """Check what the caller gave, in the unit of `length`, in any order, overlapping or not.
+
+        Args:
+            length: of the text.
+            spans: [N, 2], the only parts to read; None: all of it.
+            skip: [M, 2], parts not to read, also within `spans`; None: none.
+            boundaries: [B], cuts between what is read; None: they are to be found.
+
+        Raises:
+            ShapeError: these are not pairs of integers, or not integers.
+            InputError: one lies outside the text, or ends before it starts.
+        """
+        skipped = _spans("skip", skip, length)
+        if spans is not None:
+            only = _union(_spans("spans", spans, length))
+            around = np.concatenate([[0], only.ravel(), [length]]).reshape(-1, 2)
+            skipped = np.concatenate([skipped, around])
+        cuts = None
+        if boundaries is not None:
+            cuts = _integers("boundaries", boundaries, 1)
+            outside = (cuts < 0) | (cuts > length)
+            if outside.any():
+                raise InputError(
+                    f"boundaries: got {cuts[outside][0]}, expected places from 0 to {length} in the text"
+                )
+            cuts = np.unique(cuts[(cuts > 0) & (cuts < length)])
+        return cls(length, _union(skipped), cuts)
+
+    def read(self, extents: Integers) -> Mask:
+        """Tell which tokens lie wholly in what is read, from their `[start, end)` [T, 2], ascending."""
+        starts, ends = extents.T
+        last = np.searchsorted(self.left_out[:, 0], np.maximum(ends, starts + 1)) - 1
+        before: Mask = (last < 0) | (np.append(self.left_out[:, 1], 0)[last] <= starts)
+        return before
+
+    def whole(self, extents: Integers) -> Mask:
+        """Tell which tokens are cut by no boundary, from their `[start, end)` [T, 2]."""
+        if self.boundaries is None:
+            return np.ones(len(extents), np.bool_)
+        inside = np.searchsorted(self.boundaries, extents[:, 1]) - 1
+        cut: Mask = (inside >= 0) & (np.append(self.boundaries, 0)[inside] > extents[:, 0])
+        return ~cut
+
+    def without_gaps(self, starts: Integers) -> Parts:
+        """Leave out as well what is read between two left-out parts, or at an end, but holds no token.
+
+        Args:
+            starts: [R] of the tokens that are read, ascending.
+        """
+        if not len(self.left_out):
+            return self
+        at = np.searchsorted(starts, self.left_out[:, 0])
+        lows, highs = self.left_out.T.copy()
+        lows[at == 0] = 0
+        highs[at == len(starts)] = self.length
+        group = np.flatnonzero(np.append(True, np.diff(at) > 0))
+        joined = np.stack([lows[group], np.maximum.reduceat(highs, group)], axis=1)
+        return dataclasses.replace(self, left_out=joined)
+
+    @property
+    def audited(self) -> Integers:
+        """int64 [N, 2]: the complement of `left_out`, cut at the boundaries."""
+        edges = np.concatenate([[0], self.left_out.ravel(), [self.length]]).reshape(-1, 2)
+        edges = edges[edges[:, 0] < edges[:, 1]]
+        if self.boundaries is None or not len(edges):
+            return edges
+        part = np.searchsorted(edges[:, 0], self.boundaries, "right") - 1
+        inside = (part >= 0) & (self.boundaries > edges[part, 0]) & (self.boundaries < edges[part, 1])
+        cuts = self.boundaries[inside]
+        return np.stack(
+            [np.sort(np.append(edges[:, 0], cuts)), np.sort(np.append(edges[:, 1], cuts))], axis=1
+        )
+
+
+def _spans(name: str, values: ArrayLike | None, length: int) -> Integers:
+    if values is None:
+        return np.zeros((0, 2), np.int64)
+    table = _integers(name, values, 2)
+    bad = (table[:, 0] < 0) | (table[:, 1] > length) | (table[:, 1] < table[:, 0])
+    if bad.any():
+        raise InputError(
+            f"{name}: got {tuple(table[bad][0].tolist())}, expected (start, end) with"
+            f" 0 <= start <= end <= {length}, the length of the text"
+        )
+    return table[table[:, 0] < table[:, 1]]
+
+
+def _integers(name: str, values: Any, width: int) -> Integers:
+    expected = "integers [B]" if width == 1 else "(start, end) pairs of integers"
+    try:
+        table = np.asarray(values)
+    except ValueError:  # rows of different lengths
+        raise ShapeError(name, got="rows of different lengths", expected=expected) from None
+    if table.size == 0:
+        return np.zeros((0, 2) if width == 2 else 0, np.int64)
+    if table.ndim != width or table.shape[1:] not in ((), (2,)) or table.dtype.kind not in "iu":
+        raise ShapeError(name, got=f"{table.dtype} {list(table.shape)}", expected=expected)
+    return table.astype(np.int64)
+
+
+def _union(spans: Integers) -> Integers:
+    """Return what the spans [N, 2] cover, as spans that neither overlap nor touch."""
+    spans = spans[np.argsort(spans[:, 0], kind="stable")]
+    spans = spans[spans[:, 0] < spans[:, 1]]
+    if not len(spans):
+        return spans
+    reach = np.maximum.accumulate(spans[:, 1])
+    firsts = np.flatnonzero(np.append(True, spans[1:, 0] > reach[:-1]))
+    return np.stack([spans[firsts, 0], np.maximum.reduceat(spans[:, 1], firsts)], axis=1)
