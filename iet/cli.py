@@ -145,8 +145,8 @@ def _add_keys(parser: argparse.ArgumentParser) -> None:
     init.add_argument("path", help="the new file")
     init.add_argument("--tokenizer", help="tokenizer.json, a folder that holds one, or iet:demo")
     init.add_argument("--vocab-size", type=int, help="V, where there is no tokenizer or the model's differs")
-    init.add_argument("--kappa", type=float, default=0.8, help="strength in final logits (default: 0.8)")
-    init.add_argument("--n-gram", type=int, default=2, help="n, 2 to 16 (default: 2)")
+    init.add_argument("--kappa", type=float, help="strength in final logits (default: 0.8; gumbel has none)")
+    init.add_argument("--n-gram", type=int, help="n, 2 to 16 (default: 2; of family gumbel 4)")
     init.add_argument("--k-p", default="1", help='frequency, or "per-agent" (default: 1)')
     init.add_argument(
         "--placement",
@@ -154,7 +154,9 @@ def _add_keys(parser: argparse.ArgumentParser) -> None:
         choices=["final", "raw"],
         help="which logits κ counts in (default: final)",
     )
-    init.add_argument("--family", default="fourier", choices=["fourier", "square"], help="(default: fourier)")
+    init.add_argument(
+        "--family", default="fourier", choices=["fourier", "square", "gumbel"], help="(default: fourier)"
+    )
     init.set_defaults(run=_keys_init)
 
     add = commands.add_parser("add", help="add agents, each with a new key")

@@ -14,7 +14,7 @@ import numpy as np
 import iet
 from iet import kernels
 from iet.registry import Registry, derive_subkey
-from iet.scheme import SCHEME_VERSION, Scheme
+from iet.scheme import FAMILIES, SCHEME_VERSION, Scheme
 
 PACKAGES = ("numpy", "numba", "tokenizers", "torch", "transformers", "rich")
 
@@ -96,12 +96,12 @@ def _float32(bits: list[str]) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 def _vectors() -> dict[str, Any] | None:
-    name = f"scheme_v{SCHEME_VERSION}.json"
-    folders = [pathlib.Path(folder) / "vectors" for folder in iet.__path__]  # CMake installs them there
-    for path in (folder / name for folder in folders):
-        if path.is_file():
-            content: dict[str, Any] = json.loads(path.read_text())
-            return content
+    """Return the known answers of the scheme, with the ops of family gumbel."""
+    names = f"scheme_v{SCHEME_VERSION}.json", f"gumbel_v{FAMILIES['gumbel'].version}.json"
+    for folder in (pathlib.Path(path) / "vectors" for path in iet.__path__):  # CMake installs them there
+        if all((folder / name).is_file() for name in names):
+            content, gumbel = (json.loads((folder / name).read_text()) for name in names)
+            return {**content, "ops": content["ops"] + gumbel["ops"]}
     return None
 
 

@@ -60,6 +60,10 @@ def embed_(
     of its slot. Columns from V on (padded vocabularies), the profile's special and padding ids, rows with
     slot -1 and rows whose context holds such an id stay as they are. -inf stays -inf and NaN stays NaN.
 
+    Family `gumbel` adds -log(-log u) instead, u a uniform number hashed from k_π and v, and to every column
+    of a marked row. Then the token is the largest of those that the sampler keeps: take float32 logits,
+    after temperature and top-p, and do not sample again (docs/gumbel.md; `iet.WatermarkingConfig` does so).
+
     Args:
         logits: float32, float16 or bfloat16 [B, >= V], a writable numpy array or a torch tensor on the CPU
             or on CUDA; any strides that do not overlap. Changed in place, one rounding per logit.
@@ -353,7 +357,8 @@ def score_tokens(
         num_threads: as in `embed_`.
 
     Returns:
-        [T, K] in [-1, 1], 0 where a position is not scored (see `positions`): a numpy array, or for a CUDA
+        [T, K] in [-1, 1], in family `gumbel` -log(1 - u), which is above 0 and on average 1 without a mark;
+        0 where a position is not scored (see `positions`): a numpy array, or for a CUDA
         tensor one on its device, queued on the current stream. Columns follow
         `registry.scoring_keys(profile)`: several for an agent whose key was rotated. float32; float64 under
         scheme `waterfall`, as in the package. There a context with an id at or above V, after which the

@@ -19,7 +19,8 @@ import numpy as np
 from iet.errors import InputError, SchemeMismatch
 
 SCHEME_VERSION = 1
-"""Version of the format in `reference.py` and `csrc/keyed.h`, frozen by `tests/vectors/scheme_v1.json`."""
+"""Version of the format in `reference.py` and `csrc/keyed.h`, frozen by `tests/vectors/scheme_v1.json` (and
+family gumbel by `gumbel_v1.json`)."""
 
 MAX_VOCAB_SIZE = 1 << 24
 MIN_N_GRAM, MAX_N_GRAM = 2, 16
@@ -86,7 +87,7 @@ FAMILIES: Mapping[str, Family] = {
     "gumbel": Family(
         "gumbel",
         2,
-        0,
+        1,
         1.0,
         lambda x: -np.log1p(-x),
         lambda x: 1 / (1 - x),
@@ -181,8 +182,8 @@ class Profile:
         scheme: the choices.
         vocab_size: V, 1 to 2^24. Stored, never read off the logits, which are often padded beyond it.
         tokenizer_digest: digest of the tokenizer's canonical content, or None (token ids only).
-        unmarked_ids: special and padding ids below V, ascending: their logits stay as they are, and a
-            position at or after one of them is not scored.
+        unmarked_ids: special and padding ids below V, ascending: their logits stay as they are (but for
+            family "gumbel"), and a position at or after one of them is not scored.
         tokenizer_source: where the tokenizer was found; a hint, not part of the digest.
     """
 

@@ -267,6 +267,8 @@ def test_keys_are_made_listed_rotated_exported_and_imported_privately(
     assert tuple(exported) == ("planner",)
     assert exported.keys("planner") == registry.keys("planner")[1:]
 
+    assert run("keys", "init", tmp_path / "gumbel.json", "--vocab-size", "99", "--family", "gumbel") == 0
+    assert Registry.load(tmp_path / "gumbel.json").profile.scheme == iet.Scheme(family="gumbel", n_gram=4)
     assert run("keys", "init", tmp_path / "other.json", "--tokenizer", tokenizer) == 0
     assert run("keys", "import", "-r", tmp_path / "other.json", team) == 0
     assert tuple(Registry.load(tmp_path / "other.json")) == ("planner", "critic")
@@ -325,6 +327,7 @@ def test_keys_that_are_refused_change_nothing(
         (["--vocab-size", "10", "--kappa", "-1"], "kappa: got -1.0"),
         (["--vocab-size", "10", "--kappa", "nan"], "kappa: got nan"),
         (["--vocab-size", "10", "--n-gram", "1"], "n_gram: got 1"),
+        (["--vocab-size", "10", "--family", "gumbel", "--kappa", "0.5"], "kappa: got 0.5, expected 1.0"),
         (["--vocab-size", "10", "--n-gram", "17"], "n_gram: got 17"),
         (["--vocab-size", "10", "--k-p", "5"], "k_p: got 5, expected at most 4"),
         (["--vocab-size", "10", "--k-p", "0"], "k_p: got 0"),

@@ -1,12 +1,13 @@
-"""Write the known answers of the scheme: `python tests/vectors/make.py`.
+"""Write the known answers of the scheme and of family gumbel: `python tests/vectors/make.py`.
 
-The file is the constitution of the format: every backend is tested against it, and it changes only with
-the version of the scheme.
+The files are the constitution of the format: every backend is tested against them, and they change only
+with the version of the scheme, or of the family.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import pathlib
 from typing import Any
 
@@ -14,10 +15,12 @@ import numpy as np
 
 from iet import reference
 from iet.registry import derive_frequency, derive_subkey
-from iet.scheme import SCHEME_VERSION, Profile, Scheme
+from iet.scheme import FAMILIES, SCHEME_VERSION, Profile, Scheme
 
 VOCAB_SIZES = (1, 2, 31, 32, 33, 255, 257, 32000, 32003, 128256, 151936, 262144, 1 << 24)
-PATH = pathlib.Path(__file__).with_name(f"scheme_v{SCHEME_VERSION}.json")
+FOLDER = pathlib.Path(__file__).parent
+SEED = 20250601
+SECRETS = (bytes(range(32)), bytes(32), np.random.default_rng(SEED).bytes(32))
 
 
 def bits(values: np.ndarray[Any, Any]) -> list[str]:
@@ -26,11 +29,52 @@ def bits(values: np.ndarray[Any, Any]) -> list[str]:
     return [f"{int(b):0{2 * values.dtype.itemsize}x}" for b in values.view(unsigned)]
 
 
+def subkeys() -> np.ndarray[Any, np.dtype[np.uint8]]:
+    return np.array([np.frombuffer(derive_subkey(secret), dtype=np.uint8) for secret in SECRETS])
+
+
+def op(
+    rng: np.random.Generator, vocab_size: int, n_gram: int, family: str, k_p: int, unmarked: tuple[int, ...]
+) -> dict[str, Any]:
+    """Return scores of a text and marked logits under every key."""
+    keys, strength = subkeys(), Scheme(family=family).kappa
+    profile: dict[str, Any] = {"vocab_size": vocab_size, "family": family, "unmarked_ids": unmarked}
+    frequencies = np.full(len(keys), k_p)
+    token_ids = rng.integers(0, vocab_size + 1, 40)
+    scores = reference.score_tokens(token_ids, n_gram, subkeys=keys, k_p=frequencies, **profile)
+    contexts = rng.integers(0, vocab_size, (4, n_gram - 1))
+    contexts[1, -1] = unmarked[0] if unmarked else vocab_size
+    slots = np.array([0, 1, -1, 2])
+    kappas = np.array([strength, strength, strength, 0.25], dtype=np.float32)
+    logits = (4 * rng.standard_normal((4, vocab_size + 2))).astype(np.float32)
+    logits[0, 3] = -np.inf
+    marked = {}
+    for dtype in ("float32", "float16", "bfloat16"):
+        row: Any = logits.astype("float32" if dtype == "bfloat16" else dtype)
+        row = reference.float32_to_bfloat16(row) if dtype == "bfloat16" else row
+        before = row.copy()
+        reference.embed_(row, contexts, slots, kappas, subkeys=keys, k_p=frequencies, **profile)
+        marked[dtype] = {"logits": bits(before.reshape(-1)), "marked": bits(row.reshape(-1))}
+    return {
+        **profile,
+        "unmarked_ids": list(unmarked),
+        "n_gram": n_gram,
+        "k_p": k_p,
+        "subkeys": [key.tobytes().hex() for key in keys],
+        "token_ids": token_ids.tolist(),
+        "scored": reference.is_scored(token_ids, n_gram, vocab_size, unmarked).tolist(),
+        "scores": [bits(row) for row in scores],
+        "contexts": contexts.tolist(),
+        "slots": slots.tolist(),
+        "kappas": bits(kappas),
+        "embed": marked,
+    }
+
+
 def make() -> dict[str, Any]:
-    rng = np.random.default_rng(20250601)
-    secrets = [bytes(range(32)), bytes(32), rng.bytes(32)]
-    subkeys = [derive_subkey(secret) for secret in secrets]
-    keys = np.array([np.frombuffer(key, dtype=np.uint8) for key in subkeys])
+    rng = np.random.default_rng(SEED)
+    assert rng.bytes(32) == SECRETS[-1]
+    keys = subkeys()
 
     derive = [
         {
@@ -38,7 +82,7 @@ def make() -> dict[str, Any]:
             "subkey": derive_subkey(secret).hex(),
             "k_p": {str(bound): derive_frequency(secret, bound) for bound in (1, 127, 15999, 64127)},
         }
-        for secret in secrets
+        for secret in SECRETS
     ]
     seeds = []
     for i, words in enumerate([*range(1, 16), 1, 2]):
@@ -61,45 +105,15 @@ def make() -> dict[str, Any]:
                     {**entry, "family": family, "phi": bits(reference.phi(ids, k_p, vocab_size, family))}
                 )
 
-    ops = []
-    for vocab_size, n_gram, family, k_p, unmarked in (
-        (33, 2, "fourier", 1, ()),
-        (40, 2, "fourier", 3, (0, 1, 7)),
-        (41, 3, "square", 2, (40,)),
-        (257, 5, "fourier", 100, (5,)),
-    ):
-        profile: dict[str, Any] = {"vocab_size": vocab_size, "family": family, "unmarked_ids": unmarked}
-        frequencies = np.full(len(keys), k_p)
-        token_ids = rng.integers(0, vocab_size + 1, 40)
-        scores = reference.score_tokens(token_ids, n_gram, subkeys=keys, k_p=frequencies, **profile)
-        contexts = rng.integers(0, vocab_size, (4, n_gram - 1))
-        contexts[1, -1] = unmarked[0] if unmarked else vocab_size
-        slots, kappas = np.array([0, 1, -1, 2]), np.array([0.8, 0.8, 0.8, 0.25], dtype=np.float32)
-        logits = (4 * rng.standard_normal((4, vocab_size + 2))).astype(np.float32)
-        logits[0, 3] = -np.inf
-        marked = {}
-        for dtype in ("float32", "float16", "bfloat16"):
-            row: Any = logits.astype("float32" if dtype == "bfloat16" else dtype)
-            row = reference.float32_to_bfloat16(row) if dtype == "bfloat16" else row
-            before = row.copy()
-            reference.embed_(row, contexts, slots, kappas, subkeys=keys, k_p=frequencies, **profile)
-            marked[dtype] = {"logits": bits(before.reshape(-1)), "marked": bits(row.reshape(-1))}
-        ops.append(
-            {
-                **profile,
-                "unmarked_ids": list(unmarked),
-                "n_gram": n_gram,
-                "k_p": k_p,
-                "subkeys": [key.hex() for key in subkeys],
-                "token_ids": token_ids.tolist(),
-                "scored": reference.is_scored(token_ids, n_gram, vocab_size, unmarked).tolist(),
-                "scores": [bits(row) for row in scores],
-                "contexts": contexts.tolist(),
-                "slots": slots.tolist(),
-                "kappas": bits(kappas),
-                "embed": marked,
-            }
+    ops = [
+        op(rng, *entry)
+        for entry in (
+            (33, 2, "fourier", 1, ()),
+            (40, 2, "fourier", 3, (0, 1, 7)),
+            (41, 3, "square", 2, (40,)),
+            (257, 5, "fourier", 100, (5,)),
         )
+    ]
     profiles = [
         Profile(Scheme(), 32000),
         Profile(Scheme(kappa=1.0, n_gram=4, k_p="per-agent", placement="raw"), 257, "00ff" * 16, (0, 2, 5)),
@@ -117,8 +131,52 @@ def make() -> dict[str, Any]:
     }
 
 
-if __name__ == "__main__":
-    content = make()
+def make_gumbel() -> dict[str, Any]:
+    rng = np.random.default_rng(SEED + 1)
+    ids = np.array([0, 1, 2, 31, 32000, 128255, 262143, (1 << 24) - 1, 1 << 24, (1 << 31) - 1, (1 << 32) - 1])
+    uniform = []
+    for seed in (0, 1, 1 << 32, (1 << 64) - 1, *rng.integers(0, 1 << 64, 3, dtype=np.uint64).tolist()):
+        numerators = reference.uniform(ids, np.uint64(seed))
+        uniform.append({"seed": f"{seed:016x}", "ids": ids.tolist(), "numerators": numerators.tolist()})
+    # Around the ends, where the exponent of u or 1 - u changes, and where t jumps from √2 - 1 to √½ - 1.
+    root = round(2**24 / math.sqrt(2))
+    edges = [1, 3, 5, root // 2, root, (1 << 23) - 1, (1 << 23) + 1, (1 << 24) - root, (1 << 24) - 3]
+    drawn = rng.integers(0, 1 << 24, 12).tolist()
+    numerators = np.unique(np.array([x | 1 for x in [*edges, *(x - 2 for x in edges[3:]), *drawn]]))
+    numerators = np.append(numerators, (1 << 24) - 1).astype(np.uint32)
+    u = numerators.astype(np.float32) * np.float32(2.0**-24)
+    noise = {
+        "numerators": numerators.tolist(),
+        "noise": bits(reference.minus_log(reference.minus_log(u))),
+        "score": bits(reference.minus_log(np.float32(1) - u)),
+    }
+    ops = [
+        op(rng, vocab_size, n_gram, "gumbel", 1, unmarked)
+        for vocab_size, n_gram, unmarked in ((33, 4, ()), (40, 2, (0, 1, 7)), (257, 5, (5,)))
+    ]
+    profiles = [
+        Profile(Scheme(family="gumbel"), 32000),
+        Profile(Scheme(family="gumbel", n_gram=8), 257, "00ff" * 16, (0, 2, 5)),
+    ]
+    return {
+        "family": "gumbel",
+        "family_version": FAMILIES["gumbel"].version,
+        "note": "Floats are IEEE bits in hex. Generated by tests/vectors/make.py from iet/reference.py.",
+        "uniform": uniform,
+        "noise": noise,
+        "ops": ops,
+        "profile": [{"profile": p.to_dict(), "digest": p.digest} for p in profiles],
+    }
+
+
+FILES = {
+    f"scheme_v{SCHEME_VERSION}.json": make,
+    f"gumbel_v{FAMILIES['gumbel'].version}.json": make_gumbel,
+}
+
+
+def text(content: dict[str, Any]) -> str:
+    """Return JSON with a line for every known answer."""
     lines = [
         f"{json.dumps(key)}: "
         + (
@@ -128,4 +186,9 @@ if __name__ == "__main__":
         )
         for key, value in content.items()
     ]
-    PATH.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+if __name__ == "__main__":
+    for name, make_file in FILES.items():
+        (FOLDER / name).write_text(text(make_file()))

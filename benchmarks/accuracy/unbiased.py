@@ -1,0 +1,295 @@
+"""Does a mark change what a model says? χ² of drawn tokens against the sampler's own distribution.
+
+    python -m benchmarks.accuracy.unbiased -o benchmarks/results/unbiased.json
+
+Tokens are drawn through the processor that `generate` uses, each under a key and a context of its own, from
+fixed final logits: made ones, and those of the shipped model in the middle of a text. Whole texts come from
+a small Markov chain, where contexts return all the time, and are counted as texts: there the processor must
+fall back to the sampler, and what happens without that is shown beside it. Family `fourier` is drawn for
+contrast: its mark moves probabilities about, and their mean over keys moves, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import math
+import pathlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+from scipy import special
+from tqdm import tqdm
+
+from benchmarks.recording import environment, table, write
+from iet.demo import conversation
+from iet.generation.transformers import _KeyedSampler
+from iet.kernels import embed_
+from iet.registry import KeyTable
+from iet.scheme import Profile, Scheme
+
+LEVEL = 1e-3
+BATCH = 64  # what fits a cache
+MIN_EXPECTED = 10.0  # draws in a cell of χ²; rarer tokens share one
+PROMPT = 40  # tokens of text before a position of the shipped model
+IDS, LENGTH, WORDS = 4, 6, 1  # of the Markov chain, its texts and their contexts
+CHAIN_SHARE = 4  # texts are drawn this many times fewer than tokens
+
+Floats = NDArray[np.float64]
+Draw = Callable[[torch.Tensor, int, np.random.Generator], NDArray[np.int64]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """Draws against a distribution.
+
+    Attributes:
+        judged: whether the distribution is meant to be kept.
+        largest_shift: of the probability of one outcome.
+        p: two-sided, of χ².
+    """
+
+    case: str
+    family: str
+    judged: bool
+    entropy: float
+    draws: int
+    cells: int
+    chi_square_per_freedom: float
+    largest_shift: float
+    p: float
+
+
+def keys_of(scheme: Scheme, vocab_size: int, rng: np.random.Generator, count: int = BATCH) -> KeyTable:
+    """Return random keys, one a row."""
+    return KeyTable(
+        Profile(scheme, vocab_size),
+        subkeys=rng.integers(0, 256, (count, 16), dtype=np.uint8),
+        k_p=np.ones(count, dtype=np.int64),
+        owners=np.arange(count, dtype=np.int32),
+        names=tuple(map(str, range(count))),
+        epochs=np.zeros(count, dtype=np.int32),
+    )
+
+
+def sampled(logits: torch.Tensor, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return one draw from each row of softmax(logits) [B, V]."""
+    generator = torch.Generator().manual_seed(int(rng.integers(1 << 62)))
+    return torch.multinomial(torch.softmax(logits.double(), -1), 1, generator=generator)[:, 0].numpy()
+
+
+def gumbel(logits: torch.Tensor, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return tokens [count] that the processor chooses from logits [V]."""
+    V, n_gram = len(logits), Scheme(family="gumbel").n_gram
+    sampler = _KeyedSampler(
+        keys_of(Scheme(family="gumbel"), V, rng, count), np.arange(count, dtype=np.int32), 1.0, False
+    )
+    contexts = torch.from_numpy(rng.integers(0, V, (count, n_gram - 1)))
+    return sampler(contexts, logits.expand(count, -1)).max(-1).indices.numpy()  # type: ignore[arg-type]
+
+
+def fourier(logits: torch.Tensor, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return tokens [count] that are sampled from logits [V] marked with κ = 0.8."""
+    keys, V = keys_of(Scheme(), len(logits), rng, count), len(logits)
+    marked = logits.repeat(count, 1)
+    embed_(marked, rng.integers(0, V, (count, 1)), np.arange(count), keys)
+    return sampled(marked, rng)
+
+
+def compare(case: str, family: str, judged: bool, probabilities: Floats, counts: NDArray[np.int64]) -> Found:
+    draws = int(counts.sum())
+    common = probabilities * draws >= MIN_EXPECTED
+    expected = np.append(probabilities[common] * draws, probabilities[~common].sum() * draws)
+    seen = np.append(counts[common], counts[~common].sum())
+    if expected[-1] < MIN_EXPECTED:  # too little for a cell of its own
+        expected, seen = expected[:-1], seen[:-1]
+    freedom = len(expected) - 1
+    statistic = float((np.square(seen - expected) / expected).sum())
+    p = 2 * min(special.chdtr(freedom, statistic), special.chdtrc(freedom, statistic))
+    positive = probabilities[probabilities > 0]
+    return Found(
+        case,
+        family,
+        judged,
+        entropy=float(-(positive * np.log(positive)).sum()),
+        draws=draws,
+        cells=len(expected),
+        chi_square_per_freedom=statistic / freedom,
+        largest_shift=float(np.abs(seen - expected).max() / draws),
+        p=float(min(1.0, p)),
+    )
+
+
+# ---------------------------------------------------------------- tokens
+
+
+def made_logits() -> dict[str, torch.Tensor]:
+    """Return name -> final logits [V]."""
+    rng = np.random.default_rng(0)
+    even = np.full(300, -np.inf)
+    even[rng.choice(300, 8, replace=False)] = 1.5
+    made = {
+        "two tokens, 0.9 and 0.1": np.log([0.9, 0.1]),
+        "8 equal of 300": even,
+        "Zipf, 4096 ids": -np.log(1.0 + rng.permutation(4096)),
+        "normal logits, σ = 4, 4096 ids": 4 * rng.standard_normal(4096),
+    }
+    return {name: torch.tensor(logits, dtype=torch.float32) for name, logits in made.items()}
+
+
+def model_logits() -> dict[str, torch.Tensor]:
+    """Return the shipped model's final logits, warped by a sampler, at three positions of a text of its own.
+
+    The positions are those of the lowest, the middle and the highest entropy among all after `PROMPT`.
+    """
+    model, tokenizer = conversation.load_model()
+    ids = torch.tensor([tokenizer(conversation.TASK, add_special_tokens=False).input_ids])
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        text = model.generate(ids, do_sample=True, top_k=0, max_new_tokens=100, pad_token_id=0)
+        logits = model(text).logits[0, PROMPT:].float()
+    found = {}
+    for name, temperature, top_p in (("T = 1", 1.0, 1.0), ("T = 0.7, top-p 0.9", 0.7, 0.9)):
+        final = transformers.TopPLogitsWarper(top_p)(text, logits / temperature)
+        entropies = torch.distributions.Categorical(logits=final).entropy()
+        order = entropies.argsort()
+        order = order[entropies[order] > 0.05]  # where the next token is certain there is nothing to count
+        for place, index in (("low", 0), ("middle", len(order) // 2), ("high", -1)):
+            found[f"shipped model, {name}, {place} entropy"] = final[order[index]]
+    return found
+
+
+def tokens(case: str, family: str, draw: Draw, logits: torch.Tensor, draws: int, seed: int) -> Found:
+    rng = np.random.default_rng(seed)
+    counts = np.zeros(len(logits), dtype=np.int64)
+    for start in range(0, draws, BATCH):
+        counts += np.bincount(draw(logits, min(BATCH, draws - start), rng), minlength=len(logits))
+    probabilities = torch.softmax(logits.double(), -1).numpy()
+    assert not counts[probabilities == 0].any()
+    return compare(case, family, family != "fourier", probabilities, counts)
+
+
+# ---------------------------------------------------------------- texts
+
+
+def texts(case: str, family: str, fallback: bool, draws: int, seed: int) -> Found:
+    """Count whole texts of a Markov chain, with contexts of one id: nearly every text has one twice."""
+    rng = np.random.default_rng(seed)
+    chain = torch.tensor(1.5 * np.random.default_rng(1).standard_normal((IDS, IDS)), dtype=torch.float32)
+    scheme = Scheme(family="gumbel", n_gram=WORDS + 1)
+    counts = np.zeros(IDS**LENGTH, dtype=np.int64)
+    for start in range(0, draws, BATCH):
+        count = min(BATCH, draws - start)
+        keys = keys_of(scheme, IDS, rng, count)
+        slots = np.arange(count, dtype=np.int32)
+        sampler = _KeyedSampler(keys, slots, 1.0, False)
+        ids = torch.zeros((count, 1), dtype=torch.int64)
+        for _ in range(LENGTH):
+            logits = chain[ids[:, -1]]
+            if fallback:
+                chosen = sampler(ids, logits)  # type: ignore[arg-type]
+            else:
+                chosen = logits.clone()
+                embed_(chosen, ids[:, -WORDS:], slots, keys)
+                chosen = torch.where(chosen == chosen.max(-1, keepdim=True).values, logits, -torch.inf)
+            ids = torch.cat([ids, torch.from_numpy(sampled(chosen, rng))[:, None]], dim=1)
+        places = IDS ** np.arange(LENGTH - 1, -1, -1)
+        counts += np.bincount(ids[:, 1:].numpy() @ places, minlength=IDS**LENGTH)
+    step = torch.softmax(chain.double(), -1).numpy()
+    probabilities = np.array(
+        [
+            math.prod(step[a, b] for a, b in itertools.pairwise((0, *text)))
+            for text in itertools.product(range(IDS), repeat=LENGTH)
+        ]
+    )
+    return compare(case, family, fallback, probabilities, counts)
+
+
+# ---------------------------------------------------------------- everything
+
+
+def run(draws: int, seed: int) -> list[Found]:
+    """Draw everything."""
+    cases = {**made_logits(), **model_logits()}
+    jobs: list[Callable[[int], Found]] = [
+        lambda s, c=case, f=family, d=draw: tokens(c, f, d, cases[c], draws, s)  # type: ignore[misc]
+        for case in cases
+        for family, draw in (("gumbel", gumbel), ("fourier", fourier))
+        if family == "gumbel" or case.startswith(("two", "shipped model, T = 1, middle"))
+    ]
+    whole = f"texts of {LENGTH} tokens, {IDS} ids, n = {WORDS + 1}"
+    jobs.append(lambda s: texts(whole, "gumbel", True, draws // CHAIN_SHARE, s))
+    jobs.append(lambda s: texts(whole, "gumbel without fallback", False, draws // CHAIN_SHARE, s))
+    return [job(seed + number) for number, job in enumerate(tqdm(jobs, unit="case"))]
+
+
+def failures(rows: list[Found]) -> list[Found]:
+    """Return the rows whose distribution is meant to be kept, and is not."""
+    judged = [row for row in rows if row.judged]
+    return [row for row in judged if row.p < LEVEL / len(judged)]
+
+
+def markdown(rows: list[Found], draws: int) -> str:
+    failed, judged = failures(rows), sum(row.judged for row in rows)
+    cells = [
+        [
+            row.case,
+            row.family,
+            f"{row.entropy:.2f}",
+            f"{row.draws:,}",
+            row.cells,
+            row.chi_square_per_freedom,
+            f"{row.largest_shift:.1e}",
+            f"{row.p:.1e}",
+            ("no" if row in failed else "yes") if row.judged else "for contrast",
+        ]
+        for row in rows
+    ]
+    header = ["logits", "family", "nats", "draws", "cells", "χ²/dof", "largest shift", "p", "kept"]
+    return "\n".join(
+        [
+            "# Is the distribution of tokens kept?",
+            "",
+            f"{draws:,} tokens a case, each under a random key and context. A distribution is kept if"
+            f" p >= {LEVEL / judged:.1e}, which is {LEVEL:g} for all {judged} that are meant to be."
+            f" {'All are.' if not failed else f'{len(failed)} are NOT.'}",
+            "",
+            table(header, cells),
+        ]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("-o", "--output", type=pathlib.Path, required=True)
+    parser.add_argument("--draws", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+
+    torch.set_num_threads(1)  # rows are short: more threads would wait for each other
+    started = time.perf_counter()
+    rows = run(args.draws, args.seed)
+    shown = args.output.name if args.output.is_absolute() else args.output.as_posix()
+    content: dict[str, Any] = {
+        "command": f"python -m benchmarks.accuracy.unbiased -o {shown} --draws {args.draws}"
+        f" --seed {args.seed}",
+        "environment": environment("torch", "transformers", "scipy"),
+        "draws": args.draws,
+        "seed": args.seed,
+        "seconds": round(time.perf_counter() - started, 1),
+        "passed": not failures(rows),
+        "rows": [dataclasses.asdict(row) for row in rows],
+    }
+    write(args.output, content, markdown(rows, args.draws))
+    if failures(rows):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
