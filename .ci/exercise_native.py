@@ -19,7 +19,12 @@ count = 0
 for isa in iet.backends().isas:
     native.cpu.select_isa(isa)
     for vocab_size in (1, 2, 31, 32, 33, 255, 257, 1000, 32003, 128256):
-        for n_gram, family, unmarked in ((2, "fourier", ()), (5, "square", (0,)), (16, "fourier", ())):
+        for n_gram, family, unmarked in (
+            (2, "fourier", ()),
+            (5, "square", (0,)),
+            (16, "fourier", ()),
+            (4, "gumbel", (0,)),
+        ):
             scheme = iet.Scheme(n_gram=n_gram, family=family)
             registry = iet.Registry.create(
                 None, vocab_size=vocab_size, unmarked_ids=unmarked if vocab_size > 2 else (), scheme=scheme

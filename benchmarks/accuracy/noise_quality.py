@@ -60,18 +60,6 @@ class NoiseSetup(Setup):
             counts += np.bincount(draw(n), minlength=cells)
         return chi_square(self, measure, case, counts, np.full(cells, 1 / cells))
 
-    def correlation(
-        self, measure: str, case: str, draw: Callable[[int], tuple[NDArray[Any], NDArray[Any]]]
-    ) -> Row:
-        """Return the correlation of the scores of two numerators; 1 is their mean and their variance."""
-        total = np.zeros(2)
-        for n in self.chunks():
-            product = np.multiply(*(scores(u) - 1 for u in draw(n)))
-            total += product.sum(), np.square(product).sum()
-        mean, square = total / self.draws
-        error = math.sqrt((square - mean**2) / self.draws)
-        return self.normal(measure, case, "correlation", mean, 0, error)
-
 
 def scores(numerators: NDArray[np.uint32]) -> NDArray[np.float64]:
     """Return -log(1 - u)."""
@@ -120,24 +108,30 @@ def uniformity(setup: NoiseSetup) -> list[Row]:
 
 
 def joint(setup: NoiseSetup, measure: str, case: str, draw: Callable[[int], Any]) -> list[Row]:
-    """χ² of pairs in the high and in the low bits, their upper tail, and the correlation of their scores."""
-
-    def in_tail(n: int) -> NDArray[np.int64]:  # where u is above 1 - 1/64, where is the other?
-        u, other = draw(64 * n)
-        return top(other[top(u, 6) == 63], 6)[:n]
-
+    """χ² of pairs in the high and in the low bits, of one where the other is large, and their correlation."""
+    cells = {"high bits": np.zeros(1 << 12, np.int64), "low bits": np.zeros(1 << 12, np.int64)}
+    cells["where the other is above 63/64"] = np.zeros(1 << 6, np.int64)
+    total = np.zeros(2)
+    for n in setup.chunks():
+        u, other = draw(n)
+        drawn = (
+            top(u, 6) << 6 | top(other, 6),
+            low(u, 6) << 6 | low(other, 6),
+            top(other[top(u, 6) == 63], 6),
+        )
+        for counts, numbers in zip(cells.values(), drawn, strict=True):
+            counts += np.bincount(numbers, minlength=len(counts))
+        product = (scores(u) - 1) * (scores(other) - 1)  # 1 is their mean and their variance
+        total += product.sum(), np.square(product).sum()
+    mean, square = total / setup.draws
+    error = math.sqrt((square - mean**2) / setup.draws)
     return [
-        setup.counted(measure, f"{case}, high bits", 1 << 12, lambda n: pair(draw(n), top, 6)),
-        setup.counted(measure, f"{case}, low bits", 1 << 12, lambda n: pair(draw(n), low, 6)),
-        dataclasses.replace(setup, draws=setup.draws // 64).counted(
-            measure, f"{case}, tail", 1 << 6, in_tail
+        *(
+            chi_square(setup, measure, f"{case}, {name}", counts, np.full(len(counts), 1 / len(counts)))
+            for name, counts in cells.items()
         ),
-        setup.correlation(measure, case, draw),
+        setup.normal(measure, case, "correlation", mean, 0, error),
     ]
-
-
-def pair(drawn: Any, cut: Callable[[Any, int], NDArray[np.int64]], bits: int) -> NDArray[np.int64]:
-    return cut(drawn[0], bits) << bits | cut(drawn[1], bits)
 
 
 def pairs(setup: NoiseSetup) -> list[Row]:

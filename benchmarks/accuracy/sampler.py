@@ -113,7 +113,7 @@ def sample(
                     marked_entropy[at] += _entropy(logits[at])
             marking = torch.where(free, -1, slot)
             iet.embed_(logits, ids[:, t - n + 1 : t], marking, keys, num_threads=1)
-            chosen = torch.where(free, chosen, logits.argmax(-1))
+            chosen = torch.where(free, chosen, logits.max(-1).indices)  # half the time of argmax
         else:
             iet.embed_(logits, ids[:, t - n + 1 : t], slot, keys, num_threads=1)
             if measure:

@@ -53,7 +53,13 @@ def exercise() -> None:
     from iet.registry import Registry
     from iet.scheme import Scheme
 
-    for family, vocab_size in (("fourier", 32000), ("fourier", 1003), ("square", 1003), ("fourier", 3)):
+    for family, vocab_size in (
+        ("fourier", 32000),
+        ("fourier", 1003),
+        ("square", 1003),
+        ("gumbel", 1003),
+        ("fourier", 3),
+    ):
         unmarked = () if vocab_size == 32000 else (1,)
         registry = Registry.create(
             None, vocab_size=vocab_size, unmarked_ids=unmarked, scheme=Scheme(family=family, n_gram=3)
