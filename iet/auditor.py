@@ -26,6 +26,7 @@ from iet.decoding import (
 from iet.errors import InputError
 from iet.evidence import segment_log_p
 from iet.kernels import check_token_ids, pair_numbers, repeats, score_spans, score_tokens
+from iet.likelihood import LanguageModel, LogRatios
 from iet.registry import KeyTable, Registry
 from iet.report import Report, Segment
 from iet.tokenizer import Encoding, Tokenizer
@@ -52,10 +53,16 @@ class Auditor:
         profile: id of the profile, where the registry has several.
         tokenizer: path or object, where the registry's own note of it does not lead there. Its digest must
             be the profile's.
+        model: a causal language model of transformers with this tokenizer, or a path or id of one, or an
+            `iet.LanguageModel` of it, which has options. "posterior" then weighs every token by how likely
+            the model finds it, so that predictable text counts for nothing. Best is the model that wrote the
+            text. p-values rest on the scores alone. None: no model.
         options: the decoder's, see `iet.decoding.decode`.
 
     Raises:
         InputError: a parameter is out of range, or an option unknown.
+        ShapeError: the model's vocabulary is smaller than the profile's.
+        BackendUnavailable: a model, but neither torch nor transformers.
         RegistryError: the profile has no agents.
         TokenizerMismatch: on the first text, if the tokenizer is another one or cannot be found.
 
@@ -81,6 +88,7 @@ class Auditor:
         *,
         profile: str | None = None,
         tokenizer: Any = None,
+        model: Any = None,
         **options: Any,
     ) -> None:
         if not isinstance(registry, (Registry, WaterfallKeys)):
@@ -106,13 +114,18 @@ class Auditor:
         self._decoder_options = {**options, "level": min(self._level, 0.5)} if takes_level else options
         self._source = tokenizer
         self._tokenizer: Tokenizer | None = None
+        self._model: LanguageModel | None = None
+        if model is not None:
+            self._model = model if isinstance(model, LanguageModel) else LanguageModel(model)
+            self._model.check(self._keys)
         # Refuse bad options now, not after the first text has been tokenized and scored.
         nothing = np.zeros(0, dtype=bool)
-        self._decode(np.zeros((0, len(self._keys)), dtype=np.float32), nothing, nothing)
+        empty = np.zeros((0, len(self._keys)), dtype=np.float32)
+        self._decode(empty, nothing, nothing, ratios=None if model is None else empty)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A pickle finds the keys through the registry's file and holds none.
-        options = dict(self._options, profile=self._profile_id, tokenizer=self._source)
+        options = dict(self._options, profile=self._profile_id, tokenizer=self._source, model=self._model)
         rebuild = functools.partial(type(self), allow_unattributed=self._allow_unattributed, **options)
         return rebuild, (self._registry, self._decoder, self._level)
 
@@ -198,6 +211,7 @@ class Auditor:
         scored: NDArray[np.bool_],
         repeated: NDArray[np.bool_],
         columns: NDArray[np.int64] | None = None,
+        ratios: NDArray[np.float32] | None = None,
     ) -> Segmentation:
         options = self._decoder_options
         if columns is not None and options.get("strengths") is not None:
@@ -210,6 +224,7 @@ class Auditor:
             repeated,
             self._allow_unattributed,
             None if columns is None else len(self._keys),
+            log_ratios=ratios,
             **options,
         )
 
@@ -246,7 +261,10 @@ class Auditor:
             columns = self._candidates(ids, scored, repeated)
             keys = keys.subset(columns)
         scores = score_tokens(ids, keys).astype(np.float32, copy=False)
-        found = self._decode(scores, scored, repeated, columns)
+        read: LogRatios | None = None
+        if self._model is not None:
+            read = self._model.log_ratios(ids, keys, scores, scored)
+        found = self._decode(scores, scored, repeated, columns, None if read is None else read.values)
         # From here on an agent is its index in `present`: the owners of the keys that were looked at.
         present, owners = np.unique(keys.owners, return_inverse=True)
         posterior = None if found.posterior is None else _sum_columns(found.posterior, owners)
@@ -289,6 +307,7 @@ class Auditor:
             posterior=posterior,
             posterior_agents=None if posterior is None else present.astype(np.int32),
             strengths=_strengths(found, keys),
+            model=None if self._model is None or read is None else self._model.describe(read),
         )
 
     def _explain(

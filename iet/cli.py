@@ -83,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     audit.add_argument("--n-gram", type=int, help="its n (default: 2)")
     audit.add_argument("--k-p", type=int, help="its k_p (default: 1)")
     _add_decoder(audit)
+    audit.add_argument("--model", help="causal language model to read with: folder or id; best the writers'")
     audit.add_argument(
         "--level", type=float, default=0.01, help="p-value above which text is unattributed (0.01)"
     )
@@ -248,6 +249,7 @@ def _audit(arguments: argparse.Namespace) -> int:
         not arguments.forced,
         profile=arguments.profile,
         tokenizer=None if waterfall else arguments.tokenizer,
+        model=arguments.model,
     )
     report = auditor.audit(_read_text(arguments.file))
     if arguments.output is not None:

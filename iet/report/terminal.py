@@ -117,7 +117,16 @@ def _headline(report: Report) -> list[str]:
         f" · {choice if report.allow_unattributed else 'forced choice'}",
         f"decoder {report.decoder} · {len(report.agents)} agents · profile {report.profile.id}: {scheme},"
         f" V {report.profile.vocab_size}" + (" · draft family" if report.profile.family.version == 0 else ""),
+        *_model_line(report),
     ]
+
+
+def _model_line(report: Report) -> list[str]:
+    if report.model is None:
+        return []
+    name, temperature, share = (report.model[field] for field in ("name", "temperature", "share"))
+    fitted = " (fitted)" if report.model["temperature_fitted"] else ""
+    return [f"read with {_harmless(name)} at temperature {temperature:g}{fitted}, weight {share:.0%}"]
 
 
 def transition_lines(report: Report) -> list[str]:
