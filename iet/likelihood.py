@@ -276,8 +276,18 @@ class LanguageModel:
         fits = zip(likelihoods, (-abs(t - 1.0) for t in self._temperatures()), strict=True)
         return self._temperatures()[max(enumerate(fits), key=lambda fit: fit[1])[0]]
 
-    def _pieces(self, ids: Integers, vocab_size: int) -> Iterator[_Piece]:
-        """Predict tokens 1 to T - 1, in order; `vocab_size` columns of the logits count."""
+    def logits(self, token_ids: npt.ArrayLike, vocab_size: int) -> Iterator[tuple[int, Any]]:
+        """Return the model's logits of tokens 1 to T - 1, window by window.
+
+        Args:
+            token_ids: integer ids [T].
+            vocab_size: columns that count.
+
+        Returns:
+            An iterator of the first token and a tensor [R, vocab_size] on the model's device: each row is the
+            prediction of one token, made before it. Every token is predicted once.
+        """
+        ids = check_token_ids(token_ids)
         if len(ids) < 2:
             return
         torch, config = _torch(), self._model.config
@@ -293,13 +303,13 @@ class LanguageModel:
             rows = torch.stack([known[start : start + size] for start in starts[some]])
             if lead:
                 rows = torch.cat([rows.new_tensor([lead] * len(rows)), rows], dim=1)
-            # The row before a token predicts it; the last row predicts what comes after the window.
+            # The last row predicts what comes after the window.
             asked = [start + size - new for start, new in zip(starts[some], news[some], strict=True)]
-            logits = self._logits(rows, max(asked) + 1)[..., :vocab_size]
+            logits = self._forward(rows, max(asked) + 1)[..., :vocab_size]
             for row, new, count in zip(logits, news[some], asked, strict=True):
-                yield from self._cut(row[-1 - count : -1], known, new)
+                yield new, row[-1 - count : -1]
 
-    def _logits(self, rows: Any, last: int) -> Any:
+    def _forward(self, rows: Any, last: int) -> Any:
         """Return the logits of at least the last so many places of every row."""
         model = self._model
         keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
@@ -313,24 +323,26 @@ class LanguageModel:
         finally:
             model.train(was_training)
 
-    def _cut(self, logits: Any, known: Any, start: int) -> Iterator[_Piece]:
+    def _pieces(self, ids: Integers, vocab_size: int) -> Iterator[_Piece]:
+        """Predict tokens 1 to T - 1, in order."""
         torch = _torch()
-        vocab_size = logits.shape[1]
-        # Small enough for a cache of the processor, large enough to keep another device busy.
-        rows = max(1, (1 << 18 if logits.device.type == "cpu" else 1 << 24) // vocab_size)
-        for low in range(0, len(logits), rows):
-            tile = logits[low : low + rows].float()
-            tile = tile - tile.amax(dim=1, keepdim=True)
-            tokens = known[start + low : start + low + len(tile), None].clamp(max=vocab_size - 1)
-            top = tile.topk(min(self._top, vocab_size), dim=1)
-            sums = torch.stack([(tile * (1.0 / t)).exp_().sum(dim=1) for t in self._temperatures()], dim=1)
-            yield _Piece(
-                start + low,
-                top.indices.cpu().numpy(),
-                top.values.cpu().numpy().astype(np.float64),
-                sums.log().cpu().numpy().astype(np.float64),
-                tile.gather(1, tokens)[:, 0].cpu().numpy().astype(np.float64),
-            )
+        for start, logits in self.logits(ids, vocab_size):
+            following = torch.from_numpy(ids[start : start + len(logits)].clip(0, vocab_size - 1))
+            following = following.to(logits.device)[:, None]
+            # Small enough for a cache of the processor, large enough to keep another device busy.
+            rows = max(1, (1 << 18 if logits.device.type == "cpu" else 1 << 24) // vocab_size)
+            for low in range(0, len(logits), rows):
+                tile = logits[low : low + rows].float()
+                tile = tile - tile.amax(dim=1, keepdim=True)
+                top = tile.topk(min(self._top, vocab_size), dim=1)
+                sums = [(tile * (1.0 / t)).exp_().sum(dim=1) for t in self._temperatures()]
+                yield _Piece(
+                    start + low,
+                    top.indices.cpu().numpy(),
+                    top.values.cpu().numpy().astype(np.float64),
+                    torch.stack(sums, dim=1).log().cpu().numpy().astype(np.float64),
+                    tile.gather(1, following[low : low + rows])[:, 0].cpu().numpy().astype(np.float64),
+                )
 
 
 class _Piece(NamedTuple):
