@@ -125,7 +125,8 @@ class LanguageModel:
             check_number("temperature", temperature, 0.05, 20, integer=False)
         check_number("window", window, 16)
         self._source, (self._model, self.name) = model, _open_model(model)
-        most = getattr(self._model.config, "max_position_embeddings", None) or window + 1
+        self._config = self._model.config.get_text_config()
+        most = getattr(self._config, "max_position_embeddings", None) or window + 1
         self._window = min(window, most - 1)  # one for the token that begins a text
         self._stride = max(1, self._window * 3 // 4) if stride is None else stride
         check_number("stride", self._stride, 1, self._window)
@@ -147,7 +148,7 @@ class LanguageModel:
     @property
     def vocab_size(self) -> int:
         """How many ids the model knows."""
-        return int(self._model.config.vocab_size)
+        return int(self._config.vocab_size)
 
     @property
     def digest(self) -> str | None:
@@ -290,10 +291,10 @@ class LanguageModel:
         ids = check_token_ids(token_ids)
         if len(ids) < 2:
             return
-        torch, config = _torch(), self._model.config
+        torch = _torch()
         known = torch.from_numpy(np.where((ids >= 0) & (ids < self.vocab_size), ids, 0))
         known = known.to(self._model.device)
-        begin = getattr(config, "bos_token_id", None)
+        begin = getattr(self._config, "bos_token_id", None)
         lead = [begin] if isinstance(begin, int) else []
         size = min(self._window, len(ids))
         starts = [*range(0, len(ids) - size, self._stride), len(ids) - size]
@@ -477,31 +478,40 @@ def gumbel_log_ratios(
         scores: s [T, K], at least 0.
         q: [T], 0 < q <= 1.
         counted: bool [T], the tokens that may carry a mark.
-        iterations: of expectation and maximisation; 0 leaves equal weights.
+        iterations: of expectation and maximisation, on the first 8192 tokens; 0 leaves equal weights.
 
     Returns:
         float64 [T, K]; 0 where not counted. Deterministic, O(iterations·T·K).
     """
-    some, inverses = scores[counted].astype(np.float64), 1.0 / q[counted, None] ** np.array(POWERS)
-    with np.errstate(divide="ignore"):
-        log_u = np.log(-np.expm1(-some)).clip(-1e6)[:, :, None]
-    # [counted, K, powers + 1]; at u = 0 finite, at q = 1 zero
-    logs = np.log(inverses)[:, None] + (inverses - 1)[:, None] * log_u
-    logs = np.concatenate([logs, np.zeros_like(log_u)], axis=2)
-    count = logs.shape[2]
-    weights = np.full(count, 1.0 / count)
-    edges = np.arange(0, len(some), BLOCK)
-    for _ in range(iterations if len(some) else 0):
+    places = np.flatnonzero(counted)
+    weights = np.full(len(POWERS) + 1, 1.0 / (len(POWERS) + 1))
+    logs = _log_densities(scores, q, places[:FITTED_TOKENS])
+    edges = np.arange(0, len(logs), BLOCK)
+    for _ in range(iterations if len(logs) else 0):
         ratios = np.logaddexp.reduce(logs + np.log(weights), axis=2)
         sums = np.add.reduceat(ratios, edges, axis=0)
         sums -= np.logaddexp.reduce(sums, axis=1)[:, None]
-        whose = np.repeat(np.exp(sums), np.diff(np.append(edges, len(some))), axis=0)
+        whose = np.repeat(np.exp(sums), np.diff(np.append(edges, len(logs))), axis=0)
         parts = np.exp(logs + np.log(weights) - ratios[:, :, None])
-        weights = np.einsum("tk,tks->s", whose, parts) + PRIOR_TOKENS / count
+        weights = np.einsum("tk,tks->s", whose, parts) + PRIOR_TOKENS / len(weights)
         weights /= weights.sum()
     values = np.zeros(scores.shape)
-    values[counted] = np.logaddexp.reduce(logs + np.log(weights), axis=2)
+    step = max(1, _TILE // (scores.shape[1] * len(weights)))
+    for low in range(0, len(places), step):
+        some = places[low : low + step]
+        values[some] = np.logaddexp.reduce(_log_densities(scores, q, some) + np.log(weights), axis=2)
     return values
+
+
+def _log_densities(scores: npt.NDArray[Any], q: Floats, places: Integers) -> Floats:
+    """Return log f(u; q^p) [places, K, powers], and 0 for no mark as the last."""
+    inverses = 1.0 / q[places, None] ** np.array(POWERS)
+    with np.errstate(divide="ignore"):
+        log_u = np.log(-np.expm1(-scores[places].astype(np.float64))).clip(-1e6)[
+            :, :, None
+        ]  # finite at u = 0
+    logs = np.log(inverses)[:, None] + (inverses - 1)[:, None] * log_u
+    return np.concatenate([logs, np.zeros_like(log_u)], axis=2)
 
 
 def _open_model(model: Any) -> tuple[Any, str]:
@@ -525,9 +535,8 @@ def _open_model(model: Any) -> tuple[Any, str]:
                 bars.enable_progress_bar()
         return opened, str(model)
     _torch()
-    if not all(hasattr(model, name) for name in ("config", "forward", "device", "state_dict")) or not hasattr(
-        model.config, "vocab_size"
-    ):
+    parts = ("config", "forward", "device", "state_dict")
+    if not all(hasattr(model, part) for part in parts) or not hasattr(model.config, "get_text_config"):
         raise InputError(
             f"model: got {type(model).__name__}, expected a causal model of transformers, or its path or id"
         )

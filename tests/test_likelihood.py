@@ -28,7 +28,7 @@ from iet.likelihood import LanguageModel, gumbel_log_ratios, mixture_weights
 from iet.metrics import token_accuracy
 from iet.registry import Registry
 from iet.report import terminal
-from iet.scheme import Scheme
+from iet.scheme import FAMILIES, Scheme
 
 V = 64
 NAMES = ("planner", "critic", "writer")
@@ -274,6 +274,30 @@ def test_scores_at_their_ends_are_read() -> None:
     scores = np.array([[0.0, 16.64], [0.0, 60.0]])
     found = gumbel_log_ratios(scores, np.array([1.0, 1e-9]), np.ones(2, np.bool_))
     assert np.isfinite(found).all()
+
+
+@pytest.mark.skipif("gumbel" not in FAMILIES, reason="no family gumbel here")
+def test_gumbel_text_is_read_with_the_model_that_wrote_it() -> None:
+    registry = team("gumbel", kappa=1.0, n_gram=4)
+    draw = np.random.default_rng(9)
+    ids, seen = draw.integers(1, V, 4).tolist(), set()
+    for step in range(360):
+        with torch.no_grad():
+            logits = torch.log_softmax(small_model()(torch.tensor([ids])).logits[:, -1] / 0.8, dim=1).numpy()
+        context, slot = tuple(ids[-3:]), step // 120
+        if context in seen:
+            q = np.exp(logits[0].astype(np.float64))
+            ids.append(int(draw.choice(V, p=q / q.sum())))
+        else:
+            iet.embed_(logits, [context], [slot], registry)
+            ids.append(int(logits.argmax()))
+        seen.add(context)
+    found = read(np.array(ids), registry)
+    sums = found.values[4:].reshape(3, 120, 3).sum(axis=1)
+    assert (sums.diagonal() > 30).all()
+    assert (sums[~np.eye(3, dtype=np.bool_)] < 0).all()
+    labels = decode(np.zeros_like(found.values), log_ratios=found.values).token_agents
+    assert token_accuracy(np.repeat([0, 1, 2], 120), labels[4:]) > 0.9
 
 
 # The audit
