@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from iet.auditor import Auditor
     from iet.generation.transformers import LogitsProcessor, WatermarkingConfig
     from iet.generation.waterfall import WaterfallLogitsProcessor
+    from iet.likelihood import LanguageModel
     from iet.report import Report, Segment
 
 __version__ = "0.1.0"
@@ -42,6 +43,7 @@ __all__ = [
     "BackendUnavailable",
     "IetError",
     "InputError",
+    "LanguageModel",
     "LogitsProcessor",
     "Profile",
     "Registry",
@@ -67,6 +69,7 @@ __all__ = [
 
 _LAZY = {
     "Auditor": "iet.auditor",
+    "LanguageModel": "iet.likelihood",
     "LogitsProcessor": "iet.generation.transformers",
     "Report": "iet.report",
     "Segment": "iet.report",

@@ -10,12 +10,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from iet.decoding import DECODERS, Segmentation
+from iet.decoding import Segmentation
 from iet.decoding.pairs import repeats
 from iet.kernels import pair_numbers, score_spans, score_tokens
 from iet.parts import Parts
 from iet.registry import KeyTable
-from iet.scheme import Family
 from iet.tokenizer import Encoding
 from iet.waterfall import WaterfallKeys
 
@@ -194,10 +193,6 @@ class Axis:
         return np.concatenate(wide, axis=1)
 
 
-_RATIOS = Family("ratios", -1, 0, 1.0, np.zeros_like, np.array)
-"""Log-likelihood ratios as scores: at strength 1, the evidence of a score is the score itself."""
-
-
 REST, LONGEST_REST = 4, 200
 """In place of a part that is left out stand 4 tokens without evidence for each of its own, 200 at most.
 
@@ -236,25 +231,3 @@ def decode_over_rests(
     found = decode(wide, numbers)
     posterior = None if found.posterior is None else found.posterior[places]
     return Segmentation(found.token_agents[places], posterior, found.strengths)
-
-
-def decode_ratios(
-    ratios: Scores, pairs: Integers, allow_unattributed: bool, agents: int, **options: Any
-) -> Segmentation:
-    """Decode log-likelihood ratios by the chain of "posterior".
-
-    Args:
-        ratios: log p(what is read in a cell | a) / p(the same | nobody), [C, A].
-        pairs: [C], numbers of the cells with evidence, all different; -1 elsewhere.
-        allow_unattributed, agents, options: as in `iet.decoding.decode`; strengths are all 1.
-    """
-    return DECODERS["posterior"](
-        ratios,
-        _RATIOS,
-        pairs >= 0,
-        repeats(pairs),
-        allow_unattributed,
-        agents,
-        pairs,
-        **{**options, "strengths": np.ones(ratios.shape[1])},
-    )

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from iet.alignment import Axis, Reading, decode_over_rests, decode_ratios
+from iet.alignment import Axis, Reading, decode_over_rests
 from iet.decoding import (
     DECODERS,
     Segmentation,
@@ -40,7 +40,8 @@ from iet.evidence import (
     piece_log_p,
     segment_log_p,
 )
-from iet.kernels import check_token_ids
+from iet.kernels import check_token_ids, score_tokens
+from iet.likelihood import LanguageModel, LogRatios
 from iet.parts import Parts
 from iet.registry import KeyTable, Registry
 from iet.report import LEFT_OUT, Report, Segment
@@ -75,6 +76,10 @@ class Auditor:
             them; only "posterior" can do so.
         tokenizer: path or object, where the registry's own note of it does not lead there. Its digest must
             be the profile's. Where there are several profiles, {profile id: path or object} of some of them.
+        model: a causal language model of transformers with this tokenizer, or a path or id of one, or an
+            `iet.LanguageModel` of it, which has options. "posterior" then weighs every token by how likely
+            the model finds it, so that predictable text counts for nothing. Best is the model that wrote the
+            text. p-values rest on the scores alone. One profile only. None: no model.
         decoys: keys that nobody holds, scored on every text to see how chance looks there. With some, agents'
             p-values are ranks among them, free of any assumption about scores but no lower than
             1 / (1 + decoys); 0: p-values come from the null law itself.
@@ -85,6 +90,8 @@ class Auditor:
     Raises:
         InputError: a parameter is out of range, or an option unknown, or no agents are there.
         RegistryError: the profile is unknown.
+        ShapeError: the model's vocabulary is smaller than the profile's.
+        BackendUnavailable: a model, but neither torch nor transformers.
         TokenizerMismatch: on the first text, if the tokenizer is another one or cannot be found.
 
     Deterministic. O(T·K) time for T tokens and K keys, apart from tokenizing.
@@ -115,6 +122,7 @@ class Auditor:
         *,
         profile: str | None = None,
         tokenizer: Any = None,
+        model: Any = None,
         decoys: int = 0,
         known_agents: Iterable[str] | None = None,
         **options: Any,
@@ -161,10 +169,20 @@ class Auditor:
                 f"registry: its agents have {len(chosen)} profiles, which only the decoder 'posterior' reads"
                 f" together, with strengths of its own; name one of them (profile=): {chosen}"
             )
+        self._model: LanguageModel | None = None
+        if model is not None:
+            if len(self._readers) > 1:
+                raise InputError(
+                    f"model: the registry's agents have {len(chosen)} profiles, a model has one tokenizer;"
+                    f" name a profile (profile=): {chosen}"
+                )
+            self._model = model if isinstance(model, LanguageModel) else LanguageModel(model)
+            self._model.check(self._readers[0].keys)
         # Refuse bad options now, not after the first text has been tokenized and scored.
         for reader in self._readers:
             empty = np.zeros((0, len(reader.keys)), dtype=np.float32)
-            reader.decode(empty, _NOWHERE, None, self._allow_unattributed)
+            ratios = None if self._model is None else empty
+            reader.decode(empty, _NOWHERE, None, self._allow_unattributed, ratios is not None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A pickle finds the keys through the registry's file and holds none.
@@ -172,6 +190,7 @@ class Auditor:
             self._options,
             profile=self._profile_id,
             tokenizer=self._source,
+            model=self._model,
             decoys=self._decoys,
             known_agents=self._known,
         )
@@ -206,7 +225,7 @@ class Auditor:
         is a segment of its own kind (`Segment.left_out`), is attributed to nobody, and counts in no share.
         The rest is decoded as if it followed on: a hand-over across a part that was left out is one.
 
-        With `boundaries`, "posterior" names for each piece the agent of the highest log-likelihood ratio, at
+        With `boundaries` a `model` is not asked. "posterior" names for each piece the agent of the highest log-likelihood ratio, at
         strengths fitted on the pieces, the other decoders that of the highest sum of scores. Its p-value is
         corrected for the number of keys and of pieces, for nothing else: nobody chose where a piece ends.
 
@@ -374,6 +393,7 @@ class Auditor:
             posterior=reading.among_all(posterior, 0) if single and posterior is not None else None,
             posterior_agents=present.astype(np.int32) if single and posterior is not None else None,
             strengths=_strengths(found, _owners(voices), names),
+            model=self._model.describe(voices[0].read) if self._model and voices[0].read else None,
         )
 
     def _decode(
@@ -387,7 +407,9 @@ class Auditor:
         # To the agents of one profile the text of the others is nobody's, also in forced choice.
         nobodys = several or self._allow_unattributed
         decoded = [
-            reader.voices(reading, nobodys, *((_NOWHERE, _NOWHERE) if several else (at, lengths)))
+            reader.voices(
+                reading, nobodys, *((_NOWHERE, _NOWHERE) if several else (at, lengths)), model=self._model
+            )
             for reader, reading in zip(self._readers, axis.readings, strict=True)
         ]
         voices = [voices for voices, _ in decoded]
@@ -410,12 +432,18 @@ class Auditor:
         }
         sizes = {name: scale * value for name, value in given.items() if value is not None}
         sizes["min_segment"] = round(sizes["min_segment"])
-        together = functools.partial(
-            decode_ratios,
-            allow_unattributed=self._allow_unattributed,
-            agents=self._choices,
-            **{**self._options, **sizes},
-        )
+        options = {name: value for name, value in self._options.items() if name != "strengths"}
+
+        def together(values: NDArray[np.float32], pairs: NDArray[np.int64]) -> Segmentation:
+            return decode(
+                values,
+                scored=pairs >= 0,
+                allow_unattributed=self._allow_unattributed,
+                agents=self._choices,
+                log_ratios=values,
+                **{**options, **sizes},
+            )
+
         distinct = np.where(counted, np.cumsum(counted) - 1, -1)
         found = decode_over_rests(together, axis.gather(ratios), distinct, at, lengths)
         return voices, dataclasses.replace(found, strengths=np.concatenate(strengths))
@@ -554,13 +582,15 @@ class Auditor:
 class _Voices:
     """Some keys of one profile, and the scores [R, K] under them; `first` is the profile's first agent.
 
-    `activity` is log Λ of all its keys, None where it was not needed yet.
+    `activity` is log Λ of all its keys, None where it was not needed yet; `read` what a model makes of the
+    text.
     """
 
     keys: KeyTable | WaterfallKeys
     scores: NDArray[np.float32]
     first: int
     activity: NDArray[np.float64] | None = None
+    read: LogRatios | None = None
 
     @property
     def owners(self) -> NDArray[np.int64]:
@@ -609,8 +639,12 @@ class _Reader:
         pairs: NDArray[np.int64],
         columns: NDArray[np.int64] | None,
         allow_unattributed: bool,
+        ratios: bool = False,
     ) -> Segmentation:
-        """Return who wrote what. `columns` are the keys that the scores are under, None for all."""
+        """Return who wrote what. `columns` are the keys that the scores are under, None for all.
+
+        With `ratios` the scores are log-likelihood ratios.
+        """
         options = self._options
         if columns is not None and options.get("strengths") is not None:
             options = {**options, "strengths": np.asarray(options["strengths"])[columns]}
@@ -623,6 +657,7 @@ class _Reader:
             allow_unattributed,
             None if columns is None else len(self.keys),
             pairs,
+            scores if ratios else None,
             **options,
         )
 
@@ -669,6 +704,7 @@ class _Reader:
         allow_unattributed: bool,
         at: NDArray[np.int64],
         lengths: NDArray[np.int64],
+        model: LanguageModel | None = None,
     ) -> tuple[_Voices, Segmentation]:
         """Score and decode a reading; before the tokens `at` so many are left out."""
         keys, columns = self.keys, None
@@ -680,13 +716,29 @@ class _Reader:
             voices = self.under(reading, keys)
             blocks = evidence_blocks(voices.scores, reading.scored & ~reading.repeated)
             activity = log_activity(*blocks, keys.profile.family)
-        voices = dataclasses.replace(voices, activity=activity)
-        decode = functools.partial(self.decode, columns=columns, allow_unattributed=allow_unattributed)
+        values, read = voices.scores, None
+        if model is not None:
+            read, values = self._ask(model, reading, voices)
+        voices = dataclasses.replace(voices, activity=activity, read=read)
+        decode = functools.partial(
+            self.decode, columns=columns, allow_unattributed=allow_unattributed, ratios=model is not None
+        )
         # The other decoders know no hand-overs, and would count the rests as text.
         if self._decoder != "posterior":
             at = lengths = _NOWHERE
-        found = decode_over_rests(decode, voices.scores, reading.pairs, at, lengths)
+        found = decode_over_rests(decode, values, reading.pairs, at, lengths)
         return voices, found
+
+    def _ask(
+        self, model: LanguageModel, reading: Reading, voices: _Voices
+    ) -> tuple[LogRatios, NDArray[np.float32]]:
+        """Return what a model makes of the text, and the log-likelihood ratios [R, K] of what is read."""
+        # The model reads all of the text: what is left out is context as well.
+        ids, scores = reading.encoding.token_ids, voices.scores
+        if reading.places is not None:
+            scores = score_tokens(ids, voices.keys).astype(np.float32, copy=False)
+        read = model.log_ratios(ids, voices.keys, scores, reading.among_all(reading.scored, False))
+        return read, read.values if reading.places is None else read.values[reading.places]
 
     def weights(self, reading: Reading) -> NDArray[np.float32]:
         """Return how much each token counts for the decoder "posterior", [R]."""

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from benchmarks import readme, recording
-from benchmarks.speed import bench_audit, peers, texts
+from benchmarks.speed import bench_audit, bench_likelihood, peers, texts
 from benchmarks.speed.suite import Contestant, Suite, markdown, number, run
 from iet import alignment, auditor, bench, kernels, native
 from iet.cli import main
@@ -399,3 +399,16 @@ def test_numbers_have_three_digits_and_no_exponent() -> None:
         "33.9",
         "588,131",
     ]
+
+
+# ---------------------------------------------------------------- bench_likelihood
+
+
+def test_ratios_are_compared_with_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = bench_audit.team().scoring_keys().subset(slice(0, 2))
+    ids = bench_audit.Tokenizer(bench_audit.DEMO_SOURCE).encode(texts.text()[:3000]).token_ids
+    bench_likelihood.validate("iet:demo", ids, keys)
+    embedded = bench_likelihood.embedded
+    monkeypatch.setattr(bench_likelihood, "embedded", lambda *a: embedded(*a) + 0.01)
+    with pytest.raises(IetError, match="differ from those of embedding"):
+        bench_likelihood.validate("iet:demo", ids, keys)

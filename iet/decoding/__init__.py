@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -26,8 +27,8 @@ from iet.decoding.segmentation import (
     check_scores,
 )
 from iet.decoding.windows import margin, span_sums, window_decode, windows
-from iet.errors import InputError
-from iet.scheme import FAMILIES
+from iet.errors import InputError, ShapeError
+from iet.scheme import FAMILIES, Family
 
 __all__ = [
     "DECODERS",
@@ -55,6 +56,9 @@ DECODERS: Mapping[str, Callable[..., Segmentation]] = {
 }
 """Name -> decoder. Its keyword-only arguments are the options that `decode` accepts for it."""
 
+# What stands for a family where scores are log-likelihood ratios already: at strength 1, x - 0.
+_RATIOS = Family("log-likelihood ratios", -1, 0, 0.0, np.zeros_like, np.zeros_like)
+
 
 def decode(
     scores: npt.ArrayLike,
@@ -65,6 +69,7 @@ def decode(
     allow_unattributed: bool = False,
     agents: int | None = None,
     pairs: npt.ArrayLike | None = None,
+    log_ratios: npt.ArrayLike | None = None,
     **options: Any,
 ) -> Segmentation:
     """Attribute every token of a text to an agent, from the scores under every agent's key.
@@ -83,6 +88,9 @@ def decode(
         pairs: [T] integers, `iet.kernels.pair_numbers`: equal where (context, token) pairs are equal, -1
             where not scored. They say all that `scored` and `repeated` say, which are not given then, and
             with what a repeat stands; None: unknown.
+        log_ratios: [T, A] log-likelihood ratios of every agent against nobody, as
+            `iet.likelihood.LanguageModel.log_ratios` gives them. "posterior" then reads them in place of the
+            scores: every scored token counts, repeated or not, no strengths are fitted, and none returned.
         **options: the decoder's own, see `posterior_decode`, `cusum_decode`, `window_decode`.
 
     Returns:
@@ -90,7 +98,8 @@ def decode(
 
     Raises:
         ShapeError: `scores` is not [T, A], or a mask is not bool [T].
-        InputError: a score is not finite, or a name or option is unknown or out of range.
+        InputError: a score is not finite, or a name or option is unknown or out of range, or `log_ratios` are
+            given to another decoder or with strengths.
 
     Deterministic. Cost: O(T·A) time.
 
@@ -110,6 +119,27 @@ def decode(
             raise InputError("pairs: got scored or repeated as well, expected pairs alone: it says both")
         numbers = check_pairs(pairs, len(x))
         scored, repeated = numbers >= 0, repeats(numbers)
+    if log_ratios is not None:
+        if decoder != "posterior":
+            raise InputError(f"log_ratios: got decoder {decoder!r}, expected 'posterior', which reads them")
+        if options["strengths"] is not None:
+            raise InputError(
+                "strengths: got some and log_ratios, expected one of them: ratios hold strengths"
+            )
+        ratios = check_scores(log_ratios)
+        if ratios.shape != x.shape:
+            raise ShapeError("log_ratios", got=list(ratios.shape), expected=list(x.shape))
+        found = function(
+            ratios,
+            _RATIOS,
+            check_mask(scored, len(x), "scored", True),
+            np.zeros(len(x), np.bool_),
+            allow_unattributed,
+            agents or x.shape[1],
+            None,
+            **{**options, "strengths": np.ones(x.shape[1]), "repeats": "count"},
+        )
+        return dataclasses.replace(found, strengths=None)
     return function(
         x,
         FAMILIES[family],

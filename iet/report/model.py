@@ -109,6 +109,9 @@ class Report:
         posterior_agents: int32 [P], ascending, the columns of `posterior` as indices into `agents`: all of
             them, or with more than 64 keys those that the decoder looked at. The posterior of others is 0.
         strengths: fitted λ of each of those agents, None where the decoder has none.
+        model: the language model that helped reading, None without: name, digest (None above 1 GiB),
+            temperature, temperature_fitted, share (its weight beside the text itself and chance) and nats
+            (mean surprise at a token), see `iet.likelihood`.
     """
 
     text: str | None
@@ -134,6 +137,7 @@ class Report:
     posterior: NDArray[np.float32] | None = dataclasses.field(repr=False)
     posterior_agents: NDArray[np.int32] | None = dataclasses.field(repr=False)
     strengths: dict[str, float] | None
+    model: dict[str, Any] | None = None
 
     @property
     def profile(self) -> Profile | WaterfallProfile:
@@ -226,6 +230,7 @@ class Report:
             "coverage": self.coverage,
             "seam_share": self.seam_share,
             "strengths": self.strengths,
+            "model": self.model,
             "segments": [dataclasses.asdict(segment) for segment in self.segments],
             "transitions": {
                 "agents": list(self.transitions.agents),

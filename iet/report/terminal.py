@@ -152,6 +152,7 @@ def _headline(report: Report) -> list[str]:
         f" · {choice if report.allow_unattributed else 'forced choice'}",
         f"decoder {report.decoder} · {len(report.agents)} agents"
         + "".join(f"{separator}{_profile(profile)}" for profile in report.profiles),
+        *_model_line(report),
     ]
 
 
@@ -167,6 +168,14 @@ def evidence_lines(report: Report) -> list[str]:
 def _profile(profile: Profile | WaterfallProfile) -> str:
     draft = " · draft family" if profile.family.version == 0 else ""
     return f"profile {profile.id}: {profile.scheme}, V {profile.vocab_size}{draft}"
+
+
+def _model_line(report: Report) -> list[str]:
+    if report.model is None:
+        return []
+    name, temperature, share = (report.model[field] for field in ("name", "temperature", "share"))
+    fitted = " (fitted)" if report.model["temperature_fitted"] else ""
+    return [f"read with {_harmless(name)} at temperature {temperature:g}{fitted}, weight {share:.0%}"]
 
 
 def transition_lines(report: Report) -> list[str]:
