@@ -77,6 +77,14 @@ def _log_cosh(x: Any) -> Any:
     return np.abs(x) + np.log1p(np.exp(-2 * np.abs(x))) - np.log(2.0)
 
 
+def _exponential_log_mgf(x: Any) -> Any:
+    return -np.log1p(-x)
+
+
+def _exponential_mean(x: Any) -> Any:
+    return 1 / (1 - x)
+
+
 FAMILIES: Mapping[str, Family] = {
     # φ(r) = cos(2π·k_p·r/V): the paper's choice. Its null law is the arcsine law on [-1, 1].
     "fourier": Family("fourier", 0, 1, 0.5, _log_i0, _i1_over_i0),
@@ -89,8 +97,8 @@ FAMILIES: Mapping[str, Family] = {
         2,
         1,
         1.0,
-        lambda x: -np.log1p(-x),
-        lambda x: 1 / (1 - x),
+        _exponential_log_mgf,
+        _exponential_mean,
         strength_limit=1.0,
         n_gram=4,
         kappa=1.0,
