@@ -225,9 +225,10 @@ class Auditor:
         is a segment of its own kind (`Segment.left_out`), is attributed to nobody, and counts in no share.
         The rest is decoded as if it followed on: a hand-over across a part that was left out is one.
 
-        With `boundaries` a `model` is not asked. "posterior" names for each piece the agent of the highest log-likelihood ratio, at
+        With `boundaries`, "posterior" names for each piece the agent of the highest log-likelihood ratio, at
         strengths fitted on the pieces, the other decoders that of the highest sum of scores. Its p-value is
-        corrected for the number of keys and of pieces, for nothing else: nobody chose where a piece ends.
+        corrected for the number of keys and of pieces, for nothing else: nobody chose where a piece ends. A
+        `model` is not asked then.
 
         Raises:
             InputError: neither or both are given, or `text` is not valid Unicode, or a part lies outside.

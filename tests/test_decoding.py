@@ -30,7 +30,7 @@ from iet.decoding import (
     windows,
 )
 from iet.decoding import chain as chain_module
-from iet.decoding.pairs import shared_weights
+from iet.decoding.pairs import fresh_weights, shared_weights
 from iet.decoding.posterior import at_most, block_sums
 from iet.errors import InputError, ShapeError
 from iet.metrics import boundary_f1, coverage, token_accuracy
@@ -354,16 +354,29 @@ def test_posterior_shares_drops_or_counts_repeats():
     np.testing.assert_array_equal(every.posterior, counted.posterior)
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(0, 200), st.integers(1, 40), st.integers(1, 300))
+def test_fresh_weights_look_back(seed, tokens, kinds, window):
+    drawn = np.random.default_rng(seed).integers(-1, kinds, tokens)
+    seen = {-1: -1}
+    pairs = np.array([seen.setdefault(kind, len(seen) - 1) for kind in drawn.tolist()], np.int64)
+    expected = [
+        pair >= 0 and pair not in pairs[max(0, t - window) : t].tolist()
+        for t, pair in enumerate(pairs.tolist())
+    ]
+    assert fresh_weights(pairs, window).tolist() == expected
+
+
 def test_in_family_gumbel_what_follows_an_earlier_context_says_nothing():
-    scores = np.random.default_rng(0).exponential(size=(100, 2)).astype(np.float32)
-    pairs = np.append(np.arange(50), np.arange(50))
-    for repeats in ("share", "drop", "count"):
+    scores = np.random.default_rng(0).exponential(size=(700, 2)).astype(np.float32)
+    pairs = np.concatenate([np.arange(50), np.arange(50), np.arange(50, 600), np.arange(50)])
+    for place, matters in ((70, False), (670, True)):  # 50 tokens and 600 tokens after the same context
         changed = scores.copy()
-        changed[50:, 0] += 3
-        found = [
-            decode(x, family="gumbel", pairs=pairs, repeats=repeats).posterior for x in (scores, changed)
-        ]
-        np.testing.assert_array_equal(*found)
+        changed[place, 0] += 3
+        for repeats in ("share", "drop", "count"):
+            options = {"family": "gumbel", "pairs": pairs, "repeats": repeats}
+            found = [decode(x, **options).posterior for x in (scores, changed)]
+            assert np.array_equal(*found) != matters
 
 
 def test_odds_move_boundaries_to_where_they_are_likelier():

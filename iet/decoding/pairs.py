@@ -62,6 +62,35 @@ def shared_weights(pairs: npt.NDArray[np.int64], window: int = 256) -> npt.NDArr
     return weights
 
 
+def fresh_weights(pairs: npt.NDArray[np.int64], window: int = 256) -> npt.NDArray[np.float32]:
+    """Return 1 where the same number did not stand within the last `window` tokens, else 0; 0 for -1.
+
+    Args:
+        pairs: numbers as `number_pairs` returns them, [T].
+        window: tokens.
+
+    Returns:
+        float32 [T]. Cost: O(T). Deterministic.
+    """
+    weights = np.zeros(len(pairs), np.float32)
+    if len(pairs):
+        _fresh_weights_njit(pairs, window, np.full(pairs.max() + 2, -window - 1), weights)
+    return weights
+
+
+@njit
+def _fresh_weights_njit(
+    pairs: npt.NDArray[np.int64],
+    window: int,
+    last: npt.NDArray[np.int64],
+    weights: npt.NDArray[np.float32],
+) -> None:
+    for t in range(len(pairs)):
+        if pairs[t] >= 0:
+            weights[t] = t - last[pairs[t]] > window
+            last[pairs[t]] = t
+
+
 @njit
 def _shared_weights_njit(
     pairs: npt.NDArray[np.int64],

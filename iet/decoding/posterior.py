@@ -13,7 +13,7 @@ import numpy.typing as npt
 from iet.decoding.activity import evidence_blocks, log_activity
 from iet.decoding.chain import Posterior, exponentials, forward_backward, log_likelihood
 from iet.decoding.jit import njit
-from iet.decoding.pairs import shared_weights
+from iet.decoding.pairs import fresh_weights, shared_weights
 from iet.decoding.segmentation import NOBODY, Scores, Segmentation, check_number
 from iet.errors import InputError, ShapeError
 from iet.scheme import Family
@@ -74,7 +74,8 @@ def posterior_decode(
             in the whole text; "count": every time. A repeat gives every agent the number that it gave before:
             counted fully it doubles chance; dropped in the whole text it is missing where it stood in
             another agent's turn (`benchmarks/accuracy/repeats.py` shows both). In family "gumbel" a context
-            that stood before carries no mark, and w_t is 0 there whatever `repeats` is.
+            that its writer had seen carries no mark: whatever `repeats` is, w_t is 0 where the context stood
+            within the last 256 tokens, and 1 elsewhere (without `pairs`: 0 where it ever stood before).
         nobody: share of the tokens that no agent wrote, 0 to 0.99, before the text is seen, where nobody may
             win.
         strengths: [A] λ, 0 to MAX_STRENGTH, to use instead of fitting.
@@ -167,6 +168,8 @@ def evidence_weight(
     pairs: npt.NDArray[np.int64] | None = None,
 ) -> Weights:
     """Return w_t [T]: how much each token counts, 0 where not scored; `repeats` as in `posterior_decode`."""
+    if family.name == "gumbel" and pairs is not None:
+        return fresh_weights(pairs)
     if family.name == "gumbel" or repeats == "drop" or (repeats == "share" and pairs is None):
         return (scored & ~repeated).astype(np.float32)
     if repeats == "count":
