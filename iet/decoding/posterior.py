@@ -29,7 +29,8 @@ STAGES = 3
 
 _ALWAYS = 16
 _SEGMENT_LENGTHS = np.array([30.0, 50.0, 80.0, 125.0, 200.0, 320.0, 500.0, 1000.0])
-_USUAL_LENGTH, _LENGTH_SPREAD = 150.0, 0.7
+_USUAL_LENGTH, _LENGTH_SPREAD = 120.0, 1.0
+_SHARE_TOKENS = 1000.0
 
 Floats = npt.NDArray[np.float64]
 Weights = npt.NDArray[np.float32]
@@ -68,7 +69,7 @@ def posterior_decode(
     Args:
         scores, family, scored, repeated, allow_unattributed, agents, pairs: as in `decode`. If nothing may be
             left unattributed, the chain has no state for nobody.
-        mean_segment: expected tokens of a segment, 1 to 1e9; None: fitted, with 150 as the guess before.
+        mean_segment: expected tokens of a segment, 1 to 1e9; None: fitted, with 120 as the guess before.
         repeats: what w_t is. "share": a (context, token) pair that stands m times within 256 tokens around it
             counts m^-3/4 each time, m^1/4 in all (needs `pairs`, else as "drop"). "drop": a pair counts once
             in the whole text; "count": every time. A repeat gives every agent the number that it gave before:
@@ -282,11 +283,12 @@ def fit(
     """Fit λ, shares and the length of segments by expectation maximisation over blocks of tokens.
 
         mean(λ_a) = (Σ_b γ_b(a)·x_b(a) + m·mean(λ₀)) / (Σ_b γ_b(a)·w_b + m)
-        π_a       ∝ block·Σ_b γ_b(a) + m·(1 - nobody) / A,   π_nobody ∝ block·Σ_b γ_b(nobody) + m·nobody
+        π_a       ∝ block·Σ_b γ_b(a) + 1000·(1 - nobody) / A, and of nobody alike
 
-    The m = `shrinkage` tokens at λ₀ = `start_strength` and at equal shares keep an agent with little text
-    where it started. The mean length of a segment is the geometric mean of a grid from 30 to 1000 tokens,
-    weighted by the likelihood of the text and by a log-normal guess around 150 (spread 0.7). Blocks stand for
+    The m = `shrinkage` tokens at λ₀ = `start_strength` and the 1000 at equal shares keep an agent with little
+    text where it started. The mean length of a segment is the geometric mean of a grid from 30 to 1000 tokens,
+    weighted by the likelihood of the text and by a log-normal guess around 120 (spread 1), in the first two
+    iterations. Blocks stand for
     tokens: a step costs 1/16, and blocks of 8 to 32 gave the same TokenAcc to 0.002.
 
     Args:
@@ -319,11 +321,11 @@ def fit(
     length = _USUAL_LENGTH if mean_segment is None else float(mean_segment)
     for i in range(iterations):
         ratios = log_ratios(sums, weights, found, family, blocks=True)
-        if mean_segment is None and i == 1:
+        if mean_segment is None and i < 2:
             length = _segment_length(ratios, block, p_nobody, shares, odds)
         gamma, left, _ = forward_backward(ratios, length / block, p_nobody, shares, STAGES, odds)
-        held = block * gamma.sum(axis=0, dtype=np.float64) + shrinkage * before
-        rest = block * left.sum(dtype=np.float64) + shrinkage * nobody
+        held = block * gamma.sum(axis=0, dtype=np.float64) + _SHARE_TOKENS * before
+        rest = block * left.sum(dtype=np.float64) + _SHARE_TOKENS * nobody
         shares = held / (held.sum() + rest)
         p_nobody = min(0.99, float(rest / (held.sum() + rest))) if nobody > 0 else 0.0
         if strengths is not None:
