@@ -286,10 +286,10 @@ def fit(
         π_a       ∝ block·Σ_b γ_b(a) + 1000·(1 - nobody) / A, and of nobody alike
 
     The m = `shrinkage` tokens at λ₀ = `start_strength` and the 1000 at equal shares keep an agent with little
-    text where it started. The mean length of a segment is the geometric mean of a grid from 30 to 1000 tokens,
-    weighted by the likelihood of the text and by a log-normal guess around 120 (spread 1), in the first two
-    iterations. Blocks stand for
-    tokens: a step costs 1/16, and blocks of 8 to 32 gave the same TokenAcc to 0.002.
+    text where it started. The mean length of a segment is the geometric mean of a grid from 30 to 1000
+    tokens, weighted by the likelihood of the text and by a log-normal guess around 120 (spread 1), in the
+    first two iterations. Blocks stand for tokens: a step costs 1/16, and blocks of 8 to 32 gave the same
+    TokenAcc to 0.002.
 
     Args:
         sums, weights: Σ w·x [B, A] and Σ w [B] over blocks of tokens, as `block_sums` returns them.
