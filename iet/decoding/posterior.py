@@ -295,7 +295,7 @@ def fit(
         block: tokens of a block.
         iterations: at most so many, 0 for none; fewer if no λ moves by 0.005.
         start_strength: λ₀.
-        shrinkage: m in tokens, at least 0.
+        shrinkage: m in tokens, 0 to 1e9.
         nobody: share of the tokens that no agent wrote, before the text is seen; 0: nobody may win.
         mean_segment: in tokens, instead of fitting it.
         strengths: λ [A], instead of fitting them.
@@ -311,7 +311,7 @@ def fit(
     Cost: O(iterations·B·A), 12 passes of the chain each at most. Deterministic.
     """
     check_number("iterations", iterations, 0)
-    check_number("shrinkage", shrinkage, 0, integer=False)
+    check_number("shrinkage", shrinkage, 0, 1e9, integer=False)
     columns = sums.shape[1]
     found = np.full(columns, float(start_strength)) if strengths is None else strengths
     before = np.full(columns, (1 - nobody) / (agents or columns))
@@ -322,7 +322,7 @@ def fit(
         if mean_segment is None and i == 1:
             length = _segment_length(ratios, block, p_nobody, shares, odds)
         gamma, left, _ = forward_backward(ratios, length / block, p_nobody, shares, STAGES, odds)
-        held = block * gamma.sum(axis=0, dtype=np.float64) + shrinkage * before
+        held = block * gamma.sum(axis=0, dtype=np.float64) + shrinkage * before + 1e-9  # never 0
         rest = block * left.sum(dtype=np.float64) + shrinkage * nobody
         shares = held / (held.sum() + rest)
         p_nobody = min(0.99, float(rest / (held.sum() + rest))) if nobody > 0 else 0.0
