@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from typing import Any
 
@@ -745,3 +746,52 @@ def test_where_nothing_can_be_written_loops_are_compiled_without_a_cache(
 
     monkeypatch.setattr(numba, "njit", njit)
     assert jit.njit(lambda x: x + 1)(1) == 2
+
+
+@pytest.mark.parametrize("agents", [1, 3])
+def test_forced_choice_of_a_long_text_that_nobody_marked(agents: int) -> None:
+    # Nobody explains such a text better by e^thousands, but is not in the chain.
+    scores = np.random.default_rng(3).uniform(-1, 1, (20_000, agents)).astype(np.float32)
+    found = decode(scores, strengths=[2.0] * agents)
+    assert found.posterior is not None
+    np.testing.assert_allclose(found.posterior.sum(axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mean_segment": 0.0},
+        {"mean_segment": math.inf},
+        {"odds": np.full(2000, 1e-300)},
+        {"odds": np.full(2000, np.inf)},
+        {"shares": [1, 1e-12]},
+        {"shares": [1, 5e-324], "nobody": 0.5},
+        {"nobody": 1e-12},
+    ],
+    ids=repr,
+)
+def test_chain_stays_finite_at_the_extremes(options: dict[str, Any]) -> None:
+    ratios = np.full((2000, 2), -80.0)
+    ratios[:1000, 0] = ratios[1000:, 1] = 80.0
+    posterior, left, log_ratio = forward_backward(ratios, **options)
+    assert math.isfinite(log_ratio)
+    np.testing.assert_allclose(posterior.sum(axis=1) + left, 1, atol=1e-5)
+
+
+def test_chain_refuses_what_is_no_number() -> None:
+    with pytest.raises(InputError, match=r"log_ratios: got NaN"):
+        forward_backward(np.full((5, 2), np.nan))
+    with pytest.raises(InputError, match=r"mean_segment: got nan"):
+        forward_backward(np.zeros((5, 2)), mean_segment=math.nan)
+    with pytest.raises(InputError, match=r"shares: got \[inf, 1\]"):
+        forward_backward(np.zeros((5, 2)), shares=[math.inf, 1])
+    with pytest.raises(InputError, match=r"shrinkage: got inf"):
+        decode(np.zeros((5, 2), np.float32), shrinkage=math.inf)
+
+
+def test_agents_without_any_text_keep_a_share() -> None:
+    scores = np.zeros((3000, 3), np.float32)
+    scores[:, 0] = 30
+    found = decode(scores, family="gumbel", shrinkage=0, allow_unattributed=True)
+    assert found.segments == ((0, 3000, 0),)
+    assert decode(scores[:0], shrinkage=0).segments == ()

@@ -18,6 +18,10 @@ Posterior = npt.NDArray[np.float32]
 EXPONENT_LIMIT = 80.0
 """Log-likelihood ratios of one token beyond it are cut: their exponentials stay in float32's range."""
 
+# Where a hand-over, or staying, were impossible, one state could fall behind another without a limit, and β
+# would leave the range of float64.
+_LOWEST_CHANCE, _LOWEST_SHARE = 1e-12, 1e-8
+
 _STORED = 1 << 24  # values of α kept at a time: 64 MB
 
 
@@ -43,9 +47,10 @@ def forward_backward(
     Args:
         log_ratios: log p(x_t | i) / p(x_t | nobody), float [T, A]; 0 where a token carries no evidence. Cut
             at ±`EXPONENT_LIMIT`.
-        mean_segment: expected tokens of a segment; below `stages` counts as `stages`.
+        mean_segment: expected tokens of a segment, at least 0; below `stages` counts as `stages`.
         nobody: π of nobody, 0 to 0.99; 0 leaves nobody out of the chain.
-        shares: π of the agents [A], > 0; None: 1 - `nobody` in equal parts. They are scaled to that sum.
+        shares: π of the agents [A], > 0; None: 1 - `nobody` in equal parts. They are scaled to that sum, and
+            none counts for less than 1e-8 of it.
         stages: m, 1 to 16.
         odds: [T] > 0; q is multiplied by odds[t] for the step from t - 1 to t (and is 1 at most). None: 1.
 
@@ -55,17 +60,20 @@ def forward_backward(
 
     Raises:
         ShapeError: `log_ratios` is not [T, A] with A >= 1, `shares` not [A], or `odds` not [T].
-        InputError: a number is out of range.
+        InputError: a number is out of range, or a log ratio is no number.
 
     Cost: O(m·T·A) time, 4·T·A bytes and 64 MB at most (α is kept for a part of the text at a time, and
     computed once more for the others). Float64 inside, α and e in float32. Deterministic.
     """
     if log_ratios.ndim != 2 or log_ratios.shape[1] == 0:
         raise ShapeError("log_ratios", got=list(log_ratios.shape), expected="[T, A], A >= 1")
+    check_number("mean_segment", mean_segment, 0, integer=False)
     check_number("nobody", nobody, 0, 0.99, integer=False)
     check_number("stages", stages, 1, 16)
     tokens, agents = log_ratios.shape
     ratios = exponentials(log_ratios)
+    if nobody == 0:
+        ratios[:, agents] = 0.0  # else nobody's β grows on unmarked text, until 0·inf
     prior = _prior(agents, nobody, shares)
     advance = _advance(tokens, stages, mean_segment, prior, odds)
     each = min(max(tokens, 1), max(256, _STORED // (stages * (agents + 1))))
@@ -73,6 +81,8 @@ def forward_backward(
     starts = np.empty((-(-tokens // each), stages, agents + 1))
     posterior, left = np.empty((tokens, agents), np.float32), np.empty(tokens, np.float32)
     log_ratio = _forward_backward_njit(ratios, advance, prior, starts, alpha, posterior, left)
+    if np.isnan(log_ratio):
+        raise InputError("log_ratios: got NaN, expected numbers")
     return posterior, left, float(log_ratio)
 
 
@@ -113,7 +123,8 @@ def _advance(
         raise InputError(f"odds: got {each.min()}, expected numbers above 0")
     if prior.max() > 1 - 1e-9:
         return np.zeros(tokens)
-    return np.asarray(np.minimum(1.0, each * (stages / max(mean_segment, 1e-9))))
+    advance = each * (stages / max(mean_segment, 1e-9))
+    return np.asarray(np.clip(advance, _LOWEST_CHANCE, 1 - _LOWEST_CHANCE))
 
 
 def _prior(agents: int, nobody: float, shares: npt.ArrayLike | None) -> Floats:
@@ -121,10 +132,12 @@ def _prior(agents: int, nobody: float, shares: npt.ArrayLike | None) -> Floats:
     prior = np.append(np.ones(agents) if shares is None else np.asarray(shares, np.float64), nobody)
     if prior.shape != (agents + 1,):
         raise ShapeError("shares", got=list(prior[:-1].shape), expected=[agents])
-    if not (prior[:-1] > 0).all():
+    if not ((prior[:-1] > 0) & np.isfinite(prior[:-1])).all():
         raise InputError(f"shares: got {shares!r:.80}, expected numbers above 0")
     prior[:-1] *= (1 - nobody) / prior[:-1].sum()
-    return prior
+    there = agents + (nobody > 0)
+    prior[:there] = np.maximum(prior[:there], _LOWEST_SHARE)
+    return prior / prior.sum()
 
 
 @njit

@@ -297,7 +297,7 @@ def fit(
         block: tokens of a block.
         iterations: at most so many, 0 for none; fewer if no λ moves by 0.005.
         start_strength: λ₀.
-        shrinkage: m in tokens, at least 0.
+        shrinkage: m in tokens, 0 to 1e9.
         nobody: share of the tokens that no agent wrote, before the text is seen; 0: nobody may win.
         mean_segment: in tokens, instead of fitting it.
         strengths: λ [A], instead of fitting them.
@@ -313,7 +313,7 @@ def fit(
     Cost: O(iterations·B·A), 12 passes of the chain each at most. Deterministic.
     """
     check_number("iterations", iterations, 0)
-    check_number("shrinkage", shrinkage, 0, integer=False)
+    check_number("shrinkage", shrinkage, 0, 1e9, integer=False)
     columns = sums.shape[1]
     found = np.full(columns, float(start_strength)) if strengths is None else strengths
     before = np.full(columns, (1 - nobody) / (agents or columns))
