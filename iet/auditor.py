@@ -22,6 +22,7 @@ from iet.decoding import (
     Segmentation,
     boundary_intervals,
     candidates,
+    column_summary,
     decode,
     log_activity,
     span_sums,
@@ -951,13 +952,9 @@ def _certainty(
     edges = np.array([*(start for start, _, _ in spans), len(posterior)], dtype=np.int64)
     columns = np.searchsorted(present, guesses).clip(0, len(present) - 1)
     known = present[columns] == guesses  # others were not looked at: their posterior is 0
-    rows, lengths = np.arange(len(spans)), np.diff(edges)
-    means = span_sums(posterior, edges)[rows, columns] / np.maximum(1, lengths)
+    means, highest = column_summary(posterior, edges, columns)
     # P(a wrote none of it) is at most 1 - γ_t(a) at any of its tokens.
-    highest = np.zeros((len(spans), len(present)), np.float32)
-    if lengths.any():
-        highest[lengths > 0] = np.maximum.reduceat(posterior, edges[:-1][lengths > 0], axis=0)
-    error = np.where(known, 1 - np.minimum(highest[rows, columns], 1), 1).astype(np.float64)
+    error = np.where(known, 1 - np.minimum(highest, 1), 1).astype(np.float64)
     intervals = np.array(boundary_intervals(posterior, spans), dtype=np.int64).reshape(-1, 2)
     return _Certainty(np.where(known, means, 0.0), error, intervals)
 

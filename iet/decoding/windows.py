@@ -108,6 +108,43 @@ def _span_sums_njit(x: Scores, boundaries: npt.NDArray[np.int64], sums: npt.NDAr
                 sums[s, a] += x[t, a]
 
 
+def column_summary(
+    values: npt.NDArray[np.float32], boundaries: npt.NDArray[np.int64], columns: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32]]:
+    """Return mean and maximum of one column in each of consecutive spans, both 0 where a span is empty.
+
+    Args:
+        values: [T, A], at least 0.
+        boundaries: b [S + 1], ascending, 0 to T.
+        columns: [S].
+
+    Returns:
+        float64 [S] and float32 [S].
+
+    Cost: O(T). Deterministic.
+    """
+    means, highest = np.zeros(len(columns)), np.zeros(len(columns), np.float32)
+    _column_summary_njit(values, boundaries, columns, means, highest)
+    return means, highest
+
+
+@njit
+def _column_summary_njit(
+    values: npt.NDArray[np.float32],
+    boundaries: npt.NDArray[np.int64],
+    columns: npt.NDArray[np.int64],
+    means: npt.NDArray[np.float64],
+    highest: npt.NDArray[np.float32],
+) -> None:
+    for s in range(len(columns)):
+        total, start, end = 0.0, boundaries[s], boundaries[s + 1]
+        for t in range(start, end):
+            value = values[t, columns[s]]
+            total += value
+            highest[s] = max(highest[s], value)
+        means[s] = total / max(1, end - start)
+
+
 def margin(window_scores: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Return how far the leading agent is ahead of the next one in every window.
 
