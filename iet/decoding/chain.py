@@ -81,10 +81,10 @@ def forward_backward(
 def exponentials(log_ratios: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
     """Return e [T, A + 1]: exponentials of the log ratios, cut at ±`EXPONENT_LIMIT`, and 1 for nobody."""
     tokens, agents = log_ratios.shape
-    ratios = np.ones((tokens, agents + 1), np.float32)
-    inner = ratios[:, :agents]
-    np.clip(log_ratios, -EXPONENT_LIMIT, EXPONENT_LIMIT, out=inner)
-    np.exp(inner, out=inner)
+    cut = np.clip(log_ratios, -EXPONENT_LIMIT, EXPONENT_LIMIT, dtype=np.float32, casting="same_kind")
+    ratios = np.empty((tokens, agents + 1), np.float32)
+    ratios[:, :agents] = np.exp(cut, out=cut)  # in one piece: rows of a few agents are slow one by one
+    ratios[:, agents] = 1
     return ratios
 
 

@@ -139,7 +139,7 @@ def posterior_decode(
         grid, _, log_mgf = _strength_table(family)
         offsets = np.interp(fitted.strengths, grid, log_mgf)
         _place_boundaries_njit(scores, weight, fitted.strengths, offsets, resolution, labels)
-    _absorb_short_runs(labels, posterior, left, min_segment)
+    _absorb_short_runs_njit(posterior, left, min_segment, labels)
     token_agents = np.append(keep, NOBODY)[labels].astype(np.int32)
     if len(keep) < columns:
         kept, posterior = posterior, np.zeros((tokens, columns), np.float32)
@@ -212,23 +212,37 @@ def at_most(columns: npt.NDArray[np.int64], rank: npt.NDArray[np.floating[Any]])
     return np.sort(columns[np.argsort(-rank[columns], kind="stable")[:MOST_CANDIDATES]])
 
 
-def _absorb_short_runs(
-    labels: npt.NDArray[np.int32], posterior: Posterior, left: Posterior, min_segment: int
+@njit
+def _absorb_short_runs_njit(
+    posterior: Posterior, left: Posterior, min_segment: int, labels: npt.NDArray[np.int32]
 ) -> None:
-    """Give runs below `min_segment` to the likelier neighbour, in place, in one pass from left to right."""
-    standing: list[int] = []  # starts of the runs before the one at hand
-    start = 0
-    for end in [*(np.flatnonzero(np.diff(labels)) + 1).tolist(), len(labels)]:
-        sides = [labels[at] for at in (start - 1, end) if 0 <= at < len(labels)]
-        if end - start < min_segment and sides:
-            mass = [(left if a < 0 else posterior[:, a])[start:end].sum(dtype=np.float64) for a in sides]
-            labels[start:end] = sides[int(np.argmax(mass))]
-        joins_left = bool(standing) and labels[start - 1] == labels[start]
-        if end < len(labels) and labels[end] == labels[end - 1]:  # one run with the next
-            start = standing.pop() if joins_left else start
+    # Runs below `min_segment` go to the likelier neighbour, in one pass from left to right.
+    tokens = len(labels)
+    standing = np.empty(tokens // min_segment + 2, np.int64)  # starts of the runs before the one at hand
+    count, start, end = 0, 0, 0
+    while end < tokens:
+        end += 1
+        if end < tokens and labels[end] == labels[end - 1]:
+            continue
+        if end - start < min_segment and end - start < tokens:
+            best, likeliest = -1.0, labels[start]
+            for side in (start - 1, end):
+                if 0 <= side < tokens:
+                    mass = 0.0
+                    for t in range(start, end):
+                        mass += left[t] if labels[side] < 0 else posterior[t, labels[side]]
+                    if mass > best:
+                        best, likeliest = mass, labels[side]
+            labels[start:end] = likeliest
+        joins_left = count > 0 and labels[start - 1] == labels[start]
+        if end < tokens and labels[end] == labels[end - 1]:  # one run with the next
+            if joins_left:
+                count -= 1
+                start = standing[count]
             continue
         if not joins_left:
-            standing.append(start)
+            standing[count] = start
+            count += 1
         start = end
 
 
