@@ -33,6 +33,7 @@ SHOWN: dict[str, list[tuple[str, str, tuple[str, ...], str]]] = {
         ("`score_tokens` beside peers, K = 1", r"beside peers.*random", ("peer",), ""),
         ("`score_spans`", r"score_spans", ("ours",), "baseline"),
     ],
+    "decode": [("Decoders alone, one thread", r"decoders, (A = \d+)", ("ours",), r"T = 10{3}\b|T = 10{5}\b")],
     "audit": [],
     "generate": [("A step of `model.generate`, B = 32", r"(torch threads: \d+)", ("ours",), "alone")],
     "import": [("Importing", "", ("ours",), "cli")],

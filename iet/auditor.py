@@ -22,6 +22,7 @@ from iet.decoding import (
     Segmentation,
     boundary_intervals,
     candidates,
+    column_summary,
     decode,
     log_activity,
     span_sums,
@@ -338,10 +339,8 @@ class Auditor:
         # Columns of the posterior, and of scores by agent, are the owners of the keys that were looked at.
         present, local = np.unique(_owners(voices), return_inverse=True)
         posterior = None if found.posterior is None else _sum_columns(found.posterior, local)
-        spans = [
-            (start, end, int(np.searchsorted(present, agent)) if agent >= 0 else -1)
-            for start, end, agent in spans
-        ]
+        columns = np.where(agents >= 0, np.searchsorted(present, agents), -1)
+        spans = list(zip(starts.tolist(), ends.tolist(), columns.tolist(), strict=True))
         certainty = _certainty(posterior, present, spans, guesses)
         attributed = agents >= 0
         if self._allow_unattributed and certainty.error is not None:
@@ -368,6 +367,7 @@ class Auditor:
         observed = self._transitions(
             axis.spread([voice.scores for voice in voices]), found, local, spans, attributed
         )
+        passed = [t.start for t in observed.observed]
         return Report(
             text=text,
             profiles=tuple(reader.keys.profile for reader in self._readers),
@@ -388,7 +388,7 @@ class Auditor:
             seam_share=None if text is None else self._seam_share(text, axis, starts, guesses, chosen),
             segments=tuple(segments),
             transitions=observed.rename({i: names[agent] for i, agent in enumerate(present.tolist())}).moved(
-                {t.start: int(axis.place(np.array([t.start]), end=0)[0]) for t in observed.observed}
+                dict(zip(passed, axis.place(np.array(passed, np.int64), end=0).tolist(), strict=True))
             ),
             labels=reading.among_all(np.repeat(decided, ends - starts), LEFT_OUT) if single else None,
             posterior=reading.among_all(posterior, 0) if single and posterior is not None else None,
@@ -898,6 +898,8 @@ def _edges(starts: NDArray[np.int64], pieces: NDArray[np.int64]) -> NDArray[np.i
 
 def _split(spans: list[tuple[int, int, int]], at: NDArray[np.int64]) -> list[tuple[int, int, int]]:
     """Return the spans with those cut in two that something stands inside that is left out."""
+    if not len(at):
+        return spans
     cuts = at.tolist()
     parts: list[tuple[int, int, int]] = []
     for start, end, agent in spans:
@@ -951,13 +953,9 @@ def _certainty(
     edges = np.array([*(start for start, _, _ in spans), len(posterior)], dtype=np.int64)
     columns = np.searchsorted(present, guesses).clip(0, len(present) - 1)
     known = present[columns] == guesses  # others were not looked at: their posterior is 0
-    rows, lengths = np.arange(len(spans)), np.diff(edges)
-    means = span_sums(posterior, edges)[rows, columns] / np.maximum(1, lengths)
+    means, highest = column_summary(posterior, edges, columns)
     # P(a wrote none of it) is at most 1 - γ_t(a) at any of its tokens.
-    highest = np.zeros((len(spans), len(present)), np.float32)
-    if lengths.any():
-        highest[lengths > 0] = np.maximum.reduceat(posterior, edges[:-1][lengths > 0], axis=0)
-    error = np.where(known, 1 - np.minimum(highest[rows, columns], 1), 1).astype(np.float64)
+    error = np.where(known, 1 - np.minimum(highest, 1), 1).astype(np.float64)
     intervals = np.array(boundary_intervals(posterior, spans), dtype=np.int64).reshape(-1, 2)
     return _Certainty(np.where(known, means, 0.0), error, intervals)
 

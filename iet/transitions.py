@@ -79,12 +79,12 @@ class Transitions:
 
     def rename(self, names: Mapping[Hashable, Hashable]) -> Transitions:
         """Return the same transitions between other labels, such as names for columns."""
-        observed = (t._replace(source=names[t.source], target=names[t.target]) for t in self.observed)
+        observed = (Transition(at, names[i], names[j], p) for at, i, j, p in self.observed)
         return Transitions(tuple(names[a] for a in self.agents), tuple(observed))
 
     def moved(self, places: Mapping[int, int]) -> Transitions:
         """Return the same transitions with `start` replaced by its place, such as a character's."""
-        observed = (t._replace(start=places[t.start]) for t in self.observed)
+        observed = (Transition(places[at], i, j, p) for at, i, j, p in self.observed)
         return dataclasses.replace(self, observed=tuple(observed))
 
     def dense(self, all_agents: Iterable[Hashable]) -> Transitions:

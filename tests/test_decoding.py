@@ -521,6 +521,19 @@ def test_unmarked_text_is_mostly_unattributed(decoder, at_most):
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
+def test_unmarked_gumbel_text_is_mostly_unattributed(decoder):
+    rng = np.random.default_rng(4)
+    options = {"family": "gumbel", "allow_unattributed": True, "scored": np.arange(1000) % 10 > 0}
+    shares = []
+    for _ in range(2 if INTERPRETED else 20):  # the mean of its unmarked scores is 1
+        text = rng.exponential(size=(1000, 4)) * options["scored"][:, None]
+        shares.append(coverage(decode(text, decoder, **options).token_agents))
+    assert np.mean(shares) < 0.1
+    text[:, 2] *= 2
+    assert np.mean(decode(text, decoder, **options).token_agents == 2) > 0.9
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
 def test_marked_text_is_attributed_and_the_unmarked_part_is_not(decoder):
     rng = np.random.default_rng(6)
     scores = np.cos(2 * np.pi * rng.random((1800, 3)))

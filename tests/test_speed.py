@@ -16,14 +16,15 @@ import numpy as np
 import pytest
 
 from benchmarks import readme, recording
-from benchmarks.speed import bench_audit, bench_likelihood, peers, texts
+from benchmarks.speed import bench_audit, bench_decode, bench_likelihood, peers, texts
 from benchmarks.speed.suite import Contestant, Suite, markdown, number, run
 from iet import alignment, auditor, bench, kernels, native
 from iet.cli import main
 from iet.errors import IetError, InputError
 
 ROOT = pathlib.Path(__file__).parent.parent
-NAMES = ("embed", "score", "generate", "import")
+RECORDED = ("embed", "score", "generate", "import")  # their results are committed
+NAMES = (*RECORDED, "decode")
 
 SPREAD = {
     "type": "object",
@@ -334,7 +335,7 @@ def test_caches_are_read_from_sysfs(tmp_path: pathlib.Path) -> None:
 
 
 def test_the_readme_shows_the_committed_results(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in NAMES:
+    for name in RECORDED:
         content = json.loads((readme.RESULTS / f"{name}.json").read_text())
         jsonschema.validate(content, RECORD)
         assert not content["quick"]
@@ -360,7 +361,7 @@ def test_a_readme_that_differs_fails_the_check_and_is_rewritten(
     assert readme.main(["--check"]) == 0
     rewritten = (tmp_path / "README.md").read_text()
     assert "| 0.123 (" in rewritten
-    for name in NAMES:  # what measured it, and where
+    for name in RECORDED:  # what measured it, and where
         assert f"`python -m benchmarks.speed.bench_{name} -o benchmarks/results/{name}.json`: " in rewritten
 
 
@@ -412,3 +413,30 @@ def test_ratios_are_compared_with_embedding(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(bench_likelihood, "embedded", lambda *a: embedded(*a) + 0.01)
     with pytest.raises(IetError, match="differ from those of embedding"):
         bench_likelihood.validate("iet:demo", ids, keys)
+
+
+# ---------------------------------------------------------------- bench_decode
+
+
+@pytest.mark.parametrize("name", ["windows", "decode", "forward_backward"])
+def test_decoders_that_differ_from_their_formula_are_not_timed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench_decode.validate(3)
+    right = getattr(bench_decode, name)
+    monkeypatch.setattr(bench_decode, name, lambda scores, *options: right(scores[:, ::-1].copy(), *options))
+    with pytest.raises(IetError, match="differ"):
+        bench_decode.validate(3)
+
+
+def test_the_readme_shows_decoders(tmp_path: pathlib.Path) -> None:
+    suite = bench_decode.agents_suite(2, (1_000, 10_000), 2)
+    content = {
+        "command": "python -m benchmarks.speed.bench_decode -o decode.json",
+        "environment": {"processor": "abacus"},
+        "suites": [run(suite)[0]],
+    }
+    (tmp_path / "decode.json").write_text(json.dumps(content))
+    shown = readme.render(tmp_path)
+    assert all(f"| A = 2: {decoder}, T = 10000 |" in shown for decoder in ("posterior", "cusum", "window"))
+    assert "T = 1000 |" not in shown

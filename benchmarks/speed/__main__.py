@@ -14,7 +14,7 @@ import pathlib
 import subprocess
 import sys
 
-NAMES = ("embed", "score", "waterfall", "audit", "generate", "import")
+NAMES = ("embed", "score", "waterfall", "decode", "audit", "generate", "import")
 
 
 def main() -> int:

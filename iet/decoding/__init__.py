@@ -26,7 +26,7 @@ from iet.decoding.segmentation import (
     check_pairs,
     check_scores,
 )
-from iet.decoding.windows import margin, span_sums, window_decode, windows
+from iet.decoding.windows import column_summary, margin, span_sums, window_decode, windows
 from iet.errors import InputError, ShapeError
 from iet.scheme import FAMILIES, Family
 
@@ -37,6 +37,7 @@ __all__ = [
     "Span",
     "boundary_intervals",
     "candidates",
+    "column_summary",
     "cusum",
     "decode",
     "fit",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,7 +30,7 @@ STRENGTHS: Mapping[str, tuple[float, ...]] = {
 """Family -> the strengths λ that are tried."""
 
 _EXPONENT_LIMIT = 40.0
-_CHUNK = 256
+_CHUNK = 64
 
 
 def log_activity(sums: npt.NDArray[Any], counts: npt.NDArray[Any], family: Family) -> Floats:
@@ -58,23 +59,30 @@ def log_activity(sums: npt.NDArray[Any], counts: npt.NDArray[Any], family: Famil
     """
     if sums.ndim != 2 or counts.shape != (len(sums),):
         raise ShapeError("counts", got=list(counts.shape), expected=list(sums.shape[:1]))
-    strengths = STRENGTHS[family.name]
     keys = sums.shape[1]
     stay = 1.0 - BLOCK / MEAN_SEGMENT
-    found = np.full((len(strengths) * len(ENTRY_RATES), keys), 0.0)
+    tilts, offsets = _tilts(family)
+    found = np.empty((len(ENTRY_RATES), len(tilts), keys))
     for low in range(0, keys, _CHUNK):
-        chunk = np.ascontiguousarray(sums[:, low : low + _CHUNK], dtype=np.float64)
-        ratios = np.empty_like(chunk)
-        for i, strength in enumerate(strengths):
-            np.multiply(chunk, strength, out=ratios)
-            ratios -= (counts * float(family.log_mgf(strength)))[:, None]
-            np.exp(np.minimum(ratios, _EXPONENT_LIMIT, out=ratios), out=ratios)
-            for j, rate in enumerate(ENTRY_RATES):
-                row = found[i * len(ENTRY_RATES) + j, low : low + _CHUNK]
-                _two_states_njit(ratios, rate, stay, row)
+        chunk = np.asarray(sums[:, None, low : low + _CHUNK], np.float64)
+        ratios = chunk * tilts[:, None]  # [B, λ, K]
+        ratios -= (counts[:, None] * offsets)[:, :, None]
+        np.exp(np.minimum(ratios, _EXPONENT_LIMIT, out=ratios), out=ratios)
+        flat = ratios.reshape(len(ratios), len(tilts) * chunk.shape[2])
+        rows = np.zeros((len(ENTRY_RATES), flat.shape[1]))
+        _two_states_njit(flat, np.array(ENTRY_RATES), stay, rows)
+        found[:, :, low : low + _CHUNK] = rows.reshape(len(ENTRY_RATES), len(tilts), -1)
+    found = found.reshape(-1, keys)
     highest = found.max(axis=0)
     log_mean: Floats = highest + np.log(np.exp(found - highest).mean(axis=0))
     return log_mean
+
+
+@functools.cache
+def _tilts(family: Family) -> tuple[Floats, Floats]:
+    """Return `STRENGTHS` and their log_mgf, which takes longer to compute than a short text to read."""
+    strengths = STRENGTHS[family.name]
+    return np.array(strengths), np.array([float(family.log_mgf(strength)) for strength in strengths])
 
 
 def evidence_blocks(
@@ -106,31 +114,39 @@ def block_counts(counted: npt.NDArray[np.bool_]) -> Floats:
 def _counted_sums_njit(
     x: npt.NDArray[Any], counted: npt.NDArray[np.bool_], block: int, sums: npt.NDArray[np.float32]
 ) -> None:
-    seen = 0
+    at, rest = 0, block
     for t in range(len(x)):
         if counted[t]:
+            if rest == 0:
+                at, rest = at + 1, block
             for a in range(x.shape[1]):
-                sums[seen // block, a] += x[t, a]
-            seen += 1
+                sums[at, a] += x[t, a]
+            rest -= 1
 
 
 @njit
-def _two_states_njit(ratios: Floats, enter: float, stay: float, log_ratio: Floats) -> None:
-    blocks, keys = ratios.shape
-    outside = np.full(keys, (1.0 - stay) / (enter + 1.0 - stay))
-    inside = 1.0 - outside
-    remain, leave = 1.0 - enter, 1.0 - stay
+def _two_states_njit(ratios: Floats, enters: Floats, stay: float, log_ratios: Floats) -> None:
+    # All chains side by side, one for each rate and column, so that one does not wait for its own last block.
+    blocks, columns = ratios.shape
+    outside, inside = np.empty_like(log_ratios), np.empty_like(log_ratios)
+    leave = 1.0 - stay
+    for i in range(len(enters)):
+        outside[i] = leave / (enters[i] + leave)
+        inside[i] = 1.0 - outside[i]
     for b in range(blocks):
-        if b > 0:
-            for a in range(keys):
-                before = outside[a]
-                outside[a] = before * remain + inside[a] * leave
-                inside[a] = before * enter + inside[a] * stay
-        for a in range(keys):
-            inside[a] *= ratios[b, a]
-        if b % 8 == 7 or b == blocks - 1:  # e^40 a block at most: eight of them stay in range
-            for a in range(keys):
-                total = outside[a] + inside[a]
-                log_ratio[a] += np.log(total)
-                outside[a] /= total
-                inside[a] /= total
+        for i in range(len(enters)):
+            enter, remain = enters[i], 1.0 - enters[i]
+            if b > 0:
+                for a in range(columns):
+                    before = outside[i, a]
+                    outside[i, a] = before * remain + inside[i, a] * leave
+                    inside[i, a] = (before * enter + inside[i, a] * stay) * ratios[b, a]
+            else:
+                for a in range(columns):
+                    inside[i, a] *= ratios[b, a]
+            if b % 8 == 7 or b == blocks - 1:  # e^40 a block at most: eight of them stay in range
+                for a in range(columns):
+                    total = outside[i, a] + inside[i, a]
+                    log_ratios[i, a] += np.log(total)
+                    outside[i, a] /= total
+                    inside[i, a] /= total

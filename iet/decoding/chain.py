@@ -15,14 +15,17 @@ from iet.errors import InputError, ShapeError
 Floats = npt.NDArray[np.float64]
 Posterior = npt.NDArray[np.float32]
 
-EXPONENT_LIMIT = 80.0
-"""Log-likelihood ratios of one token beyond it are cut: their exponentials stay in float32's range."""
+EXPONENT_LIMIT = 60.0
+"""Log-likelihood ratios of one token beyond it are cut: their exponentials stay in float32's range, also where
+sums have not been scaled yet."""
 
 # Where a hand-over, or staying, were impossible, one state could fall behind another without a limit, and β
 # would leave the range of float64.
 _LOWEST_CHANCE, _LOWEST_SHARE = 1e-12, 1e-8
 
 _STORED = 1 << 24  # values of α kept at a time: 64 MB
+_LOW, _HIGH = 2.0**-20, 2.0**20
+# α and β are scaled where a sum leaves this range, not at every token: it is what a token waits for.
 
 
 def forward_backward(
@@ -89,42 +92,49 @@ def forward_backward(
 def exponentials(log_ratios: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
     """Return e [T, A + 1]: exponentials of the log ratios, cut at ±`EXPONENT_LIMIT`, and 1 for nobody."""
     tokens, agents = log_ratios.shape
-    ratios = np.ones((tokens, agents + 1), np.float32)
-    inner = ratios[:, :agents]
-    np.clip(log_ratios, -EXPONENT_LIMIT, EXPONENT_LIMIT, out=inner)
-    np.exp(inner, out=inner)
+    cut = np.clip(log_ratios, -EXPONENT_LIMIT, EXPONENT_LIMIT, dtype=np.float32, casting="same_kind")
+    ratios = np.empty((tokens, agents + 1), np.float32)
+    ratios[:, :agents] = np.exp(cut, out=cut)  # in one piece: rows of a few agents are slow one by one
+    ratios[:, agents] = 1
     return ratios
 
 
-def log_likelihood(
+def log_likelihoods(
     ratios: npt.NDArray[np.float32],
-    mean_segment: float,
+    mean_segments: Floats,
     nobody: float,
     shares: Floats,
     stages: int,
     odds: Floats | None = None,
-) -> float:
-    """Return the third result of `forward_backward`, from `exponentials`, unchecked. O(m·T·A)."""
+) -> Floats:
+    """Return the third result of `forward_backward` for each mean length [L], from `exponentials`, unchecked.
+
+    O(L·m·T·A).
+    """
     prior = _prior(ratios.shape[1] - 1, nobody, shares)
-    state = np.empty((stages, len(prior)))
-    _begin_njit(prior, state)
-    advance = _advance(len(ratios), stages, mean_segment, prior, odds)
-    return float(_forward_njit(ratios, advance, prior, 0, len(ratios), state, None))
+    found = np.empty(len(mean_segments))
+    for i, mean_segment in enumerate(mean_segments.tolist()):
+        advance = _advance(len(ratios), stages, max(mean_segment, stages), prior, odds)
+        found[i] = _log_likelihood_njit(ratios, advance, prior, stages)
+    return found
 
 
 def _advance(
     tokens: int, stages: int, mean_segment: float, prior: Floats, odds: npt.ArrayLike | None
 ) -> Floats:
     """Return the chance that a stage ends before each token; 0 where there is nobody to hand over to."""
-    each = np.ones(tokens) if odds is None else np.array(odds, np.float64)
+    alone, rate = prior.max() > 1 - 1e-9, stages / max(mean_segment, 1e-9)
+    if odds is None:
+        chance = min(max(rate, _LOWEST_CHANCE), 1 - _LOWEST_CHANCE)
+        return np.full(tokens, 0.0 if alone else chance)
+    each = np.array(odds, np.float64)
     if each.shape != (tokens,):
         raise ShapeError("odds", got=list(each.shape), expected=[tokens])
     if not (each > 0).all():
         raise InputError(f"odds: got {each.min()}, expected numbers above 0")
-    if prior.max() > 1 - 1e-9:
+    if alone:
         return np.zeros(tokens)
-    advance = each * (stages / max(mean_segment, 1e-9))
-    return np.asarray(np.clip(advance, _LOWEST_CHANCE, 1 - _LOWEST_CHANCE))
+    return np.asarray(np.clip(each * rate, _LOWEST_CHANCE, 1 - _LOWEST_CHANCE))
 
 
 def _prior(agents: int, nobody: float, shares: npt.ArrayLike | None) -> Floats:
@@ -148,6 +158,15 @@ def _begin_njit(prior: Floats, state: Floats) -> None:
 
 
 @njit
+def _log_likelihood_njit(
+    ratios: npt.NDArray[np.float32], advances: Floats, prior: Floats, stages: int
+) -> float:
+    state = np.empty((stages, len(prior)))
+    _begin_njit(prior, state)
+    return _forward_njit(ratios, advances, prior, 0, len(ratios), state, None)
+
+
+@njit
 def _forward_njit(
     ratios: npt.NDArray[np.float32],
     advances: Floats,
@@ -158,41 +177,40 @@ def _forward_njit(
     alpha: npt.NDArray[np.float32] | None,
 ) -> float:
     # state [m, A + 1] is α at token begin - 1 (at the text's beginning: π before it), and at end - 1 after.
+    # What is kept as alpha is α up to a factor of each token.
     stages, states = state.shape
     last = stages - 1
     log_ratio = 0.0
-    leave, onward, sums = 1.0 / np.maximum(1.0 - prior, 1e-9), np.empty(states), np.empty(states)
+    leave, onward = 1.0 / np.maximum(1.0 - prior, 1e-9), np.zeros(states)
     for t in range(begin, end):
-        if t > 0:
-            advance = advances[t]
-            stay, arriving = 1.0 - advance, 0.0
-            for i in range(states):
-                onward[i] = state[last, i] * leave[i] * advance
-                arriving += onward[i]
-            for m in range(last, 0, -1):
-                for i in range(states):
-                    state[m, i] = stay * state[m, i] + advance * state[m - 1, i]
-            for i in range(states):
-                state[0, i] = stay * state[0, i] + prior[i] * (arriving - onward[i])
+        advance = advances[t] if t > 0 else 0.0
+        stay, arriving = 1.0 - advance, 0.0
         for i in range(states):
-            state[0, i] *= ratios[t, i]
-            sums[i] = state[0, i]
-        for m in range(1, stages):
-            for i in range(states):
-                state[m, i] *= ratios[t, i]
-                sums[i] += state[m, i]
+            onward[i] = state[last, i] * leave[i] * advance
+            arriving += onward[i]
         total = 0.0
         for i in range(states):
-            total += sums[i]
-        log_ratio += np.log(total)
-        scale = 1.0 / total
-        for m in range(stages):
-            for i in range(states):
-                state[m, i] *= scale
-        if alpha is not None:
+            ratio = ratios[t, i]
+            before = state[0, i]
+            now = (stay * before + prior[i] * (arriving - onward[i])) * ratio
+            state[0, i] = now
+            if alpha is not None:
+                alpha[t - begin, 0, i] = now
+            held = now
+            for m in range(1, stages):
+                own = state[m, i]
+                now = (stay * own + advance * before) * ratio
+                state[m, i] = now
+                if alpha is not None:
+                    alpha[t - begin, m, i] = now
+                held += now
+                before = own
+            total += held
+        if t == end - 1 or not _LOW < total < _HIGH:
+            log_ratio += np.log(total)
             for m in range(stages):
                 for i in range(states):
-                    alpha[t - begin, m, i] = state[m, i]
+                    state[m, i] /= total
     return log_ratio
 
 
@@ -207,7 +225,7 @@ def _forward_backward_njit(
     left: Posterior,
 ) -> float:
     # β_t(m, i) ∝ P(scores after t | i in stage m at t): stay, or the next stage, or from the last one a
-    # segment of somebody else. It is scaled so that Σ α·β = 1.
+    # segment of somebody else. γ is α·β divided by its sum, so neither needs any scale but a safe one.
     tokens, states = ratios.shape
     each, stages, agents = alpha.shape[0], alpha.shape[1], states - 1
     last = stages - 1
@@ -243,20 +261,17 @@ def _forward_backward_njit(
                 break
             advance = advances[t]
             stay = 1.0 - advance
-            for i in range(states):
-                weights[i] = scale * ratios[t, i]
-            for m in range(stages):
-                for i in range(states):
-                    beta[m, i] *= weights[i]
+            factor = 1.0 if _LOW < total < _HIGH else scale
             entering = 0.0
             for i in range(states):
-                held[i] = prior[i] * beta[0, i]
+                weights[i] = factor * ratios[t, i]
+                held[i] = prior[i] * beta[0, i] * weights[i]
                 entering += held[i]
             for m in range(last):
                 for i in range(states):
-                    beta[m, i] = stay * beta[m, i] + advance * beta[m + 1, i]
+                    beta[m, i] = (stay * beta[m, i] + advance * beta[m + 1, i]) * weights[i]
             for i in range(states):
-                beta[last, i] = stay * beta[last, i] + advance * leave[i] * (entering - held[i])
+                beta[last, i] = stay * weights[i] * beta[last, i] + advance * leave[i] * (entering - held[i])
     return log_ratio
 
 

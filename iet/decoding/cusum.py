@@ -192,7 +192,8 @@ def cusum_decode(
 
     Args:
         scores, family, scored, repeated, allow_unattributed, agents: as in `decode`. A segment is
-            unattributed when its sum does not exceed `attribution_threshold`; the paper always chooses.
+            unattributed when its sum, less the mean of unmarked scores, does not exceed
+            `attribution_threshold`; the paper always chooses.
         window: w in tokens (the paper's `window_tokens`).
         step: tokens between windows (the paper's `step_tokens`).
         smooth_windows: the paper's `smooth_win`; see `smooth`, where the formula is ours.
@@ -218,7 +219,8 @@ def cusum_decode(
     if allow_unattributed:
         threshold = attribution_threshold(family, agents or scores.shape[1], level)
         counts = np.diff(np.append(0, np.cumsum(scored))[edges])
-        labels[totals.max(axis=1) <= threshold * np.sqrt(counts)] = NOBODY
+        surplus = totals.max(axis=1) - float(family.mean(0.0)) * counts
+        labels[surplus <= threshold * np.sqrt(counts)] = NOBODY
     return Segmentation(np.repeat(labels, np.diff(edges)), window_scores=f)
 
 

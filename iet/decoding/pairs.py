@@ -39,10 +39,28 @@ def number_pairs(
 
 def repeats(pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Tell which of the `pair_numbers` [T] stood earlier in the text; false where not scored. O(T)."""
-    repeated = pairs >= 0
-    repeated[:1] = False
-    repeated[1:] &= pairs[1:] <= np.maximum.accumulate(pairs[:-1])  # numbers follow first occurrences
+    repeated = np.zeros(len(pairs), np.bool_)
+    _repeats_njit(pairs, repeated)
     return repeated
+
+
+@njit
+def _repeats_njit(pairs: npt.NDArray[np.int64], repeated: npt.NDArray[np.bool_]) -> None:
+    count = 0  # numbers follow first occurrences
+    for t in range(len(pairs)):
+        repeated[t] = 0 <= pairs[t] < count
+        count = max(count, pairs[t] + 1)
+
+
+@njit
+def numbered_njit(pairs: npt.NDArray[np.int64]) -> bool:
+    """Tell whether these are `pair_numbers`: 0, 1, 2, ... in the order of first occurrence, and -1."""
+    count = 0
+    for t in range(len(pairs)):
+        if pairs[t] < -1 or pairs[t] > count:
+            return False
+        count = max(count, pairs[t] + 1)
+    return True
 
 
 def shared_weights(pairs: npt.NDArray[np.int64], window: int = 256) -> npt.NDArray[np.float32]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iet.decoding.activity import evidence_blocks, log_activity
-from iet.decoding.chain import Posterior, exponentials, forward_backward, log_likelihood
+from iet.decoding.chain import Posterior, exponentials, forward_backward, log_likelihoods
 from iet.decoding.jit import njit
 from iet.decoding.pairs import fresh_weights, shared_weights
 from iet.decoding.segmentation import NOBODY, Scores, Segmentation, check_number
@@ -137,9 +137,10 @@ def posterior_decode(
     labels = np.empty(tokens, np.int32)
     _likeliest_njit(posterior, left, allow_unattributed, labels)
     if resolution > 1:
-        ratios = log_ratios(scores, weight, fitted.strengths, family)
-        _place_boundaries_njit(ratios, resolution, labels)
-    _absorb_short_runs(labels, posterior, left, min_segment)
+        grid, _, log_mgf = _strength_table(family)
+        offsets = np.interp(fitted.strengths, grid, log_mgf)
+        _place_boundaries_njit(scores, weight, fitted.strengths, offsets, resolution, labels)
+    _absorb_short_runs_njit(posterior, left, min_segment, labels)
     token_agents = np.append(keep, NOBODY)[labels].astype(np.int32)
     if len(keep) < columns:
         kept, posterior = posterior, np.zeros((tokens, columns), np.float32)
@@ -212,23 +213,37 @@ def at_most(columns: npt.NDArray[np.int64], rank: npt.NDArray[np.floating[Any]])
     return np.sort(columns[np.argsort(-rank[columns], kind="stable")[:MOST_CANDIDATES]])
 
 
-def _absorb_short_runs(
-    labels: npt.NDArray[np.int32], posterior: Posterior, left: Posterior, min_segment: int
+@njit
+def _absorb_short_runs_njit(
+    posterior: Posterior, left: Posterior, min_segment: int, labels: npt.NDArray[np.int32]
 ) -> None:
-    """Give runs below `min_segment` to the likelier neighbour, in place, in one pass from left to right."""
-    standing: list[int] = []  # starts of the runs before the one at hand
-    start = 0
-    for end in [*(np.flatnonzero(np.diff(labels)) + 1).tolist(), len(labels)]:
-        sides = [labels[at] for at in (start - 1, end) if 0 <= at < len(labels)]
-        if end - start < min_segment and sides:
-            mass = [(left if a < 0 else posterior[:, a])[start:end].sum(dtype=np.float64) for a in sides]
-            labels[start:end] = sides[int(np.argmax(mass))]
-        joins_left = bool(standing) and labels[start - 1] == labels[start]
-        if end < len(labels) and labels[end] == labels[end - 1]:  # one run with the next
-            start = standing.pop() if joins_left else start
+    # Runs below `min_segment` go to the likelier neighbour, in one pass from left to right.
+    tokens = len(labels)
+    standing = np.empty(tokens // min_segment + 2, np.int64)  # starts of the runs before the one at hand
+    count, start, end = 0, 0, 0
+    while end < tokens:
+        end += 1
+        if end < tokens and labels[end] == labels[end - 1]:
+            continue
+        if end - start < min_segment and end - start < tokens:
+            best, likeliest = -1.0, labels[start]
+            for side in (start - 1, end):
+                if 0 <= side < tokens:
+                    mass = 0.0
+                    for t in range(start, end):
+                        mass += left[t] if labels[side] < 0 else posterior[t, labels[side]]
+                    if mass > best:
+                        best, likeliest = mass, labels[side]
+            labels[start:end] = likeliest
+        joins_left = count > 0 and labels[start - 1] == labels[start]
+        if end < tokens and labels[end] == labels[end - 1]:  # one run with the next
+            if joins_left:
+                count -= 1
+                start = standing[count]
             continue
         if not joins_left:
-            standing.append(start)
+            standing[count] = start
+            count += 1
         start = end
 
 
@@ -359,12 +374,7 @@ def _segment_length(
     log_ratios: npt.NDArray[np.float32], block: int, nobody: float, shares: Floats, odds: Floats | None
 ) -> float:
     ratios = exponentials(log_ratios)
-    likelihood = np.array(
-        [
-            log_likelihood(ratios, max(length / block, STAGES), nobody, shares, STAGES, odds)
-            for length in _SEGMENT_LENGTHS
-        ]
-    )
+    likelihood = log_likelihoods(ratios, _SEGMENT_LENGTHS / block, nobody, shares, STAGES, odds)
     logs = np.log(_SEGMENT_LENGTHS)
     likelihood -= ((logs - math.log(_USUAL_LENGTH)) / _LENGTH_SPREAD) ** 2 / 2
     weight = np.exp(likelihood - likelihood.max())
@@ -417,9 +427,15 @@ def _likeliest_njit(
 
 @njit
 def _place_boundaries_njit(
-    ratios: npt.NDArray[np.float32], reach: int, labels: npt.NDArray[np.int32]
+    x: Scores,
+    weights: Weights,
+    strengths: Floats,
+    offsets: Floats,
+    reach: int,
+    labels: npt.NDArray[np.int32],
 ) -> None:
-    # From left to right. A boundary stays where no place is likelier, and between its neighbours.
+    # By `log_ratios` of the tokens near boundaries. From left to right. A boundary stays where no place is
+    # likelier, and between its neighbours.
     begin, t = 0, 1
     while t < len(labels):
         if labels[t] == labels[t - 1]:
@@ -431,12 +447,14 @@ def _place_boundaries_njit(
             high += 1
         gained, best, place = 0.0, 0.0, t
         for j in range(t - 1, low - 1, -1):  # the boundary at j: [j, t) is the new one's
-            gained += _ratio_njit(ratios, j, new) - _ratio_njit(ratios, j, old)
+            gained += _ratio_njit(x, weights, strengths, offsets, j, new)
+            gained -= _ratio_njit(x, weights, strengths, offsets, j, old)
             if gained > best:
                 best, place = gained, j
         gained = 0.0
         for j in range(t, high):  # the boundary at j + 1: [t, j] stays the old one's
-            gained += _ratio_njit(ratios, j, old) - _ratio_njit(ratios, j, new)
+            gained += _ratio_njit(x, weights, strengths, offsets, j, old)
+            gained -= _ratio_njit(x, weights, strengths, offsets, j, new)
             if gained > best:
                 best, place = gained, j + 1
         for j in range(place, t):
@@ -448,8 +466,8 @@ def _place_boundaries_njit(
 
 
 @njit
-def _ratio_njit(ratios: npt.NDArray[np.float32], t: int, label: int) -> float:
-    return ratios[t, label] if label >= 0 else 0.0
+def _ratio_njit(x: Scores, weights: Weights, strengths: Floats, offsets: Floats, t: int, label: int) -> float:
+    return weights[t] * (strengths[label] * x[t, label] - offsets[label]) if label >= 0 else 0.0
 
 
 @njit
@@ -460,11 +478,12 @@ def _blocks_njit(
     sums: npt.NDArray[np.float32],
     weights: Weights,
 ) -> None:
-    for t in range(len(x)):
-        if weight[t] > 0:
-            weights[t // block] += weight[t]
-            for a in range(x.shape[1]):
-                sums[t // block, a] += weight[t] * x[t, a]
+    for b in range(len(weights)):
+        for t in range(b * block, min(b * block + block, len(x))):
+            if weight[t] > 0:
+                weights[b] += weight[t]
+                for a in range(x.shape[1]):
+                    sums[b, a] += weight[t] * x[t, a]
 
 
 def strength_range(family: Family) -> tuple[float, float]:

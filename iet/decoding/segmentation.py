@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from iet.decoding.pairs import numbered_njit
 from iet.errors import InputError, ShapeError
 
 Scores = npt.NDArray[Any]
@@ -104,8 +105,7 @@ def check_pairs(pairs: npt.ArrayLike, length: int) -> npt.NDArray[np.int64]:
     if array.shape != (length,) or (array.dtype.kind not in "iu" and array.size):
         raise ShapeError("pairs", got=f"{array.dtype} {list(array.shape)}", expected=f"integers [{length}]")
     numbers = array.astype(np.int64, copy=False)
-    highest = np.maximum.accumulate(np.append(-1, numbers))
-    if (numbers < -1).any() or (np.diff(highest) > 1).any():
+    if not numbered_njit(numbers):
         raise InputError(
             f"pairs: got numbers from {numbers.min()} to {numbers.max()}, expected 0, 1, 2, ... in the order"
             " of first occurrence, and -1"

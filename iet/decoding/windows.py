@@ -108,6 +108,43 @@ def _span_sums_njit(x: Scores, boundaries: npt.NDArray[np.int64], sums: npt.NDAr
                 sums[s, a] += x[t, a]
 
 
+def column_summary(
+    values: npt.NDArray[np.float32], boundaries: npt.NDArray[np.int64], columns: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32]]:
+    """Return mean and maximum of one column in each of consecutive spans, both 0 where a span is empty.
+
+    Args:
+        values: [T, A], at least 0.
+        boundaries: b [S + 1], ascending, 0 to T.
+        columns: [S].
+
+    Returns:
+        float64 [S] and float32 [S].
+
+    Cost: O(T). Deterministic.
+    """
+    means, highest = np.zeros(len(columns)), np.zeros(len(columns), np.float32)
+    _column_summary_njit(values, boundaries, columns, means, highest)
+    return means, highest
+
+
+@njit
+def _column_summary_njit(
+    values: npt.NDArray[np.float32],
+    boundaries: npt.NDArray[np.int64],
+    columns: npt.NDArray[np.int64],
+    means: npt.NDArray[np.float64],
+    highest: npt.NDArray[np.float32],
+) -> None:
+    for s in range(len(columns)):
+        total, start, end = 0.0, boundaries[s], boundaries[s + 1]
+        for t in range(start, end):
+            value = values[t, columns[s]]
+            total += value
+            highest[s] = max(highest[s], value)
+        means[s] = total / max(1, end - start)
+
+
 def margin(window_scores: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Return how far the leading agent is ahead of the next one in every window.
 
@@ -146,7 +183,7 @@ def _margin_njit(f: Scores, z: npt.NDArray[np.float64]) -> None:
 
 
 def attribution_threshold(family: Family, agents: int, level: float) -> float:
-    """Return the c for which the best agent's sum of n scores stands out if it exceeds c·√n.
+    """Return the c for which the best agent's sum of n scores stands out if it exceeds n·mean(0) by c·√n.
 
     c = σ·Φ⁻¹(1 - level / A): the normal law of a sum of unmarked scores, Bonferroni over the agents. It
     decides what `allow_unattributed` means for decoders without a model of nobody.
@@ -184,7 +221,7 @@ def window_decode(
 
     Args:
         scores, family, scored, repeated, allow_unattributed, agents: as in `decode`. A token is unattributed
-            when the winner's sum does not exceed `attribution_threshold`.
+            when the winner's sum, less the mean of unmarked scores, does not exceed `attribution_threshold`.
         window: w in tokens, at least 1.
         level: significance level of one window, for `allow_unattributed`.
 
@@ -194,7 +231,8 @@ def window_decode(
     threshold = attribution_threshold(family, agents or scores.shape[1], level)
     labels = np.empty(len(scores), np.int32)
     total = np.zeros(scores.shape[1])
-    _window_decode_njit(scores, scored, window, threshold, allow_unattributed, total, labels)
+    mean = float(family.mean(0.0))
+    _window_decode_njit(scores, scored, window, mean, threshold, allow_unattributed, total, labels)
     return Segmentation(labels)
 
 
@@ -203,6 +241,7 @@ def _window_decode_njit(
     x: Scores,
     scored: npt.NDArray[np.bool_],
     window: int,
+    mean: float,
     threshold: float,
     allow_unattributed: bool,
     total: npt.NDArray[np.float64],
@@ -225,5 +264,5 @@ def _window_decode_njit(
         for a in range(1, agents):
             if total[a] > total[best]:
                 best = a
-        stands_out = not allow_unattributed or total[best] > threshold * np.sqrt(count)
+        stands_out = not allow_unattributed or total[best] - mean * count > threshold * np.sqrt(count)
         labels[t] = best if stands_out else NOBODY
