@@ -137,7 +137,8 @@ def posterior_decode(
     _likeliest_njit(posterior, left, allow_unattributed, labels)
     if resolution > 1:
         ratios = log_ratios(scores, weight, fitted.strengths, family)
-        _place_boundaries_njit(ratios, resolution, labels)
+        each = None if break_odds is None else np.log(np.asarray(break_odds, np.float64))
+        _place_boundaries_njit(ratios, each, resolution, labels)
     _absorb_short_runs(labels, posterior, left, min_segment)
     token_agents = np.append(keep, NOBODY)[labels].astype(np.int32)
     if len(keep) < columns:
@@ -415,7 +416,7 @@ def _likeliest_njit(
 
 @njit
 def _place_boundaries_njit(
-    ratios: npt.NDArray[np.float32], reach: int, labels: npt.NDArray[np.int32]
+    ratios: npt.NDArray[np.float32], log_odds: Floats | None, reach: int, labels: npt.NDArray[np.int32]
 ) -> None:
     # From left to right. A boundary stays where no place is likelier, and between its neighbours.
     begin, t = 0, 1
@@ -427,16 +428,19 @@ def _place_boundaries_njit(
         low, high = max(begin + 1, t - reach + 1), t
         while high < min(t + reach - 1, len(labels) - 1) and labels[high + 1] == new:
             high += 1
-        gained, best, place = 0.0, 0.0, t
+        gained, place = 0.0, t
+        best = 0.0 if log_odds is None else log_odds[t]
         for j in range(t - 1, low - 1, -1):  # the boundary at j: [j, t) is the new one's
             gained += _ratio_njit(ratios, j, new) - _ratio_njit(ratios, j, old)
-            if gained > best:
-                best, place = gained, j
+            total = gained if log_odds is None else gained + log_odds[j]
+            if total > best:
+                best, place = total, j
         gained = 0.0
         for j in range(t, high):  # the boundary at j + 1: [t, j] stays the old one's
             gained += _ratio_njit(ratios, j, old) - _ratio_njit(ratios, j, new)
-            if gained > best:
-                best, place = gained, j + 1
+            total = gained if log_odds is None else gained + log_odds[j + 1]
+            if total > best:
+                best, place = total, j + 1
         for j in range(place, t):
             labels[j] = new
         for j in range(t, place):
