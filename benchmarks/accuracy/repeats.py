@@ -48,7 +48,7 @@ KEYS = 40
 """Keys that read a text for its p-values, drawn anew for each text."""
 
 
-def decoding(turns: texts.Turns, length: int = LENGTH) -> dict[str, float]:
+def decoding(turns: texts.Turns, length: int) -> dict[str, float]:
     """Return the share of repeats in one text, and TokenAcc each way."""
     text = form(turns, length)
     scores, pairs = score_tokens(text.ids, text.registry), pair_numbers(text.ids, text.registry)
@@ -98,13 +98,13 @@ def groups(
     found: dict[str, list[tuple[NDArray[np.int64], Registry]]] = collections.defaultdict(list)
 
     def add(kind: str, model: str, text: str) -> None:
-        if len(found[kind]) >= limit:
-            return
-        seed = random.Random(f"repeats {family} {kind} {len(found[kind])}").getrandbits(63)
-        ids, registry = texts.tokenizer(model).encode(text).token_ids, texts.keys(model, family, seed, KEYS)
-        if family == "fourier" and pair_numbers(ids, registry).max() + 1 < 20:
+        ids = texts.tokenizer(model).encode(text).token_ids
+        scheme = texts.keys(model, family, 0, 1)
+        if family == "fourier" and pair_numbers(ids, scheme).max() + 1 < 20:
             kind += ", below 20 pairs"
-        found[kind].append((ids, registry))
+        if len(found[kind]) < limit:
+            seed = random.Random(f"repeats {family} {kind} {len(found[kind])}").getrandbits(63)
+            found[kind].append((ids, texts.keys(model, family, seed, KEYS)))
 
     for text in corpus:
         if text.kind in ("pieces", "twice"):
@@ -125,7 +125,7 @@ def run(
     """Return both parts, of the cells and kinds of text that are there."""
     cells = []
     for cell in tqdm(texts.CELLS, desc="decoding"):
-        rows = [decoding(turns) for turns in texts.load(work, cell)[:per_cell]]
+        rows = [decoding(turns, LENGTH) for turns in texts.load(work, cell)[:per_cell]]
         if rows:
             figures = {name: bootstrap([row[name] for row in rows]) for name in rows[0]}
             for a, b in itertools.combinations(WAYS, 2):
