@@ -204,22 +204,24 @@ out here and there inside the turns: 0.958, 0.958, 0.959 and 0.896.
 
 
 def decode_over_rests(
-    decode: Callable[[Scores, Integers], Segmentation],
+    decode: Callable[..., Segmentation],
     scores: Scores,
     pairs: Integers,
     at: Integers,
     lengths: Integers,
+    odds: NDArray[np.float64] | None = None,
 ) -> Segmentation:
     """Decode what is read as if tokens without evidence stood where something is left out.
 
     Args:
-        decode: (scores, pairs) -> Segmentation.
+        decode: (scores, pairs) -> Segmentation; takes `break_odds` as well, if there are `odds`.
         scores, pairs: [R, A] and [R], as in `iet.decoding.decode`.
         at: [L], indices before which something is left out, ascending.
         lengths: [L], how many tokens that is.
+        odds: [R], `break_odds` of `posterior_decode`.
     """
     if not len(at):
-        return decode(scores, pairs)
+        return decode(scores, pairs) if odds is None else decode(scores, pairs, break_odds=odds)
     rests = np.zeros(len(scores) + 1, np.int64)
     rests[at] = np.minimum(REST * lengths, LONGEST_REST)
     rests[[0, -1]] = 0  # at the ends of the text there is nothing to hand over
@@ -228,6 +230,11 @@ def decode_over_rests(
     wide = np.zeros((length, scores.shape[1]), scores.dtype)
     numbers = np.full(length, -1, np.int64)
     wide[places], numbers[places] = scores, pairs
-    found = decode(wide, numbers)
+    if odds is None:
+        found = decode(wide, numbers)
+    else:
+        each = np.ones(length)
+        each[places] = odds
+        found = decode(wide, numbers, break_odds=each)
     posterior = None if found.posterior is None else found.posterior[places]
     return Segmentation(found.token_agents[places], posterior, found.strengths)

@@ -29,6 +29,8 @@ from iet.decoding import (
     windows,
 )
 from iet.decoding.activity import evidence_blocks
+from iet.decoding.breaks import break_odds as odds_of
+from iet.decoding.breaks import check_break_odds
 from iet.decoding.candidates import sum_activity
 from iet.decoding.pieces import piece_posterior, piece_ratios
 from iet.decoding.posterior import evidence_weight, log_ratios
@@ -86,6 +88,12 @@ class Auditor:
             1 / (1 + decoys); 0: p-values come from the null law itself.
         known_agents: names of the agents who may have written the text, where not all of the registry may
             have; the others' keys are not read, and p-values are not corrected for them. None: all.
+        break_odds: let "posterior" expect hand-overs where the text has a paragraph break, a line break or
+            the end of a sentence: {"paragraph": odds, "line": odds, "sentence": odds} against a place inside
+            a sentence (what is left out: 1), or True for `iet.decoding.breaks.BREAK_ODDS`. It helps where
+            turns begin at such breaks and costs where they do not, and a joiner that nothing else in the text
+            contains gives the boundaries away: False, the default, reads the marks alone. p-values do not
+            depend on it. With `boundaries` nothing is searched for, and it has no effect.
         options: the decoder's, see `iet.decoding.decode`.
 
     Raises:
@@ -126,6 +134,7 @@ class Auditor:
         model: Any = None,
         decoys: int = 0,
         known_agents: Iterable[str] | None = None,
+        break_odds: bool | Mapping[str, float] = False,
         **options: Any,
     ) -> None:
         if not isinstance(registry, (Registry, WaterfallKeys)):
@@ -140,6 +149,9 @@ class Auditor:
             raise InputError(f"decoys: got {decoys!r}, expected an int of at least 0")
         if decoys and isinstance(registry, WaterfallKeys):
             raise InputError(f"decoys: got {decoys}, expected 0: Waterfall's integer keys have none")
+        self._break_odds = check_break_odds(break_odds)
+        if self._break_odds is not None and decoder != "posterior":
+            raise InputError(f"break_odds: got decoder {decoder!r}, expected 'posterior', which reads them")
         self._registry = registry
         self._decoys = int(decoys)
         self._known = None if known_agents is None else _known(registry, known_agents)
@@ -194,6 +206,7 @@ class Auditor:
             model=self._model,
             decoys=self._decoys,
             known_agents=self._known,
+            break_odds=self._break_odds or False,
         )
         rebuild = functools.partial(type(self), allow_unattributed=self._allow_unattributed, **options)
         return rebuild, (self._registry, self._decoder, self._level)
@@ -234,12 +247,14 @@ class Auditor:
         Raises:
             InputError: neither or both are given, or `text` is not valid Unicode, or a part lies outside.
             ShapeError: `token_ids` is not a vector of integers, or a part is no pair of them.
-            InputError: an id is beyond int64, or ids are given for several profiles.
+            InputError: an id is beyond int64, or ids are given for several profiles or with `break_odds`.
             TokenizerMismatch: no tokenizer with the profile's digest.
         """
         if (text is None) == (token_ids is None):
             raise InputError("audit: got neither or both of text and token_ids, expected one")
         ids = None if token_ids is None else check_token_ids(token_ids)
+        if ids is not None and self._break_odds is not None:
+            raise InputError("token_ids: got ids and break_odds, expected text: ids have no line breaks")
         if ids is not None and len(self._readers) > 1:
             known = [reader.keys.profile.id for reader in self._readers]
             raise InputError(
@@ -329,7 +344,10 @@ class Auditor:
         names = tuple(name for reader in self._readers for name in reader.keys.names)
         pieces = None if parts is None or parts.boundaries is None else parts.audited
         if pieces is None:
-            voices, found = self._decode(axis, at, np.diff(gone)[:, 0])
+            odds = None
+            if text is not None and self._break_odds is not None:
+                odds = odds_of(text, axis.starts, self._break_odds)
+            voices, found = self._decode(axis, at, np.diff(gone)[:, 0], odds)
             spans = _split(_merge(found, _owners(voices)), at)
         else:
             voices, found, spans = self._name(axis, pieces)
@@ -374,7 +392,9 @@ class Auditor:
             registry_digest=self._registry_digest,
             agents=names,
             decoder=self._decoder,
-            options=self._options,
+            options=self._options
+            if self._break_odds is None
+            else {**self._options, "break_odds": self._break_odds},
             level=self._level,
             allow_unattributed=self._allow_unattributed,
             decoys=self._decoys,
@@ -398,18 +418,26 @@ class Auditor:
         )
 
     def _decode(
-        self, axis: Axis, at: NDArray[np.int64], lengths: NDArray[np.int64]
+        self,
+        axis: Axis,
+        at: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        odds: NDArray[np.float64] | None,
     ) -> tuple[list[_Voices], Segmentation]:
         """Return the scores of every profile's keys, and who wrote what; its agents are keys.
 
-        Before the indices `at` parts of some `lengths` in tokens are left out.
+        Before the indices `at` parts of some `lengths` in tokens are left out. `odds` [length] are those of
+        hand-overs. With several profiles they count when all are decoded together.
         """
         several = len(self._readers) > 1
         # To the agents of one profile the text of the others is nobody's, also in forced choice.
         nobodys = several or self._allow_unattributed
         decoded = [
             reader.voices(
-                reading, nobodys, *((_NOWHERE, _NOWHERE) if several else (at, lengths)), model=self._model
+                reading,
+                nobodys,
+                *((_NOWHERE, _NOWHERE, None) if several else (at, lengths, odds)),
+                model=self._model,
             )
             for reader, reading in zip(self._readers, axis.readings, strict=True)
         ]
@@ -435,18 +463,18 @@ class Auditor:
         sizes["min_segment"] = round(sizes["min_segment"])
         options = {name: value for name, value in self._options.items() if name != "strengths"}
 
-        def together(values: NDArray[np.float32], pairs: NDArray[np.int64]) -> Segmentation:
+        def together(values: NDArray[np.float32], pairs: NDArray[np.int64], **more: Any) -> Segmentation:
             return decode(
                 values,
                 scored=pairs >= 0,
                 allow_unattributed=self._allow_unattributed,
                 agents=self._choices,
                 log_ratios=values,
-                **{**options, **sizes},
+                **{**options, **sizes, **more},
             )
 
         distinct = np.where(counted, np.cumsum(counted) - 1, -1)
-        found = decode_over_rests(together, axis.gather(ratios), distinct, at, lengths)
+        found = decode_over_rests(together, axis.gather(ratios), distinct, at, lengths, odds)
         return voices, dataclasses.replace(found, strengths=np.concatenate(strengths))
 
     def _name(
@@ -641,12 +669,13 @@ class _Reader:
         columns: NDArray[np.int64] | None,
         allow_unattributed: bool,
         ratios: bool = False,
+        **more: Any,
     ) -> Segmentation:
         """Return who wrote what. `columns` are the keys that the scores are under, None for all.
 
-        With `ratios` the scores are log-likelihood ratios.
+        With `ratios` the scores are log-likelihood ratios. `more` are options of this text alone.
         """
-        options = self._options
+        options = {**self._options, **more}
         if columns is not None and options.get("strengths") is not None:
             options = {**options, "strengths": np.asarray(options["strengths"])[columns]}
         return decode(
@@ -705,6 +734,7 @@ class _Reader:
         allow_unattributed: bool,
         at: NDArray[np.int64],
         lengths: NDArray[np.int64],
+        odds: NDArray[np.float64] | None = None,
         model: LanguageModel | None = None,
     ) -> tuple[_Voices, Segmentation]:
         """Score and decode a reading; before the tokens `at` so many are left out."""
@@ -727,7 +757,7 @@ class _Reader:
         # The other decoders know no hand-overs, and would count the rests as text.
         if self._decoder != "posterior":
             at = lengths = _NOWHERE
-        found = decode_over_rests(decode, values, reading.pairs, at, lengths)
+        found = decode_over_rests(decode, values, reading.pairs, at, lengths, odds)
         return voices, found
 
     def _ask(

@@ -29,7 +29,7 @@ KAPPAS = (0.4, 0.8, 1.6)
 KEYS = (1, 6, 100, 10_000)
 UNCERTAIN_NATS = 2.5
 
-_CANDIDATES, _POOL, _TEXTS = 256, 1 << 16, 400
+_CANDIDATES = 256
 Floats = NDArray[np.float64]
 
 
@@ -65,6 +65,8 @@ def power(
     level: float = 0.01,
     share: float = 0.9,
     most: int = 20_000,
+    texts: int = 400,
+    draws: int = 1 << 16,
     seed: int = 0,
     progress: Callable[[str], object] = lambda _: None,
 ) -> list[Power]:
@@ -83,6 +85,8 @@ def power(
         level: 0 < level < 1.
         share: in so many texts he is found, 0 < share < 1.
         most: tokens at most.
+        texts: simulated for each length, at least 1.
+        draws: scores from which their tokens are taken, a multiple of 16.
         seed: of every draw.
         progress: called with a line before each row.
 
@@ -94,6 +98,8 @@ def power(
     for name, value in (("level", level), ("share", share)):
         if not 0 < value < 1:
             raise InputError(f"{name}: got {value!r}, expected a number between 0 and 1")
+    if texts < 1 or draws < 16 or draws % 16:
+        raise InputError(f"texts, draws: got {texts}, {draws}, expected at least 1 and a multiple of 16")
     for name, values in (("entropies", entropies), ("kappas", kappas), ("keys", keys)):
         if not len(values) or not all(0 < value < 1e9 for value in values):
             raise InputError(f"{name}: got {values!r}, expected numbers above 0")
@@ -104,8 +110,10 @@ def power(
             rng = np.random.default_rng(
                 [seed, FAMILIES[family].code, round(1e6 * kappa), round(1e6 * entropy)]
             )
-            pool = marked_scores(family, kappa, entropy, rng)
-            found = {count: _tokens_needed(pool, family, count, level, share, most, rng) for count in keys}
+            pool = marked_scores(family, kappa, entropy, rng, draws)
+            found = {
+                count: _tokens_needed(pool, family, count, level, share, most, texts, rng) for count in keys
+            }
             rows.append(Power(family, kappa, entropy, level, share, found))
     return rows
 
@@ -126,23 +134,25 @@ def power_table(rows: Sequence[Power]) -> str:
     return "\n".join(lines)
 
 
-def marked_scores(family: str, kappa: float, entropy: float, rng: np.random.Generator) -> Floats:
-    """Return scores of tokens drawn with a mark, [2^16], in text of `entropy` nats (see `power`)."""
+def marked_scores(
+    family: str, kappa: float, entropy: float, rng: np.random.Generator, draws: int = 1 << 16
+) -> Floats:
+    """Return scores of tokens drawn with a mark, [draws], in text of `entropy` nats (see `power`)."""
     nats = max(entropy, UNCERTAIN_NATS)
-    uncertain = rng.random(_POOL) < entropy / nats
-    logits = _slope(nats, rng) * rng.normal(size=(_POOL // 16, _CANDIDATES))
+    uncertain = rng.random(draws) < entropy / nats
+    logits = _slope(nats, rng) * rng.normal(size=(draws // 16, _CANDIDATES))
     logits = np.repeat(logits, 16, axis=0)
     if family == "gumbel":
-        certain = rng.exponential(size=_POOL)
-        noise = rng.random((_POOL, _CANDIDATES))
+        certain = rng.exponential(size=draws)
+        noise = rng.random((draws, _CANDIDATES))
         chosen = (logits - np.log(-np.log(noise))).argmax(axis=1)
-        scores = -np.log1p(-noise[np.arange(_POOL), chosen])
+        scores = -np.log1p(-noise[np.arange(draws), chosen])
     else:
-        scores_of = np.cos(2 * np.pi * rng.random((_POOL, _CANDIDATES)))
-        certain = np.cos(2 * np.pi * rng.random(_POOL))
-        noise = -np.log(-np.log(rng.random((_POOL, _CANDIDATES))))
+        scores_of = np.cos(2 * np.pi * rng.random((draws, _CANDIDATES)))
+        certain = np.cos(2 * np.pi * rng.random(draws))
+        noise = -np.log(-np.log(rng.random((draws, _CANDIDATES))))
         chosen = (logits + kappa * scores_of + noise).argmax(axis=1)
-        scores = scores_of[np.arange(_POOL), chosen]
+        scores = scores_of[np.arange(draws), chosen]
     return np.where(uncertain, scores, certain)
 
 
@@ -158,7 +168,14 @@ def _slope(nats: float, rng: np.random.Generator) -> float:
 
 
 def _tokens_needed(
-    pool: Floats, family: str, keys: int, level: float, share: float, most: int, rng: np.random.Generator
+    pool: Floats,
+    family: str,
+    keys: int,
+    level: float,
+    share: float,
+    most: int,
+    texts: int,
+    rng: np.random.Generator,
 ) -> int | None:
     # A single p-value at which that of the text, 1 - (1 - p)^K, reaches the level.
     bound = math.log(-math.expm1(math.log1p(-level) / keys))
@@ -166,8 +183,8 @@ def _tokens_needed(
     while count <= most:
         blocks = -(-count // BLOCK)
         counts = np.full(blocks, float(BLOCK))
-        scores = pool[rng.integers(0, len(pool), (blocks * BLOCK, _TEXTS))]
-        sums = scores.reshape(blocks, BLOCK, _TEXTS).sum(axis=1)
+        scores = pool[rng.integers(0, len(pool), (blocks * BLOCK, texts))]
+        sums = scores.reshape(blocks, BLOCK, texts).sum(axis=1)
         log_p = activity_log_p(log_activity(sums, counts, FAMILIES[family]), blocks * BLOCK, FAMILIES[family])
         if (log_p <= bound).mean() >= share:
             return blocks * BLOCK

@@ -102,6 +102,11 @@ def _parser() -> argparse.ArgumentParser:
     audit.add_argument("--n-gram", type=int, help="its n (default: 2)")
     audit.add_argument("--k-p", type=int, help="its k_p (default: 1)")
     _add_decoder(audit)
+    audit.add_argument(
+        "--breaks",
+        action="store_true",
+        help="expect hand-overs at paragraph breaks, line breaks and ends of sentences (posterior only)",
+    )
     audit.add_argument("--model", help="causal language model to read with: folder or id; best the writers'")
     audit.add_argument(
         "--level", type=float, default=0.01, help="p-value above which text is unattributed (0.01)"
@@ -319,6 +324,7 @@ def _audit(arguments: argparse.Namespace) -> int:
         profile=arguments.profile,
         tokenizer=None if waterfall else _tokenizers(arguments.tokenizer or [], registry),
         model=arguments.model,
+        break_odds=arguments.breaks,
     )
     report = auditor.audit(_read_text(arguments.file), spans=arguments.span, skip=arguments.skip)
     if arguments.output is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,17 +21,18 @@ TEXT = pathlib.Path(__file__).parent.parent / "README.md"
 
 def test_marked_scores_follow_theory_where_many_tokens_are_likely() -> None:
     rng = np.random.default_rng(0)
-    scores = calibrate.marked_scores("fourier", 0.8, 4.8, rng)  # of 256 tokens nearly all are likely
+    scores = calibrate.marked_scores("fourier", 0.8, 4.8, rng, 1 << 14)  # of 256 tokens nearly all are likely
     assert scores.mean() == pytest.approx(float(FAMILIES["fourier"].mean(0.8)), abs=0.02)
-    assert calibrate.marked_scores("fourier", 0.8, 0.01, rng).mean() == pytest.approx(0, abs=0.02)
+    assert calibrate.marked_scores("fourier", 0.8, 0.01, rng, 1 << 14).mean() == pytest.approx(0, abs=0.02)
     # u^(1/q) is uniform where the token has probability q: at 2 nats, E[-log(1 - u)] is the mean H_{1/q}.
-    likely, rare = (calibrate.marked_scores("gumbel", 1.0, nats, rng).mean() for nats in (0.5, 3.0))
+    likely, rare = (calibrate.marked_scores("gumbel", 1.0, nats, rng, 1 << 14).mean() for nats in (0.5, 3.0))
     assert 1.1 < likely < rare < 6
-    assert calibrate.marked_scores("gumbel", 1.0, 0.01, rng).mean() == pytest.approx(1, abs=0.03)
+    assert calibrate.marked_scores("gumbel", 1.0, 0.01, rng, 1 << 14).mean() == pytest.approx(1, abs=0.03)
 
 
 def test_power_falls_with_keys_and_grows_with_entropy_and_kappa() -> None:
-    options = {"entropies": (1.0, 3.0), "kappas": (0.8, 1.6), "keys": (1, 1000), "most": 6000}
+    options: dict[str, Any] = {"entropies": (1.0, 3.0), "kappas": (0.8, 1.6), "keys": (1, 1000)}
+    options |= {"most": 6000, "texts": 100, "draws": 1 << 13}
     rows = calibrate.power(**options)
     needed = {(r.family, r.kappa, r.entropy): r.tokens for r in rows}
     for tokens in needed.values():
@@ -41,11 +43,11 @@ def test_power_falls_with_keys_and_grows_with_entropy_and_kappa() -> None:
         assert needed["fourier", kappa, 3.0][1000] < needed["fourier", kappa, 1.0][1000]
     assert needed["fourier", 1.6, 1.0][1000] < needed["fourier", 0.8, 1.0][1000]
     assert needed["gumbel", 1.0, 1.0][1000] * 5 < needed["fourier", 0.8, 1.0][1000]
-    assert rows == calibrate.power(**options)
+    assert rows[-1:] == calibrate.power(**{**options, "entropies": (3.0,), "kappas": (1.6,)})[-1:]
     table = calibrate.power_table(rows)
     assert "| fourier, 0.8 | 1 |" in table
     assert "1,000 keys" in table
-    (unreachable,) = calibrate.power((0.2,), (0.1,), (6,), most=500)[:1]
+    (unreachable,) = calibrate.power((0.2,), (0.1,), (6,), most=500, texts=100, draws=1 << 13)[:1]
     assert unreachable.tokens == {6: None}
     assert "more" in calibrate.power_table([unreachable])
 
@@ -58,6 +60,8 @@ def test_power_falls_with_keys_and_grows_with_entropy_and_kappa() -> None:
         ({"entropies": ()}, r"entropies: got \(\)"),
         ({"kappas": (-1.0,)}, r"kappas: got \(-1.0,\)"),
         ({"keys": (0,)}, r"keys: got \(0,\)"),
+        ({"texts": 0}, "texts, draws: got 0, 65536"),
+        ({"draws": 100}, "texts, draws: got 400, 100, expected at least 1 and a multiple of 16"),
     ],
 )
 def test_power_refuses_what_makes_no_sense(arguments: dict[str, object], words: str) -> None:
@@ -67,20 +71,21 @@ def test_power_refuses_what_makes_no_sense(arguments: dict[str, object], words: 
 
 def test_unmarked_text_is_read_as_marked_about_as_often_as_the_level_says(tmp_path: pathlib.Path) -> None:
     content = TEXT.read_text(encoding="utf-8")
-    texts = [content[i : i + 1500] for i in range(0, min(len(content), 15_000), 1500)]
+    texts = [content[i : i + 1500] for i in range(0, min(len(content), 12_000), 1500)]
     (tmp_path / "corpus.jsonl").write_text("\n".join(json.dumps({"text": t}) for t in texts) + "\n\n")
     registry = demo_registry(("a", "b", "c"), 0)
-    found = calibrate.null(registry, calibrate.read_corpus(tmp_path), registries=40)
-    assert (found.texts, found.registries, found.agents) == (len(texts), 40, 3)
-    pairs = len(texts) * 40
+    found = calibrate.null(registry, calibrate.read_corpus(tmp_path), registries=12)
+    assert (found.texts, found.registries, found.agents) == (len(texts), 12, 3)
+    pairs = len(texts) * 12
     rate, low, high, segments = found.levels[0.01]
     assert stats.binom.sf(round(rate * pairs) - 1, pairs, 0.01) > 1e-4
     assert low <= rate <= high or rate == 0
     assert segments <= rate
     assert found.levels[1e-4][0] <= found.levels[1e-3][0] <= rate
     assert found.lowest <= math.log(0.1)
-    assert f"{len(texts)} texts, each under 40 registries of 3 drawn keys" in calibrate.null_table(found)
-    assert calibrate.null(registry, calibrate.read_corpus(tmp_path), registries=40) == found
+    assert f"{len(texts)} texts, each under 12 registries of 3 drawn keys" in calibrate.null_table(found)
+    few = [calibrate.null(registry, iter(texts[:2]), registries=3) for _ in range(2)]
+    assert few[0] == few[1]
 
 
 def test_an_interval_is_over_texts_not_pairs() -> None:
@@ -134,7 +139,8 @@ def test_the_command_prints_what_the_functions_find(
     assert "1 texts, each under 3 registries of 2 drawn keys" in capsys.readouterr().out
     assert cli.main([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["registries"] == 3
-    monkeypatch.setattr(calibrate.power, "__kwdefaults__", {**calibrate.power.__kwdefaults__, "most": 64})
+    small = {"most": 64, "texts": 100, "draws": 1 << 13}
+    monkeypatch.setattr(calibrate.power, "__kwdefaults__", {**calibrate.power.__kwdefaults__, **small})
     monkeypatch.setattr(calibrate.power, "__defaults__", ((3.0,), (1.6,), (1,)))
     assert cli.main(["calibrate", "--power"]) == 0
     assert "| gumbel | 3 | 32 |" in capsys.readouterr().out

@@ -130,6 +130,10 @@ def test_audit_options_reach_the_auditor(
     assert [report["coverage"] for report in found[:2]] == [0.0, 1.0]
     assert found[1]["allow_unattributed"] is False
     assert (found[2]["decoder"]["name"], found[2]["level"]) == ("window", 0.2)
+    assert run(*arguments, "--breaks") == 0
+    assert json.loads(capsys.readouterr().out)["decoder"]["options"]["break_odds"]["paragraph"] > 1
+    assert run(*arguments, "--breaks", "--decoder", "cusum") == 3
+    assert "break_odds: got decoder 'cusum'" in capsys.readouterr().err
 
 
 def test_parts_of_a_text_are_read_or_left_out(

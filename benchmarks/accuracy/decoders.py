@@ -8,7 +8,10 @@ same texts, in forced choice; "coverage" is the share of tokens that are attribu
 leaving text unattributed is allowed, "there" the TokenAcc of those. The oracle is told the true boundaries
 and names the agent of each turn by the sum of its scores, each pair counted once. τ, smoothing and radius of
 `cusum` are the best of a grid on ten tuning texts of the same cell; nothing else was fitted to any cell.
-What is done is kept in DIR: the same command goes on.
+`--breaks` lets `posterior` look at line ends and shows it beside the one that does not; a joiner that hardly
+stands inside turns would give the boundaries away, so the table says how often it does. `--model N` reads the
+first N texts of every cell with the model that wrote them, too. What is done is kept in DIR: the same command
+goes on.
 """
 
 from __future__ import annotations
@@ -16,10 +19,13 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
+import functools
+import hashlib
 import itertools
 import json
 import os
 import pathlib
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -102,6 +108,9 @@ def measure(text: Text, cusum: dict[str, Any], breaks: bool) -> tuple[dict[str, 
     note("oracle", oracle(text))
     reliability = np.zeros((2, BINS))
     more = {"break_odds": True} if breaks else {}
+    if breaks:
+        forced = Auditor(text.registry, allow_unattributed=False).audit(text.talk.text)
+        note("posterior without breaks", forced.token_agents)
     for name, options in (("posterior", more), ("window", {}), ("cusum", cusum)):
         forced = Auditor(text.registry, name, allow_unattributed=False, **options).audit(text.talk.text)
         note(name, forced.token_agents)
@@ -135,6 +144,62 @@ def spurious(turns: texts.Turns, length: int) -> dict[str, float]:
     return figures
 
 
+@functools.lru_cache(1)
+def language_model(name: str) -> iet.LanguageModel:
+    return iet.LanguageModel(texts.MODELS[name])
+
+
+def with_model(
+    path: pathlib.Path, found: Sequence[texts.Turns], length: int, joiner: str, breaks: bool
+) -> list[dict[str, float]]:
+    """Return the figures of `posterior` with the model that wrote the texts; `path` keeps those it has."""
+    rows: list[dict[str, float]] = []
+    if path.is_file():
+        rows = json.loads(path.read_text(encoding="utf-8"))
+    for turns in found[len(rows) :]:
+        text = form(turns, length, joiner)
+        reader = Auditor(
+            text.registry, allow_unattributed=False, model=language_model(turns.cell.model), break_odds=breaks
+        )
+        started = time.perf_counter()
+        labels = reader.audit(text.talk.text).token_agents
+        row = {
+            "token_accuracy": token_accuracy(text.truth, labels),
+            "mean_iou": mean_iou(text.truth, labels),
+            "seconds": time.perf_counter() - started,
+        }
+        rows.append(row)
+        keep(path, rows)
+    return rows[: len(found)]
+
+
+def add_model(result: dict[str, Any], rows: Sequence[dict[str, float]]) -> dict[str, Any]:
+    """Return the result with the figures of `with_model`, and the plain ones of exactly these texts."""
+    figures = dict(result["figures"])
+    for name in rows[0] if rows else ():
+        figures[f"with model/{name}"] = [row[name] for row in rows]
+    for name in ("token_accuracy", "mean_iou"):
+        plain = figures[f"posterior/{name}"][: len(rows)]
+        figures[f"beside the model/{name}"] = plain
+        figures[f"gain of the model/{name}"] = [
+            row[name] - value for row, value in zip(rows, plain, strict=True)
+        ]
+    return {**result, "figures": figures, "texts_with_model": len(rows)}
+
+
+def keep(path: pathlib.Path, content: Any) -> None:
+    """Write JSON at once or not at all."""
+    staging = path.with_suffix(".part")
+    staging.write_text(json.dumps(content), encoding="utf-8")
+    os.replace(staging, path)
+
+
+def joiners_inside(found: Sequence[texts.Turns], length: int, joiner: str) -> float:
+    """Return how often the joiner stands inside the turns for each time that it joins two."""
+    inside = sum(turn.count(joiner) for turns in found for turn in turns.strings(length))
+    return inside / sum(len(turns.ids) - 1 for turns in found)
+
+
 def cell_results(
     work: pathlib.Path, cell: texts.Cell, length: int, joiner: str, breaks: bool, limit: int | None
 ) -> dict[str, Any] | None:
@@ -155,6 +220,7 @@ def cell_results(
         "cell": {**dataclasses.asdict(cell), "turn_tokens": length},
         "texts": len(rows),
         **texts.entropies(found),
+        "joiners_inside_per_hand_over": joiners_inside(found, length, joiner),
         "cusum": options,
         "figures": {key: [row.get(key) for row in rows] for key in sorted(set().union(*rows))},
         "reliability": reliability.tolist(),
@@ -231,6 +297,20 @@ def verdicts(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
             (of(r, "posterior/mean_iou") for r in gumbel), default=None
         ),
         "spurious keys, largest change where the oracle is above 0.7": max(map(abs, change), default=None),
+        **{
+            f"{name}, mean over {len(gains)} cells": float(np.mean(gains))
+            for name, minuend, subtrahend in (
+                ("break odds, gain", "posterior", "posterior without breaks"),
+                ("model, gain", "with model", "beside the model"),
+            )
+            if (
+                gains := [
+                    of(r, f"{minuend}/{accuracy}") - of(r, f"{subtrahend}/{accuracy}")
+                    for r in results
+                    if f"{subtrahend}/{accuracy}" in r["figures"]
+                ]
+            )
+        },
     }
 
 
@@ -260,6 +340,13 @@ def markdown(results: Sequence[dict[str, Any]]) -> str:
             "EdgeSim",
         ]
         header += ["coverage", "there", "coverage of cusum", "there"]
+        breaks = any("posterior without breaks/token_accuracy" in r["figures"] for r in chosen)
+        model_read = any("with model/token_accuracy" in r["figures"] for r in chosen)
+        if breaks:
+            header += ["posterior without breaks", "joiners inside turns per hand-over"]
+        if model_read:
+            header += ["with model", "posterior there", "gain", "IoU with model", "posterior there"]
+            header += ["texts with model", "s per text"]
         rows = [
             [
                 f"{r['cell']['temperature']} ({r['entropy_nats']:.2f})",
@@ -271,6 +358,27 @@ def markdown(results: Sequence[dict[str, Any]]) -> str:
                     for name in ("mean_iou", "edge_similarity", "coverage", "there")
                 ),
                 *(point(r, f"cusum/{name}") for name in ("coverage", "there")),
+                *(
+                    [
+                        cell(r, "posterior without breaks/token_accuracy"),
+                        f"{r['joiners_inside_per_hand_over']:.2f}",
+                    ]
+                    if breaks
+                    else []
+                ),
+                *(
+                    [
+                        point(r, "with model/token_accuracy"),
+                        point(r, "beside the model/token_accuracy"),
+                        cell(r, "gain of the model/token_accuracy"),
+                        point(r, "with model/mean_iou"),
+                        point(r, "beside the model/mean_iou"),
+                        r.get("texts_with_model", 0),
+                        point(r, "with model/seconds"),
+                    ]
+                    if model_read
+                    else []
+                ),
             ]
             for r in chosen
         ]
@@ -295,8 +403,44 @@ def markdown(results: Sequence[dict[str, Any]]) -> str:
     return "\n\n".join(sections)
 
 
-def cells(only: Callable[[texts.Cell], bool]) -> list[tuple[texts.Cell, int]]:
-    return [(cell, length) for cell in texts.CELLS if only(cell) for length in texts.TURN_TOKENS]
+def cells(
+    only: Callable[[texts.Cell], bool], lengths: Sequence[int] = texts.TURN_TOKENS
+) -> list[tuple[texts.Cell, int]]:
+    return [(cell, length) for cell in texts.CELLS if only(cell) for length in lengths]
+
+
+def run(
+    work: pathlib.Path,
+    chosen: Sequence[tuple[texts.Cell, int]],
+    *,
+    joiner: str = texts.JOINER,
+    breaks: bool = False,
+    limit: int | None = None,
+    model_texts: int = 0,
+) -> list[dict[str, Any]]:
+    """Return the summaries of the cells whose texts are there; what `work` keeps is not computed again."""
+
+    def folder(name: str, *what: Any) -> pathlib.Path:
+        key = hashlib.blake2b(repr((iet.__version__, joiner, breaks, *what)).encode(), digest_size=6)
+        path = work / f"{name}-{key.hexdigest()}"
+        path.mkdir(exist_ok=True)
+        return path
+
+    kept, results = folder("decoders", limit), []
+    for cell, length in tqdm(chosen, desc="cells"):
+        path = kept / f"{cell.name}-{length}.json"
+        if not path.is_file():
+            result = cell_results(work, cell, length, joiner, breaks, limit)
+            if result is None:
+                continue
+            keep(path, result)
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if model_texts:
+            found = texts.load(work, cell)[: min(model_texts, result["texts"])]
+            rows = with_model(folder("decoders-model") / path.name, found, length, joiner, breaks)
+            result = add_model(result, rows)
+        results.append(summarise(result))
+    return results
 
 
 def main() -> None:
@@ -305,32 +449,46 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=pathlib.Path, required=True)
     parser.add_argument("--models", nargs="+", default=list(texts.MODELS), choices=list(texts.MODELS))
     parser.add_argument("--families", nargs="+", default=list(texts.SCHEMES), choices=list(texts.SCHEMES))
+    parser.add_argument(
+        "--lengths",
+        nargs="+",
+        type=int,
+        default=list(texts.TURN_TOKENS),
+        choices=list(texts.TURN_TOKENS),
+        help="tokens of a turn",
+    )
     parser.add_argument("--texts", type=int, help="of each cell (default: all)")
     parser.add_argument("--joiner", default=texts.JOINER, help="between turns (default: one space)")
     parser.add_argument("--breaks", action="store_true", help="let posterior look at line ends")
+    parser.add_argument(
+        "--model",
+        type=int,
+        default=0,
+        metavar="N",
+        help="of each cell, read so many texts with the model that wrote them, too",
+    )
     arguments = parser.parse_args()
-    key = f"{iet.__version__}-{arguments.joiner!r}-{arguments.breaks}-{arguments.texts}".encode().hex()[-24:]
-    folder = arguments.work / f"decoders-{key}"
-    folder.mkdir(exist_ok=True)
-    results = []
-    chosen = cells(lambda c: c.model in arguments.models and c.family in arguments.families)
-    for cell, length in tqdm(chosen, desc="cells"):
-        path = folder / f"{cell.name}-{length}.json"
-        if not path.is_file():
-            result = cell_results(
-                arguments.work, cell, length, arguments.joiner, arguments.breaks, arguments.texts
-            )
-            if result is None:
-                continue
-            staging = path.with_suffix(".part")
-            staging.write_text(json.dumps(result), encoding="utf-8")
-            os.replace(staging, path)
-        results.append(summarise(json.loads(path.read_text(encoding="utf-8"))))
+    chosen = cells(
+        lambda c: c.model in arguments.models and c.family in arguments.families, arguments.lengths
+    )
+    results = run(
+        arguments.work,
+        chosen,
+        joiner=arguments.joiner,
+        breaks=arguments.breaks,
+        limit=arguments.texts,
+        model_texts=arguments.model,
+    )
     command = f"python -m benchmarks.accuracy.decoders --work DIR -o {arguments.output}"
     if arguments.joiner != texts.JOINER:
         command += f" --joiner {arguments.joiner!r}"
+    command += " --breaks" if arguments.breaks else ""
+    for name in ("models", "families", "lengths", "texts", "model"):
+        value = getattr(arguments, name)
+        if value != parser.get_default(name):
+            command += f" --{name} " + " ".join(map(str, value if isinstance(value, list) else [value]))
     content = {
-        "command": command + (" --breaks" if arguments.breaks else ""),
+        "command": command,
         "environment": environment(),
         "verdicts": verdicts(results),
         "cells": results,

@@ -109,7 +109,12 @@ def fixed_spans(
         first = np.flatnonzero((pairs >= 0) & ~repeats(pairs))
         totals = score_tokens(ids, registry)[first].sum(axis=0, dtype=np.float64)
         found.append(log_tails(totals, np.full(keys, len(first)), registry.profile.family))
-    p = np.sort(np.exp(np.concatenate(found)))
+    return uniformity(np.exp(np.concatenate(found)))
+
+
+def uniformity(p_values: Floats) -> dict[str, Any]:
+    """Return the distance of p-values from uniform, and their shares at or below levels."""
+    p = np.sort(p_values)
     ranks = np.arange(1, len(p) + 1) / len(p)
     distance = float(np.maximum(np.abs(ranks - p), np.abs(ranks - 1 / len(p) - p)).max())
     histogram = np.histogram(p, 20, (0, 1))[0] / len(p)

@@ -139,7 +139,8 @@ def posterior_decode(
     if resolution > 1:
         grid, _, log_mgf = _strength_table(family)
         offsets = np.interp(fitted.strengths, grid, log_mgf)
-        _place_boundaries_njit(scores, weight, fitted.strengths, offsets, resolution, labels)
+        each = None if break_odds is None else np.log(np.asarray(break_odds, np.float64))
+        _place_boundaries_njit(scores, weight, fitted.strengths, offsets, each, resolution, labels)
     _absorb_short_runs_njit(posterior, left, min_segment, labels)
     token_agents = np.append(keep, NOBODY)[labels].astype(np.int32)
     if len(keep) < columns:
@@ -431,6 +432,7 @@ def _place_boundaries_njit(
     weights: Weights,
     strengths: Floats,
     offsets: Floats,
+    log_odds: Floats | None,
     reach: int,
     labels: npt.NDArray[np.int32],
 ) -> None:
@@ -445,18 +447,21 @@ def _place_boundaries_njit(
         low, high = max(begin + 1, t - reach + 1), t
         while high < min(t + reach - 1, len(labels) - 1) and labels[high + 1] == new:
             high += 1
-        gained, best, place = 0.0, 0.0, t
+        gained, place = 0.0, t
+        best = 0.0 if log_odds is None else log_odds[t]
         for j in range(t - 1, low - 1, -1):  # the boundary at j: [j, t) is the new one's
             gained += _ratio_njit(x, weights, strengths, offsets, j, new)
             gained -= _ratio_njit(x, weights, strengths, offsets, j, old)
-            if gained > best:
-                best, place = gained, j
+            total = gained if log_odds is None else gained + log_odds[j]
+            if total > best:
+                best, place = total, j
         gained = 0.0
         for j in range(t, high):  # the boundary at j + 1: [t, j] stays the old one's
             gained += _ratio_njit(x, weights, strengths, offsets, j, old)
             gained -= _ratio_njit(x, weights, strengths, offsets, j, new)
-            if gained > best:
-                best, place = gained, j + 1
+            total = gained if log_odds is None else gained + log_odds[j + 1]
+            if total > best:
+                best, place = total, j + 1
         for j in range(place, t):
             labels[j] = new
         for j in range(t, place):

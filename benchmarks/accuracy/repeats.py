@@ -1,0 +1,216 @@
+"""What a repeated (context, token) pair should count: for decoding, and for evidence.
+
+    python -m benchmarks.accuracy.repeats --data PATH --work DIR -o benchmarks/results/repeats.json
+
+A repeat gives every key the number that it gave before. Decoding: TokenAcc of `posterior` on the texts of the
+grid with turns of 200, in forced choice, where the repeats of a pair share some of the weight of one
+("share"), only the first counts ("drop"), or each counts fully ("count"). In family gumbel, whose contexts
+carry a mark only once to their writer, "share" stands for what the decoder does there: a context counts again
+once it is 256 tokens away.
+
+Evidence: p-values under single keys that nobody used, of texts as one span each, with each pair counted once
+and with every repeat counted. The texts are unmarked repetitive ones (`benchmarks.accuracy.unmarked`) and
+marked ones of the grid under keys that had no part in them. P-values should be uniform: as many at most α as
+α says. Of fewer than 20 scores the Fourier family's is a bound, which is on the safe side: such texts are
+counted apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import itertools
+import pathlib
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from benchmarks.accuracy import texts, unmarked
+from benchmarks.accuracy.decoders import bootstrap, form
+from benchmarks.accuracy.null import uniformity
+from benchmarks.recording import environment, table, write
+from iet.calibrate import LEVELS, clustered_interval
+from iet.decoding import decode
+from iet.decoding.pairs import repeats
+from iet.evidence import log_tails
+from iet.kernels import pair_numbers, score_tokens
+from iet.metrics import token_accuracy
+from iet.registry import Registry
+
+WAYS = ("share", "drop", "count")
+LENGTH = 200
+KEYS = 40
+"""Keys that read a text for its p-values, drawn anew for each text."""
+
+
+def decoding(turns: texts.Turns, length: int) -> dict[str, float]:
+    """Return the share of repeats in one text, and TokenAcc each way."""
+    text = form(turns, length)
+    scores, pairs = score_tokens(text.ids, text.registry), pair_numbers(text.ids, text.registry)
+    scored, repeated = pairs >= 0, repeats(pairs)
+    figures = {"repeats": float(repeated.sum() / max(1, scored.sum()))}
+    # Masks in place of pairs, because with them family gumbel does its own whatever the option says.
+    given: dict[str, dict[str, Any]] = {
+        "share": {"pairs": pairs},
+        "drop": {"scored": scored, "repeated": repeated},
+        "count": {"scored": scored},
+    }
+    for way in WAYS:
+        found = decode(scores, family=turns.cell.family, repeats=way, **given[way])
+        figures[way] = token_accuracy(text.truth, found.token_agents)
+    return figures
+
+
+def log_p_values(ids: NDArray[np.int64], registry: Registry) -> tuple[float, NDArray[np.float64]]:
+    """Return the share of repeats, and log p under every key [2, K]: each pair counted once, every repeat."""
+    scores, pairs = score_tokens(ids, registry), pair_numbers(ids, registry)
+    scored, repeated = pairs >= 0, repeats(pairs)
+    found = []
+    for counted in (scored & ~repeated, scored):
+        totals = scores[counted].sum(axis=0, dtype=np.float64)
+        found.append(log_tails(totals, np.full(len(totals), counted.sum()), registry.profile.family))
+    return float(repeated.sum() / max(1, scored.sum())), np.array(found)
+
+
+def evidence(rows: Sequence[tuple[float, NDArray[np.float64]]]) -> dict[str, Any]:
+    """Return how uniform the p-values of a group of texts are, from `log_p_values` of each."""
+    result: dict[str, Any] = {"texts": len(rows), "repeats": float(np.mean([share for share, _ in rows]))}
+    for which, name in enumerate(("once", "every")):
+        log_p = np.array([values[which] for _, values in rows])
+        summary = uniformity(np.exp(log_p.ravel()))
+        summary["intervals"] = {
+            level: clustered_interval((log_p <= np.log(float(level))).mean(axis=1), log_p.shape[1])
+            for level in summary["tails"]
+        }
+        result[name] = summary
+    return result
+
+
+def groups(
+    corpus: Iterable[unmarked.Unmarked], work: pathlib.Path, family: str, limit: int
+) -> dict[str, list[tuple[NDArray[np.int64], Registry]]]:
+    """Return texts as ids, and keys that had no part in them, by the kind of text."""
+    found: dict[str, list[tuple[NDArray[np.int64], Registry]]] = collections.defaultdict(list)
+
+    def add(kind: str, model: str, text: str) -> None:
+        ids = texts.tokenizer(model).encode(text).token_ids
+        scheme = texts.keys(model, family, 0, 1)
+        if family == "fourier" and pair_numbers(ids, scheme).max() + 1 < 20:
+            kind += ", below 20 pairs"
+        if len(found[kind]) < limit:
+            seed = random.Random(f"repeats {family} {kind} {len(found[kind])}").getrandbits(63)
+            found[kind].append((ids, texts.keys(model, family, seed, KEYS)))
+
+    for text in corpus:
+        if text.kind in ("pieces", "twice"):
+            add(f"unmarked: {text.kind}", "shipped", text.text)
+        elif " T=" in text.kind:
+            add(f"unmarked: {text.kind}", text.kind.split()[0], text.text)
+    for cell in texts.CELLS:
+        if cell.family == family and cell.temperature == min(texts.TEMPERATURES):
+            for turns in texts.load(work, cell)[:limit]:
+                kind = f"marked under other keys: {cell.model} T={cell.temperature} A={cell.agents}"
+                add(kind, cell.model, turns.conversation(LENGTH).text)
+    return found
+
+
+def run(
+    work: pathlib.Path, corpus: Sequence[unmarked.Unmarked], per_cell: int, per_kind: int
+) -> dict[str, Any]:
+    """Return both parts, of the cells and kinds of text that are there."""
+    cells = []
+    for cell in tqdm(texts.CELLS, desc="decoding"):
+        rows = [decoding(turns, LENGTH) for turns in texts.load(work, cell)[:per_cell]]
+        if rows:
+            figures = {name: bootstrap([row[name] for row in rows]) for name in rows[0]}
+            for a, b in itertools.combinations(WAYS, 2):
+                figures[f"{a} - {b}"] = bootstrap([row[a] - row[b] for row in rows])
+            cells.append({"cell": dataclasses.asdict(cell), "texts": len(rows), "figures": figures})
+    found: dict[str, Any] = {}
+    for family in texts.SCHEMES:
+        kinds = groups(corpus, work, family, per_kind)
+        found[family] = {
+            kind: evidence([log_p_values(ids, registry) for ids, registry in tqdm(members, desc=kind)])
+            for kind, members in kinds.items()
+        }
+    return {"cells": cells, "evidence": found}
+
+
+def markdown(results: dict[str, Any]) -> str:
+    rows = [
+        [
+            cell["cell"]["model"],
+            cell["cell"]["family"],
+            cell["cell"]["temperature"],
+            cell["cell"]["agents"],
+            cell["texts"],
+            f"{cell['figures']['repeats'][0]:.3f}",
+            *("{:.3f} ({:.3f}, {:.3f})".format(*cell["figures"][way]) for way in WAYS),
+            *("{:+.3f} ({:+.3f}, {:+.3f})".format(*cell["figures"][f"share - {way}"]) for way in WAYS[1:]),
+        ]
+        for cell in results["cells"]
+    ]
+    sections = [
+        "**Decoding**: TokenAcc of `posterior`, forced choice, turns of 200 tokens, by what repeats count;"
+        " differences on the same texts (95 % intervals).",
+        table(
+            ["model", "family", "T", "A", "texts", "repeats", *WAYS, "share - drop", "share - count"],
+            rows,
+        ),
+        f"**Evidence**: p-values of whole texts under {KEYS} keys each that nobody used in them: share at"
+        " most α (95 % interval over texts), and the largest distance from uniform.",
+    ]
+    body = []
+    for family, kinds in results["evidence"].items():
+        for kind, group in kinds.items():
+            for name in ("once", "every"):
+                part = group[name]
+                body.append(
+                    [
+                        family,
+                        kind,
+                        group["texts"],
+                        f"{group['repeats']:.3f}",
+                        {"once": "each pair once", "every": "every repeat"}[name],
+                        f"{part['p_values']:,}",
+                        *(
+                            "{:.5f} ({:.5f}, {:.5f})".format(rate, *part["intervals"][level])
+                            for level, rate in part["tails"].items()
+                        ),
+                        f"{part['kolmogorov_distance']:.4f}",
+                    ]
+                )
+    header = ["family", "text", "texts", "repeats", "counted", "p-values"]
+    sections.append(table([*header, *(f"<= {level:g}" for level in (0.1, *LEVELS)), "distance"], body))
+    return "\n\n".join(sections)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", type=pathlib.Path, required=True, help="folder of the public data")
+    parser.add_argument("--work", type=pathlib.Path, required=True, help="folder of the texts")
+    parser.add_argument("-o", "--output", type=pathlib.Path, required=True)
+    parser.add_argument("--texts", type=int, default=40, help="of each cell (default: 40)")
+    parser.add_argument("--null-texts", type=int, default=200, help="of each kind (default: 200)")
+    arguments = parser.parse_args()
+    corpus = unmarked.texts(arguments.data, arguments.work)
+    results = run(arguments.work, corpus, arguments.texts, arguments.null_texts)
+    command = f"python -m benchmarks.accuracy.repeats --data PATH --work DIR -o {arguments.output}"
+    for name in ("texts", "null_texts"):
+        value = getattr(arguments, name)
+        if value != parser.get_default(name):
+            command += f" --{name.replace('_', '-')} {value}"
+    write(
+        arguments.output,
+        {"command": command, "environment": environment(), **results},
+        markdown(results),
+    )
+
+
+if __name__ == "__main__":
+    main()
