@@ -676,7 +676,8 @@ def test_known_agents_and_decoys(tmp_path: pathlib.Path) -> None:
     assert report.decoys == 199
     assert {name for name, p in report.evidence.items() if p < 0} <= {"coder"}
     ranks = math.exp(report.log_p) * 200
-    assert ranks == pytest.approx(round(ranks)) and 1 <= ranks <= 200
+    assert ranks == pytest.approx(round(ranks))
+    assert 1 <= ranks <= 200
     again = pickle.loads(pickle.dumps(iet.Auditor(registry, known_agents=iter(["coder"]), decoys=199)))
     assert again.audit(token_ids=ids).to_json() == report.to_json()
     for known, message in (

@@ -272,9 +272,7 @@ def test_known_agents_of_one_profile_leave_the_others_out() -> None:
     assert alone.audit(TALK.text).agents == TEAM.names(TEAM.profile_of("critic").id)
     assert whole.audit(TALK.text).to_json() == iet.Auditor(TEAM).audit(TALK.text).to_json()
     other = next(id for id in TEAM.profiles if id != TEAM.profile_of("critic").id)
-    with pytest.raises(
-        InputError, match=rf"known_agents: got \['critic'\], expected some of profile {other}"
-    ):
+    with pytest.raises(InputError, match=rf"known_agents: .*, expected some of profile {other}"):
         iet.Auditor(TEAM, known_agents=["critic"], profile=other)
 
 
