@@ -165,7 +165,7 @@ class Auditor:
         # Decoders without a model of nobody have a level of their own: it is the report's.
         takes_level = "level" in inspect.signature(DECODERS[decoder]).parameters
         decoder_options = {**options, "level": min(self._level, 0.5)} if takes_level else options
-        chosen = _profiles(registry, profile)
+        chosen = _profiles(registry, profile, self._known)
         readers, agents = [], 0
         for id, source in zip(chosen, _sources(tokenizer, registry, chosen), strict=True):
             reader = _Reader(
@@ -459,7 +459,8 @@ class Auditor:
         given = {
             name: self._options.get(name, defaults[name].default) for name in ("mean_segment", "min_segment")
         }
-        sizes = {name: scale * value for name, value in given.items() if value is not None}
+        # A character of several tokens makes the axis shorter than a text in tokens.
+        sizes = {name: max(1, scale * value) for name, value in given.items() if value is not None}
         sizes["min_segment"] = round(sizes["min_segment"])
         options = {name: value for name, value in self._options.items() if name != "strengths"}
 
@@ -850,7 +851,10 @@ def _known(registry: Registry | WaterfallKeys, names: Iterable[str]) -> tuple[st
     """Return the names, each of an agent of the registry."""
     if isinstance(names, str):
         raise InputError(f"known_agents: got {names!r}, expected a list of names")
-    chosen = tuple(dict.fromkeys(names))
+    try:
+        chosen = tuple(dict.fromkeys(names))
+    except TypeError:
+        raise InputError(f"known_agents: got {names!r:.80}, expected a list of names") from None
     there = registry.names if isinstance(registry, WaterfallKeys) else tuple(registry)
     for name in chosen:
         if name not in there:
@@ -896,11 +900,21 @@ def _merge(found: Segmentation, owners: NDArray[np.int64]) -> list[tuple[int, in
     return spans
 
 
-def _profiles(registry: Registry | WaterfallKeys, profile: str | None) -> list[Any]:
-    """Return the ids of the profiles to read: the one that is named, or all that have agents."""
-    if profile is not None or not isinstance(registry, Registry):
+def _profiles(
+    registry: Registry | WaterfallKeys, profile: str | None, known: tuple[str, ...] | None
+) -> list[Any]:
+    """Return the ids of the profiles to read: the one that is named, or all that have (known) agents."""
+    if not isinstance(registry, Registry):
         return [profile]
-    return [id for id in registry.profiles if registry.names(id)]
+    if profile is None:
+        names = {id: registry.names(id) for id in registry.profiles}
+        return [id for id in names if names[id] and (known is None or not {*names[id]}.isdisjoint(known))]
+    if known is not None and registry.names(profile) and {*registry.names(profile)}.isdisjoint(known):
+        raise InputError(
+            f"known_agents: got {list(known)}, expected some of profile {profile}:"
+            f" {list(registry.names(profile))}"
+        )
+    return [profile]
 
 
 def _sources(tokenizer: Any, registry: Registry | WaterfallKeys, profiles: list[Any]) -> list[Any]:

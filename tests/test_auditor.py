@@ -665,3 +665,30 @@ def test_the_tokens_at_a_boundary_are_the_uncertain_ones() -> None:
     length = sum(int(encoding.char_ends[t] - encoding.char_starts[t]) for t in touching)
     assert report.seam_share == pytest.approx(length / len(TEXT))
     assert reader().audit("w1 w2 w3").seam_share == 0
+
+
+def test_known_agents_and_decoys(tmp_path: pathlib.Path) -> None:
+    registry = Registry.create(tmp_path / "team.json", vocab_size=500)
+    for name in ("planner", "critic", "coder"):
+        registry.add(name)
+    ids = np.random.default_rng(4).integers(0, 500, 700)
+    report = iet.Auditor(registry, known_agents=["coder"], decoys=199).audit(token_ids=ids)
+    assert report.decoys == 199
+    assert {name for name, p in report.evidence.items() if p < 0} <= {"coder"}
+    ranks = math.exp(report.log_p) * 200
+    assert ranks == pytest.approx(round(ranks))
+    assert 1 <= ranks <= 200
+    again = pickle.loads(pickle.dumps(iet.Auditor(registry, known_agents=iter(["coder"]), decoys=199)))
+    assert again.audit(token_ids=ids).to_json() == report.to_json()
+    for known, message in (
+        (5, "got 5, expected a list"),
+        ([["coder"]], r"got \[\['coder'\]\], expected a list"),
+        ("coder", "got 'coder', expected a list"),
+        ([], "got none, expected at least one"),
+        (["tester"], "got 'tester', expected some of"),
+    ):
+        with pytest.raises(InputError, match=f"known_agents: {message}"):
+            iet.Auditor(registry, known_agents=known)  # type: ignore[arg-type]
+    for decoys in (-1, 1.0, True):
+        with pytest.raises(InputError, match=f"decoys: got {decoys}, expected an int of at least 0"):
+            iet.Auditor(registry, decoys=decoys)  # type: ignore[arg-type]

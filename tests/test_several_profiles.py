@@ -267,6 +267,22 @@ def test_a_profile_without_agents_is_not_read() -> None:
     assert len(report.token_agents) == report.tokens
 
 
+def test_known_agents_of_one_profile_leave_the_others_out() -> None:
+    alone, whole = iet.Auditor(TEAM, known_agents=["critic"]), iet.Auditor(TEAM, known_agents=list(TEAM))
+    assert alone.audit(TALK.text).agents == TEAM.names(TEAM.profile_of("critic").id)
+    assert whole.audit(TALK.text).to_json() == iet.Auditor(TEAM).audit(TALK.text).to_json()
+    other = next(id for id in TEAM.profiles if id != TEAM.profile_of("critic").id)
+    with pytest.raises(InputError, match=rf"known_agents: .*, expected some of profile {other}"):
+        iet.Auditor(TEAM, known_agents=["critic"], profile=other)
+
+
+@pytest.mark.parametrize("options", [{"min_segment": 1}, {"mean_segment": 1}], ids=repr)
+def test_characters_of_several_tokens(options: dict[str, int]) -> None:
+    # Lengths count tokens, of which there are more here than places where one begins.
+    report = iet.Auditor(TEAM, **options).audit("😀🎉🚀" * 50)
+    assert report.segments[-1].char_end == 150
+
+
 def test_audit_many_reads_all_profiles() -> None:
     auditor = iet.Auditor(TEAM)
     texts = [TALK.text[:400], "", TALK.text]
