@@ -114,7 +114,7 @@ def _audit_tables(name: str, content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def power(results: pathlib.Path) -> str:
-    """Return how many tokens of one agent a finding takes, each cell a series over the sizes of registries."""
+    """Return how many tokens of one agent a finding takes: series over the sizes of registries."""
     content = _content(results, "power")
     assert content is not None
     rows, real = content["simulated"], content["real"]
@@ -124,8 +124,8 @@ def power(results: pathlib.Path) -> str:
     for row in rows:
         families.setdefault(_scheme(row), {})[row["entropy"]] = _needed(row)
     parts = [
-        f"Tokens after which an agent is found in {first['share']:.0%} of texts at level {first['level']:g}, if"
-        f" the registry holds {sizes} keys (`iet calibrate --power`):",
+        f"Tokens of one agent after which it is found in {first['share']:.0%} of texts at level"
+        f" {first['level']:g}, if the registry holds {sizes} keys (`iet calibrate --power`):",
         table(
             ("nats per token", *(f"{entropy:g}" for entropy in entropies)),
             [[name, *(cells[entropy] for entropy in entropies)] for name, cells in families.items()],
@@ -161,9 +161,10 @@ def accuracy(results: pathlib.Path) -> str:
         return (results / "closed_loop.md").read_text(encoding="utf-8").strip()
     lengths = sorted({result["cell"]["turn_tokens"] for result in decoders["cells"]})
     parts = [
-        f"TokenAcc in forced choice, for turns of {' · '.join(str(length) for length in lengths)} tokens; the"
-        " oracle is told where turns begin and end. Coverage and accuracy there: what `posterior` attributes at level 0.01, and how much of it"
-        f" is right. Intervals, IoU, EdgeSim and calibration: {_link('decoders')} (`{decoders['command']}`).",
+        f"TokenAcc in forced choice, for turns of {' · '.join(map(str, lengths))} tokens; the oracle is told"
+        " where turns begin and end. Coverage and accuracy there: what `posterior` attributes at level 0.01,"
+        f" and how much of it is right. Intervals, IoU, EdgeSim and calibration: {_link('decoders')}"
+        f" (`{decoders['command']}`).",
         table(
             ("text (nats per token)", "agents", *READERS, "coverage", "accuracy there"),
             [

@@ -21,6 +21,8 @@ from iet.evidence import activity_log_p
 from iet.registry import Registry
 from iet.scheme import FAMILIES
 
+__all__ = ["Null", "Power", "null", "null_table", "power", "power_table", "read_corpus"]
+
 LEVELS = (1e-2, 1e-3, 1e-4)
 """What `null` counts at."""
 
