@@ -16,10 +16,12 @@ from typing import Any
 
 from benchmarks.recording import table
 from benchmarks.speed.suite import number, quartiles
+from iet.calibrate import tokens_needed
 
 ROOT = pathlib.Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-SPEED, ACCURACY = "speed table", "accuracy table"
+SPEED, ACCURACY, POWER = "speed table", "accuracy table", "power table"
+READERS = ("cusum", "window", "posterior", "oracle")
 
 # benchmark -> tables: title, pattern of the suites in it (its group names each), kinds of lines, lines out
 SHOWN: dict[str, list[tuple[str, str, tuple[str, ...], str]]] = {
@@ -112,6 +114,120 @@ def _audit_tables(name: str, content: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
+def power(results: pathlib.Path) -> str:
+    """Return how many tokens of one agent a finding takes: series over the sizes of registries."""
+    content = _content(results, "power")
+    assert content is not None
+    rows, real = content["simulated"], content["real"]
+    entropies, first = sorted({row["entropy"] for row in rows}), rows[0]
+    sizes = " · ".join(f"{int(keys):,}" for keys in first["tokens"])
+    families: dict[str, dict[float, str]] = {}
+    for row in rows:
+        families.setdefault(_scheme(row), {})[row["entropy"]] = _needed(row)
+    parts = [
+        f"Tokens of one agent after which it is found in {first['share']:.0%} of texts at level"
+        f" {first['level']:g}, if the registry holds {sizes} keys (`iet calibrate --power`):",
+        table(
+            ("nats per token", *(f"{entropy:g}" for entropy in entropies)),
+            [[name, *(cells[entropy] for entropy in entropies)] for name, cells in families.items()],
+        ),
+    ]
+    if real:
+        models: dict[str, dict[str, str]] = {}
+        for row in real:
+            name = f"{row['model']} model, T = {row['temperature']:g}"
+            models.setdefault(name, {})[_scheme(row)] = f"{_needed(row)} ({row['entropy']:.1f} nats)"
+        names = list(dict.fromkeys(name for cells in models.values() for name in cells))
+        parts += [
+            f"The same in texts of the models of the benchmarks, {_link('power')}:",
+            table(("text", *names), [[m, *(cells.get(n, "") for n in names)] for m, cells in models.items()]),
+        ]
+    return "\n\n".join(parts)
+
+
+def _scheme(row: Mapping[str, Any]) -> str:
+    return str(row["family"]) if row["family"] == "gumbel" else f"{row['family']}, κ {row['kappa']:g}"
+
+
+def _needed(row: Mapping[str, Any]) -> str:
+    """Return the series of one row, shorter where its end says nothing more."""
+    shown = [tokens_needed(count, row["most"]) for count in row["tokens"].values()]
+    return shown[0] if len(set(shown)) == 1 else " · ".join(shown)
+
+
+def accuracy(results: pathlib.Path) -> str:
+    """Return who wrote what by every decoder, and rates on unmarked text; until then the closed loop's."""
+    decoders, null = (_content(results, name) for name in ("decoders", "null"))
+    if decoders is None:
+        return (results / "closed_loop.md").read_text(encoding="utf-8").strip()
+    lengths = sorted({result["cell"]["turn_tokens"] for result in decoders["cells"]})
+    parts = [
+        f"TokenAcc in forced choice, for turns of {' · '.join(map(str, lengths))} tokens; the oracle is told"
+        " where turns begin and end. Coverage and accuracy there: what `posterior` attributes at level 0.01,"
+        f" and how much of it is right. Intervals, IoU, EdgeSim and calibration: {_link('decoders')}"
+        f" (`{decoders['command']}`).",
+        table(
+            ("text (nats per token)", "agents", *READERS, "coverage", "accuracy there"),
+            [
+                [_cell(cells[0]), cells[0]["cell"]["agents"], *(_series(cells, name) for name in _FIGURES)]
+                for cells in _by_cell(decoders["cells"])
+            ],
+        ),
+    ]
+    if null is not None:
+        levels = list(null["null"]["all"]["levels"])
+        parts += [
+            "How often keys that had no part in a text are found in it, by level, with 95 % intervals over"
+            f" texts: {_link('null')} (`{null['command']}`).",
+            table(
+                ("text", "texts", "pairs of text and registry", *(f"at {float(v):g}" for v in levels)),
+                [
+                    [
+                        name,
+                        f"{group['texts']:,}",
+                        f"{group['pairs']:,}",
+                        *map(_rate, group["levels"].values()),
+                    ]
+                    for name, group in null["null"].items()
+                ],
+            ),
+        ]
+    return "\n\n".join(parts)
+
+
+_FIGURES = (*(f"{reader}/token_accuracy" for reader in READERS), "posterior/coverage", "posterior/there")
+
+
+def _content(results: pathlib.Path, name: str) -> dict[str, Any] | None:
+    path = results / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def _by_cell(cells: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Return the cells that differ in the length of turns only, together and by it."""
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for result in sorted(cells, key=lambda result: result["cell"]["turn_tokens"]):
+        cell = result["cell"]
+        key = tuple(cell[field] for field in ("model", "family", "temperature", "agents"))
+        groups.setdefault(key, []).append(result)
+    return [groups[key] for key in sorted(groups, key=lambda k: (k[0] != "shipped", k[1], -k[2], k[3]))]
+
+
+def _cell(result: Mapping[str, Any]) -> str:
+    cell = result["cell"]
+    nats = f"{result['entropy_nats']:.2f}"
+    return f"{cell['model']} model, {cell['family']}, T = {cell['temperature']:g} ({nats})"
+
+
+def _series(cells: Sequence[Mapping[str, Any]], name: str) -> str:
+    figures = [result["figures"].get(name) for result in cells]
+    return " · ".join("-" if figure is None else f"{figure[0]:.2f}" for figure in figures)
+
+
+def _rate(level: Mapping[str, float]) -> str:
+    return f"{level['found']:.2g} ({level['low']:.2g} to {level['high']:.2g})"
+
+
 def _value(unit: str, value: Mapping[str, float]) -> str:
     if unit == RATE:  # high where the time is low
         value = {"low": 1e3 / value["high"], "median": 1e3 / value["median"], "high": 1e3 / value["low"]}
@@ -139,8 +255,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     path = ROOT / "README.md"
     old = path.read_text(encoding="utf-8")
-    accuracy = (RESULTS / "closed_loop.md").read_text(encoding="utf-8").strip()
-    new = replaced(replaced(old, ACCURACY, accuracy), SPEED, render(RESULTS))
+    new = replaced(replaced(old, ACCURACY, accuracy(RESULTS)), SPEED, render(RESULTS))
+    new = replaced(new, POWER, power(RESULTS))
     if arguments.check:
         if new != old:
             print("README.md differs from benchmarks/results: python -m benchmarks.readme", file=sys.stderr)

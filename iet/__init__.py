@@ -29,7 +29,7 @@ from iet.scheme import Profile, Scheme
 from iet.waterfall import WaterfallKeys
 
 if TYPE_CHECKING:
-    from iet import decoding, metrics, topology
+    from iet import calibrate, decoding, evidence, metrics, topology
     from iet.auditor import Auditor
     from iet.generation.transformers import LogitsProcessor, WatermarkingConfig
     from iet.generation.waterfall import WaterfallLogitsProcessor
@@ -58,8 +58,10 @@ __all__ = [
     "WaterfallLogitsProcessor",
     "WatermarkingConfig",
     "backends",
+    "calibrate",
     "decoding",
     "embed_",
+    "evidence",
     "metrics",
     "positions",
     "score_spans",
@@ -75,7 +77,9 @@ _LAZY = {
     "Segment": "iet.report",
     "WaterfallLogitsProcessor": "iet.generation.waterfall",
     "WatermarkingConfig": "iet.generation.transformers",
+    "calibrate": "iet.calibrate",
     "decoding": "iet.decoding",
+    "evidence": "iet.evidence",
     "metrics": "iet.metrics",
     "topology": "iet.topology",
 }

@@ -21,6 +21,8 @@ from iet.evidence import activity_log_p
 from iet.registry import Registry
 from iet.scheme import FAMILIES
 
+__all__ = ["Null", "Power", "null", "null_table", "power", "power_table", "read_corpus"]
+
 LEVELS = (1e-2, 1e-3, 1e-4)
 """What `null` counts at."""
 
@@ -28,6 +30,8 @@ ENTROPIES = (0.25, 0.5, 1.0, 2.0, 3.0)
 KAPPAS = (0.4, 0.8, 1.6)
 KEYS = (1, 6, 100, 10_000)
 UNCERTAIN_NATS = 2.5
+SHORTEST = 2 * BLOCK
+"""Tokens at which `power` begins to look."""
 
 _CANDIDATES = 256
 Floats = NDArray[np.float64]
@@ -38,7 +42,7 @@ Floats = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True)
 class Power:
-    """How many tokens of one agent are needed to find him.
+    """How many tokens of one agent are needed to find it.
 
     Attributes:
         family: "fourier" or "gumbel".
@@ -46,7 +50,8 @@ class Power:
         entropy: mean nats per token of the distribution that is drawn from.
         level: of the finding.
         share: of texts of that length in which the agent is found.
-        tokens: number of keys in the registry -> tokens, None: more than `power` tries.
+        most: tokens that were tried at most.
+        tokens: number of keys in the registry -> tokens, None: more than `most`.
     """
 
     family: str
@@ -54,6 +59,7 @@ class Power:
     entropy: float
     level: float
     share: float
+    most: int
     tokens: dict[int, int | None]
 
 
@@ -76,14 +82,14 @@ def power(
     it, of H nats, where H is more), the rest is certain and carries no mark. So it is in text of language
     models at low temperature; how well it meets the shipped model's is in `benchmarks/results/power.md`. The
     finding is that of `Auditor`: the p-value of the agent's key (`iet.evidence.activity_log_p`), corrected
-    for the number of keys, is at most `level`. All tokens are his, no pair repeats.
+    for the number of keys, is at most `level`. All tokens are the agent's, no pair repeats.
 
     Args:
         entropies: H in nats per token, above 0.
         kappas: κ of family "fourier"; a row of "gumbel", which has none, comes last.
         keys: sizes of the registry.
         level: 0 < level < 1.
-        share: in so many texts he is found, 0 < share < 1.
+        share: in so many texts it is found, 0 < share < 1.
         most: tokens at most.
         texts: simulated for each length, at least 1.
         draws: scores from which their tokens are taken, a multiple of 16.
@@ -114,14 +120,17 @@ def power(
             found = {
                 count: _tokens_needed(pool, family, count, level, share, most, texts, rng) for count in keys
             }
-            rows.append(Power(family, kappa, entropy, level, share, found))
+            rows.append(Power(family, kappa, entropy, level, share, most, found))
     return rows
 
 
 def power_table(rows: Sequence[Power]) -> str:
-    """Return the rows as a Markdown table."""
-    keys = list(rows[0].tokens)
+    """Return the rows as a Markdown table, under a line that says of what."""
+    keys, row = list(rows[0].tokens), rows[0]
     lines = [
+        f"Tokens of one agent after which it is found in {row.share:.0%} of texts at level {row.level:g},"
+        " by the number of keys in the registry.",
+        "",
         "| family, κ | nats per token | "
         + " | ".join(f"{count:,} key{'s' * (count > 1)}" for count in keys)
         + " |",
@@ -129,9 +138,16 @@ def power_table(rows: Sequence[Power]) -> str:
     ]
     for row in rows:
         name = row.family if row.family == "gumbel" else f"{row.family}, {row.kappa:g}"
-        cells = ["more" if count is None else f"{count:,}" for count in row.tokens.values()]
+        cells = [tokens_needed(count, row.most) for count in row.tokens.values()]
         lines.append(f"| {name} | {row.entropy:g} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def tokens_needed(count: int | None, most: int) -> str:
+    """Return a number of tokens as the tables have it."""
+    if count is None:
+        return f"> {most:,}"
+    return f"≤ {count:,}" if count == SHORTEST else f"{count:,}"
 
 
 def marked_scores(
@@ -167,6 +183,11 @@ def _slope(nats: float, rng: np.random.Generator) -> float:
     return low
 
 
+def log_p_of_one(level: float, keys: int) -> float:
+    """Return the log p-value of one key at which the text's, 1 - (1 - p)^K, reaches a level."""
+    return math.log(-math.expm1(math.log1p(-level) / keys))
+
+
 def _tokens_needed(
     pool: Floats,
     family: str,
@@ -177,9 +198,8 @@ def _tokens_needed(
     texts: int,
     rng: np.random.Generator,
 ) -> int | None:
-    # A single p-value at which that of the text, 1 - (1 - p)^K, reaches the level.
-    bound = math.log(-math.expm1(math.log1p(-level) / keys))
-    count = 2 * BLOCK
+    bound = log_p_of_one(level, keys)
+    count = SHORTEST
     while count <= most:
         blocks = -(-count // BLOCK)
         counts = np.full(blocks, float(BLOCK))

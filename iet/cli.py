@@ -109,7 +109,24 @@ def _parser() -> argparse.ArgumentParser:
     )
     audit.add_argument("--model", help="causal language model to read with: folder or id; best the writers'")
     audit.add_argument(
-        "--level", type=float, default=0.01, help="p-value above which text is unattributed (0.01)"
+        "--level",
+        type=float,
+        default=0.01,
+        help="share of unmarked texts in which an agent may be found, and highest error of a segment that is"
+        " attributed (default: 0.01)",
+    )
+    audit.add_argument(
+        "--decoys",
+        type=int,
+        default=0,
+        help="take p-values from the ranks of agents among so many keys that nobody holds: at least the number"
+        " of agents divided by the level, or none is found (default: 0, from the null law)",
+    )
+    audit.add_argument(
+        "--known",
+        action="append",
+        metavar="NAME",
+        help="an agent who may have written the text; may be repeated (default: all of the registry)",
     )
     audit.add_argument("--forced", action="store_true", help="give every token an agent, as the paper does")
     audit.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -160,7 +177,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check_audit(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    own = [arguments.registry, arguments.profile]
+    own = [arguments.registry, arguments.profile, arguments.decoys or None]
     theirs = [arguments.keys, arguments.n_gram, arguments.k_p]
     if arguments.scheme is None and any(option is not None for option in theirs):
         parser.error("audit: --keys, --n-gram and --k-p go with --scheme waterfall")
@@ -170,7 +187,7 @@ def _check_audit(parser: argparse.ArgumentParser, arguments: argparse.Namespace)
         or any(option is not None for option in own)
     ):
         parser.error(
-            "audit: --scheme waterfall takes --keys and one --tokenizer, and neither a registry nor a profile"
+            "audit: --scheme waterfall takes --keys and one --tokenizer, and no registry, profile or decoys"
         )
 
 
@@ -325,6 +342,8 @@ def _audit(arguments: argparse.Namespace) -> int:
         tokenizer=None if waterfall else _tokenizers(arguments.tokenizer or [], registry),
         model=arguments.model,
         break_odds=arguments.breaks,
+        decoys=arguments.decoys,
+        known_agents=arguments.known,
     )
     report = auditor.audit(_read_text(arguments.file), spans=arguments.span, skip=arguments.skip)
     if arguments.output is not None:

@@ -16,6 +16,17 @@ from iet.decoding.jit import njit
 from iet.errors import InputError
 from iet.scheme import FAMILIES, Family
 
+__all__ = [
+    "LOG_TAILS",
+    "activity_log_p",
+    "decoy_log_p",
+    "discoveries",
+    "log_tail",
+    "over_keys",
+    "piece_log_p",
+    "segment_log_p",
+]
+
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 

@@ -250,7 +250,10 @@ def test_segments_agents_and_caveats_are_shown(either: str) -> None:
     for part in ("90 tokens (89 scored, 3 repeats)", "2 segments", "67% attributed at level 0.01"):
         assert part in found
     assert "planner → critic ×1 (0.75)" in found
-    assert "found in it, p (by the null law, 2 agents): planner" in found
+    assert "agents found in the text at level 0.01: planner (p 5.9e-105)" in found
+    assert "error is at most 0.01" in found
+    by_sums = tuple(dataclasses.replace(s, posterior=None, error=None) for s in report_of().segments)
+    assert "false-discovery rate of 0.01" in shown(report_of(segments=by_sums, decoder="cusum"))
     assert "not every word of it" in found
     assert "[planner] The plan" in found
     assert "[?]" in found
@@ -264,7 +267,9 @@ def test_a_report_without_text_or_segments_is_shown(either: str) -> None:
     assert "characters, " not in by_ids
     assert "unattributed (perhaps critic)" in by_ids
     nothing = shown(report_of(log_p=-1.3, evidence={"planner": -1.3, "critic": 0.0}, decoys=99))
-    assert "no agent found in it: p = 0.273 (by 99 decoys)" in nothing
+    assert "agents found in the text at level 0.01: none; lowest p 0.273" in nothing
+    assert "99 decoy keys" in nothing
+    assert "a segment is attributed" not in shown(report_of(allow_unattributed=False))
     assert " · forced choice\n" in shown(report_of(allow_unattributed=False))
 
 

@@ -32,6 +32,7 @@ def plain(report: Report) -> str:
             *_headline(report),
             "",
             *table,
+            *_legend(report),
             "",
             *evidence_lines(report),
             *transition_lines(report),
@@ -63,6 +64,8 @@ def show(report: Report, file: TextIO | None = None) -> None:
         for i, segment in enumerate(report.segments, 1):
             table.add_row(*_row(i, segment), style=style(report, segment.agent))
         console.print(table)
+        for line in _legend(report):
+            console.print(line, style="dim", soft_wrap=flow)
         if report.text is not None:
             console.print()
             console.print(coloured_text(report, named), soft_wrap=flow)
@@ -134,8 +137,13 @@ def _row(number: int, segment: Segment) -> tuple[str, ...]:
     guess = f" (perhaps {segment.best_guess})" if likely else ""
     agent = segment.agent or f"unattributed{guess}"
     posterior = "" if segment.posterior is None else f"{segment.posterior:.2f}"
-    error = "" if segment.error is None else f"{max(segment.error, 1e-6):.2g}"
+    error = "" if segment.error is None else _chance(segment.error)
     return str(number), chars, tokens, agent, posterior, error, p_value(segment.log_p)
+
+
+def _chance(probability: float) -> str:
+    # A posterior is a float32: of less than a millionth it says no more.
+    return "< 1e-6" if probability < 1e-6 else p_value(math.log(probability))
 
 
 def _headline(report: Report) -> list[str]:
@@ -158,11 +166,29 @@ def _headline(report: Report) -> list[str]:
 
 def evidence_lines(report: Report) -> list[str]:
     """Return who is found in the text, and how surely."""
-    chance = f"by {report.decoys} decoys" if report.decoys else "by the null law"
-    if not report.found:
-        return [f"no agent found in it: p = {p_value(report.log_p)} ({chance})"]
-    agents = ", ".join(f"{name} {p_value(report.evidence[name])}" for name in report.found)
-    return [f"found in it, p ({chance}, {len(report.agents)} agents): {agents}"]
+    chance = f"ranks among {report.decoys} decoy keys" if report.decoys else "the null law of scores"
+    count = len(report.agents)
+    law = f"p-values from {chance}, for {count} agent{'' if count == 1 else 's together'}"
+    agents = ", ".join(f"{name} (p {p_value(report.evidence[name])})" for name in report.found)
+    who = agents or f"none; lowest p {p_value(report.log_p)}"
+    return [f"agents found in the text at level {report.level:g}: {who} · {law}"]
+
+
+def _legend(report: Report) -> list[str]:
+    """Return what the columns of the segments say, as far as they are filled."""
+    if not report.segments:
+        return []
+    lines = ["p alone: p-value of this segment by itself, whatever the rest of the text says about its agent"]
+    if any(segment.error is not None for segment in report.segments):
+        lines[:0] = [
+            "posterior: mean probability, over its tokens, that the agent wrote them ·"
+            " error: probability that it wrote none of them"
+        ]
+    if report.allow_unattributed:
+        rule = "error is at most {0}" if len(lines) > 1 else "p alone passes at a false-discovery rate of {0}"
+        found = "its agent is found in the text and its " if len(lines) > 1 else "its "
+        lines.append(f"a segment is attributed if {found}{rule.format(f'{report.level:g}')}")
+    return lines
 
 
 def _profile(profile: Profile | WaterfallProfile) -> str:
@@ -201,9 +227,9 @@ def _caveats(report: Report) -> list[str]:
         lines.append(f"only {report.scored} scored tokens: too short to attribute at any useful level")
     if report.segments:
         lines.append(
-            "error and p say that the agent wrote in that segment, not every word of it: short unmarked or"
-            " copied passages inside are read with their surroundings; a verbatim quotation reads as the"
-            " quoted agent"
+            "that an agent wrote in a segment is not that it wrote every word of it: short unmarked or copied"
+            " passages inside are read with their surroundings; a verbatim quotation reads as the quoted"
+            " agent"
         )
     return lines
 

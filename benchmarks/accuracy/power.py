@@ -1,0 +1,132 @@
+"""How many tokens an agent must have written to be found: by simulation, and in texts of the models.
+
+    python -m benchmarks.accuracy.power -o benchmarks/results/power.json [--work DIR]
+
+The simulation is `iet calibrate --power`. Beside it, where `benchmarks.accuracy.texts` made texts in DIR:
+what each agent of a text said, turn after turn, cut to N tokens; the table names the smallest N of a grid in
+which so large a share of the agents is found by the same p-value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.accuracy import texts
+from benchmarks.recording import environment, table, write
+from iet import calibrate
+from iet.decoding import log_activity
+from iet.decoding.activity import evidence_blocks
+from iet.decoding.pairs import repeats
+from iet.evidence import activity_log_p
+from iet.kernels import pair_numbers, score_tokens
+from iet.registry import Registry
+
+LEVEL, SHARE = 0.01, 0.9
+GRID = tuple(round(calibrate.SHORTEST * 1.12**step) for step in range(32))
+"""Tokens of one agent, 1,074 at most: an agent of four says 1,200 in a text."""
+
+
+def real(work: pathlib.Path, cell: texts.Cell, keys: Sequence[int]) -> dict[str, Any] | None:
+    """Return the tokens needed in one cell, or None where it has no texts yet."""
+    found = texts.load(work, cell)
+    if not found:
+        return None
+    rows = [
+        agent_log_p(np.concatenate([turns.ids[t] for t in said]), turns.registry(), slot)
+        for turns in found
+        for slot in range(cell.agents)
+        if (said := [t for t, speaker in enumerate(turns.speakers) if speaker == slot])
+    ]
+    log_p = np.array(rows)
+    return {
+        "cell": cell.name,
+        "model": cell.model,
+        "temperature": cell.temperature,
+        "family": cell.family,
+        "kappa": texts.scheme(cell.family).kappa,
+        "entropy": float(np.mean([turns.entropy for turns in found])),
+        "level": LEVEL,
+        "share": SHARE,
+        "agents": len(rows),
+        "most": GRID[-1],
+        "tokens": {count: tokens_needed(log_p, count) for count in keys},
+    }
+
+
+def agent_log_p(ids: NDArray[np.int64], registry: Registry, slot: int) -> list[float]:
+    """Return the log p-value of one key in the first N tokens, for each N of the grid."""
+    scores = score_tokens(ids, registry)[:, slot : slot + 1]
+    pairs = pair_numbers(ids, registry)
+    first = (pairs >= 0) & ~repeats(pairs)
+    family, found = registry.profile.family, []
+    for count in GRID:
+        counted = first[:count]
+        activity = log_activity(*evidence_blocks(scores[:count], counted), family)
+        found.append(float(activity_log_p(activity, int(counted.sum()), family)[0]))
+    return found
+
+
+def tokens_needed(log_p: NDArray[np.float64], keys: int) -> int | None:
+    """Return the first N of the grid in which at least the share is found among so many keys."""
+    shares = (log_p <= calibrate.log_p_of_one(LEVEL, keys)).mean(axis=0)
+    reached = [count for count, share in zip(GRID, shares, strict=True) if share >= SHARE]
+    return reached[0] if reached else None
+
+
+def markdown(content: dict[str, Any]) -> str:
+    """Return both as tables: the simulation first."""
+    rows = []
+    for row in content["simulated"]:
+        tokens = {
+            int(keys): count for keys, count in row["tokens"].items()
+        }  # JSON has no other keys than text
+        rows.append(calibrate.Power(**{**row, "tokens": tokens}))
+    parts = [calibrate.power_table(rows)]
+    if content["real"]:
+        keys = list(content["real"][0]["tokens"])
+        parts += [
+            "The same in texts of the benchmark's models: what an agent said there, turn after turn.",
+            table(
+                ["text", "nats per token", *(f"{int(k):,} key{'s' * (int(k) > 1)}" for k in keys)],
+                [
+                    [
+                        f"{r['model']} model, T = {r['temperature']},"
+                        f" {r['family']}{'' if r['family'] == 'gumbel' else ', ' + format(r['kappa'], 'g')}",
+                        f"{r['entropy']:.2f}",
+                        *(calibrate.tokens_needed(n, r["most"]) for n in r["tokens"].values()),
+                    ]
+                    for r in content["real"]
+                ],
+            ),
+        ]
+    return "\n\n".join(parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("-o", "--output", type=pathlib.Path, required=True)
+    parser.add_argument("--work", type=pathlib.Path, help="folder of the texts (default: simulation alone)")
+    arguments = parser.parse_args()
+    rows = calibrate.power(level=LEVEL, share=SHARE, progress=print)
+    # Agents of four have 1,200 tokens in a text: those of six say less, and the same.
+    cells = [cell for cell in texts.CELLS if cell.agents == min(texts.AGENTS)]
+    found = [] if arguments.work is None else [real(arguments.work, c, calibrate.KEYS) for c in cells]
+    content = {
+        "command": f"python -m benchmarks.accuracy.power -o {arguments.output}"
+        + ("" if arguments.work is None else " --work DIR"),
+        "environment": environment(),
+        "simulated": [dataclasses.asdict(row) for row in rows],
+        "real": [row for row in found if row is not None],
+    }
+    write(arguments.output, content, markdown(content))
+
+
+if __name__ == "__main__":
+    main()
