@@ -119,8 +119,8 @@ def _parser() -> argparse.ArgumentParser:
         "--decoys",
         type=int,
         default=0,
-        help="take p-values from the ranks of agents among so many keys that nobody holds: at least the number"
-        " of agents divided by the level, or none is found (default: 0, from the null law)",
+        help="take p-values from the ranks of agents among so many keys that nobody holds: at least the"
+        " number of agents divided by the level, or none is found (default: 0, from the null law)",
     )
     audit.add_argument(
         "--known",

@@ -16,8 +16,8 @@ Floats = npt.NDArray[np.float64]
 Posterior = npt.NDArray[np.float32]
 
 EXPONENT_LIMIT = 60.0
-"""Log-likelihood ratios of one token beyond it are cut: their exponentials stay in float32's range, also where
-sums have not been scaled yet."""
+"""Log-likelihood ratios of one token beyond it are cut: their exponentials stay in float32's range,
+also where sums have not been scaled yet."""
 
 # Where a hand-over, or staying, were impossible, one state could fall behind another without a limit, and β
 # would leave the range of float64.
@@ -147,7 +147,7 @@ def _prior(agents: int, nobody: float, shares: npt.ArrayLike | None) -> Floats:
     prior[:-1] *= (1 - nobody) / prior[:-1].sum()
     there = agents + (nobody > 0)
     prior[:there] = np.maximum(prior[:there], _LOWEST_SHARE)
-    return prior / prior.sum()
+    return np.asarray(prior / prior.sum())
 
 
 @njit
