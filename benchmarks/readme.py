@@ -159,7 +159,8 @@ def accuracy(results: pathlib.Path) -> str:
     """Return who wrote what by every decoder, and rates on unmarked text; until then the closed loop's."""
     decoders, null = (_content(results, name) for name in ("decoders", "null"))
     if decoders is None:
-        return (results / "closed_loop.md").read_text(encoding="utf-8").strip()
+        before = (results / "closed_loop.md").read_text(encoding="utf-8").strip()
+        return f"{_BEFORE}\n\n{before}"
     lengths = sorted({result["cell"]["turn_tokens"] for result in decoders["cells"]})
     parts = [
         f"TokenAcc in forced choice, for turns of {' · '.join(map(str, lengths))} tokens; the oracle is told"
@@ -195,6 +196,10 @@ def accuracy(results: pathlib.Path) -> str:
     return "\n\n".join(parts)
 
 
+_BEFORE = (
+    "Measured with the decoder and the evidence of the version before; those described here have not been yet"
+    " (`python -m benchmarks.accuracy.closed_loop -o benchmarks/results/closed_loop.json`, four agents)."
+)
 _FIGURES = (*(f"{reader}/token_accuracy" for reader in READERS), "posterior/coverage", "posterior/there")
 
 

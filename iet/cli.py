@@ -119,8 +119,8 @@ def _parser() -> argparse.ArgumentParser:
         "--decoys",
         type=int,
         default=0,
-        help="take p-values from the ranks of agents among so many keys that nobody holds: at least the"
-        " number of agents divided by the level, or none is found (default: 0, from the null law)",
+        help="take p-values from ranks among so many keys that nobody holds, at least the number of agents"
+        " divided by the level, or none is found (default: 0, from the null law)",
     )
     audit.add_argument(
         "--known",
@@ -388,7 +388,10 @@ def _waterfall_keys(arguments: argparse.Namespace) -> Any:
 
 
 def _read_text(file: str) -> str:
-    data = sys.stdin.buffer.read() if file == "-" else pathlib.Path(file).read_bytes()
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else pathlib.Path(file).read_bytes()
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror}); expected a UTF-8 text, or -") from None
     try:
         return data.decode()
     except UnicodeDecodeError as error:

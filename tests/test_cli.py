@@ -136,6 +136,19 @@ def test_audit_options_reach_the_auditor(
     assert "break_odds: got decoder 'cusum'" in capsys.readouterr().err
 
 
+def test_decoys_and_known_agents_reach_the_auditor(
+    team: pathlib.Path, text: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("audit", text, "-r", team, "--decoys", "50", "--known", "planner", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    registry = iet.Registry.load(team)
+    same = iet.Auditor(registry, decoys=50, known_agents=["planner"]).audit(text.read_text(encoding="utf-8"))
+    assert found["decoys"] == 50
+    assert found["evidence"] == same.evidence
+    assert run("audit", text, "-r", team, "--known", "stranger") == 3
+    assert "known_agents: got 'stranger'" in capsys.readouterr().err
+
+
 def test_parts_of_a_text_are_read_or_left_out(
     team: pathlib.Path, text: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -254,7 +254,7 @@ def test_segments_agents_and_caveats_are_shown(either: str) -> None:
     assert "error is at most 0.01" in found
     by_sums = tuple(dataclasses.replace(s, posterior=None, error=None) for s in report_of().segments)
     assert "false-discovery rate of 0.01" in shown(report_of(segments=by_sums, decoder="cusum"))
-    assert "not every word of it" in found
+    assert "not every word of them" in found
     assert "[planner] The plan" in found
     assert "[?]" in found
     assert "\x1b" not in found

@@ -4,7 +4,7 @@
 
 The simulation is `iet calibrate --power`. Beside it, where `benchmarks.accuracy.texts` made texts in DIR:
 what each agent of a text said, turn after turn, cut to N tokens; the table names the smallest N of a grid in
-which so large a share of the agents is found by the same p-value.
+which nine of ten agents are found by the same p-value.
 """
 
 from __future__ import annotations

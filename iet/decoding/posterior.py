@@ -86,7 +86,6 @@ def posterior_decode(
         min_segment: tokens. A shorter run of one label goes to that neighbour whose posterior over it is
             higher, from left to right: it holds too little evidence to be a turn, but would be two false
             transitions. 1 keeps every run. The text's only run stays.
-
         break_odds: [T] > 0, how much likelier a segment begins at each token than elsewhere, as told from
             what stands before it in the text; they are divided by their mean. None: everywhere alike.
 

@@ -167,8 +167,7 @@ def _headline(report: Report) -> list[str]:
 def evidence_lines(report: Report) -> list[str]:
     """Return who is found in the text, and how surely."""
     chance = f"ranks among {report.decoys} decoy keys" if report.decoys else "the null law of scores"
-    count = len(report.agents)
-    law = f"p-values from {chance}, for {count} agent{'' if count == 1 else 's together'}"
+    law = f"p-values from {chance}, corrected for the number of keys"
     agents = ", ".join(f"{name} (p {p_value(report.evidence[name])})" for name in report.found)
     who = agents or f"none; lowest p {p_value(report.log_p)}"
     return [f"agents found in the text at level {report.level:g}: {who} · {law}"]
@@ -182,7 +181,7 @@ def _legend(report: Report) -> list[str]:
     if any(segment.error is not None for segment in report.segments):
         lines[:0] = [
             "posterior: mean probability, over its tokens, that the agent wrote them ·"
-            " error: probability that it wrote none of them"
+            " error: probability, at most, that it wrote none of them"
         ]
     if report.allow_unattributed:
         rule = "error is at most {0}" if len(lines) > 1 else "p alone passes at a false-discovery rate of {0}"
@@ -227,9 +226,8 @@ def _caveats(report: Report) -> list[str]:
         lines.append(f"only {report.scored} scored tokens: too short to attribute at any useful level")
     if report.segments:
         lines.append(
-            "that an agent wrote in a segment is not that it wrote every word of it: short unmarked or copied"
-            " passages inside are read with their surroundings; a verbatim quotation reads as the quoted"
-            " agent"
+            "an agent wrote in its segments, not every word of them: short unmarked or copied passages inside"
+            " are read with their surroundings; a verbatim quotation reads as the quoted agent"
         )
     return lines
 
