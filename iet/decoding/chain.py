@@ -137,7 +137,8 @@ def _prior(agents: int, nobody: float, shares: npt.ArrayLike | None) -> Floats:
     prior[:-1] *= (1 - nobody) / prior[:-1].sum()
     there = agents + (nobody > 0)
     prior[:there] = np.maximum(prior[:there], _LOWEST_SHARE)
-    return prior / prior.sum()
+    prior /= prior.sum()
+    return prior
 
 
 @njit
