@@ -298,8 +298,10 @@ def activity_log_p(log_ratios: Floats, count: int, family: Family) -> Floats:
     Over random keys the scores of a text without that key are independent draws from the family's null law,
     one for each distinct (context, token) pair, whatever the text says. So the law of log Λ depends on their
     number alone; it is tabulated (`benchmarks/accuracy/activity_null.py`) and interpolated in log n. Beyond
-    the table it falls by e^-1 for each unit, as it nearly does inside. A key by itself: `over_keys`
-    corrects for their number.
+    the table it falls by e^-1 for each unit, as it nearly does inside. Where p is above e^-1 it falls too
+    steeply to be interpolated: there the highest of the neighbouring entries is returned. For texts shorter
+    than the table, of n < 32, this is Markov's bound 1/Λ. A key by itself: `over_keys` corrects for their
+    number.
 
     Args:
         log_ratios: `iet.decoding.log_activity` [K].
@@ -312,10 +314,15 @@ def activity_log_p(log_ratios: Floats, count: int, family: Family) -> Floats:
     if count == 0:
         return np.zeros(len(log_ratios))
     levels, counts, table = _activity_null(family.name)
+    if count < counts[0]:
+        return np.asarray(-np.maximum(0.0, log_ratios))
     place = float(np.interp(math.log(count), np.log(counts), np.arange(len(counts))))
     low = min(int(place), len(counts) - 2)
     row = table[low] + (place - low) * (table[low + 1] - table[low])
-    log_p = np.interp(log_ratios, levels, row, left=0.0)
+    highest = np.maximum(table[low], table[low + 1])
+    row = np.where(highest > -1, highest, row)
+    before = np.append(row, 0.0)[np.searchsorted(levels, log_ratios, "right") - 1]
+    log_p = np.where(before > -1, before, np.interp(log_ratios, levels, row))
     log_p -= np.maximum(0.0, log_ratios - levels[-1])
     return np.asarray(np.minimum(0.0, log_p))
 

@@ -230,6 +230,20 @@ def test_p_values_of_keys_that_are_not_in_the_text_are_uniform_where_it_matters(
         assert stats.binom.cdf(hits, keys, 0.7 * level) > 1e-4, (level, hits / keys)
 
 
+@pytest.mark.parametrize("tokens", [1, 4, 12, 16, 31, 32, 48, 90, 300, 700])
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda f: f.name)
+def test_p_values_of_short_texts_and_high_levels_hold(family: Family, tokens: int) -> None:
+    rng = np.random.default_rng([tokens, family.code])
+    keys = min(20_000, 4_000_000 // tokens)
+    blocks = activity.evidence_blocks(
+        null_scores(family, (tokens, keys), rng).astype(np.float32), np.ones(tokens, bool)
+    )
+    log_p = activity_log_p(activity.log_activity(*blocks, family), tokens, family)
+    for level in (0.9, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05):
+        hits = int((log_p <= math.log(level)).sum())
+        assert stats.binom.sf(hits - 1, keys, min(0.999, 1.15 * level)) > 1e-4, (level, hits / keys)
+
+
 def test_the_p_value_of_a_key_falls_with_its_ratio() -> None:
     ratios = np.linspace(-5, 400, 3000)
     for count in (1, 10, 33, 5000, 10**7):

@@ -25,26 +25,11 @@ from iet.decoding.activity import BLOCK, ENTRY_RATES, MEAN_SEGMENT, STRENGTHS, l
 from iet.scheme import FAMILIES
 
 COUNTS = tuple(2**k for k in range(5, 18))
+# Where P falls from 1 the law is steep, and what is read off between two points must not be below it.
 LEVELS = (
-    -1.0,
-    -0.5,
-    0.0,
-    0.5,
-    1.0,
-    1.5,
-    2.0,
-    2.5,
-    3.0,
-    4.0,
-    5.0,
-    6.0,
-    8.0,
-    10.0,
-    13.0,
-    16.0,
-    20.0,
-    26.0,
-    32.0,
+    *(-3.0, -2.5, -2.0, -1.75, -1.5, -1.25, -1.0, -0.9, -0.8, -0.7, -0.6, -0.5, -0.4, -0.3, -0.25),
+    *(-0.2, -0.15, -0.1, -0.05, 0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
+    *(1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 13.0, 16.0, 20.0, 26.0, 32.0),
 )
 POOL = 1 << 20
 
@@ -79,7 +64,7 @@ def tail(family: str, count: int, budget: int, seed: int) -> list[float]:
     counts = np.full(blocks, float(BLOCK))
     rng = np.random.default_rng([seed, FAMILIES[family].code, count])
     null = block_sums(family, 0.0, seed)
-    texts = min(400_000, max(3_000, budget // blocks))
+    texts = min(400_000, max(10_000, budget // blocks))
     chunk = max(1, (1 << 21) // blocks)
 
     def ratios(sums: NDArray[np.float64]) -> NDArray[np.float64]:
