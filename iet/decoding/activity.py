@@ -72,9 +72,8 @@ def log_activity(sums: npt.NDArray[Any], counts: npt.NDArray[Any], family: Famil
         rows = np.zeros((len(ENTRY_RATES), flat.shape[1]))
         _two_states_njit(flat, np.array(ENTRY_RATES), stay, rows)
         found[:, :, low : low + _CHUNK] = rows.reshape(len(ENTRY_RATES), len(tilts), -1)
-    found = found.reshape(-1, keys)
-    highest = found.max(axis=0)
-    log_mean: Floats = highest + np.log(np.exp(found - highest).mean(axis=0))
+    highest = found.max(axis=(0, 1))
+    log_mean: Floats = highest + np.log(np.exp(found - highest).mean(axis=(0, 1)))
     return log_mean
 
 
