@@ -27,11 +27,17 @@ READERS = ("cusum", "window", "posterior", "oracle")
 SHOWN: dict[str, list[tuple[str, str, tuple[str, ...], str]]] = {
     "embed": [
         ("`embed_` float32 [64, 128256], new contexts", r"float32 .*random ids", ("ours", "peer"), ""),
+        (
+            "`embed_` float32 [64, 128256], n = 4",
+            r"families gumbel",
+            ("ours",),
+            r"baseline|[2-9]\d* threads",
+        ),
         ("`embed_`, half precision", r"(float16|bfloat16) ", ("ours",), "baseline|threads"),
         ("`embed_` float32 [1, 32000] through Python", r"one call", ("ours",), "array|registry|unmarked"),
     ],
     "score": [
-        ("`score_tokens`, K = 16", r"score_tokens (n = \d), T = \d+, K", ("ours",), ""),
+        ("`score_tokens`, K = 16", r"score_tokens (n = \d(?:, \w+)?), T = \d+, K", ("ours",), ""),
         ("`score_tokens` beside peers, K = 1", r"beside peers.*random", ("peer",), ""),
         ("`score_spans`", r"score_spans", ("ours",), "baseline"),
     ],

@@ -147,6 +147,60 @@ def batch_suite(
     )
 
 
+def gumbel_suite(rows: int, vocab_size: int, rounds: int, quick: bool) -> Suite:
+    """Add keyed Gumbel noise to a batch, beside family fourier with contexts as long."""
+    tables = {
+        family: bench.team(vocab_size, 4, n_gram=4, family=family).marking_keys()
+        for family in ("gumbel", "fourier")
+    }
+    slots, ids, work = np.arange(rows) % 4, Ids(rows, vocab_size, real=False), rows * vocab_size
+    count = 2 if quick else buffers_needed(work * 4)
+    logits, biases = (Buffers(rows, vocab_size, torch.float32, count, fill=fill) for fill in (True, False))
+    bias = torch.zeros(vocab_size)
+
+    def new_batch(isa: str) -> tuple[Any, ...]:
+        select_isa(isa)
+        return logits.next(), ids()[:, -3:]
+
+    contestants = {}
+    for family, keys in tables.items():
+        for name, isa, threads in bench.contenders():
+            mark = functools.partial(kernels.embed_, registry=keys, slots=slots, num_threads=threads)
+            contestants[f"{family}, {name}"] = Contestant(
+                timed(mark, functools.partial(new_batch, isa)), "ours", work
+            )
+    for name, prepare, call in (
+        (FLOORS[0], lambda: (logits.next(), biases.next()), torch.Tensor.add_),
+        (FLOORS[1], lambda: (logits.next(), bias), torch.Tensor.add_),
+        ("torch noise: -log(-log u) and add", lambda: (logits.next(), biases.next()), _add_noise),
+    ):
+        contestants[name] = Contestant(timed(call, prepare), "floor", work)
+
+    def release() -> None:
+        for buffers in (logits, biases):
+            buffers.release()
+
+    def check() -> None:
+        for keys in tables.values():
+            validate(keys, "float32")
+
+    return Suite(
+        name=f"embed_ float32 [{rows}, {vocab_size}], families gumbel and fourier, n = 4",
+        unit="ns per logit",
+        factor=1e9,
+        contestants=contestants,
+        floors=FLOORS,
+        validate=check,
+        rounds=rounds,
+        note=_cache_note(count, work * 4),
+        release=release,
+    )
+
+
+def _add_noise(logits: torch.Tensor, noise: torch.Tensor) -> None:
+    logits.sub_(noise.uniform_().log_().neg_().log_())
+
+
 def call_suite(vocab_size: int, rounds: int) -> Suite:
     """Mark one row through the Python API: what a call costs."""
     registry, rng = bench.team(vocab_size, 4), np.random.default_rng(2)
@@ -268,6 +322,7 @@ def suites(quick: bool) -> list[Suite]:
         batch("float32", real=True, with_peers=True),
         batch("float16", real=False, with_peers=False),
         batch("bfloat16", real=False, with_peers=False),
+        gumbel_suite(rows, vocab_size, rounds, quick),
         call_suite(*((515, 2) if quick else (32000, 500))),
         strided_suite(*((2, 515, 2) if quick else (8, 128256, 31))),
     ]

@@ -41,12 +41,16 @@ def fill(tokens: int, keys: int) -> Contestant:
     return Contestant(timed(lambda: output.fill(0)), "floor", output.size)
 
 
-def ngram_suite(n_gram: int, tokens: int, vocab_size: int, keys: int, rounds: int) -> Suite:
+def ngram_suite(
+    n_gram: int, tokens: int, vocab_size: int, keys: int, rounds: int, family: str = "fourier"
+) -> Suite:
     """Score with every instruction set and number of threads."""
-    table, ids = bench.team(vocab_size, keys, n_gram).scoring_keys(), random_ids(tokens, vocab_size)
+    table = bench.team(vocab_size, keys, n_gram, family=family).scoring_keys()
+    ids = random_ids(tokens, vocab_size)
     ours = {name: scoring(ids, table, isa, count) for name, isa, count in bench.contenders()}
+    of = "" if family == "fourier" else f", {family}"
     return Suite(
-        name=f"score_tokens n = {n_gram}, T = {tokens}, K = {keys}, random ids",
+        name=f"score_tokens n = {n_gram}{of}, T = {tokens}, K = {keys}, random ids",
         unit=UNIT,
         factor=FACTOR,
         contestants={**ours, FILL: fill(tokens, keys)},
@@ -179,6 +183,7 @@ def suites(quick: bool) -> list[Suite]:
     real = slow if quick else {"Waterfall verify": 4096, "transformers KGW detector": 1024}
     return [
         *(ngram_suite(n_gram, tokens, vocab_size, keys, rounds) for n_gram in (2, 3, 5)),
+        ngram_suite(4, tokens, vocab_size, keys, rounds, "gumbel"),
         peers_suite(False, tokens, vocab_size, min(rounds, 7), slow),
         peers_suite(True, tokens, vocab_size, min(rounds, 7), real),
         scaling_suite(tokens, vocab_size, keys, rounds),
