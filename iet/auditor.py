@@ -177,6 +177,13 @@ class Auditor:
         if not agents:
             raise InputError("registry: the profile has no agents; expected at least one (registry.add)")
         self._choices = sum(len(reader.keys) for reader in self._readers)
+        # The lowest p-value there is, 1 - (1 - 1 / (1 + M))^K, must reach the level.
+        needed = math.ceil(1 / -math.expm1(math.log1p(-self._level) / self._choices)) - 1
+        if 0 < self._decoys < needed and allow_unattributed:
+            raise InputError(
+                f"decoys: got {self._decoys}, expected at least {needed}: with {self._choices} keys"
+                f" no p-value from fewer reaches level {self._level:g}"
+            )
         if len(self._readers) > 1 and (decoder != "posterior" or options.get("strengths") is not None):
             raise InputError(
                 f"registry: its agents have {len(chosen)} profiles, which only the decoder 'posterior' reads"
@@ -196,6 +203,12 @@ class Auditor:
             empty = np.zeros((0, len(reader.keys)), dtype=np.float32)
             ratios = None if self._model is None else empty
             reader.decode(empty, _NOWHERE, None, self._allow_unattributed, ratios is not None)
+
+    @property
+    def _shown_options(self) -> dict[str, Any]:
+        """Options of the decoder, and what else of the arguments changes what is read."""
+        more = {"break_odds": self._break_odds, "known_agents": self._known}
+        return {**self._options, **{name: value for name, value in more.items() if value is not None}}
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A pickle finds the keys through the registry's file and holds none.
@@ -392,14 +405,12 @@ class Auditor:
             registry_digest=self._registry_digest,
             agents=names,
             decoder=self._decoder,
-            options=self._options
-            if self._break_odds is None
-            else {**self._options, "break_odds": self._break_odds},
+            options=self._shown_options,
             level=self._level,
             allow_unattributed=self._allow_unattributed,
             decoys=self._decoys,
-            log_p=float(evidence.min()),
-            evidence=dict(zip(names, evidence.tolist(), strict=True)),
+            log_p=float(np.nanmin(evidence)),
+            evidence={name: p for name, p in zip(names, evidence.tolist(), strict=True) if not math.isnan(p)},
             tokens=sum(len(encoding.token_ids) for encoding in encodings),
             left_out=sum(len(r.encoding.token_ids) - len(r) for r in axis.readings),
             scored=sum(int(r.scored.sum()) for r in axis.readings),
@@ -510,7 +521,7 @@ class Auditor:
         return voices, found, list(zip(edges[:-1].tolist(), edges[1:].tolist(), owners.tolist(), strict=True))
 
     def _evidence(self, axis: Axis, voices: list[_Voices]) -> NDArray[np.float64]:
-        """Return the log p-value of every agent [A], corrected for the number of keys."""
+        """Return the log p-value of every agent [A], corrected for the number of keys; NaN if not read."""
         log_p = [
             reader.key_log_p(reading, voice)
             for reader, reading, voice in zip(self._readers, axis.readings, voices, strict=True)
@@ -519,9 +530,9 @@ class Auditor:
             reader.keys.owners.astype(np.int64) + voice.first
             for reader, voice in zip(self._readers, voices, strict=True)
         ]
-        evidence = np.zeros(sum(len(reader.keys.names) for reader in self._readers))
-        np.minimum.at(evidence, np.concatenate(owners), over_keys(np.concatenate(log_p)))
-        return evidence
+        lowest = np.full(sum(len(reader.keys.names) for reader in self._readers), np.inf)
+        np.minimum.at(lowest, np.concatenate(owners), over_keys(np.concatenate(log_p)))
+        return np.where(np.isinf(lowest), np.nan, lowest)
 
     def _explain(
         self,

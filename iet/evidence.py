@@ -196,7 +196,8 @@ def _gamma_njit(totals: Floats, counts: Integers, log_p: Floats) -> None:
 
 LOG_TAILS: Mapping[str, Callable[[Floats, Integers], Floats]] = {
     "fourier": _saddlepoint(FAMILIES["fourier"]),  # arcsine law
-    "square": _binomial,  # two points; for odd V its mean is 1/V, which is left out
+    # Two points. For odd V the mean is 1/V, which is left out: to n scores it adds √n/V standard deviations.
+    "square": _binomial,
     "gumbel": _gamma,  # exponential law
 }
 """Family -> log P(Σ x >= s) as a function of arrays (s, n)."""

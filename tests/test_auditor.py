@@ -674,7 +674,13 @@ def test_known_agents_and_decoys(tmp_path: pathlib.Path) -> None:
     ids = np.random.default_rng(4).integers(0, 500, 700)
     report = iet.Auditor(registry, known_agents=["coder"], decoys=199).audit(token_ids=ids)
     assert report.decoys == 199
-    assert {name for name, p in report.evidence.items() if p < 0} <= {"coder"}
+    assert list(report.evidence) == ["coder"]
+    assert report.to_dict()["decoder"]["options"] == {"known_agents": ["coder"]}
+    few = iet.Auditor(registry, decoys=298)  # 1 - (1 - 1/299)^3 < 0.01
+    assert min(few.audit(token_ids=ids).evidence.values()) <= 0
+    with pytest.raises(InputError, match="decoys: got 297, expected at least 298: with 3 keys"):
+        iet.Auditor(registry, decoys=297)
+    iet.Auditor(registry, decoys=5, allow_unattributed=False)
     ranks = math.exp(report.log_p) * 200
     assert ranks == pytest.approx(round(ranks))
     assert 1 <= ranks <= 200

@@ -139,11 +139,11 @@ def test_audit_options_reach_the_auditor(
 def test_decoys_and_known_agents_reach_the_auditor(
     team: pathlib.Path, text: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("audit", text, "-r", team, "--decoys", "50", "--known", "planner", "--json") == 0
+    assert run("audit", text, "-r", team, "--decoys", "120", "--known", "planner", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     registry = iet.Registry.load(team)
-    same = iet.Auditor(registry, decoys=50, known_agents=["planner"]).audit(text.read_text(encoding="utf-8"))
-    assert found["decoys"] == 50
+    same = iet.Auditor(registry, decoys=120, known_agents=["planner"]).audit(text.read_text(encoding="utf-8"))
+    assert found["decoys"] == 120
     assert found["evidence"] == same.evidence
     assert run("audit", text, "-r", team, "--known", "stranger") == 3
     assert "known_agents: got 'stranger'" in capsys.readouterr().err

@@ -92,8 +92,8 @@ class Report:
         decoys: how many keys that nobody holds the p-values were taken from; 0: from the null law.
         log_p: natural log of the p-value of the whole text: how likely a text that no registered agent wrote
             in has an agent who seems to speak in it as much as any does in this.
-        evidence: the same for each agent, corrected for the number of keys (Holm). An agent is found in the
-            text if it is at most log `level`.
+        evidence: the same for each agent that was read (`known_agents`, else all), corrected for the number
+            of keys (Holm). An agent is found in the text if it is at most log `level`.
         tokens, left_out, scored, repeated: T, how many of them are not read because they lie at least partly
             in a part that was left out, how many are scored, how many repeat a (context, token) pair. With
             several profiles, in which the text has other tokens each, the sums over them.
