@@ -254,8 +254,8 @@ class Auditor:
 
         With `boundaries`, "posterior" names for each piece the agent of the highest log-likelihood ratio, at
         strengths fitted on the pieces, the other decoders that of the highest sum of scores. Its p-value is
-        corrected for the number of keys and of pieces, for nothing else: nobody chose where a piece ends. A
-        `model` is not asked then.
+        corrected for the number of keys and of pieces, for nothing else: nobody chose where a piece ends.
+        Whether it is attributed is decided as elsewhere (`level`). A `model` is not asked then.
 
         Raises:
             InputError: neither or both are given, or `text` is not valid Unicode, or a part lies outside.
