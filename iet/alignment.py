@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.decoding import Segmentation
-from iet.decoding.pairs import repeats
+from iet.decoding.pairs import novelty_weights, repeats
 from iet.kernels import pair_numbers, score_spans, score_tokens
 from iet.parts import Parts
 from iet.registry import KeyTable
@@ -68,6 +68,12 @@ class Reading:
     def repeated(self) -> Mask:
         """bool [R]: the tokens whose pair was read before."""
         return repeats(self.pairs)
+
+    @functools.cached_property
+    def novelty(self) -> NDArray[np.float32]:
+        """float32 [R]: `novelty_weights` of the tokens in the whole text."""
+        weights = novelty_weights(self.encoding.token_ids)
+        return weights if self.places is None else weights[self.places]
 
     @functools.cached_property
     def starts(self) -> Integers:
@@ -209,19 +215,19 @@ def decode_over_rests(
     pairs: Integers,
     at: Integers,
     lengths: Integers,
-    odds: NDArray[np.float64] | None = None,
+    **each: NDArray[Any],
 ) -> Segmentation:
     """Decode what is read as if tokens without evidence stood where something is left out.
 
     Args:
-        decode: (scores, pairs) -> Segmentation; takes `break_odds` as well, if there are `odds`.
+        decode: (scores, pairs, **each) -> Segmentation.
         scores, pairs: [R, A] and [R], as in `iet.decoding.decode`.
         at: [L], indices before which something is left out, ascending.
         lengths: [L], how many tokens that is.
-        odds: [R], `break_odds` of `posterior_decode`.
+        **each: [R], options with a number for every token, 1 where something is left out.
     """
     if not len(at):
-        return decode(scores, pairs) if odds is None else decode(scores, pairs, break_odds=odds)
+        return decode(scores, pairs, **each)
     rests = np.zeros(len(scores) + 1, np.int64)
     rests[at] = np.minimum(REST * lengths, LONGEST_REST)
     rests[[0, -1]] = 0  # at the ends of the text there is nothing to hand over
@@ -230,11 +236,9 @@ def decode_over_rests(
     wide = np.zeros((length, scores.shape[1]), scores.dtype)
     numbers = np.full(length, -1, np.int64)
     wide[places], numbers[places] = scores, pairs
-    if odds is None:
-        found = decode(wide, numbers)
-    else:
-        each = np.ones(length)
-        each[places] = odds
-        found = decode(wide, numbers, break_odds=each)
+    for name, values in each.items():
+        each[name] = np.ones(length, values.dtype)
+        each[name][places] = values
+    found = decode(wide, numbers, **each)
     posterior = None if found.posterior is None else found.posterior[places]
     return Segmentation(found.token_agents[places], posterior, found.strengths)

@@ -357,10 +357,10 @@ class Auditor:
         names = tuple(name for reader in self._readers for name in reader.keys.names)
         pieces = None if parts is None or parts.boundaries is None else parts.audited
         if pieces is None:
-            odds = None
+            each = {}
             if text is not None and self._break_odds is not None:
-                odds = odds_of(text, axis.starts, self._break_odds)
-            voices, found = self._decode(axis, at, np.diff(gone)[:, 0], odds)
+                each["break_odds"] = odds_of(text, axis.starts, self._break_odds)
+            voices, found = self._decode(axis, at, np.diff(gone)[:, 0], **each)
             spans = _split(_merge(found, _owners(voices)), at)
         else:
             voices, found, spans = self._name(axis, pieces)
@@ -433,23 +433,20 @@ class Auditor:
         axis: Axis,
         at: NDArray[np.int64],
         lengths: NDArray[np.int64],
-        odds: NDArray[np.float64] | None,
+        **each: NDArray[np.float64],
     ) -> tuple[list[_Voices], Segmentation]:
         """Return the scores of every profile's keys, and who wrote what; its agents are keys.
 
-        Before the indices `at` parts of some `lengths` in tokens are left out. `odds` [length] are those of
-        hand-overs. With several profiles they count when all are decoded together.
+        Before the indices `at` parts of some `lengths` in tokens are left out. `each` are options with a
+        number for every index. With several profiles they count when all are decoded together.
         """
         several = len(self._readers) > 1
         # To the agents of one profile the text of the others is nobody's, also in forced choice.
         nobodys = several or self._allow_unattributed
         decoded = [
-            reader.voices(
-                reading,
-                nobodys,
-                *((_NOWHERE, _NOWHERE, None) if several else (at, lengths, odds)),
-                model=self._model,
-            )
+            reader.voices(reading, nobodys, _NOWHERE, _NOWHERE)
+            if several
+            else reader.voices(reading, nobodys, at, lengths, self._model, **each)
             for reader, reading in zip(self._readers, axis.readings, strict=True)
         ]
         voices = [voices for voices, _ in decoded]
@@ -486,7 +483,7 @@ class Auditor:
             )
 
         distinct = np.where(counted, np.cumsum(counted) - 1, -1)
-        found = decode_over_rests(together, axis.gather(ratios), distinct, at, lengths, odds)
+        found = decode_over_rests(together, axis.gather(ratios), distinct, at, lengths, **each)
         return voices, dataclasses.replace(found, strengths=np.concatenate(strengths))
 
     def _name(
@@ -667,6 +664,8 @@ class _Reader:
         self._decoder = decoder
         self._options = options
         self._first = first
+        # How well the text foretells a token hardly matters where κ bounds what the mark can do.
+        self._novelty = self.keys.profile.family.name == "gumbel"
 
     def open_tokenizer(self) -> Tokenizer:
         """Return the profile's tokenizer."""
@@ -746,8 +745,8 @@ class _Reader:
         allow_unattributed: bool,
         at: NDArray[np.int64],
         lengths: NDArray[np.int64],
-        odds: NDArray[np.float64] | None = None,
         model: LanguageModel | None = None,
+        **each: NDArray[Any],
     ) -> tuple[_Voices, Segmentation]:
         """Score and decode a reading; before the tokens `at` so many are left out."""
         keys, columns = self.keys, None
@@ -769,7 +768,9 @@ class _Reader:
         # The other decoders know no hand-overs, and would count the rests as text.
         if self._decoder != "posterior":
             at = lengths = _NOWHERE
-        found = decode_over_rests(decode, values, reading.pairs, at, lengths, odds)
+        elif self._novelty and model is None:
+            each["weights"] = reading.novelty
+        found = decode_over_rests(decode, values, reading.pairs, at, lengths, **each)
         return voices, found
 
     def _ask(
@@ -787,7 +788,8 @@ class _Reader:
         """Return how much each token counts for the decoder "posterior", [R]."""
         repeats = self._options.get("repeats", "share")
         family, pairs = self.keys.profile.family, reading.pairs
-        return evidence_weight(reading.scored, reading.repeated, repeats, family, pairs)
+        weights = evidence_weight(reading.scored, reading.repeated, repeats, family, pairs)
+        return weights * reading.novelty if self._novelty else weights
 
     def weigh(
         self, reading: Reading, edges: NDArray[np.int64], nobody: float, choices: int

@@ -31,7 +31,7 @@ from iet.decoding import (
     windows,
 )
 from iet.decoding import chain as chain_module
-from iet.decoding.pairs import fresh_weights, shared_weights
+from iet.decoding.pairs import fresh_weights, novelty_weights, shared_weights
 from iet.decoding.posterior import at_most, block_sums
 from iet.errors import InputError, ShapeError
 from iet.metrics import boundary_f1, coverage, token_accuracy
@@ -366,6 +366,40 @@ def test_fresh_weights_look_back(seed, tokens, kinds, window):
         for t, pair in enumerate(pairs.tolist())
     ]
     assert fresh_weights(pairs, window).tolist() == expected
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(0, 200), st.integers(1, 40), st.integers(1, 300))
+def test_novelty_weights_look_for_the_longest_n_gram_within_the_window(seed, tokens, kinds, window):
+    ids = np.random.default_rng(seed).integers(0, kinds, tokens)
+    expected = []
+    for t in range(tokens):
+        longest = max(
+            n
+            for n in range(4)
+            if n == 0
+            or any(
+                s >= n - 1 and ids[s - n + 1 : s + 1].tolist() == ids[t - n + 1 : t + 1].tolist()
+                for s in range(max(0, t - window), t)
+            )
+        )
+        expected.append([1.0, 0.75, 0.4, 0.2][longest])
+    np.testing.assert_allclose(novelty_weights(ids, window), expected, rtol=1e-6)
+
+
+def test_weights_are_factors_of_the_evidence():
+    scores = np.random.default_rng(4).normal(0.3, 1, (300, 2)).astype(np.float32)
+    given = {"strengths": [0.5, 0.5], "mean_segment": 100}
+    plain = decode(scores, **given)
+    np.testing.assert_array_equal(decode(scores, weights=np.ones(300), **given).posterior, plain.posterior)
+    none = decode(scores, weights=np.zeros(300), **given).posterior
+    np.testing.assert_allclose(none, 0.5, atol=1e-6)
+    # Beyond a token of weight 0 its score does not matter.
+    weights = np.where(np.arange(300) % 3 == 0, 0.0, 2.0)
+    noisy = np.where(weights[:, None] > 0, scores, 50).astype(np.float32)
+    np.testing.assert_array_equal(
+        decode(noisy, weights=weights, **given).posterior, decode(scores, weights=weights, **given).posterior
+    )
 
 
 def test_in_family_gumbel_what_follows_an_earlier_context_says_nothing():
@@ -718,6 +752,11 @@ def test_a_chain_refuses_what_it_cannot_be(arguments, error, words):
         ({"pairs": [0, 1, 2, 3], "scored": np.ones(4, bool)}, InputError, "expected pairs alone"),
         ({"resolution": 17}, InputError, "resolution: got 17"),
         ({"break_odds": np.ones(3)}, ShapeError, r"break_odds: got \[3\]"),
+        ({"weights": np.ones(3)}, ShapeError, r"weights: got \[3\], expected \[4\]"),
+        ({"weights": [1, 1, np.nan, 1]}, InputError, "weights: got a number below 0 or not finite"),
+        ({"weights": [1, 1, -1, 1]}, InputError, "weights: got a number below 0"),
+        ({"weights": "all"}, InputError, "weights: got 'all', expected numbers from 0"),
+        ({"weights": np.ones(4), "decoder": "cusum"}, InputError, "options: got 'weights', decoder 'cusum'"),
         ({"break_odds": np.zeros(4)}, InputError, "break_odds: got a number"),
         ({"break_odds": "soon"}, InputError, "break_odds: got 'soon'"),
     ],

@@ -38,6 +38,7 @@ from benchmarks.accuracy import texts
 from benchmarks.recording import environment, table, write
 from iet.auditor import Auditor
 from iet.decoding import decode
+from iet.decoding.pairs import novelty_weights
 from iet.demo.conversation import Conversation
 from iet.demo.stage import compare, true_labels
 from iet.kernels import pair_numbers, score_tokens
@@ -135,9 +136,11 @@ def spurious(turns: texts.Turns, length: int) -> dict[str, float]:
     most = max(SPURIOUS[turns.cell.agents])
     text = form(turns, length, spurious=most)
     scores, pairs = score_tokens(text.ids, text.registry), pair_numbers(text.ids, text.registry)
+    weights = novelty_weights(text.ids) if turns.cell.family == "gumbel" else None
     figures = {}
     for more in (0, *SPURIOUS[turns.cell.agents]):
-        found = decode(scores[:, : turns.cell.agents + more], family=turns.cell.family, pairs=pairs)
+        some = scores[:, : turns.cell.agents + more]
+        found = decode(some, family=turns.cell.family, pairs=pairs, weights=weights)
         figures[f"posterior of {turns.cell.agents + more} keys"] = token_accuracy(
             text.truth, found.token_agents
         )

@@ -36,7 +36,7 @@ from benchmarks.accuracy.null import uniformity
 from benchmarks.recording import environment, table, write
 from iet.calibrate import LEVELS, clustered_interval
 from iet.decoding import decode
-from iet.decoding.pairs import repeats
+from iet.decoding.pairs import novelty_weights, repeats
 from iet.evidence import log_tails
 from iet.kernels import pair_numbers, score_tokens
 from iet.metrics import token_accuracy
@@ -54,6 +54,7 @@ def decoding(turns: texts.Turns, length: int) -> dict[str, float]:
     scores, pairs = score_tokens(text.ids, text.registry), pair_numbers(text.ids, text.registry)
     scored, repeated = pairs >= 0, repeats(pairs)
     figures = {"repeats": float(repeated.sum() / max(1, scored.sum()))}
+    weights = novelty_weights(text.ids) if turns.cell.family == "gumbel" else None
     # Masks in place of pairs, because with them family gumbel does its own whatever the option says.
     given: dict[str, dict[str, Any]] = {
         "share": {"pairs": pairs},
@@ -61,7 +62,7 @@ def decoding(turns: texts.Turns, length: int) -> dict[str, float]:
         "count": {"scored": scored},
     }
     for way in WAYS:
-        found = decode(scores, family=turns.cell.family, repeats=way, **given[way])
+        found = decode(scores, family=turns.cell.family, repeats=way, weights=weights, **given[way])
         figures[way] = token_accuracy(text.truth, found.token_agents)
     return figures
 

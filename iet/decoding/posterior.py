@@ -56,6 +56,7 @@ def posterior_decode(
     resolution: int = 2,
     min_segment: int = 16,
     break_odds: npt.ArrayLike | None = None,
+    weights: npt.ArrayLike | None = None,
 ) -> Segmentation:
     """Label each token with the agent of highest posterior probability in a hidden Markov chain.
 
@@ -88,6 +89,8 @@ def posterior_decode(
             transitions. 1 keeps every run. The text's only run stays.
         break_odds: [T] > 0, how much likelier a segment begins at each token than elsewhere, as told from
             what stands before it in the text; they are divided by their mean. None: everywhere alike.
+        weights: [T] >= 0, factors of w_t. None: 1. Family "gumbel" is read better with `novelty_weights`,
+            which `Auditor` gives.
 
     Cost: O(T·A) time, 8·T·A bytes and 64 MB at most. Of more than 16 agents those are left out that are no
     `likely_agents`: their posterior is 0 and their strength λ₀. Deterministic.
@@ -104,6 +107,8 @@ def posterior_decode(
     check_number("start_strength", start_strength, low, high, integer=False)
     tokens, columns = scores.shape
     weight = evidence_weight(scored, repeated, repeats, family, pairs)
+    if weights is not None:
+        weight = weight * _checked_weights(weights, tokens)
     p_nobody = nobody if allow_unattributed else 0.0
     fixed = _fixed_strengths(strengths, columns, high)
     strength = np.full(columns, float(start_strength)) if fixed is None else fixed.copy()
@@ -111,10 +116,10 @@ def posterior_decode(
     if agents is None and columns > _ALWAYS:
         keep = likely_agents(log_activity(*evidence_blocks(scores, scored & ~repeated), family))
         scores = scores[:, keep]
-    sums, weights = block_sums(scores, weight, block)
+    sums, totals = block_sums(scores, weight, block)
     fitted = fit(
         sums,
-        weights,
+        totals,
         family,
         block=block,
         iterations=iterations,
@@ -127,8 +132,8 @@ def posterior_decode(
         odds=_pooled_odds(break_odds, tokens, block),
     )
     strength[keep] = fitted.strengths
-    sums, weights = block_sums(scores, weight, resolution)
-    ratios = log_ratios(sums, weights, fitted.strengths, family, blocks=True)
+    sums, totals = block_sums(scores, weight, resolution)
+    ratios = log_ratios(sums, totals, fitted.strengths, family, blocks=True)
     length, odds = fitted.mean_segment / resolution, _pooled_odds(break_odds, tokens, resolution)
     posterior, left, _ = forward_backward(ratios, length, fitted.nobody, fitted.shares, STAGES, odds)
     if resolution > 1:
@@ -245,6 +250,18 @@ def _absorb_short_runs_njit(
             standing[count] = start
             count += 1
         start = end
+
+
+def _checked_weights(weights: npt.ArrayLike, tokens: int) -> Weights:
+    try:
+        each = np.asarray(weights, np.float32)
+    except (TypeError, ValueError):
+        raise InputError(f"weights: got {weights!r:.80}, expected numbers from 0") from None
+    if each.shape != (tokens,):
+        raise ShapeError("weights", got=list(each.shape), expected=[tokens])
+    if not (np.isfinite(each) & (each >= 0)).all():
+        raise InputError("weights: got a number below 0 or not finite, expected numbers from 0")
+    return each
 
 
 def _pooled_odds(odds: npt.ArrayLike | None, tokens: int, block: int) -> Floats | None:
