@@ -247,11 +247,11 @@ def null(
 ) -> Null:
     """Audit unmarked text under registries of drawn keys, and count what is found though nothing is there.
 
-    Every text is read by `registries` registries with as many agents as `registry` under the same profile, so
+    Every text is read by `registries` registries with as many keys as `registry` under the same profile, so
     that even some dozens of texts tell something. Intervals treat the texts as the independent units.
 
     Args:
-        registry: whose profile and number of agents are calibrated; its own keys are not used.
+        registry: whose profile and number of keys (of all epochs) are calibrated; its own keys are not used.
         texts: unmarked, not empty.
         profile, tokenizer: as in `Auditor`.
         registries: how many read each text, at least 1.
@@ -265,7 +265,7 @@ def null(
     """
     if isinstance(registries, bool) or not isinstance(registries, int) or registries < 1:
         raise InputError(f"registries: got {registries!r}, expected an int of at least 1")
-    agents = len(registry.names(profile))
+    agents = len(registry.scoring_keys(profile))
     chosen = registry.get_profile(profile)
     reader = registry.open_tokenizer(profile, tokenizer)
     auditors = [

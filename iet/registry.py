@@ -138,10 +138,15 @@ class KeyTable:
         )
 
     def decoys(self, count: int) -> KeyTable:
-        """Return `count` keys that nobody holds, always the same: what chance looks like is read off them."""
-        label = b"iet decoy "
+        """Return `count` keys that nobody holds: what chance looks like is read off them.
+
+        Always the same for the same keys, and as secret as these: who knew them could write a text in which
+        they come out low, so that any key seems to be in it.
+        """
+        secret = hashlib.blake2b(self.subkeys.tobytes(), person=b"iet decoys").digest()
         drawn = b"".join(
-            hashlib.blake2b(label + i.to_bytes(8, "little"), digest_size=16).digest() for i in range(count)
+            hashlib.blake2b(i.to_bytes(8, "little"), digest_size=16, key=secret).digest()
+            for i in range(count)
         )
         return dataclasses.replace(
             self,

@@ -437,7 +437,7 @@ def test_runs_tile_any_text(decoder: str, backend: tokenizers.Tokenizer) -> None
     options = {"window": 1} if decoder == "window" else {}
     auditor = reader(team(tokenizer=backend), decoder, tokenizer=backend, allow_unattributed=False, **options)
 
-    @settings(max_examples=60)
+    @settings(max_examples=60, deadline=None)
     @given(st.text(max_size=120) | st.text("aé 漢😀\u0301\u200b\ufe0f\n\tﬁ", max_size=200))
     def check(text: str) -> None:
         report = auditor.audit(text)
@@ -681,6 +681,10 @@ def test_known_agents_and_decoys(tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match="decoys: got 297, expected at least 298: with 3 keys"):
         iet.Auditor(registry, decoys=297)
     iet.Auditor(registry, decoys=5, allow_unattributed=False)
+    keys, other = registry.scoring_keys(), Registry.create(None, vocab_size=500)
+    other.add("planner")
+    assert np.array_equal(keys.decoys(3).subkeys, keys.decoys(9).subkeys[:3])
+    assert not (keys.decoys(3).subkeys == other.scoring_keys().decoys(3).subkeys).all(axis=1).any()
     ranks = math.exp(report.log_p) * 200
     assert ranks == pytest.approx(round(ranks))
     assert 1 <= ranks <= 200

@@ -86,6 +86,8 @@ def test_unmarked_text_is_read_as_marked_about_as_often_as_the_level_says(tmp_pa
     assert f"{len(texts)} texts, each under 12 registries of 3 drawn keys" in calibrate.null_table(found)
     few = [calibrate.null(registry, iter(texts[:2]), registries=3) for _ in range(2)]
     assert few[0] == few[1]
+    registry.rotate("a")
+    assert calibrate.null(registry, iter(texts[:1]), registries=1).agents == 4  # keys of all epochs
 
 
 def test_an_interval_is_over_texts_not_pairs() -> None:
