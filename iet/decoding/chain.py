@@ -78,12 +78,12 @@ def forward_backward(
     if nobody == 0:
         ratios[:, agents] = 0.0  # else nobody's β grows on unmarked text, until 0·inf
     prior = _prior(agents, nobody, shares)
-    advance = _advance(tokens, stages, mean_segment, prior, odds)
+    (advances,) = _advances(tokens, np.array([stages / max(mean_segment, 1e-9)]), prior, odds)
     each = min(max(tokens, 1), max(256, _STORED // (stages * (agents + 1))))
     alpha = np.empty((each, stages, agents + 1), np.float32)
     starts = np.empty((-(-tokens // each), stages, agents + 1))
     posterior, left = np.empty((tokens, agents), np.float32), np.empty(tokens, np.float32)
-    log_ratio = _forward_backward_njit(ratios, advance, prior, starts, alpha, posterior, left)
+    log_ratio = _forward_backward_njit(ratios, advances, prior, starts, alpha, posterior, left)
     if np.isnan(log_ratio):
         raise InputError("log_ratios: got NaN, expected numbers")
     return posterior, left, float(log_ratio)
@@ -112,29 +112,26 @@ def log_likelihoods(
     O(L·m·T·A).
     """
     prior = _prior(ratios.shape[1] - 1, nobody, shares)
+    advances = _advances(len(ratios), stages / np.maximum(mean_segments, stages), prior, odds)
     found = np.empty(len(mean_segments))
-    for i, mean_segment in enumerate(mean_segments.tolist()):
-        advance = _advance(len(ratios), stages, max(mean_segment, stages), prior, odds)
-        found[i] = _log_likelihood_njit(ratios, advance, prior, stages)
+    _log_likelihoods_njit(ratios, advances, prior, stages, found)
     return found
 
 
-def _advance(
-    tokens: int, stages: int, mean_segment: float, prior: Floats, odds: npt.ArrayLike | None
-) -> Floats:
-    """Return the chance that a stage ends before each token; 0 where there is nobody to hand over to."""
-    alone, rate = prior.max() > 1 - 1e-9, stages / max(mean_segment, 1e-9)
-    if odds is None:
-        chance = min(max(rate, _LOWEST_CHANCE), 1 - _LOWEST_CHANCE)
-        return np.full(tokens, 0.0 if alone else chance)
-    each = np.array(odds, np.float64)
-    if each.shape != (tokens,):
+def _advances(tokens: int, rates: Floats, prior: Floats, odds: npt.ArrayLike | None) -> Floats:
+    """Return the chance that a stage ends before each token, for rates q [L]: [L, T].
+
+    0 where there is nobody to hand over to.
+    """
+    each = np.ones(1) if odds is None else np.array(odds, np.float64)
+    if odds is not None and each.shape != (tokens,):
         raise ShapeError("odds", got=list(each.shape), expected=[tokens])
     if not (each > 0).all():
         raise InputError(f"odds: got {each.min()}, expected numbers above 0")
-    if alone:
-        return np.zeros(tokens)
-    return np.asarray(np.clip(each * rate, _LOWEST_CHANCE, 1 - _LOWEST_CHANCE))
+    advances = np.zeros((len(rates), tokens))
+    if prior.max() <= 1 - 1e-9:
+        advances[:] = np.outer(rates, each).clip(_LOWEST_CHANCE, 1 - _LOWEST_CHANCE)
+    return advances
 
 
 def _prior(agents: int, nobody: float, shares: npt.ArrayLike | None) -> Floats:
@@ -158,12 +155,13 @@ def _begin_njit(prior: Floats, state: Floats) -> None:
 
 
 @njit
-def _log_likelihood_njit(
-    ratios: npt.NDArray[np.float32], advances: Floats, prior: Floats, stages: int
-) -> float:
+def _log_likelihoods_njit(
+    ratios: npt.NDArray[np.float32], advances: Floats, prior: Floats, stages: int, found: Floats
+) -> None:
     state = np.empty((stages, len(prior)))
-    _begin_njit(prior, state)
-    return _forward_njit(ratios, advances, prior, 0, len(ratios), state, None)
+    for i in range(len(advances)):
+        _begin_njit(prior, state)
+        found[i] = _forward_njit(ratios, advances[i], prior, 0, len(ratios), state, None)
 
 
 @njit
