@@ -23,8 +23,9 @@ from iet.scheme import FAMILIES
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("tqdm")
+pytest.importorskip("matplotlib")
 
-from benchmarks.accuracy import activity_null, decoders, null, repeats, texts, unmarked  # noqa: E402
+from benchmarks.accuracy import activity_null, decoders, figures, null, repeats, texts, unmarked  # noqa: E402
 
 CELLS = (texts.Cell("shipped", 1.0, 4, "fourier"), texts.Cell("shipped", 1.0, 4, "gumbel"))
 LENGTHS = (40, 80)
@@ -415,3 +416,52 @@ def test_a_key_speaks_as_long_and_as_often_as_the_mixture_says() -> None:
     assert speaks.mean() == pytest.approx(0.1 / (0.1 + leave), abs=0.01)
     ends = (speaks[:-1] & ~speaks[1:]).sum() / speaks[:-1].sum()
     assert ends == pytest.approx(leave, rel=0.05)
+
+
+# Figures
+
+
+def measured(temperature: float, length: int, value: float) -> dict[str, Any]:
+    interval = [value, value - 0.1, value + 0.1]
+    return {
+        "cell": {
+            "model": "shipped",
+            "temperature": temperature,
+            "agents": 4,
+            "family": "fourier",
+            "turn_tokens": length,
+        },
+        "figures": {f"{reader}/token_accuracy": interval for reader in figures.READERS},
+        "reliability": [[0.0] * 18 + [10.0, 30.0], [0.0] * 18 + [9.0, 30.0]],
+    }
+
+
+def test_figures_show_what_was_measured(tmp_path: pathlib.Path) -> None:
+    cells = [measured(t, length, t * length / 500) for t in (0.5, 1.0) for length in (400, 60)]
+    drawn = figures.accuracy({"cells": cells})
+    panel, reliability = drawn.axes
+    lines = {line.get_label(): line.get_xydata().tolist() for line in panel.lines}
+    assert len(lines) == 8
+    assert lines["posterior, T = 0.5"] == [[60, pytest.approx(0.06)], [400, pytest.approx(0.4)]]
+    assert reliability.lines[1].get_xydata().tolist() == [
+        [pytest.approx(0.925), 0.9],
+        [pytest.approx(0.975), 1.0],
+    ]
+    levels = {str(level): {"found": level / 2, "low": 0, "high": level} for level in (0.01, 0.001)}
+    result = {
+        "null": {"corpora": {"levels": levels}, "all": {"levels": levels}},
+        "fixed_spans": {"fourier": {"histogram": [0.25] * 4}},
+        "power": [
+            {"cell": "shipped-T1.0-A4-fourier", "tokens": n, "found": {"0.01": n / 400}} for n in (25, 400)
+        ],
+    }
+    spans, rates, power = figures.evidence(result).axes
+    assert spans.lines[1].get_ydata().tolist() == [0, 0.25, 0.5, 0.75, 1]
+    assert len(rates.containers) == 2
+    assert rates.containers[0][0].get_ydata().tolist() == [0.005, 0.0005]
+    assert power.lines[0].get_xydata().tolist() == [[25, 0.0625], [400, 1]]
+    (tmp_path / "null.json").write_text(json.dumps(result))
+    (first,) = figures.draw(tmp_path)
+    content = first.read_bytes()
+    assert figures.draw(tmp_path) == [tmp_path / "null.svg"]
+    assert first.read_bytes() == content  # the same results, the same file
