@@ -285,6 +285,21 @@ def test_the_null_reads_every_text_under_some_registries(
     assert found["all"]["lowest_log_p"] > math.log(1e-5)
 
 
+def test_every_decoder_attributes_marked_text_and_hardly_any_other(
+    work: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = decoders.form(texts.load(work, CELLS[1])[0], 80)
+    strangers = texts.load(work, CELLS[1])[1].registry()
+    corpus = [unmarked.Unmarked("marked", text.talk.text), unmarked.Unmarked("plain", "one two three " * 40)]
+    monkeypatch.setattr(texts, "keys", lambda *_: text.registry)
+    found = null.attributions(corpus, "shipped", "gumbel")
+    assert set(found) == {"posterior", "cusum", "window"}
+    assert all(levels["0.01"][0] == 0.5 for levels in found.values())
+    monkeypatch.setattr(texts, "keys", lambda *_: strangers)
+    for levels in null.attributions(corpus, "shipped", "gumbel").values():
+        assert levels["0.0001"][0] == 0 < levels["0.0001"][2] <= 1
+
+
 def test_p_values_are_compared_with_uniform_ones() -> None:
     even = (np.arange(1000) + 0.5) / 1000
     found = null.uniformity(np.random.default_rng(0).permutation(even))

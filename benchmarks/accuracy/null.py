@@ -8,6 +8,8 @@ nobody used in it. A pair is a text and a registry. Rates are of pairs in which 
 (`Report.log_p` at most the level), and in which some segment is attributed; intervals take texts as the
 independent units.
 
+Attributions of the other decoders: the same texts, under one registry each.
+
 P-values of fixed spans: every text as one span under single keys; they should be uniform.
 
 Power: the first N tokens of single turns of the grid, under a registry of the grid's size that holds their
@@ -32,6 +34,7 @@ from benchmarks.accuracy import texts, unmarked
 from benchmarks.recording import environment, table, write
 from iet.auditor import Auditor
 from iet.calibrate import LEVELS, clustered_interval
+from iet.decoding import DECODERS
 from iet.decoding.pairs import repeats
 from iet.evidence import log_tails
 from iet.kernels import pair_numbers, score_tokens
@@ -94,6 +97,32 @@ def null(groups: dict[str, list[Callable[[], Sequence[Report]]]]) -> dict[str, A
         everything += rows
     each = min(len(row) for row in everything)
     found["all"] = rates([row[:each] for row in everything])
+    return found
+
+
+def attributions(
+    corpus: Sequence[unmarked.Unmarked], model: str, family: str, agents: int = 6
+) -> dict[str, dict[str, list[float]]]:
+    """Return for each decoder and level the share of texts with a segment attributed, and its 95 % interval.
+
+    Each text is read under one registry. `cusum` and `window` attribute by the false-discovery rate of the
+    segments' own p-values, `posterior` by the rule that `null` counts too.
+    """
+    found = {}
+    for decoder in DECODERS:
+        readers = [
+            [Auditor(registry, decoder, level=level) for level in LEVELS]
+            for number in range(8)
+            for registry in [texts.keys(model, family, random.Random(f"{number}").getrandbits(63), agents)]
+        ]
+        hits = np.zeros((len(LEVELS), len(corpus)))
+        for i, text in enumerate(tqdm(corpus, desc=f"{decoder}, {family}")):
+            for hit, reader in zip(hits, readers[i % len(readers)], strict=True):
+                hit[i] = any(s.agent is not None for s in reader.audit(text.text).segments)
+        found[decoder] = {
+            str(level): [float(hit.mean()), *clustered_interval(hit, 1)]
+            for level, hit in zip(LEVELS, hits, strict=True)
+        }
     return found
 
 
@@ -204,6 +233,11 @@ def markdown(results: dict[str, Any]) -> str:
                 *(f"{v['attributed']:.5f}" for v in levels),
             ]
         )
+    by_decoder = [
+        [decoder, family, *(f"{rate:.5f} ({low:.5f}, {high:.5f})" for rate, low, high in levels.values())]
+        for family, each in results["attributions"].items()
+        for decoder, levels in each.items()
+    ]
     spans = [
         [
             name,
@@ -222,6 +256,9 @@ def markdown(results: dict[str, Any]) -> str:
         [
             "Rates at which keys that had no part in a text are found in it; intervals are over texts.",
             table(header, rows),
+            "Share of the unmarked texts, each under one registry of six keys, in which a decoder attributes a"
+            " segment.",
+            table(["decoder", "family", *(f"at {level:g} (95 %)" for level in LEVELS)], by_decoder),
             "P-values of whole texts under single keys: the largest distance from uniform, and below which it"
             " stays in 95 % of the cases where they are uniform and independent; shares at or below a level.",
             table(
@@ -247,6 +284,9 @@ def main() -> None:
     corpus = unmarked.texts(arguments.data, arguments.work)
     results = {
         "null": null(groups_of(corpus, arguments.work, arguments.registries, arguments.texts)),
+        "attributions": {
+            family: attributions(corpus[: arguments.texts], "shipped", family) for family in texts.SCHEMES
+        },
         "fixed_spans": {
             family: fixed_spans(corpus[: arguments.texts], "shipped", family) for family in texts.SCHEMES
         },
