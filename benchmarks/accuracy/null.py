@@ -256,8 +256,8 @@ def markdown(results: dict[str, Any]) -> str:
         [
             "Rates at which keys that had no part in a text are found in it; intervals are over texts.",
             table(header, rows),
-            "Share of the unmarked texts, each under one registry of six keys, in which a decoder attributes a"
-            " segment.",
+            "Share of the unmarked texts, each under one registry of six keys, in which a decoder attributes"
+            " a segment.",
             table(["decoder", "family", *(f"at {level:g} (95 %)" for level in LEVELS)], by_decoder),
             "P-values of whole texts under single keys: the largest distance from uniform, and below which it"
             " stays in 95 % of the cases where they are uniform and independent; shares at or below a level.",
