@@ -1,0 +1,1 @@
+"""The paper's experiments (§ Experiment and appendices), each by one command."""
