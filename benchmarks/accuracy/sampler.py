@@ -135,14 +135,25 @@ def _entropy(logits: Tensor) -> Tensor:
 
 
 def _draw(logits: Tensor, generator: torch.Generator) -> Tensor:
-    """One id per row from softmax(logits): first a block of ids, then one in it, each by its inverse CDF."""
+    return draw(logits, torch.rand(2, len(logits), 1, generator=generator))
+
+
+def draw(logits: Tensor, u: Tensor) -> Tensor:
+    """Draw one id per row from softmax(logits): first a block of ids, then one in it, by their inverse CDFs.
+
+    Args:
+        logits: [B, V].
+        u: [2, B, 1], uniform on [0, 1).
+
+    Returns:
+        int64 [B].
+    """
     rows, size = logits.shape
     if size % _BLOCK:
         logits = torch.nn.functional.pad(logits, (0, -size % _BLOCK), value=-torch.inf)
     p = torch.softmax(logits, -1).view(rows, -1, _BLOCK)
-    u = torch.rand(2, rows, 1, generator=generator)
     block = _invert(p.sum(-1), u[0])
-    inside = _invert(p[torch.arange(rows), block], u[1])
+    inside = _invert(p[torch.arange(rows, device=p.device), block], u[1])
     return block * _BLOCK + inside
 
 

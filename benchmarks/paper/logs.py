@@ -1,12 +1,30 @@
-"""What several agents said, as it was generated, and the text that survives."""
+"""What several agents said, as it was generated, the text that survives, and the file that keeps both.
+
+A file of logs is JSON lines. The first line names the format, its version and the setting; each other line is
+the log of one record. Lines are only appended. A line that a kill cut short has no end, so it is known as
+torn: reading names it, and writing drops it, after which that log is made again. No record stands in a file
+twice.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
+import math
+import os
+import pathlib
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from iet.errors import InputError, SchemeMismatch
+from iet.scheme import canonical_digest
+
+FORMAT, VERSION = "iet paper logs", 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +40,13 @@ class Setting:
         temperature, top_p: of the sampler.
         joiner: what stands between turns.
         seed: of everything that is drawn.
+        rounds: R, after the Genesis turn.
+        turn_tokens: fewest and most tokens of a turn.
+        prompt_tokens: the most that a turn is written from; prompts are cut to it (see `prompts`).
+        strength: κ of "fourier" and "raw", δ of "kgw" and "unigram", None where a mark has none.
+        profile: digest of what reading needs beside the keys (`marks.profile_digest`).
+        model_name: path or id that the model was loaded from; a hint, no part of the digest.
+        early_stop: whether a conversation ends once the attacker has named every entity.
     """
 
     topology: str
@@ -33,6 +58,27 @@ class Setting:
     top_p: float
     joiner: str
     seed: int
+    rounds: int = 3
+    turn_tokens: tuple[int, int] = (1, 512)
+    prompt_tokens: int = 3072
+    strength: float | None = None
+    profile: str = ""
+    model_name: str = ""
+    early_stop: bool = True
+
+    @property
+    def digest(self) -> str:
+        """BLAKE2b-256, in hex, of all that changes a log."""
+        return canonical_digest({**dataclasses.asdict(self), "model_name": ""})
+
+    @property
+    def name(self) -> str:
+        """Name of the setting's file: what tells settings apart, and eight digits of the digest."""
+        strength = "" if self.strength is None else f"{self.strength:g}"
+        return (
+            f"{self.topology}_{self.agents}-{self.protocol}-{self.mark}{strength}-T{self.temperature:g}"
+            f"-p{self.top_p:g}-seed{self.seed}-{self.digest[:8]}.jsonl"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,11 +100,25 @@ class Turn:
 
 @dataclasses.dataclass(frozen=True)
 class Log:
-    """The turns of one record, in the order in which the text has them."""
+    """The turns of one record, in the order in which the text has them.
+
+    Attributes:
+        setting: what it was made with.
+        record: row of the csv, from 0.
+        turns: one after another.
+        token_spans: `[start, end)` and agent of each run of tokens of the text as it is tokenized again, by
+            the model's own tokenizer; a token belongs to the agent of its last character.
+        entropy: mean nats of the distribution that tokens were drawn from (after temperature and top-p,
+            before the mark), over every eighth token; None: unknown.
+        stopped: the attacker named every entity, and the rest was not said.
+    """
 
     setting: Setting
     record: int
     turns: tuple[Turn, ...]
+    token_spans: tuple[tuple[int, int, int], ...] = ()
+    entropy: float | None = None
+    stopped: bool = False
 
     @property
     def text(self) -> str:
@@ -85,3 +145,260 @@ class Log:
             if before.agent != after.agent:
                 edges[before.agent, after.agent] = 1.0
         return edges
+
+    @property
+    def joiners_inside(self) -> int:
+        """How often the joiner occurs inside turns, where it tells nobody that a turn has ended."""
+        return sum(turn.text.count(self.setting.joiner) for turn in self.turns) if self.setting.joiner else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """What a table says about its logs.
+
+    Attributes:
+        logs, turns, tokens: how many; tokens as sampled.
+        entropy: mean nats per token, over logs that know theirs; NaN if none does.
+        joiners_inside: occurrences of the joiner inside turns, per turn.
+        stopped: share of logs that ended early.
+    """
+
+    logs: int
+    turns: int
+    tokens: int
+    entropy: float
+    joiners_inside: float
+    stopped: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.logs} logs, {self.turns} turns, {self.tokens} tokens; mean entropy {self.entropy:.2f}"
+            f" nats; the joiner occurs {self.joiners_inside:.2f} times inside a turn;"
+            f" {self.stopped:.0%} stopped early"
+        )
+
+
+def summary(logs: Iterable[Log]) -> Summary:
+    """Describe some logs."""
+    logs = list(logs)
+    turns = sum(len(log.turns) for log in logs)
+    entropies = [log.entropy for log in logs if log.entropy is not None]
+    return Summary(
+        len(logs),
+        turns,
+        sum(len(turn.ids) for log in logs for turn in log.turns),
+        float(np.mean(entropies)) if entropies else math.nan,
+        sum(log.joiners_inside for log in logs) / max(1, turns),
+        float(np.mean([log.stopped for log in logs])) if logs else 0.0,
+    )
+
+
+# ---------------------------------------------------------------- files
+
+
+def read(path: str | os.PathLike[str]) -> list[Log]:
+    """Return the logs of a file, in its order.
+
+    Raises:
+        InputError: the file is missing, or a line is damaged, torn or of another setting: it is named.
+        SchemeMismatch: it is of another version.
+    """
+    path = pathlib.Path(path)
+    setting, logs, torn = _parse(path, _bytes(path))
+    if torn or setting is None:
+        line = len(logs) + (1 if setting is None else 2)
+        raise InputError(
+            f"{path}, line {line}: torn, expected a whole line: a run was killed while it wrote; start it"
+            " again, which makes that log anew"
+        )
+    return logs
+
+
+class Writer:
+    """Append logs to a file, and go on where a killed run has left off.
+
+    Used as a context: `with Writer(path, setting) as writer:`. What was written whole is kept, a torn last
+    line is dropped. A second writer of the file is refused.
+
+    Args:
+        path: the file; made, with its folder, if it is not there.
+        setting: of all its logs.
+
+    Raises:
+        InputError: a line before the last is damaged, or the file is of another setting or being written.
+        SchemeMismatch: it is of another version.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], setting: Setting) -> None:
+        self.path, self.setting = pathlib.Path(path), setting
+        self.logs: list[Log] = []
+        """What the file holds."""
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> Writer:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = open(self.path, "ab+")  # noqa: SIM115 - closed in __exit__
+        try:
+            _lock(self._file, self.path)
+            self._file.seek(0)
+            data = self._file.read()
+            found, self.logs, torn = _parse(self.path, data)
+            if found is not None and found.digest != self.setting.digest:
+                raise InputError(
+                    f"{self.path}, line 1: got a setting that differs in {_differences(found, self.setting)},"
+                    " expected the one that is being written"
+                )
+            if torn:
+                self._file.truncate(len(data) - torn)
+            if found is None:
+                header = {"format": FORMAT, "version": VERSION, "setting": dataclasses.asdict(self.setting)}
+                self._write([{**header, "digest": self.setting.digest}])
+        except BaseException:
+            self._file.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._file is not None
+        self._file.close()
+
+    @property
+    def records(self) -> frozenset[int]:
+        """The records whose logs are there."""
+        return frozenset(log.record for log in self.logs)
+
+    def append(self, logs: Iterable[Log]) -> None:
+        """Write some logs; when this returns they are on the disk.
+
+        Raises:
+            InputError: a log is there already, or of another setting.
+        """
+        there, new = set(self.records), list(logs)
+        for log in new:
+            if log.record in there:
+                raise InputError(f"{self.path}: got record {log.record} twice, expected each once")
+            if log.setting.digest != self.setting.digest:
+                raise InputError(f"{self.path}: got a log of another setting, expected {self.setting.name}")
+            there.add(log.record)
+        self._write([_to_dict(log) for log in new])
+        self.logs += new
+
+    def _write(self, lines: list[dict[str, Any]]) -> None:
+        assert self._file is not None, "used outside its context"
+        # Every line that is cut short lacks its end, because that is written last.
+        text = "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines)
+        self._file.write(text.encode())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def _lock(file: IO[bytes], path: pathlib.Path) -> None:
+    try:
+        import fcntl
+    except ImportError:  # Windows: two writers are not noticed
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise InputError(f"{path}: another process writes to it, expected one at a time") from None
+
+
+def _bytes(path: pathlib.Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: no file of logs can be read there ({error.strerror})") from None
+
+
+def _parse(path: pathlib.Path, data: bytes) -> tuple[Setting | None, list[Log], int]:
+    """Return the setting (None: not even that line is whole), the logs, and the bytes of a torn last line."""
+    lines = data.split(b"\n")
+    torn = len(lines.pop())
+    if not lines:
+        return None, [], torn
+    setting = _setting(path, _json(path, 1, lines[0]))
+    logs, records = list[Log](), set[int]()
+    for number, line in enumerate(lines[1:], 2):
+        log = _from_dict(f"{path}, line {number}", _json(path, number, line), setting)
+        if log.record in records:
+            raise InputError(f"{path}, line {number}: record {log.record} for the second time, expected once")
+        records.add(log.record)
+        logs.append(log)
+    return setting, logs, torn
+
+
+def _json(path: pathlib.Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(line.decode())
+        if not isinstance(found, dict):
+            raise ValueError(f"a {type(found).__name__}")
+    except ValueError as error:
+        raise InputError(f"{path}, line {number}: damaged ({error}), expected a JSON object") from None
+    return found
+
+
+def _setting(path: pathlib.Path, header: Mapping[str, Any]) -> Setting:
+    if header.get("format") != FORMAT:
+        raise InputError(f"{path}, line 1: format {header.get('format')!r}, expected {FORMAT!r}")
+    if header.get("version") != VERSION:
+        raise SchemeMismatch(f"{path}, line 1: version {header.get('version')!r}, expected {VERSION}")
+    try:
+        fields = dict(header["setting"])
+        setting = Setting(**{**fields, "turn_tokens": tuple(fields["turn_tokens"])})
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}, line 1: its setting is damaged ({error})") from None
+    if header.get("digest") != setting.digest:
+        raise InputError(f"{path}, line 1: the digest is not that of its setting, which was altered")
+    return setting
+
+
+def _differences(one: Setting, other: Setting) -> str:
+    pairs = ((field.name, getattr(one, field.name), getattr(other, field.name)) for field in _FIELDS)
+    return ", ".join(f"{name} ({a!r}, {b!r})" for name, a, b in pairs if a != b and name != "model_name")
+
+
+_FIELDS = dataclasses.fields(Setting)
+
+
+def _to_dict(log: Log) -> dict[str, Any]:
+    return {
+        "record": log.record,
+        "text": log.text,
+        "turns": [dataclasses.asdict(turn) for turn in log.turns],
+        "spans": log.spans,
+        "token_spans": log.token_spans,
+        "entropy": log.entropy,
+        "stopped": log.stopped,
+    }
+
+
+def _from_dict(where: str, line: Mapping[str, Any], setting: Setting) -> Log:
+    expected = ["record", "text", "turns", "spans", "token_spans", "entropy", "stopped"]
+    if sorted(line) != sorted(expected):
+        raise InputError(f"{where}: fields {sorted(line)}, expected {sorted(expected)}")
+    try:
+        turns = tuple(Turn(**{**turn, "ids": tuple(turn["ids"])}) for turn in line["turns"])
+        token_spans = tuple((start, end, agent) for start, end, agent in line["token_spans"])
+        log = Log(setting, line["record"], turns, token_spans, line["entropy"], line["stopped"])
+        text, spans = log.text, [list(span) for span in log.spans]
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise InputError(f"{where}: damaged ({type(error).__name__}: {error})") from None
+    if not isinstance(log.record, int) or log.record < 0:
+        raise InputError(f"{where}: record {log.record!r}, expected a row from 0")
+    for turn in turns:
+        ints = (turn.agent, turn.round, *turn.ids)
+        if not all(type(i) is int and i >= 0 for i in ints) or turn.agent >= setting.agents:
+            raise InputError(
+                f"{where}: a turn of agent {turn.agent!r} in round {turn.round!r}, expected an agent below"
+                f" {setting.agents}, and ids from 0"
+            )
+    if text != line["text"] or spans != line["spans"]:
+        raise InputError(f"{where}: text and spans are not those of its turns: one of them was altered")
+    ends = [0, *(end for _, end, _ in token_spans)]
+    if any(
+        start != before or end <= start for (start, end, _), before in zip(token_spans, ends, strict=False)
+    ):
+        raise InputError(f"{where}: token_spans {token_spans}, expected runs one after another from 0")
+    return log

@@ -1,0 +1,255 @@
+"""Generate the logs of a setting.
+
+    python -m benchmarks.paper.generate --data PATH --out DIR --topology chain --agents 4 --mark fourier \\
+        --records 48 --seed 0 [--model PATH_OR_ID] [--temperature 1.0 --top-p 1.0] [--protocol edge-walk] ...
+
+One file per setting; its name tells which (`Setting.name`). Records are written in groups: a run that was killed
+goes on with the group it was at, and makes the logs that are there not again. With the model that ships with
+the package turns have a fixed length, because it was not trained to stop; other models stop themselves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.paper import marks
+from benchmarks.paper.engine import Engine, Loaded, TransformersEngine, load
+from benchmarks.paper.logs import Log, Setting, Writer, summary
+from benchmarks.paper.protocol import PROTOCOLS, check_setting, converse
+from benchmarks.paper.records import ROWS, Record, chosen, read_records
+from iet.demo.conversation import JOINER, MODEL
+from iet.errors import IetError, InputError
+from iet.topology import TOPOLOGIES
+
+GROUP = 16
+"""Records that are held together, and written at once."""
+
+SHORT = {"turn_tokens": (160, 160), "prompt_tokens": 320}
+LONG = {"turn_tokens": (16, 512), "prompt_tokens": 3072}
+"""Fewest and most tokens of a turn, and tokens of a prompt: of the shipped model, and of others."""
+
+_CALIBRATION_RECORDS, _CALIBRATION_ROWS = 6, 256
+
+
+def setting_of(
+    loaded: Loaded,
+    *,
+    topology: str = "chain",
+    agents: int = 4,
+    mark: str = "fourier",
+    protocol: str = "round-major",
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    joiner: str = JOINER,
+    seed: int = 0,
+    rounds: int = 3,
+    turn_tokens: tuple[int, int] | None = None,
+    prompt_tokens: int | None = None,
+    strength: float | None = None,
+    early_stop: bool = True,
+) -> Setting:
+    """Return a setting for a model, with what is not given filled in.
+
+    Args:
+        strength: κ or δ. None: κ = 0.8; a δ stays None and must be found (`delta_of`, `logs_of`).
+
+    Raises:
+        InputError: a value is out of range; see `check_setting`.
+    """
+    if mark not in marks.MARKS:
+        raise InputError(f"mark: got {mark!r}, expected one of {list(marks.MARKS)}")
+    entry = marks.MARKS[mark]
+    if strength is not None and entry.green is None and entry.strength is None:
+        raise InputError(f"strength: got {strength}, expected none: mark {mark!r} has no strength")
+    strength = entry.strength if strength is None else float(strength)
+    lengths: dict[str, Any] = dict(SHORT if loaded.name == "iet:demo" else LONG)
+    if turn_tokens is not None:
+        lengths["turn_tokens"] = (int(turn_tokens[0]), int(turn_tokens[1]))
+    if prompt_tokens is not None:
+        lengths["prompt_tokens"] = prompt_tokens
+    setting = Setting(
+        topology,
+        agents,
+        protocol,
+        mark,
+        loaded.digest,
+        float(temperature),
+        float(top_p),
+        joiner,
+        seed,
+        rounds=rounds,
+        strength=strength,
+        profile=marks.profile_digest(mark, strength, loaded.reader),
+        model_name=loaded.name,
+        early_stop=early_stop,
+        **lengths,
+    )
+    check_setting(setting)
+    return setting
+
+
+def with_delta(setting: Setting, loaded: Loaded, records: Sequence[Record], work: pathlib.Path) -> Setting:
+    """Return the setting with the δ whose KL per token equals that of κ = 0.8, if it needs one.
+
+    The distributions are those of unmarked Genesis turns of the first records, at the setting's temperature
+    and top-p, with its lengths. δ is rounded to three decimals and kept in a file of `work`, so that a run that
+    goes on elsewhere has the same.
+
+    Raises:
+        InputError: that file is damaged.
+    """
+    if marks.MARKS[setting.mark].green is None or setting.strength is not None:
+        return setting
+    unmarked = dataclasses.replace(
+        setting, topology="chain", agents=4, protocol="round-major", rounds=0, mark="none", seed=0
+    )
+    unmarked = dataclasses.replace(unmarked, joiner=JOINER, early_stop=True, profile="")
+    path = work / f"delta-{unmarked.digest[:16]}.json"
+    if path.is_file():
+        try:
+            delta = float(json.loads(path.read_text())["delta"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path}: damaged ({error}); remove it, and δ is found again") from None
+    else:
+        rows = final_logits(loaded, unmarked, records[:_CALIBRATION_RECORDS])
+        delta = round(marks.equal_delta(rows), 3)
+        kl = marks.mean_kl(rows, marks.KAPPA)
+        found = {"delta": delta, "kappa": marks.KAPPA, "kl_nats_per_token": kl, "rows": len(rows)}
+        work.mkdir(parents=True, exist_ok=True)
+        staging = path.with_suffix(".part")
+        staging.write_text(json.dumps(found) + "\n")
+        os.replace(staging, path)
+    return dataclasses.replace(
+        setting,
+        strength=delta,
+        profile=marks.profile_digest(setting.mark, delta, loaded.reader),
+    )
+
+
+def final_logits(loaded: Loaded, setting: Setting, records: Sequence[Record]) -> np.ndarray[Any, Any]:
+    """Return up to 256 of the distributions that a setting's tokens are drawn from, as logits [N, V].
+
+    They are taken at every eighth token of each turn, at most as many of each step as fill the number evenly.
+    """
+    steps = -(-setting.turn_tokens[1] // 8) * (1 + setting.rounds)
+    per_step = max(1, _CALIBRATION_ROWS // steps)
+    kept: list[np.ndarray[Any, Any]] = []
+
+    def keep(logits: Any, going: Any) -> None:
+        kept.append(logits[going][:per_step].float().cpu().numpy().copy())
+
+    engine = TransformersEngine(loaded, setting, on_logits=keep)
+    converse(engine, setting, records, loaded.reader)
+    return np.concatenate(kept)[:_CALIBRATION_ROWS]
+
+
+def logs_of(
+    setting: Setting,
+    records: Sequence[Record],
+    engine: Engine,
+    loaded: Loaded,
+    out: pathlib.Path,
+    *,
+    group: int = GROUP,
+    progress: bool = True,
+) -> list[Log]:
+    """Return the logs of some records, generating those that are not in the setting's file yet.
+
+    Args:
+        setting: its file is `out / setting.name`.
+        records: in the order in which they are grouped; other records in the file stay there.
+        engine: writes turns; it is not called where nothing is missing.
+        loaded: the model, whose tokenizer the truth is counted with.
+        group: records that are held and written together; a group that was cut short is made again whole, and
+            what was missing is written.
+        progress: show turns and the time left.
+
+    Returns:
+        One log per record, in their order.
+    """
+    from tqdm import tqdm
+
+    with Writer(out / setting.name, setting) as writer:
+        groups = [records[low : low + group] for low in range(0, len(records), group)]
+        todo = [some for some in groups if any(r.index not in writer.records for r in some)]
+        turns = sum(map(len, todo)) * setting.agents * (1 + setting.rounds)
+        with tqdm(total=turns, desc=setting.name, unit="turn", disable=not progress or not turns) as bar:
+            for some in todo:
+                before = bar.n
+                found = converse(engine, setting, some, loaded.reader, bar.update)
+                writer.append(log for log in found if log.record not in writer.records)
+                whole = len(some) * setting.agents * (1 + setting.rounds)
+                bar.update(before + whole - bar.n)  # what an early stop left out
+        there = {log.record: log for log in writer.logs}
+    return [there[record.index] for record in records]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--data", type=pathlib.Path, required=True, help="the csv of MAMA, or its folder")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of the logs")
+    parser.add_argument("--topology", default="chain", help=", ".join(TOPOLOGIES))
+    parser.add_argument("--agents", type=int, default=4)
+    parser.add_argument("--mark", default="fourier", help=", ".join(marks.MARKS))
+    parser.add_argument("--strength", type=float, help="κ or δ (default: κ = 0.8, and δ of equal KL)")
+    parser.add_argument("--records", type=int, default=ROWS, help="how many, in an order drawn by the seed")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--model", default=MODEL, help="path or id (default: the shipped model)")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--top-p", type=float, default=1.0)
+    parser.add_argument("--protocol", default="round-major", help=", ".join(PROTOCOLS))
+    parser.add_argument("--joiner", default=JOINER)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--turn-tokens", type=int, nargs=2, metavar=("FEWEST", "MOST"))
+    parser.add_argument("--prompt-tokens", type=int, help="prompts are cut to so many")
+    parser.add_argument("--batch", type=int, default=128, help="turns that are sampled together")
+    parser.add_argument("--group", type=int, default=GROUP, help="records that are held together")
+    parser.add_argument("--any-rows", action="store_true", help="accept an extract of the csv")
+    options = parser.parse_args(arguments)
+    try:
+        return _run(options)
+    except IetError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(options: argparse.Namespace) -> int:
+    import torch
+
+    if options.group < 1:
+        raise InputError(f"group: got {options.group}, expected at least 1")
+    records = read_records(options.data, rows=None if options.any_rows else ROWS)
+    some = chosen(records, min(options.records, len(records)), options.seed)
+    loaded = load(options.model, options.device)
+    if loaded.name == "iet:demo" and options.device == "cpu":
+        torch.set_num_threads(1)  # the matrices are small: more threads would only wait for each other
+    names = ("topology", "agents", "mark", "strength", "seed", "temperature", "top_p", "protocol", "joiner")
+    setting = setting_of(
+        loaded,
+        **{name: getattr(options, name) for name in (*names, "rounds", "turn_tokens", "prompt_tokens")},
+    )
+    if not loaded.chat:
+        print(f"{loaded.name} has no chat template: prompts are plain text, which it continues")
+    setting = with_delta(setting, loaded, records, options.out)
+    print(f"{options.out / setting.name}\n{setting}")
+    engine = TransformersEngine(loaded, setting, batch=options.batch)
+    started = time.monotonic()
+    logs = logs_of(setting, some, engine, loaded, options.out, group=options.group)
+    print(f"{summary(logs)}; {time.monotonic() - started:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
