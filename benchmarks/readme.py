@@ -123,7 +123,6 @@ def _audit_tables(name: str, content: Mapping[str, Any]) -> Iterator[str]:
 def power(results: pathlib.Path) -> str:
     """Return how many tokens of one agent a finding takes: series over the sizes of registries."""
     content = _content(results, "power")
-    assert content is not None
     rows, real = content["simulated"], content["real"]
     entropies, first = sorted({row["entropy"] for row in rows}), rows[0]
     sizes = " · ".join(f"{int(keys):,}" for keys in first["tokens"])
@@ -162,11 +161,8 @@ def _needed(row: Mapping[str, Any]) -> str:
 
 
 def accuracy(results: pathlib.Path) -> str:
-    """Return who wrote what by every decoder, and rates on unmarked text; until then the closed loop's."""
+    """Return who wrote what by every decoder, and rates on unmarked text."""
     decoders, null = (_content(results, name) for name in ("decoders", "null"))
-    if decoders is None:
-        before = (results / "closed_loop.md").read_text(encoding="utf-8").strip()
-        return f"{_BEFORE}\n\n{before}"
     lengths = sorted({result["cell"]["turn_tokens"] for result in decoders["cells"]})
     parts = [
         f"TokenAcc in forced choice, for turns of {' · '.join(map(str, lengths))} tokens; the oracle is told"
@@ -181,37 +177,28 @@ def accuracy(results: pathlib.Path) -> str:
             ],
         ),
     ]
-    if null is not None:
-        levels = list(null["null"]["all"]["levels"])
-        parts += [
-            "How often keys that had no part in a text are found in it, by level, with 95 % intervals over"
-            f" texts: {_link('null')} (`{null['command']}`).",
-            table(
-                ("text", "texts", "pairs of text and registry", *(f"at {float(v):g}" for v in levels)),
-                [
-                    [
-                        name,
-                        f"{group['texts']:,}",
-                        f"{group['pairs']:,}",
-                        *map(_rate, group["levels"].values()),
-                    ]
-                    for name, group in null["null"].items()
-                ],
-            ),
-        ]
+    levels = list(null["null"]["all"]["levels"])
+    parts += [
+        "![TokenAcc against the length of turns, and calibration](benchmarks/results/decoders.svg)",
+        "How often keys that had no part in a text are found in it, by level, with 95 % intervals over"
+        f" texts: {_link('null')} (`{null['command']}`).",
+        table(
+            ("text", "texts", "pairs of text and registry", *(f"at {float(v):g}" for v in levels)),
+            [
+                [name, f"{group['texts']:,}", f"{group['pairs']:,}", *map(_rate, group["levels"].values())]
+                for name, group in null["null"].items()
+            ],
+        ),
+        "![P-values, rates and power](benchmarks/results/null.svg)",
+    ]
     return "\n\n".join(parts)
 
 
-_BEFORE = (
-    "Measured with the decoder and the evidence of the version before; those described here have not been yet"
-    " (`python -m benchmarks.accuracy.closed_loop -o benchmarks/results/closed_loop.json`, four agents)."
-)
 _FIGURES = (*(f"{reader}/token_accuracy" for reader in READERS), "posterior/coverage", "posterior/there")
 
 
-def _content(results: pathlib.Path, name: str) -> dict[str, Any] | None:
-    path = results / f"{name}.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+def _content(results: pathlib.Path, name: str) -> Any:
+    return json.loads((results / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def _by_cell(cells: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:

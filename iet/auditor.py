@@ -37,6 +37,7 @@ from iet.decoding.posterior import evidence_weight, log_ratios
 from iet.errors import InputError
 from iet.evidence import (
     activity_log_p,
+    check_frequencies,
     decoy_log_p,
     discoveries,
     over_keys,
@@ -152,6 +153,8 @@ class Auditor:
         self._break_odds = check_break_odds(break_odds)
         if self._break_odds is not None and decoder != "posterior":
             raise InputError(f"break_odds: got decoder {decoder!r}, expected 'posterior', which reads them")
+        if model is not None and decoder != "posterior":
+            raise InputError(f"model: got decoder {decoder!r}, expected 'posterior', which reads with it")
         self._registry = registry
         self._decoys = int(decoys)
         self._known = None if known_agents is None else _known(registry, known_agents)
@@ -657,6 +660,9 @@ class _Reader:
             self.keys = self.keys.subset(
                 np.flatnonzero([names[owner] in known for owner in self.keys.owners.tolist()])
             )
+        if isinstance(self.keys, KeyTable):
+            profile_of = self.keys.profile
+            check_frequencies(profile_of.vocab_size, self.keys.k_p, profile_of.family)
         self._registry = registry
         self._profile_id = profile
         self._source = source

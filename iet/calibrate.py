@@ -19,7 +19,7 @@ from iet.decoding.activity import BLOCK
 from iet.errors import InputError
 from iet.evidence import activity_log_p
 from iet.registry import Registry
-from iet.scheme import FAMILIES
+from iet.scheme import FAMILIES, Profile
 
 __all__ = ["Null", "Power", "null", "null_table", "power", "power_table", "read_corpus"]
 
@@ -247,8 +247,9 @@ def null(
 ) -> Null:
     """Audit unmarked text under registries of drawn keys, and count what is found though nothing is there.
 
-    Every text is read by `registries` registries with as many keys as `registry` under the same profile, so
-    that even some dozens of texts tell something. Intervals treat the texts as the independent units.
+    Every text is read by `registries` registries of its own with as many keys as `registry` under the same
+    profile, so that even some dozens of texts tell something. Intervals treat the texts as the independent
+    units.
 
     Args:
         registry: whose profile and number of keys (of all epochs) are calibrated; its own keys are not used.
@@ -268,14 +269,14 @@ def null(
     agents = len(registry.scoring_keys(profile))
     chosen = registry.get_profile(profile)
     reader = registry.open_tokenizer(profile, tokenizer)
-    auditors = [
-        Auditor(_drawn(chosen, reader, agents, seed, number), level=0.999) for number in range(registries)
-    ]
     found, attributed = [], []
     for number, text in enumerate(texts, 1):
         row: tuple[list[float], list[float]] = ([], [])
-        for auditor in auditors:
-            report = auditor.audit(text)
+        ids = reader.encode(text).token_ids
+        for drawn in range(registries):
+            # Texts share pairs: keys that read several texts would be lucky, or not, in all of them.
+            registry = _drawn(chosen, reader, agents, f"{seed}/{number}/{drawn}")
+            report = Auditor(registry, level=0.999).audit(token_ids=ids)
             row[0].append(report.log_p)
             sure = [
                 max(report.evidence[s.best_guess], math.log(max(s.error or 0.0, 1e-12)))
@@ -315,10 +316,10 @@ def null_table(found: Null) -> str:
 def clustered_interval(hits: Floats, each: int, seed: int = 0, draws: int = 2000) -> tuple[float, float]:
     """Return the 95 % interval of a rate from its share in each text [N]: texts are the independent units.
 
-    Bootstrap over texts. Where fewer than five of `each` x N pairs hit, Wilson's interval for the share of
-    texts with a hit: the rate is that at most, and at least so much divided by `each`.
+    Bootstrap over texts. Where fewer than five of `each` x N pairs hit, or N is below five, Wilson's interval
+    for the share of texts with a hit: the rate is that at most, and at least so much divided by `each`.
     """
-    if hits.sum() * each < 5:
+    if hits.sum() * each < 5 or len(hits) < 5:
         low, high = _wilson(int((hits > 0).sum()), len(hits))
         return low / each, high
     rng = np.random.default_rng(seed)
@@ -334,13 +335,17 @@ def _wilson(hits: int, count: int) -> tuple[float, float]:
     return max(0.0, centre - spread), min(1.0, centre + spread)
 
 
-def _drawn(profile: Any, tokenizer: Any, agents: int, seed: int, number: int) -> Registry:
+def _drawn(profile: Profile, tokenizer: Any, agents: int, label: str) -> Registry:
     registry = Registry.create(
-        None, tokenizer=tokenizer, vocab_size=profile.vocab_size, scheme=profile.scheme
+        None,
+        tokenizer=tokenizer,
+        vocab_size=profile.vocab_size,
+        scheme=profile.scheme,
+        unmarked_ids=profile.unmarked_ids,
     )
     for agent in range(agents):
-        label = f"iet calibrate/{seed}/{number}/{agent}".encode()
-        registry.add(f"decoy-{agent + 1}", secret=hashlib.blake2b(label, digest_size=32).digest())
+        secret = hashlib.blake2b(f"iet calibrate/{label}/{agent}".encode(), digest_size=32).digest()
+        registry.add(f"decoy-{agent + 1}", secret=secret)
     return registry
 
 
@@ -379,7 +384,7 @@ def read_corpus(path: pathlib.Path) -> Iterator[str]:
 def _text_of(line: str, file: pathlib.Path, number: int) -> str:
     try:
         text = json.loads(line)["text"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         text = None
     if not isinstance(text, str) or not text.strip():
         raise InputError(f'{file}, line {number}: got {line[:60]!r}, expected a JSON object with a "text"')

@@ -27,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.run is _audit:
         _check_audit(parser, arguments)
+    if arguments.run is _calibrate:
+        _check_calibrate(parser, arguments)
     try:
         code: int = arguments.run(arguments)
         sys.stdout.flush()
@@ -161,8 +163,8 @@ def _parser() -> argparse.ArgumentParser:
         type=pathlib.Path,
         help="audit unmarked text (a file, a folder, or JSON lines with a text each) under drawn keys",
     )
-    calibrate.add_argument("--level", type=float, default=0.01, help="of --power (default: 0.01)")
-    calibrate.add_argument("--registries", type=int, default=20, help="of --null, per text (default: 20)")
+    calibrate.add_argument("--level", type=float, help="of --power (default: 0.01)")
+    calibrate.add_argument("--registries", type=int, help="of --null, per text (default: 20)")
     calibrate.add_argument("--profile", help="id of the profile, where the registry has several")
     calibrate.add_argument("--tokenizer", help="where the registry's note of it does not lead there")
     calibrate.add_argument("--seed", type=int, default=0, help="of every draw (default: 0)")
@@ -189,6 +191,14 @@ def _check_audit(parser: argparse.ArgumentParser, arguments: argparse.Namespace)
         parser.error(
             "audit: --scheme waterfall takes --keys and one --tokenizer, and no registry, profile or decoys"
         )
+
+
+def _check_calibrate(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    of_null = [arguments.registries, arguments.profile, arguments.tokenizer, arguments.registry]
+    if arguments.power and any(option is not None for option in of_null):
+        parser.error("calibrate: --registries, --profile, --tokenizer and --registry go with --null")
+    if arguments.null is not None and arguments.level is not None:
+        parser.error("calibrate: --level goes with --power; --null counts at 0.01, 0.001 and 0.0001")
 
 
 def _span(value: str) -> tuple[int, int]:
@@ -331,6 +341,10 @@ def _audit(arguments: argparse.Namespace) -> int:
     import iet
     from iet.report.terminal import show
 
+    # All that can be refused at once comes before what takes time.
+    text = _read_text(arguments.file)
+    if arguments.output is not None and not arguments.output.parent.is_dir():
+        raise InputError(f"{arguments.output}: got a folder that is not there, expected one that is")
     waterfall = arguments.scheme is not None
     registry = _waterfall_keys(arguments) if waterfall else _load(arguments)
     auditor = iet.Auditor(
@@ -345,7 +359,7 @@ def _audit(arguments: argparse.Namespace) -> int:
         decoys=arguments.decoys,
         known_agents=arguments.known,
     )
-    report = auditor.audit(_read_text(arguments.file), spans=arguments.span, skip=arguments.skip)
+    report = auditor.audit(text, spans=arguments.span, skip=arguments.skip)
     if arguments.output is not None:
         report.to_json(arguments.output, text=not arguments.no_text)
     if arguments.json:
@@ -524,7 +538,8 @@ def _calibrate(arguments: argparse.Namespace) -> int:
             print(f"\riet: {line}\x1b[K", end="", file=sys.stderr, flush=True)
 
     if arguments.power:
-        rows = calibrate.power(level=arguments.level, seed=arguments.seed, progress=progress)
+        level = 0.01 if arguments.level is None else arguments.level
+        rows = calibrate.power(level=level, seed=arguments.seed, progress=progress)
         found: Any = [dataclasses.asdict(row) for row in rows]
         text = calibrate.power_table(rows)
     else:
@@ -533,7 +548,7 @@ def _calibrate(arguments: argparse.Namespace) -> int:
             calibrate.read_corpus(arguments.null),
             profile=arguments.profile,
             tokenizer=arguments.tokenizer,
-            registries=arguments.registries,
+            registries=20 if arguments.registries is None else arguments.registries,
             seed=arguments.seed,
             progress=progress,
         )

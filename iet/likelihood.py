@@ -50,7 +50,7 @@ DIGEST_BYTES = 1 << 30
 POWERS = (1.0, 0.75, 0.5, 0.25, 0.125)
 """Of q, by which a Gumbel score is read: 1 where the model is right, less where it knows less."""
 
-BLOCK, PRIOR_TOKENS = 64, 30.0
+BLOCK, PRIOR_TOKENS, FITTED_KEYS = 64, 30.0, 32
 
 _TILE = 1 << 22  # numbers in one array of a tile: 16 MB
 _MOST_CONTEXT = 15  # of `number_pairs`
@@ -124,14 +124,15 @@ class LanguageModel:
         if temperature is not None:
             check_number("temperature", temperature, 0.05, 20, integer=False)
         check_number("window", window, 16)
+        check_number("stride", 1 if stride is None else stride, 1, window)
+        check_number("batch", batch, 1)
+        check_number("top", top, 1)
         self._source, (self._model, self.name) = model, _open_model(model)
         self._config = self._model.config.get_text_config()
         most = getattr(self._config, "max_position_embeddings", None) or window + 1
         self._window = min(window, most - 1)  # one for the token that begins a text
         self._stride = max(1, self._window * 3 // 4) if stride is None else stride
-        check_number("stride", self._stride, 1, self._window)
-        check_number("batch", batch, 1)
-        check_number("top", top, 1)
+        check_number("stride", self._stride, 1, self._window)  # the model's limit may be lower
         self._temperature, self._batch, self._top = temperature, batch, top
         self._digest: str | None = None
 
@@ -314,7 +315,7 @@ class LanguageModel:
         """Return the logits of at least the last so many places of every row."""
         model = self._model
         keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
-        was_training = model.training
+        modes = [(module, module.training) for module in model.modules()]
         model.train(False)
         try:
             with _torch().no_grad():
@@ -322,7 +323,8 @@ class LanguageModel:
                     input_ids=rows, use_cache=False, **{"logits_to_keep": last} if keeps else {}
                 ).logits
         finally:
-            model.train(was_training)
+            for module, training in modes:
+                module.training = training
 
     def _pieces(self, ids: Integers, vocab_size: int) -> Iterator[_Piece]:
         """Predict tokens 1 to T - 1, in order."""
@@ -478,15 +480,21 @@ def gumbel_log_ratios(
         scores: s [T, K], at least 0.
         q: [T], 0 < q <= 1.
         counted: bool [T], the tokens that may carry a mark.
-        iterations: of expectation and maximisation, on the first 8192 tokens; 0 leaves equal weights.
+        iterations: of expectation and maximisation, on the first 8192 tokens and the 32 keys with the highest
+            sum in a block; 0 leaves equal weights.
 
     Returns:
         float64 [T, K]; 0 where not counted. Deterministic, O(iterations·T·K).
     """
     places = np.flatnonzero(counted)
     weights = np.full(len(POWERS) + 1, 1.0 / (len(POWERS) + 1))
-    logs = _log_densities(scores, q, places[:FITTED_TOKENS])
-    edges = np.arange(0, len(logs), BLOCK)
+    first = places[:FITTED_TOKENS]
+    edges = np.arange(0, len(first), BLOCK)
+    fitted = scores[first]
+    if scores.shape[1] > FITTED_KEYS and len(first):  # those that may have written a block
+        highest = np.add.reduceat(fitted, edges, axis=0).max(axis=0)
+        fitted = fitted[:, np.argsort(-highest, kind="stable")[:FITTED_KEYS]]
+    logs = _log_densities(fitted, q[first])
     for _ in range(iterations if len(logs) else 0):
         ratios = np.logaddexp.reduce(logs + np.log(weights), axis=2)
         sums = np.add.reduceat(ratios, edges, axis=0)
@@ -499,17 +507,15 @@ def gumbel_log_ratios(
     step = max(1, _TILE // (scores.shape[1] * len(weights)))
     for low in range(0, len(places), step):
         some = places[low : low + step]
-        values[some] = np.logaddexp.reduce(_log_densities(scores, q, some) + np.log(weights), axis=2)
+        values[some] = np.logaddexp.reduce(_log_densities(scores[some], q[some]) + np.log(weights), axis=2)
     return values
 
 
-def _log_densities(scores: npt.NDArray[Any], q: Floats, places: Integers) -> Floats:
-    """Return log f(u; q^p) [places, K, powers], and 0 for no mark as the last."""
-    inverses = 1.0 / q[places, None] ** np.array(POWERS)
+def _log_densities(scores: npt.NDArray[Any], q: Floats) -> Floats:
+    """Return log f(u; q^p) [T, K, powers], and 0 for no mark as the last."""
+    inverses = 1.0 / q[:, None] ** np.array(POWERS)
     with np.errstate(divide="ignore"):
-        log_u = np.log(-np.expm1(-scores[places].astype(np.float64))).clip(-1e6)[
-            :, :, None
-        ]  # finite at u = 0
+        log_u = np.log(-np.expm1(-scores.astype(np.float64))).clip(-1e6)[:, :, None]  # finite at u = 0
     logs = np.log(inverses)[:, None] + (inverses - 1)[:, None] * log_u
     return np.concatenate([logs, np.zeros_like(log_u)], axis=2)
 

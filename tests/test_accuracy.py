@@ -268,7 +268,6 @@ def test_a_verdict_is_the_lowest_level_at_which_a_segment_is_attributed(work: pa
 def test_the_null_reads_every_text_under_some_registries(
     work: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(null, "POOL", 4)
     monkeypatch.setattr(null, "SIZES", (2, 3))
     words = "the mill stands beside the river where seven boats wait for wind and nobody counts days "
     corpus = [unmarked.Unmarked(kind, words * 8) for kind in ("peps", "pieces", "shipped T=0.2", "twice")]
@@ -423,6 +422,16 @@ def test_the_far_tail_of_the_table_is_that_of_its_program(monkeypatch: pytest.Mo
     assert table["log_ratios"] == list(activity_null.LEVELS)
     far = [i for i, level in enumerate(activity_null.LEVELS) if 0 <= level <= 10]
     assert np.abs(np.array(row) - frozen)[far].max() < 0.25
+
+
+def test_between_the_tables_shortest_texts_p_values_are_not_too_small() -> None:
+    # In three blocks 3 tokens can stand out, in two or four not alike: log P is not linear in log n.
+    for family in ("fourier", "square"):
+        found = np.array(activity_null.tail(family, 48, 900_000, seed=3))
+        levels = np.array(activity_null.LEVELS)
+        judged = (found > math.log(1e-6)) & (levels > -0.5)
+        returned = activity_log_p(levels + 1e-9, 48, FAMILIES[family])
+        assert (returned >= found - 0.12)[judged].all()
 
 
 def test_a_key_speaks_as_long_and_as_often_as_the_mixture_says() -> None:

@@ -125,6 +125,13 @@ def test_agents_of_two_profiles_meet_at_a_break() -> None:
     assert starts == [198, 204]
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_text_without_tokens_has_no_breaks() -> None:
+    auditor = reader(break_odds=True)
+    assert auditor.audit("").segments == ()
+    assert auditor.audit(TEXT, spans=[]).coverage == 0
+
+
 def test_the_report_and_a_pickle_keep_the_odds() -> None:
     auditor = reader(break_odds=True)
     report = auditor.audit(TEXT)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import iet
 from iet import calibrate, cli
 from iet.demo.stage import demo_registry
 from iet.errors import InputError
@@ -86,6 +87,8 @@ def test_unmarked_text_is_read_as_marked_about_as_often_as_the_level_says(tmp_pa
     assert f"{len(texts)} texts, each under 12 registries of 3 drawn keys" in calibrate.null_table(found)
     few = [calibrate.null(registry, iter(texts[:2]), registries=3) for _ in range(2)]
     assert few[0] == few[1]
+    profile = iet.Registry.create(None, vocab_size=4096, unmarked_ids=range(50)).profile
+    assert calibrate._drawn(profile, None, 2, "x").profile.digest == profile.digest
     registry.rotate("a")
     assert calibrate.null(registry, iter(texts[:1]), registries=1).agents == 4  # keys of all epochs
 

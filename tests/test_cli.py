@@ -71,7 +71,7 @@ def run(*arguments: Any) -> int:
 
 
 def spawn(*arguments: Any, **options: Any) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "iet.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "iet", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, check=False, **options)
 
 
@@ -134,6 +134,22 @@ def test_audit_options_reach_the_auditor(
     assert json.loads(capsys.readouterr().out)["decoder"]["options"]["break_odds"]["paragraph"] > 1
     assert run(*arguments, "--breaks", "--decoder", "cusum") == 3
     assert "break_odds: got decoder 'cusum'" in capsys.readouterr().err
+
+
+def test_what_cannot_work_is_refused_before_the_work(
+    team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "no" / "report.json"
+    assert run("audit", text, "-r", team, "-o", missing) == 3
+    assert f"{missing}: got a folder that is not there" in capsys.readouterr().err
+    assert run("audit", tmp_path / "nothing.txt", "-r", team, "--model", "no/such/model") == 3
+    assert "nothing.txt: cannot be read" in capsys.readouterr().err
+    assert run("audit", text, "-r", team, "--model", "no/such/model", "--decoder", "cusum") == 3
+    assert "model: got decoder 'cusum'" in capsys.readouterr().err
+    assert run("calibrate", "--null", text, "-r", team, "--level", "0.2") == 2
+    assert "--level goes with --power" in capsys.readouterr().err
+    assert run("calibrate", "--power", "--registries", "3") == 2
+    assert "go with --null" in capsys.readouterr().err
 
 
 def test_decoys_and_known_agents_reach_the_auditor(

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from scipy import integrate, special, stats
 
+import iet
 from iet.decoding import activity
 from iet.errors import InputError, ShapeError
 from iet.evidence import (
     activity_log_p,
+    check_frequencies,
     decoy_log_p,
     discoveries,
     log_tail,
@@ -284,9 +286,35 @@ def test_discoveries_are_false_at_most_at_the_level() -> None:
     assert np.mean(shares) < 0.1
     assert np.mean(shares) > 0.05  # 0.1 x 30 / 40
     assert discoveries([]).tolist() == []
+    with pytest.raises(InputError, match="log_p: got \\['x'\\], expected logarithms"):
+        discoveries(["x"])  # type: ignore[list-item]
     assert discoveries(np.log([0.01, 0.5]), 0.02).tolist() == [True, False]
     assert discoveries(np.log([0.01, 0.5]), 0.02, dependent=True).tolist() == [False, False]
     with pytest.raises(InputError, match="log_p: got"):
         discoveries([0.5])
     with pytest.raises(InputError, match="level: got 1"):
         discoveries([-1.0], 1.0)
+
+
+# Which keys chance would speak for
+
+
+@pytest.mark.parametrize(
+    ("family", "vocab_size", "k_p"),
+    [("fourier", 3000, 1000), ("square", 32000, 6400), ("square", 257, 1), ("square", 32000, 256)],
+)
+def test_marks_of_few_values_are_not_audited(family: str, vocab_size: int, k_p: int) -> None:
+    with pytest.raises(InputError, match=f"k_p: got {k_p} with a vocabulary of {vocab_size}.*expected at le"):
+        check_frequencies(vocab_size, np.array([1 if k_p > 1 else k_p, k_p]), FAMILIES[family])
+    registry = iet.Registry.create(None, vocab_size=vocab_size, scheme=iet.Scheme(family=family, k_p=k_p))
+    registry.add("a")
+    with pytest.raises(InputError, match="chance would pass for evidence"):
+        iet.Auditor(registry)
+
+
+def test_marks_of_many_values_are_audited() -> None:
+    for vocab_size in (500, 32000, 32003, 128256, 151936):
+        check_frequencies(vocab_size, np.array([1]), FOURIER)
+        check_frequencies(vocab_size, np.array([1, 3]), FAMILIES["square"])
+    check_frequencies(257, np.array([1]), FAMILIES["fourier"])
+    check_frequencies(30, np.array([10]), FAMILIES["gumbel"])

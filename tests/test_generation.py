@@ -157,6 +157,16 @@ def test_rows_of_one_prompt_share_its_agent_in_beams(sampled: bool) -> None:
             assert_close(scores, expected + shift(TEAM, ["planner", "critic"][row // 2], prefix))
 
 
+@pytest.mark.parametrize("agents", ["planner", ["planner", "critic"]])
+def test_embeddings_in_place_of_ids_are_marked_from_the_second_token_on(agents: Any) -> None:
+    embedded = MODEL.get_input_embeddings()(torch.tensor([[5, 6, 7], [8, 9, 10]]))
+    marking = iet.WatermarkingConfig(TEAM, agents)
+    found = MODEL.generate(
+        inputs_embeds=embedded, watermarking_config=marking, do_sample=True, max_new_tokens=8
+    )
+    assert found.shape == (2, 8)
+
+
 def test_rows_of_one_prompt_share_its_agent_in_num_return_sequences() -> None:
     marking = iet.WatermarkingConfig(TEAM, ["planner", None])
     found = generate(marking, do_sample=True, num_return_sequences=3)

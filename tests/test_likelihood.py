@@ -359,11 +359,13 @@ def test_ids_alone_an_object_and_a_pickle_read_alike() -> None:
     conversation, registry = talk()
     model = load_model()[0]
     model.train()
+    frozen = next(iter(model.model.layers)).eval()
     reader = LanguageModel(model, window=512, batch=2)
     auditor = iet.Auditor(registry, model=reader)
     ids = registry.open_tokenizer().encode(conversation.text).token_ids
     report = auditor.audit(token_ids=ids)
     assert model.training  # as it was, and yet read without dropout
+    assert not frozen.training
     again = iet.Auditor(registry, model=pickle.loads(pickle.dumps(reader))).audit(token_ids=ids)
     text = iet.Auditor(registry, model=LanguageModel("iet:demo", window=512)).audit(conversation.text)
     assert (report.token_agents == text.token_agents).all()

@@ -19,6 +19,7 @@ key.
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import math
 import pathlib
@@ -38,13 +39,11 @@ from iet.decoding import DECODERS
 from iet.decoding.pairs import repeats
 from iet.evidence import log_tails
 from iet.kernels import pair_numbers, score_tokens
+from iet.registry import Registry
 from iet.report import Report
 
 SIZES = (2, 4, 6, 14)
 """Keys of a registry, in turn."""
-
-POOL = 120
-"""Registries of drawn keys for each family and tokenizer; every text is read by some of them."""
 
 LENGTHS = (25, 50, 75, 100, 150, 200, 300, 400)
 """Tokens of a turn, for the power."""
@@ -62,14 +61,11 @@ def verdict(report: Report) -> tuple[float, float]:
     return report.log_p, min(sure, default=0.0)
 
 
-def auditors(model: str, family: str) -> list[Auditor]:
-    """Return readers of drawn keys. Their level attributes whatever could be attributed at any."""
-    found = []
-    for number in range(POOL):
-        seed = random.Random(f"null {model} {family} {number}").getrandbits(63)
-        registry = texts.keys(model, family, seed, SIZES[number % len(SIZES)])
-        found.append(Auditor(registry, level=0.999))
-    return found
+def drawn(model: str, family: str, label: str, agents: int) -> Registry:
+    """Return a registry of fresh keys. No two texts share any: a pair of common ids is lucky for a key or not
+    wherever it stands, so rates over few keys would be less sure than their number of texts says.
+    """
+    return texts.keys(model, family, random.Random(f"null {model} {family} {label}").getrandbits(63), agents)
 
 
 def rates(found: Sequence[Sequence[tuple[float, float]]]) -> dict[str, Any]:
@@ -108,32 +104,30 @@ def attributions(
     Each text is read under one registry. `cusum` and `window` attribute by the false-discovery rate of the
     segments' own p-values, `posterior` by the rule that `null` counts too.
     """
-    found = {}
-    for decoder in DECODERS:
-        readers = [
-            [Auditor(registry, decoder, level=level) for level in LEVELS]
-            for number in range(8)
-            for registry in [texts.keys(model, family, random.Random(f"{number}").getrandbits(63), agents)]
-        ]
-        hits = np.zeros((len(LEVELS), len(corpus)))
-        for i, text in enumerate(tqdm(corpus, desc=f"{decoder}, {family}")):
-            for hit, reader in zip(hits, readers[i % len(readers)], strict=True):
-                hit[i] = any(s.agent is not None for s in reader.audit(text.text).segments)
-        found[decoder] = {
+    hits = {decoder: np.zeros((len(LEVELS), len(corpus))) for decoder in DECODERS}
+    for i, text in enumerate(tqdm(corpus, desc=f"attributions, {family}")):
+        registry = drawn(model, family, f"attributions {i}", agents)
+        ids = texts.tokenizer(model).encode(text.text).token_ids
+        for decoder, level in itertools.product(DECODERS, LEVELS):
+            report = Auditor(registry, decoder, level=level).audit(token_ids=ids)
+            hits[decoder][LEVELS.index(level), i] = any(s.agent is not None for s in report.segments)
+    return {
+        decoder: {
             str(level): [float(hit.mean()), *clustered_interval(hit, 1)]
-            for level, hit in zip(LEVELS, hits, strict=True)
+            for level, hit in zip(LEVELS, rows, strict=True)
         }
-    return found
+        for decoder, rows in hits.items()
+    }
 
 
 def fixed_spans(
     corpus: Sequence[unmarked.Unmarked], model: str, family: str, keys: int = 40
 ) -> dict[str, Any]:
     """Return how uniform the p-values of whole texts under single keys are."""
-    registry = texts.keys(model, family, random.Random(f"single {model} {family}").getrandbits(63), keys)
-    reader, found = registry.open_tokenizer(), []
-    for text in tqdm(corpus, desc=f"fixed spans, {family}"):
-        ids = reader.encode(text.text).token_ids
+    found = []
+    for number, text in enumerate(tqdm(corpus, desc=f"fixed spans, {family}")):
+        registry = drawn(model, family, f"single {number}", keys)
+        ids = texts.tokenizer(model).encode(text.text).token_ids
         pairs = pair_numbers(ids, registry)
         first = np.flatnonzero((pairs >= 0) & ~repeats(pairs))
         totals = score_tokens(ids, registry)[first].sum(axis=0, dtype=np.float64)
@@ -192,28 +186,26 @@ def groups_of(
 ) -> dict[str, list[Callable[[], Sequence[Report]]]]:
     """Return for every kind of text its audits, each a text under some registries."""
     groups: dict[str, list[Callable[[], Sequence[Report]]]] = {}
-    readers = {(m, f): auditors(m, f) for m in texts.MODELS for f in texts.SCHEMES}
+    kinds = list(itertools.product(texts.MODELS, texts.SCHEMES))
 
-    def audit(text: str, model: str, family: str, number: int) -> Sequence[Report]:
-        some = readers[model, family]
+    def audit(text: str, model: str, family: str, label: str) -> Sequence[Report]:
         ids = texts.tokenizer(model).encode(text).token_ids
-        start = number * each % POOL
-        return [some[(start + i) % POOL].audit(token_ids=ids) for i in range(each)]
+        registries = (drawn(model, family, f"{label} {i}", SIZES[i % len(SIZES)]) for i in range(each))
+        # This level attributes whatever could be attributed at any.
+        return [Auditor(registry, level=0.999).audit(token_ids=ids) for registry in registries]
 
     for number, text in enumerate(corpus[:limit]):
         kind = text.kind if text.kind in ("pieces", "twice") or " T=" in text.kind else "corpora"
         kind = "samples at low temperatures" if " T=" in kind else kind
-        model, family = list(readers)[number % len(readers)]
+        model, family = kinds[number % len(kinds)]
         groups.setdefault(f"unmarked: {kind}", []).append(
-            lambda text=text.text, model=model, family=family, number=number: audit(
-                text, model, family, number
-            )
+            functools.partial(audit, text.text, model, family, f"unmarked {number}")
         )
     for cell in texts.CELLS:
         for number, turns in enumerate(texts.load(work, cell)[: None if limit is None else limit // 20]):
             talk = turns.conversation(texts.TURN_TOKENS[number % len(texts.TURN_TOKENS)])
             groups.setdefault("marked under other keys", []).append(
-                lambda text=talk.text, cell=cell, number=number: audit(text, cell.model, cell.family, number)
+                functools.partial(audit, talk.text, cell.model, cell.family, f"{cell.name} {number}")
             )
     return groups
 

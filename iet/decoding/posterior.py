@@ -276,6 +276,8 @@ def _pooled_odds(odds: npt.ArrayLike | None, tokens: int, block: int) -> Floats 
         raise ShapeError("break_odds", got=list(each.shape), expected=[tokens])
     if not (np.isfinite(each) & (each > 0)).all():
         raise InputError("break_odds: got a number that is not above 0, or not finite")
+    if not tokens:
+        return each
     starts = np.arange(0, tokens, block)
     return np.asarray(np.add.reduceat(each, starts) / np.diff(np.append(starts, tokens)) / each.mean())
 

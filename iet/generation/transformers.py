@@ -393,5 +393,6 @@ def _seen_before(input_ids: torch.Tensor, words: int) -> torch.Tensor:
 
 def _rows_repeat(input_ids: torch.Tensor, repeats: int) -> bool:
     """Tell whether every row equals its `repeats - 1` neighbours, as rows made of one prompt do."""
-    groups = input_ids.reshape(-1, repeats, input_ids.shape[1])
+    rows, length = input_ids.shape  # length 0 where `generate` was given embeddings
+    groups = input_ids.reshape(rows // repeats, repeats, length)
     return repeats == 1 or bool((groups == groups[:, :1]).all())
