@@ -20,16 +20,9 @@ import numpy as np
 
 from benchmarks.accuracy.decoders import BINS
 from benchmarks.readme import RESULTS
+from benchmarks.style import STYLE, save
 
 READERS = {"oracle": ":", "posterior": "-", "window": "--", "cusum": "-."}
-STYLE = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "iet",  # the same results, the same file
-    "font.size": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.prop_cycle": mpl.cycler(color=["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"]),
-}
 
 
 def accuracy(results: dict[str, Any]) -> Any:
@@ -112,9 +105,7 @@ def draw(results: pathlib.Path) -> list[pathlib.Path]:
         if source.is_file():
             with mpl.rc_context(STYLE):
                 figure = figure_of(json.loads(source.read_text(encoding="utf-8")))
-                drawn.append(source.with_suffix(".svg"))
-                figure.savefig(drawn[-1], metadata={"Date": None})
-                plt.close(figure)
+                drawn += save(figure, source.with_suffix(""), "svg")
     return drawn
 
 

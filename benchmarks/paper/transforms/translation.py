@@ -1,0 +1,85 @@
+"""Translate sentences with a model of transformers."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from iet.errors import BackendUnavailable, InputError
+
+
+class Translator:
+    """Translate sentences with a sequence-to-sequence model, greedily or with beams, never sampling.
+
+    Equal sentences are translated once; sentences of similar length share a batch. A sentence that is longer
+    than the model reads, or that the model has no answer to, comes back empty: half a translation would look
+    like a whole one.
+
+    Args:
+        model: a folder or an id, e.g. "Helsinki-NLP/opus-mt-en-fr" or "facebook/nllb-200-distilled-600M".
+        prefix: what the model wants in front of a sentence (T5: "translate English to French: ").
+        languages: (source, target) in the codes of a multilingual model (NLLB: "eng_Latn", "fra_Latn").
+        beams: of the search; 1 is greedy.
+        batch: sentences at once.
+        device: of torch.
+
+    Raises:
+        BackendUnavailable: a package or the model is missing.
+        InputError: `beams` or `batch` is not positive, or the tokenizer does not know the target language.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        prefix: str = "",
+        languages: tuple[str, str] | None = None,
+        beams: int = 1,
+        batch: int = 16,
+        device: str = "cpu",
+    ) -> None:
+        for name, value in (("beams", beams), ("batch", batch)):
+            if value < 1:
+                raise InputError(f"{name}: got {value!r}, expected at least 1")
+        try:
+            import torch
+            import transformers
+
+            # Marian, T5 and NLLB want sentencepiece, which transformers does not install.
+            self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(model)
+            self._model: Any = transformers.AutoModelForSeq2SeqLM.from_pretrained(model, dtype=torch.float32)
+        except (ImportError, OSError, ValueError) as error:
+            raise BackendUnavailable(
+                f"translation model {os.fspath(model)!r}: {error}; give the folder or id of a "
+                "sequence-to-sequence model, and pip install transformers torch sentencepiece"
+            ) from None
+        self._model.to(device).eval()
+        self._options: dict[str, Any] = {"do_sample": False, "num_beams": beams}
+        if languages is not None:
+            self._tokenizer.src_lang, target = languages
+            first = self._tokenizer.convert_tokens_to_ids(target)
+            if first is None or first == self._tokenizer.unk_token_id:
+                raise InputError(f"languages: got {target!r}, expected a code of the tokenizer")
+            self._options["forced_bos_token_id"] = first
+        self._prefix, self._batch, self._device = prefix, batch, device
+        config = self._model.config
+        self._longest = getattr(config, "max_position_embeddings", None) or 512
+
+    def __call__(self, sentences: list[str]) -> list[str]:
+        """Return the translation of each sentence, empty where there is none."""
+        import torch
+
+        different = list(dict.fromkeys(sentences))
+        rows = {s: self._tokenizer(self._prefix + s)["input_ids"] for s in different}
+        short = sorted((s for s in different if len(rows[s]) <= self._longest), key=lambda s: len(rows[s]))
+        found = dict.fromkeys(different, "")
+        for first in range(0, len(short), self._batch):
+            part = short[first : first + self._batch]
+            texts = [self._prefix + sentence for sentence in part]
+            inputs = self._tokenizer(texts, return_tensors="pt", padding=True).to(self._device)
+            inputs.pop("token_type_ids", None)
+            length = min(self._longest, 2 * inputs["input_ids"].shape[1] + 16)
+            with torch.inference_mode():
+                made = self._model.generate(**inputs, **self._options, max_length=length)
+            found.update(zip(part, self._tokenizer.batch_decode(made, skip_special_tokens=True), strict=True))
+        return [found[sentence] for sentence in sentences]

@@ -1,0 +1,35 @@
+"""How the benchmarks' figures look, and how they are written: the same results, the same file."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+
+STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "iet",
+    "font.size": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.prop_cycle": mpl.cycler(color=["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"]),
+}
+"""Parameters of matplotlib, for `matplotlib.rc_context`."""
+
+_METADATA: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "png": {"Software": None}}
+
+
+def save(figure: Any, path: pathlib.Path, *formats: str) -> list[pathlib.Path]:
+    """Write the figure as `path` with each suffix ("svg", "png"), close it, and return the files.
+
+    To be called within `matplotlib.rc_context(STYLE)`, where SVG gets its ids.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name in formats:
+        written.append(path.with_name(f"{path.name}.{name}"))
+        figure.savefig(written[-1], metadata=_METADATA[name], dpi=150)
+    plt.close(figure)
+    return written
