@@ -1,0 +1,148 @@
+"""How a marked text is read: the paper's decoder and ours, under any mark, in one shape."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.paper.marks import Keys
+from iet.auditor import Auditor
+from iet.decoding import Segmentation, decode, windows
+from iet.evidence import discoveries, segment_log_p
+from iet.metrics import token_accuracy, token_labels
+from iet.scheme import FAMILIES
+from iet.tokenizer import Tokenizer
+from iet.transitions import transitions
+
+LEVEL = 0.01
+"""Of what is attributed where text may stay unattributed."""
+
+GRID: Mapping[str, tuple[float, ...]] = {
+    "tau": (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8),
+    "smooth_windows": (1, 5, 9),
+    "radius": (0, 8, 16),
+}
+"""Options of "cusum" that the paper leaves open; chosen on texts that no table is made of."""
+
+Labels = NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Read:
+    """What a reader made of one text.
+
+    Attributes:
+        labels: agent of every token [T] in forced choice, as in the paper.
+        edges: Â over all keys, of those labels; None where the paper has N/A.
+        free: the same where text may stay unattributed (-1), at `LEVEL`; None: the reader has no such choice.
+        matched: labels were given their names with the truth's help.
+        failures: 1 where the reader gave no answer.
+    """
+
+    labels: Labels
+    edges: NDArray[np.float64] | None
+    free: Labels | None = None
+    matched: bool = False
+    failures: int = 0
+
+
+def read(
+    text: str,
+    keys: Keys,
+    tokenizer: Tokenizer,
+    decoder: str,
+    options: Mapping[str, Any] | None = None,
+    boundaries: Sequence[int] | None = None,
+) -> Read:
+    """Read a text under some keys.
+
+    Args:
+        text: all there is.
+        keys: of its agents and, perhaps, of others.
+        tokenizer: of the model.
+        decoder, options: of `iet.decoding.decode`.
+        boundaries: true ones, in characters: only names are sought (the paper's Oracle-IET). Then nothing is
+            read freely.
+
+    Returns:
+        `iet`'s own marks are read by an `Auditor`. Green lists have none: they are read by the same decoder,
+        and freely a segment is attributed if its p-value is among the discoveries at `LEVEL`, as an `Auditor`
+        does it for decoders other than "posterior".
+    """
+    more = dict(options or {})
+    if keys.registry is not None:
+        forced = Auditor(keys.registry, decoder, allow_unattributed=False, **more)
+        report = forced.audit(text, boundaries=None if boundaries is None else np.asarray(boundaries))
+        edges = report.transitions.dense(keys.names).confidence
+        free = None
+        if boundaries is None:
+            free = Auditor(keys.registry, decoder, level=LEVEL, **more).audit(text).token_agents
+        return Read(_labels(report.token_agents), edges, None if free is None else _labels(free))
+    encoding = tokenizer.encode(text)
+    ids = encoding.token_ids
+    scores, pairs = keys.scores(ids), keys.pairs(ids)
+    if boundaries is not None:
+        labels = _named(scores, pairs, encoding.char_ends, [0, *boundaries, len(text)])
+        return Read(labels, _edges(Segmentation(labels.astype(np.int32)), scores))
+    found = decode(scores, decoder, keys.family, pairs=pairs, **more)
+    return Read(
+        _labels(found.token_agents), _edges(found, scores), _free(scores, pairs, keys.family, decoder, more)
+    )
+
+
+def tune(texts: Sequence[tuple[str, Keys, Labels]], tokenizer: Tokenizer) -> dict[str, float]:
+    """Return the options of "cusum" from `GRID` with the highest mean TokenAcc, the first of equals.
+
+    Args:
+        texts: (text, keys, true labels) of each.
+        tokenizer: of the model.
+    """
+    options = [dict(zip(GRID, values, strict=True)) for values in itertools.product(*GRID.values())]
+    accuracy = np.zeros(len(options))
+    for text, keys, truth in texts:
+        scores = keys.scores(tokenizer.encode(text).token_ids)
+        for i, chosen in enumerate(options):
+            found = decode(scores, "cusum", keys.family, **chosen)
+            accuracy[i] += token_accuracy(truth, found.token_agents)
+    return options[int(accuracy.argmax())]
+
+
+def _labels(agents: NDArray[Any]) -> Labels:
+    return np.asarray(agents, np.int64)
+
+
+def _edges(found: Segmentation, scores: NDArray[np.float32]) -> NDArray[np.float64]:
+    observed = transitions(found.segments, windows(scores))
+    return np.asarray(observed.dense(range(scores.shape[1])).confidence, np.float64)
+
+
+def _free(
+    scores: NDArray[np.float32], pairs: Labels, family: str, decoder: str, options: dict[str, Any]
+) -> Labels:
+    found = decode(scores, decoder, family, pairs=pairs, allow_unattributed=True, **options)
+    labels = _labels(found.token_agents)
+    starts, ends, agents = np.array(found.segments, np.int64).reshape(-1, 3).T
+    mine = np.flatnonzero(agents >= 0)
+    log_p = segment_log_p(
+        scores, pairs, starts[mine], ends[mine], agents[mine], FAMILIES[family], scores.shape[1]
+    )
+    for segment in mine[~discoveries(log_p, LEVEL)].tolist():
+        labels[starts[segment] : ends[segment]] = -1
+    return labels
+
+
+def _named(scores: NDArray[np.float32], pairs: Labels, char_ends: Labels, cuts: list[int]) -> Labels:
+    """Name each piece after the key with the highest sum, each pair counted once."""
+    spans = [(start, end, i) for i, (start, end) in enumerate(itertools.pairwise(cuts))]
+    piece, labels = token_labels(spans, char_ends), np.zeros(len(pairs), np.int64)
+    for i in np.unique(piece):
+        inside = np.flatnonzero(piece == i)
+        _, first = np.unique(pairs[inside], return_index=True)
+        counted = inside[first[pairs[inside][first] >= 0]]
+        labels[inside] = scores[counted].sum(axis=0).argmax()
+    return labels

@@ -1,0 +1,139 @@
+"""What all experiments share: the model, the records, the logs on disk, and the options chosen on others."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.paper import generate, readers
+from benchmarks.paper.engine import Engine, Loaded, TransformersEngine
+from benchmarks.paper.logs import Log, Setting, summary
+from benchmarks.paper.marks import Keys, Marker
+from benchmarks.paper.records import Record, chosen
+from benchmarks.paper.scoring import truth_of
+from benchmarks.recording import environment
+from iet.errors import InputError
+from iet.scheme import canonical_digest
+
+TUNING = 8
+"""Records on which options are chosen: behind those that are measured, in the same drawn order."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What a run is asked for; all of it is in what it writes.
+
+    Attributes:
+        records: of each setting.
+        seed: of everything that is drawn.
+        temperature, top_p, protocol, joiner, rounds, turn_tokens, prompt_tokens: see `generate.setting_of`.
+        batch: turns that are sampled together.
+    """
+
+    records: int
+    seed: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    protocol: str = "round-major"
+    joiner: str = " "
+    rounds: int = 3
+    turn_tokens: tuple[int, int] | None = None
+    prompt_tokens: int | None = None
+    batch: int = 128
+
+
+class Study:
+    """Logs of any setting of one run, made when they are asked for, and kept.
+
+    Args:
+        loaded: the model.
+        records: all of the csv.
+        out: folder; logs lie in `out / "logs"`.
+        options: of the run.
+        tuning: records on which options are chosen.
+
+    Raises:
+        InputError: there are fewer records than asked for, with those to choose options on.
+    """
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        records: tuple[Record, ...],
+        out: pathlib.Path,
+        options: Options,
+        tuning: int = TUNING,
+    ) -> None:
+        if not 1 <= options.records <= len(records) - tuning:
+            raise InputError(
+                f"records: got {options.records}, expected 1 to {len(records) - tuning}: {tuning} of the"
+                f" {len(records)} are kept to choose options on"
+            )
+        drawn = chosen(records, options.records + tuning, options.seed)
+        self.loaded, self.out, self.options = loaded, out, options
+        self.records, self.others = drawn[: options.records], drawn[options.records :]
+
+    def setting(self, topology: str, agents: int, mark: str, strength: float | None = None) -> Setting:
+        """Return a setting; a δ that is not given is the one of equal KL."""
+        asked = {k: v for k, v in dataclasses.asdict(self.options).items() if k not in ("records", "batch")}
+        found = generate.setting_of(
+            self.loaded, topology=topology, agents=agents, mark=mark, strength=strength, **asked
+        )
+        return generate.with_delta(found, self.loaded, self.others, self.out / "logs")
+
+    def logs(self, setting: Setting, tuning: bool = False) -> list[Log]:
+        """Return the logs of the records that are measured, or of those that options are chosen on."""
+        engine: Engine = TransformersEngine(self.loaded, setting, batch=self.options.batch)
+        some = self.others if tuning else self.records
+        return generate.logs_of(setting, some, engine, self.loaded, self.out / "logs")
+
+    def keys(self, log: Log, spurious: int = 0) -> Keys:
+        """Return the keys of a log's agents, and of some that did not write."""
+        return Marker(log.setting, self.loaded.reader).keys(log.record, spurious)
+
+    def cusum(self, setting: Setting) -> dict[str, Any]:
+        """Return the options of "cusum" that suit the other records of a setting best."""
+        path = self.out / "logs" / f"cusum-{setting.digest[:16]}-{len(self.others)}.json"
+        if path.is_file():
+            try:
+                return dict(json.loads(path.read_text()))
+            except (ValueError, TypeError) as error:
+                raise InputError(f"{path}: damaged ({error}); remove it, and it is made again") from None
+        logs = self.logs(setting, tuning=True)
+        reader = self.loaded.reader
+        found = readers.tune([(log.text, self.keys(log), truth_of(log, reader)) for log in logs], reader)
+        staging = path.with_suffix(".part")
+        staging.write_text(json.dumps(found) + "\n")
+        os.replace(staging, path)
+        return found
+
+    def content(self, experiment: str, logs: Sequence[Log], **figures: Any) -> dict[str, Any]:
+        """Return what an experiment's JSON holds: command, configuration and its digest, logs, figures."""
+        configuration = {
+            "experiment": experiment,
+            "model": self.loaded.name,
+            "model_digest": self.loaded.digest,
+            **dataclasses.asdict(self.options),
+            "records_measured": [record.index for record in self.records],
+            "records_for_options": [record.index for record in self.others],
+        }
+        return {
+            "configuration": configuration,
+            "digest": canonical_digest(configuration),
+            "environment": environment("torch", "transformers"),
+            "logs": dataclasses.asdict(summary(logs)) if logs else None,
+            "settings": sorted({log.setting.name for log in logs}),
+            **figures,
+        }
+
+    def note(self, logs: Sequence[Log]) -> str:
+        """Return the line under a table: how its texts were made."""
+        o = self.options
+        return (
+            f"Model {self.loaded.name}, T = {o.temperature:g}, top-p {o.top_p:g}, {o.protocol}, joiner"
+            f" {o.joiner!r}: {summary(logs)}. Intervals are 95 % bootstraps over records."
+        )
