@@ -1,0 +1,73 @@
+"""The paper's baselines that read plain text (§ Baselines; KGW and Unigram are in `marks`).
+
+Each is a reader `read(logs, tokenizer, seed, **needs) -> list[Found]`: one entry per log, with an agent for
+every token of `tokenizer.encode(log.text)`. It sees the text and what its module says it is told beside it
+(number of agents or of turns, ends of turns as unit boundaries); the truth is used for that, and to map labels
+without names to agents, and for nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from benchmarks.paper.baselines import hmm, llm, segmenters
+from benchmarks.paper.baselines.reading import Found
+
+__all__ = ["BASELINES", "Baseline", "Found"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Baseline:
+    """One row of the paper's table.
+
+    Attributes:
+        name: as printed there.
+        read: the reader.
+        source: where the method is from.
+        edges: whether it has an EdgeSim; if not, the paper prints N/A.
+        needs: what `read` must be given by keyword.
+    """
+
+    name: str
+    read: Callable[..., list[Found]]
+    source: str
+    edges: bool
+    needs: tuple[str, ...] = ()
+
+
+_PROMPTS = "§ LLM Baseline Prompts, verbatim, asked of "
+
+BASELINES: dict[str, Baseline] = {
+    "chatgpt": Baseline(
+        "ChatGPT", llm.read, _PROMPTS + "gpt-5-mini", edges=False, needs=("endpoint", "tasks", "cache")
+    ),
+    "deepseek": Baseline(
+        "DeepSeek", llm.read, _PROMPTS + "DeepSeek-v3.1", edges=False, needs=("endpoint", "tasks", "cache")
+    ),
+    "hmm": Baseline(
+        "HMM / Viterbi",
+        hmm.read,
+        "Rabiner 1989, Viterbi 1967; scikit-learn's TF-IDF of the agents' turns in other records",
+        edges=True,
+    ),
+    "recursive": Baseline(
+        "Recursive",
+        segmenters.read_recursive,
+        "RecursiveCharacterTextSplitter of langchain-text-splitters",
+        edges=False,
+    ),
+    "semantic-bow": Baseline(
+        "Semantic-BoW",
+        segmenters.read_semantic_bow,
+        "after SemanticChunker of langchain_experimental, with bags of words",
+        edges=False,
+    ),
+    "texttiling": Baseline(
+        "TextTiling",
+        segmenters.read_text_tiling,
+        "Hearst 1997; TextTilingTokenizer of nltk",
+        edges=False,
+    ),
+}
+"""Each with its source; what differs from it is in the reader's docstring."""

@@ -1,0 +1,179 @@
+"""What a model answered: whether it keeps to the prompt's rules, and the file that keeps it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pathlib
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+
+from benchmarks.paper.baselines.reading import Labels
+from iet.errors import InputError
+
+
+class AnswerError(InputError):
+    """An answer breaks a rule of the prompt; the message says which."""
+
+
+def check(answer: str, boundaries: Sequence[int], speakers: int) -> Labels:
+    """Return the speaker of every unit, int64 [N], if an answer keeps every rule of the prompts.
+
+    It is strict: the first character is "{" and the last "}" (not even blanks are around them), one JSON
+    object without a repeated key, one key "ranges", a key for every speaker and no other, no empty list,
+    whole numbers from `boundaries`, ranges of positive length, sorted and merged, every token once, not all of
+    them one speaker's, and speakers numbered in the order in which they first appear.
+
+    Args:
+        answer: the model's text.
+        boundaries: 0 .. T, ascending.
+        speakers: K, at least 2.
+
+    Raises:
+        AnswerError: a rule is broken.
+
+    >>> check('{"ranges": {"0": [[0, 64], [128, 130]], "1": [[64, 128]]}}', [0, 64, 128, 130], 2).tolist()
+    [0, 1, 0]
+    """
+    ranges = _ranges(_parsed(answer), speakers)
+    unit_of = {bound: i for i, bound in enumerate(boundaries)}
+    labels = np.full(len(boundaries) - 1, -1, np.int64)
+    for speaker, spans in enumerate(ranges):
+        for start, end in spans:
+            for bound in (start, end):
+                if bound not in unit_of:
+                    raise AnswerError(f"speaker {speaker}: {bound} is no unit boundary")
+            if start >= end:
+                raise AnswerError(f"speaker {speaker}: [{start}, {end}] has no positive length")
+        for (_, end), (start, _) in itertools.pairwise(spans):
+            if start == end:
+                raise AnswerError(f"speaker {speaker}: ranges that touch at {end} are not merged")
+            if start < end:
+                raise AnswerError(f"speaker {speaker}: ranges overlap or are not sorted at {start}")
+        for start, end in spans:
+            units = slice(unit_of[start], unit_of[end])
+            if (labels[units] >= 0).any():
+                first = boundaries[units.start + int((labels[units] >= 0).argmax())]
+                raise AnswerError(f"speaker {speaker}: tokens from {first} on are another speaker's, too")
+            labels[units] = speaker
+    if (labels < 0).any():
+        raise AnswerError(f"tokens from {boundaries[int((labels < 0).argmax())]} on are nobody's")
+    firsts = [spans[0][0] for spans in ranges]
+    if firsts != sorted(firsts):
+        raise AnswerError(f"speakers first appear at {firsts}, not in the order of their ids")
+    return labels
+
+
+def _parsed(answer: str) -> Any:
+    if not answer.startswith("{") or not answer.endswith("}"):
+        raise AnswerError("text before '{' or after '}'")
+
+    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        if len(set(names)) < len(names):
+            raise AnswerError(f"a key occurs twice among {names}")
+        return dict(pairs)
+
+    try:
+        return json.loads(answer, object_pairs_hook=distinct)
+    except json.JSONDecodeError as error:
+        raise AnswerError(f"not one JSON object: {error}") from None
+    except (RecursionError, ValueError):  # nested or numbers too deep or long to be read
+        raise AnswerError("not one JSON object that can be read") from None
+
+
+def _ranges(content: Any, speakers: int) -> list[list[tuple[int, int]]]:
+    if list(content) != ["ranges"]:
+        raise AnswerError(f"top-level keys are {list(content)}, not 'ranges' alone")
+    ranges = content["ranges"]
+    if not isinstance(ranges, dict):
+        raise AnswerError("'ranges' is no object")
+    names = [str(speaker) for speaker in range(speakers)]
+    missing, extra = [n for n in names if n not in ranges], [n for n in ranges if n not in names]
+    if missing:
+        raise AnswerError(f"speaker {missing[0]} is missing")
+    if extra:
+        raise AnswerError(f"there is no speaker {extra[0]!r}")
+    found = []
+    for name in names:
+        spans = ranges[name]
+        if not isinstance(spans, list):
+            raise AnswerError(f"speaker {name}: no list of ranges")
+        if not spans:
+            raise AnswerError(f"speaker {name}: an empty list")
+        for span in spans:
+            # bool is an int to Python, but true is no token.
+            if not (isinstance(span, list) and len(span) == 2 and all(type(bound) is int for bound in span)):
+                raise AnswerError(f"speaker {name}: {span!r} is no range of two whole numbers")
+        found.append([(start, end) for start, end in spans])
+    return found
+
+
+class Answers:
+    """The answers of models, in a file of JSON lines that is only appended to.
+
+    A line holds the key of a question (see `llm.read`), the model, the number of the attempt, the answer (null
+    where the endpoint refused the question for good) and, for people, why it does not count (null if it does).
+    A line that a kill cut short has no end; it is dropped, and that question asked again. Used as a context,
+    by one process at a time; threads may share it.
+
+    Args:
+        path: the file; made, with its folder, if it is not there. None keeps nothing.
+
+    Raises:
+        InputError: a whole line is damaged.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+        self.path = None if path is None else pathlib.Path(path)
+        self._found: dict[str, list[str | None]] = {}
+        self._file: IO[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Answers:
+        if self.path is None:
+            return self
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        data = self.path.read_bytes() if self.path.exists() else b""
+        whole = data[: data.rfind(b"\n") + 1]
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                content = json.loads(line)
+                key, answer = content["key"], content["answer"]
+                if not isinstance(key, str) or not isinstance(answer, (str, type(None))):
+                    raise TypeError
+            except (ValueError, TypeError, KeyError):
+                raise InputError(
+                    f"{self.path}, line {number}: got a damaged answer, expected it whole"
+                ) from None
+            self._found.setdefault(key, []).append(answer)
+        self._file = open(self.path, "ab")  # noqa: SIM115 - closed in __exit__
+        self._file.truncate(len(whole))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def of(self, key: str) -> list[str | None]:
+        """Return what was answered to a question so far, attempt by attempt."""
+        with self._lock:
+            return list(self._found.get(key, ()))
+
+    def add(self, key: str, model: str, answer: str | None, reason: str | None) -> None:
+        """Keep an answer; when this returns it is on the disk."""
+        with self._lock:
+            found = self._found.setdefault(key, [])
+            found.append(answer)
+            if self._file is not None:
+                line = {"key": key, "model": model, "attempt": len(found), "answer": answer, "reason": reason}
+                self._file.write(json.dumps(line).encode() + b"\n")
+                self._file.flush()
+                os.fsync(self._file.fileno())

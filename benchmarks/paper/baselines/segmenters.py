@@ -1,0 +1,245 @@
+"""Segmentation methods: Recursive, Semantic-BoW and TextTiling (§ Baselines).
+
+All are **adapted to the number of segments: they are told S, the true number of turns**, and cut the text, in
+characters, into S parts, or fewer if the text holds too few places to cut. Who speaks they never say: segments
+are mapped to turns with the truth's help (see `matching`), and EdgeSim is N/A as in the paper. Where turns end
+they are not told, but a joiner such as a blank line is a place where Recursive and TextTiling like to cut.
+
+The paper names LangChain for all three, `unit_mode = assistant_response` and seed 123, and says no more.
+Nothing is drawn here: ties are broken by position, so the seed changes nothing.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import itertools
+import math
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from benchmarks.paper.baselines.matching import match_segments
+from benchmarks.paper.baselines.reading import Found, missing, read_tokens
+from benchmarks.paper.logs import Log
+from iet.errors import InputError
+from iet.tokenizer import Tokenizer
+
+WINDOW_WORDS = 30
+"""Words on either side of a place whose similarity Semantic-BoW compares."""
+SEQUENCE_WORDS = 20
+"""Words of TextTiling's token-sequences: nltk's w."""
+BLOCK_SEQUENCES = 10
+"""Token-sequences of TextTiling's blocks, at most: nltk's k."""
+
+_SENTENCE_START = re.compile(r"(?<=[.?!])\s+")
+_PARAGRAPH = re.compile(r"\n[ \t\r\f\v]*\n\s*")
+
+Segmenter = Callable[[str, int], list[int]]
+
+
+def read_recursive(logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123) -> list[Found]:
+    """Segment every log by `recursive`; arguments and result as of all readers of `BASELINES`."""
+    return _read(recursive, logs, tokenizer)
+
+
+def read_semantic_bow(logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123) -> list[Found]:
+    """Segment every log by `semantic_bow`; arguments and result as of all readers of `BASELINES`."""
+    return _read(semantic_bow, logs, tokenizer)
+
+
+def read_text_tiling(logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123) -> list[Found]:
+    """Segment every log by `text_tiling`; arguments and result as of all readers of `BASELINES`."""
+    return _read(text_tiling, logs, tokenizer)
+
+
+def recursive(text: str, segments: int) -> list[int]:
+    r"""Cut a text by LangChain's `RecursiveCharacterTextSplitter` into S chunks.
+
+    Source: langchain-text-splitters, with its own separators "\n\n", "\n", " ", "", lengths in characters and no
+    overlap. Difference: it takes a chunk size, not a number of chunks. So the largest chunk size that gives
+    at least S chunks is searched by bisection, and while there are more than S, the two neighbours that are
+    shortest together are merged. Blanks at the ends of chunks are kept, so that the chunks tile the text.
+
+    Args:
+        text: not empty.
+        segments: S, at least 1.
+
+    Returns:
+        Bounds in characters, 0 .. len(text), at most S + 1.
+
+    Raises:
+        InputError: the text is empty, or `segments` is below 1.
+        BackendUnavailable: langchain-text-splitters is missing.
+    """
+    _check(text, segments)
+    try:
+        from langchain_text_splitters import RecursiveCharacterTextSplitter
+    except ModuleNotFoundError as error:
+        raise missing(error) from None
+
+    def lengths(chunk_size: int) -> list[int]:
+        splitter = RecursiveCharacterTextSplitter(
+            chunk_size=chunk_size, chunk_overlap=0, strip_whitespace=False
+        )
+        return [len(chunk) for chunk in splitter.split_text(text)]
+
+    # A chunk size of 1 gives one chunk per character. Bisection looks for where the count falls below S.
+    fitting, low, high = lengths(1), 1, len(text)
+    while low < high:
+        size = (low + high + 1) // 2
+        chunks = lengths(size)
+        if len(chunks) >= segments:
+            low, fitting = size, chunks
+        else:
+            high = size - 1
+    while len(fitting) > segments:
+        pairs = [a + b for a, b in itertools.pairwise(fitting)]
+        shortest = pairs.index(min(pairs))
+        fitting[shortest : shortest + 2] = [pairs[shortest]]
+    return [0, *itertools.accumulate(fitting)]
+
+
+def semantic_bow(text: str, segments: int, window: int = WINDOW_WORDS) -> list[int]:
+    """Cut a text where the bag-of-words cosine between neighbouring windows is lowest.
+
+        d(j) = 1 - cos(c(j - W .. j - 1), c(j .. j + W - 1)),    c = counts of lower-case words
+
+    The S - 1 places with the highest d are the bounds, no two less than W/2 words apart as long as there are
+    others. Places are the starts of sentences and of paragraphs; if they do not suffice, of all words.
+
+    Source: § Baselines ("drops in bag-of-words similarity between neighboring windows"), after LangChain's
+    `SemanticChunker` (langchain_experimental), whose rule for sentences is used. Differences: bags of words
+    for embeddings; windows of words that do not overlap, for sentences joined with their neighbours; exactly
+    S - 1 bounds, for an interpolated percentile of the distances; the least distance between bounds.
+
+    Args:
+        text: not empty.
+        segments: S, at least 1.
+        window: W, in words, at least 1.
+
+    Returns:
+        Bounds in characters, 0 .. len(text), at most S + 1.
+
+    Raises:
+        InputError: the text is empty, or `segments` or `window` is below 1.
+    """
+    _check(text, segments)
+    if window < 1:
+        raise InputError(f"window: got {window}, expected at least 1")
+    matches = list(re.finditer(r"\w+", text))
+    words = [match.group().lower() for match in matches]
+    # A bound stands after the last word of a segment and the punctuation that goes with it.
+    starts = [match.start() for match in matches]
+    sentences = {bisect.bisect_left(starts, match.end()) for match in _SENTENCE_START.finditer(text)}
+    paragraphs = {bisect.bisect_left(starts, match.end()) for match in _PARAGRAPH.finditer(text)}
+    places = sorted((sentences | paragraphs) - {0, len(words)})
+    if len(places) < segments - 1:
+        places = list(range(1, len(words)))
+    distance = {j: 1 - _cosine(words[max(0, j - window) : j], words[j : j + window]) for j in places}
+    ranked = sorted(places, key=lambda j: (-distance[j], j))
+    chosen = _apart(ranked, segments - 1, window // 2)
+    return _bounds(text, [_gap_end(text, matches[j - 1].end(), starts[j]) for j in chosen])
+
+
+def text_tiling(text: str, segments: int) -> list[int]:
+    """Cut a text at the S - 1 deepest gaps of TextTiling.
+
+    Source: nltk's `TextTilingTokenizer` (Hearst 1997): token-sequences of w words, block comparison, smoothed
+    scores, depth scores. Differences: the S - 1 gaps of the greatest depth are taken, for those above a cutoff
+    (gaps without depth by their score); as in nltk none is nearer than 4 gaps to another, but only as long as
+    there are others. Each is moved to the nearest paragraph break that is free, as in nltk, if one is nearer
+    than half a mean segment. w = 20 and blocks of k = 10 sequences are nltk's; with many segments in a short
+    text they are lowered, so that there are at least two gaps per segment, and a block is no longer than a
+    mean segment. Stop words are scikit-learn's English ones, passed on, because nltk's are a download.
+
+    Args:
+        text: not empty; only letters a to z make words, as in nltk.
+        segments: S, at least 1.
+
+    Returns:
+        Bounds in characters, 0 .. len(text), at most S + 1.
+
+    Raises:
+        InputError: the text is empty, or `segments` is below 1.
+        BackendUnavailable: nltk or scikit-learn is missing.
+    """
+    _check(text, segments)
+    # What nltk keeps of a text, so that its words can be found again in ours.
+    kept = [i for i, c in enumerate(text) if c.isascii() and (c.isalpha() or c in "-' \n\t")]
+    letters = "".join(text[i] for i in kept)
+    words = [kept[match.start()] for match in re.finditer(r"\w+", letters)]
+    w = max(1, min(SEQUENCE_WORDS, len(words) // (2 * segments)))
+    k = max(1, min(BLOCK_SEQUENCES, round(len(words) / segments / w)))
+    depth, score = _depths(letters, w, k)
+    ranked = sorted(range(len(depth)), key=lambda gap: (-depth[gap], score[gap], gap))
+    gaps = _apart(ranked, segments - 1, 4)
+    reach = len(text) / segments / 2
+    breaks = [match.start() for match in _PARAGRAPH.finditer(text) if 0 < match.start() < len(text)]
+    places: list[int] = []
+    for gap in gaps:
+        place = words[(gap + 1) * w]
+        free = [each for each in breaks if each not in places and abs(each - place) <= reach]
+        places.append(min(free, key=lambda each: abs(each - place)) if free else place)
+    return _bounds(text, places)
+
+
+def _read(segmenter: Segmenter, logs: Sequence[Log], tokenizer: Tokenizer) -> list[Found]:
+    found = []
+    for log in logs:
+        tokens = read_tokens(log, tokenizer)
+        # A turn that no token ends in is no segment that could be found.
+        segments = tokens.labels(segmenter(log.text, len(np.unique(tokens.turns))))
+        found.append(Found(match_segments(segments, tokens.turns, tokens.agents), None, matched=True))
+    return found
+
+
+def _depths(letters: str, w: int, k: int) -> tuple[list[float], list[float]]:
+    """Depth and smoothed score of every gap between token-sequences, by nltk; none in a text too short for it."""
+    try:
+        from nltk.tokenize.texttiling import TextTilingTokenizer
+        from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+    except ModuleNotFoundError as error:
+        raise missing(error) from None
+    tiler = TextTilingTokenizer(w=w, k=k, stopwords=ENGLISH_STOP_WORDS, demo_mode=True)
+    # nltk refuses a text without a paragraph break at its 100th character or later. This one is behind all
+    # words, and what is counted per paragraph is not used by block comparison.
+    try:
+        _, smooth, depth, _ = tiler.tokenize(letters.rstrip() + "\n\n")
+    except ValueError:
+        return [], []
+    return list(map(float, depth)), list(map(float, smooth))
+
+
+def _apart(ranked: Sequence[int], number: int, distance: int) -> list[int]:
+    """Return the first `number` that keep their distance, then, if there are too few, the first of the rest."""
+    chosen: list[int] = []
+    for place in ranked:
+        if len(chosen) < number and all(abs(place - other) >= distance for other in chosen):
+            chosen.append(place)
+    rest = [place for place in ranked if place not in set(chosen)]
+    return chosen + rest[: number - len(chosen)]
+
+
+def _cosine(left: Sequence[str], right: Sequence[str]) -> float:
+    a, b = collections.Counter(left), collections.Counter(right)
+    norm = math.sqrt(sum(c * c for c in a.values()) * sum(c * c for c in b.values()))
+    return sum(count * b[word] for word, count in a.items()) / norm if norm else 0.0
+
+
+def _gap_end(text: str, end: int, start: int) -> int:
+    """Return where a segment ends between two words: after the first one's punctuation, before the blanks."""
+    blank = re.search(r"\s", text[end:start])
+    return end + blank.start() if blank else start
+
+
+def _bounds(text: str, places: Sequence[int]) -> list[int]:
+    return [0, *sorted({place for place in places if 0 < place < len(text)}), len(text)]
+
+
+def _check(text: str, segments: int) -> None:
+    if not text:
+        raise InputError("text: got an empty one, expected some characters")
+    if segments < 1:
+        raise InputError(f"segments: got {segments}, expected at least 1")
