@@ -8,13 +8,15 @@ from typing import Any
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "iet",
     "font.size": 8,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.prop_cycle": mpl.cycler(color=["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"]),
+    "axes.prop_cycle": mpl.rcsetup.cycler(
+        color=["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"]
+    ),
 }
 """Parameters of matplotlib, for `matplotlib.rc_context`."""
 

@@ -73,8 +73,10 @@ PLACEHOLDERS = {
 """Placeholder of a type of the data; a type that is not listed becomes "ID"."""
 
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\.?"
+_WEEKDAY = r"(?:(?:Sun|Mon|Tues|Wednes|Thurs|Fri|Satur)day,? )?"
 _NUMBER_BEFORE = r"(?<![\w.:-])"
 _NUMBER_AFTER = r"(?![\w:-]|\.\d)"
+_EXTENSION = r"(?: ?x\d{1,5})?" + _NUMBER_AFTER
 
 RULES = {
     "EMAIL": (r"[\w.+%-]+@[\w-]+(?:\.[\w-]+)+",),
@@ -90,24 +92,25 @@ RULES = {
     ),
     "CARD": (_NUMBER_BEFORE + r"\d{4}(?:[ -]?\d{4}){2}[ -]?\d{1,7}" + _NUMBER_AFTER,),
     "DATE": (
-        _NUMBER_BEFORE + r"\d{4}[-./]\d{1,2}[-./]\d{1,2}(?:T[\d:.]+)?" + _NUMBER_AFTER,
+        _NUMBER_BEFORE + r"\d{4}[-./]\d{1,2}[-./]\d{1,2}(?:T[\d:.]+Z?)?" + _NUMBER_AFTER,
         _NUMBER_BEFORE + r"\d{1,2}([-./])\d{1,2}\1(?:\d{4}|\d{2})" + _NUMBER_AFTER,
-        rf"\b{_MONTH} \d{{1,2}}(?:st|nd|rd|th)?,? \d{{4}}\b",
-        rf"\b\d{{1,2}}(?:st|nd|rd|th)? (?:of )?{_MONTH},? \d{{4}}\b",
+        rf"\b{_WEEKDAY}{_MONTH} \d{{1,2}}(?:st|nd|rd|th)?,? \d{{4}}\b",
+        rf"\b{_WEEKDAY}\d{{1,2}}(?:st|nd|rd|th)? (?:of )?{_MONTH},? \d{{4}}\b",
     ),
     "TIME": (_NUMBER_BEFORE + r"\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?: ?[AaPp][Mm]\b)?(?![\w:])",),
     "PHONE": (
-        r"(?<![\w.])(?:\+\d{1,3}[ .-]?)?\(\d{2,5}\)[ .-]?\d{3,4}[ .-]?\d{3,4}" + _NUMBER_AFTER,
-        _NUMBER_BEFORE + r"(?:\+?\d{1,3}[ .-])?\d{3,5}[ .-]\d{3,4}[ .-]\d{3,4}" + _NUMBER_AFTER,
-        r"(?<![\w+])\+\d{7,15}" + _NUMBER_AFTER,
-        _NUMBER_BEFORE + r"0\d{9,10}" + _NUMBER_AFTER,
+        r"(?<![\w.])(?:\+?\d{1,3}[ .-]?)?\(\d{1,5}\)[ .-]?\d{3,4}[ .-]?\d{3,4}(?:[ .-]\d{3,4})?" + _EXTENSION,
+        _NUMBER_BEFORE + r"(?:\+?\d{1,3}[ .-])?\d{3,5}[ .-]\d{3,4}[ .-]\d{3,4}" + _EXTENSION,
+        _NUMBER_BEFORE + r"0\d{1,4} \d{3,4} ?\d{3,4}" + _EXTENSION,
+        r"(?<![\w+])\+\d{7,15}" + _EXTENSION,
+        _NUMBER_BEFORE + r"0\d{9,10}" + _EXTENSION,
     ),
     "NAME": (r"\b(?:Mrs?|Ms|Miss|Mx|Dr|Prof)\.? [A-Z][\w'’-]+(?: [A-Z][\w'’-]+){0,2}",),
     "ADDRESS": (
         r"\b\d{1,5} (?:[A-Z][\w'’-]+ ){1,3}(?:Street|St|Road|Rd|Avenue|Ave|Lane|Ln|Drive|Dr|Boulevard|Blvd|"
         r"Court|Ct|Place|Square|Terrace|Way)\b",
     ),
-    "ID": (r"\b[A-Z]{2,5}-?\d{5,}\b",),
+    "ID": (r"\b[A-Z]{2,5}-?\d{5,}\b", r"\b[A-Z]-?\d{6,}\b"),
 }
 """Placeholder to regular expressions, case-sensitive. They see the form of a thing, not what it means: a name
 without a title and an address without a number stay, unless the record lists them."""

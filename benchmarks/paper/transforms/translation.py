@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import Any
 
@@ -13,7 +14,7 @@ class Translator:
 
     Equal sentences are translated once; sentences of similar length share a batch. A sentence that is longer
     than the model reads, or that the model has no answer to, comes back empty: half a translation would look
-    like a whole one.
+    like a whole one. What comes back does not depend on the batch, up to ties in floating point.
 
     Args:
         model: a folder or an id, e.g. "Helsinki-NLP/opus-mt-en-fr" or "facebook/nllb-200-distilled-600M".
@@ -73,13 +74,20 @@ class Translator:
         rows = {s: self._tokenizer(self._prefix + s)["input_ids"] for s in different}
         short = sorted((s for s in different if len(rows[s]) <= self._longest), key=lambda s: len(rows[s]))
         found = dict.fromkeys(different, "")
-        for first in range(0, len(short), self._batch):
-            part = short[first : first + self._batch]
-            texts = [self._prefix + sentence for sentence in part]
-            inputs = self._tokenizer(texts, return_tensors="pt", padding=True).to(self._device)
-            inputs.pop("token_type_ids", None)
-            length = min(self._longest, 2 * inputs["input_ids"].shape[1] + 16)
-            with torch.inference_mode():
-                made = self._model.generate(**inputs, **self._options, max_length=length)
-            found.update(zip(part, self._tokenizer.batch_decode(made, skip_special_tokens=True), strict=True))
+        # How long an answer may get must not depend on what else is in the batch.
+        for room, group in itertools.groupby(short, key=lambda s: self._room(len(rows[s]))):
+            alike = list(group)
+            for first in range(0, len(alike), self._batch):
+                part = alike[first : first + self._batch]
+                texts = [self._prefix + sentence for sentence in part]
+                inputs = self._tokenizer(texts, return_tensors="pt", padding=True).to(self._device)
+                inputs.pop("token_type_ids", None)
+                with torch.inference_mode():
+                    made = self._model.generate(**inputs, **self._options, max_length=room)
+                answers = self._tokenizer.batch_decode(made, skip_special_tokens=True)
+                found.update(zip(part, answers, strict=True))
         return [found[sentence] for sentence in sentences]
+
+    def _room(self, tokens: int) -> int:
+        """Return the most tokens of an answer: a power of two above twice the sentence."""
+        return min(self._longest, 1 << (2 * tokens + 15).bit_length())
