@@ -139,7 +139,7 @@ def interval(values: Sequence[float | None], seed: int, draws: int = DRAWS) -> I
         InputError: a value is not finite, or `draws` is not positive.
     """
     kept = _finite([value for value in values if value is not None])
-    return _interval(kept.mean(), _resampled(len(kept), seed, draws) @ kept, len(kept)) if len(kept) else None
+    return _interval(kept.mean(), _means(kept, seed, draws), len(kept)) if len(kept) else None
 
 
 def difference(
@@ -170,8 +170,7 @@ def relative_change(
     a, b = _pairs(before, after)
     if not len(a) or a.mean() == 0:
         return None
-    weights = _resampled(len(a), seed, draws)
-    earlier, later = weights @ a, weights @ b
+    earlier, later = _means(a, seed, draws), _means(b, seed, draws)  # of the same resamples
     there = earlier != 0
     return _interval(100 * (b.mean() / a.mean() - 1), 100 * (later[there] / earlier[there] - 1), len(a))
 
@@ -193,17 +192,18 @@ def mean_difference(
     if not differences:
         return None
     seeds = np.random.SeedSequence(seed).generate_state(len(differences))
-    means = [_resampled(len(d), int(s), draws) @ d for d, s in zip(differences, seeds, strict=True)]
+    means = [_means(d, int(s), draws) for d, s in zip(differences, seeds, strict=True)]
     mean = float(np.mean([d.mean() for d in differences]))
     return _interval(mean, np.mean(means, axis=0), sum(map(len, differences)))
 
 
-def _resampled(texts: int, seed: int, draws: int) -> NDArray[np.float64]:
-    """Return how much each text weighs in each resample, [draws, texts]."""
+def _means(values: NDArray[np.float64], seed: int, draws: int) -> NDArray[np.float64]:
+    """Return the mean of each resample [draws]; how often a text is drawn follows from number and seed."""
     if draws < 1:
         raise InputError(f"draws: got {draws!r}, expected at least 1")
+    texts = len(values)
     counts = np.random.default_rng(seed).multinomial(texts, np.full(texts, 1 / texts), size=draws)
-    return counts / texts
+    return np.asarray(counts @ values / texts)
 
 
 def _interval(mean: float, means: NDArray[np.float64], texts: int) -> Interval:
