@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from benchmarks.paper.logs import Setting
-from benchmarks.paper.marks import Marker, Processor
+from benchmarks.paper.marks import Marker
 from benchmarks.paper.prompts import Prompt, fitted
 from iet.demo.conversation import MODEL
 from iet.errors import BackendUnavailable, InputError
@@ -345,7 +345,8 @@ def _nucleus(logits: Tensor, top_p: float, width: int) -> Tensor:
 
 
 def _entropy(logits: Tensor) -> Tensor:
-    return torch.special.entr(torch.softmax(logits, -1)).sum(-1).double()
+    entropy: Tensor = torch.special.entr(torch.softmax(logits, -1)).sum(-1).double()
+    return entropy
 
 
 # ---------------------------------------------------------------- steps of a model
@@ -441,7 +442,7 @@ class _Buffers(Cache):
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.start
 
-    def update(  # type: ignore[override]
+    def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
         if layer_idx == len(self.keys):
@@ -479,7 +480,7 @@ def _attention(
     return (weights @ value).reshape(rows, 1, heads, width), None
 
 
-AttentionInterface.register(_ATTENTION, _attention)  # type: ignore[arg-type]
+AttentionInterface.register(_ATTENTION, _attention)
 
 
 @contextlib.contextmanager

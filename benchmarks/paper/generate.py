@@ -3,9 +3,9 @@
     python -m benchmarks.paper.generate --data PATH --out DIR --topology chain --agents 4 --mark fourier \\
         --records 48 --seed 0 [--model PATH_OR_ID] [--temperature 1.0 --top-p 1.0] [--protocol edge-walk] ...
 
-One file per setting; its name tells which (`Setting.name`). Records are written in groups: a run that was killed
-goes on with the group it was at, and makes the logs that are there not again. With the model that ships with
-the package turns have a fixed length, because it was not trained to stop; other models stop themselves.
+One file per setting; its name tells which (`Setting.name`). Records are written in groups: a run that was
+killed goes on with the group it was at. With the model that ships with the package turns have a fixed
+length, because it writes until it is stopped; other models stop themselves.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from iet.topology import TOPOLOGIES
 GROUP = 16
 """Records that are held together, and written at once."""
 
-SHORT = {"turn_tokens": (160, 160), "prompt_tokens": 320}
+SHORT = {"turn_tokens": (160, 160), "prompt_tokens": 256}
 LONG = {"turn_tokens": (16, 512), "prompt_tokens": 3072}
 """Fewest and most tokens of a turn, and tokens of a prompt: of the shipped model, and of others."""
 
@@ -66,9 +66,7 @@ def setting_of(
     Raises:
         InputError: a value is out of range; see `check_setting`.
     """
-    if mark not in marks.MARKS:
-        raise InputError(f"mark: got {mark!r}, expected one of {list(marks.MARKS)}")
-    entry = marks.MARKS[mark]
+    entry = marks.mark_of(mark)
     if strength is not None and entry.green is None and entry.strength is None:
         raise InputError(f"strength: got {strength}, expected none: mark {mark!r} has no strength")
     strength = entry.strength if strength is None else float(strength)
@@ -102,8 +100,8 @@ def with_delta(setting: Setting, loaded: Loaded, records: Sequence[Record], work
     """Return the setting with the δ whose KL per token equals that of κ = 0.8, if it needs one.
 
     The distributions are those of unmarked Genesis turns of the first records, at the setting's temperature
-    and top-p, with its lengths. δ is rounded to three decimals and kept in a file of `work`, so that a run that
-    goes on elsewhere has the same.
+    and top-p, with its lengths. δ is rounded to three decimals and kept in a file of `work`, so that a run
+    that goes on elsewhere has the same.
 
     Raises:
         InputError: that file is damaged.
@@ -230,16 +228,17 @@ def _run(options: argparse.Namespace) -> int:
 
     if options.group < 1:
         raise InputError(f"group: got {options.group}, expected at least 1")
+    names = ("topology", "agents", "mark", "strength", "seed", "temperature", "top_p", "protocol", "joiner")
+    names += ("rounds", "turn_tokens", "prompt_tokens")
+    asked = {name: getattr(options, name) for name in names}
+    # First, before anything is read.
+    check_setting(Setting(model="", **{name: value for name, value in asked.items() if value is not None}))
     records = read_records(options.data, rows=None if options.any_rows else ROWS)
     some = chosen(records, min(options.records, len(records)), options.seed)
     loaded = load(options.model, options.device)
     if loaded.name == "iet:demo" and options.device == "cpu":
         torch.set_num_threads(1)  # the matrices are small: more threads would only wait for each other
-    names = ("topology", "agents", "mark", "strength", "seed", "temperature", "top_p", "protocol", "joiner")
-    setting = setting_of(
-        loaded,
-        **{name: getattr(options, name) for name in (*names, "rounds", "turn_tokens", "prompt_tokens")},
-    )
+    setting = setting_of(loaded, **asked)
     if not loaded.chat:
         print(f"{loaded.name} has no chat template: prompts are plain text, which it continues")
     setting = with_delta(setting, loaded, records, options.out)

@@ -237,7 +237,7 @@ class Writer:
 
     def __enter__(self) -> Writer:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(self.path, "ab+")  # noqa: SIM115 - closed in __exit__
+        self._file = open(self.path, "ab+")
         try:
             _lock(self._file, self.path)
             self._file.seek(0)

@@ -5,16 +5,17 @@ logits. "raw" comes before the temperature, all others after temperature and top
 `Keys`: scores [T, A], numbers of pairs [T], and the family whose null law the scores have, which is all that
 `iet.decoding.decode` needs.
 
-*Keys.* Every record has keys of its own, which follow from the setting's seed, the record and the agent, so that
-an interval over records holds the luck of the keys, too (with "unigram" it is not small). They are therefore
-not secret. Agents beyond the setting's n are spurious: their keys are registered, but nobody writes with them.
+*Keys.* Every record has keys of its own, so that an interval over records holds the luck of the keys, too
+(with "unigram" it is not small). They follow from the setting's seed, the record and the agent, and are therefore
+not secret. Agents beyond the setting's n are spurious: their keys are registered, but nobody writes with
+them. (The paper's keys are the ids 42, 43, ... of the agents in all records.)
 
-*Green lists* (γ = 1/2; "kgw", "unigram"): δ is added to the logits of a list of ids, and a token's score is +1
-on the list and -1 off it. A list holds ⌊V/2⌋ ids: without a mark a score has mean 0 and variance 1 (for odd V
--1/V), the two-point law of family "square", which therefore reads it: ±1 tilted by exp(λ·x) is what a
+*Green lists* (γ = 1/2; "kgw", "unigram"): δ is added to the logits of a list of ids, and a token's score is
++1 on the list and -1 off it. A list holds ⌊V/2⌋ ids: without a mark a score has mean 0 (for odd V -1/V) and
+variance 1, the two-point law of family "square", which therefore reads it: ±1 tilted by exp(λ·x) is what a
 logit raised by δ = 2λ makes of likely tokens. Other γ would need a family of their own, and are not offered.
-V is the tokenizer's vocabulary with added tokens; the lists are made by the CPU's generator, wherever the model
-runs.
+V is the tokenizer's vocabulary with added tokens; the lists are made by the CPU's generator, wherever the
+model runs.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def kgw_green(key: int, previous: int, vocab_size: int) -> npt.NDArray[np.bool_]
 def unigram_green(key: int, previous: int, vocab_size: int) -> npt.NDArray[np.bool_]:
     """Return the green list [V] of a key, the same behind every token, as in the authors' code.
 
-        rng = default_rng(first 4 bytes of SHA-256(key as int64), little-endian);  rng.shuffle(γV ones, rest 0)
+        rng = default_rng(first 4 bytes of SHA-256(key as int64), little-endian)
+        rng.shuffle(⌊V/2⌋ ones, then zeros)
 
     Zhao et al. 2024, "Provable Robust Watermarking for AI-Generated Text"; `previous` is not read.
     """
@@ -131,7 +133,7 @@ def agent_name(record: int, agent: int) -> str:
 
 def profile_digest(mark: str, strength: float | None, tokenizer: Tokenizer) -> str:
     """Return the digest of all that marking and reading must agree on, but for the keys."""
-    entry = _entry(mark)
+    entry = mark_of(mark)
     if entry.scheme is not None:
         return _registry(entry.scheme(strength), tokenizer).profile.digest
     return canonical_digest(
@@ -210,7 +212,7 @@ class Marker:
     """
 
     def __init__(self, setting: Setting, tokenizer: Tokenizer) -> None:
-        self.mark, self.setting, self.tokenizer = _entry(setting.mark), setting, tokenizer
+        self.mark, self.setting, self.tokenizer = mark_of(setting.mark), setting, tokenizer
         if self.mark.green is not None and setting.strength is None:
             raise InputError(f"strength: got None, expected δ for {setting.mark!r}; see `equal_delta`")
 
@@ -358,7 +360,7 @@ def equal_delta(
     low, high = 0.0, 20.0
     if target <= 0 or divergence(high) < target:
         raise InputError(
-            f"logits: the mark's KL is {target:.3g} nats per token, expected one that a δ up to {high} reaches"
+            f"logits: κ has a KL of {target:.3g} nats per token, expected one that a δ up to {high} reaches"
         )
     while high - low > 1e-6:
         middle = (low + high) / 2
@@ -382,7 +384,12 @@ def _divergence(log_q: npt.NDArray[np.float64], log_p: npt.NDArray[np.float64]) 
 # ---------------------------------------------------------------- what they share
 
 
-def _entry(mark: str) -> Mark:
+def mark_of(mark: str) -> Mark:
+    """Return the entry of `MARKS` of that name.
+
+    Raises:
+        InputError: there is none.
+    """
     if mark not in MARKS:
         raise InputError(f"mark: got {mark!r}, expected one of {list(MARKS)}")
     return MARKS[mark]

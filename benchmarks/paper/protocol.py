@@ -1,14 +1,15 @@
 """Who speaks when, and what each speaker has heard.
 
-`round-major`, as in MAMA: every agent answers the task (Genesis, round 0), then in each of R rounds all agents
-speak at once, each from what was said in the round before. The text has the turns round by round, agents in
-order. **So the true transition graph is the cycle 0 -> 1 -> .. -> n-1 -> 0 for every topology**: chain, star
-and tree only change what agents read, not who follows whom. The paper does not say how its turns are laid out.
+`round-major`, as in MAMA: every agent answers the task (Genesis, round 0), then in each of R rounds all
+agents speak at once, each from what was said in the round before. The text has the turns round by round,
+agents in order. **So the true transition graph is the cycle 0 -> 1 -> .. -> n-1 -> 0 for every topology**:
+chain, star and tree only change what agents read, not who follows whom. The paper does not say how its turns
+are laid out.
 
-`edge-walk`, our own: n·(1 + R) turns one after another, each speaker a neighbour of the one before, every edge
-of the topology used. A hub speaks more often, and the transition graphs of chain, star and tree differ. An
-agent speaks from its neighbours' last responses, those before its own first turn included. The walk is drawn
-for each record.
+`edge-walk`, our own: n·(1 + R) turns one after another, each speaker a neighbour of the one before, every
+edge of the topology used. A hub speaks more often, and the transition graphs of chain, star and tree differ.
+An agent speaks from its neighbours' last responses, those before its own first turn included. The walk is
+drawn for each record; since every edge is used, every agent speaks.
 
 All agents of a round are one batch, and many records go into one, too; a walk is batched over records.
 
@@ -16,8 +17,8 @@ Early stop: once every entity of a record occurs in one response of the attacker
 the conversation ends: after the round in `round-major`, in `edge-walk` after the turn, but not before every
 edge was used.
 
-A turn is never empty. Where a model answers nothing (no text, or only blanks, after tags are read), the turn is
-drawn again, up to `ATTEMPTS` times, each time longer. If it still says nothing, the turn's text is
+A turn is never empty. Where a model answers nothing (no text, or only blanks, after tags are read), the turn
+is drawn again, up to `ATTEMPTS` times, each time longer. If it still says nothing, the turn's text is
 `NO_ANSWER`, which carries no mark.
 """
 
@@ -32,7 +33,7 @@ import numpy as np
 
 from benchmarks.paper.engine import Engine, Row
 from benchmarks.paper.logs import Log, Setting, Turn
-from benchmarks.paper.marks import agent_name
+from benchmarks.paper.marks import agent_name, mark_of
 from benchmarks.paper.prompts import ATTACKER, Answer, Heard, parsed, prompt_of
 from benchmarks.paper.records import Record
 from iet.errors import InputError
@@ -49,14 +50,15 @@ def check_setting(setting: Setting) -> None:
     """Refuse what no conversation can be held with.
 
     Raises:
-        InputError: topology, agents, rounds, temperature, top_p, turn or prompt tokens are out of range; the
-            attacker is agent 3, so there must be four agents.
+        InputError: topology, agents, mark, protocol, rounds, temperature, top_p, turn or prompt tokens are out
+            of range; the attacker is agent 3, so there must be four agents.
     """
     template(setting.topology, setting.agents)
     if setting.agents <= ATTACKER:
         raise InputError(
-            f"agents: got {setting.agents}, expected at least {ATTACKER + 1}: the attacker is agent {ATTACKER}"
+            f"agents: got {setting.agents}, expected at least {ATTACKER + 1}, as agent {ATTACKER} attacks"
         )
+    mark_of(setting.mark)
     if setting.protocol not in PROTOCOLS:
         raise InputError(f"protocol: got {setting.protocol!r}, expected one of {sorted(PROTOCOLS)}")
     if isinstance(setting.rounds, bool) or not isinstance(setting.rounds, int) or setting.rounds < 0:
@@ -208,9 +210,9 @@ def _speak(engine: Engine, turns: Sequence[tuple[_Talk, int]], on_turns: Callabl
         agents = [agent_name(turns[i][0].record.index, turns[i][1]) for i in silent]
         for i, found in zip(silent, engine.generate(rows, agents), strict=True):
             said[i] = found.ids, parsed(found.text), found.entropy
-    for (talk, agent), found in zip(turns, said, strict=True):
-        assert found is not None
-        ids, answer, entropy = found
+    for (talk, agent), turn in zip(turns, said, strict=True):
+        assert turn is not None
+        ids, answer, entropy = turn
         talk.say(agent, ids, answer if answer.response else Answer(NO_ANSWER), entropy)
     on_turns(len(turns))
 
