@@ -73,6 +73,7 @@ class Study:
                 f"records: got {options.records}, expected 1 to {len(records) - tuning}: {tuning} of the"
                 f" {len(records)} are kept to choose options on"
             )
+        self.all_records = records
         drawn = chosen(records, options.records + tuning, options.seed)
         self.loaded, self.out, self.options = loaded, out, options
         self.records, self.others = drawn[: options.records], drawn[options.records :]

@@ -1,0 +1,241 @@
+"""Table 1: who wrote what in nine settings, by every method, on the same records.
+
+Methods that read plain text get the texts marked as "fourier"; KGW, Unigram and iet's marks get texts of their
+own, of the same records under the same seeds. Ours is read by the paper's decoder ("cusum", its open options
+chosen on other records) and by "posterior". Three tables, by figure, are followed by what is attributed where
+text may stay unattributed, and by ours against each baseline, paired by records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.paper import plots, readers, scoring
+from benchmarks.paper.baselines import BASELINES, Found
+from benchmarks.paper.logs import Log
+from benchmarks.paper.quoted import SETTINGS, TABLE1
+from benchmarks.paper.readers import Read
+from benchmarks.paper.scoring import FIGURES, Interval
+from benchmarks.paper.study import Study
+
+PAIRED = ("token_accuracy", "iou", "edge_similarity")
+Cells = dict[tuple[str, int], dict[str, list[dict[str, float | None]]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A row of the table.
+
+    Attributes:
+        name: in our table.
+        mark: of the texts that it reads.
+        decoder: that reads marks; "" for a baseline that reads plain text.
+        quoted: the paper's row for it, if there is one.
+        baseline: a key of `BASELINES`.
+        ours: the mark is iet's.
+    """
+
+    name: str
+    mark: str
+    decoder: str = ""
+    quoted: str | None = None
+    baseline: str | None = None
+    ours: bool = False
+
+
+METHODS = (
+    *(Method(BASELINES[key].name, "fourier", quoted=BASELINES[key].name, baseline=key) for key in BASELINES),
+    Method("Unigram, cusum", "unigram", "cusum", "Unigram"),
+    Method("Unigram, posterior", "unigram", "posterior"),
+    Method("KGW, cusum", "kgw", "cusum", "KGW"),
+    Method("KGW, posterior", "kgw", "posterior"),
+    Method("IET raw, cusum (the paper's)", "raw", "cusum", "IET", ours=True),
+    Method("IET raw, posterior", "raw", "posterior", ours=True),
+    Method("IET fourier, cusum", "fourier", "cusum", ours=True),
+    Method("IET fourier, posterior", "fourier", "posterior", ours=True),
+    Method("IET gumbel, cusum", "gumbel", "cusum", ours=True),
+    Method("IET gumbel, posterior", "gumbel", "posterior", ours=True),
+)
+EQUAL_KL = ("IET fourier, posterior", "IET fourier, cusum")
+"""Ours at the KL per token of the green lists."""
+
+
+def run(study: Study, asked: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Any]:
+    """Measure all methods in all settings, and write tables, plots and the worst texts.
+
+    Args:
+        study: model, records and options.
+        asked: key of `BASELINES` -> what that baseline needs (an endpoint). One that lacks it is left out, and
+            the table says so.
+
+    Returns:
+        What is in the JSON.
+    """
+    asked = dict(asked or {})
+    methods = [m for m in METHODS if m.baseline is None or not BASELINES[m.baseline].needs or m.baseline in asked]
+    cells: Cells = {}
+    all_logs: list[Log] = []
+    panels: dict[str, tuple[Any, Any]] = {}
+    extra: dict[str, Any] = {"failures": {}, "worst": {}, "options": {}, "strength": {}}
+    for topology, agents in SETTINGS:
+        cell: dict[str, list[dict[str, float | None]]] = {}
+        for mark in dict.fromkeys(method.mark for method in methods):
+            setting = study.setting(topology, agents, mark)
+            logs = study.logs(setting)
+            all_logs += logs
+            extra["strength"][mark] = setting.strength
+            if mark == "fourier":
+                panels[f"{topology}, {agents}"] = _scores(study, logs)
+            for method in methods:
+                if method.mark != mark:
+                    continue
+                found = _read(study, method, logs, extra["options"], asked)
+                cell[method.name] = [_figures(study, log, one) for log, one in zip(logs, found, strict=True)]
+                failed = sum(one.failures for one in found)
+                if failed:
+                    extra["failures"][f"{method.name}, {topology}, {agents}"] = failed
+                accuracy = [figures["token_accuracy"] for figures in cell[method.name]]
+                extra["worst"][f"{method.name}, {topology}, {agents}"] = [
+                    {"record": logs[i].record, "token_accuracy": accuracy[i]} for i in scoring.worst(accuracy)
+                ]
+        cells[topology, agents] = cell
+    left_out = [BASELINES[m.baseline].name for m in METHODS if m.baseline and m not in methods]
+    _write(study, methods, cells, all_logs, extra, left_out)
+    plots.histograms(study.out / "table1-scores", panels, xlabel="score under one key, IET fourier")
+    return extra
+
+
+def _read(
+    study: Study,
+    method: Method,
+    logs: Sequence[Log],
+    options: dict[str, Any],
+    asked: Mapping[str, Mapping[str, Any]],
+) -> list[Read]:
+    reader = study.loaded.reader
+    if method.baseline is not None:
+        found: list[Found] = BASELINES[method.baseline].read(
+            logs, reader, seed=123, **asked.get(method.baseline, {})
+        )
+        return [Read(f.labels, f.edges, None, f.matched, f.failures) for f in found]
+    chosen: dict[str, Any] = {}
+    if method.decoder == "cusum":
+        chosen = study.cusum(logs[0].setting)
+        options[f"{method.name}, {logs[0].setting.topology}, {logs[0].setting.agents}"] = chosen
+    return [readers.read(log.text, study.keys(log), reader, method.decoder, chosen) for log in logs]
+
+
+def _figures(study: Study, log: Log, found: Read) -> dict[str, float | None]:
+    reader, agents = study.loaded.reader, log.setting.agents
+    truth = scoring.truth_of(log, reader)
+    figures = scoring.score(truth, found.labels, agents=agents, edges=log.edges, found_edges=found.edges)
+    figures["coverage"] = figures["accuracy_where_attributed"] = None
+    if found.free is not None:
+        free = scoring.score(truth, found.free, agents=agents, edges=log.edges)
+        figures |= {name: free[name] for name in ("coverage", "accuracy_where_attributed")}
+    return figures
+
+
+def _scores(study: Study, logs: Sequence[Log]) -> tuple[Any, Any]:
+    own, others = [], []
+    for log in logs[:8]:
+        ids = study.loaded.reader.encode(log.text).token_ids
+        keys, truth = study.keys(log), scoring.truth_of(log, study.loaded.reader)
+        scores, scored = keys.scores(ids), keys.pairs(ids) >= 0
+        mine = np.arange(scores.shape[1]) == truth[:, None]
+        own.append(scores[scored[:, None] & mine])
+        others.append(scores[scored[:, None] & ~mine])
+    return np.concatenate(own), np.concatenate(others)
+
+
+def _values(cell: Mapping[str, Sequence[Mapping[str, float | None]]], method: str, name: str) -> list[Any]:
+    return [figures[name] for figures in cell[method]]
+
+
+def _write(
+    study: Study,
+    methods: Sequence[Method],
+    cells: Cells,
+    logs: Sequence[Log],
+    extra: Mapping[str, Any],
+    left_out: Sequence[str],
+) -> None:
+    seed = study.options.seed
+    header = ["method", "figure"]
+    for topology, agents in SETTINGS:
+        header += [f"{topology} {agents}", f"paper {topology} {agents}"]
+    rows: list[list[scoring.Cell]] = []
+    for method in methods:
+        quoted = TABLE1.get(method.quoted or "", {})
+        for name in PAIRED:
+            row: list[scoring.Cell] = [method.name, FIGURES[name]]
+            for i, setting in enumerate(SETTINGS):
+                row.append(scoring.interval(_values(cells[setting], method.name, name), seed))
+                row.append(quoted[name][i] if name in quoted else "")
+            rows.append(row)
+    free: list[list[scoring.Cell]] = [
+        [
+            method.name,
+            FIGURES[name],
+            *(scoring.interval(_values(cells[s], method.name, name), seed) for s in SETTINGS),
+        ]
+        for method in methods
+        if method.baseline is None
+        for name in ("coverage", "accuracy_where_attributed")
+    ]
+    compared = [row for ours in EQUAL_KL for row in _compared(ours, methods, cells, seed)]
+    note = study.note(logs) + (
+        f" δ of the green lists for equal KL per token: {extra['strength'].get('kgw')}. Labels of Recursive,"
+        " Semantic-BoW, TextTiling and the LLMs are oracle-matched."
+    )
+    if left_out:
+        note += f" Left out, because no endpoint was given: {', '.join(left_out)}."
+    if extra["failures"]:
+        note += f" Without an answer: {extra['failures']}."
+    narrow = ["method", "figure", *(f"{topology} {agents}" for topology, agents in SETTINGS)]
+    versus = ["ours", "against", "figure", "mean difference", "better in", "not told apart", "worse in"]
+    parts = [
+        note,
+        f"Where text may stay unattributed, level {readers.LEVEL:g}:\n\n{scoring.markdown(narrow, free)}",
+        "Ours less theirs, paired by records, over the nine settings:\n\n"
+        + scoring.markdown(versus, compared),
+    ]
+    content = study.content(
+        "table1",
+        logs,
+        figures={f"{t} {a}": cell for (t, a), cell in cells.items()},
+        against=[dict(zip(versus, map(_plain, row), strict=True)) for row in compared],
+        **extra,
+    )
+    scoring.write(study.out / "table1", header, rows, content, note="\n\n".join(parts))
+
+
+def _compared(
+    ours: str, methods: Sequence[Method], cells: Cells, seed: int
+) -> list[list[scoring.Cell]]:
+    rows: list[list[scoring.Cell]] = []
+    for method in methods:
+        if method.ours and method.name not in EQUAL_KL or method.name == ours:
+            continue
+        for name in PAIRED:
+            pairs = [
+                (_values(cells[s], ours, name), _values(cells[s], method.name, name)) for s in SETTINGS
+            ]
+            each = [found for a, b in pairs if (found := scoring.difference(a, b, seed)) is not None]
+            if each:
+                better, worse = sum(d.low > 0 for d in each), sum(d.high < 0 for d in each)
+                rest = len(each) - better - worse
+                mean = scoring.mean_difference(pairs, seed)
+                rows.append([ours, method.name, FIGURES[name], mean, better, rest, worse])
+    return rows
+
+
+def _plain(cell: scoring.Cell) -> Any:
+    return dataclasses.asdict(cell) if isinstance(cell, Interval) else cell
+
+
+Runner = Callable[..., dict[str, Any]]
