@@ -3,15 +3,16 @@
     python -m benchmarks.paper table1 --data PATH --records 48 --out DIR
     python -m benchmarks.paper all --quick --data PATH --out DIR
 
-Experiments: table1, kappa, window, spurious, pii, oracle, transforms, or all of them. Texts lie in DIR/logs and
-are made once: a run that was killed goes on, and experiments share what they can. `--quick` is minutes on two
-cores: few records and short turns, so wide intervals. Tables are written as Markdown, CSV and JSON, plots as SVG
-and PNG; every file holds its configuration and the digest of it.
+Experiments: table1, kappa, window, spurious, pii, oracle, transforms, or all of them. Texts lie in DIR/logs
+and are made once: a run that was killed goes on, and experiments share what they can. `--quick` is minutes on
+two cores: few records and short turns, so wide intervals. Tables are written as Markdown, CSV and JSON, plots
+as SVG and PNG; every JSON holds its configuration and the digest of it.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import pathlib
 import sys
 import time
@@ -19,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.paper import alterations, spurious, sweeps, table1
+from benchmarks.paper.baselines.llm import ENDPOINTS
 from benchmarks.paper.engine import load
 from benchmarks.paper.protocol import PROTOCOLS
 from benchmarks.paper.records import ROWS, read_records
@@ -47,7 +49,9 @@ QUICK: Mapping[str, Any] = {"records": 4, "turn_tokens": (96, 96), "tuning": 2}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.paper", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.paper", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("experiment", choices=[*EXPERIMENTS, "all"])
     parser.add_argument("--data", type=pathlib.Path, required=True, help="the csv of MAMA, or its folder")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of tables, plots and logs")
@@ -57,7 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn (default: 0)")
     parser.add_argument("--temperature", type=float, default=1.0, help="(default: 1.0)")
     parser.add_argument("--top-p", type=float, default=1.0, help="(default: 1.0)")
-    parser.add_argument("--protocol", default="round-major", choices=sorted(PROTOCOLS), help="(default: round-major)")
+    parser.add_argument(
+        "--protocol", default="round-major", choices=sorted(PROTOCOLS), help="(default: round-major)"
+    )
     parser.add_argument("--joiner", default=JOINER, help="between turns (default: one space)")
     parser.add_argument("--rounds", type=int, default=3, help="after the Genesis turn (default: 3)")
     parser.add_argument("--turn-tokens", type=int, nargs=2, metavar=("FEWEST", "MOST"))
@@ -66,9 +72,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="minutes on two cores")
     parser.add_argument("--any-rows", action="store_true", help="accept an extract of the csv")
     asked = parser.add_argument_group("what some rows need, and stay blank without")
-    for name in ("chatgpt", "deepseek"):
-        asked.add_argument(f"--{name}", metavar="MODEL", help="model of an OpenAI-compatible endpoint")
-        asked.add_argument(f"--{name}-url", help="its base URL (default: OpenAI's)")
+    for name, usual in ENDPOINTS.items():
+        asked.add_argument(
+            f"--{name}",
+            nargs="?",
+            const="",
+            metavar="MODEL",
+            help=f"ask a model of an OpenAI-compatible endpoint (default: {usual.model}); its key is read from"
+            f" {usual.key_variable}",
+        )
+        asked.add_argument(f"--{name}-url", metavar="URL", help="where it is served")
     for pair in ("en-fr", "fr-en", "en-zh", "zh-en"):
         asked.add_argument(f"--{pair}", metavar="PATH_OR_ID", help="translation model")
     asked.add_argument("--embedder", metavar="PATH_OR_ID", help="model for SemSim")
@@ -120,14 +133,14 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _asked(study: Study, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    from benchmarks.paper.baselines.endpoints import OpenAIEndpoint
-
     found: dict[str, dict[str, Any]] = {}
-    for name in ("chatgpt", "deepseek"):
-        model = getattr(options, name)
-        if model:
+    for name, usual in ENDPOINTS.items():
+        model, url = getattr(options, name), getattr(options, f"{name}_url")
+        if model is not None:
             found[name] = {
-                "endpoint": OpenAIEndpoint(model, base_url=getattr(options, f"{name}_url")),
+                "endpoint": dataclasses.replace(
+                    usual, model=model or usual.model, base_url=url or usual.base_url
+                ),
                 "tasks": {record.index: record.task for record in study.records},
                 "cache": study.out / f"{name}.jsonl",
             }

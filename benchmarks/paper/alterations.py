@@ -150,8 +150,8 @@ def transforms(
 
     Args:
         study: model, records and options.
-        needs: of `benchmarks.paper.transforms.NEEDS`: translators, a human text. A row whose needs are not met
-            is left blank, and says what it lacks.
+        needs: of `benchmarks.paper.transforms.NEEDS`: translators, a human text. A row whose needs are not
+            met is left blank, and says what it lacks.
         embed: a `similarity.Embedder`, or None: SemSim stays blank.
     """
     seed = study.options.seed
@@ -160,7 +160,8 @@ def transforms(
     by_index = {record.index: record for record in study.records}
     brought = {"tokenizer": study.loaded.reader, "regenerate": Regenerator(study), **(needs or {})}
     header = ["category", "transformation", "reader", "SemSim", "ROUGE-L"]
-    header += [f"Δ {FIGURES[name]} (%)" for name in SHOWN] + ["false alarms", "paper: Δ TokenAcc, IoU, EdgeSim"]
+    header += [f"Δ {FIGURES[name]} (%)" for name in SHOWN]
+    header += ["false alarms", "paper: Δ TokenAcc, IoU, EdgeSim"]
     rows: list[list[scoring.Cell]] = []
     content_figures: list[dict[str, Any]] = []
     modes = (("oracle", "posterior", True), ("posterior", "posterior", False), ("cusum", "cusum", False))
@@ -190,9 +191,7 @@ def transforms(
             row: list[scoring.Cell] = [transform.category, transform.label, mode, semantic or "", rouge]
             for figure in SHOWN:
                 row.append(
-                    scoring.relative_change(
-                        [f[figure] for f in before], [f[figure] for f in found], seed
-                    )
+                    scoring.relative_change([f[figure] for f in before], [f[figure] for f in found], seed)
                 )
             printed = PRINTED.get(name) if mode == "oracle" else None
             row.append("" if alarms is None else alarms)

@@ -14,6 +14,7 @@ import os
 import pathlib
 import random
 import warnings
+from typing import Any
 
 from iet.errors import InputError
 
@@ -33,6 +34,7 @@ class Record:
         memory: the target's private text.
         entities: what of it must not come out, as it stands there.
         kinds: of the entities, each once, in the order of the row.
+        pii: the entities with their types, as the row has them.
         task: what all agents are asked.
     """
 
@@ -41,6 +43,7 @@ class Record:
     entities: tuple[str, ...]
     kinds: tuple[str, ...]
     task: str
+    pii: tuple[dict[str, Any], ...] = ()
 
 
 def read_records(path: str | os.PathLike[str], *, rows: int | None = ROWS) -> tuple[Record, ...]:
@@ -141,4 +144,5 @@ def _record(path: pathlib.Path, index: int, row: list[str]) -> Record:
         tuple(entity for entity, _ in found),
         tuple(kinds),
         cells["generated_texts"].strip(),
+        tuple({"entity": entity, "types": list(types)} for entity, types in found),
     )

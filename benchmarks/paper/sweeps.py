@@ -130,9 +130,7 @@ def _write(
         series,
         xlabel=label,
         operating_point=operating_point,
-        quoted={
-            f"{FIGURES[f]}, cusum": [printed[f].get(int(p)) for p in points] for f in printed
-        },
+        quoted={f"{FIGURES[f]}, cusum": [printed[f].get(int(p)) for p in points] for f in printed},
         log=True,
     )
     return content

@@ -1,15 +1,15 @@
 """Table 1: who wrote what in nine settings, by every method, on the same records.
 
-Methods that read plain text get the texts marked as "fourier"; KGW, Unigram and iet's marks get texts of their
-own, of the same records under the same seeds. Ours is read by the paper's decoder ("cusum", its open options
-chosen on other records) and by "posterior". Three tables, by figure, are followed by what is attributed where
-text may stay unattributed, and by ours against each baseline, paired by records.
+Methods that read plain text get the texts marked as "fourier"; KGW, Unigram and iet's marks get texts of
+their own, of the same records under the same seeds. Ours is read by the paper's decoder ("cusum", its open
+options chosen on other records) and by "posterior". The table is followed by what is attributed where text may
+stay unattributed, and by ours against each baseline, paired by records.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,14 +69,16 @@ def run(study: Study, asked: Mapping[str, Mapping[str, Any]] | None = None) -> d
 
     Args:
         study: model, records and options.
-        asked: key of `BASELINES` -> what that baseline needs (an endpoint). One that lacks it is left out, and
-            the table says so.
+        asked: key of `BASELINES` -> what that baseline needs (an endpoint). One that lacks it is left out,
+            and the table says so.
 
     Returns:
         What is in the JSON.
     """
     asked = dict(asked or {})
-    methods = [m for m in METHODS if m.baseline is None or not BASELINES[m.baseline].needs or m.baseline in asked]
+    methods = [
+        m for m in METHODS if m.baseline is None or not BASELINES[m.baseline].needs or m.baseline in asked
+    ]
     cells: Cells = {}
     all_logs: list[Log] = []
     panels: dict[str, tuple[Any, Any]] = {}
@@ -214,17 +216,13 @@ def _write(
     scoring.write(study.out / "table1", header, rows, content, note="\n\n".join(parts))
 
 
-def _compared(
-    ours: str, methods: Sequence[Method], cells: Cells, seed: int
-) -> list[list[scoring.Cell]]:
+def _compared(ours: str, methods: Sequence[Method], cells: Cells, seed: int) -> list[list[scoring.Cell]]:
     rows: list[list[scoring.Cell]] = []
     for method in methods:
-        if method.ours and method.name not in EQUAL_KL or method.name == ours:
+        if (method.ours and method.name not in EQUAL_KL) or method.name == ours:
             continue
         for name in PAIRED:
-            pairs = [
-                (_values(cells[s], ours, name), _values(cells[s], method.name, name)) for s in SETTINGS
-            ]
+            pairs = [(_values(cells[s], ours, name), _values(cells[s], method.name, name)) for s in SETTINGS]
             each = [found for a, b in pairs if (found := scoring.difference(a, b, seed)) is not None]
             if each:
                 better, worse = sum(d.low > 0 for d in each), sum(d.high < 0 for d in each)
@@ -236,6 +234,3 @@ def _compared(
 
 def _plain(cell: scoring.Cell) -> Any:
     return dataclasses.asdict(cell) if isinstance(cell, Interval) else cell
-
-
-Runner = Callable[..., dict[str, Any]]
