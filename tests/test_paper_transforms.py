@@ -102,7 +102,7 @@ def brought() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(log=logs, seed=seeds, twice=st.booleans())
 def test_every_old_character_keeps_its_agent(name, log, seed, twice):
     source: Any = log
@@ -491,6 +491,8 @@ def test_entities_of_the_record():
         (40, 43, "ID"),
         (52, 62, "DATE"),
     ]
+    overlapping = [{"entity": "Lee Hill", "types": ["city"]}, {"entity": "Ann Lee", "types": ["name"]}]
+    assert by_rules("Dr. Ann Lee Hill; Ann Lee Hill", overlapping) == [(0, 16, "NAME"), (18, 30, "NAME")]
     assert by_rules("Ann, x@y.org", ["Ann ", "x@y.org"]) == [(0, 3, "PII"), (5, 12, "EMAIL")]
     for wrong in ("", {"entity": "a"}, {"entity": " ", "types": ["x"]}, {"entity": "a", "types": "name"}, {}):
         with pytest.raises(InputError, match="entities: got"):

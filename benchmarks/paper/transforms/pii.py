@@ -123,8 +123,9 @@ _RULES = [(name, re.compile(rule)) for name, rules in RULES.items() for rule in 
 def by_rules(text: str, entities: Entities = ()) -> list[Place]:
     """Return the record's entities and what `RULES` match, in the order of the text.
 
-    An entity is found where it stands as such, not inside a longer word. Of two places that overlap, the one
-    that begins first stays; of two that begin together, the longer one; then the entity, then the first rule.
+    An entity is found where it stands as such, not inside a longer word. Places that overlap become one, so
+    that nothing of what was found stays. It is named after the part that begins first; of those that begin
+    together, after the longest, an entity before a rule.
 
     Raises:
         InputError: an entity has no text, or its types are no list.
@@ -139,6 +140,8 @@ def _apart(found: list[Place]) -> list[Place]:
     for place in sorted(found, key=lambda p: (p.start, -p.end)):  # stable: else the order of `found` decides
         if not places or place.start >= places[-1].end:
             places.append(place)
+        elif place.end > places[-1].end:
+            places[-1] = places[-1]._replace(end=place.end)
     return places
 
 
