@@ -148,6 +148,20 @@ TRANSFORMS = {
     "pasted-around": Transform(
         "Half of it inside human text", "ours", pasted, {"place": "around"}, {"human": "human"}
     ),
+    "turns-90": Transform(
+        "Every turn truncated (90% kept)",
+        "ours",
+        truncated,
+        {"keep": 0.9, "per": "turn"},
+        takes=("tokenizer",),
+    ),
+    "turns-75": Transform(
+        "Every turn truncated (75% kept)",
+        "ours",
+        truncated,
+        {"keep": 0.75, "per": "turn"},
+        takes=("tokenizer",),
+    ),
     "edits-1": Transform("Word edits (1%)", "ours", edited, {"rate": 0.01}, takes=("writer",)),
     "edits-2": Transform("Word edits (2%)", "ours", edited, {"rate": 0.02}, takes=("writer",)),
     "edits-5": Transform("Word edits (5%)", "ours", edited, {"rate": 0.05}, takes=("writer",)),

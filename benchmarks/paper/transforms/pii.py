@@ -32,8 +32,8 @@ class Place(NamedTuple):
     name: str
 
 
-Entities = Sequence[Mapping[str, Any]]
-"""A record's column `pii`: [{'entity': str, 'types': [str]}, ...]."""
+Entities = Sequence[Mapping[str, Any] | str]
+"""A record's column `pii`: [{'entity': str, 'types': [str]}, ...], or the entities alone, without types."""
 
 Find = Callable[[str, Entities], list[Place]]
 """A text and the record's entities to ascending places that do not overlap."""
@@ -70,7 +70,9 @@ PLACEHOLDERS = {
     "password": "PASSWORD",
     "api_key": "PASSWORD",
 }
-"""Placeholder of a type of the data; a type that is not listed becomes "ID"."""
+"""Placeholder of a type of the data; a type that is not listed becomes "ID".
+
+An entity without a type gets the placeholder of the rule that it matches as a whole, else "PII"."""
 
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\.?"
 _WEEKDAY = r"(?:(?:Sun|Mon|Tues|Wednes|Thurs|Fri|Satur)day,? )?"
@@ -79,7 +81,7 @@ _NUMBER_AFTER = r"(?![\w:-]|\.\d)"
 _EXTENSION = r"(?: ?x\d{1,5})?" + _NUMBER_AFTER
 
 RULES = {
-    "EMAIL": (r"[\w.+%-]+@[\w-]+(?:\.[\w-]+)+",),
+    "EMAIL": (r"(?<![\w.+%-])[\w.+%-]+@[\w-]+(?:\.[\w-]+)+",),
     "URL": (r"(?:https?://|\bwww\.)[^\s<>\"')\]]*[^\s<>\"')\].,;:!?]",),
     "IP": (
         _NUMBER_BEFORE + r"(?:\d{1,3}\.){3}\d{1,3}" + _NUMBER_AFTER,
@@ -121,11 +123,12 @@ _RULES = [(name, re.compile(rule)) for name, rules in RULES.items() for rule in 
 def by_rules(text: str, entities: Entities = ()) -> list[Place]:
     """Return the record's entities and what `RULES` match, in the order of the text.
 
-    An entity is found where it stands as such, not inside a longer word. Of two places that overlap, the one
-    that begins first stays; of two that begin together, the longer one; then the entity, then the first rule.
+    An entity is found where it stands as such, not inside a longer word. Places that overlap become one, so
+    that nothing of what was found stays. It is named after the part that begins first; of those that begin
+    together, after the longest, an entity before a rule.
 
     Raises:
-        InputError: an entity has no text or no type.
+        InputError: an entity has no text, or its types are no list.
     """
     found = _listed(text, entities)
     found += [Place(*match.span(), name) for name, rule in _RULES for match in rule.finditer(text)]
@@ -137,6 +140,8 @@ def _apart(found: list[Place]) -> list[Place]:
     for place in sorted(found, key=lambda p: (p.start, -p.end)):  # stable: else the order of `found` decides
         if not places or place.start >= places[-1].end:
             places.append(place)
+        elif place.end > places[-1].end:
+            places[-1] = places[-1]._replace(end=place.end)
     return places
 
 
@@ -154,14 +159,17 @@ def entity_names(entities: Entities) -> list[tuple[str, str]]:
     """Return the text, without blanks around it, and the placeholder of each entity.
 
     Raises:
-        InputError: an entity has no text or no type.
+        InputError: an entity has no text, or its types are no list.
     """
     found = []
     for entity in entities:
-        words, types = entity.get("entity"), entity.get("types")
-        if not isinstance(words, str) or not words.strip() or not types or isinstance(types, str):
+        listed = {"entity": entity, "types": []} if isinstance(entity, str) else entity
+        words, types = listed.get("entity"), listed.get("types")
+        if not isinstance(words, str) or not words.strip() or not isinstance(types, (list, tuple)):
             raise InputError(f"entities: got {entity!r}, expected {{'entity': text, 'types': [type, ...]}}")
-        found.append((words.strip(), PLACEHOLDERS.get(types[0], "ID")))
+        words = words.strip()
+        rules = (name for name, rule in _RULES if rule.fullmatch(words))
+        found.append((words, PLACEHOLDERS.get(types[0], "ID") if types else next(rules, "PII")))
     return found
 
 
