@@ -111,7 +111,7 @@ def _run(options: argparse.Namespace) -> int:
         records,
         options.out,
         Options(
-            records=options.records or quick.get("records", 48),
+            records=quick.get("records", 48) if options.records is None else options.records,
             seed=options.seed,
             temperature=options.temperature,
             top_p=options.top_p,

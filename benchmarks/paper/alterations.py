@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,7 @@ def figures_of(
     return figures
 
 
-def pii(study: Study) -> dict[str, Any]:
+def pii(study: Study, settings: Sequence[tuple[str, int]] = SETTINGS) -> dict[str, Any]:
     """Redact personal data in nine settings, before and after; first the records' own data is put in where
     fewer than 2 % of the tokens would change."""
     seed, reader = study.options.seed, study.loaded.reader
@@ -67,7 +67,7 @@ def pii(study: Study) -> dict[str, Any]:
     }
     content_figures, all_logs = [], list[Log]()
     by_index = {record.index: record for record in study.records}
-    for topology, agents in SETTINGS:
+    for topology, agents in settings:
         setting = study.setting(topology, agents, "fourier")
         logs = study.logs(setting)
         all_logs += logs
@@ -109,17 +109,17 @@ def pii(study: Study) -> dict[str, Any]:
             )
     content = study.content("pii", all_logs, figures=content_figures)
     scoring.write(study.out / "pii", header, rows, content, note=study.note(all_logs))
-    plots.before_and_after(study.out / "pii", [f"{t} {a}" for t, a in SETTINGS], panels)
+    plots.before_and_after(study.out / "pii", [f"{t} {a}" for t, a in settings], panels)
     return content
 
 
-def oracle(study: Study) -> dict[str, Any]:
+def oracle(study: Study, settings: Sequence[tuple[str, int]] = SETTINGS) -> dict[str, Any]:
     """Read nine settings with the true boundaries given (Oracle-IET), beside "posterior" without them."""
     seed = study.options.seed
     header = ["setting", "mark", "figure", "oracle", "posterior", "posterior less oracle"]
     rows: list[list[scoring.Cell]] = []
     found, all_logs = [], list[Log]()
-    for topology, agents in SETTINGS:
+    for topology, agents in settings:
         for mark in ("fourier", "gumbel"):
             logs = study.logs(study.setting(topology, agents, mark))
             all_logs += logs

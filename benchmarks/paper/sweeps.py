@@ -56,7 +56,9 @@ def window(study: Study) -> dict[str, Any]:
 
 def _run(study: Study, number: int) -> Study:
     options: Options = dataclasses.replace(study.options, seed=study.options.seed + number)
-    return study if number == 0 else Study(study.loaded, study.all_records, study.out, options)
+    if number == 0:
+        return study
+    return Study(study.loaded, study.all_records, study.out, options, len(study.others))
 
 
 def _add(

@@ -64,13 +64,18 @@ EQUAL_KL = ("IET fourier, posterior", "IET fourier, cusum")
 """Ours at the KL per token of the green lists."""
 
 
-def run(study: Study, asked: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Any]:
+def run(
+    study: Study,
+    asked: Mapping[str, Mapping[str, Any]] | None = None,
+    settings: Sequence[tuple[str, int]] = SETTINGS,
+) -> dict[str, Any]:
     """Measure all methods in all settings, and write tables, plots and the worst texts.
 
     Args:
         study: model, records and options.
         asked: key of `BASELINES` -> what that baseline needs (an endpoint). One that lacks it is left out,
             and the table says so.
+        settings: (topology, agents), some of the paper's.
 
     Returns:
         What is in the JSON.
@@ -83,7 +88,7 @@ def run(study: Study, asked: Mapping[str, Mapping[str, Any]] | None = None) -> d
     all_logs: list[Log] = []
     panels: dict[str, tuple[Any, Any]] = {}
     extra: dict[str, Any] = {"failures": {}, "worst": {}, "options": {}, "strength": {}}
-    for topology, agents in SETTINGS:
+    for topology, agents in settings:
         cell: dict[str, list[dict[str, float | None]]] = {}
         for mark in dict.fromkeys(method.mark for method in methods):
             setting = study.setting(topology, agents, mark)
@@ -168,22 +173,22 @@ def _write(
 ) -> None:
     seed = study.options.seed
     header = ["method", "figure"]
-    for topology, agents in SETTINGS:
+    for topology, agents in cells:
         header += [f"{topology} {agents}", f"paper {topology} {agents}"]
     rows: list[list[scoring.Cell]] = []
     for method in methods:
         quoted = TABLE1.get(method.quoted or "", {})
         for name in PAIRED:
             row: list[scoring.Cell] = [method.name, FIGURES[name]]
-            for i, setting in enumerate(SETTINGS):
+            for setting in cells:
                 row.append(scoring.interval(_values(cells[setting], method.name, name), seed))
-                row.append(quoted[name][i] if name in quoted else "")
+                row.append(quoted[name][SETTINGS.index(setting)] if name in quoted else "")
             rows.append(row)
     free: list[list[scoring.Cell]] = [
         [
             method.name,
             FIGURES[name],
-            *(scoring.interval(_values(cells[s], method.name, name), seed) for s in SETTINGS),
+            *(scoring.interval(_values(cells[s], method.name, name), seed) for s in cells),
         ]
         for method in methods
         if method.baseline is None
@@ -198,13 +203,12 @@ def _write(
         note += f" Left out, because no endpoint was given: {', '.join(left_out)}."
     if extra["failures"]:
         note += f" Without an answer: {extra['failures']}."
-    narrow = ["method", "figure", *(f"{topology} {agents}" for topology, agents in SETTINGS)]
+    narrow = ["method", "figure", *(f"{topology} {agents}" for topology, agents in cells)]
     versus = ["ours", "against", "figure", "mean difference", "better in", "not told apart", "worse in"]
     parts = [
         note,
         f"Where text may stay unattributed, level {readers.LEVEL:g}:\n\n{scoring.markdown(narrow, free)}",
-        "Ours less theirs, paired by records, over the nine settings:\n\n"
-        + scoring.markdown(versus, compared),
+        "Ours less theirs, paired by records, over the settings:\n\n" + scoring.markdown(versus, compared),
     ]
     content = study.content(
         "table1",
@@ -222,7 +226,7 @@ def _compared(ours: str, methods: Sequence[Method], cells: Cells, seed: int) -> 
         if (method.ours and method.name not in EQUAL_KL) or method.name == ours:
             continue
         for name in PAIRED:
-            pairs = [(_values(cells[s], ours, name), _values(cells[s], method.name, name)) for s in SETTINGS]
+            pairs = [(_values(cells[s], ours, name), _values(cells[s], method.name, name)) for s in cells]
             each = [found for a, b in pairs if (found := scoring.difference(a, b, seed)) is not None]
             if each:
                 better, worse = sum(d.low > 0 for d in each), sum(d.high < 0 for d in each)

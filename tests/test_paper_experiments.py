@@ -1,0 +1,214 @@
+"""The paper's experiments, each run once on a few short conversations of an extract."""
+
+from __future__ import annotations
+
+import csv
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iet.errors import InputError
+from iet.metrics import token_accuracy
+
+torch = pytest.importorskip("torch")
+for needed in ("transformers", "matplotlib", "sklearn", "nltk", "langchain_text_splitters"):
+    pytest.importorskip(needed)
+
+from benchmarks.paper import __main__ as command  # noqa: E402
+from benchmarks.paper import alterations, quoted, readers, scoring, spurious, sweeps, table1  # noqa: E402
+from benchmarks.paper.engine import TransformersEngine, load  # noqa: E402
+from benchmarks.paper.records import COLUMNS, read_records  # noqa: E402
+from benchmarks.paper.study import Options, Study  # noqa: E402
+from benchmarks.paper.transforms import TRANSFORMS  # noqa: E402
+
+CHAIN = (("chain", 4),)
+ASKED = {"rounds": 1, "turn_tokens": (40, 40), "prompt_tokens": 160}
+
+
+@pytest.fixture(scope="module")
+def extract(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    path = tmp_path_factory.mktemp("data") / "extract.csv"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(COLUMNS)
+        for i, name in enumerate(("Ada Berg", "Otto Lind", "Ines Roth", "Karl Voss", "Mia Horn")):
+            background, question = f"The mill of village {i} is closed.", f"Who repairs mill {i}?"
+            pii = [{"entity": name, "types": ["name"]}, {"entity": f"m{i}@mill.org", "types": ["email"]}]
+            task = f" [Task background]: {background}\n\n[Question]: {question}"
+            rows.writerow((f"{name} writes from m{i}@mill.org.", repr(pii), task, background, question))
+    return path
+
+
+@pytest.fixture(scope="module")
+def study(extract: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Study]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    records = read_records(extract, rows=None)
+    yield Study(load(), records, tmp_path_factory.mktemp("out"), Options(3, **ASKED), tuning=2)
+    torch.set_num_threads(threads)
+
+
+def result(study: Study, name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((study.out / f"{name}.json").read_text(encoding="utf-8"))
+    assert content["configuration"]["experiment"] == name
+    assert content["configuration"]["records"] == 3
+    assert len(content["digest"]) == 64
+    table = list(csv.reader((study.out / f"{name}.csv").open(encoding="utf-8", newline="")))
+    assert len({len(row) for row in table}) == 1
+    return content
+
+
+@pytest.mark.parametrize("mark", ["fourier", "raw", "gumbel", "kgw", "unigram"])
+def test_every_mark_is_read_by_both_decoders(study: Study, mark: str) -> None:
+    setting = study.setting("chain", 4, mark)
+    for log in study.logs(setting)[:2]:
+        truth, keys = scoring.truth_of(log, study.loaded.reader), study.keys(log)
+        for decoder in ("cusum", "posterior"):
+            found = readers.read(log.text, keys, study.loaded.reader, decoder)
+            assert found.labels.shape == truth.shape
+            assert found.labels.min() >= 0
+            assert found.free is not None
+            assert set(found.free.tolist()) <= {-1, *range(4)}
+            assert found.edges is not None
+            assert found.edges.shape == (4, 4)
+        boundaries = [end for _, end, _ in log.spans[:-1]]
+        given = readers.read(log.text, keys, study.loaded.reader, "posterior", boundaries=boundaries)
+        cuts = np.flatnonzero(np.diff(given.labels)) + 1
+        assert set(cuts.tolist()) <= set((np.flatnonzero(np.diff(truth)) + 1).tolist())
+        if mark == "gumbel":
+            assert token_accuracy(truth, given.labels) > 0.9
+
+
+def test_options_of_cusum_suit_the_records_that_are_not_measured(study: Study) -> None:
+    setting = study.setting("chain", 4, "gumbel")
+    chosen = study.cusum(setting)
+    reader = study.loaded.reader
+    texts = [(log.text, study.keys(log), scoring.truth_of(log, reader)) for log in study.logs(setting, True)]
+    assert {log.record for log in study.logs(setting, True)}.isdisjoint(r.index for r in study.records)
+
+    def accuracy(**options: Any) -> float:
+        found = [readers.read(text, keys, reader, "cusum", options).labels for text, keys, _ in texts]
+        return float(np.mean([token_accuracy(t, f) for f, (_, _, t) in zip(found, texts, strict=True)]))
+
+    assert accuracy(**chosen) >= max(accuracy(), accuracy(tau=0.8, smooth_windows=1, radius=0))
+
+
+def test_the_table_has_every_method_beside_the_papers_numbers(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table1.run(study, settings=CHAIN)
+    content = result(study, "table1")
+    methods = {m.name for m in table1.METHODS} - {"ChatGPT", "DeepSeek"}
+    assert set(content["figures"]["chain 4"]) == methods
+    shown = (study.out / "table1.md").read_text(encoding="utf-8")
+    assert "Left out, because no endpoint was given: ChatGPT, DeepSeek." in shown
+    at = quoted.SETTINGS.index(("chain", 4))
+    line = next(x for x in shown.splitlines() if x.startswith("| KGW, cusum | TokenAcc |"))
+    assert line.endswith(f"| {quoted.TABLE1['KGW']['token_accuracy'][at]:.3f} |")
+    assert "| Recursive | EdgeSim | N/A |  |" in shown
+    rows = [row for row in content["against"] if row["ours"] == "IET fourier, posterior"]
+    assert {"HMM / Viterbi", "KGW, posterior", "IET fourier, cusum"} <= {row["against"] for row in rows}
+    for row in rows:
+        assert row["better in"] + row["not told apart"] + row["worse in"] == 1
+    assert content["strength"]["kgw"] > 0
+    assert (study.out / "table1-scores.svg").stat().st_size > 1000
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("what is on disk is not generated again")
+
+    monkeypatch.setattr(TransformersEngine, "generate", refuse)
+    table1.run(study, settings=CHAIN)
+    assert result(study, "table1")["figures"] == content["figures"]
+
+
+def test_sweeps_cover_their_points_in_two_runs(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeps, "KAPPAS", (0.8, 6.0))
+    sweeps.kappa(study)
+    figures = result(study, "kappa")["figures"]
+    cells = {(cell["decoder"], cell["point"]): cell["texts"] for cell in figures}
+    assert set(cells) == {(d, k) for d in sweeps.DECODERS for k in (0.8, 6.0)}
+    assert all(len(texts) == 2 * 3 for texts in cells.values())
+    weak, strong = (
+        np.mean([text["token_accuracy"] for text in cells["posterior", k]]) for k in (0.8, 6.0)
+    )
+    assert strong > weak
+    sweeps.window(study)
+    assert {cell["point"] for cell in result(study, "window")["figures"]} == set(sweeps.WIDTHS)
+    for name in ("kappa", "window"):
+        for suffix in ("svg", "png"):
+            assert (study.out / f"{name}.{suffix}").stat().st_size > 1000
+
+
+def test_spurious_keys_are_read_in_the_same_texts(study: Study) -> None:
+    spurious.run(study)
+    figures = result(study, "spurious")["figures"]
+    assert {(f["agents"], f["keys"]) for f in figures} == set(quoted.SPURIOUS)
+    strong = [f for f in figures if (f["mark"], f["decoder"], f["agents"]) == ("gumbel", "posterior", 4)]
+    assert [f["keys"] for f in strong] == [4, 8, 12]
+    assert np.ptp([np.mean(f["texts"]) for f in strong]) < 0.05
+
+
+def test_redaction_and_the_oracle_are_compared_with_what_was_before(study: Study) -> None:
+    alterations.pii(study, CHAIN)
+    for cell in result(study, "pii")["figures"]:
+        assert len(cell["original"]) == len(cell["redacted"]) == 3
+    alterations.oracle(study, CHAIN)
+    gumbel = next(c for c in result(study, "oracle")["figures"] if c["mark"] == "gumbel")
+    given, free = (np.mean([t["token_accuracy"] for t in gumbel[k]]) for k in ("oracle", "free"))
+    assert given >= free
+
+
+def test_every_transformation_is_there_or_says_what_it_lacks(study: Study) -> None:
+    alterations.transforms(study, {"human": "Nobody counts the days at the mill. " * 30})
+    figures = result(study, "transforms")["figures"]
+    done = {cell["transformation"] for cell in figures}
+    assert set(TRANSFORMS) - done == {"backtranslation-fr", "backtranslation-zh"}
+    shown = (study.out / "transforms.md").read_text(encoding="utf-8")
+    assert "left out: Backtranslation (EN-FR-EN) needs en_fr" in shown
+    pasted = next(c for c in figures if c["transformation"] == "pasted-behind" and c["reader"] == "posterior")
+    assert all(0 <= text["false_alarms"] <= 1 for text in pasted["texts"])
+    clean = [c for c in figures if c["transformation"] == "none"]
+    assert {c["reader"] for c in clean} == {"oracle", "posterior", "cusum"}
+
+
+def test_the_command_runs_one_experiment(
+    extract: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual = ["--data", str(extract), "--out", str(tmp_path), "--any-rows", "--quick"]
+    more = ["--rounds", "1", "--turn-tokens", "24", "24", "--prompt-tokens", "160", "--records", "2"]
+    assert command.main(["spurious", *usual, *more]) == 0
+    assert (tmp_path / "spurious.csv").is_file()
+    assert "spurious:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--records", "4"], "records: got 4, expected 1 to 3: 2 of the 5 are kept"),
+        (["--records", "0"], "records: got 0"),
+        (["--temperature", "0", "--records", "2"], "temperature: got 0"),
+        (["--rounds", "-1", "--records", "2"], "rounds: got -1"),
+        (["--human", "nowhere.txt"], "human: nowhere.txt is no file"),
+        (["--model", "no/such/model"], "model: 'no/such/model' holds no causal language model"),
+    ],
+)
+def test_what_cannot_work_is_refused(
+    extract: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+    words: str,
+) -> None:
+    usual = ["--data", str(extract), "--out", str(tmp_path / "out"), "--any-rows", "--quick"]
+    assert command.main(["spurious", *usual, *more]) == 1
+    assert words in capsys.readouterr().err
+    assert not list(tmp_path.glob("out/*.json"))
+
+
+def test_an_extract_is_no_csv_of_the_paper(extract: pathlib.Path) -> None:
+    with pytest.raises(InputError, match="5 rows after the header, expected 484"):
+        read_records(extract)
