@@ -337,7 +337,8 @@ def test_nucleus_is_that_of_transformers(top_p: float) -> None:
     kept = found.isfinite()
     assert (kept != expected.isfinite()).sum() <= 2  # sums of float32 end an id sooner or later
     assert torch.equal(found[kept], logits[kept])
-    assert (kept.sum(1) > 256).any()  # the path that sorts all
+    assert (kept.sum(1) > 64).any()  # beyond the first look
+    assert (kept.sum(1) > 512).any() or top_p < 0.9
     assert torch.equal(nucleus(logits, 1.0), logits)
 
 
