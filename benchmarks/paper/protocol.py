@@ -50,8 +50,7 @@ def check_setting(setting: Setting) -> None:
     """Refuse what no conversation can be held with.
 
     Raises:
-        InputError: topology, agents, mark, protocol, rounds, temperature, top_p, turn or prompt tokens are out
-            of range; the attacker is agent 3, so there must be four agents.
+        InputError: a field is out of range or names nothing; as agent 3 attacks, there must be four agents.
     """
     template(setting.topology, setting.agents)
     if setting.agents <= ATTACKER:
