@@ -1,4 +1,4 @@
-"""End-to-end LLM: a model is asked which tokens belong to which speaker (§ Baselines, § LLM Baseline Prompts).
+"""End-to-end LLM: a model is asked which tokens are which speaker's (§ Baselines, § LLM Baseline Prompts).
 
 The paper's two prompts, verbatim (`llm_prompts`), `unit_mode = assistant_response`, units of 64 tokens,
 temperature 0, top-p 1. **The units give the model the true ends of the turns as unit boundaries**: no unit
@@ -6,10 +6,11 @@ crosses the end of a message, and the prompt says so. It is also told the number
 speak in the log) and the task. Speaker ids carry no name; they are mapped to agents by the best one-to-one
 assignment ("oracle-matched"). EdgeSim is N/A as in the paper.
 
-The paper leaves open what becomes of a bad answer. Here `llm_answers.check` refuses one that breaks any rule of
-the prompts, and the same question is asked again, without the reason, up to 3 times in all. If all fail, the
-log counts as a failure (`Found.failures`), and every token goes to speaker 0, who is mapped like any other, so
-to the agent that wrote the most: no log is left out, and the baseline gets what knowing nothing is worth.
+The paper leaves open what becomes of a bad answer. Here `llm_answers.check` refuses one that breaks any rule
+of the prompts, and the same question is asked again, without the reason, up to 3 times in all. If all fail,
+the log counts as a failure (`Found.failures`), and every token goes to speaker 0, who is mapped like any
+other, so to the agent that wrote the most: no log is left out, and the baseline gets what knowing nothing is
+worth.
 
 Tokens are those of the auditor's tokenizer, not of the model that is asked.
 """
@@ -55,8 +56,8 @@ ENDPOINTS: dict[str, Endpoint] = {
     "chatgpt": OpenAIEndpoint("gpt-5-mini"),
     "deepseek": OpenAIEndpoint("deepseek-chat", "https://api.deepseek.com", "DEEPSEEK_API_KEY"),
 }
-"""The models of the paper's table. What a service serves under a name changes; the paper's were gpt-5-mini, and
-DeepSeek-v3.1 under this name when it was written."""
+"""The models of the paper's table. What a service serves under a name changes; the paper's were gpt-5-mini,
+and DeepSeek-v3.1 under this name when it was written."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,10 +86,10 @@ def read(
 ) -> list[Found]:
     """Attribute every log by asking a model.
 
-    Answers are kept in `cache` as they come, under the digest of (model, both prompts, parameters). A run that
-    was killed, or whose endpoint died, goes on where it was: a question that has an answer is not asked again,
-    and answers that broke a rule count towards `attempts`. Time-outs, lost connections and HTTP 408, 409, 425,
-    429 and 5xx are attempts of this run only: they are not kept, so the next run asks again.
+    Answers are kept in `cache` as they come, under the digest of (model, both prompts, parameters). A run
+    that was killed, or whose endpoint died, goes on where it was: a question that has an answer is not asked
+    again, and answers that broke a rule count towards `attempts`. Time-outs, lost connections and HTTP 408,
+    409, 425, 429 and 5xx are attempts of this run only: they are not kept, so the next run asks again.
 
     Args:
         logs: any; each text in at least two speakers.
@@ -110,8 +111,8 @@ def read(
     Raises:
         InputError: a record has no task, a text has fewer than two speakers or fewer units than speakers, a
             number is out of range, or the cache is damaged.
-        BackendUnavailable: the endpoint refuses the key or has no such model, or it is dead. What was answered
-            until then is kept.
+        BackendUnavailable: the endpoint refuses the key or has no such model, or it is dead. What was
+            answered until then is kept.
     """
     for name, value in (("attempts", attempts), ("workers", workers), ("patience", patience)):
         if value < 1:
@@ -245,6 +246,6 @@ class _Asker:
             dead = self._silent >= self.patience
         if dead:
             raise BackendUnavailable(
-                f"{error}: nothing came back for {self.patience} logs in a row, expected an endpoint that answers;"
-                " the answers so far are kept, start again to go on"
+                f"{error}: nothing came back for {self.patience} logs in a row, expected an endpoint that"
+                " answers; the answers so far are kept, start again to go on"
             ) from None

@@ -26,8 +26,8 @@ def check(answer: str, boundaries: Sequence[int], speakers: int) -> Labels:
 
     It is strict: the first character is "{" and the last "}" (not even blanks are around them), one JSON
     object without a repeated key, one key "ranges", a key for every speaker and no other, no empty list,
-    whole numbers from `boundaries`, ranges of positive length, sorted and merged, every token once, not all of
-    them one speaker's, and speakers numbered in the order in which they first appear.
+    whole numbers from `boundaries`, ranges of positive length, sorted and merged, every token once, not all
+    of them one speaker's, and speakers numbered in the order in which they first appear.
 
     Args:
         answer: the model's text.
@@ -117,10 +117,10 @@ def _ranges(content: Any, speakers: int) -> list[list[tuple[int, int]]]:
 class Answers:
     """The answers of models, in a file of JSON lines that is only appended to.
 
-    A line holds the key of a question (see `llm.read`), the model, the number of the attempt, the answer (null
-    where the endpoint refused the question for good) and, for people, why it does not count (null if it does).
-    A line that a kill cut short has no end; it is dropped, and that question asked again. Used as a context,
-    by one process at a time; threads may share it.
+    A line holds the key of a question (see `llm.read`), the model, the number of the attempt, the answer
+    (null where the endpoint refused the question for good) and, for people, why it does not count (null if it
+    does). A line that a kill cut short has no end; it is dropped, and that question asked again. Used as a
+    context, by one process at a time; threads may share it.
 
     Args:
         path: the file; made, with its folder, if it is not there. None keeps nothing.
@@ -152,7 +152,7 @@ class Answers:
                     f"{self.path}, line {number}: got a damaged answer, expected it whole"
                 ) from None
             self._found.setdefault(key, []).append(answer)
-        self._file = open(self.path, "ab")  # noqa: SIM115 - closed in __exit__
+        self._file = open(self.path, "ab")
         self._file.truncate(len(whole))
         return self
 

@@ -1,9 +1,9 @@
 """Where models answer: an OpenAI-compatible endpoint, or Bedrock.
 
 Both turn what can go wrong into three kinds: nothing came back and may later (`NoAnswer`), this question is
-refused for good (`Refused`), and no question will be answered (`BackendUnavailable`: key, permission, model or
-address). Keys are read from the environment when a connection is made. They are in no repr, log, message or
-file; where a server sends one back, it is taken out.
+refused for good (`Refused`), and no question will be answered (`BackendUnavailable`: key, permission, model
+or address). Keys are read from the environment when a connection is made. They are in no repr, log, message
+or file; where a server sends one back, it is taken out.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class OpenAIEndpoint:
         key = os.environ.get(self.key_variable, "").strip()
         if not key:
             raise BackendUnavailable(
-                f"{self.key_variable}: got nothing from the environment, expected the endpoint's key (any word"
-                " for a local server)"
+                f"{self.key_variable}: got nothing from the environment, expected the endpoint's key (any"
+                " word for a local server)"
             )
         # Attempts are counted by the caller, so the package makes none of its own.
         client = openai.OpenAI(api_key=key, base_url=self.base_url, timeout=self.timeout, max_retries=0)
