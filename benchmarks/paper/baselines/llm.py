@@ -175,6 +175,7 @@ class _Asker:
         self.attempts, self.pause, self.patience = attempts, pause, patience
         self._silent = 0  # questions in a row to which nothing came back
         self._lock = threading.Lock()
+        self._over = threading.Event()  # no question will be answered any more
 
     def all(self, questions: Sequence[_Question], workers: int) -> dict[str, tuple[Labels | None, int]]:
         """Return for every key the speakers of the units (None: failed) and the number of attempts."""
@@ -185,12 +186,13 @@ class _Asker:
             return found  # no endpoint, and no key, is needed to read what was answered
         ask = self.endpoint.connect()
         with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-            running = {pool.submit(self._one, ask, question): question.key for question in left}
+            running = {pool.submit(self._one_unless_over, ask, question): question.key for question in left}
             try:
                 done = concurrent.futures.as_completed(running)
                 for future in tqdm(done, self.endpoint.model, len(left), disable=None, unit="log"):
                     found[running[future]] = future.result()
             except BaseException:
+                self._over.set()
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
         return found
@@ -207,10 +209,17 @@ class _Asker:
                 continue
         return (None, len(answers)) if len(answers) >= self.attempts else None
 
+    def _one_unless_over(self, ask: Ask, question: _Question) -> tuple[Labels | None, int]:
+        try:
+            return self._one(ask, question)
+        except BaseException:
+            self._over.set()  # before this thread takes the next question
+            raise
+
     def _one(self, ask: Ask, question: _Question) -> tuple[Labels | None, int]:
         heard, wait = False, self.pause
         tried = len(self.answers.of(question.key))
-        while tried < self.attempts:
+        while tried < self.attempts and not self._over.is_set():
             tried += 1
             try:
                 answer = ask(question.system, question.user, self.parameters)

@@ -50,6 +50,8 @@ def check(answer: str, boundaries: Sequence[int], speakers: int) -> Labels:
                     raise AnswerError(f"speaker {speaker}: {bound} is no unit boundary")
             if start >= end:
                 raise AnswerError(f"speaker {speaker}: [{start}, {end}] has no positive length")
+        if spans == [(0, boundaries[-1])]:
+            raise AnswerError(f"speaker {speaker}: one speaker covers all tokens")
         for (_, end), (start, _) in itertools.pairwise(spans):
             if start == end:
                 raise AnswerError(f"speaker {speaker}: ranges that touch at {end} are not merged")
@@ -81,6 +83,8 @@ def _parsed(answer: str) -> Any:
 
     try:
         return json.loads(answer, object_pairs_hook=distinct)
+    except AnswerError:
+        raise
     except json.JSONDecodeError as error:
         raise AnswerError(f"not one JSON object: {error}") from None
     except (RecursionError, ValueError):  # nested or numbers too deep or long to be read

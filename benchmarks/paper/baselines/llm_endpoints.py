@@ -146,6 +146,7 @@ class BedrockEndpoint:
             import boto3
             import botocore.config
             import botocore.exceptions as errors
+            import botocore.parsers
         except ModuleNotFoundError as error:
             raise missing(error, "bedrock") from None
         config = botocore.config.Config(
@@ -183,7 +184,7 @@ class BedrockEndpoint:
                 problem = BackendUnavailable(f"{self.model}: boto3 finds no credentials for Bedrock")
             except errors.BotoCoreError as error:
                 problem = NoAnswer(f"{self.model}: {type(error).__name__}")
-            except (KeyError, TypeError, AttributeError):
+            except (botocore.parsers.ResponseParserError, KeyError, TypeError, AttributeError, ValueError):
                 problem = NoAnswer(f"{self.model}: the response is no answer of Converse")
             raise problem
 
