@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import sys
 
 import numpy as np
 import pytest
 from paper_logs import log_of, prose, words
 
-from iet.errors import InputError, ShapeError
+from iet.errors import BackendUnavailable, InputError, ShapeError
 from iet.metrics import edge_similarity, token_accuracy
 from iet.tokenizer import DEMO_SOURCE, Tokenizer
 
@@ -271,6 +272,16 @@ def test_segmenters_refuse_nonsense(name):
         SEGMENTERS[name]("", 2)
     with pytest.raises(InputError, match="segments: got 0"):
         SEGMENTERS[name]("so", 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("recursive", "langchain_text_splitters"), ("texttiling", "nltk.tokenize.texttiling")],
+)
+def test_a_missing_package_is_named(monkeypatch, name, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(BackendUnavailable, match=rf"{module} is missing: pip install .*\[paper\]"):
+        SEGMENTERS[name]("some text", 2)
 
 
 # The dict

@@ -10,6 +10,7 @@ import itertools
 import json
 import logging
 import pathlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,7 +23,6 @@ from iet.errors import BackendUnavailable, InputError
 from iet.metrics import token_accuracy
 from iet.tokenizer import DEMO_SOURCE, Tokenizer
 
-pytest.importorskip("sklearn")
 pytest.importorskip("openai")
 
 from benchmarks.paper.baselines import llm, llm_prompts
@@ -136,7 +136,7 @@ Reply = Callable[[dict[str, Any], int], Any]
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Answers by `reply(request, number of the attempt)`: a text, a status, bytes of a body, or None to hang."""
+    """Answers by `reply(request, number of the attempt)`: a text, a status, a body, or None to hang."""
 
     daemon_threads = True
 
@@ -374,13 +374,18 @@ def test_a_time_out_is_a_failure(logs, tokenizer):
     assert len(server.requests) == 2
 
 
-def test_a_question_that_is_refused_is_asked_once(logs, tokenizer, tmp_path):
-    """Such as one that is too long: the answer would be the same."""
+def test_a_question_that_is_refused_is_asked_once_a_run(logs, tokenizer, right, tmp_path):
+    """Such as one that is too long: the answer would be the same. What refuses all is no endpoint."""
+    cache = tmp_path / "answers.jsonl"
     with serving(lambda *_: 400) as server:
-        for _ in range(2):
-            (found,) = read(logs[:1], tokenizer, server, cache=tmp_path / "answers.jsonl")
-            assert (found.failures, found.attempts) == (1, 1)
-    assert len(server.requests) == 1
+        (found,) = read(logs[:1], tokenizer, server, cache=cache)
+        assert (found.failures, found.attempts) == (1, 1)
+        assert len(server.requests) == 1
+        with pytest.raises(BackendUnavailable, match=r"HTTP 400: .* no answer to 3 logs in a row"):
+            read(logs, tokenizer, server, patience=3)
+    with serving(lambda body, _: right(body)) as server:
+        (found,) = read(logs[:1], tokenizer, server, cache=cache)
+    assert (found.failures, found.attempts) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -496,6 +501,14 @@ def test_nonsense_is_refused_before_anything_is_asked(logs, tokenizer, options, 
     with serving(lambda *_: 500) as server, pytest.raises(InputError, match=message):
         read(logs, tokenizer, server, **options)
     assert not server.requests
+
+
+@pytest.mark.parametrize(("module", "extra"), [("openai", "paper"), ("boto3", "bedrock")])
+def test_a_missing_package_is_named(monkeypatch, module, extra):
+    monkeypatch.setitem(sys.modules, module, None)
+    endpoint = OpenAIEndpoint("tiny") if module == "openai" else BedrockEndpoint("tiny")
+    with pytest.raises(BackendUnavailable, match=rf"{module} is missing: pip install .*\[{extra}\]"):
+        endpoint.connect()
 
 
 def test_a_text_of_one_speaker_is_no_question(tokenizer):

@@ -117,11 +117,11 @@ def similarities(logs: Sequence[Log], units: Sequence[Sequence[str]]) -> list[Fl
         document_counts = np.bincount(counts[rows].indices, minlength=counts.shape[1]).astype(np.float64)
         return np.concatenate(per_agent), document_counts, int(rows.sum())
 
-    everything = said(np.ones(len(turns), np.bool_))
+    all_said, all_documents, _ = said(np.ones(len(turns), np.bool_))
     found: dict[int, Floats] = {}
     for record in np.unique(records).tolist():
-        own = said(record_of == record)
-        by_agent, documents, number = (a - b for a, b in zip(everything, own, strict=True))
+        by_agent, documents, number = said(record_of == record)
+        by_agent, documents, number = all_said - by_agent, all_documents - documents, len(turns) - number
         # scikit-learn's smooth idf; a word that only this record has is in no vocabulary.
         idf = np.where(documents > 0, np.log((1 + number) / (1 + documents)) + 1, 0.0)
         prototypes = by_agent * idf

@@ -88,8 +88,9 @@ def read(
 
     Answers are kept in `cache` as they come, under the digest of (model, both prompts, parameters). A run
     that was killed, or whose endpoint died, goes on where it was: a question that has an answer is not asked
-    again, and answers that broke a rule count towards `attempts`. Time-outs, lost connections and HTTP 408,
-    409, 425, 429 and 5xx are attempts of this run only: they are not kept, so the next run asks again.
+    again, and answers that broke a rule count towards `attempts`. Time-outs, lost connections and HTTP errors
+    are attempts of this run only: they are not kept, so the next run asks again. HTTP 400 and its like (but
+    408, 409, 425, 429) are not asked again in this run.
 
     Args:
         logs: any; each text in at least two speakers.
@@ -103,7 +104,7 @@ def read(
         attempts: questions asked per log, at least 1.
         pause: seconds before the next attempt after a time-out or an HTTP error, doubled each time.
         workers: questions under way at once, at least 1.
-        patience: logs in a row without any response after which the endpoint counts as dead, at least 1.
+        patience: logs in a row without an answer after which the endpoint counts as dead, at least 1.
 
     Returns:
         One entry per log, in order, `matched`, without edges.
@@ -173,7 +174,7 @@ class _Asker:
     ) -> None:
         self.endpoint, self.answers, self.parameters = endpoint, answers, parameters
         self.attempts, self.pause, self.patience = attempts, pause, patience
-        self._silent = 0  # questions in a row to which nothing came back
+        self._silent = 0  # questions in a row that got no answer
         self._lock = threading.Lock()
         self._over = threading.Event()  # no question will be answered any more
 
@@ -201,8 +202,6 @@ class _Asker:
         """The result of a question as far as the file has it; None if it must be asked."""
         answers = self.answers.of(question.key)
         for number, answer in enumerate(answers, 1):
-            if answer is None:
-                return None, number
             try:
                 return check(answer, question.bounds, question.speakers), number
             except AnswerError:
@@ -224,15 +223,14 @@ class _Asker:
             try:
                 answer = ask(question.system, question.user, self.parameters)
             except Refused as error:
-                self._heard()
-                self.answers.add(question.key, self.endpoint.model, None, str(error))
+                self._unanswered(error)
                 return None, tried
             except NoAnswer as error:
                 if tried < self.attempts:
                     time.sleep(wait)
                     wait *= 2
                 elif not heard:
-                    self._nothing_heard(error)
+                    self._unanswered(error)
                 continue
             heard = True
             self._heard()
@@ -249,12 +247,12 @@ class _Asker:
         with self._lock:
             self._silent = 0
 
-    def _nothing_heard(self, error: NoAnswer) -> None:
+    def _unanswered(self, error: NoAnswer | Refused) -> None:
         with self._lock:
             self._silent += 1
             dead = self._silent >= self.patience
         if dead:
             raise BackendUnavailable(
-                f"{error}: nothing came back for {self.patience} logs in a row, expected an endpoint that"
-                " answers; the answers so far are kept, start again to go on"
+                f"{error}: no answer to {self.patience} logs in a row, expected an endpoint that answers; the"
+                " answers so far are kept, start again to go on"
             ) from None

@@ -122,9 +122,8 @@ class Answers:
     """The answers of models, in a file of JSON lines that is only appended to.
 
     A line holds the key of a question (see `llm.read`), the model, the number of the attempt, the answer
-    (null where the endpoint refused the question for good) and, for people, why it does not count (null if it
-    does). A line that a kill cut short has no end; it is dropped, and that question asked again. Used as a
-    context, by one process at a time; threads may share it.
+    and, for people, why it does not count (null if it does). A line that a kill cut short has no end; it is
+    dropped, and that question asked again. Used as a context, by one process at a time; threads may share it.
 
     Args:
         path: the file; made, with its folder, if it is not there. None keeps nothing.
@@ -135,7 +134,7 @@ class Answers:
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
         self.path = None if path is None else pathlib.Path(path)
-        self._found: dict[str, list[str | None]] = {}
+        self._found: dict[str, list[str]] = {}
         self._file: IO[bytes] | None = None
         self._lock = threading.Lock()
 
@@ -149,7 +148,7 @@ class Answers:
             try:
                 content = json.loads(line)
                 key, answer = content["key"], content["answer"]
-                if not isinstance(key, str) or not isinstance(answer, (str, type(None))):
+                if not isinstance(key, str) or not isinstance(answer, str):
                     raise TypeError
             except (ValueError, TypeError, KeyError):
                 raise InputError(
@@ -166,12 +165,12 @@ class Answers:
         if self._file is not None:
             self._file.close()
 
-    def of(self, key: str) -> list[str | None]:
+    def of(self, key: str) -> list[str]:
         """Return what was answered to a question so far, attempt by attempt."""
         with self._lock:
             return list(self._found.get(key, ()))
 
-    def add(self, key: str, model: str, answer: str | None, reason: str | None) -> None:
+    def add(self, key: str, model: str, answer: str, reason: str | None) -> None:
         """Keep an answer; when this returns it is on the disk."""
         with self._lock:
             found = self._found.setdefault(key, [])

@@ -25,7 +25,7 @@ class NoAnswer(IetError):
 
 
 class Refused(IetError):
-    """The endpoint refuses this very question, and would again."""
+    """The endpoint refuses this very question, such as one that is too long, and would again."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,8 @@ segments are mapped to turns with the truth's help (see `matching`), and EdgeSim
 turns end they are not told, but a joiner such as a blank line is a place where Recursive and TextTiling like
 to cut.
 
-The paper names LangChain for all three, `unit_mode = assistant_response` and seed 123, and says no more.
+The paper names LangChain for all three, `unit_mode = assistant_response` and seed 123, and says no more. Here
+they read the whole text, not its units: units would give them the ends of the turns, which are the answer.
 Nothing is drawn here: ties are broken by position, so the seed changes nothing.
 """
 
