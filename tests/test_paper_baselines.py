@@ -284,6 +284,11 @@ def test_a_missing_package_is_named(monkeypatch, name, module):
         SEGMENTERS[name]("some text", 2)
 
 
+def test_text_tiling_refuses_what_nltk_refuses():
+    with pytest.raises(InputError, match="text: got 1000001 characters"):
+        segmenters.text_tiling("a" * (segmenters.MOST_CHARACTERS + 1), 2)
+
+
 # The dict
 
 
