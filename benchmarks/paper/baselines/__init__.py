@@ -2,8 +2,8 @@
 
 Each is a reader `read(logs, tokenizer, seed, **needs) -> list[Found]`: one entry per log, with an agent for
 every token of `tokenizer.encode(log.text)`. It sees the text and what its module says it is told beside it
-(number of agents or of turns, ends of turns as unit boundaries); the truth is used for that, and to map labels
-without names to agents, and for nothing else.
+(number of agents or of turns, ends of turns as unit boundaries); the truth is used for that, and to map
+labels without names to agents, and for nothing else.
 """
 
 from __future__ import annotations

@@ -8,10 +8,11 @@ prototypes and a sticky transition prior favors state persistence". No more is s
     transition  log P(a → b) = log ρ if a = b, else log((1 - ρ) / (n - 1));     P(first) = 1/n
     labels      Viterbi's path over the units
 
-TF-IDF is scikit-learn's (`TfidfVectorizer` with its defaults: smooth idf, L2 norm), fitted on the turns of the
-other records; a record is never in its own prototypes, vocabulary, idf, β or ρ, nor is another log of the same
-record. β (by maximum likelihood over a grid) and ρ (the share of neighbouring units with one speaker) are
-fitted on the labelled units of the other records, so the baseline has no parameter to be chosen badly.
+TF-IDF is scikit-learn's (`TfidfVectorizer` with its defaults: smooth idf, L2 norm), fitted on the turns of
+the other records: a record, and every other log of it, is never in its own prototypes, vocabulary or idf. β
+(by maximum likelihood over a grid) and ρ (the share of neighbouring units with one speaker) are fitted on the
+labelled units of the other records, each under its own prototypes, so the baseline has no parameter that
+could be chosen badly.
 
 **The units are those of `unit_mode = assistant_response`, which gives away the true ends of the turns**; the
 paper does not say on what its HMM runs, and this favours it. The labels carry names (`matched` is False):
@@ -60,7 +61,7 @@ def read(logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123) -> list[Fou
         raise InputError(f"logs: got some of {agents} agents, expected all of one number")
     if len({log.record for log in logs}) < 2:
         raise InputError(
-            f"logs: got {len(logs)} of fewer than two records, expected several: an agent is known by other records"
+            f"logs: got {len(logs)} of fewer than two records, expected more: agents are known by the others"
         )
     n = agents[0]
     tokens = [read_tokens(log, tokenizer) for log in logs]
@@ -72,7 +73,7 @@ def read(logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123) -> list[Fou
     fit = np.array([_log_likelihoods(cos, truth) for cos, truth in zip(cosines, truths, strict=True)])
     stays = np.array([[(np.diff(truth) == 0).sum(), len(truth) - 1] for truth in truths], np.float64)
     found = []
-    for record, each, edges, cos in zip(records, tokens, bounds, cosines, strict=True):
+    for record, edges, cos in zip(records, bounds, cosines, strict=True):
         others = np.array([other != record for other in records])
         beta = SHARPNESS[fit[others].sum(axis=0).argmax()]
         same, pairs = stays[others].sum(axis=0)
@@ -116,11 +117,11 @@ def similarities(logs: Sequence[Log], units: Sequence[Sequence[str]]) -> list[Fl
         document_counts = np.bincount(counts[rows].indices, minlength=counts.shape[1]).astype(np.float64)
         return np.concatenate(per_agent), document_counts, int(rows.sum())
 
-    everything = said(np.ones(len(turns), np.bool_))
+    all_said, all_documents, _ = said(np.ones(len(turns), np.bool_))
     found: dict[int, Floats] = {}
     for record in np.unique(records).tolist():
-        own = said(record_of == record)
-        by_agent, documents, number = (a - b for a, b in zip(everything, own, strict=True))
+        by_agent, documents, number = said(record_of == record)
+        by_agent, documents, number = all_said - by_agent, all_documents - documents, len(turns) - number
         # scikit-learn's smooth idf; a word that only this record has is in no vocabulary.
         idf = np.where(documents > 0, np.log((1 + number) / (1 + documents)) + 1, 0.0)
         prototypes = by_agent * idf

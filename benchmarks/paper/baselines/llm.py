@@ -1,4 +1,4 @@
-"""End-to-end LLM: a model is asked which tokens belong to which speaker (§ Baselines, § LLM Baseline Prompts).
+"""End-to-end LLM: a model is asked which tokens are which speaker's (§ Baselines, § LLM Baseline Prompts).
 
 The paper's two prompts, verbatim (`llm_prompts`), `unit_mode = assistant_response`, units of 64 tokens,
 temperature 0, top-p 1. **The units give the model the true ends of the turns as unit boundaries**: no unit
@@ -6,10 +6,11 @@ crosses the end of a message, and the prompt says so. It is also told the number
 speak in the log) and the task. Speaker ids carry no name; they are mapped to agents by the best one-to-one
 assignment ("oracle-matched"). EdgeSim is N/A as in the paper.
 
-The paper leaves open what becomes of a bad answer. Here `llm_answers.check` refuses one that breaks any rule of
-the prompts, and the same question is asked again, without the reason, up to 3 times in all. If all fail, the
-log counts as a failure (`Found.failures`), and every token goes to speaker 0, who is mapped like any other, so
-to the agent that wrote the most: no log is left out, and the baseline gets what knowing nothing is worth.
+The paper leaves open what becomes of a bad answer. Here `llm_answers.check` refuses one that breaks any rule
+of the prompts, and the same question is asked again, without the reason, up to 3 times in all. If all fail,
+the log counts as a failure (`Found.failures`), and every token goes to speaker 0, who is mapped like any
+other, so to the agent that wrote the most: no log is left out, and the baseline gets what knowing nothing is
+worth.
 
 Tokens are those of the auditor's tokenizer, not of the model that is asked.
 """
@@ -55,8 +56,8 @@ ENDPOINTS: dict[str, Endpoint] = {
     "chatgpt": OpenAIEndpoint("gpt-5-mini"),
     "deepseek": OpenAIEndpoint("deepseek-chat", "https://api.deepseek.com", "DEEPSEEK_API_KEY"),
 }
-"""The models of the paper's table. What a service serves under a name changes; the paper's were gpt-5-mini, and
-DeepSeek-v3.1 under this name when it was written."""
+"""The models of the paper's table. What a service serves under a name changes; the paper's were gpt-5-mini,
+and DeepSeek-v3.1 under this name when it was written."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,10 +86,11 @@ def read(
 ) -> list[Found]:
     """Attribute every log by asking a model.
 
-    Answers are kept in `cache` as they come, under the digest of (model, both prompts, parameters). A run that
-    was killed, or whose endpoint died, goes on where it was: a question that has an answer is not asked again,
-    and answers that broke a rule count towards `attempts`. Time-outs, lost connections and HTTP 408, 409, 425,
-    429 and 5xx are attempts of this run only: they are not kept, so the next run asks again.
+    Answers are kept in `cache` as they come, under the digest of (model, both prompts, parameters). A run
+    that was killed, or whose endpoint died, goes on where it was: a question that has an answer is not asked
+    again, and answers that broke a rule count towards `attempts`. Time-outs, lost connections and HTTP errors
+    are attempts of this run only: they are not kept, so the next run asks again. HTTP 400 and its like (but
+    408, 409, 425, 429) are not asked again in this run.
 
     Args:
         logs: any; each text in at least two speakers.
@@ -102,7 +104,7 @@ def read(
         attempts: questions asked per log, at least 1.
         pause: seconds before the next attempt after a time-out or an HTTP error, doubled each time.
         workers: questions under way at once, at least 1.
-        patience: logs in a row without any response after which the endpoint counts as dead, at least 1.
+        patience: logs in a row without an answer after which the endpoint counts as dead, at least 1.
 
     Returns:
         One entry per log, in order, `matched`, without edges.
@@ -110,8 +112,8 @@ def read(
     Raises:
         InputError: a record has no task, a text has fewer than two speakers or fewer units than speakers, a
             number is out of range, or the cache is damaged.
-        BackendUnavailable: the endpoint refuses the key or has no such model, or it is dead. What was answered
-            until then is kept.
+        BackendUnavailable: the endpoint refuses the key or has no such model, or it is dead. What was
+            answered until then is kept.
     """
     for name, value in (("attempts", attempts), ("workers", workers), ("patience", patience)):
         if value < 1:
@@ -172,8 +174,9 @@ class _Asker:
     ) -> None:
         self.endpoint, self.answers, self.parameters = endpoint, answers, parameters
         self.attempts, self.pause, self.patience = attempts, pause, patience
-        self._silent = 0  # questions in a row to which nothing came back
+        self._silent = 0  # questions in a row that got no answer
         self._lock = threading.Lock()
+        self._over = threading.Event()  # no question will be answered any more
 
     def all(self, questions: Sequence[_Question], workers: int) -> dict[str, tuple[Labels | None, int]]:
         """Return for every key the speakers of the units (None: failed) and the number of attempts."""
@@ -184,12 +187,13 @@ class _Asker:
             return found  # no endpoint, and no key, is needed to read what was answered
         ask = self.endpoint.connect()
         with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-            running = {pool.submit(self._one, ask, question): question.key for question in left}
+            running = {pool.submit(self._one_unless_over, ask, question): question.key for question in left}
             try:
                 done = concurrent.futures.as_completed(running)
                 for future in tqdm(done, self.endpoint.model, len(left), disable=None, unit="log"):
                     found[running[future]] = future.result()
             except BaseException:
+                self._over.set()
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
         return found
@@ -198,31 +202,35 @@ class _Asker:
         """The result of a question as far as the file has it; None if it must be asked."""
         answers = self.answers.of(question.key)
         for number, answer in enumerate(answers, 1):
-            if answer is None:
-                return None, number
             try:
                 return check(answer, question.bounds, question.speakers), number
             except AnswerError:
                 continue
         return (None, len(answers)) if len(answers) >= self.attempts else None
 
+    def _one_unless_over(self, ask: Ask, question: _Question) -> tuple[Labels | None, int]:
+        try:
+            return self._one(ask, question)
+        except BaseException:
+            self._over.set()  # before this thread takes the next question
+            raise
+
     def _one(self, ask: Ask, question: _Question) -> tuple[Labels | None, int]:
         heard, wait = False, self.pause
         tried = len(self.answers.of(question.key))
-        while tried < self.attempts:
+        while tried < self.attempts and not self._over.is_set():
             tried += 1
             try:
                 answer = ask(question.system, question.user, self.parameters)
             except Refused as error:
-                self._heard()
-                self.answers.add(question.key, self.endpoint.model, None, str(error))
+                self._unanswered(error)
                 return None, tried
             except NoAnswer as error:
                 if tried < self.attempts:
                     time.sleep(wait)
                     wait *= 2
                 elif not heard:
-                    self._nothing_heard(error)
+                    self._unanswered(error)
                 continue
             heard = True
             self._heard()
@@ -239,12 +247,12 @@ class _Asker:
         with self._lock:
             self._silent = 0
 
-    def _nothing_heard(self, error: NoAnswer) -> None:
+    def _unanswered(self, error: NoAnswer | Refused) -> None:
         with self._lock:
             self._silent += 1
             dead = self._silent >= self.patience
         if dead:
             raise BackendUnavailable(
-                f"{error}: nothing came back for {self.patience} logs in a row, expected an endpoint that answers;"
-                " the answers so far are kept, start again to go on"
+                f"{error}: no answer to {self.patience} logs in a row, expected an endpoint that answers; the"
+                " answers so far are kept, start again to go on"
             ) from None

@@ -26,8 +26,8 @@ def check(answer: str, boundaries: Sequence[int], speakers: int) -> Labels:
 
     It is strict: the first character is "{" and the last "}" (not even blanks are around them), one JSON
     object without a repeated key, one key "ranges", a key for every speaker and no other, no empty list,
-    whole numbers from `boundaries`, ranges of positive length, sorted and merged, every token once, not all of
-    them one speaker's, and speakers numbered in the order in which they first appear.
+    whole numbers from `boundaries`, ranges of positive length, sorted and merged, every token once, not all
+    of them one speaker's, and speakers numbered in the order in which they first appear.
 
     Args:
         answer: the model's text.
@@ -50,6 +50,8 @@ def check(answer: str, boundaries: Sequence[int], speakers: int) -> Labels:
                     raise AnswerError(f"speaker {speaker}: {bound} is no unit boundary")
             if start >= end:
                 raise AnswerError(f"speaker {speaker}: [{start}, {end}] has no positive length")
+        if spans == [(0, boundaries[-1])]:
+            raise AnswerError(f"speaker {speaker}: one speaker covers all tokens")
         for (_, end), (start, _) in itertools.pairwise(spans):
             if start == end:
                 raise AnswerError(f"speaker {speaker}: ranges that touch at {end} are not merged")
@@ -81,6 +83,8 @@ def _parsed(answer: str) -> Any:
 
     try:
         return json.loads(answer, object_pairs_hook=distinct)
+    except AnswerError:
+        raise
     except json.JSONDecodeError as error:
         raise AnswerError(f"not one JSON object: {error}") from None
     except (RecursionError, ValueError):  # nested or numbers too deep or long to be read
@@ -117,10 +121,9 @@ def _ranges(content: Any, speakers: int) -> list[list[tuple[int, int]]]:
 class Answers:
     """The answers of models, in a file of JSON lines that is only appended to.
 
-    A line holds the key of a question (see `llm.read`), the model, the number of the attempt, the answer (null
-    where the endpoint refused the question for good) and, for people, why it does not count (null if it does).
-    A line that a kill cut short has no end; it is dropped, and that question asked again. Used as a context,
-    by one process at a time; threads may share it.
+    A line holds the key of a question (see `llm.read`), the model, the number of the attempt, the answer
+    and, for people, why it does not count (null if it does). A line that a kill cut short has no end; it is
+    dropped, and that question asked again. Used as a context, by one process at a time; threads may share it.
 
     Args:
         path: the file; made, with its folder, if it is not there. None keeps nothing.
@@ -131,7 +134,7 @@ class Answers:
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
         self.path = None if path is None else pathlib.Path(path)
-        self._found: dict[str, list[str | None]] = {}
+        self._found: dict[str, list[str]] = {}
         self._file: IO[bytes] | None = None
         self._lock = threading.Lock()
 
@@ -145,14 +148,14 @@ class Answers:
             try:
                 content = json.loads(line)
                 key, answer = content["key"], content["answer"]
-                if not isinstance(key, str) or not isinstance(answer, (str, type(None))):
+                if not isinstance(key, str) or not isinstance(answer, str):
                     raise TypeError
             except (ValueError, TypeError, KeyError):
                 raise InputError(
                     f"{self.path}, line {number}: got a damaged answer, expected it whole"
                 ) from None
             self._found.setdefault(key, []).append(answer)
-        self._file = open(self.path, "ab")  # noqa: SIM115 - closed in __exit__
+        self._file = open(self.path, "ab")
         self._file.truncate(len(whole))
         return self
 
@@ -162,12 +165,12 @@ class Answers:
         if self._file is not None:
             self._file.close()
 
-    def of(self, key: str) -> list[str | None]:
+    def of(self, key: str) -> list[str]:
         """Return what was answered to a question so far, attempt by attempt."""
         with self._lock:
             return list(self._found.get(key, ()))
 
-    def add(self, key: str, model: str, answer: str | None, reason: str | None) -> None:
+    def add(self, key: str, model: str, answer: str, reason: str | None) -> None:
         """Keep an answer; when this returns it is on the disk."""
         with self._lock:
             found = self._found.setdefault(key, [])

@@ -1,9 +1,9 @@
 """Where models answer: an OpenAI-compatible endpoint, or Bedrock.
 
 Both turn what can go wrong into three kinds: nothing came back and may later (`NoAnswer`), this question is
-refused for good (`Refused`), and no question will be answered (`BackendUnavailable`: key, permission, model or
-address). Keys are read from the environment when a connection is made. They are in no repr, log, message or
-file; where a server sends one back, it is taken out.
+refused for good (`Refused`), and no question will be answered (`BackendUnavailable`: key, permission, model
+or address). Keys are read from the environment when a connection is made. They are in no repr, log, message
+or file; where a server sends one back, it is taken out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class NoAnswer(IetError):
 
 
 class Refused(IetError):
-    """The endpoint refuses this very question, and would again."""
+    """The endpoint refuses this very question, such as one that is too long, and would again."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +87,8 @@ class OpenAIEndpoint:
         key = os.environ.get(self.key_variable, "").strip()
         if not key:
             raise BackendUnavailable(
-                f"{self.key_variable}: got nothing from the environment, expected the endpoint's key (any word"
-                " for a local server)"
+                f"{self.key_variable}: got nothing from the environment, expected the endpoint's key (any"
+                " word for a local server)"
             )
         # Attempts are counted by the caller, so the package makes none of its own.
         client = openai.OpenAI(api_key=key, base_url=self.base_url, timeout=self.timeout, max_retries=0)
@@ -146,6 +146,7 @@ class BedrockEndpoint:
             import boto3
             import botocore.config
             import botocore.exceptions as errors
+            import botocore.parsers
         except ModuleNotFoundError as error:
             raise missing(error, "bedrock") from None
         config = botocore.config.Config(
@@ -183,7 +184,7 @@ class BedrockEndpoint:
                 problem = BackendUnavailable(f"{self.model}: boto3 finds no credentials for Bedrock")
             except errors.BotoCoreError as error:
                 problem = NoAnswer(f"{self.model}: {type(error).__name__}")
-            except (KeyError, TypeError, AttributeError):
+            except (botocore.parsers.ResponseParserError, KeyError, TypeError, AttributeError, ValueError):
                 problem = NoAnswer(f"{self.model}: the response is no answer of Converse")
             raise problem
 

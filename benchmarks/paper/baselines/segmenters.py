@@ -1,11 +1,13 @@
 """Segmentation methods: Recursive, Semantic-BoW and TextTiling (§ Baselines).
 
 All are **adapted to the number of segments: they are told S, the true number of turns**, and cut the text, in
-characters, into S parts, or fewer if the text holds too few places to cut. Who speaks they never say: segments
-are mapped to turns with the truth's help (see `matching`), and EdgeSim is N/A as in the paper. Where turns end
-they are not told, but a joiner such as a blank line is a place where Recursive and TextTiling like to cut.
+characters, into S parts, or fewer if the text holds too few places to cut. Who speaks they never say:
+segments are mapped to turns with the truth's help (see `matching`), and EdgeSim is N/A as in the paper. Where
+turns end they are not told, but a joiner such as a blank line is a place where Recursive and TextTiling like
+to cut.
 
-The paper names LangChain for all three, `unit_mode = assistant_response` and seed 123, and says no more.
+The paper names LangChain for all three, `unit_mode = assistant_response` and seed 123, and says no more. Here
+they read the whole text, not its units: units would give them the ends of the turns, which are the answer.
 Nothing is drawn here: ties are broken by position, so the seed changes nothing.
 """
 
@@ -32,6 +34,8 @@ SEQUENCE_WORDS = 20
 """Words of TextTiling's token-sequences: nltk's w."""
 BLOCK_SEQUENCES = 10
 """Token-sequences of TextTiling's blocks, at most: nltk's k."""
+MOST_CHARACTERS = 1_000_000
+"""Longest text that nltk's TextTiling takes."""
 
 _SENTENCE_START = re.compile(r"(?<=[.?!])\s+")
 _PARAGRAPH = re.compile(r"\n[ \t\r\f\v]*\n\s*")
@@ -57,10 +61,10 @@ def read_text_tiling(logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123)
 def recursive(text: str, segments: int) -> list[int]:
     r"""Cut a text by LangChain's `RecursiveCharacterTextSplitter` into S chunks.
 
-    Source: langchain-text-splitters, with its own separators "\n\n", "\n", " ", "", lengths in characters and no
-    overlap. Difference: it takes a chunk size, not a number of chunks. So the largest chunk size that gives
-    at least S chunks is searched by bisection, and while there are more than S, the two neighbours that are
-    shortest together are merged. Blanks at the ends of chunks are kept, so that the chunks tile the text.
+    Source: langchain-text-splitters, with its own separators "\n\n", "\n", " ", "", lengths in characters and
+    no overlap. Difference: it takes a chunk size, not a number of chunks. So the largest chunk size that
+    gives at least S chunks is searched by bisection, and while there are more than S, the two neighbours that
+    are shortest together are merged. Blanks at the ends of chunks are kept, so that the chunks tile the text.
 
     Args:
         text: not empty.
@@ -72,6 +76,8 @@ def recursive(text: str, segments: int) -> list[int]:
     Raises:
         InputError: the text is empty, or `segments` is below 1.
         BackendUnavailable: langchain-text-splitters is missing.
+
+    Cost: log2(characters) runs of the splitter.
     """
     _check(text, segments)
     try:
@@ -124,6 +130,8 @@ def semantic_bow(text: str, segments: int, window: int = WINDOW_WORDS) -> list[i
 
     Raises:
         InputError: the text is empty, or `segments` or `window` is below 1.
+
+    Cost: O(places · W).
     """
     _check(text, segments)
     if window < 1:
@@ -147,12 +155,12 @@ def text_tiling(text: str, segments: int) -> list[int]:
     """Cut a text at the S - 1 deepest gaps of TextTiling.
 
     Source: nltk's `TextTilingTokenizer` (Hearst 1997): token-sequences of w words, block comparison, smoothed
-    scores, depth scores. Differences: the S - 1 gaps of the greatest depth are taken, for those above a cutoff
-    (gaps without depth by their score); as in nltk none is nearer than 4 gaps to another, but only as long as
-    there are others. Each is moved to the nearest paragraph break that is free, as in nltk, if one is nearer
-    than half a mean segment. w = 20 and blocks of k = 10 sequences are nltk's; with many segments in a short
-    text they are lowered, so that there are at least two gaps per segment, and a block is no longer than a
-    mean segment. Stop words are scikit-learn's English ones, passed on, because nltk's are a download.
+    scores, depth scores. Differences: the S - 1 gaps of the greatest depth are taken, for those above a
+    cutoff (gaps without depth by their score). Each is moved to the nearest paragraph break that is free, as
+    in nltk, if one is nearer than half a mean segment. w = 20, blocks of k = 10 sequences, and bounds at
+    least 4 gaps apart are nltk's; with many segments in a short text all three are lowered, to four gaps per
+    segment, blocks of half a mean segment, and bounds a block apart (less if nothing else is left). Stop
+    words are scikit-learn's English ones, passed on, because nltk's are a download.
 
     Args:
         text: not empty; only letters a to z make words, as in nltk.
@@ -162,19 +170,23 @@ def text_tiling(text: str, segments: int) -> list[int]:
         Bounds in characters, 0 .. len(text), at most S + 1.
 
     Raises:
-        InputError: the text is empty, or `segments` is below 1.
+        InputError: the text is empty or longer than nltk's million characters, or `segments` is below 1.
         BackendUnavailable: nltk or scikit-learn is missing.
+
+    Cost: nltk's, O(gaps · different words), seconds for 10,000 tokens.
     """
     _check(text, segments)
+    if len(text) > MOST_CHARACTERS:
+        raise InputError(f"text: got {len(text)} characters, expected at most {MOST_CHARACTERS}")
     # What nltk keeps of a text, so that its words can be found again in ours.
     kept = [i for i, c in enumerate(text) if c.isascii() and (c.isalpha() or c in "-' \n\t")]
     letters = "".join(text[i] for i in kept)
     words = [kept[match.start()] for match in re.finditer(r"\w+", letters)]
-    w = max(1, min(SEQUENCE_WORDS, len(words) // (2 * segments)))
-    k = max(1, min(BLOCK_SEQUENCES, round(len(words) / segments / w)))
+    w = max(1, min(SEQUENCE_WORDS, len(words) // (4 * segments)))
+    k = max(1, min(BLOCK_SEQUENCES, round(len(words) / segments / w / 2)))
     depth, score = _depths(letters, w, k)
     ranked = sorted(range(len(depth)), key=lambda gap: (-depth[gap], score[gap], gap))
-    gaps = _apart(ranked, segments - 1, 4)
+    gaps = _apart(ranked, segments - 1, min(4, k))
     reach = len(text) / segments / 2
     breaks = [match.start() for match in _PARAGRAPH.finditer(text) if 0 < match.start() < len(text)]
     places: list[int] = []
@@ -196,7 +208,7 @@ def _read(segmenter: Segmenter, logs: Sequence[Log], tokenizer: Tokenizer) -> li
 
 
 def _depths(letters: str, w: int, k: int) -> tuple[list[float], list[float]]:
-    """Depth and smoothed score of every gap between token-sequences, by nltk; none in a text too short for it."""
+    """Depth and smoothed score of every gap between token-sequences, by nltk; none in too short a text."""
     try:
         from nltk.tokenize.texttiling import TextTilingTokenizer
         from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
@@ -213,7 +225,7 @@ def _depths(letters: str, w: int, k: int) -> tuple[list[float], list[float]]:
 
 
 def _apart(ranked: Sequence[int], number: int, distance: int) -> list[int]:
-    """Return the first `number` that keep their distance, then, if there are too few, the first of the rest."""
+    """Return the first `number` that keep their distance, then, if too few do, the first of the rest."""
     chosen: list[int] = []
     for place in ranked:
         if len(chosen) < number and all(abs(place - other) >= distance for other in chosen):
