@@ -132,9 +132,7 @@ def test_sweeps_cover_their_points_in_two_runs(study: Study, monkeypatch: pytest
     cells = {(cell["decoder"], cell["point"]): cell["texts"] for cell in figures}
     assert set(cells) == {(d, k) for d in sweeps.DECODERS for k in (0.8, 6.0)}
     assert all(len(texts) == 2 * 3 for texts in cells.values())
-    weak, strong = (
-        np.mean([text["token_accuracy"] for text in cells["posterior", k]]) for k in (0.8, 6.0)
-    )
+    weak, strong = (np.mean([text["token_accuracy"] for text in cells["posterior", k]]) for k in (0.8, 6.0))
     assert strong > weak
     sweeps.window(study)
     assert {cell["point"] for cell in result(study, "window")["figures"]} == set(sweeps.WIDTHS)

@@ -78,8 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             nargs="?",
             const="",
             metavar="MODEL",
-            help=f"ask a model of an OpenAI-compatible endpoint (default: {usual.model}); its key is read from"
-            f" {usual.key_variable}",
+            help=f"ask a model of an OpenAI-compatible endpoint (default: {usual.model}); its key is what"
+            f" {usual.key_variable} holds",
         )
         asked.add_argument(f"--{name}-url", metavar="URL", help="where it is served")
     for pair in ("en-fr", "fr-en", "en-zh", "zh-en"):

@@ -2,8 +2,8 @@
 
 Methods that read plain text get the texts marked as "fourier"; KGW, Unigram and iet's marks get texts of
 their own, of the same records under the same seeds. Ours is read by the paper's decoder ("cusum", its open
-options chosen on other records) and by "posterior". The table is followed by what is attributed where text may
-stay unattributed, and by ours against each baseline, paired by records.
+options chosen on other records) and by "posterior". The table is followed by what is attributed where text
+may stay unattributed, and by ours against each baseline, paired by records.
 """
 
 from __future__ import annotations
