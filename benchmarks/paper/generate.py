@@ -35,14 +35,14 @@ GROUP = 16
 """Records that are held together, and written at once."""
 
 SHORT = {"turn_tokens": (160, 160), "prompt_tokens": 256}
-LONG = {"turn_tokens": (16, 512), "prompt_tokens": 3072}
+LONG = {"turn_tokens": (1, 512), "prompt_tokens": 3072}
 """Fewest and most tokens of a turn, and tokens of a prompt: of the shipped model, and of others."""
 
 _FIELDS = (
     *("topology", "agents", "mark", "strength", "seed", "temperature", "top_p", "protocol", "joiner"),
     *("rounds", "turn_tokens", "prompt_tokens"),
 )
-_CALIBRATION_RECORDS, _CALIBRATION_ROWS = 6, 256
+_CALIBRATION_RECORDS, _CALIBRATION_ROWS = 6, 512
 
 
 def setting_of(
@@ -103,9 +103,9 @@ def setting_of(
 def with_delta(setting: Setting, loaded: Loaded, records: Sequence[Record], work: pathlib.Path) -> Setting:
     """Return the setting with the δ whose KL per token equals that of κ = 0.8, if it needs one.
 
-    The distributions are those of unmarked Genesis turns of the first records, at the setting's temperature
-    and top-p, with its lengths. δ is rounded to three decimals and kept in a file of `work`, so that a run
-    that goes on elsewhere has the same.
+    The distributions are those of unmarked turns (Genesis and one round, chain, 4 agents) of the first
+    records, at the setting's temperature and top-p, with its lengths. δ is rounded to three decimals and kept
+    in a file of `work`, so that a run that goes on elsewhere has the same.
 
     Raises:
         InputError: that file is damaged.
@@ -113,7 +113,7 @@ def with_delta(setting: Setting, loaded: Loaded, records: Sequence[Record], work
     if marks.MARKS[setting.mark].green is None or setting.strength is not None:
         return setting
     unmarked = dataclasses.replace(
-        setting, topology="chain", agents=4, protocol="round-major", rounds=0, mark="none", seed=0
+        setting, topology="chain", agents=4, protocol="round-major", rounds=1, mark="none", seed=0
     )
     unmarked = dataclasses.replace(unmarked, joiner=JOINER, early_stop=True, profile="")
     path = work / f"delta-{unmarked.digest[:16]}.json"
@@ -139,7 +139,7 @@ def with_delta(setting: Setting, loaded: Loaded, records: Sequence[Record], work
 
 
 def final_logits(loaded: Loaded, setting: Setting, records: Sequence[Record]) -> np.ndarray[Any, Any]:
-    """Return up to 256 of the distributions that a setting's tokens are drawn from, as logits [N, V].
+    """Return up to 512 of the distributions that a setting's tokens are drawn from, as logits [N, V].
 
     They are taken at every eighth token of each turn, at most as many of each step as fill the number evenly.
     """
