@@ -282,7 +282,7 @@ def test_roles_reach_both_kinds_of_prompt() -> None:
     assert all(text in user for text in ("Task 1?", "mine", "noted", "Agent_1: hello", "<UPDATED_RESPONSE>"))
     assert all(text in target.plain for text in ("ID-0001", "Task 1?", "mine", "noted", "Agent_1: hello"))
     assert "<" not in target.plain
-    assert target.plain.endswith("Agent_0, response 2:")
+    assert target.plain.endswith("Agent_0\n\nAnswer 2:")
     attacker = prompt_of(RECORDS[1], 3, 1, Heard("mine", "", {}))
     assert "name, id" in attacker.messages[0]["content"]
     assert "<RESPONSE>" in attacker.request
