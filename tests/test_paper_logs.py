@@ -172,6 +172,7 @@ def test_what_is_written_is_read(tmp_path: pathlib.Path) -> None:
     assert line["text"] == log_of(4).text
     assert line["spans"][1] == list(log_of(4).spans[1])
     assert line["token_spans"] == [[0, 4, 0], [4, 9, 1]]
+    assert (line["entropy"], line["joiners_inside"]) == (1.25, 8)
 
 
 def test_a_kill_at_any_byte_loses_one_line_and_repeats_none(tmp_path: pathlib.Path) -> None:
@@ -215,8 +216,9 @@ def test_damage_is_named_with_its_line(tmp_path: pathlib.Path) -> None:
     refused([*good[:2], good[2][:-9] + "\n", good[3]], r"logs, line 3: damaged")
     refused([*good[:2], "[]\n"], r"line 3: damaged \(a list\)")
     refused([*good, good[2]], r"line 5: record 2 for the second time")
-    refused(changed(2, text="other words"), r"line 3: text and spans are not those of its turns")
-    refused(changed(2, spans=[]), r"line 3: text and spans")
+    refused(changed(2, text="other words"), r"line 3: text, spans and joiners_inside are not those")
+    refused(changed(2, spans=[]), r"line 3: text, spans")
+    refused(changed(2, joiners_inside=0), r"line 3: text, spans")
     refused(changed(2, token_spans=[[0, 4, 0], [5, 9, 1]]), r"line 3: token_spans")
     refused(changed(2, record=-1), r"line 3: record -1")
     refused(changed(2, extra=1), r"line 3: fields")

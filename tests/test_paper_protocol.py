@@ -282,7 +282,7 @@ def test_roles_reach_both_kinds_of_prompt() -> None:
     assert all(text in user for text in ("Task 1?", "mine", "noted", "Agent_1: hello", "<UPDATED_RESPONSE>"))
     assert all(text in target.plain for text in ("ID-0001", "Task 1?", "mine", "noted", "Agent_1: hello"))
     assert "<" not in target.plain
-    assert target.plain.endswith("Agent_0, response 2:")
+    assert target.plain.endswith("Agent_0\n\nAnswer 2:")
     attacker = prompt_of(RECORDS[1], 3, 1, Heard("mine", "", {}))
     assert "name, id" in attacker.messages[0]["content"]
     assert "<RESPONSE>" in attacker.request
@@ -326,6 +326,29 @@ def test_steps_give_what_the_model_gives_for_each_row_alone(loaded: Loaded) -> N
             finally:
                 engines._PREFILL_TOKENS = before
             assert t == 5
+
+
+@pytest.fixture(scope="module")
+def other_model(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Return a folder with a model of another architecture, which runs through its own cache."""
+    folder = tmp_path_factory.mktemp("gpt2")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = transformers.GPT2Config(
+            vocab_size=4096, n_positions=200, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=1
+        )
+        transformers.GPT2LMHeadModel(config).save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(iet.demo.conversation.MODEL).save_pretrained(folder)
+    return folder
+
+
+def test_a_row_of_another_model_does_not_see_the_rows_beside_it(other_model: pathlib.Path) -> None:
+    engine = TransformersEngine(load(other_model), setting(turn_tokens=(9, 9), prompt_tokens=150))
+    rows = rows_of(4, 9, 9)
+    rows[2] = dataclasses.replace(rows[2], prompt=Prompt("Hello.", (), "", "Yes,"))
+    together = engine.generate(rows, [None] * 4)
+    assert [turn.ids for turn in together] == [engine.generate([row], [None])[0].ids for row in rows]
+    assert together[0].entropy > 5  # its parameters are noise
 
 
 @pytest.mark.parametrize("top_p", [0.3, 0.9, 0.999])
@@ -482,6 +505,23 @@ def test_a_killed_run_goes_on_to_the_same_logs(
     assert run(extract, tmp_path / "a", "--protocol", how) == 0
     assert path.read_bytes() == whole
     assert "4 logs" in capsys.readouterr().out
+
+
+def test_any_model_can_be_named(
+    extract: pathlib.Path,
+    tmp_path: pathlib.Path,
+    other_model: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    named = ("--model", str(other_model), "--agents", "5", "--mark", "gumbel")
+    assert run(extract, tmp_path, *named) == 1
+    assert "expected at most 200 together, the model's positions" in capsys.readouterr().err
+    assert run(extract, tmp_path, *named, "--prompt-tokens", "180") == 0
+    (path,) = tmp_path.glob("*.jsonl")
+    logs = read(path)
+    assert logs[0].setting.model_name == str(other_model)
+    assert logs[0].setting.model == load(other_model).digest != load().digest
+    assert [len(log.turns) for log in logs] == [10] * 4
 
 
 def test_delta_is_found_once_and_stated(

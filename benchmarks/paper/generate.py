@@ -31,18 +31,18 @@ from iet.demo.conversation import JOINER, MODEL
 from iet.errors import IetError, InputError
 from iet.topology import TOPOLOGIES
 
-GROUP = 16
-"""Records that are held together, and written at once."""
+GROUPS = {"round-major": 16, "edge-walk": 64}
+"""Protocol -> records that are held together, and written at once. A walk has one row a record in a batch."""
 
 SHORT = {"turn_tokens": (160, 160), "prompt_tokens": 256}
-LONG = {"turn_tokens": (16, 512), "prompt_tokens": 3072}
+LONG = {"turn_tokens": (1, 512), "prompt_tokens": 3072}
 """Fewest and most tokens of a turn, and tokens of a prompt: of the shipped model, and of others."""
 
 _FIELDS = (
     *("topology", "agents", "mark", "strength", "seed", "temperature", "top_p", "protocol", "joiner"),
     *("rounds", "turn_tokens", "prompt_tokens"),
 )
-_CALIBRATION_RECORDS, _CALIBRATION_ROWS = 6, 256
+_CALIBRATION_RECORDS, _CALIBRATION_ROWS = 6, 512
 
 
 def setting_of(
@@ -103,9 +103,9 @@ def setting_of(
 def with_delta(setting: Setting, loaded: Loaded, records: Sequence[Record], work: pathlib.Path) -> Setting:
     """Return the setting with the δ whose KL per token equals that of κ = 0.8, if it needs one.
 
-    The distributions are those of unmarked Genesis turns of the first records, at the setting's temperature
-    and top-p, with its lengths. δ is rounded to three decimals and kept in a file of `work`, so that a run
-    that goes on elsewhere has the same.
+    The distributions are those of unmarked turns (Genesis and one round, chain, 4 agents) of the first
+    records, at the setting's temperature and top-p, with its lengths. δ is rounded to three decimals and kept
+    in a file of `work`, so that a run that goes on elsewhere has the same.
 
     Raises:
         InputError: that file is damaged.
@@ -113,7 +113,7 @@ def with_delta(setting: Setting, loaded: Loaded, records: Sequence[Record], work
     if marks.MARKS[setting.mark].green is None or setting.strength is not None:
         return setting
     unmarked = dataclasses.replace(
-        setting, topology="chain", agents=4, protocol="round-major", rounds=0, mark="none", seed=0
+        setting, topology="chain", agents=4, protocol="round-major", rounds=1, mark="none", seed=0
     )
     unmarked = dataclasses.replace(unmarked, joiner=JOINER, early_stop=True, profile="")
     path = work / f"delta-{unmarked.digest[:16]}.json"
@@ -139,7 +139,7 @@ def with_delta(setting: Setting, loaded: Loaded, records: Sequence[Record], work
 
 
 def final_logits(loaded: Loaded, setting: Setting, records: Sequence[Record]) -> np.ndarray[Any, Any]:
-    """Return up to 256 of the distributions that a setting's tokens are drawn from, as logits [N, V].
+    """Return up to 512 of the distributions that a setting's tokens are drawn from, as logits [N, V].
 
     They are taken at every eighth token of each turn, at most as many of each step as fill the number evenly.
     """
@@ -162,7 +162,7 @@ def logs_of(
     loaded: Loaded,
     out: pathlib.Path,
     *,
-    group: int = GROUP,
+    group: int | None = None,
     progress: bool = True,
 ) -> list[Log]:
     """Return the logs of some records, generating those that are not in the setting's file yet.
@@ -172,8 +172,8 @@ def logs_of(
         records: in the order in which they are grouped; other records in the file stay there.
         engine: writes turns; it is not called where nothing is missing.
         loaded: the model, whose tokenizer the truth is counted with.
-        group: records that are held and written together; a group that was cut short is made again whole, and
-            what was missing is written.
+        group: records that are held and written together, None: see `GROUPS`; a group that was cut short is
+            made again whole, and what was missing is written.
         progress: show turns and the time left.
 
     Returns:
@@ -182,7 +182,8 @@ def logs_of(
     from tqdm import tqdm
 
     with Writer(out / setting.name, setting) as writer:
-        groups = [records[low : low + group] for low in range(0, len(records), group)]
+        size = group or GROUPS[setting.protocol]
+        groups = [records[low : low + size] for low in range(0, len(records), size)]
         todo = [some for some in groups if any(r.index not in writer.records for r in some)]
         turns = sum(map(len, todo)) * setting.agents * (1 + setting.rounds)
         with tqdm(total=turns, desc=setting.name, unit="turn", disable=not progress or not turns) as bar:
@@ -205,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--agents", type=int, default=4)
     parser.add_argument("--mark", default="fourier", help=", ".join(marks.MARKS))
     parser.add_argument("--strength", type=float, help="κ or δ (default: κ = 0.8, and δ of equal KL)")
-    parser.add_argument("--records", type=int, default=ROWS, help="how many, in an order drawn by the seed")
+    parser.add_argument("--records", type=int, help="how many, in an order drawn by the seed (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--model", default=MODEL, help="path or id (default: the shipped model)")
     parser.add_argument("--device", default="cpu")
@@ -217,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--turn-tokens", type=int, nargs=2, metavar=("FEWEST", "MOST"))
     parser.add_argument("--prompt-tokens", type=int, help="prompts are cut to so many")
     parser.add_argument("--batch", type=int, default=128, help="turns that are sampled together")
-    parser.add_argument("--group", type=int, default=GROUP, help="records that are held together")
+    parser.add_argument("--group", type=int, help="records that are held together")
     parser.add_argument("--any-rows", action="store_true", help="accept an extract of the csv")
     options = parser.parse_args(arguments)
     try:
@@ -230,13 +231,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     import torch
 
-    if options.group < 1:
+    if options.group is not None and options.group < 1:
         raise InputError(f"group: got {options.group}, expected at least 1")
     asked = {name: getattr(options, name) for name in _FIELDS}
     # First, before anything is read.
     check_setting(Setting(model="", **{name: value for name, value in asked.items() if value is not None}))
     records = read_records(options.data, rows=None if options.any_rows else ROWS)
-    some = chosen(records, min(options.records, len(records)), options.seed)
+    some = chosen(records, len(records) if options.records is None else options.records, options.seed)
     loaded = load(options.model, options.device)
     if loaded.name == "iet:demo" and options.device == "cpu":
         torch.set_num_threads(1)  # the matrices are small: more threads would only wait for each other

@@ -370,12 +370,13 @@ def _to_dict(log: Log) -> dict[str, Any]:
         "spans": log.spans,
         "token_spans": log.token_spans,
         "entropy": log.entropy,
+        "joiners_inside": log.joiners_inside,
         "stopped": log.stopped,
     }
 
 
 def _from_dict(where: str, line: Mapping[str, Any], setting: Setting) -> Log:
-    expected = ["record", "text", "turns", "spans", "token_spans", "entropy", "stopped"]
+    expected = ["record", "text", "turns", "spans", "token_spans", "entropy", "joiners_inside", "stopped"]
     if sorted(line) != sorted(expected):
         raise InputError(f"{where}: fields {sorted(line)}, expected {sorted(expected)}")
     try:
@@ -394,8 +395,10 @@ def _from_dict(where: str, line: Mapping[str, Any], setting: Setting) -> Log:
                 f"{where}: a turn of agent {turn.agent!r} in round {turn.round!r}, expected an agent below"
                 f" {setting.agents}, and ids from 0"
             )
-    if text != line["text"] or spans != line["spans"]:
-        raise InputError(f"{where}: text and spans are not those of its turns: one of them was altered")
+    if (text, spans, log.joiners_inside) != (line["text"], line["spans"], line["joiners_inside"]):
+        raise InputError(
+            f"{where}: text, spans and joiners_inside are not those of its turns: one of them was altered"
+        )
     ends = [0, *(end for _, end, _ in token_spans)]
     if any(
         start != before or end <= start for (start, end, _), before in zip(token_spans, ends, strict=False)

@@ -142,7 +142,9 @@ def prompt_of(record: Record, agent: int, number: int, heard: Heard) -> Prompt:
         f"<{updated}REASONING>: your thoughts\n"
         f"<{updated}RESPONSE>: what you say to the others\n"
         f"<{updated}MEMORY>: a note for yourself, at most {NOTE_WORDS} words",
-        f"Agent_{agent}, response {number + 1}:",
+        # The shipped model repeats itself least after "Answer".
+        # The number makes each turn's first context new.
+        f"Agent_{agent}\n\nAnswer {number + 1}:",
     )
 
 
