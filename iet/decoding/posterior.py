@@ -29,7 +29,7 @@ STAGES = 3
 
 _ALWAYS = 16
 _SEGMENT_LENGTHS = np.array([30.0, 50.0, 80.0, 125.0, 200.0, 320.0, 500.0, 1000.0])
-_USUAL_LENGTH, _LENGTH_SPREAD = 120.0, 1.0
+_USUAL_LENGTH, _LENGTH_SPREAD = 60.0, 0.7
 _SHARE_TOKENS = 1000.0
 
 Floats = npt.NDArray[np.float64]
@@ -70,7 +70,7 @@ def posterior_decode(
     Args:
         scores, family, scored, repeated, allow_unattributed, agents, pairs: as in `decode`. If nothing may be
             left unattributed, the chain has no state for nobody.
-        mean_segment: expected tokens of a segment, 1 to 1e9; None: fitted, with 120 as the guess before.
+        mean_segment: expected tokens of a segment, 1 to 1e9; None: fitted, with 60 as the guess before.
         repeats: what w_t is. "share": a (context, token) pair that stands m times within 256 tokens around it
             counts m^-3/4 each time, m^1/4 in all (needs `pairs`, else as "drop"). "drop": a pair counts once
             in the whole text; "count": every time. A repeat gives every agent the number that it gave before:
@@ -321,7 +321,7 @@ def fit(
 
     The m = `shrinkage` tokens at λ₀ = `start_strength` and the 1000 at equal shares keep an agent with little
     text where it started. The mean length of a segment is the geometric mean of a grid from 30 to 1000
-    tokens, weighted by the likelihood of the text and by a log-normal guess around 120 (spread 1), in the
+    tokens, weighted by the likelihood of the text and by a log-normal guess around 60 (spread 0.7), in the
     first two iterations. Blocks stand for tokens: a step costs 1/16, and blocks of 8 to 32 gave the same
     TokenAcc to 0.002.
 
