@@ -70,7 +70,7 @@ def log_activity(sums: npt.NDArray[Any], counts: npt.NDArray[Any], family: Famil
         np.exp(np.minimum(ratios, _EXPONENT_LIMIT, out=ratios), out=ratios)
         flat = ratios.reshape(len(ratios), len(tilts) * chunk.shape[2])
         rows = np.zeros((len(ENTRY_RATES), flat.shape[1]))
-        _two_states_njit(flat, np.array(ENTRY_RATES), stay, rows)
+        _two_states_njit(flat, np.array(ENTRY_RATES), stay, np.empty((2, *rows.shape)), rows)
         found[:, :, low : low + _CHUNK] = rows.reshape(len(ENTRY_RATES), len(tilts), -1)
     each = found.reshape(-1, keys)
     highest = each.max(axis=0)
@@ -125,14 +125,17 @@ def _counted_sums_njit(
 
 
 @njit
-def _two_states_njit(ratios: Floats, enters: Floats, stay: float, log_ratios: Floats) -> None:
+def _two_states_njit(
+    ratios: Floats, enters: Floats, stay: float, states: npt.NDArray[np.float64], log_ratios: Floats
+) -> None:
     # All chains side by side, one for each rate and column, so that one does not wait for its own last block.
     blocks, columns = ratios.shape
-    outside, inside = np.empty_like(log_ratios), np.empty_like(log_ratios)
+    outside, inside = states[0], states[1]
     leave = 1.0 - stay
     for i in range(len(enters)):
-        outside[i] = leave / (enters[i] + leave)
-        inside[i] = 1.0 - outside[i]
+        for a in range(columns):
+            outside[i, a] = leave / (enters[i] + leave)
+            inside[i, a] = 1.0 - outside[i, a]
     for b in range(blocks):
         for i in range(len(enters)):
             enter, remain = enters[i], 1.0 - enters[i]

@@ -73,11 +73,26 @@ def forward_backward(
     check_number("mean_segment", mean_segment, 0, integer=False)
     check_number("nobody", nobody, 0, 0.99, integer=False)
     check_number("stages", stages, 1, 16)
-    tokens, agents = log_ratios.shape
-    ratios = exponentials(log_ratios)
-    if nobody == 0:
+    agents = log_ratios.shape[1]
+    each = np.ones(agents) if shares is None else np.asarray(shares, np.float64)
+    if each.shape != (agents,):
+        raise ShapeError("shares", got=list(each.shape), expected=[agents])
+    if not ((each > 0) & np.isfinite(each)).all():
+        raise InputError(f"shares: got {shares!r:.80}, expected numbers above 0")
+    return posteriors(exponentials(log_ratios), mean_segment, prior_of(each, nobody), stages, odds)
+
+
+def posteriors(
+    ratios: npt.NDArray[np.float32],
+    mean_segment: float,
+    prior: Floats,
+    stages: int,
+    odds: npt.ArrayLike | None = None,
+) -> tuple[Posterior, Posterior, float]:
+    """Do what `forward_backward` does, from `exponentials` (which are changed) and `prior_of`."""
+    tokens, agents = len(ratios), len(prior) - 1
+    if prior[agents] == 0:
         ratios[:, agents] = 0.0  # else nobody's β grows on unmarked text, until 0·inf
-    prior = _prior(agents, nobody, shares)
     (advances,) = _advances(tokens, np.array([stages / max(mean_segment, 1e-9)]), prior, odds)
     each = min(max(tokens, 1), max(256, _STORED // (stages * (agents + 1))))
     alpha = np.empty((each, stages, agents + 1), np.float32)
@@ -102,16 +117,14 @@ def exponentials(log_ratios: npt.NDArray[np.floating]) -> npt.NDArray[np.float32
 def log_likelihoods(
     ratios: npt.NDArray[np.float32],
     mean_segments: Floats,
-    nobody: float,
-    shares: Floats,
+    prior: Floats,
     stages: int,
     odds: Floats | None = None,
 ) -> Floats:
-    """Return the third result of `forward_backward` for each mean length [L], from `exponentials`, unchecked.
+    """Return the third result of `forward_backward` for each mean length [L], as `posteriors`.
 
     O(L·m·T·A).
     """
-    prior = _prior(ratios.shape[1] - 1, nobody, shares)
     advances = _advances(len(ratios), stages / np.maximum(mean_segments, stages), prior, odds)
     found = np.empty(len(mean_segments))
     _log_likelihoods_njit(ratios, advances, prior, stages, found)
@@ -134,15 +147,11 @@ def _advances(tokens: int, rates: Floats, prior: Floats, odds: npt.ArrayLike | N
     return advances
 
 
-def _prior(agents: int, nobody: float, shares: npt.ArrayLike | None) -> Floats:
-    """Return π of the agents and, last, of nobody."""
-    prior = np.append(np.ones(agents) if shares is None else np.asarray(shares, np.float64), nobody)
-    if prior.shape != (agents + 1,):
-        raise ShapeError("shares", got=list(prior[:-1].shape), expected=[agents])
-    if not ((prior[:-1] > 0) & np.isfinite(prior[:-1])).all():
-        raise InputError(f"shares: got {shares!r:.80}, expected numbers above 0")
+def prior_of(shares: Floats, nobody: float) -> Floats:
+    """Return π of the agents, in proportion to `shares` [A], and, last, of nobody."""
+    prior = np.append(shares, nobody)
     prior[:-1] *= (1 - nobody) / prior[:-1].sum()
-    there = agents + (nobody > 0)
+    there = len(shares) + (nobody > 0)
     prior[:there] = np.maximum(prior[:there], _LOWEST_SHARE)
     return np.asarray(prior / prior.sum())
 
@@ -152,6 +161,20 @@ def _begin_njit(prior: Floats, state: Floats) -> None:
     for m in range(len(state)):
         for i in range(len(prior)):
             state[m, i] = prior[i] / len(state)
+
+
+@njit
+def _leave_njit(prior: Floats, leave: Floats) -> None:
+    for i in range(len(prior)):
+        leave[i] = 1.0 / max(1.0 - prior[i], 1e-9)
+
+
+@njit
+def _copy_njit(source: Floats, target: Floats) -> None:
+    # Loops, here as elsewhere: whole arrays are computed by code that takes seconds to compile.
+    for m in range(len(source)):
+        for i in range(source.shape[1]):
+            target[m, i] = source[m, i]
 
 
 @njit
@@ -179,7 +202,8 @@ def _forward_njit(
     stages, states = state.shape
     last = stages - 1
     log_ratio = 0.0
-    leave, onward = 1.0 / np.maximum(1.0 - prior, 1e-9), np.zeros(states)
+    leave, onward = np.empty(states), np.empty(states)
+    _leave_njit(prior, leave)
     for t in range(begin, end):
         advance = advances[t] if t > 0 else 0.0
         stay, arriving = 1.0 - advance, 0.0
@@ -228,17 +252,21 @@ def _forward_backward_njit(
     each, stages, agents = alpha.shape[0], alpha.shape[1], states - 1
     last = stages - 1
     log_ratio = 0.0
-    leave, held, weights = 1.0 / np.maximum(1.0 - prior, 1e-9), np.empty(states), np.empty(states)
+    leave, held, weights = np.empty(states), np.empty(states), np.empty(states)
+    _leave_njit(prior, leave)
     state = np.empty((stages, states))
     _begin_njit(prior, state)
     for part in range(len(starts)):
-        starts[part] = state
+        _copy_njit(state, starts[part])
         if part < len(starts) - 1:
             log_ratio += _forward_njit(ratios, advances, prior, part * each, part * each + each, state, None)
-    beta = np.ones((stages, states))
+    beta = np.empty((stages, states))
+    for m in range(stages):
+        for i in range(states):
+            beta[m, i] = 1.0
     for part in range(len(starts) - 1, -1, -1):
         begin, end = part * each, min(part * each + each, tokens)
-        state[:] = starts[part]
+        _copy_njit(starts[part], state)
         found = _forward_njit(ratios, advances, prior, begin, end, state, alpha)
         if part == len(starts) - 1:
             log_ratio += found

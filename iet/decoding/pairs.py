@@ -76,7 +76,8 @@ def shared_weights(pairs: npt.NDArray[np.int64], window: int = 256) -> npt.NDArr
     weights = np.zeros(len(pairs), np.float32)
     if len(pairs):
         shares = np.arange(1, window * 2, dtype=np.float64) ** -0.75
-        _shared_weights_njit(pairs, window, shares.astype(np.float32), weights)
+        counts = np.zeros(pairs.max() + 2, np.int32)  # the last entry is that of -1
+        _shared_weights_njit(pairs, window, shares.astype(np.float32), counts, weights)
     return weights
 
 
@@ -136,10 +137,10 @@ def _shared_weights_njit(
     pairs: npt.NDArray[np.int64],
     window: int,
     shares: npt.NDArray[np.float32],
+    counts: npt.NDArray[np.int32],
     weights: npt.NDArray[np.float32],
 ) -> None:
     # The pairs less than `window` away on either side, counted while t moves on.
-    counts = np.zeros(pairs.max() + 2, np.int32)  # the last entry is that of -1
     for t in range(min(window, len(pairs))):
         counts[pairs[t]] += 1
     for t in range(len(pairs)):

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iet.decoding.activity import evidence_blocks, log_activity
-from iet.decoding.chain import Posterior, exponentials, forward_backward, log_likelihoods
+from iet.decoding.chain import Posterior, exponentials, log_likelihoods, posteriors, prior_of
 from iet.decoding.jit import njit
 from iet.decoding.pairs import fresh_weights, shared_weights
 from iet.decoding.segmentation import NOBODY, Scores, Segmentation, check_number
@@ -135,11 +135,11 @@ def posterior_decode(
     sums, totals = block_sums(scores, weight, resolution)
     ratios = log_ratios(sums, totals, fitted.strengths, family, blocks=True)
     length, odds = fitted.mean_segment / resolution, _pooled_odds(break_odds, tokens, resolution)
-    posterior, left, _ = forward_backward(ratios, length, fitted.nobody, fitted.shares, STAGES, odds)
-    if resolution > 1:
-        posterior, left = (np.repeat(gamma, resolution, axis=0)[:tokens] for gamma in (posterior, left))
+    prior = prior_of(fitted.shares, fitted.nobody)
+    gamma, rest, _ = posteriors(exponentials(ratios), length, prior, STAGES, odds)
+    posterior, left = np.empty((tokens, len(keep)), np.float32), np.empty(tokens, np.float32)
     labels = np.empty(tokens, np.int32)
-    _likeliest_njit(posterior, left, allow_unattributed, labels)
+    _likeliest_njit(gamma, rest, resolution, allow_unattributed, posterior, left, labels)
     if resolution > 1:
         grid, _, log_mgf = _strength_table(family)
         offsets = np.interp(fitted.strengths, grid, log_mgf)
@@ -354,10 +354,11 @@ def fit(
     shares, p_nobody = before, nobody
     length = _USUAL_LENGTH if mean_segment is None else float(mean_segment)
     for i in range(iterations):
-        ratios = log_ratios(sums, weights, found, family, blocks=True)
+        ratios = exponentials(log_ratios(sums, weights, found, family, blocks=True))
+        prior = prior_of(shares, p_nobody)
         if mean_segment is None and i < 2:
-            length = _segment_length(ratios, block, p_nobody, shares, odds)
-        gamma, left, _ = forward_backward(ratios, length / block, p_nobody, shares, STAGES, odds)
+            length = _segment_length(ratios, block, prior, odds)
+        gamma, left, _ = posteriors(ratios, length / block, prior, STAGES, odds)
         held = block * gamma.sum(axis=0, dtype=np.float64) + _SHARE_TOKENS * before
         rest = block * left.sum(dtype=np.float64) + _SHARE_TOKENS * nobody
         shares = held / (held.sum() + rest)
@@ -389,11 +390,8 @@ def fit_strengths(
     return np.asarray(fitted.clip(*strength_range(family)))
 
 
-def _segment_length(
-    log_ratios: npt.NDArray[np.float32], block: int, nobody: float, shares: Floats, odds: Floats | None
-) -> float:
-    ratios = exponentials(log_ratios)
-    likelihood = log_likelihoods(ratios, _SEGMENT_LENGTHS / block, nobody, shares, STAGES, odds)
+def _segment_length(ratios: npt.NDArray[np.float32], block: int, prior: Floats, odds: Floats | None) -> float:
+    likelihood = log_likelihoods(ratios, _SEGMENT_LENGTHS / block, prior, STAGES, odds)
     logs = np.log(_SEGMENT_LENGTHS)
     likelihood -= ((logs - math.log(_USUAL_LENGTH)) / _LENGTH_SPREAD) ** 2 / 2
     weight = np.exp(likelihood - likelihood.max())
@@ -434,14 +432,23 @@ def _log_ratios_njit(
 
 @njit
 def _likeliest_njit(
-    posterior: Posterior, left: Posterior, allow_unattributed: bool, labels: npt.NDArray[np.int32]
+    gamma: Posterior,
+    rest: Posterior,
+    resolution: int,
+    allow_unattributed: bool,
+    posterior: Posterior,
+    left: Posterior,
+    labels: npt.NDArray[np.int32],
 ) -> None:
-    for t in range(len(posterior)):
-        best = 0
-        for a in range(1, posterior.shape[1]):
-            if posterior[t, a] > posterior[t, best]:
+    # Every token has the posterior of its pool.
+    for t in range(len(labels)):
+        pool, best = t // resolution, 0
+        left[t] = rest[pool]
+        for a in range(gamma.shape[1]):
+            posterior[t, a] = gamma[pool, a]
+            if gamma[pool, a] > gamma[pool, best]:
                 best = a
-        labels[t] = NOBODY if allow_unattributed and posterior[t, best] <= left[t] else best
+        labels[t] = NOBODY if allow_unattributed and gamma[pool, best] <= rest[pool] else best
 
 
 @njit
