@@ -93,6 +93,9 @@ def evidence(results: dict[str, Any]) -> Any:
     power.set(
         title="power at level 0.01, 4 keys", xlabel="tokens of a turn", ylabel="share found", xscale="log"
     )
+    lengths = sorted({row["tokens"] for row in results["power"]})
+    power.set_xticks(lengths, [str(length) for length in lengths])
+    power.minorticks_off()
     power.legend(fontsize=5, frameon=False)
     return figure
 
