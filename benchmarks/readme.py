@@ -215,7 +215,7 @@ def _compared(cells: Sequence[Mapping[str, Any]]) -> str:
         f"Over the {len(cells)} cells and lengths `posterior` leads `window` by {min(window):.3f} to"
         f" {max(window):.3f}, and `cusum` by {sum(cusum) / len(cusum):.3f} on average. Two to eight keys that"
         f" nobody used change its TokenAcc by at most {max(changes[True]):.3f} where coverage is 0.95 or"
-        f" more, and by up to {max(changes[False]):.3f} where marks are hardly seen."
+        f" more, and by up to {max(changes[False]):.3f} elsewhere."
     )
 
 

@@ -37,7 +37,6 @@ from iet.decoding.posterior import evidence_weight, log_ratios
 from iet.errors import InputError
 from iet.evidence import (
     activity_log_p,
-    check_frequencies,
     decoy_log_p,
     discoveries,
     over_keys,
@@ -49,6 +48,7 @@ from iet.likelihood import LanguageModel, LogRatios
 from iet.parts import Parts
 from iet.registry import KeyTable, Registry
 from iet.report import LEFT_OUT, Report, Segment
+from iet.scheme import FEWEST_ODD, FEWEST_VALUES, few_values
 from iet.tokenizer import Encoding, Tokenizer
 from iet.transitions import Transitions, transitions
 from iet.waterfall import WaterfallKeys
@@ -153,6 +153,10 @@ class Auditor:
         self._break_odds = check_break_odds(break_odds)
         if self._break_odds is not None and decoder != "posterior":
             raise InputError(f"break_odds: got decoder {decoder!r}, expected 'posterior', which reads them")
+        if "weights" in options:
+            raise InputError(
+                "weights: got some, expected none: they belong to one text (iet.decoding.decode)"
+            )
         if model is not None and decoder != "posterior":
             raise InputError(f"model: got decoder {decoder!r}, expected 'posterior', which reads with it")
         self._registry = registry
@@ -660,9 +664,7 @@ class _Reader:
             self.keys = self.keys.subset(
                 np.flatnonzero([names[owner] in known for owner in self.keys.owners.tolist()])
             )
-        if isinstance(self.keys, KeyTable):
-            profile_of = self.keys.profile
-            check_frequencies(profile_of.vocab_size, self.keys.k_p, profile_of.family)
+        _refuse_few_values(self.keys)
         self._registry = registry
         self._profile_id = profile
         self._source = source
@@ -852,6 +854,23 @@ class _Reader:
             guesses[nobodys] = self.keys.owners[best]
             log_p[nobodys] = log_p_of(others, pairs, starts[nobodys], ends[nobodys], local, family, choices)
         return guesses, log_p
+
+
+def _refuse_few_values(keys: KeyTable | WaterfallKeys) -> None:
+    if not isinstance(keys, KeyTable):
+        return
+    profile = keys.profile
+    few = np.flatnonzero(few_values(profile.vocab_size, keys.k_p, profile.family))
+    if len(few):
+        k_p = int(keys.k_p[few[0]])
+        values = profile.vocab_size // math.gcd(profile.vocab_size, k_p)
+        names = sorted({keys.names[owner] for owner in keys.owners[few].tolist()})
+        raise InputError(
+            f"k_p: got {k_p} with a vocabulary of {profile.vocab_size} in family {profile.family.name!r}: the"
+            f' mark takes {values} values, expected at least {FEWEST_VALUES} (an odd number in "square":'
+            f" {FEWEST_ODD}), so that chance does not pass for evidence; leave out (known_agents=)"
+            f" {names[:5]}"
+        )
 
 
 def _sums(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import pathlib
@@ -18,7 +19,7 @@ from iet.decoding import log_activity
 from iet.decoding.activity import BLOCK
 from iet.errors import InputError
 from iet.evidence import activity_log_p
-from iet.registry import Registry
+from iet.registry import Registry, usable
 from iet.scheme import FAMILIES, Profile
 
 __all__ = ["Null", "Power", "null", "null_table", "power", "power_table", "read_corpus"]
@@ -344,7 +345,11 @@ def _drawn(profile: Profile, tokenizer: Any, agents: int, label: str) -> Registr
         unmarked_ids=profile.unmarked_ids,
     )
     for agent in range(agents):
-        secret = hashlib.blake2b(f"iet calibrate/{label}/{agent}".encode(), digest_size=32).digest()
+        secrets = (
+            hashlib.blake2b(f"iet calibrate/{label}/{agent}/{number}".encode(), digest_size=32).digest()
+            for number in itertools.count()
+        )
+        secret = next(secret for secret in secrets if usable(profile, secret))
         registry.add(f"decoy-{agent + 1}", secret=secret)
     return registry
 

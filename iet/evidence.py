@@ -196,46 +196,11 @@ def _gamma_njit(totals: Floats, counts: Integers, log_p: Floats) -> None:
 
 LOG_TAILS: Mapping[str, Callable[[Floats, Integers], Floats]] = {
     "fourier": _saddlepoint(FAMILIES["fourier"]),  # arcsine law
-    # Two points; `check_frequencies` refuses what makes their mean more than 1/4096.
+    # Two points; `iet.scheme.few_values` are refused, which make their mean more than 1/4096.
     "square": _binomial,
     "gumbel": _gamma,  # exponential law
 }
 """Family -> log P(Σ x >= s) as a function of arrays (s, n)."""
-
-
-FEWEST_POINTS, FEWEST_ODD = 64, 4096
-
-
-def check_frequencies(vocab_size: int, frequencies: Integers, family: Family) -> None:
-    """Refuse keys whose scores do not follow the family's null law.
-
-    φ takes q = V / gcd(V, k_p) values. Family "fourier" follows the arcsine law from a few dozen on. The mean
-    of "square" is 0 for even q and 1/q for odd q, which adds √n/q standard deviations to a sum of n scores.
-
-    Args:
-        vocab_size: V.
-        frequencies: k_p of the keys [K].
-        family: of the profile.
-
-    Raises:
-        InputError: 1 < gcd(V, k_p) and q < 64, or for "square" q is odd and below 4096. Not for "gumbel",
-            which has no frequency.
-    """
-    if family.name == "gumbel":
-        return
-    shared = np.gcd(vocab_size, frequencies)
-    points = vocab_size // shared
-    few = (shared > 1) & (points < FEWEST_POINTS)
-    if family.name == "square":
-        few |= (points % 2 == 1) & (points < FEWEST_ODD)
-    if few.any():
-        i = int(few.argmax())
-        odd = f", and from {FEWEST_ODD} if it is odd" if family.name == "square" else ""
-        raise InputError(
-            f"k_p: got {frequencies[i]} with a vocabulary of {vocab_size} in family {family.name!r}: the mark"
-            f" takes {points[i]} values, expected at least {FEWEST_POINTS}{odd}; chance would pass for"
-            " evidence (another k_p, or another key where it is per agent)"
-        )
 
 
 def segment_log_p(
@@ -335,10 +300,10 @@ def activity_log_p(log_ratios: Floats, count: int, family: Family) -> Floats:
     one for each distinct (context, token) pair, whatever the text says. So the law of log Λ depends on their
     number alone; it is tabulated (`benchmarks/accuracy/activity_null.py`) and interpolated in log n, from
     n = 131,072 on with the table's last row. Beyond the table it falls by e^-1 for each unit, as it nearly
-    does inside. Where it is too steep to be interpolated (p above e^-1, n below 64, and family "square",
-    whose law has steps) the highest of the neighbouring entries is returned. For texts shorter than the
-    table, of n < 32 (64 for "square"), this is Markov's bound 1/Λ. A key by itself: `over_keys` corrects for
-    their number.
+    does inside. Where p is above e^-1, and for n below 128, it is not smooth enough in n, and the higher of
+    the neighbouring rows is taken; likewise the higher entry in log Λ where p is above e^-1, and for family
+    "square", whose law has steps. For texts shorter than the table, of n < 32 (64 for "square"), this is
+    Markov's bound 1/Λ. A key by itself: `over_keys` corrects for their number.
 
     Args:
         log_ratios: `iet.decoding.log_activity` [K].
@@ -358,7 +323,7 @@ def activity_log_p(log_ratios: Floats, count: int, family: Family) -> Floats:
     low = min(int(place), len(counts) - 2)
     row = table[low] + (place - low) * (table[low + 1] - table[low])
     highest = np.maximum(table[low], table[low + 1])
-    row = np.where((highest > -1) | (count < counts[1]), highest, row)
+    row = np.where((highest > -1) | (count < counts[2]), highest, row)
     before = np.append(row, 0.0)[np.searchsorted(levels, log_ratios, "right") - 1]
     log_p = np.where((before > -1) | lattice, before, np.interp(log_ratios, levels, row))
     log_p -= np.maximum(0.0, log_ratios - levels[-1])

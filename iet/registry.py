@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.errors import IetError, InputError, RegistryError, SchemeMismatch, TokenizerMismatch
-from iet.scheme import Profile, Scheme, canonical_digest
+from iet.scheme import Profile, Scheme, canonical_digest, few_values
 from iet.tokenizer import DEMO_SOURCE, Tokenizer
 
 FORMAT = "iet.registry/1"
@@ -59,6 +59,14 @@ def derive_frequency(secret: bytes, max_frequency: int) -> int:
     """
     digest = hashlib.blake2b(FREQUENCY_LABEL, key=secret, digest_size=8).digest()
     return 1 + int.from_bytes(digest, "little") % max_frequency
+
+
+def usable(profile: Profile, secret: bytes) -> bool:
+    """Tell whether text under this key can be audited: a frequency of its own is none of `few_values`."""
+    if profile.scheme.k_p != "per-agent":
+        return True
+    frequency = derive_frequency(secret, profile.max_frequency)
+    return not bool(few_values(profile.vocab_size, frequency, profile.family))
 
 
 class _Secret(bytes):
@@ -370,10 +378,11 @@ class Registry:
             InputError: the name or the secret is refused, or the profile must be named.
             RegistryError: the name or the secret is taken, the profile is unknown, or saving failed.
         """
-        key = AgentKey(checked_name(name), 0, _now(), _checked_secret(secret))
+        checked_name(name), _checked_secret(secret)
         if name in self._agents:
             raise RegistryError(f"agent {name!r} is here already; rotate() gives it a new key")
-        agent = _Agent(self.get_profile(profile).id, (key,))
+        chosen = self.get_profile(profile)
+        agent = _Agent(chosen.id, (AgentKey(name, 0, _now(), _new_secret(chosen, secret)),))
         self._commit(self._profiles, {**self._agents, name: agent})
         return self.slot(name)
 
@@ -392,7 +401,8 @@ class Registry:
             RegistryError: the agent is unknown, the secret is taken, or saving failed.
         """
         agent = self._agent(name)
-        key = AgentKey(name, agent.keys[-1].epoch + 1, _now(), _checked_secret(secret))
+        secret = _new_secret(self._profiles[agent.profile], secret)
+        key = AgentKey(name, agent.keys[-1].epoch + 1, _now(), secret)
         self._commit(self._profiles, {**self._agents, name: _Agent(agent.profile, (*agent.keys, key))})
         return key.epoch
 
@@ -745,6 +755,16 @@ def _checked_secret(secret: bytes | None) -> bytes:
         got = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
         raise InputError(f"secret: got {got}, expected {SECRET_BYTES} bytes")
     return secret
+
+
+def _new_secret(profile: Profile, secret: bytes | None) -> bytes:
+    """Return the secret, or one that is drawn and `usable`, which with a small V may take some draws."""
+    found = _checked_secret(secret)
+    for _ in range(64 if secret is None else 0):  # with some V no key is
+        if usable(profile, found):
+            break
+        found = _checked_secret(None)
+    return found
 
 
 def _refuse_shared_secrets(agents: Mapping[str, _Agent]) -> None:

@@ -271,6 +271,27 @@ class Profile:
             raise InputError(f"profile: fields {sorted(map(str, data))} do not form one ({error})") from None
 
 
+def few_values(vocab_size: int, frequencies: Any, family: Family) -> Any:
+    """Tell of which k_p [K] the scores do not follow the family's null law: chance would pass for evidence.
+
+    φ takes q = V / gcd(V, k_p) values. Family "fourier" follows the arcsine law from a few dozen on. The mean
+    of "square" is 0 for even q and 1/q for odd q, which adds √n/q standard deviations to a sum of n scores.
+
+    Returns:
+        bool [K]: 1 < gcd(V, k_p) and q < `FEWEST_VALUES`, or for "square" q is odd and below `FEWEST_ODD`.
+        "gumbel" has no frequency.
+    """
+    shared = np.gcd(vocab_size, np.asarray(frequencies, np.int64))
+    values = vocab_size // shared
+    few = (shared > 1) & (values < FEWEST_VALUES)
+    if family.name == "square":
+        few |= (values % 2 == 1) & (values < FEWEST_ODD)
+    return few & (family.name != "gumbel")
+
+
+FEWEST_VALUES, FEWEST_ODD = 64, 4096
+
+
 def canonical_digest(content: object) -> str:
     """Return BLAKE2b-256 in hex of the canonical JSON of `content` (sorted keys, no spaces, UTF-8)."""
     data = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()

@@ -699,6 +699,8 @@ def test_known_agents_and_decoys(tmp_path: pathlib.Path) -> None:
     ):
         with pytest.raises(InputError, match=f"known_agents: {message}"):
             iet.Auditor(registry, known_agents=known)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="weights: got some, expected none: they belong to one text"):
+        iet.Auditor(registry, weights=np.ones(700))
     for decoys in (-1, 1.0, True):
         with pytest.raises(InputError, match=f"decoys: got {decoys}, expected an int of at least 0"):
             iet.Auditor(registry, decoys=decoys)  # type: ignore[arg-type]

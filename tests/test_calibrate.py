@@ -16,6 +16,7 @@ from iet import calibrate, cli
 from iet.demo.stage import demo_registry
 from iet.errors import InputError
 from iet.scheme import FAMILIES
+from iet.tokenizer import DEMO_SOURCE
 
 TEXT = pathlib.Path(__file__).parent.parent / "README.md"
 
@@ -89,6 +90,10 @@ def test_unmarked_text_is_read_as_marked_about_as_often_as_the_level_says(tmp_pa
     assert few[0] == few[1]
     profile = iet.Registry.create(None, vocab_size=4096, unmarked_ids=range(50)).profile
     assert calibrate._drawn(profile, None, 2, "x").profile.digest == profile.digest
+    own = iet.Registry.create(None, tokenizer=DEMO_SOURCE, scheme=iet.Scheme(k_p="per-agent"))
+    for name in "abcdef":
+        own.add(name)
+    assert calibrate.null(own, iter(texts[:2]), registries=30).registries == 30  # no drawn key is refused
     registry.rotate("a")
     assert calibrate.null(registry, iter(texts[:1]), registries=1).agents == 4  # keys of all epochs
 

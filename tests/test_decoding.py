@@ -307,6 +307,15 @@ def test_the_fit_finds_strengths_shares_and_length_of_a_text():
     assert start.strengths.tolist() == [0.7] * 3
     assert start.shares.tolist() == [0.3] * 3
     assert (start.nobody, start.mean_segment) == (0.1, 99.0)
+    for bad, words in (
+        ({"nobody": 1.5}, "nobody: got 1.5"),
+        ({"mean_segment": -5}, "mean_segment: got -5"),
+        ({"mean_segment": math.nan}, "mean_segment: got nan"),
+        ({"start_strength": 99}, "start_strength: got 99"),
+        ({"block": 0}, "block: got 0"),
+    ):
+        with pytest.raises(InputError, match=words):
+            fit(sums, weights, FOURIER, **bad)
 
 
 def test_agents_that_say_nothing_take_little_from_those_that_speak():

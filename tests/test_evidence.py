@@ -15,7 +15,6 @@ from iet.decoding import activity
 from iet.errors import InputError, ShapeError
 from iet.evidence import (
     activity_log_p,
-    check_frequencies,
     decoy_log_p,
     discoveries,
     log_tail,
@@ -23,7 +22,8 @@ from iet.evidence import (
     over_keys,
     segment_log_p,
 )
-from iet.scheme import FAMILIES, Family
+from iet.registry import usable
+from iet.scheme import FAMILIES, Family, few_values
 
 FOURIER, SQUARE = FAMILIES["fourier"], FAMILIES["square"]
 
@@ -304,17 +304,33 @@ def test_discoveries_are_false_at_most_at_the_level() -> None:
     [("fourier", 3000, 1000), ("square", 32000, 6400), ("square", 257, 1), ("square", 32000, 256)],
 )
 def test_marks_of_few_values_are_not_audited(family: str, vocab_size: int, k_p: int) -> None:
-    with pytest.raises(InputError, match=f"k_p: got {k_p} with a vocabulary of {vocab_size}.*expected at le"):
-        check_frequencies(vocab_size, np.array([1 if k_p > 1 else k_p, k_p]), FAMILIES[family])
+    assert few_values(vocab_size, [k_p], FAMILIES[family]).tolist() == [True]
     registry = iet.Registry.create(None, vocab_size=vocab_size, scheme=iet.Scheme(family=family, k_p=k_p))
     registry.add("a")
-    with pytest.raises(InputError, match="chance would pass for evidence"):
+    with pytest.raises(InputError, match=f"k_p: got {k_p} with a vocabulary.*chance does not pass.*'a'"):
         iet.Auditor(registry)
 
 
 def test_marks_of_many_values_are_audited() -> None:
     for vocab_size in (500, 32000, 32003, 128256, 151936):
-        check_frequencies(vocab_size, np.array([1]), FOURIER)
-        check_frequencies(vocab_size, np.array([1, 3]), FAMILIES["square"])
-    check_frequencies(257, np.array([1]), FAMILIES["fourier"])
-    check_frequencies(30, np.array([10]), FAMILIES["gumbel"])
+        assert not few_values(vocab_size, [1], FOURIER).any()
+        assert not few_values(vocab_size, [1, 3], SQUARE).any()
+    assert not few_values(257, [1], FOURIER).any()
+    assert not few_values(30, [10], FAMILIES["gumbel"]).any()
+
+
+def test_no_agent_draws_a_frequency_of_few_values() -> None:
+    # V = 3000 has many: a tenth of all secrets would be such.
+    registry = iet.Registry.create(None, vocab_size=3000, scheme=iet.Scheme(family="square", k_p="per-agent"))
+    secrets = [n.to_bytes(32, "little") for n in range(200)]
+    bad = [secret for secret in secrets if not usable(registry.profile, secret)]
+    assert len(bad) > 5
+    for number in range(150):
+        registry.add(f"agent-{number}")
+    registry.rotate("agent-0")
+    assert not few_values(3000, registry.scoring_keys().k_p, SQUARE).any()
+    iet.Auditor(registry)
+    registry.add("chosen badly", secret=bad[0])
+    with pytest.raises(InputError, match=r"leave out \(known_agents=\) \['chosen badly'\]"):
+        iet.Auditor(registry)
+    iet.Auditor(registry, known_agents=["agent-0"])

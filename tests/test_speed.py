@@ -384,7 +384,7 @@ def test_the_readme_shows_decoders_and_the_null(tmp_path: pathlib.Path) -> None:
     assert "for turns of 60 · 400 tokens" in shown
     assert "Over the 2 cells and lengths `posterior` leads `window` by 0.100 to 0.100" in shown
     assert "and `cusum` by 0.200 on average" in shown
-    assert "by at most 0.000 where coverage is 0.95 or more, and by up to 0.050 where" in shown
+    assert "by at most 0.000 where coverage is 0.95 or more, and by up to 0.050 elsewhere." in shown
     assert "| all | 5,000 | 100,000 | 0.01 (0.0091 to 0.011) |" in shown
 
 

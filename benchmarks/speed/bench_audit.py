@@ -246,7 +246,7 @@ def main() -> None:
         joined = "\n".join(logs[:some])
         texts["agent logs"] = (joined, registry)
         texts["agent logs, 32k BPE"] = (joined, team(tokenizer=large_tokenizer(arguments.data)))
-    with_data = "" if arguments.data is None else f" --data {os.path.relpath(arguments.data)}"
+    with_data = "" if arguments.data is None else " --data PATH"
     content: dict[str, Any] = {
         "command": f"python -m benchmarks.speed.bench_audit -o {arguments.output}{with_data}",
         "left_out": [] if logs else ["agent logs: no --data"],

@@ -65,7 +65,7 @@ def forward_backward(
         ShapeError: `log_ratios` is not [T, A] with A >= 1, `shares` not [A], or `odds` not [T].
         InputError: a number is out of range, or a log ratio is no number.
 
-    Cost: O(m·T·A) time, 4·T·A bytes and 64 MB at most (α is kept for a part of the text at a time, and
+    Cost: O(m·T·A) time, 12·T·A bytes and 64 MB at most (α is kept for a part of the text at a time, and
     computed once more for the others). Float64 inside, α and e in float32. Deterministic.
     """
     if log_ratios.ndim != 2 or log_ratios.shape[1] == 0:

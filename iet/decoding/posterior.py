@@ -92,8 +92,8 @@ def posterior_decode(
         weights: [T] >= 0, factors of w_t. None: 1. Family "gumbel" is read better with `novelty_weights`,
             which `Auditor` gives.
 
-    Cost: O(T·A) time, 8·T·A bytes and 64 MB at most. Of more than 16 agents those are left out that are no
-    `likely_agents`: their posterior is 0 and their strength λ₀. Deterministic.
+    Cost: O(T·A) time, 8·T·A + 16·T bytes and 64 MB at most. Of more than 16 agents those are left out that
+    are no `likely_agents`: their posterior is 0 and their strength λ₀. Deterministic.
     """
     if repeats not in ("share", "drop", "count"):
         raise InputError(f'repeats: got {repeats!r}, expected "share", "drop" or "count"')
@@ -254,7 +254,10 @@ def _absorb_short_runs_njit(
 
 def _checked_weights(weights: npt.ArrayLike, tokens: int) -> Weights:
     try:
-        each = np.asarray(weights, np.float32)
+        if np.iscomplexobj(weights):
+            raise TypeError
+        with np.errstate(over="ignore"):
+            each = np.asarray(weights, np.float32)
     except (TypeError, ValueError):
         raise InputError(f"weights: got {weights!r:.80}, expected numbers from 0") from None
     if each.shape != (tokens,):
@@ -348,6 +351,11 @@ def fit(
     """
     check_number("iterations", iterations, 0)
     check_number("shrinkage", shrinkage, 0, 1e9, integer=False)
+    check_number("block", block, 1)
+    check_number("nobody", nobody, 0, 0.99, integer=False)
+    check_number("start_strength", start_strength, *strength_range(family), integer=False)
+    if mean_segment is not None:
+        check_number("mean_segment", mean_segment, 1, 1e9, integer=False)
     columns = sums.shape[1]
     found = np.full(columns, float(start_strength)) if strengths is None else strengths
     before = np.full(columns, (1 - nobody) / (agents or columns))
