@@ -342,11 +342,11 @@ def _audit(arguments: argparse.Namespace) -> int:
     from iet.report.terminal import show
 
     # All that can be refused at once comes before what takes time.
-    text = _read_text(arguments.file)
     if arguments.output is not None and not arguments.output.parent.is_dir():
         raise InputError(f"{arguments.output}: got a folder that is not there, expected one that is")
     waterfall = arguments.scheme is not None
     registry = _waterfall_keys(arguments) if waterfall else _load(arguments)
+    text = _read_text(arguments.file)
     auditor = iet.Auditor(
         registry,
         arguments.decoder,
