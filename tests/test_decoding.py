@@ -555,11 +555,11 @@ def test_decoders_recover_synthetic_text_in_the_expected_order():
     assert np.mean(boundaries["posterior"]) == max(np.mean(values) for values in boundaries.values())
 
 
-@pytest.mark.parametrize(("decoder", "at_most"), [("posterior", 0.42), ("cusum", 0.1), ("window", 0.1)])
+@pytest.mark.parametrize(("decoder", "at_most"), [("posterior", 0.35), ("cusum", 0.1), ("window", 0.1)])
 def test_unmarked_text_is_mostly_unattributed(decoder, at_most):
     # By the decoder's labels alone: `Auditor` also asks whether the agent is found.
     rng = np.random.default_rng(4)
-    texts = [np.cos(2 * np.pi * rng.random((1000, 4))) for _ in range(2 if INTERPRETED else 20)]
+    texts = [np.cos(2 * np.pi * rng.random((1000, 4))) for _ in range(6 if INTERPRETED else 20)]
     shares = [coverage(decode(text, decoder, allow_unattributed=True).token_agents) for text in texts]
     assert np.mean(shares) < at_most
     assert all(coverage(decode(text, decoder).token_agents) == 1 for text in texts)
