@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import math
 import pathlib
@@ -345,11 +344,11 @@ def _drawn(profile: Profile, tokenizer: Any, agents: int, label: str) -> Registr
         unmarked_ids=profile.unmarked_ids,
     )
     for agent in range(agents):
-        secrets = (
-            hashlib.blake2b(f"iet calibrate/{label}/{agent}/{number}".encode(), digest_size=32).digest()
-            for number in itertools.count()
-        )
-        secret = next(secret for secret in secrets if usable(profile, secret))
+        for number in range(64):  # with some V no key is usable, and the auditor says so
+            name = f"iet calibrate/{label}/{agent}/{number}"
+            secret = hashlib.blake2b(name.encode(), digest_size=32).digest()
+            if usable(profile, secret):
+                break
         registry.add(f"decoy-{agent + 1}", secret=secret)
     return registry
 

@@ -378,11 +378,12 @@ class Registry:
             InputError: the name or the secret is refused, or the profile must be named.
             RegistryError: the name or the secret is taken, the profile is unknown, or saving failed.
         """
-        checked_name(name), _checked_secret(secret)
+        checked_name(name)
         if name in self._agents:
             raise RegistryError(f"agent {name!r} is here already; rotate() gives it a new key")
         chosen = self.get_profile(profile)
-        agent = _Agent(chosen.id, (AgentKey(name, 0, _now(), _new_secret(chosen, secret)),))
+        key = AgentKey(name, 0, _now(), _new_secret(chosen, secret))
+        agent = _Agent(chosen.id, (key,))
         self._commit(self._profiles, {**self._agents, name: agent})
         return self.slot(name)
 

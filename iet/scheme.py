@@ -271,6 +271,10 @@ class Profile:
             raise InputError(f"profile: fields {sorted(map(str, data))} do not form one ({error})") from None
 
 
+FEWEST_VALUES, FEWEST_ODD = 64, 4096
+"""Of φ, for text to be audited, see `few_values`."""
+
+
 def few_values(vocab_size: int, frequencies: Any, family: Family) -> Any:
     """Tell of which k_p [K] the scores do not follow the family's null law: chance would pass for evidence.
 
@@ -287,9 +291,6 @@ def few_values(vocab_size: int, frequencies: Any, family: Family) -> Any:
     if family.name == "square":
         few |= (values % 2 == 1) & (values < FEWEST_ODD)
     return few & (family.name != "gumbel")
-
-
-FEWEST_VALUES, FEWEST_ODD = 64, 4096
 
 
 def canonical_digest(content: object) -> str:

@@ -94,6 +94,10 @@ def test_unmarked_text_is_read_as_marked_about_as_often_as_the_level_says(tmp_pa
     for name in "abcdef":
         own.add(name)
     assert calibrate.null(own, iter(texts[:2]), registries=30).registries == 30  # no drawn key is refused
+    odd = iet.Registry.create(None, vocab_size=257, scheme=iet.Scheme(family="square", k_p="per-agent"))
+    drawn = calibrate._drawn(odd.profile, None, 2, "x")
+    with pytest.raises(InputError, match="chance does not pass for evidence"):  # no key of this profile can
+        iet.Auditor(drawn)
     registry.rotate("a")
     assert calibrate.null(registry, iter(texts[:1]), registries=1).agents == 4  # keys of all epochs
 
