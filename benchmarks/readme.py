@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import pathlib
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from benchmarks.paper import table1
+from benchmarks.paper.quoted import TABLE1
 from benchmarks.recording import table
 from benchmarks.speed.suite import number, quartiles
 from iet.calibrate import tokens_needed
 
 ROOT = pathlib.Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-SPEED, ACCURACY, POWER = "speed table", "accuracy table", "power table"
+SPEED, ACCURACY, POWER, PAPER = "speed table", "accuracy table", "power table", "paper table"
+FEWEST_RECORDS = 48
+"""A setting, for a run of Table 1 to be shown."""
+
 READERS = ("cusum", "window", "posterior", "oracle")
 
 # benchmark -> tables: title, pattern of the suites in it (its group names each), kinds of lines, lines out
@@ -219,6 +225,80 @@ def _compared(cells: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+def paper(results: pathlib.Path) -> str:
+    """Return Table 1 of the runs in `results`/paper beside the paper's, as means over the settings."""
+    runs = [
+        (path, json.loads(path.read_text(encoding="utf-8")))
+        for path in sorted(results.glob("paper/*/table1.json"))
+    ]
+    runs = [run for run in runs if run[1]["configuration"]["records"] >= FEWEST_RECORDS]
+    runs.sort(key=lambda run: float(run[1]["logs"]["entropy"]))
+    names = [_run_name(run["configuration"]) for _, run in runs]
+    rows = []
+    for method in table1.METHODS:
+        quoted = TABLE1.get(method.quoted or "", {})
+        cells = [_triple([quoted.get(figure, ()) for figure in table1.PAIRED])]
+        for _, run in runs:
+            texts = [cell.get(method.name, []) for cell in run["figures"].values()]
+            cells.append(
+                _triple(
+                    [
+                        [_mean(known) for rows in texts if (known := _known(rows, figure))]
+                        for figure in table1.PAIRED
+                    ]
+                )
+            )
+        if any(cells[1:]):
+            rows.append([method.name, *cells])
+    columns = [f"{n} ({run['logs']['entropy']:.2f} nats)" for n, (_, run) in zip(names, runs, strict=True)]
+    parts = [table(("TokenAcc · IoU · EdgeSim", "the paper", *columns), rows)]
+    parts += [_against(name, run, path) for name, (path, run) in zip(names, runs, strict=True)]
+    return "\n\n".join(parts)
+
+
+def _run_name(configuration: Mapping[str, Any]) -> str:
+    top_p = float(configuration["top_p"])
+    return f"T = {configuration['temperature']:g}" + (f", top-p {top_p:g}" if top_p < 1 else "")
+
+
+def _against(name: str, run: Mapping[str, Any], path: pathlib.Path) -> str:
+    """Say how ours stands to each method at equal KL per token, with every cell that is not a win."""
+    ours = table1.EQUAL_KL[0]
+    compared = [row for row in run["against"] if row["ours"] == ours]
+    better, tied, worse = (
+        sum(row[k] for row in compared) for k in ("better in", "not told apart", "worse in")
+    )
+    rest = [
+        f"{row['against']} in {row['figure']} ({row['not told apart']} and {row['worse in']})"
+        for row in compared
+        if row["not told apart"] or row["worse in"]
+    ]
+    low = min((row["mean difference"]["mean"] for row in compared), default=math.nan)
+    link = path.with_suffix(".md").relative_to(path.parents[4]).as_posix()
+    return (
+        f"{name}, {run['configuration']['records']} records a setting: `{ours}` is better in {better} of"
+        f" {better + tied + worse} cells (settings x figures x methods), not told apart in {tied}, worse in"
+        f" {worse}; its smallest mean lead over the settings is {low:+.3f}."
+        + (f" Not told apart and worse: {'; '.join(rest)}." if rest else "")
+        + f" [All of it]({link})."
+    )
+
+
+def _known(texts: Sequence[Mapping[str, float | None]], figure: str) -> list[float]:
+    return [value for text in texts if (value := text[figure]) is not None]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _triple(series: Sequence[Sequence[float]]) -> str:
+    """Return the mean of each series, or nothing where none has any."""
+    if not any(map(len, series)):
+        return ""
+    return " · ".join(f"{_mean(values):.3f}" if len(values) else "-" for values in series)
+
+
 _FIGURES = (*(f"{reader}/token_accuracy" for reader in READERS), "posterior/coverage", "posterior/there")
 
 
@@ -279,7 +359,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     path = ROOT / "README.md"
     old = path.read_text(encoding="utf-8")
     new = replaced(replaced(old, ACCURACY, accuracy(RESULTS)), SPEED, render(RESULTS))
-    new = replaced(new, POWER, power(RESULTS))
+    new = replaced(replaced(new, POWER, power(RESULTS)), PAPER, paper(RESULTS))
     if arguments.check:
         if new != old:
             print("README.md differs from benchmarks/results: python -m benchmarks.readme", file=sys.stderr)

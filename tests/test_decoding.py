@@ -555,7 +555,7 @@ def test_decoders_recover_synthetic_text_in_the_expected_order():
     assert np.mean(boundaries["posterior"]) == max(np.mean(values) for values in boundaries.values())
 
 
-@pytest.mark.parametrize(("decoder", "at_most"), [("posterior", 0.2), ("cusum", 0.1), ("window", 0.1)])
+@pytest.mark.parametrize(("decoder", "at_most"), [("posterior", 0.35), ("cusum", 0.1), ("window", 0.1)])
 def test_unmarked_text_is_mostly_unattributed(decoder, at_most):
     # By the decoder's labels alone: `Auditor` also asks whether the agent is found.
     rng = np.random.default_rng(4)

@@ -405,6 +405,46 @@ def test_the_readme_shows_what_a_finding_takes(tmp_path: pathlib.Path) -> None:
     assert "shipped" not in readme.power(tmp_path)
 
 
+def test_the_readme_shows_table_1_beside_the_papers(tmp_path: pathlib.Path) -> None:
+    ours, theirs = readme.table1.EQUAL_KL[0], "KGW, cusum"
+    lead = {"ours": ours, "against": theirs, "mean difference": {"mean": 0.2}}
+    tally = ("better in", "not told apart", "worse in")
+
+    def run(temperature: float, entropy: float, records: int) -> dict[str, Any]:
+        texts = {"token_accuracy": 0.5, "iou": 0.25, "edge_similarity": None}
+        return {
+            "configuration": {"temperature": temperature, "top_p": 0.9, "records": records},
+            "logs": {"entropy": entropy},
+            "figures": {
+                "chain 4": {ours: [texts], theirs: [texts]},
+                "tree 4": {ours: [texts, {**texts, "token_accuracy": 1.0}], theirs: [texts]},
+            },
+            "against": [
+                {**lead, "figure": "TokenAcc", **dict(zip(tally, (9, 0, 0), strict=True))},
+                {**lead, "figure": "IoU", **dict(zip(tally, (6, 2, 1), strict=True))},
+            ],
+        }
+
+    results = tmp_path / "benchmarks" / "results"
+    for name, content in (
+        ("one", run(1.0, 2.5, 48)),
+        ("low", run(0.8, 0.5, 48)),
+        ("quick", run(0.7, 1.0, 4)),
+    ):
+        (results / "paper" / name).mkdir(parents=True)
+        (results / "paper" / name / "table1.json").write_text(json.dumps(content))
+    shown = readme.paper(results)
+    columns = "| the paper | T = 0.8, top-p 0.9 (0.50 nats) | T = 1, top-p 0.9 (2.50 nats) |"
+    assert columns in shown
+    assert f"| {ours} |  | 0.625 · 0.250 · - | 0.625 · 0.250 · - |" in shown
+    assert f"| {theirs} | 0.803 · 0.674 · 0.508 | 0.500 · 0.250 · - |" in shown
+    assert f"`{ours}` is better in 15 of 18 cells (settings x figures x methods)" in shown
+    assert "not told apart in 2, worse in 1; its smallest mean lead over the settings is +0.200." in shown
+    link = "[All of it](benchmarks/results/paper/low/table1.md)"
+    assert f"Not told apart and worse: {theirs} in IoU (2 and 1). {link}" in shown
+    assert "quick" not in shown
+
+
 def test_the_readme_shows_audits(tmp_path: pathlib.Path) -> None:
     one = {"text": "logs", "tokens": 9, "milliseconds": 2.5, "over_encode_batch": 1.25}
     content = {

@@ -29,9 +29,7 @@ STAGES = 3
 
 _ALWAYS = 16
 _SEGMENT_LENGTHS = np.array([30.0, 50.0, 80.0, 125.0, 200.0, 320.0, 500.0, 1000.0])
-# Median, and spread of the logarithm. Where nobody may win, a guess of short segments explains chance: it
-# labels 0.26 of unmarked text, not 0.09.
-_LENGTH_GUESS, _FREE_LENGTH_GUESS = (60.0, 0.7), (120.0, 1.0)
+_USUAL_LENGTH, _LENGTH_SPREAD = 60.0, 0.7
 _SHARE_TOKENS = 1000.0
 
 Floats = npt.NDArray[np.float64]
@@ -72,8 +70,7 @@ def posterior_decode(
     Args:
         scores, family, scored, repeated, allow_unattributed, agents, pairs: as in `decode`. If nothing may be
             left unattributed, the chain has no state for nobody.
-        mean_segment: expected tokens of a segment, 1 to 1e9; None: fitted, with 60 as the guess before, 120
-            where nobody may win.
+        mean_segment: expected tokens of a segment, 1 to 1e9; None: fitted, with 60 as the guess before.
         repeats: what w_t is. "share": a (context, token) pair that stands m times within 256 tokens around it
             counts m^-3/4 each time, m^1/4 in all (needs `pairs`, else as "drop"). "drop": a pair counts once
             in the whole text; "count": every time. A repeat gives every agent the number that it gave before:
@@ -328,9 +325,9 @@ def fit(
     The m = `shrinkage` tokens at λ₀ = `start_strength` and the 1000 at equal shares keep an agent with little
     text where it started. The mean length of a segment is the geometric mean of a grid from 30 to 1000
     tokens, weighted in the first iteration by the likelihood of the text and by a log-normal guess around 60
-    (spread 0.7), or 120 (spread 1) where nobody may win. Blocks stand for tokens: a step costs 1/16, and
-    blocks of 8 to 32, a third iteration, and a length fitted in each, gave the same TokenAcc to 0.001 on
-    average.
+    (spread 0.7): a longer one lets one agent's segment cover text whose marks are too weak to be told apart.
+    Blocks stand for tokens: a step costs 1/16, and blocks of 8 to 32, a third iteration, and a length fitted
+    in each, gave the same TokenAcc to 0.001 on average.
 
     Args:
         sums, weights: Σ w·x [B, A] and Σ w [B] over blocks of tokens, as `block_sums` returns them.
@@ -364,13 +361,12 @@ def fit(
     found = np.full(columns, float(start_strength)) if strengths is None else strengths
     before = np.full(columns, (1 - nobody) / (agents or columns))
     shares, p_nobody = before, nobody
-    guess = _FREE_LENGTH_GUESS if nobody > 0 else _LENGTH_GUESS
-    length = guess[0] if mean_segment is None else float(mean_segment)
+    length = _USUAL_LENGTH if mean_segment is None else float(mean_segment)
     for i in range(iterations):
         ratios = exponentials(log_ratios(sums, weights, found, family, blocks=True))
         prior = prior_of(shares, p_nobody)
         if mean_segment is None and i == 0:
-            length = _segment_length(ratios, block, prior, odds, guess)
+            length = _segment_length(ratios, block, prior, odds)
         gamma, left, _ = posteriors(ratios, length / block, prior, STAGES, odds)
         held = block * gamma.sum(axis=0, dtype=np.float64) + _SHARE_TOKENS * before
         rest = block * left.sum(dtype=np.float64) + _SHARE_TOKENS * nobody
@@ -403,16 +399,10 @@ def fit_strengths(
     return np.asarray(fitted.clip(*strength_range(family)))
 
 
-def _segment_length(
-    ratios: npt.NDArray[np.float32],
-    block: int,
-    prior: Floats,
-    odds: Floats | None,
-    guess: tuple[float, float],
-) -> float:
+def _segment_length(ratios: npt.NDArray[np.float32], block: int, prior: Floats, odds: Floats | None) -> float:
     likelihood = log_likelihoods(ratios, _SEGMENT_LENGTHS / block, prior, STAGES, odds)
     logs = np.log(_SEGMENT_LENGTHS)
-    likelihood -= ((logs - math.log(guess[0])) / guess[1]) ** 2 / 2
+    likelihood -= ((logs - math.log(_USUAL_LENGTH)) / _LENGTH_SPREAD) ** 2 / 2
     weight = np.exp(likelihood - likelihood.max())
     return float(np.exp((weight * logs).sum() / weight.sum()))
 
