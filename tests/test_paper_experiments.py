@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import pathlib
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from iet.auditor import Auditor
+from iet.decoding.pairs import novelty_weights
 from iet.errors import InputError
 from iet.metrics import token_accuracy
 
@@ -95,6 +98,44 @@ def test_options_of_cusum_suit_the_records_that_are_not_measured(study: Study) -
         return float(np.mean([token_accuracy(t, f) for f, (_, _, t) in zip(found, texts, strict=True)]))
 
     assert accuracy(**chosen) >= max(accuracy(), accuracy(tau=0.8, smooth_windows=1, radius=0))
+    # Turns of 40 tokens: the paper's 10 windows of step 16 would join four of them.
+    assert chosen["min_points"] < 10
+    assert accuracy(**chosen) > accuracy(**{**chosen, "min_points": 10})
+
+
+def test_options_are_chosen_again_where_other_records_are_measured(study: Study) -> None:
+    fewer = Study(
+        study.loaded, study.all_records, study.out, dataclasses.replace(study.options, records=1), tuning=2
+    )
+    assert {r.index for r in fewer.others} & {r.index for r in study.records}
+    setting = study.setting("chain", 4, "gumbel")
+    study.cusum(setting)
+    before = set((study.out / "logs").iterdir())
+    fewer.cusum(setting)
+    assert [path.name[:6] for path in set((study.out / "logs").iterdir()) - before] == ["cusum-"]
+
+
+def test_logs_belong_to_the_records_of_one_csv(study: Study) -> None:
+    other = study.all_records[::-1]
+    with pytest.raises(InputError, match=r"logs of the records .* expected those of .*choose another folder"):
+        Study(study.loaded, other, study.out, study.options, tuning=2)
+
+
+def test_green_lists_may_stay_unattributed_by_the_auditors_rule(study: Study) -> None:
+    # By the scores of iet's own mark, which an Auditor reads as well.
+    for mark in ("fourier", "gumbel"):
+        setting = study.setting("chain", 4, mark)
+        for log in study.logs(setting):
+            keys, reader = study.keys(log), study.loaded.reader
+            assert keys.registry is not None
+            ids = reader.encode(log.text).token_ids
+            options = {"weights": novelty_weights(ids)} if mark == "gumbel" else {}
+            scores, pairs = keys.scores(ids), keys.pairs(ids)
+            found = readers._free(scores, pairs, keys.family, "posterior", options)
+            expected = Auditor(keys.registry, level=readers.LEVEL).audit(log.text).token_agents
+            np.testing.assert_array_equal(found, expected)
+            if mark == "gumbel":
+                assert (found >= 0).mean() > 0.5
 
 
 def test_the_table_has_every_method_beside_the_papers_numbers(

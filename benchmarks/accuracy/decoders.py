@@ -6,8 +6,9 @@ Reads the texts that `benchmarks.accuracy.texts` made in DIR. A cell is a model,
 number of agents and a length of turns: 12 turns of equal length, joined by one space. All decoders read the
 same texts, in forced choice; "coverage" is the share of tokens that are attributed at level 0.01 where
 leaving text unattributed is allowed, "there" the TokenAcc of those. The oracle is told the true boundaries
-and names the agent of each turn by the sum of its scores, each pair counted once. τ, smoothing and radius of
-`cusum` are the best of a grid on ten tuning texts of the same cell; nothing else was fitted to any cell.
+and names the agent of each turn by the sum of its scores, each pair counted once. τ, smoothing, radius and
+the least length of a segment of `cusum` are the best of a grid on ten tuning texts of the same cell; nothing
+else was fitted to any cell.
 `--breaks` lets `posterior` look at line ends and shows it beside the one that does not; a joiner that hardly
 stands inside turns would give the boundaries away, so the table says how often it does. `--model N` reads the
 first N texts of every cell with the model that wrote them, too. What is done is kept in DIR: the same command
@@ -50,6 +51,7 @@ CUSUM_GRID = {
     "tau": (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8),
     "smooth_windows": (1, 5, 9),
     "radius": (0, 8, 16),
+    "min_points": (2, 5, 10),
 }
 SPURIOUS = {4: (4, 8), 6: (2, 8)}
 """Agents of the text -> how many keys more the registry holds, for the keys that nobody used."""

@@ -26,7 +26,7 @@ from benchmarks.paper import marks
 from benchmarks.paper.engine import Engine, Loaded, TransformersEngine, load
 from benchmarks.paper.logs import Log, Setting, Writer, summary
 from benchmarks.paper.protocol import PROTOCOLS, check_setting, converse
-from benchmarks.paper.records import ROWS, Record, chosen, read_records
+from benchmarks.paper.records import ROWS, Record, chosen, claim, digest_of, read_records
 from iet.demo.conversation import JOINER, MODEL
 from iet.errors import IetError, InputError
 from iet.topology import TOPOLOGIES
@@ -103,9 +103,9 @@ def setting_of(
 def with_delta(setting: Setting, loaded: Loaded, records: Sequence[Record], work: pathlib.Path) -> Setting:
     """Return the setting with the δ whose KL per token equals that of κ = 0.8, if it needs one.
 
-    The distributions are those of unmarked turns (Genesis and one round, chain, 4 agents) of the first
+    The distributions are those of unmarked turns (Genesis and one round, chain, 4 agents) of the first six
     records, at the setting's temperature and top-p, with its lengths. δ is rounded to three decimals and kept
-    in a file of `work`, so that a run that goes on elsewhere has the same.
+    in a file of `work`, named after those turns and records: a run that goes on elsewhere has the same.
 
     Raises:
         InputError: that file is damaged.
@@ -116,14 +116,15 @@ def with_delta(setting: Setting, loaded: Loaded, records: Sequence[Record], work
         setting, topology="chain", agents=4, protocol="round-major", rounds=1, mark="none", seed=0
     )
     unmarked = dataclasses.replace(unmarked, joiner=JOINER, early_stop=True, profile="")
-    path = work / f"delta-{unmarked.digest[:16]}.json"
+    some = records[:_CALIBRATION_RECORDS]
+    path = work / f"delta-{unmarked.digest[:16]}-{digest_of(some)[:16]}.json"
     if path.is_file():
         try:
             delta = float(json.loads(path.read_text())["delta"])
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path}: damaged ({error}); remove it, and δ is found again") from None
     else:
-        rows = final_logits(loaded, unmarked, records[:_CALIBRATION_RECORDS])
+        rows = final_logits(loaded, unmarked, some)
         delta = round(marks.equal_delta(rows), 3)
         kl = marks.mean_kl(rows, marks.KAPPA)
         found = {"delta": delta, "kappa": marks.KAPPA, "kl_nats_per_token": kl, "rows": len(rows)}
@@ -141,14 +142,17 @@ def with_delta(setting: Setting, loaded: Loaded, records: Sequence[Record], work
 def final_logits(loaded: Loaded, setting: Setting, records: Sequence[Record]) -> np.ndarray[Any, Any]:
     """Return up to 512 of the distributions that a setting's tokens are drawn from, as logits [N, V].
 
-    They are taken at every eighth token of each turn, at most as many of each step as fill the number evenly.
+    They are taken at every eighth token of each turn: of each step as many turns, drawn by the setting's
+    seed, as fill the number evenly.
     """
     steps = -(-setting.turn_tokens[1] // 8) * (1 + setting.rounds)
     per_step = max(1, _CALIBRATION_ROWS // steps)
     kept: list[np.ndarray[Any, Any]] = []
+    rng = np.random.default_rng(setting.seed)
 
     def keep(logits: Any, going: Any) -> None:
-        kept.append(logits[going][:per_step].float().cpu().numpy().copy())
+        rows = rng.permutation(np.flatnonzero(going.cpu().numpy()))[:per_step]
+        kept.append(logits[rows].float().cpu().numpy().copy())
 
     engine = TransformersEngine(loaded, setting, on_logits=keep)
     converse(engine, setting, records, loaded.reader)
@@ -238,13 +242,14 @@ def _run(options: argparse.Namespace) -> int:
     check_setting(Setting(model="", **{name: value for name, value in asked.items() if value is not None}))
     records = read_records(options.data, rows=None if options.any_rows else ROWS)
     some = chosen(records, len(records) if options.records is None else options.records, options.seed)
+    claim(options.out, records)
     loaded = load(options.model, options.device)
     if loaded.name == "iet:demo" and options.device == "cpu":
         torch.set_num_threads(1)  # the matrices are small: more threads would only wait for each other
     setting = setting_of(loaded, **asked)
     if not loaded.chat:
         print(f"{loaded.name} has no chat template: prompts are plain text, which it continues")
-    setting = with_delta(setting, loaded, records, options.out)
+    setting = with_delta(setting, loaded, records[-_CALIBRATION_RECORDS:], options.out)
     print(f"{options.out / setting.name}\n{setting}")
     engine = TransformersEngine(loaded, setting, batch=options.batch)
     started = time.monotonic()

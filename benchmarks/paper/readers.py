@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,8 +13,10 @@ from numpy.typing import NDArray
 
 from benchmarks.paper.marks import Keys
 from iet.auditor import Auditor
-from iet.decoding import Segmentation, decode, windows
-from iet.evidence import discoveries, segment_log_p
+from iet.decoding import Segmentation, decode, log_activity, windows
+from iet.decoding.activity import evidence_blocks
+from iet.decoding.pairs import repeats
+from iet.evidence import activity_log_p, discoveries, over_keys, segment_log_p
 from iet.metrics import token_accuracy, token_labels
 from iet.scheme import FAMILIES
 from iet.tokenizer import Tokenizer
@@ -26,6 +29,7 @@ GRID: Mapping[str, tuple[float, ...]] = {
     "tau": (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8),
     "smooth_windows": (1, 5, 9),
     "radius": (0, 8, 16),
+    "min_points": (2, 5, 10),
 }
 """Options of "cusum" that the paper leaves open; chosen on texts that no table is made of."""
 
@@ -71,8 +75,9 @@ def read(
 
     Returns:
         `iet`'s own marks are read by an `Auditor`. Green lists have none: they are read by the same decoder,
-        and freely a segment is attributed if its p-value is among the discoveries at `LEVEL`, as an `Auditor`
-        does it for decoders other than "posterior".
+        and freely what an `Auditor` asks of a segment is asked of theirs: of "posterior" that its agent is
+        found in the text and the probability that it wrote none of the segment is at most `LEVEL`, of the
+        others that its p-value is among the discoveries.
     """
     more = dict(options or {})
     if keys.registry is not None:
@@ -128,10 +133,22 @@ def _free(
     labels = _labels(found.token_agents)
     starts, ends, agents = np.array(found.segments, np.int64).reshape(-1, 3).T
     mine = np.flatnonzero(agents >= 0)
-    log_p = segment_log_p(
-        scores, pairs, starts[mine], ends[mine], agents[mine], FAMILIES[family], scores.shape[1]
-    )
-    for segment in mine[~discoveries(log_p, LEVEL)].tolist():
+    if decoder == "posterior":
+        assert found.posterior is not None
+        fresh = (pairs >= 0) & ~repeats(pairs)
+        activity = log_activity(*evidence_blocks(scores, fresh), FAMILIES[family])
+        agent_log_p = over_keys(activity_log_p(activity, int(fresh.sum()), FAMILIES[family]))
+        sure = [
+            found.posterior[start:end, agent].max() >= 1 - LEVEL
+            for start, end, agent in zip(starts[mine], ends[mine], agents[mine], strict=True)
+        ]
+        kept = (agent_log_p[agents[mine]] <= math.log(LEVEL)) & np.array(sure, np.bool_)
+    else:
+        log_p = segment_log_p(
+            scores, pairs, starts[mine], ends[mine], agents[mine], FAMILIES[family], scores.shape[1]
+        )
+        kept = discoveries(log_p, LEVEL)
+    for segment in mine[~kept].tolist():
         labels[starts[segment] : ends[segment]] = -1
     return labels
 

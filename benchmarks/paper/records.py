@@ -10,13 +10,16 @@ import csv
 import dataclasses
 import hashlib
 import io
+import json
 import os
 import pathlib
 import random
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 from iet.errors import InputError
+from iet.scheme import canonical_digest
 
 COLUMNS = ("text", "pii", "generated_texts", "task_backgrounds", "questions")
 ROWS = 484
@@ -97,6 +100,37 @@ def chosen(records: tuple[Record, ...], count: int, seed: int) -> tuple[Record, 
     if not 1 <= count <= len(records):
         raise InputError(f"records: got {count}, expected 1 to {len(records)}")
     return tuple(random.Random(f"iet paper records/{seed}").sample(records, len(records))[:count])
+
+
+def digest_of(records: Sequence[Record]) -> str:
+    """Return the digest of what some records say, in their order."""
+    return canonical_digest([dataclasses.asdict(record) for record in records])
+
+
+def claim(folder: pathlib.Path, records: Sequence[Record]) -> None:
+    """Note in a folder of logs of which csv's records they are.
+
+    Raises:
+        InputError: they are of another's.
+    """
+    path, digest = folder / "records.json", digest_of(records)
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        staging = path.with_suffix(".part")
+        staging.write_text(json.dumps({"rows": len(records), "digest": digest}) + "\n", encoding="utf-8")
+        os.replace(staging, path)
+        return
+    try:
+        there = json.loads(path.read_text(encoding="utf-8"))["digest"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path}: damaged ({error}); it names the records that the logs beside it are of"
+        ) from None
+    if there != digest:
+        raise InputError(
+            f"{folder}: logs of the records {there[:16]}, expected those of {digest[:16]}: choose another"
+            " folder, numbers mean other records there"
+        )
 
 
 def _find(path: pathlib.Path) -> pathlib.Path:

@@ -87,7 +87,7 @@ def score(
     attributed = estimate >= 0
     return {
         "token_accuracy": right,
-        "iou": mean_iou(g, estimate),
+        "iou": mean_iou(g, np.where(estimate < agents, estimate, -1)),
         "edge_similarity": None if found_edges is None else _edge_similarity(edges, found_edges, agents),
         "boundary_f1": boundary_f1(_changes(g), _changes(estimate), margin),
         "coverage": coverage(estimate),

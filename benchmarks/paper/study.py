@@ -13,7 +13,7 @@ from benchmarks.paper import generate, readers
 from benchmarks.paper.engine import Engine, Loaded, TransformersEngine
 from benchmarks.paper.logs import Log, Setting, summary
 from benchmarks.paper.marks import Keys, Marker
-from benchmarks.paper.records import Record, chosen
+from benchmarks.paper.records import Record, chosen, claim, digest_of
 from benchmarks.paper.scoring import truth_of
 from benchmarks.recording import environment
 from iet.errors import InputError
@@ -73,6 +73,7 @@ class Study:
                 f"records: got {options.records}, expected 1 to {len(records) - tuning}: {tuning} of the"
                 f" {len(records)} are kept to choose options on"
             )
+        claim(out / "logs", records)
         self.all_records = records
         drawn = chosen(records, options.records + tuning, options.seed)
         self.loaded, self.out, self.options = loaded, out, options
@@ -98,7 +99,7 @@ class Study:
 
     def cusum(self, setting: Setting) -> dict[str, Any]:
         """Return the options of "cusum" that suit the other records of a setting best."""
-        path = self.out / "logs" / f"cusum-{setting.digest[:16]}-{len(self.others)}.json"
+        path = self.out / "logs" / f"cusum-{setting.digest[:16]}-{digest_of(self.others)[:16]}.json"
         if path.is_file():
             try:
                 return dict(json.loads(path.read_text()))
@@ -119,6 +120,7 @@ class Study:
             "model": self.loaded.name,
             "model_digest": self.loaded.digest,
             **dataclasses.asdict(self.options),
+            "records_digest": digest_of(self.all_records),
             "records_measured": [record.index for record in self.records],
             "records_for_options": [record.index for record in self.others],
         }

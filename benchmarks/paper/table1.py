@@ -22,6 +22,9 @@ from benchmarks.paper.readers import Read
 from benchmarks.paper.scoring import FIGURES, Interval
 from benchmarks.paper.study import Study
 
+FEWEST_TEXTS = 10
+"""In a setting, for a difference to be told from none."""
+
 PAIRED = ("token_accuracy", "iou", "edge_similarity")
 Cells = dict[tuple[str, int], dict[str, list[dict[str, float | None]]]]
 
@@ -229,7 +232,8 @@ def _compared(ours: str, methods: Sequence[Method], cells: Cells, seed: int) -> 
             pairs = [(_values(cells[s], ours, name), _values(cells[s], method.name, name)) for s in cells]
             each = [found for a, b in pairs if (found := scoring.difference(a, b, seed)) is not None]
             if each:
-                better, worse = sum(d.low > 0 for d in each), sum(d.high < 0 for d in each)
+                told = [d for d in each if d.texts >= FEWEST_TEXTS]
+                better, worse = sum(d.low > 0 for d in told), sum(d.high < 0 for d in told)
                 rest = len(each) - better - worse
                 mean = scoring.mean_difference(pairs, seed)
                 rows.append([ours, method.name, FIGURES[name], mean, better, rest, worse])
