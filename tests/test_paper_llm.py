@@ -366,26 +366,47 @@ def test_trouble_passes(logs, tokenizer, right):
     assert [(one.failures, one.attempts) for one in found] == [(0, 2)] * 2
 
 
-def test_a_time_out_is_a_failure(logs, tokenizer):
-    with serving(lambda *_: None) as server:
-        endpoint = OpenAIEndpoint("tiny", server.url, timeout=0.2)
-        (found,) = read(logs[:1], tokenizer, server, endpoint=endpoint, attempts=2)
-    assert (found.failures, found.attempts) == (1, 2)
-    assert len(server.requests) == 2
+def test_a_time_out_is_a_failure(logs, tokenizer, right):
+    bad = f"task_description={TASKS[0]}\n"
+
+    def reply(body, _):
+        return None if bad in body["messages"][-1]["content"] else right(body)
+
+    with serving(reply) as server:
+        endpoint = OpenAIEndpoint("tiny", server.url, timeout=1.0)
+        found = read(logs[:2], tokenizer, server, endpoint=endpoint, attempts=2)
+    assert [(one.failures, one.attempts) for one in found] == [(1, 2), (0, 1)]
+    assert len(server.requests) == 3
 
 
 def test_a_question_that_is_refused_is_asked_once_a_run(logs, tokenizer, right, tmp_path):
     """Such as one that is too long: the answer would be the same. What refuses all is no endpoint."""
     cache = tmp_path / "answers.jsonl"
-    with serving(lambda *_: 400) as server:
-        (found,) = read(logs[:1], tokenizer, server, cache=cache)
-        assert (found.failures, found.attempts) == (1, 1)
-        assert len(server.requests) == 1
+    long = [f"task_description={TASKS[0]}\n"]
+
+    def reply(body, _):
+        return 400 if any(task in body["messages"][-1]["content"] for task in long) else right(body)
+
+    with serving(reply) as server:
+        found = read(logs[:2], tokenizer, server, cache=cache)
+        assert [(one.failures, one.attempts) for one in found] == [(1, 1), (0, 1)]
+        assert len(server.requests) == 2
+        long.clear()
+        found = read(logs[:2], tokenizer, server, cache=cache)
+        assert [(one.failures, one.attempts) for one in found] == [(0, 1), (0, 1)]
+        assert len(server.requests) == 3
+        long.append("task_description")
         with pytest.raises(BackendUnavailable, match=r"HTTP 400: .* no answer to 3 logs in a row"):
             read(logs, tokenizer, server, patience=3)
-    with serving(lambda body, _: right(body)) as server:
-        (found,) = read(logs[:1], tokenizer, server, cache=cache)
-    assert (found.failures, found.attempts) == (0, 1)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_who_answers_no_log_at_all_is_no_baseline_however_few_they_are(logs, tokenizer, count):
+    with (
+        serving(lambda *_: 500) as server,
+        pytest.raises(BackendUnavailable, match=f"no answer to {count} logs in a row"),
+    ):
+        read(logs[:count], tokenizer, server)
 
 
 @pytest.mark.parametrize(
@@ -551,12 +572,17 @@ def test_bedrock_is_asked_the_same(logs, tokenizer, right):
 
 
 @pytest.mark.usefixtures("amazon")
-def test_trouble_of_bedrock_is_told_apart(logs, tokenizer):
-    def ask(reply, **options):
-        with serving(lambda *_: reply, converse) as server:
+def test_trouble_of_bedrock_is_told_apart(logs, tokenizer, right):
+    bad = f"task_description={TASKS[0]}\n"
+
+    def ask(trouble, **options):
+        def reply(body, _):
+            return trouble if bad in body["messages"][-1]["content"][0]["text"] else right(body)
+
+        with serving(reply, converse) as server:
             endpoint = BedrockEndpoint("some.model-v1", base_url=server.url, timeout=20.0)
-            (found,) = read(logs[:1], tokenizer, server, endpoint=endpoint, **options)
-            return found.failures, found.attempts, len(server.requests)
+            found, _ = read(logs[:2], tokenizer, server, endpoint=endpoint, **options)
+            return found.failures, found.attempts, len(server.requests) - 1
 
     assert ask(400) == (1, 1, 1)
     assert ask(503, attempts=2) == (1, 2, 2)

@@ -104,7 +104,8 @@ def read(
         attempts: questions asked per log, at least 1.
         pause: seconds before the next attempt after a time-out or an HTTP error, doubled each time.
         workers: questions under way at once, at least 1.
-        patience: logs in a row without an answer after which the endpoint counts as dead, at least 1.
+        patience: logs in a row without an answer after which the endpoint counts as dead, at least 1; so do
+            all logs, where they are fewer.
 
     Returns:
         One entry per log, in order, `matched`, without edges.
@@ -123,9 +124,11 @@ def read(
         _question(log, each, tasks, endpoint.model, parameters, unit_tokens)
         for log, each in zip(logs, tokens, strict=True)
     ]
+    distinct = {question.key: question for question in questions}
+    patience = min(patience, len(distinct) or 1)  # or a dead endpoint would be a baseline of few logs
     with Answers(cache) as answers:
         asker = _Asker(endpoint, answers, parameters, attempts, pause, patience)
-        results = asker.all(list({question.key: question for question in questions}.values()), workers)
+        results = asker.all(list(distinct.values()), workers)
     return [
         _found(each, question, *results[question.key])
         for each, question in zip(tokens, questions, strict=True)
