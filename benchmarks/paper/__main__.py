@@ -21,6 +21,7 @@ from typing import Any
 
 from benchmarks.paper import alterations, spurious, sweeps, table1
 from benchmarks.paper.baselines.llm import ENDPOINTS
+from benchmarks.paper.baselines.llm_endpoints import Parameters
 from benchmarks.paper.engine import load
 from benchmarks.paper.protocol import PROTOCOLS
 from benchmarks.paper.records import ROWS, read_records
@@ -82,6 +83,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f" {usual.key_variable} holds",
         )
         asked.add_argument(f"--{name}-url", metavar="URL", help="where it is served")
+    asked.add_argument(
+        "--llm-temperature",
+        type=_temperature,
+        default=0.0,
+        metavar="T",
+        help="of those models; none leaves it to a model that takes no other than its own (default: 0)",
+    )
     for pair in ("en-fr", "fr-en", "en-zh", "zh-en"):
         asked.add_argument(f"--{pair}", metavar="PATH_OR_ID", help="translation model")
     asked.add_argument("--embedder", metavar="PATH_OR_ID", help="model for SemSim")
@@ -142,8 +150,18 @@ def _asked(study: Study, options: argparse.Namespace) -> dict[str, dict[str, Any
                     usual, model=model or usual.model, base_url=url or usual.base_url
                 ),
                 "tasks": {record.index: record.task for record in study.records},
+                "parameters": Parameters(temperature=options.llm_temperature),
                 "cache": study.out / f"{name}.jsonl",
             }
+    return found
+
+
+def _temperature(text: str) -> float | None:
+    if text == "none":
+        return None
+    found = float(text)  # argparse says what was wrong with it
+    if not 0 <= found < float("inf"):
+        raise argparse.ArgumentTypeError(f"got {text}, expected a number of at least 0, or none")
     return found
 
 
