@@ -17,7 +17,7 @@ for needed in ("transformers", "matplotlib", "sklearn", "openai"):
     pytest.importorskip(needed)
 
 from benchmarks.paper import __main__ as command  # noqa: E402
-from benchmarks.paper import table1  # noqa: E402
+from benchmarks.paper import quoted, table1  # noqa: E402
 from benchmarks.paper.records import COLUMNS  # noqa: E402
 
 Run = Callable[..., int]
@@ -77,14 +77,37 @@ def test_a_dead_endpoint_is_no_row(
     assert not (out / "table1.json").exists()
 
 
-@pytest.mark.parametrize(("asked", "sent"), [([], 0.0), (["--llm-temperature", "none"], None)])
-def test_a_temperature_can_be_left_to_the_model(
-    run: Run, monkeypatch: pytest.MonkeyPatch, asked: list[str], sent: float | None
+@pytest.mark.parametrize(
+    ("model", "asked", "sent", "said"),
+    [
+        ("gpt-5-mini", [], 0.0, "temperature 0, top_p 1"),
+        ("tiny", ["--llm-temperature", "none"], None, "temperature left out, top_p 1"),
+    ],
+)
+def test_a_row_names_the_model_and_only_the_usual_one_stands_beside_the_papers(
+    run: Run,
+    out: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    asked: list[str],
+    sent: float | None,
+    said: str,
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with serving(lambda *_: "no idea") as server:
-        assert run("table1", "--chatgpt", "tiny", "--chatgpt-url", server.url, *asked) == 0
+        address = server.url.replace("//", "//user:secret@")
+        assert run("table1", "--chatgpt", model, "--chatgpt-url", f"{address}/v1/", *asked) == 0
     assert {request["body"].get("temperature") for request in server.requests} == {sent}
+    shown = (out / "table1.md").read_text(encoding="utf-8")
+    row = next(x for x in shown.splitlines() if x.startswith("| ") and f"({model}) | TokenAcc |" in x)
+    printed = f"{quoted.TABLE1['ChatGPT']['token_accuracy'][quoted.SETTINGS.index(('chain', 4))]:.3f}"
+    usual = model == "gpt-5-mini"
+    assert row.startswith("| ChatGPT (gpt-5-mini) |") == row.endswith(f"| {printed} |") == usual
+    assert f"({model}): asked at {server.url}/v1, {said}." in shown
+    assert "Left out, because no endpoint was given: DeepSeek." in shown
+    found = content(out)["configuration"]["endpoints"]["chatgpt"]
+    assert found == {"model": model, "address": f"{server.url}/v1", "temperature": sent, "top_p": 1.0}
+    assert not [path for path in out.glob("*.*") if b"secret" in path.read_bytes()]
 
 
 def test_a_temperature_is_a_number_or_none(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

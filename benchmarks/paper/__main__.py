@@ -132,6 +132,8 @@ def _run(options: argparse.Namespace) -> int:
         ),
         quick.get("tuning", TUNING),
     )
+    for name in EXPERIMENTS:
+        study.given[name] = _given(study, options, name)
     for name in EXPERIMENTS if options.experiment == "all" else [options.experiment]:
         started = time.monotonic()
         print(f"\n{name}\n", flush=True)
@@ -154,6 +156,21 @@ def _asked(study: Study, options: argparse.Namespace) -> dict[str, dict[str, Any
                 "cache": study.out / f"{name}.jsonl",
             }
     return found
+
+
+def _given(study: Study, options: argparse.Namespace, experiment: str) -> dict[str, Any]:
+    """Return what an experiment is given beside the study's options."""
+    given: dict[str, Any] = {"device": options.device, "quick": options.quick}
+    if experiment == "table1":
+        given["endpoints"] = {
+            name: {
+                "model": needs["endpoint"].model,
+                "address": needs["endpoint"].address,
+                **dataclasses.asdict(needs["parameters"]),
+            }
+            for name, needs in _asked(study, options).items()
+        }
+    return given
 
 
 def _temperature(text: str) -> float | None:

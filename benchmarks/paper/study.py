@@ -77,6 +77,8 @@ class Study:
         drawn = chosen(records, options.records + tuning, options.seed)
         self.loaded, self.out, self.options = loaded, out, options
         self.records, self.others = drawn[: options.records], drawn[options.records :]
+        self.given: dict[str, dict[str, Any]] = {}
+        """Experiment -> what it was given beside the options; part of its configuration."""
 
     def setting(self, topology: str, agents: int, mark: str, strength: float | None = None) -> Setting:
         """Return a setting; a δ that is not given is the one of equal KL."""
@@ -112,16 +114,24 @@ class Study:
         os.replace(staging, path)
         return found
 
-    def content(self, experiment: str, logs: Sequence[Log], **figures: Any) -> dict[str, Any]:
-        """Return what an experiment's JSON holds: command, configuration and its digest, logs, figures."""
-        configuration = {
+    def configuration(self, experiment: str) -> dict[str, Any]:
+        """Return all that an experiment's figures depend on, with what was not asked for filled in."""
+        lengths = self.setting("chain", 4, "none")
+        return {
             "experiment": experiment,
             "model": self.loaded.name,
             "model_digest": self.loaded.digest,
             **dataclasses.asdict(self.options),
+            "turn_tokens": list(lengths.turn_tokens),
+            "prompt_tokens": lengths.prompt_tokens,
             "records_measured": [record.index for record in self.records],
             "records_for_options": [record.index for record in self.others],
+            **self.given.get(experiment, {}),
         }
+
+    def content(self, experiment: str, logs: Sequence[Log], **figures: Any) -> dict[str, Any]:
+        """Return what an experiment's JSON holds: command, configuration and its digest, logs, figures."""
+        configuration = self.configuration(experiment)
         return {
             "configuration": configuration,
             "digest": canonical_digest(configuration),

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import urllib.parse
 from collections.abc import Callable
 from typing import Protocol
 
 from benchmarks.paper.baselines.reading import missing
-from iet.errors import BackendUnavailable, IetError
+from iet.errors import BackendUnavailable, IetError, InputError
 
 _LATER = {408, 409, 425, 429}
 _NEVER = {401: "the key was refused", 403: "the key has no permission", 404: "no such model or address"}
@@ -51,6 +52,10 @@ class Endpoint(Protocol):
     def model(self) -> str:
         """Its name, part of the key of every answer."""
 
+    @property
+    def address(self) -> str | None:
+        """Where it is served, without user, password and query; None for the service's own address."""
+
     def connect(self) -> Ask:
         """Return what sends a system and a user prompt and returns the answer.
 
@@ -74,12 +79,19 @@ class OpenAIEndpoint:
     key_variable: str = "OPENAI_API_KEY"
     timeout: float = 120.0
 
+    @property
+    def address(self) -> str | None:
+        """See `Endpoint`."""
+        return _shown(self.base_url or os.environ.get("OPENAI_BASE_URL"))
+
     def connect(self) -> Ask:
         """Return what asks; see `Endpoint`.
 
         Raises:
+            InputError: the address is none.
             BackendUnavailable: openai is missing, or the environment holds no key.
         """
+        _ = self.address  # refused before a key is asked for
         try:
             import openai
         except ModuleNotFoundError as error:
@@ -136,12 +148,19 @@ class BedrockEndpoint:
     base_url: str | None = dataclasses.field(default=None, repr=False)
     timeout: float = 120.0
 
+    @property
+    def address(self) -> str | None:
+        """See `Endpoint`."""
+        return _shown(self.base_url)
+
     def connect(self) -> Ask:
         """Return what asks; see `Endpoint`.
 
         Raises:
+            InputError: the address is none.
             BackendUnavailable: boto3 is missing, or it finds no region or no credentials.
         """
+        _ = self.address
         try:
             import boto3
             import botocore.config
@@ -189,6 +208,21 @@ class BedrockEndpoint:
             raise problem
 
         return ask
+
+
+def _shown(url: str | None) -> str | None:
+    if not url:
+        return None
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or parts.scheme not in ("http", "https"):
+        # What was given is not shown: it may hold a password.
+        raise InputError("base_url: got no address, expected one like http://127.0.0.1:8000/v1")
+    shown = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{shown}{'' if port is None else f':{port}'}{parts.path.rstrip('/')}"
 
 
 def _problem(model: str, status: int, message: str) -> IetError:
