@@ -77,6 +77,11 @@ def test_a_folder_is_searched(tmp_path: pathlib.Path) -> None:
             "[{'entity': 3, 'types': ['name']}]",
             r"row 2, column 'pii': got .*expected \[\{'entity': str",
         ),
+        (
+            "pii",
+            "[{'entity': 'Ada Fischer 1', 'types': 'name'}]",
+            r"row 2, column 'pii': got .*expected \[\{",
+        ),
         ("pii", "[", r"row 2, column 'pii'"),
         ("pii", "[]", r"row 2, column 'pii'"),
         ("generated_texts", "Ada Fischer 1 is at home", r"row 2, column 'generated_texts': got the entity"),
