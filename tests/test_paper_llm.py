@@ -24,7 +24,7 @@ from iet.tokenizer import DEMO_SOURCE, Tokenizer
 pytest.importorskip("openai")
 
 from benchmarks.paper.baselines import llm, llm_prompts
-from benchmarks.paper.baselines.llm_answers import AnswerError, check
+from benchmarks.paper.baselines.llm_answers import AnswerError, Answers, check
 from benchmarks.paper.baselines.llm_endpoints import (
     BedrockEndpoint,
     OpenAIEndpoint,
@@ -348,14 +348,26 @@ def test_an_endpoint_that_dies_half_way_loses_and_repeats_nothing(logs, tokenize
     def reply(body, _):
         return right(body) if len(server.requests) <= alive else 502
 
-    with serving(reply) as server, pytest.raises(BackendUnavailable, match="start again to go on"):
-        read(logs, tokenizer, server, cache=cache, workers=1, patience=2)
-    assert len(cache.read_text().splitlines()) == alive
-    with serving(lambda body, _: right(body)) as server:
+    with serving(reply) as server:
+        with pytest.raises(BackendUnavailable, match="start again to go on"):
+            read(logs, tokenizer, server, cache=cache, workers=1, patience=2)
+        assert len(cache.read_text().splitlines()) == alive
+        before, alive = len(server.requests), 1000
         found = read(logs, tokenizer, server, cache=cache)
-        assert len(server.requests) == len(logs) - alive
-        assert [(one.failures, one.attempts) for one in found] == [(0, 1)] * len(logs)
-        assert accuracies(logs, tokenizer, found) == [1.0] * len(logs)
+        assert len(server.requests) == before + len(logs) - 3
+    assert [(one.failures, one.attempts) for one in found] == [(0, 1)] * len(logs)
+    assert accuracies(logs, tokenizer, found) == [1.0] * len(logs)
+
+
+def test_one_process_at_a_time_asks_into_a_file(logs, tokenizer, right, tmp_path):
+    pytest.importorskip("fcntl")
+    cache = tmp_path / "answers.jsonl"
+    with serving(lambda body, _: right(body)) as server:
+        with Answers(cache), pytest.raises(InputError, match="another process writes to it"):
+            read(logs[:1], tokenizer, server, cache=cache)
+        assert not server.requests
+        read(logs[:1], tokenizer, server, cache=cache)
+    assert len(cache.read_text().splitlines()) == 1
 
 
 def test_nobody_at_the_address_is_a_dead_endpoint(logs, tokenizer):
@@ -392,18 +404,21 @@ def test_a_torn_line_is_asked_again_and_a_damaged_one_is_named(logs, tokenizer, 
         read(logs, tokenizer, server, cache=cache)
 
 
-def test_other_models_prompts_and_parameters_have_answers_of_their_own(logs, tokenizer, right, tmp_path):
+def test_other_models_addresses_prompts_and_parameters_have_answers_of_their_own(
+    logs, tokenizer, right, tmp_path
+):
     cache = tmp_path / "answers.jsonl"
     with serving(lambda body, _: right(body)) as server:
         for options in (
             {},
             {"endpoint": OpenAIEndpoint("other", server.url)},
+            {"endpoint": OpenAIEndpoint("tiny", f"{server.url}/v2")},
             {"parameters": Parameters(temperature=None)},
             {"tasks": {0: TASKS[0] + "\nand more"}},
         ):
             read(logs[:1], tokenizer, server, cache=cache, **options)
             read(logs[:1], tokenizer, server, cache=cache, **options)
-    assert len(server.requests) == 4
+    assert len(server.requests) == 5
 
 
 def test_two_logs_of_one_text_are_one_question(logs, tokenizer, right):

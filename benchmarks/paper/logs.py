@@ -238,7 +238,7 @@ class Writer:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(self.path, "ab+")
         try:
-            _lock(self._file, self.path)
+            lock(self._file, self.path)
             self._file.seek(0)
             data = self._file.read()
             found, self.logs, torn = _parse(self.path, data)
@@ -293,7 +293,12 @@ class Writer:
         os.fsync(self._file.fileno())
 
 
-def _lock(file: IO[bytes], path: pathlib.Path) -> None:
+def lock(file: IO[bytes], path: pathlib.Path) -> None:
+    """Keep a file to this process for as long as it is open.
+
+    Raises:
+        InputError: another one has it.
+    """
     try:
         import fcntl
     except ImportError:  # Windows: two writers are not noticed

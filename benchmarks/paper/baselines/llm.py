@@ -35,6 +35,7 @@ from benchmarks.paper.baselines.llm_endpoints import (
     OpenAIEndpoint,
     Parameters,
     Refused,
+    known_as,
 )
 from benchmarks.paper.baselines.llm_prompts import prompts
 from benchmarks.paper.baselines.matching import match_labels
@@ -86,10 +87,10 @@ def read(
 ) -> list[Found]:
     """Attribute every log by asking a model.
 
-    Answers are kept in `cache` as they come, under the digest of (model, both prompts, parameters). A run
-    that was killed, or whose endpoint died, goes on where it was: a question that has an answer is not asked
-    again, and answers that broke a rule count towards `attempts`. Time-outs, lost connections and HTTP errors
-    are attempts of this run only: they are not kept, so the next run asks again. HTTP 400 and its like (but
+    Answers are kept in `cache` as they come, under the digest of (model and address, both prompts,
+    parameters). A run that was killed, or whose endpoint died, goes on where it was: a question that has an
+    answer is not asked again, and answers that broke a rule count towards `attempts`. Time-outs, lost
+    connections and HTTP errors are attempts of this run only: they are not kept, so the next run asks again. HTTP 400 and its like (but
     408, 409, 425, 429) are not asked again in this run.
 
     Args:
@@ -121,7 +122,7 @@ def read(
             raise InputError(f"{name}: got {value}, expected at least 1")
     tokens = [read_tokens(log, tokenizer) for log in logs]
     questions = [
-        _question(log, each, tasks, endpoint.model, parameters, unit_tokens)
+        _question(log, each, tasks, known_as(endpoint), parameters, unit_tokens)
         for log, each in zip(logs, tokens, strict=True)
     ]
     distinct = {question.key: question for question in questions}

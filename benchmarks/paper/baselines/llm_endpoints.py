@@ -45,12 +45,17 @@ class Parameters:
 Ask = Callable[[str, str, Parameters], str]
 
 
+def known_as(endpoint: Endpoint) -> str:
+    """Return what an endpoint's answers are kept under: a name means another model at another address."""
+    return endpoint.model if endpoint.address is None else f"{endpoint.model} at {endpoint.address}"
+
+
 class Endpoint(Protocol):
     """A model that can be asked."""
 
     @property
     def model(self) -> str:
-        """Its name, part of the key of every answer."""
+        """Its name."""
 
     @property
     def address(self) -> str | None:
