@@ -446,6 +446,16 @@ def test_the_key_is_nowhere(logs, tokenizer, tmp_path, caplog):
     assert not [text for text in said if KEY in text]
 
 
+def test_any_word_that_a_local_server_takes_is_left_in_its_answers(logs, tokenizer, right, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "0")
+    with serving(lambda body, _: right(body)) as server:
+        found = read(logs[:1], tokenizer, server)
+        assert server.requests[0]["key"] == "Bearer 0"
+    assert accuracies(logs[:1], tokenizer, found) == [1.0]
+    with serving(lambda *_: 404) as server, pytest.raises(BackendUnavailable, match="HTTP 404"):
+        read(logs[:1], tokenizer, server)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
