@@ -143,8 +143,14 @@ class Study:
 
     def note(self, logs: Sequence[Log]) -> str:
         """Return the line under a table: how its texts were made."""
-        o = self.options
+        o, lengths = self.options, self.setting("chain", 4, "none")
+        fewest, most = lengths.turn_tokens
+        turns = f"{most}" if fewest == most else f"{fewest} to {most}"
+        template = (
+            "" if self.loaded.chat else " (no chat template: prompts are plain text, which it continues)"
+        )
         return (
-            f"Model {self.loaded.name}, T = {o.temperature:g}, top-p {o.top_p:g}, {o.protocol}, joiner"
-            f" {o.joiner!r}: {summary(logs)}. Intervals are 95 % bootstraps over records."
+            f"Model {self.loaded.name}{template}, T = {o.temperature:g}, top-p {o.top_p:g}, {o.protocol},"
+            f" turns of {turns} tokens from prompts of at most {lengths.prompt_tokens}, joiner {o.joiner!r}:"
+            f" {summary(logs)}. Intervals are 95 % bootstraps over records."
         )
