@@ -6,6 +6,7 @@ import csv
 import functools
 import json
 import pathlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -115,3 +116,95 @@ def test_a_temperature_is_a_number_or_none(run: Run, capsys: pytest.CaptureFixtu
         with pytest.raises(SystemExit):
             run("table1", f"--llm-temperature={word}")
         assert "--llm-temperature" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("experiment", "more", "words"),
+    [
+        ("table1", ["--records", "1"], "records: got 1, expected at least 2: table1's HMM"),
+        ("spurious", ["--seed", "-1"], "seed: got -1, expected at least 0"),
+        ("spurious", ["--device", "foo"], "device: got 'foo', expected one that torch can use here"),
+        ("table1", ["--chatgpt"], "OPENAI_API_KEY: got nothing from the environment"),
+        ("table1", ["--chatgpt", "--chatgpt-url", "secret@nowhere"], "base_url: got no address"),
+        ("all", ["--en-fr", "no/such/model"], "translation model 'no/such/model'"),
+        ("all", ["--embedder", "no/such/model"], "embedding model 'no/such/model'"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_generated(
+    run: Run,
+    out: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    experiment: str,
+    more: list[str],
+    words: str,
+) -> None:
+    assert run(experiment, *more) == 1
+    said = capsys.readouterr().err
+    assert words in said
+    assert "secret" not in said
+    assert not (out / "logs").exists()
+
+
+def test_cuda_is_refused_where_there_is_none(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    assert run("spurious", "--device", "cuda") == 1
+    assert "device: got 'cuda', expected one that torch can use here" in capsys.readouterr().err
+
+
+def test_presidio_is_refused_without_the_package(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "presidio_analyzer", None)
+    assert run("pii", "--presidio") == 1
+    assert "pip install presidio-analyzer" in capsys.readouterr().err
+
+
+def test_a_human_text_must_be_text_and_long_enough(
+    run: Run, out: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    human = tmp_path / "human.txt"
+    human.write_bytes(b"caf\xe9")
+    assert run("transforms", "--human", human) == 1
+    assert "human.txt: byte 3 is no UTF-8" in capsys.readouterr().err
+    assert not (out / "logs").exists()
+    human.write_text("too short", encoding="utf-8")
+    assert run("all", "--human", human) == 1
+    assert "human: got 9 characters, expected at least" in capsys.readouterr().err
+    assert len(list((out / "logs").glob("*.jsonl"))) == 1  # of chain_4, which tells how long it must be
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused(
+    run: Run, out: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out.write_text("a file")
+    assert run("spurious") == 1
+    assert f"out: nothing can be written to {out}" in capsys.readouterr().err
+
+
+def test_a_table_says_how_it_was_made_and_is_not_overwritten_by_another(
+    run: Run, out: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("table1") == 0
+    said = capsys.readouterr().out
+    assert said.splitlines()[0] == "iet:demo has no chat template: prompts are plain text, which it continues"
+    shown = (out / "table1.md").read_text(encoding="utf-8")
+    assert "Model iet:demo (no chat template: prompts are plain text" in shown
+    assert "round-major, turns of 24 tokens from prompts of at most 160," in shown
+    first = content(out)
+    told = {"turn_tokens": [24, 24], "prompt_tokens": 160, "device": "cpu", "quick": True, "endpoints": {}}
+    assert told.items() <= first["configuration"].items()
+    assert run("table1") == 0
+    assert content(out)["digest"] == first["digest"]
+    before = (out / "table1.json").read_bytes()
+    capsys.readouterr()
+    assert run("table1", "--rounds", "0") == 1
+    said = capsys.readouterr().err
+    assert f"holds a run of configuration {first['digest'][:16]}" in said
+    assert "they differ in rounds; choose another --out, or --overwrite" in said
+    assert (out / "table1.json").read_bytes() == before
+    assert run("table1", "--rounds", "0", "--overwrite") == 0
+    assert content(out)["configuration"]["rounds"] == 0
+    (out / "table1.json").write_text("{}")
+    assert run("table1") == 1
+    assert "table1.json: no result of an experiment" in capsys.readouterr().err

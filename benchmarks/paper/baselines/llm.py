@@ -90,8 +90,8 @@ def read(
     Answers are kept in `cache` as they come, under the digest of (model and address, both prompts,
     parameters). A run that was killed, or whose endpoint died, goes on where it was: a question that has an
     answer is not asked again, and answers that broke a rule count towards `attempts`. Time-outs, lost
-    connections and HTTP errors are attempts of this run only: they are not kept, so the next run asks again. HTTP 400 and its like (but
-    408, 409, 425, 429) are not asked again in this run.
+    connections and HTTP errors are attempts of this run only: they are not kept, so the next run asks again.
+    HTTP 400 and its like (but 408, 409, 425, 429) are not asked again in this run.
 
     Args:
         logs: any; each text in at least two speakers.
