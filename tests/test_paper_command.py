@@ -6,6 +6,7 @@ import csv
 import functools
 import json
 import pathlib
+import shutil
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -18,8 +19,10 @@ for needed in ("transformers", "matplotlib", "sklearn", "openai"):
     pytest.importorskip(needed)
 
 from benchmarks.paper import __main__ as command  # noqa: E402
-from benchmarks.paper import quoted, table1  # noqa: E402
+from benchmarks.paper import quoted, spurious, table1  # noqa: E402
 from benchmarks.paper.records import COLUMNS  # noqa: E402
+from benchmarks.paper.study import Study  # noqa: E402
+from iet.demo.conversation import MODEL  # noqa: E402
 
 Run = Callable[..., int]
 KEY = "sk-a-key-that-nobody-may-see"
@@ -39,8 +42,7 @@ def out(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.fixture
-def run(out: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """An experiment on two short conversations; Table 1 in one setting, by few methods."""
+def extract(tmp_path: pathlib.Path) -> pathlib.Path:
     path = tmp_path / "extract.csv"
     with path.open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file)
@@ -50,12 +52,18 @@ def run(out: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPat
             task = f" [Task background]: {background}\n\n[Question]: {question}"
             pii = [{"entity": name, "types": ["name"]}]
             rows.writerow((f"{name} writes.", repr(pii), task, background, question))
+    return path
+
+
+@pytest.fixture
+def run(extract: pathlib.Path, out: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """An experiment on two short conversations; Table 1 in one setting, by few methods."""
     ours, read = "IET fourier, posterior", ("hmm", "chatgpt", "deepseek", "bedrock")
     few = tuple(m for m in table1.METHODS if m.name == ours or m.baseline in read)
     monkeypatch.setattr(table1, "METHODS", few)
     monkeypatch.setattr(table1, "EQUAL_KL", (ours,))
     monkeypatch.setattr(table1, "run", functools.partial(table1.run, settings=[("chain", 4)]))
-    usual = ["--data", str(path), "--out", str(out), "--any-rows", "--quick", "--rounds", "1"]
+    usual = ["--data", str(extract), "--out", str(out), "--any-rows", "--quick", "--rounds", "1"]
     usual += ["--turn-tokens", "24", "24", "--prompt-tokens", "160", "--records", "2"]
     return lambda experiment, *more: command.main([experiment, *usual, *map(str, more)])
 
@@ -116,6 +124,50 @@ def test_a_temperature_is_a_number_or_none(run: Run, capsys: pytest.CaptureFixtu
         with pytest.raises(SystemExit):
             run("table1", f"--llm-temperature={word}")
         assert "--llm-temperature" in capsys.readouterr().err
+
+
+def test_bedrock_is_a_row(run: Run, out: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("boto3")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, KEY)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+
+    def form(text: str) -> dict[str, Any]:
+        message = {"role": "assistant", "content": [{"text": text}]}
+        return {"output": {"message": message}, "stopReason": "end_turn", "usage": {}, "metrics": {}}
+
+    with serving(lambda *_: "no idea", form) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", server.url)
+        assert run("table1", "--bedrock", "some.model-v1") == 0
+    assert server.requests[0]["path"] == "/model/some.model-v1/converse"
+    shown = (out / "table1.md").read_text(encoding="utf-8")
+    assert "| LLM of --bedrock (some.model-v1) | TokenAcc |" in shown
+    assert "LLM of --bedrock (some.model-v1): the prompts of § LLM Baseline Prompts, verbatim" in shown
+    assert "HMM / Viterbi: Rabiner 1989" in shown
+    assert "no endpoint was given: ChatGPT, DeepSeek." in shown
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_quick_shortens_turns_only_where_nothing_ends_them(
+    extract: pathlib.Path,
+    out: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    chat: bool,
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(MODEL, model)
+    if chat:
+        path = model / "tokenizer_config.json"
+        template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": template}))
+    seen: list[Study] = []
+    monkeypatch.setattr(spurious, "run", seen.append)
+    usual = ["--data", str(extract), "--out", str(out), "--any-rows", "--quick", "--records", "2"]
+    assert command.main(["spurious", *usual, "--model", str(model)]) == 0
+    assert seen[0].options.turn_tokens == (None if chat else (96, 96))
+    assert ("has no chat template" in capsys.readouterr().out) != chat
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.paper import alterations, spurious, sweeps, table1
 from benchmarks.paper.baselines.llm import ENDPOINTS
-from benchmarks.paper.baselines.llm_endpoints import Endpoint, Parameters
+from benchmarks.paper.baselines.llm_endpoints import BedrockEndpoint, Endpoint, Parameters
 from benchmarks.paper.engine import load
 from benchmarks.paper.protocol import PROTOCOLS
 from benchmarks.paper.records import ROWS, read_records
@@ -107,6 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f" {usual.key_variable} holds",
         )
         asked.add_argument(f"--{name}-url", metavar="URL", help="where it is served")
+    asked.add_argument("--bedrock", metavar="MODEL", help="ask a model of Bedrock, which boto3 reaches")
     asked.add_argument(
         "--llm-temperature",
         type=_temperature,
@@ -253,6 +254,8 @@ def _endpoints(options: argparse.Namespace) -> dict[str, Endpoint]:
             found[name] = dataclasses.replace(
                 usual, model=model or usual.model, base_url=url or usual.base_url
             )
+    if options.bedrock:
+        found["bedrock"] = BedrockEndpoint(options.bedrock)
     return found
 
 

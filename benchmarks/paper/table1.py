@@ -127,7 +127,11 @@ def run(
                 ]
         cells[topology, agents] = cell
     there = {method.baseline for method in methods}
-    left_out = [BASELINES[m.baseline].name for m in METHODS if m.baseline and m.baseline not in there]
+    left_out = [
+        BASELINES[m.baseline].name
+        for m in METHODS
+        if m.baseline and m.baseline not in there and m.quoted in TABLE1
+    ]
     _write(study, methods, cells, all_logs, extra, left_out, asked)
     plots.histograms(study.out / "table1-scores", panels, xlabel="score under one key, IET fourier")
     return extra
@@ -135,10 +139,10 @@ def run(
 
 def _as_asked(method: Method, asked: Mapping[str, Mapping[str, Any]]) -> Method:
     """Return the row under the name of the model that is asked; any but the usual has no row in the paper."""
-    if method.baseline not in asked or method.baseline not in ENDPOINTS:
+    if method.baseline not in asked or "endpoint" not in asked[method.baseline]:
         return method
-    model = asked[method.baseline]["endpoint"].model
-    if model == ENDPOINTS[method.baseline].model:
+    model, usual = asked[method.baseline]["endpoint"].model, ENDPOINTS.get(method.baseline)
+    if usual is not None and model == usual.model:
         return method
     return dataclasses.replace(method, name=_named(f"LLM of --{method.baseline}", model), quoted=None)
 
@@ -243,8 +247,10 @@ def _write(
         note += f" Without an answer: {extra['failures']}."
     narrow = ["method", "figure", *(f"{topology} {agents}" for topology, agents in cells)]
     versus = ["ours", "against", "figure", "mean difference", "better in", "not told apart", "worse in"]
+    sources = [f"{m.name}: {BASELINES[m.baseline].source}" for m in methods if m.baseline]
     parts = [
         note,
+        f"Methods that read plain text: {'; '.join(sources)}.",
         f"Where text may stay unattributed, level {readers.LEVEL:g}:\n\n{scoring.markdown(narrow, free)}",
         "Ours less theirs, paired by records, over the settings:\n\n" + scoring.markdown(versus, compared),
     ]

@@ -53,7 +53,7 @@ from iet.errors import BackendUnavailable, InputError
 from iet.scheme import canonical_digest
 from iet.tokenizer import Tokenizer
 
-ENDPOINTS: dict[str, Endpoint] = {
+ENDPOINTS: dict[str, OpenAIEndpoint] = {
     "chatgpt": OpenAIEndpoint("gpt-5-mini"),
     "deepseek": OpenAIEndpoint("deepseek-chat", "https://api.deepseek.com", "DEEPSEEK_API_KEY"),
 }
