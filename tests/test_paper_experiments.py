@@ -23,7 +23,7 @@ from benchmarks.paper import alterations, quoted, readers, scoring, spurious, sw
 from benchmarks.paper.engine import TransformersEngine, load  # noqa: E402
 from benchmarks.paper.records import COLUMNS, read_records  # noqa: E402
 from benchmarks.paper.study import Options, Study  # noqa: E402
-from benchmarks.paper.transforms import TRANSFORMS  # noqa: E402
+from benchmarks.paper.transforms import TRANSFORMS, by_rules  # noqa: E402
 
 CHAIN = (("chain", 4),)
 ASKED = {"rounds": 1, "turn_tokens": (40, 40), "prompt_tokens": 160}
@@ -151,7 +151,14 @@ def test_spurious_keys_are_read_in_the_same_texts(study: Study) -> None:
 
 
 def test_redaction_and_the_oracle_are_compared_with_what_was_before(study: Study) -> None:
-    alterations.pii(study, CHAIN)
+    asked: list[str] = []
+
+    def find(text: str, entities: Any = ()) -> Any:
+        asked.append(text)
+        return by_rules(text, entities)
+
+    alterations.pii(study, CHAIN, find=find)
+    assert len(asked) >= 3  # both that insert and that redact ask it
     for cell in result(study, "pii")["figures"]:
         assert len(cell["original"]) == len(cell["redacted"]) == 3
     alterations.oracle(study, CHAIN)
