@@ -257,6 +257,11 @@ def test_a_table_says_how_it_was_made_and_is_not_overwritten_by_another(
     assert (out / "table1.json").read_bytes() == before
     assert run("table1", "--rounds", "0", "--overwrite") == 0
     assert content(out)["configuration"]["rounds"] == 0
+    found = content(out)
+    del found["configuration"]["device"]  # as in what an older version wrote
+    (out / "table1.json").write_text(json.dumps({**found, "digest": "0" * 64}))
+    assert run("table1", "--rounds", "0") == 1
+    assert "they differ in device;" in capsys.readouterr().err
     (out / "table1.json").write_text("{}")
     assert run("table1") == 1
     assert "table1.json: no result of an experiment" in capsys.readouterr().err

@@ -202,17 +202,12 @@ def _keep(path: pathlib.Path, configuration: Mapping[str, Any]) -> None:
         ) from None
     own = canonical_digest(dict(configuration))
     if digest != own:
-        names = [
-            k for k in {**other, **configuration} if _plain(other.get(k)) != _plain(configuration.get(k))
-        ]
+        this = json.loads(json.dumps(configuration))  # as that comes back: a tuple is a list
+        names = [k for k in {**other, **this} if k not in other or k not in this or other[k] != this[k]]
         raise InputError(
             f"{path}: holds a run of configuration {digest[:16]}, this one is {own[:16]}; they differ in"
             f" {', '.join(names)}; choose another --out, or --overwrite"
         )
-
-
-def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value))  # a tuple comes back as a list
 
 
 def _brought(options: argparse.Namespace, names: Sequence[str]) -> _Brought:
