@@ -296,6 +296,7 @@ def test_every_baseline_says_what_it_is():
     assert [entry.name for entry in BASELINES.values()] == [
         "ChatGPT",
         "DeepSeek",
+        "Bedrock",
         "HMM / Viterbi",
         "Recursive",
         "Semantic-BoW",

@@ -26,7 +26,7 @@ from benchmarks.paper import alterations, quoted, readers, scoring, spurious, sw
 from benchmarks.paper.engine import TransformersEngine, load  # noqa: E402
 from benchmarks.paper.records import COLUMNS, read_records  # noqa: E402
 from benchmarks.paper.study import Options, Study  # noqa: E402
-from benchmarks.paper.transforms import TRANSFORMS  # noqa: E402
+from benchmarks.paper.transforms import TRANSFORMS, by_rules  # noqa: E402
 
 CHAIN = (("chain", 4),)
 ASKED = {"rounds": 1, "turn_tokens": (40, 40), "prompt_tokens": 160}
@@ -143,7 +143,8 @@ def test_the_table_has_every_method_beside_the_papers_numbers(
 ) -> None:
     table1.run(study, settings=CHAIN)
     content = result(study, "table1")
-    methods = {m.name for m in table1.METHODS} - {"ChatGPT", "DeepSeek"}
+    asked = {"ChatGPT (gpt-5-mini)", "DeepSeek (deepseek-chat)", "Bedrock"}
+    methods = {m.name for m in table1.METHODS} - asked
     assert set(content["figures"]["chain 4"]) == methods
     shown = (study.out / "table1.md").read_text(encoding="utf-8")
     assert "Left out, because no endpoint was given: ChatGPT, DeepSeek." in shown
@@ -192,7 +193,14 @@ def test_spurious_keys_are_read_in_the_same_texts(study: Study) -> None:
 
 
 def test_redaction_and_the_oracle_are_compared_with_what_was_before(study: Study) -> None:
-    alterations.pii(study, CHAIN)
+    asked: list[str] = []
+
+    def find(text: str, entities: Any = ()) -> Any:
+        asked.append(text)
+        return by_rules(text, entities)
+
+    alterations.pii(study, CHAIN, find=find)
+    assert len(asked) >= 3  # both that insert and that redact ask it
     for cell in result(study, "pii")["figures"]:
         assert len(cell["original"]) == len(cell["redacted"]) == 3
     alterations.oracle(study, CHAIN)

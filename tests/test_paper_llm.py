@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import hashlib
-import http.server
 import itertools
 import json
 import logging
 import pathlib
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from chat_server import Server, serving
 from paper_logs import log_of, prose, words
 
 from iet.errors import BackendUnavailable, InputError
@@ -26,7 +24,7 @@ from iet.tokenizer import DEMO_SOURCE, Tokenizer
 pytest.importorskip("openai")
 
 from benchmarks.paper.baselines import llm, llm_prompts
-from benchmarks.paper.baselines.llm_answers import AnswerError, check
+from benchmarks.paper.baselines.llm_answers import AnswerError, Answers, check
 from benchmarks.paper.baselines.llm_endpoints import (
     BedrockEndpoint,
     OpenAIEndpoint,
@@ -130,82 +128,7 @@ def test_placeholders_are_filled_once_and_other_braces_stay():
         llm_prompts.fill("{k}", {})
 
 
-# A server that speaks chat completions
-
-Reply = Callable[[dict[str, Any], int], Any]
-
-
-class Server(http.server.ThreadingHTTPServer):
-    """Answers by `reply(request, number of the attempt)`: a text, a status, a body, or None to hang."""
-
-    daemon_threads = True
-
-    def __init__(self, reply: Reply, form: Callable[[str], Any]) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.reply, self.form = reply, form
-        self.requests: list[dict[str, Any]] = []
-        self.asked: collections.Counter[str] = collections.Counter()
-        self.released = threading.Event()
-        self.lock = threading.Lock()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    server: Server
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        key = json.dumps(body, sort_keys=True)
-        with self.server.lock:
-            self.server.requests.append(
-                {"path": self.path, "key": self.headers["Authorization"], "body": body}
-            )
-            self.server.asked[key] += 1
-            attempt = self.server.asked[key]
-        reply = self.server.reply(body, attempt)
-        status, content = 200, reply
-        if isinstance(reply, str):
-            content = json.dumps(self.server.form(reply)).encode()
-        elif isinstance(reply, int):
-            status = reply
-            error = {"message": f"refused with {self.headers.get('Authorization')}"}
-            content = json.dumps({"error": error}).encode()
-        elif reply is None:  # hang until the test is over
-            self.server.released.wait(30)
-            return
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        with contextlib.suppress(OSError):
-            self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-def completion(text: str) -> dict[str, Any]:
-    message = {"role": "assistant", "content": text}
-    choice = {"index": 0, "finish_reason": "stop", "message": message}
-    return {"id": "x", "object": "chat.completion", "created": 0, "model": "tiny", "choices": [choice]}
-
-
-@contextlib.contextmanager
-def serving(reply: Reply, form: Callable[[str], Any] = completion) -> Iterator[Server]:
-    server = Server(reply, form)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.released.set()
-        server.shutdown()
-        server.server_close()
-        thread.join(10)
-        assert not thread.is_alive()
+# What is asked of a server
 
 
 @pytest.fixture(scope="module")
@@ -366,26 +289,47 @@ def test_trouble_passes(logs, tokenizer, right):
     assert [(one.failures, one.attempts) for one in found] == [(0, 2)] * 2
 
 
-def test_a_time_out_is_a_failure(logs, tokenizer):
-    with serving(lambda *_: None) as server:
-        endpoint = OpenAIEndpoint("tiny", server.url, timeout=0.2)
-        (found,) = read(logs[:1], tokenizer, server, endpoint=endpoint, attempts=2)
-    assert (found.failures, found.attempts) == (1, 2)
-    assert len(server.requests) == 2
+def test_a_time_out_is_a_failure(logs, tokenizer, right):
+    bad = f"task_description={TASKS[0]}\n"
+
+    def reply(body, _):
+        return None if bad in body["messages"][-1]["content"] else right(body)
+
+    with serving(reply) as server:
+        endpoint = OpenAIEndpoint("tiny", server.url, timeout=1.0)
+        found = read(logs[:2], tokenizer, server, endpoint=endpoint, attempts=2)
+    assert [(one.failures, one.attempts) for one in found] == [(1, 2), (0, 1)]
+    assert len(server.requests) == 3
 
 
 def test_a_question_that_is_refused_is_asked_once_a_run(logs, tokenizer, right, tmp_path):
     """Such as one that is too long: the answer would be the same. What refuses all is no endpoint."""
     cache = tmp_path / "answers.jsonl"
-    with serving(lambda *_: 400) as server:
-        (found,) = read(logs[:1], tokenizer, server, cache=cache)
-        assert (found.failures, found.attempts) == (1, 1)
-        assert len(server.requests) == 1
+    long = [f"task_description={TASKS[0]}\n"]
+
+    def reply(body, _):
+        return 400 if any(task in body["messages"][-1]["content"] for task in long) else right(body)
+
+    with serving(reply) as server:
+        found = read(logs[:2], tokenizer, server, cache=cache)
+        assert [(one.failures, one.attempts) for one in found] == [(1, 1), (0, 1)]
+        assert len(server.requests) == 2
+        long.clear()
+        found = read(logs[:2], tokenizer, server, cache=cache)
+        assert [(one.failures, one.attempts) for one in found] == [(0, 1), (0, 1)]
+        assert len(server.requests) == 3
+        long.append("task_description")
         with pytest.raises(BackendUnavailable, match=r"HTTP 400: .* no answer to 3 logs in a row"):
             read(logs, tokenizer, server, patience=3)
-    with serving(lambda body, _: right(body)) as server:
-        (found,) = read(logs[:1], tokenizer, server, cache=cache)
-    assert (found.failures, found.attempts) == (0, 1)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_who_answers_no_log_at_all_is_no_baseline_however_few_they_are(logs, tokenizer, count):
+    with (
+        serving(lambda *_: 500) as server,
+        pytest.raises(BackendUnavailable, match=f"no answer to {count} logs in a row"),
+    ):
+        read(logs[:count], tokenizer, server)
 
 
 @pytest.mark.parametrize(
@@ -404,14 +348,26 @@ def test_an_endpoint_that_dies_half_way_loses_and_repeats_nothing(logs, tokenize
     def reply(body, _):
         return right(body) if len(server.requests) <= alive else 502
 
-    with serving(reply) as server, pytest.raises(BackendUnavailable, match="start again to go on"):
-        read(logs, tokenizer, server, cache=cache, workers=1, patience=2)
-    assert len(cache.read_text().splitlines()) == alive
-    with serving(lambda body, _: right(body)) as server:
+    with serving(reply) as server:
+        with pytest.raises(BackendUnavailable, match="start again to go on"):
+            read(logs, tokenizer, server, cache=cache, workers=1, patience=2)
+        assert len(cache.read_text().splitlines()) == alive
+        before, alive = len(server.requests), 1000
         found = read(logs, tokenizer, server, cache=cache)
-        assert len(server.requests) == len(logs) - alive
-        assert [(one.failures, one.attempts) for one in found] == [(0, 1)] * len(logs)
-        assert accuracies(logs, tokenizer, found) == [1.0] * len(logs)
+        assert len(server.requests) == before + len(logs) - 3
+    assert [(one.failures, one.attempts) for one in found] == [(0, 1)] * len(logs)
+    assert accuracies(logs, tokenizer, found) == [1.0] * len(logs)
+
+
+def test_one_process_at_a_time_asks_into_a_file(logs, tokenizer, right, tmp_path):
+    pytest.importorskip("fcntl")
+    cache = tmp_path / "answers.jsonl"
+    with serving(lambda body, _: right(body)) as server:
+        with Answers(cache), pytest.raises(InputError, match="another process writes to it"):
+            read(logs[:1], tokenizer, server, cache=cache)
+        assert not server.requests
+        read(logs[:1], tokenizer, server, cache=cache)
+    assert len(cache.read_text().splitlines()) == 1
 
 
 def test_nobody_at_the_address_is_a_dead_endpoint(logs, tokenizer):
@@ -448,18 +404,21 @@ def test_a_torn_line_is_asked_again_and_a_damaged_one_is_named(logs, tokenizer, 
         read(logs, tokenizer, server, cache=cache)
 
 
-def test_other_models_prompts_and_parameters_have_answers_of_their_own(logs, tokenizer, right, tmp_path):
+def test_other_models_addresses_prompts_and_parameters_have_answers_of_their_own(
+    logs, tokenizer, right, tmp_path
+):
     cache = tmp_path / "answers.jsonl"
     with serving(lambda body, _: right(body)) as server:
         for options in (
             {},
             {"endpoint": OpenAIEndpoint("other", server.url)},
+            {"endpoint": OpenAIEndpoint("tiny", f"{server.url}/v2")},
             {"parameters": Parameters(temperature=None)},
             {"tasks": {0: TASKS[0] + "\nand more"}},
         ):
             read(logs[:1], tokenizer, server, cache=cache, **options)
             read(logs[:1], tokenizer, server, cache=cache, **options)
-    assert len(server.requests) == 4
+    assert len(server.requests) == 5
 
 
 def test_two_logs_of_one_text_are_one_question(logs, tokenizer, right):
@@ -485,6 +444,16 @@ def test_the_key_is_nowhere(logs, tokenizer, tmp_path, caplog):
     said += [cache.read_text(), caplog.text]
     assert "[key]" in cache.read_text()
     assert not [text for text in said if KEY in text]
+
+
+def test_any_word_that_a_local_server_takes_is_left_in_its_answers(logs, tokenizer, right, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "0")
+    with serving(lambda body, _: right(body)) as server:
+        found = read(logs[:1], tokenizer, server)
+        assert server.requests[0]["key"] == "Bearer 0"
+    assert accuracies(logs[:1], tokenizer, found) == [1.0]
+    with serving(lambda *_: 404) as server, pytest.raises(BackendUnavailable, match="HTTP 404"):
+        read(logs[:1], tokenizer, server)
 
 
 @pytest.mark.parametrize(
@@ -551,12 +520,17 @@ def test_bedrock_is_asked_the_same(logs, tokenizer, right):
 
 
 @pytest.mark.usefixtures("amazon")
-def test_trouble_of_bedrock_is_told_apart(logs, tokenizer):
-    def ask(reply, **options):
-        with serving(lambda *_: reply, converse) as server:
+def test_trouble_of_bedrock_is_told_apart(logs, tokenizer, right):
+    bad = f"task_description={TASKS[0]}\n"
+
+    def ask(trouble, **options):
+        def reply(body, _):
+            return trouble if bad in body["messages"][-1]["content"][0]["text"] else right(body)
+
+        with serving(reply, converse) as server:
             endpoint = BedrockEndpoint("some.model-v1", base_url=server.url, timeout=20.0)
-            (found,) = read(logs[:1], tokenizer, server, endpoint=endpoint, **options)
-            return found.failures, found.attempts, len(server.requests)
+            found, _ = read(logs[:2], tokenizer, server, endpoint=endpoint, **options)
+            return found.failures, found.attempts, len(server.requests) - 1
 
     assert ask(400) == (1, 1, 1)
     assert ask(503, attempts=2) == (1, 2, 2)

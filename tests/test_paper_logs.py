@@ -77,6 +77,11 @@ def test_a_folder_is_searched(tmp_path: pathlib.Path) -> None:
             "[{'entity': 3, 'types': ['name']}]",
             r"row 2, column 'pii': got .*expected \[\{'entity': str",
         ),
+        (
+            "pii",
+            "[{'entity': 'Ada Fischer 1', 'types': 'name'}]",
+            r"row 2, column 'pii': got .*expected \[\{",
+        ),
         ("pii", "[", r"row 2, column 'pii'"),
         ("pii", "[]", r"row 2, column 'pii'"),
         ("generated_texts", "Ada Fischer 1 is at home", r"row 2, column 'generated_texts': got the entity"),
@@ -144,6 +149,7 @@ def test_text_spans_and_edges_are_those_of_the_turns() -> None:
         assert log.text[start:end] in (turn.text, " | " + turn.text)
     assert log.edges.tolist() == [[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [1, 0, 0, 0]]
     assert log.joiners_inside == 8
+    assert dataclasses.replace(log, turns=()).spans == ()
     assert str(summary([log, log_of(2)])).startswith("2 logs, 16 turns, 48 tokens; mean entropy 1.25 nats")
     assert summary([log, log_of(2)]).joiners_inside == 1.0
 
@@ -220,7 +226,14 @@ def test_damage_is_named_with_its_line(tmp_path: pathlib.Path) -> None:
     refused(changed(2, spans=[]), r"line 3: text, spans")
     refused(changed(2, joiners_inside=0), r"line 3: text, spans")
     refused(changed(2, token_spans=[[0, 4, 0], [5, 9, 1]]), r"line 3: token_spans")
+    refused(changed(2, token_spans=[["0", 4, 0]]), r"line 3: token_spans")
     refused(changed(2, record=-1), r"line 3: record -1")
+    refused(changed(2, record=True), r"line 3: record True")
+    refused(changed(2, entropy="abc"), r"line 3: entropy 'abc', expected a number or null")
+    refused(changed(2, entropy=True), r"line 3: entropy True")
+    refused(changed(2, stopped="no"), r"line 3: stopped 'no', expected true or false")
+    refused(changed(2, stopped=0), r"line 3: stopped 0")
+    refused(changed(2, turns=[], text="", spans=[], joiners_inside=0), r"line 3: no turns")
     refused(changed(2, extra=1), r"line 3: fields")
     refused(
         changed(2, turns=[{"agent": 9, "round": 0, "ids": [1], "text": "x"}]), r"line 3: a turn of agent 9"

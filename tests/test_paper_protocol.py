@@ -234,9 +234,11 @@ def test_a_silent_agent_is_asked_again_and_then_has_no_answer(tokenizer: Tokeniz
         ("<response> b", "b", ""),
         ("<RESPONSE>: your words <RESPONSE>: mine", "mine", ""),
         ("<RESPONSE>: mine <RESPONSE>:", "mine", ""),
-        ("<REASONING>: only thoughts", "<REASONING>: only thoughts", ""),
+        ("<REASONING>: only thoughts", "only thoughts", ""),
+        ("<UPDATED_REASONING>: cut <UPDATED_RESPONSE>:", "cut", ""),
+        ("<REASONING>: <RESPONSE>:", "", ""),
         ("", "", ""),
-        ("<MEMORY>: " + "w " * 150, "<MEMORY>: " + "w " * 149 + "w", " ".join(["w"] * 100)),
+        ("<MEMORY>: " + "w " * 150, "w " * 149 + "w", " ".join(["w"] * 100)),
     ],
 )
 def test_answers_are_parsed_with_the_whole_output_as_fallback(output: str, response: str, note: str) -> None:

@@ -13,38 +13,62 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import hashlib
+import json
 import pathlib
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.paper import alterations, spurious, sweeps, table1
 from benchmarks.paper.baselines.llm import ENDPOINTS
+from benchmarks.paper.baselines.llm_endpoints import BedrockEndpoint, Endpoint, Parameters
 from benchmarks.paper.engine import load
 from benchmarks.paper.protocol import PROTOCOLS
 from benchmarks.paper.records import ROWS, read_records
 from benchmarks.paper.similarity import Embedder
 from benchmarks.paper.study import TUNING, Options, Study
-from benchmarks.paper.transforms import Translator
+from benchmarks.paper.transforms import Translator, by_presidio
 from iet.demo.conversation import JOINER, MODEL
 from iet.errors import IetError, InputError
+from iet.scheme import canonical_digest
 
-EXPERIMENTS: Mapping[str, Callable[[Study, argparse.Namespace], Any]] = {
-    "table1": lambda study, options: table1.run(study, _asked(study, options)),
+
+@dataclasses.dataclass(frozen=True)
+class _Brought:
+    """What some rows need, ready before anything is generated.
+
+    Attributes:
+        endpoints: key of `BASELINES` -> what is asked.
+        parameters: of those models.
+        needs: of `benchmarks.paper.transforms.NEEDS`, and what finds a person's data.
+        embed: for SemSim.
+    """
+
+    endpoints: Mapping[str, Endpoint]
+    parameters: Parameters
+    needs: Mapping[str, Any]
+    embed: Embedder | None
+
+
+EXPERIMENTS: Mapping[str, Callable[[Study, _Brought], Any]] = {
+    "table1": lambda study, brought: table1.run(study, _asked(study, brought)),
     "kappa": lambda study, _: sweeps.kappa(study),
     "window": lambda study, _: sweeps.window(study),
     "spurious": lambda study, _: spurious.run(study),
-    "pii": lambda study, _: alterations.pii(study),
+    "pii": lambda study, brought: alterations.pii(study, find=brought.needs.get("find")),
     "oracle": lambda study, _: alterations.oracle(study),
-    "transforms": lambda study, options: alterations.transforms(
-        study, _needs(options), Embedder(options.embedder) if options.embedder else None
-    ),
+    "transforms": lambda study, brought: alterations.transforms(study, brought.needs, brought.embed),
 }
 """Name -> what runs it."""
 
+PAIRS = ("en_fr", "fr_en", "en_zh", "zh_en")
+"""Translations that back-translation takes."""
+
 QUICK: Mapping[str, Any] = {"records": 4, "turn_tokens": (96, 96), "tuning": 2}
-"""What `--quick` sets where nothing else is said."""
+"""What `--quick` sets where nothing else is said; turn lengths only for a model without a chat template."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,6 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--prompt-tokens", type=int, help="prompts are cut to so many")
     parser.add_argument("--batch", type=int, default=128, help="turns sampled together (default: 128)")
     parser.add_argument("--quick", action="store_true", help="minutes on two cores")
+    parser.add_argument("--overwrite", action="store_true", help="of results of another configuration, too")
     parser.add_argument("--any-rows", action="store_true", help="accept an extract of the csv")
     asked = parser.add_argument_group("what some rows need, and stay blank without")
     for name, usual in ENDPOINTS.items():
@@ -82,10 +107,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f" {usual.key_variable} holds",
         )
         asked.add_argument(f"--{name}-url", metavar="URL", help="where it is served")
-    for pair in ("en-fr", "fr-en", "en-zh", "zh-en"):
-        asked.add_argument(f"--{pair}", metavar="PATH_OR_ID", help="translation model")
+    asked.add_argument("--bedrock", metavar="MODEL", help="ask a model of Bedrock, which boto3 reaches")
+    asked.add_argument(
+        "--llm-temperature",
+        type=_temperature,
+        default=0.0,
+        metavar="T",
+        help="of those models; none leaves it to a model that takes no other than its own (default: 0)",
+    )
+    for pair in PAIRS:
+        asked.add_argument(f"--{pair.replace('_', '-')}", metavar="PATH_OR_ID", help="translation model")
     asked.add_argument("--embedder", metavar="PATH_OR_ID", help="model for SemSim")
     asked.add_argument("--human", type=pathlib.Path, help="a text that people wrote, to paste parts into")
+    asked.add_argument("--presidio", action="store_true", help="find personal data by presidio, not by rules")
     options = parser.parse_args(arguments)
     try:
         return _run(options)
@@ -97,21 +131,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     import torch
 
+    names = list(EXPERIMENTS) if options.experiment == "all" else [options.experiment]
+    quick = QUICK if options.quick else {}
+    count = quick.get("records", 48) if options.records is None else options.records
+    if "table1" in names and count == 1:
+        raise InputError("records: got 1, expected at least 2: table1's HMM knows agents by other records")
+    if options.seed < 0:
+        raise InputError(f"seed: got {options.seed}, expected at least 0")
     records = read_records(options.data, rows=None if options.any_rows else ROWS)
-    human = options.human
-    if human is not None and not human.is_file():
-        raise InputError(f"human: {human} is no file")
+    _writable(options.out)
+    brought = _brought(options, names)
     loaded = load(options.model, options.device)
     if loaded.name == "iet:demo" and options.device == "cpu":
         torch.set_num_threads(1)  # the matrices are small: more threads would only wait for each other
-    quick = QUICK if options.quick else {}
-    lengths = options.turn_tokens or quick.get("turn_tokens")
+    lengths = options.turn_tokens
+    if not loaded.chat:
+        print(f"{loaded.name} has no chat template: prompts are plain text, which it continues", flush=True)
+        lengths = lengths or quick.get("turn_tokens")  # a chat model ends its turns, or they hold no answer
     study = Study(
         loaded,
         records,
         options.out,
         Options(
-            records=quick.get("records", 48) if options.records is None else options.records,
+            records=count,
             seed=options.seed,
             temperature=options.temperature,
             top_p=options.top_p,
@@ -124,38 +166,137 @@ def _run(options: argparse.Namespace) -> int:
         ),
         quick.get("tuning", TUNING),
     )
-    for name in EXPERIMENTS if options.experiment == "all" else [options.experiment]:
+    for name in names:
+        study.given[name] = _given(options, brought, name)
+        if not options.overwrite:
+            _keep(options.out / f"{name}.json", study.configuration(name))
+    if "transforms" in names and "human" in brought.needs:
+        alterations.check_human(study, brought.needs["human"])
+    for name in names:
         started = time.monotonic()
         print(f"\n{name}\n", flush=True)
-        EXPERIMENTS[name](study, options)
+        EXPERIMENTS[name](study, brought)
         print(f"\n{name}: {time.monotonic() - started:.0f} s, {options.out / name}.md", flush=True)
     return 0
 
 
-def _asked(study: Study, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+def _writable(out: pathlib.Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise InputError(f"out: nothing can be written to {out} ({error.strerror})") from None
+
+
+def _keep(path: pathlib.Path, configuration: Mapping[str, Any]) -> None:
+    """Refuse to write over the result of another configuration."""
+    if not path.is_file():
+        return
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        other, digest = dict(found["configuration"]), str(found["digest"])
+    except (ValueError, KeyError, TypeError):
+        raise InputError(
+            f"{path}: no result of an experiment; choose another --out, or --overwrite"
+        ) from None
+    own = canonical_digest(dict(configuration))
+    if digest != own:
+        this = json.loads(json.dumps(configuration))  # as that comes back: a tuple is a list
+        names = [k for k in {**other, **this} if k not in other or k not in this or other[k] != this[k]]
+        raise InputError(
+            f"{path}: holds a run of configuration {digest[:16]}, this one is {own[:16]}; they differ in"
+            f" {', '.join(names)}; choose another --out, or --overwrite"
+        )
+
+
+def _brought(options: argparse.Namespace, names: Sequence[str]) -> _Brought:
+    human = _human(options.human)
+    endpoints = _endpoints(options)
+    if "table1" in names:
+        for name, endpoint in endpoints.items():
+            answers = options.out / f"{name}.jsonl"
+            if not answers.is_file() or not answers.stat().st_size:  # what was answered needs no key
+                endpoint.connect()
+    needs: dict[str, Any] = {} if human is None else {"human": human}
+    if options.presidio and {"pii", "transforms"} & {*names}:
+        needs["find"] = by_presidio()
+    embed = None
+    if "transforms" in names:
+        needs |= {pair: Translator(model) for pair in PAIRS if (model := getattr(options, pair))}
+        embed = Embedder(options.embedder) if options.embedder else None
+    return _Brought(endpoints, Parameters(temperature=options.llm_temperature), needs, embed)
+
+
+def _human(path: pathlib.Path | None) -> str | None:
+    if path is None:
+        return None
+    if not path.is_file():
+        raise InputError(f"human: {path} is no file")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"human: {path}: byte {error.start} is no UTF-8") from None
+    except OSError as error:
+        raise InputError(f"human: {path} cannot be read ({error.strerror})") from None
+
+
+def _endpoints(options: argparse.Namespace) -> dict[str, Endpoint]:
+    found: dict[str, Endpoint] = {}
     for name, usual in ENDPOINTS.items():
         model, url = getattr(options, name), getattr(options, f"{name}_url")
         if model is not None:
-            found[name] = {
-                "endpoint": dataclasses.replace(
-                    usual, model=model or usual.model, base_url=url or usual.base_url
-                ),
-                "tasks": {record.index: record.task for record in study.records},
-                "cache": study.out / f"{name}.jsonl",
-            }
+            found[name] = dataclasses.replace(
+                usual, model=model or usual.model, base_url=url or usual.base_url
+            )
+    if options.bedrock:
+        found["bedrock"] = BedrockEndpoint(options.bedrock)
     return found
 
 
-def _needs(options: argparse.Namespace) -> dict[str, Any]:
-    needs: dict[str, Any] = {}
-    for pair in ("en_fr", "fr_en", "en_zh", "zh_en"):
-        model = getattr(options, pair)
-        if model:
-            needs[pair] = Translator(model)
-    if options.human is not None:
-        needs["human"] = options.human.read_text(encoding="utf-8")
-    return needs
+def _asked(study: Study, brought: _Brought) -> dict[str, dict[str, Any]]:
+    return {
+        name: {
+            "endpoint": endpoint,
+            "tasks": {record.index: record.task for record in study.records},
+            "parameters": brought.parameters,
+            "cache": study.out / f"{name}.jsonl",
+        }
+        for name, endpoint in brought.endpoints.items()
+    }
+
+
+def _given(options: argparse.Namespace, brought: _Brought, experiment: str) -> dict[str, Any]:
+    """Return what an experiment is given beside the study's options."""
+    given: dict[str, Any] = {"device": options.device, "quick": options.quick}
+    if experiment == "table1":
+        given["endpoints"] = {
+            name: {
+                "model": endpoint.model,
+                "address": endpoint.address,
+                **dataclasses.asdict(brought.parameters),
+            }
+            for name, endpoint in brought.endpoints.items()
+        }
+    if experiment in ("pii", "transforms"):
+        given["presidio"] = "find" in brought.needs
+    if experiment == "transforms":
+        human = brought.needs.get("human")
+        given["translators"] = {pair: getattr(options, pair) for pair in PAIRS}
+        given["embedder"] = options.embedder
+        given["human"] = (
+            None if human is None else hashlib.blake2b(human.encode(), digest_size=32).hexdigest()
+        )
+    return given
+
+
+def _temperature(text: str) -> float | None:
+    if text == "none":
+        return None
+    found = float(text)  # argparse says what was wrong with it
+    if not 0 <= found < float("inf"):
+        raise argparse.ArgumentTypeError(f"got {text}, expected a number of at least 0, or none")
+    return found
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ from benchmarks.paper.quoted import TRANSFORMS as PRINTED
 from benchmarks.paper.scoring import FIGURES, Interval
 from benchmarks.paper.study import Study
 from benchmarks.paper.transforms import TRANSFORMS, Altered
-from iet.errors import BackendUnavailable
+from benchmarks.paper.transforms.pii import Find
+from iet.errors import BackendUnavailable, InputError
 
 SHOWN = ("token_accuracy", "iou", "edge_similarity")
 Figures = dict[str, float | None]
@@ -56,9 +57,17 @@ def figures_of(
     return figures
 
 
-def pii(study: Study, settings: Sequence[tuple[str, int]] = SETTINGS) -> dict[str, Any]:
+def pii(
+    study: Study, settings: Sequence[tuple[str, int]] = SETTINGS, find: Find | None = None
+) -> dict[str, Any]:
     """Redact personal data in nine settings, before and after; first the records' own data is put in where
-    fewer than 2 % of the tokens would change."""
+    fewer than 2 % of the tokens would change.
+
+    Args:
+        study: model, records and options.
+        settings: (topology, agents).
+        find: what finds personal data; None: the rules.
+    """
     seed, reader = study.options.seed, study.loaded.reader
     header = ["setting", "decoder", "figure", "original", "redacted", "change", "tokens changed"]
     rows: list[list[scoring.Cell]] = []
@@ -74,7 +83,8 @@ def pii(study: Study, settings: Sequence[tuple[str, int]] = SETTINGS) -> dict[st
         sides: list[tuple[Log, Altered, Altered]] = []
         for log in logs:
             rng = np.random.default_rng([seed, log.record])
-            needs = {"entities": by_index[log.record].pii, "tokenizer": reader}
+            needs: dict[str, Any] = {"entities": by_index[log.record].pii, "tokenizer": reader}
+            needs |= {} if find is None else {"find": find}
             before = TRANSFORMS["insertion"](log, rng, **needs)
             sides.append((log, before, TRANSFORMS["redaction"](before, rng, **needs)))
         changed = float(np.mean([after.figures["changed"] for _, _, after in sides]))
@@ -141,6 +151,19 @@ def oracle(study: Study, settings: Sequence[tuple[str, int]] = SETTINGS) -> dict
     content = study.content("oracle", all_logs, figures=found)
     scoring.write(study.out / "oracle", header, rows, content, note=study.note(all_logs))
     return content
+
+
+def check_human(study: Study, human: str) -> None:
+    """Refuse a text that is too short to paste half of the longest log into, before anything else is made.
+
+    Raises:
+        InputError: it is.
+    """
+    needed = max(len(log.text) for log in study.logs(study.setting("chain", 4, "fourier"))) // 2
+    if len(human) < needed:
+        raise InputError(
+            f"human: got {len(human)} characters, expected at least {needed}, half of the longest text"
+        )
 
 
 def transforms(

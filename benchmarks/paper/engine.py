@@ -115,9 +115,14 @@ def load(model: str | os.PathLike[str] = MODEL, device: str = "cpu") -> Loaded:
         device: where it runs: in float32 on the CPU, elsewhere in the type that it was saved in.
 
     Raises:
-        InputError: there is no such model or no fast tokenizer, or its vocabulary is smaller than the
+        InputError: there is no such device, model or fast tokenizer, or its vocabulary is smaller than the
             tokenizer's.
     """
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:  # an assertion: torch was built without CUDA
+        why = (str(error).splitlines() or ["not available"])[0]
+        raise InputError(f"device: got {device!r}, expected one that torch can use here ({why})") from None
     bars: Any = transformers.utils.logging
     shown = bars.is_progress_bar_enabled()
     bars.disable_progress_bar()

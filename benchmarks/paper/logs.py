@@ -129,12 +129,11 @@ class Log:
     def spans(self) -> tuple[tuple[int, int, int], ...]:
         """Characters `[start, end)` and agent of each turn; a joiner belongs to the turn after it."""
         lengths = [len(turn.text) for turn in self.turns]
-        if lengths:
-            lengths[1:] = [length + len(self.setting.joiner) for length in lengths[1:]]
-        ends = list(itertools.accumulate(lengths))
-        starts = [0, *ends[:-1]]
+        lengths[1:] = [length + len(self.setting.joiner) for length in lengths[1:]]
+        bounds = [0, *itertools.accumulate(lengths)]
         return tuple(
-            (start, end, turn.agent) for start, end, turn in zip(starts, ends, self.turns, strict=True)
+            (start, end, turn.agent)
+            for (start, end), turn in zip(itertools.pairwise(bounds), self.turns, strict=True)
         )
 
     @property
@@ -239,7 +238,7 @@ class Writer:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(self.path, "ab+")
         try:
-            _lock(self._file, self.path)
+            lock(self._file, self.path)
             self._file.seek(0)
             data = self._file.read()
             found, self.logs, torn = _parse(self.path, data)
@@ -294,7 +293,12 @@ class Writer:
         os.fsync(self._file.fileno())
 
 
-def _lock(file: IO[bytes], path: pathlib.Path) -> None:
+def lock(file: IO[bytes], path: pathlib.Path) -> None:
+    """Keep a file to this process for as long as it is open.
+
+    Raises:
+        InputError: another one has it.
+    """
     try:
         import fcntl
     except ImportError:  # Windows: two writers are not noticed
@@ -386,8 +390,14 @@ def _from_dict(where: str, line: Mapping[str, Any], setting: Setting) -> Log:
         text, spans = log.text, [list(span) for span in log.spans]
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise InputError(f"{where}: damaged ({type(error).__name__}: {error})") from None
-    if not isinstance(log.record, int) or log.record < 0:
+    if type(log.record) is not int or log.record < 0:
         raise InputError(f"{where}: record {log.record!r}, expected a row from 0")
+    if log.entropy is not None and type(log.entropy) not in (int, float):
+        raise InputError(f"{where}: entropy {log.entropy!r}, expected a number or null")
+    if type(log.stopped) is not bool:
+        raise InputError(f"{where}: stopped {log.stopped!r}, expected true or false")
+    if not turns:
+        raise InputError(f"{where}: no turns, expected at least one")
     for turn in turns:
         ints = (turn.agent, turn.round, *turn.ids)
         if not all(type(i) is int and i >= 0 for i in ints) or turn.agent >= setting.agents:
@@ -400,7 +410,7 @@ def _from_dict(where: str, line: Mapping[str, Any], setting: Setting) -> Log:
             f"{where}: text, spans and joiners_inside are not those of its turns: one of them was altered"
         )
     ends = [0, *(end for _, end, _ in token_spans)]
-    if any(
+    if not all(type(i) is int for span in token_spans for i in span) or any(
         start != before or end <= start for (start, end, _), before in zip(token_spans, ends, strict=False)
     ):
         raise InputError(f"{where}: token_spans {token_spans}, expected runs one after another from 0")

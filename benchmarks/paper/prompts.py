@@ -196,7 +196,8 @@ _TAG = re.compile(r"<(?:UPDATED_)?(REASONING|RESPONSE|MEMORY)>\s*:?", re.IGNOREC
 def parsed(output: str) -> Answer:
     """Return response and note of an output: the text after the tags, or all of it as response.
 
-    The whole output counts where there is no response tag or nothing stands behind it. A tag that stands
+    The whole output without its tags counts where there is no response tag or nothing stands behind it, as
+    where it was cut before. A tag that stands
     twice counts the last time: models repeat what they were asked for first. Of a note the first 100 words
     are kept.
 
@@ -211,7 +212,7 @@ def parsed(output: str) -> Answer:
         if text:
             found[tag.group(1).upper()] = text
     note = " ".join(found["MEMORY"].split()[:NOTE_WORDS])
-    return Answer(found["RESPONSE"] or output.strip(), note)
+    return Answer(found["RESPONSE"] or _TAG.sub("", output).strip(), note)
 
 
 def _shown(part: Part) -> str:

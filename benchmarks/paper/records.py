@@ -157,7 +157,11 @@ def _record(path: pathlib.Path, index: int, row: list[str]) -> Record:
         listed = ast.literal_eval(cells["pii"])
         found = [(entry["entity"], entry["types"]) for entry in listed]
         if not found or not all(
-            isinstance(entity, str) and entity.strip() and types and all(isinstance(t, str) for t in types)
+            isinstance(entity, str)
+            and entity.strip()
+            and isinstance(types, list)
+            and types
+            and all(isinstance(t, str) for t in types)
             for entity, types in found
         ):
             raise ValueError

@@ -78,6 +78,8 @@ class Study:
         drawn = chosen(records, options.records + tuning, options.seed)
         self.loaded, self.out, self.options = loaded, out, options
         self.records, self.others = drawn[: options.records], drawn[options.records :]
+        self.given: dict[str, dict[str, Any]] = {}
+        """Experiment -> what it was given beside the options; part of its configuration."""
 
     def setting(self, topology: str, agents: int, mark: str, strength: float | None = None) -> Setting:
         """Return a setting; a δ that is not given is the one of equal KL."""
@@ -113,17 +115,25 @@ class Study:
         os.replace(staging, path)
         return found
 
-    def content(self, experiment: str, logs: Sequence[Log], **figures: Any) -> dict[str, Any]:
-        """Return what an experiment's JSON holds: command, configuration and its digest, logs, figures."""
-        configuration = {
+    def configuration(self, experiment: str) -> dict[str, Any]:
+        """Return all that an experiment's figures depend on, with what was not asked for filled in."""
+        lengths = self.setting("chain", 4, "none")
+        return {
             "experiment": experiment,
             "model": self.loaded.name,
             "model_digest": self.loaded.digest,
             **dataclasses.asdict(self.options),
             "records_digest": digest_of(self.all_records),
+            "turn_tokens": list(lengths.turn_tokens),
+            "prompt_tokens": lengths.prompt_tokens,
             "records_measured": [record.index for record in self.records],
             "records_for_options": [record.index for record in self.others],
+            **self.given.get(experiment, {}),
         }
+
+    def content(self, experiment: str, logs: Sequence[Log], **figures: Any) -> dict[str, Any]:
+        """Return what an experiment's JSON holds: command, configuration and its digest, logs, figures."""
+        configuration = self.configuration(experiment)
         return {
             "configuration": configuration,
             "digest": canonical_digest(configuration),
@@ -135,8 +145,14 @@ class Study:
 
     def note(self, logs: Sequence[Log]) -> str:
         """Return the line under a table: how its texts were made."""
-        o = self.options
+        o, lengths = self.options, self.setting("chain", 4, "none")
+        fewest, most = lengths.turn_tokens
+        turns = f"{most}" if fewest == most else f"{fewest} to {most}"
+        template = (
+            "" if self.loaded.chat else " (no chat template: prompts are plain text, which it continues)"
+        )
         return (
-            f"Model {self.loaded.name}, T = {o.temperature:g}, top-p {o.top_p:g}, {o.protocol}, joiner"
-            f" {o.joiner!r}: {summary(logs)}. Intervals are 95 % bootstraps over records."
+            f"Model {self.loaded.name}{template}, T = {o.temperature:g}, top-p {o.top_p:g}, {o.protocol},"
+            f" turns of {turns} tokens from prompts of at most {lengths.prompt_tokens}, joiner {o.joiner!r}:"
+            f" {summary(logs)}. Intervals are 95 % bootstraps over records."
         )

@@ -16,6 +16,8 @@ import numpy as np
 
 from benchmarks.paper import plots, readers, scoring
 from benchmarks.paper.baselines import BASELINES, Found
+from benchmarks.paper.baselines.llm import ENDPOINTS
+from benchmarks.paper.baselines.llm_endpoints import Parameters
 from benchmarks.paper.logs import Log
 from benchmarks.paper.quoted import SETTINGS, TABLE1
 from benchmarks.paper.readers import Read
@@ -50,8 +52,20 @@ class Method:
     ours: bool = False
 
 
+def _named(name: str, model: str) -> str:
+    return f"{name} ({model})"
+
+
 METHODS = (
-    *(Method(BASELINES[key].name, "fourier", quoted=BASELINES[key].name, baseline=key) for key in BASELINES),
+    *(
+        Method(
+            _named(entry.name, ENDPOINTS[key].model) if key in ENDPOINTS else entry.name,
+            "fourier",
+            quoted=entry.name,
+            baseline=key,
+        )
+        for key, entry in BASELINES.items()
+    ),
     Method("Unigram, cusum", "unigram", "cusum", "Unigram"),
     Method("Unigram, posterior", "unigram", "posterior"),
     Method("KGW, cusum", "kgw", "cusum", "KGW"),
@@ -85,7 +99,9 @@ def run(
     """
     asked = dict(asked or {})
     methods = [
-        m for m in METHODS if m.baseline is None or not BASELINES[m.baseline].needs or m.baseline in asked
+        _as_asked(m, asked)
+        for m in METHODS
+        if m.baseline is None or not BASELINES[m.baseline].needs or m.baseline in asked
     ]
     cells: Cells = {}
     all_logs: list[Log] = []
@@ -113,10 +129,31 @@ def run(
                     {"record": logs[i].record, "token_accuracy": accuracy[i]} for i in scoring.worst(accuracy)
                 ]
         cells[topology, agents] = cell
-    left_out = [BASELINES[m.baseline].name for m in METHODS if m.baseline and m not in methods]
-    _write(study, methods, cells, all_logs, extra, left_out)
+    there = {method.baseline for method in methods}
+    left_out = [
+        BASELINES[m.baseline].name
+        for m in METHODS
+        if m.baseline and m.baseline not in there and m.quoted in TABLE1
+    ]
+    _write(study, methods, cells, all_logs, extra, left_out, asked)
     plots.histograms(study.out / "table1-scores", panels, xlabel="score under one key, IET fourier")
     return extra
+
+
+def _as_asked(method: Method, asked: Mapping[str, Mapping[str, Any]]) -> Method:
+    """Return the row under the name of the model that is asked; any but the usual has no row in the paper."""
+    if method.baseline not in asked or "endpoint" not in asked[method.baseline]:
+        return method
+    model, usual = asked[method.baseline]["endpoint"].model, ENDPOINTS.get(method.baseline)
+    if usual is not None and model == usual.model:
+        return method
+    return dataclasses.replace(method, name=_named(f"LLM of --{method.baseline}", model), quoted=None)
+
+
+def _asked_as(needs: Mapping[str, Any]) -> str:
+    values = dataclasses.asdict(needs.get("parameters", Parameters()))
+    said = ", ".join(f"{name} {'left out' if v is None else f'{v:g}'}" for name, v in values.items())
+    return f"asked at {needs['endpoint'].address or 'its own address'}, {said}"
 
 
 def _read(
@@ -173,6 +210,7 @@ def _write(
     logs: Sequence[Log],
     extra: Mapping[str, Any],
     left_out: Sequence[str],
+    asked: Mapping[str, Mapping[str, Any]],
 ) -> None:
     seed = study.options.seed
     header = ["method", "figure"]
@@ -202,14 +240,20 @@ def _write(
         f" δ of the green lists for equal KL per token: {extra['strength'].get('kgw')}. Labels of Recursive,"
         " Semantic-BoW, TextTiling and the LLMs are oracle-matched."
     )
+    for method in methods:
+        needs = asked.get(method.baseline or "", {})
+        if "endpoint" in needs:
+            note += f" {method.name}: {_asked_as(needs)}."
     if left_out:
         note += f" Left out, because no endpoint was given: {', '.join(left_out)}."
     if extra["failures"]:
         note += f" Without an answer: {extra['failures']}."
     narrow = ["method", "figure", *(f"{topology} {agents}" for topology, agents in cells)]
     versus = ["ours", "against", "figure", "mean difference", "better in", "not told apart", "worse in"]
+    sources = [f"{m.name}: {BASELINES[m.baseline].source}" for m in methods if m.baseline]
     parts = [
         note,
+        f"Methods that read plain text: {'; '.join(sources)}.",
         f"Where text may stay unattributed, level {readers.LEVEL:g}:\n\n{scoring.markdown(narrow, free)}",
         "Ours less theirs, paired by records, over the settings:\n\n" + scoring.markdown(versus, compared),
     ]

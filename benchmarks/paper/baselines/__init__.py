@@ -36,15 +36,17 @@ class Baseline:
     needs: tuple[str, ...] = ()
 
 
-_PROMPTS = "§ LLM Baseline Prompts, verbatim, asked of "
+_PROMPTS = "the prompts of § LLM Baseline Prompts, verbatim"
+_ASKED = ("endpoint", "tasks", "cache")
 
 BASELINES: dict[str, Baseline] = {
     "chatgpt": Baseline(
-        "ChatGPT", llm.read, _PROMPTS + "gpt-5-mini", edges=False, needs=("endpoint", "tasks", "cache")
+        "ChatGPT", llm.read, _PROMPTS + "; the paper's was gpt-5-mini", edges=False, needs=_ASKED
     ),
     "deepseek": Baseline(
-        "DeepSeek", llm.read, _PROMPTS + "DeepSeek-v3.1", edges=False, needs=("endpoint", "tasks", "cache")
+        "DeepSeek", llm.read, _PROMPTS + "; the paper's was DeepSeek-v3.1", edges=False, needs=_ASKED
     ),
+    "bedrock": Baseline("Bedrock", llm.read, _PROMPTS + "; not in the paper", edges=False, needs=_ASKED),
     "hmm": Baseline(
         "HMM / Viterbi",
         hmm.read,

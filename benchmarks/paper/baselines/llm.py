@@ -35,6 +35,7 @@ from benchmarks.paper.baselines.llm_endpoints import (
     OpenAIEndpoint,
     Parameters,
     Refused,
+    known_as,
 )
 from benchmarks.paper.baselines.llm_prompts import prompts
 from benchmarks.paper.baselines.matching import match_labels
@@ -52,7 +53,7 @@ from iet.errors import BackendUnavailable, InputError
 from iet.scheme import canonical_digest
 from iet.tokenizer import Tokenizer
 
-ENDPOINTS: dict[str, Endpoint] = {
+ENDPOINTS: dict[str, OpenAIEndpoint] = {
     "chatgpt": OpenAIEndpoint("gpt-5-mini"),
     "deepseek": OpenAIEndpoint("deepseek-chat", "https://api.deepseek.com", "DEEPSEEK_API_KEY"),
 }
@@ -86,11 +87,11 @@ def read(
 ) -> list[Found]:
     """Attribute every log by asking a model.
 
-    Answers are kept in `cache` as they come, under the digest of (model, both prompts, parameters). A run
-    that was killed, or whose endpoint died, goes on where it was: a question that has an answer is not asked
-    again, and answers that broke a rule count towards `attempts`. Time-outs, lost connections and HTTP errors
-    are attempts of this run only: they are not kept, so the next run asks again. HTTP 400 and its like (but
-    408, 409, 425, 429) are not asked again in this run.
+    Answers are kept in `cache` as they come, under the digest of (model and address, both prompts,
+    parameters). A run that was killed, or whose endpoint died, goes on where it was: a question that has an
+    answer is not asked again, and answers that broke a rule count towards `attempts`. Time-outs, lost
+    connections and HTTP errors are attempts of this run only: they are not kept, so the next run asks again.
+    HTTP 400 and its like (but 408, 409, 425, 429) are not asked again in this run.
 
     Args:
         logs: any; each text in at least two speakers.
@@ -104,7 +105,8 @@ def read(
         attempts: questions asked per log, at least 1.
         pause: seconds before the next attempt after a time-out or an HTTP error, doubled each time.
         workers: questions under way at once, at least 1.
-        patience: logs in a row without an answer after which the endpoint counts as dead, at least 1.
+        patience: logs in a row without an answer after which the endpoint counts as dead, at least 1; so do
+            all logs, where they are fewer.
 
     Returns:
         One entry per log, in order, `matched`, without edges.
@@ -120,12 +122,14 @@ def read(
             raise InputError(f"{name}: got {value}, expected at least 1")
     tokens = [read_tokens(log, tokenizer) for log in logs]
     questions = [
-        _question(log, each, tasks, endpoint.model, parameters, unit_tokens)
+        _question(log, each, tasks, known_as(endpoint), parameters, unit_tokens)
         for log, each in zip(logs, tokens, strict=True)
     ]
+    distinct = {question.key: question for question in questions}
+    patience = min(patience, len(distinct) or 1)  # or a dead endpoint would be a baseline of few logs
     with Answers(cache) as answers:
         asker = _Asker(endpoint, answers, parameters, attempts, pause, patience)
-        results = asker.all(list({question.key: question for question in questions}.values()), workers)
+        results = asker.all(list(distinct.values()), workers)
     return [
         _found(each, question, *results[question.key])
         for each, question in zip(tokens, questions, strict=True)

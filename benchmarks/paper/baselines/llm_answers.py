@@ -14,6 +14,7 @@ from typing import IO, Any
 import numpy as np
 
 from benchmarks.paper.baselines.reading import Labels
+from benchmarks.paper.logs import lock
 from iet.errors import InputError
 
 
@@ -123,13 +124,14 @@ class Answers:
 
     A line holds the key of a question (see `llm.read`), the model, the number of the attempt, the answer
     and, for people, why it does not count (null if it does). A line that a kill cut short has no end; it is
-    dropped, and that question asked again. Used as a context, by one process at a time; threads may share it.
+    dropped, and that question asked again. Used as a context, by one process at a time, a second one is
+    refused; threads may share it.
 
     Args:
         path: the file; made, with its folder, if it is not there. None keeps nothing.
 
     Raises:
-        InputError: a whole line is damaged.
+        InputError: a whole line is damaged, or another process writes to the file.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
@@ -142,7 +144,18 @@ class Answers:
         if self.path is None:
             return self
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        data = self.path.read_bytes() if self.path.exists() else b""
+        self._file = open(self.path, "ab+")
+        try:
+            self._enter(self._file, self.path)
+        except BaseException:
+            self._file.close()
+            raise
+        return self
+
+    def _enter(self, file: IO[bytes], path: pathlib.Path) -> None:
+        lock(file, path)
+        file.seek(0)
+        data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
         for number, line in enumerate(whole.splitlines(), 1):
             try:
@@ -151,13 +164,9 @@ class Answers:
                 if not isinstance(key, str) or not isinstance(answer, str):
                     raise TypeError
             except (ValueError, TypeError, KeyError):
-                raise InputError(
-                    f"{self.path}, line {number}: got a damaged answer, expected it whole"
-                ) from None
+                raise InputError(f"{path}, line {number}: got a damaged answer, expected it whole") from None
             self._found.setdefault(key, []).append(answer)
-        self._file = open(self.path, "ab")
-        self._file.truncate(len(whole))
-        return self
+        file.truncate(len(whole))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

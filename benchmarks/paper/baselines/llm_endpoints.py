@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import urllib.parse
 from collections.abc import Callable
 from typing import Protocol
 
 from benchmarks.paper.baselines.reading import missing
-from iet.errors import BackendUnavailable, IetError
+from iet.errors import BackendUnavailable, IetError, InputError
 
+_SHORTEST_KEY = 8
 _LATER = {408, 409, 425, 429}
 _NEVER = {401: "the key was refused", 403: "the key has no permission", 404: "no such model or address"}
 
@@ -44,12 +46,21 @@ class Parameters:
 Ask = Callable[[str, str, Parameters], str]
 
 
+def known_as(endpoint: Endpoint) -> str:
+    """Return what an endpoint's answers are kept under: a name means another model at another address."""
+    return endpoint.model if endpoint.address is None else f"{endpoint.model} at {endpoint.address}"
+
+
 class Endpoint(Protocol):
     """A model that can be asked."""
 
     @property
     def model(self) -> str:
-        """Its name, part of the key of every answer."""
+        """Its name."""
+
+    @property
+    def address(self) -> str | None:
+        """Where it is served, without user, password and query; None for the service's own address."""
 
     def connect(self) -> Ask:
         """Return what sends a system and a user prompt and returns the answer.
@@ -74,12 +85,19 @@ class OpenAIEndpoint:
     key_variable: str = "OPENAI_API_KEY"
     timeout: float = 120.0
 
+    @property
+    def address(self) -> str | None:
+        """See `Endpoint`."""
+        return _shown(self.base_url or os.environ.get("OPENAI_BASE_URL"))
+
     def connect(self) -> Ask:
         """Return what asks; see `Endpoint`.
 
         Raises:
+            InputError: the address is none.
             BackendUnavailable: openai is missing, or the environment holds no key.
         """
+        _ = self.address  # refused before a key is asked for
         try:
             import openai
         except ModuleNotFoundError as error:
@@ -104,10 +122,10 @@ class OpenAIEndpoint:
                 )
                 text = answer.choices[0].message.content
                 if isinstance(text, str):
-                    return text.replace(key, "[key]")
+                    return _without(key, text)
                 problem = NoAnswer(f"{self.model}: the response holds no text")
             except openai.APIStatusError as error:
-                problem = _problem(self.model, error.status_code, str(error).replace(key, "[key]"))
+                problem = _problem(self.model, error.status_code, _without(key, str(error)))
             except openai.APITimeoutError:
                 problem = NoAnswer(f"{self.model}: no answer within {self.timeout:g} s")
             except openai.APIConnectionError:
@@ -136,12 +154,19 @@ class BedrockEndpoint:
     base_url: str | None = dataclasses.field(default=None, repr=False)
     timeout: float = 120.0
 
+    @property
+    def address(self) -> str | None:
+        """See `Endpoint`."""
+        return _shown(self.base_url)
+
     def connect(self) -> Ask:
         """Return what asks; see `Endpoint`.
 
         Raises:
+            InputError: the address is none.
             BackendUnavailable: boto3 is missing, or it finds no region or no credentials.
         """
+        _ = self.address
         try:
             import boto3
             import botocore.config
@@ -189,6 +214,26 @@ class BedrockEndpoint:
             raise problem
 
         return ask
+
+
+def _without(key: str, text: str) -> str:
+    """Return a text without the key; a short one is any word that a local server takes, and no secret."""
+    return text.replace(key, "[key]") if len(key) >= _SHORTEST_KEY else text
+
+
+def _shown(url: str | None) -> str | None:
+    if not url:
+        return None
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or parts.scheme not in ("http", "https"):
+        # What was given is not shown: it may hold a password.
+        raise InputError("base_url: got no address, expected one like http://127.0.0.1:8000/v1")
+    shown = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{shown}{'' if port is None else f':{port}'}{parts.path.rstrip('/')}"
 
 
 def _problem(model: str, status: int, message: str) -> IetError:
