@@ -67,7 +67,7 @@ EXPERIMENTS: Mapping[str, Callable[[Study, _Brought], Any]] = {
 PAIRS = ("en_fr", "fr_en", "en_zh", "zh_en")
 """Translations that back-translation takes."""
 
-QUICK: Mapping[str, Any] = {"records": 4, "turn_tokens": (96, 96), "tuning": 2}
+QUICK: Mapping[str, Any] = {"records": 4, "turn_tokens": (48, 144), "tuning": 2}
 """What `--quick` sets where nothing else is said; turn lengths only for a model without a chat template."""
 
 
