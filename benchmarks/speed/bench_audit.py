@@ -111,8 +111,12 @@ def validate(registry: Registry, text: str) -> None:
 def six_agents(texts: dict[str, tuple[str, Registry]], rounds: int) -> list[dict[str, object]]:
     results: list[dict[str, object]] = []
     for name, (text, registry) in texts.items():
-        backend = registry.open_tokenizer().backend
-        auditors = {decoder: iet.Auditor(registry, decoder) for decoder in ("cusum", "posterior")}
+        # One tokenizer for all: each has a cache of words, and the floor is called twice as often as an audit.
+        tokenizer = registry.open_tokenizer()
+        backend = tokenizer.backend
+        auditors = {
+            decoder: iet.Auditor(registry, decoder, tokenizer=tokenizer) for decoder in ("cusum", "posterior")
+        }
 
         def encode(read: bool = False, text: str = text, backend: Any = backend) -> object:
             encoded = backend.encode_batch([text], add_special_tokens=False)[0]
