@@ -111,7 +111,7 @@ def validate(registry: Registry, text: str) -> None:
 def six_agents(texts: dict[str, tuple[str, Registry]], rounds: int) -> list[dict[str, object]]:
     results: list[dict[str, object]] = []
     for name, (text, registry) in texts.items():
-        # One tokenizer for all: each has a cache of words, and the floor is called twice as often as an audit.
+        # One tokenizer for all: each has a cache of words, and the floor is called more often than an audit.
         tokenizer = registry.open_tokenizer()
         backend = tokenizer.backend
         auditors = {
