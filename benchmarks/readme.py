@@ -234,6 +234,8 @@ def paper(results: pathlib.Path) -> str:
         for path in sorted(results.glob("paper/*/table1.json"))
     ]
     runs = [run for run in runs if run[1]["configuration"]["records"] >= FEWEST_RECORDS]
+    if not runs:
+        return f"(No run of {FEWEST_RECORDS} records a setting is in benchmarks/results/paper yet.)"
     runs.sort(key=lambda run: float(run[1]["logs"]["entropy"]))
     names = [_run_name(run["configuration"]) for _, run in runs]
     rows = []
