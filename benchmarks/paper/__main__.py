@@ -2,8 +2,10 @@
 
     python -m benchmarks.paper table1 --data PATH --records 48 --out DIR
     python -m benchmarks.paper all --quick --data PATH --out DIR
+    python -m benchmarks.paper restore --data PATH --out DIR
 
-Experiments: table1, kappa, window, spurious, pii, oracle, transforms, or all of them. Texts lie in DIR/logs
+Experiments: table1, kappa, window, spurious, pii, oracle, transforms, or all of these, on MAMA; restore on
+Who&When. Texts lie in DIR/logs
 and are made once: a run that was killed goes on, and experiments share what they can. `--quick` is minutes on
 two cores: few records and short turns, so wide intervals. Tables are written as Markdown, CSV and JSON, plots
 as SVG and PNG; every JSON holds its configuration and the digest of it.
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import pathlib
 import sys
 import time
@@ -21,7 +24,9 @@ from typing import Any
 
 from benchmarks.paper import alterations, spurious, sweeps, table1
 from benchmarks.paper.baselines.llm import ENDPOINTS
-from benchmarks.paper.engine import load
+from benchmarks.paper.engine import Loaded, load
+from benchmarks.paper.failure import restore
+from benchmarks.paper.failure.trajectories import SUBSETS
 from benchmarks.paper.protocol import PROTOCOLS
 from benchmarks.paper.records import ROWS, read_records
 from benchmarks.paper.similarity import Embedder
@@ -43,6 +48,13 @@ EXPERIMENTS: Mapping[str, Callable[[Study, argparse.Namespace], Any]] = {
 }
 """Name -> what runs it."""
 
+FAILURE: Mapping[str, Callable[[Loaded, argparse.Namespace], Any]] = {
+    "restore": lambda loaded, options: restore.run(
+        loaded, options.data, options.out, _restoring(options), whole=not options.any_rows
+    ),
+}
+"""Name -> what runs it, on Who&When."""
+
 QUICK: Mapping[str, Any] = {"records": 4, "turn_tokens": (96, 96), "tuning": 2}
 """What `--quick` sets where nothing else is said."""
 
@@ -52,12 +64,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.paper", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("experiment", choices=[*EXPERIMENTS, "all"])
-    parser.add_argument("--data", type=pathlib.Path, required=True, help="the csv of MAMA, or its folder")
+    parser.add_argument("experiment", choices=[*EXPERIMENTS, *FAILURE, "all"])
+    parser.add_argument(
+        "--data", type=pathlib.Path, required=True, help="the csv of MAMA, or the folder of the data"
+    )
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of tables, plots and logs")
     parser.add_argument("--model", default=MODEL, help="path or id (default: the shipped model)")
     parser.add_argument("--device", default="cpu", help="(default: cpu)")
-    parser.add_argument("--records", type=int, help="of each setting (default: 48)")
+    parser.add_argument("--records", type=int, help="of each setting (default: 48), or logs (all)")
     parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn (default: 0)")
     parser.add_argument("--temperature", type=float, default=1.0, help="(default: 1.0)")
     parser.add_argument("--top-p", type=float, default=1.0, help="(default: 1.0)")
@@ -71,6 +85,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=128, help="turns sampled together (default: 128)")
     parser.add_argument("--quick", action="store_true", help="minutes on two cores")
     parser.add_argument("--any-rows", action="store_true", help="accept an extract of the csv")
+    parser.add_argument(
+        "--subset",
+        nargs="+",
+        choices=SUBSETS,
+        default=[SUBSETS[0]],
+        help=f"of Who&When (default: {SUBSETS[0]})",
+    )
     asked = parser.add_argument_group("what some rows need, and stay blank without")
     for name, usual in ENDPOINTS.items():
         asked.add_argument(
@@ -97,13 +118,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     import torch
 
-    records = read_records(options.data, rows=None if options.any_rows else ROWS)
+    on_failures = options.experiment in FAILURE
+    records = () if on_failures else read_records(options.data, rows=None if options.any_rows else ROWS)
     human = options.human
     if human is not None and not human.is_file():
         raise InputError(f"human: {human} is no file")
     loaded = load(options.model, options.device)
     if loaded.name == "iet:demo" and options.device == "cpu":
         torch.set_num_threads(1)  # the matrices are small: more threads would only wait for each other
+    if on_failures:
+        _timed(options, options.experiment, lambda: FAILURE[options.experiment](loaded, options))
+        return 0
     quick = QUICK if options.quick else {}
     lengths = options.turn_tokens or quick.get("turn_tokens")
     study = Study(
@@ -125,11 +150,27 @@ def _run(options: argparse.Namespace) -> int:
         quick.get("tuning", TUNING),
     )
     for name in EXPERIMENTS if options.experiment == "all" else [options.experiment]:
-        started = time.monotonic()
-        print(f"\n{name}\n", flush=True)
-        EXPERIMENTS[name](study, options)
-        print(f"\n{name}: {time.monotonic() - started:.0f} s, {options.out / name}.md", flush=True)
+        _timed(options, name, functools.partial(EXPERIMENTS[name], study, options))
     return 0
+
+
+def _timed(options: argparse.Namespace, name: str, run: Callable[[], Any]) -> None:
+    started = time.monotonic()
+    print(f"\n{name}\n", flush=True)
+    run()
+    print(f"\n{name}: {time.monotonic() - started:.0f} s, {options.out / name}.md", flush=True)
+
+
+def _restoring(options: argparse.Namespace) -> restore.Options:
+    return restore.Options(
+        subsets=tuple(dict.fromkeys(options.subset)),
+        logs=QUICK["records"] if options.quick and options.records is None else options.records,
+        seed=options.seed,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        prompt_tokens=options.prompt_tokens,
+        batch=options.batch,
+    )
 
 
 def _asked(study: Study, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
