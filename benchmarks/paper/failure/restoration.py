@@ -99,18 +99,18 @@ def restore_boundaries(corrupted: Trajectory, attributed: Sequence[Named]) -> Re
 
 
 def merged(log: Trajectory) -> tuple[tuple[str, str], ...]:
-    """Return agent and content of each turn, without empty ones, turns of one agent in a row joined.
+    """Return agent and content of each turn, turns of one agent in a row joined, and then without empty ones.
 
-    It is what the true ĝ alone can tell of a log.
+    It is what the true ĝ alone can tell of a log, unless its first turn is empty.
     """
     found = list[tuple[str, str]]()
     for turn in log.turns:
         name = agent_of(turn.name)
-        if turn.content and found and found[-1][0] == name:
+        if found and found[-1][0] == name:
             found[-1] = name, found[-1][1] + JOINER + turn.content
-        elif turn.content:
+        else:
             found.append((name, turn.content))
-    return tuple(found)
+    return tuple((name, content) for name, content in found if content)
 
 
 def majority(attributed: Sequence[Named], spans: Sequence[tuple[int, int]]) -> list[str]:
