@@ -11,11 +11,25 @@ from collections.abc import Sequence
 import pytest
 from paper_failures import algorithm_generated, trajectory, write
 
-from benchmarks.paper.engine import Generated, Loaded, Row, TransformersEngine, load
-from benchmarks.paper.failure import restore
-from benchmarks.paper.failure.regeneration import Rewriting, mean_entropy, regenerate, rewriting_of
-from benchmarks.paper.failure.trajectories import Trajectory
+from iet.auditor import Auditor
 from iet.errors import InputError
+
+for needed in ("torch", "transformers", "matplotlib", "sklearn", "nltk", "langchain_text_splitters"):
+    pytest.importorskip(needed)
+
+from benchmarks.paper import __main__ as command  # noqa: E402
+from benchmarks.paper.engine import Generated, Loaded, Row, TransformersEngine, load  # noqa: E402
+from benchmarks.paper.failure import restore  # noqa: E402
+from benchmarks.paper.failure.corruption import remove_ids  # noqa: E402
+from benchmarks.paper.failure.regeneration import (  # noqa: E402
+    Rewriting,
+    mean_entropy,
+    regenerate,
+    rewriting_of,
+)
+from benchmarks.paper.failure.restoration import named, read_names, restore_names  # noqa: E402
+from benchmarks.paper.failure.trajectories import Trajectory  # noqa: E402
+from benchmarks.paper.marks import Marker  # noqa: E402
 
 LONG = " ".join(f"The number {i} is even." for i in range(60))
 TURNS = [
@@ -174,6 +188,29 @@ def test_a_file_of_other_logs_or_settings_or_damaged_is_refused(
         rewritten(loaded, tmp_path, [trajectory([("human", "Hi")], subset="Hand-Crafted")])
 
 
+def test_people_are_left_out_where_metadata_tell_them(loaded: Loaded, tmp_path: pathlib.Path) -> None:
+    words = " ".join(f"Row {i} is even." for i in range(12))
+    said = [("human", "Where?"), ("Orchestrator (thought)", words), ("Orchestrator (-> WebSurfer)", words)]
+    said += [("WebSurfer", words), ("ComputerTerminal", "exitcode: 0 (execution succeeded)")]
+    log = trajectory(said, subset="Hand-Crafted")
+    rewriting = rewriting_of(loaded, "Hand-Crafted")
+    engine = TransformersEngine(loaded, rewriting.sampling)
+    (marked,) = regenerate([log], rewriting, engine, loaded, tmp_path, progress=False)
+    registry = Marker(rewriting.sampling, loaded.reader).registry(log.agents)
+    assert registry is not None
+    assert list(registry) == ["Orchestrator", "WebSurfer"]
+    corrupted = remove_ids(marked)
+    report = read_names(Auditor(registry), corrupted)
+    assert [segment.left_out for segment in report.segments].count(
+        True
+    ) == 4  # a person, and what joins turns
+    restored = restore_names(corrupted, named(report)).trajectory
+    assert [turn.name for turn in restored.turns] == ["human", *["Orchestrator"] * 2, "WebSurfer", ""]
+    assert restored.turns[0].human
+    blank = trajectory([("A", "")])
+    assert named(read_names(Auditor(registry), remove_ids(blank))) == []
+
+
 def test_settings_out_of_range_are_refused(loaded: Loaded) -> None:
     for options, message in (
         ({"mark": "kgw"}, "mark: got 'kgw'"),
@@ -214,11 +251,15 @@ def test_the_experiment_restores_what_it_rewrote(loaded: Loaded, tmp_path: pathl
     assert texts["gumbel"]["rewritten"] == 2
     assert texts["gumbel"]["ideal_judge_clean"] == 1.0
     before = {path: path.read_bytes() for path in (tmp_path / "out" / "logs").iterdir()}
-    assert restore.run(loaded, data, tmp_path / "out", options, whole=False)["cells"] == found["cells"]
+    asked = ["--data", str(data), "--out", str(tmp_path / "out"), "--batch", "4", "--any-rows"]
+    assert command.main(["restore", *asked]) == 0
+    written = json.loads((tmp_path / "out" / "restore.json").read_text(encoding="utf-8"))
+    assert (written["cells"], written["digest"]) == (found["cells"], found["digest"])
     assert before == {path: path.read_bytes() for path in (tmp_path / "out" / "logs").iterdir()}
     for suffix in ("md", "csv", "json"):
         assert (tmp_path / "out" / f"restore.{suffix}").stat().st_size
     with pytest.raises(InputError, match=r"holds 1 logs, expected 1\.json to 126\.json"):
         restore.run(loaded, data, tmp_path / "out", options)
+    assert command.main(["restore", *asked[:-1]]) == 1
     with pytest.raises(InputError, match="records: got 2, expected 1 to 1 logs"):
         restore.run(loaded, data, tmp_path / "out", restore.Options(logs=2), whole=False)

@@ -5,10 +5,10 @@
     python -m benchmarks.paper restore --data PATH --out DIR
 
 Experiments: table1, kappa, window, spurious, pii, oracle, transforms, or all of these, on MAMA; restore on
-Who&When. Texts lie in DIR/logs
-and are made once: a run that was killed goes on, and experiments share what they can. `--quick` is minutes on
-two cores: few records and short turns, so wide intervals. Tables are written as Markdown, CSV and JSON, plots
-as SVG and PNG; every JSON holds its configuration and the digest of it.
+Who&When. Texts lie in DIR/logs and are made once: a run that was killed goes on, and experiments share what
+they can. `--quick` is minutes on two cores: few records and short turns, so wide intervals. Tables are
+written as Markdown, CSV and JSON, plots as SVG and PNG; every JSON holds its configuration and the digest of
+it.
 """
 
 from __future__ import annotations
