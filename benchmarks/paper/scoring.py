@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import io
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -142,6 +143,23 @@ def interval(values: Sequence[float | None], seed: int, draws: int = DRAWS) -> I
     return _interval(kept.mean(), _means(kept, seed, draws), len(kept)) if len(kept) else None
 
 
+def ratio(parts: Sequence[float], wholes: Sequence[float], seed: int, draws: int = DRAWS) -> Interval | None:
+    """Return Σ parts / Σ wholes, as of turns that are right, with a 95 % percentile bootstrap interval.
+
+    Texts are drawn with replacement, each with its part and its whole. Texts of whole 0 are left out; None
+    comes back if nothing is left.
+
+    Raises:
+        ShapeError: the numbers of texts differ.
+        InputError: as in `interval`.
+    """
+    a, b = _pairs(parts, wholes)
+    a, b = a[b > 0], b[b > 0]
+    if not len(b):
+        return None
+    return _interval(a.sum() / b.sum(), _means(a, seed, draws) / _means(b, seed, draws), len(b))
+
+
 def difference(
     ours: Sequence[float | None], theirs: Sequence[float | None], seed: int, draws: int = DRAWS
 ) -> Interval | None:
@@ -201,9 +219,13 @@ def _means(values: NDArray[np.float64], seed: int, draws: int) -> NDArray[np.flo
     """Return the mean of each resample [draws]; how often a text is drawn follows from number and seed."""
     if draws < 1:
         raise InputError(f"draws: got {draws!r}, expected at least 1")
-    texts = len(values)
-    counts = np.random.default_rng(seed).multinomial(texts, np.full(texts, 1 / texts), size=draws)
-    return np.asarray(counts @ values / texts)
+    return np.asarray(_counts(len(values), seed, draws) @ values / len(values))
+
+
+@functools.lru_cache(maxsize=4)
+def _counts(texts: int, seed: int, draws: int) -> NDArray[np.int64]:
+    """Return how often each text is in each resample [draws, texts]."""
+    return np.random.default_rng(seed).multinomial(texts, np.full(texts, 1 / texts), size=draws)
 
 
 def _interval(mean: float, means: NDArray[np.float64], texts: int) -> Interval:
