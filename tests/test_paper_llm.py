@@ -381,7 +381,7 @@ def test_a_question_that_is_refused_is_asked_once_a_run(logs, tokenizer, right, 
         (found,) = read(logs[:1], tokenizer, server, cache=cache)
         assert (found.failures, found.attempts) == (1, 1)
         assert len(server.requests) == 1
-        with pytest.raises(BackendUnavailable, match=r"HTTP 400: .* no answer to 3 logs in a row"):
+        with pytest.raises(BackendUnavailable, match=r"HTTP 400: .* no answer to 3 questions in a row"):
             read(logs, tokenizer, server, patience=3)
     with serving(lambda body, _: right(body)) as server:
         (found,) = read(logs[:1], tokenizer, server, cache=cache)
