@@ -171,6 +171,6 @@ class Asker:
             dead = self._silent >= self.patience
         if dead:
             raise BackendUnavailable(
-                f"{error}: no answer to {self.patience} questions in a row, expected an endpoint that answers;"
-                " the answers so far are kept, start again to go on"
+                f"{error}: no answer to {self.patience} questions in a row, expected an endpoint that"
+                " answers; the answers so far are kept, start again to go on"
             ) from None
