@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pathlib
 
 import numpy as np
@@ -21,7 +22,6 @@ from benchmarks.paper.failure.verdicts import (
     Seen,
     chance,
     legacy_score,
-    overlapping,
     score,
 )
 
@@ -269,21 +269,16 @@ def test_a_step_stands_for_the_original_turn_that_it_shares_most_with():
     assert score(Prediction("A", "1"), dataclasses.replace(seen, original=moved)) == Score(False, True, False)
 
 
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6)), min_size=1, max_size=6), st.data())
-def test_the_largest_overlap_is_that_of_sets_of_characters(parts, data):
-    turns, at = [], 0
-    for gap, length in parts:
-        turns.append((at + gap, at + gap + length))
-        at += gap + length
-    start = data.draw(st.integers(0, at))
-    end = data.draw(st.integers(start, at))
-    found = overlapping((start, end), turns)
-    shared = [len({*range(*turn)} & {*range(start, end)}) for turn in turns]
-    if max(shared):
-        assert found == shared.index(max(shared))
-    else:
-        distance = [max(a - end, start - b, 0) for a, b in turns]
-        assert distance[found] == min(distance)
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=6), st.data())
+def test_the_largest_overlap_is_that_of_sets_of_characters(sizes, data):
+    log = log_of(*(("A", "x" * size) for size in sizes))
+    end = len(log.text)
+    cuts = sorted(data.draw(st.lists(st.integers(0, end), min_size=2, max_size=6)))
+    spans = tuple(itertools.pairwise(cuts))
+    shown = log_of(*(("A", log.text[start:stop]) for start, stop in spans))
+    for (start, stop), found in zip(spans, Seen(log, shown, spans).steps, strict=True):
+        shared = [len({*range(*turn)} & {*range(start, stop)}) for turn in log.spans]
+        assert found == (shared.index(max(shared)) if max(shared) else None)
 
 
 # Chance

@@ -142,6 +142,23 @@ def interval(values: Sequence[float | None], seed: int, draws: int = DRAWS) -> I
     return _interval(kept.mean(), _means(kept, seed, draws), len(kept)) if len(kept) else None
 
 
+def ratio(parts: Sequence[float], wholes: Sequence[float], seed: int, draws: int = DRAWS) -> Interval | None:
+    """Return Σ parts / Σ wholes, as of turns that are right, with a 95 % percentile bootstrap interval.
+
+    Texts are drawn with replacement, each with its part and its whole. Texts of whole 0 are left out; None
+    comes back if nothing is left.
+
+    Raises:
+        ShapeError: the numbers of texts differ.
+        InputError: as in `interval`.
+    """
+    a, b = _pairs(parts, wholes)
+    a, b = a[b > 0], b[b > 0]
+    if not len(b):
+        return None
+    return _interval(a.sum() / b.sum(), _means(a, seed, draws) / _means(b, seed, draws), len(b))
+
+
 def crossed(values: npt.ArrayLike, seed: int, draws: int = DRAWS) -> Interval | None:
     """Return the mean over runs and texts with a 95 % percentile bootstrap interval of both.
 

@@ -12,6 +12,7 @@ from benchmarks.paper.baselines.llm_endpoints import Ask, Parameters, Refused
 from benchmarks.paper.engine import Loaded, templated
 from benchmarks.paper.failure.protocols import Judge, Sampling
 from benchmarks.paper.failure.questions import Words
+from iet.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,7 +83,22 @@ class TransformersJudge:
         return str(loaded.tokenizer.decode(out[0, len(ids) :], skip_special_tokens=True))
 
 
-def local(loaded: Loaded, max_tokens: int) -> Judge:
-    """Return the judge of a loaded model whose answers have at most `max_tokens`."""
+def local(loaded: Loaded, max_tokens: int, room: int | None = None) -> Judge:
+    """Return the judge of a loaded model.
+
+    Args:
+        loaded: the model.
+        max_tokens: of an answer.
+        room: tokens of the longest question; None: what the model has positions for.
+
+    Raises:
+        InputError: there are no positions for so much.
+    """
+    most = loaded.positions - max_tokens
+    if max_tokens < 1 or not 1 <= (most if room is None else room) <= most:
+        raise InputError(
+            f"room, max_tokens: got {room} and {max_tokens}, expected at least 1 each and at most"
+            f" {loaded.positions} together, the model's positions"
+        )
     judge = TransformersJudge(loaded)
-    return Judge(judge, judge.tokens, loaded.positions - max_tokens)
+    return Judge(judge, judge.tokens, most if room is None else room)

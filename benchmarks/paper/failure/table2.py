@@ -423,8 +423,8 @@ def _note(
         + ("; start again to ask for them." if unanswered else ".")
         + " Brackets: 95 % bootstraps, seeds and logs drawn with replacement.",
         "The paper's numbers are quoted. Its evaluator is said to be Llama-3.1-8B-Instruct, but the clean"
-        " column of its baseline equals, digit for digit, that of GPT-4o in Table 1 of Who&When (with ground truth,"
-        " algorithm-generated): it is another judge's, and no run of one judge reproduces the table. It does"
-        " not say how its marked logs were made.",
+        " column of its baseline equals, digit for digit, that of GPT-4o in Table 1 of Who&When (with ground"
+        " truth, algorithm-generated): it is another judge's, and no run of one judge reproduces the table."
+        " It does not say how its marked logs were made.",
     ]
     return parts

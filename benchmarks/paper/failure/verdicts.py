@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
 from benchmarks.paper.baselines.llm_answers import AnswerError
+from benchmarks.paper.failure.restoration import nearest
 from benchmarks.paper.failure.trajectories import Trajectory, agent_of
 
 Span = tuple[int, int]
@@ -147,28 +148,11 @@ class Seen:
     spans: tuple[Span, ...] | None = None
 
     @property
-    def steps(self) -> tuple[int, ...]:
-        """The original turn that each shown turn stands for."""
+    def steps(self) -> tuple[int | None, ...]:
+        """The original turn that each shown turn stands for; None where it shares no character with any."""
         if self.spans is None:
             return tuple(range(len(self.shown.turns)))
-        return tuple(overlapping(span, self.original.spans) for span in self.spans)
-
-
-def overlapping(span: Span, turns: Sequence[Span]) -> int:
-    """Return which turn shares the most characters with a span: of equal ones the first.
-
-    A span that shares none, such as an empty one, is given to the turn that it is nearest to.
-
-    Args:
-        span: characters `[start, end)`.
-        turns: likewise, in order, at least one.
-
-    >>> overlapping((3, 9), [(0, 5), (7, 20)]), overlapping((6, 6), [(0, 5), (7, 20)])
-    (0, 0)
-    """
-    # Negative where they do not touch: the distance.
-    shared = [min(span[1], end) - max(span[0], start) for start, end in turns]
-    return int(np.argmax(shared))
+        return tuple(nearest(span, self.original.spans) for span in self.spans)
 
 
 @dataclasses.dataclass(frozen=True)
