@@ -69,7 +69,8 @@ class TransformersJudge:
             }
         ends = model.generation_config.eos_token_id
         padding = loaded.tokenizer.pad_token_id
-        config = transformers.GenerationConfig(
+        new: Any = transformers.GenerationConfig
+        config = new(
             max_new_tokens=sampling.max_tokens,
             eos_token_id=ends if ends is not None else loaded.tokenizer.eos_token_id,
             pad_token_id=padding if padding is not None else 0,

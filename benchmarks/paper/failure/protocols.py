@@ -210,8 +210,8 @@ class _Session:
             raise AnswerError(f"longer than the judge's {self.judge.room} without any contents")
         words, _ = fitted
         if words not in self._answers:
-            question = Question(words.system, words.user, self.sampling, str)
-            self._answers[words], _ = self.asker(question)
+            said, _ = self.asker(Question(words.system, words.user, self.sampling, str))
+            self._answers[words] = said
         answer = self._answers[words]
         if answer is None:
             raise AnswerError("the endpoint gave no answer")
