@@ -127,6 +127,7 @@ def test_the_experiment_writes_every_cell_and_goes_on_where_it_was(data, tmp_pat
     assert "that of GPT-4o in Table 1 of Who&When" in written
     assert "0 did not fit" in written
     assert "mean nothing" not in written
+    assert "measures nothing" not in written
     capsys.readouterr()
 
 
@@ -152,6 +153,14 @@ def test_nonsense_is_refused(data, tmp_path, capsys, options, message):
     assert main([*command, *options]) == 1
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_judge_that_says_nothing_in_form_is_said_to_measure_nothing(data, tmp_path, capsys):
+    command = ["table2", "--data", str(data), "--out", str(tmp_path / "out"), "--any-rows", "--quick"]
+    command += ["--logs", "1", "--judge-model", "tiny", "--protocols", "step_by_step"]
+    with serving(lambda *_: "Who knows?") as server:
+        assert main([*command, "--judge-url", server.url]) == 0
+    assert "**Only 0% of its runs end in a prediction**" in capsys.readouterr().out
 
 
 # Parts

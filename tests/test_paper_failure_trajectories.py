@@ -2,62 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 from typing import Any
 
 import pytest
+from paper_failures import algorithm_generated, hand_crafted, write
 
 from benchmarks.paper.failure.trajectories import Turn, agent_of, all_agents, by_agent, load
 from iet.errors import InputError
-
-
-def algorithm_generated(**changes: Any) -> dict[str, Any]:
-    log: dict[str, Any] = {
-        "is_correct": False,
-        "question": "How many houses are even?",
-        "question_ID": "4d51",
-        "level": "2",
-        "ground_truth": "8",
-        "history": [
-            {"content": "We count.\n\nFirst the file.", "role": "assistant", "name": "Excel_Expert"},
-            {"content": "exitcode: 0\n", "name": "Computer_terminal", "role": "user"},
-            {"content": "", "name": "Blu-Ray_Expert", "role": "user"},
-            {"content": "Four.", "name": "Excel_Expert", "role": "assistant"},
-        ],
-        "mistake_agent": "Excel_Expert",
-        "mistake_step": "1",
-        "mistake_reason": "It counted wrong.",
-        "system_prompt": {"Excel_Expert": "You know tables.", "Blu-Ray_Expert": "You know discs."},
-    }
-    return {**log, **changes}
-
-
-def hand_crafted(**changes: Any) -> dict[str, Any]:
-    log: dict[str, Any] = {
-        "history": [
-            {"content": "Where are classes?\n", "role": "human"},
-            {"content": "Initial plan", "role": "Orchestrator (thought)"},
-            {"content": "Please search.", "role": "Orchestrator (-> WebSurfer)"},
-            {"content": "I typed it.", "role": "WebSurfer"},
-            {"content": "exitcode: 1", "role": "ComputerTerminal"},
-        ],
-        "question": "Where are classes?\n",
-        "ground_truth": "Wall Street",
-        "is_corrected": False,
-        "question_ID": "6e3b",
-        "mistake_agent": "Websurfer",
-        "mistake_step": "3",
-        "mistake_reason": "A wrong link.",
-    }
-    return {**log, **changes}
-
-
-def write(folder: pathlib.Path, subset: str, logs: dict[str, Any]) -> pathlib.Path:
-    (folder / "who_and_when" / subset).mkdir(parents=True)
-    for name, log in logs.items():
-        (folder / "who_and_when" / subset / name).write_text(json.dumps(log), encoding="utf-8")
-    return folder
 
 
 def test_names_are_the_identity_of_algorithm_generated_logs(tmp_path: pathlib.Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from benchmarks.paper.baselines.llm_answers import AnswerError
 from benchmarks.paper.failure import questions
+from benchmarks.paper.failure.corruption import remove_ids
 from benchmarks.paper.failure.trajectories import SUBSETS, Trajectory, Turn, load
 from benchmarks.paper.failure.verdicts import (
     LEGACY,
@@ -246,15 +247,28 @@ def test_the_evaluator_looks_for_substrings():
 # Scores
 
 
-def test_agents_are_compared_without_the_rest_of_their_role_and_without_case():
+def test_agents_are_compared_without_the_rest_of_their_role_and_by_both_spellings_of_a_label():
     log = log_of(("Orchestrator (thought)", "Hm."), ("WebSurfer", "I see."), agent="Orchestrator")
     seen = Seen(log, log)
     assert score(Prediction("Orchestrator (-> WebSurfer)", "1"), seen) == Score(True, False, False)
     assert score(Prediction("Orchestrator", "0"), seen) == Score(True, True, True)
     assert score(Prediction("Orchestra", "0"), seen) == Score(False, True, True)
+    assert score(Prediction("orchestrator", "0"), seen) == Score(False, True, True)
     assert score(None, seen) == Score(False, False, False)
     surfer = Seen(dataclasses.replace(log, mistake_agent="Websurfer", mistake_step=1), log)
-    assert score(Prediction("WebSurfer", "1"), surfer) == Score(True, True, True)
+    surfer = dataclasses.replace(surfer, shown=surfer.original)
+    for spelled in ("WebSurfer", "Websurfer"):
+        assert score(Prediction(spelled, "1"), surfer) == Score(True, True, True)
+
+
+def test_the_generic_assistant_is_not_the_agent_of_that_name():
+    """Hand-Crafted has an agent 'Assistant', and after ID removal everybody is 'assistant'."""
+    log = dataclasses.replace(log_of(("human", "Hm?"), ("Assistant", "I see.")), subset=SUBSETS[1])
+    log = dataclasses.replace(log, mistake_agent="Assistant", mistake_step=1)
+    bare = Seen(log, remove_ids(log))
+    assert {turn.name for turn in bare.shown.turns} == {"assistant"}
+    assert score(Prediction("assistant", "1"), bare) == Score(False, True, True)
+    assert chance(bare)["turn_speaker"] == chance(bare)["uniform_speaker"] == 0
 
 
 def test_a_step_stands_for_the_original_turn_that_it_shares_most_with():

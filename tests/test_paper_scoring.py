@@ -26,6 +26,7 @@ from benchmarks.paper.scoring import (
     interval,
     markdown,
     mean_difference,
+    ratio,
     relative_change,
     score,
     true_edges,
@@ -126,6 +127,18 @@ def test_a_bootstrap_is_the_means_of_resampled_texts(values, seed):
     low, high = np.quantile(means, [0.025, 0.975])
     assert found.mean == pytest.approx(np.mean(values))
     assert (found.low, found.high, found.texts) == (pytest.approx(low), pytest.approx(high), len(values))
+
+
+def test_a_ratio_weighs_texts_by_their_wholes():
+    found = ratio([9, 0, 0], [10, 1, 0], seed=1)
+    assert (found.mean, found.texts) == (pytest.approx(9 / 11), 2)
+    assert (found.low, found.high) == (0.0, pytest.approx(0.9))
+    assert ratio([0.0], [0.0], seed=1) is None
+    equal = ratio([1, 0, 1, 1], [2, 2, 2, 2], seed=3)
+    alone = interval([0.5, 0.0, 0.5, 0.5], seed=3)
+    assert (equal.low, equal.mean, equal.high) == pytest.approx((alone.low, alone.mean, alone.high))
+    with pytest.raises(ShapeError, match="1 and 2 texts"):
+        ratio([1], [1, 2], seed=0)
 
 
 def test_intervals_have_the_width_of_theory():

@@ -315,7 +315,8 @@ class _Talk:
         original = content[int(characters[0, 0]) : int(characters[-1, 1])]
         fewest, most = self._lengths
         if part + 1 < parts:
-            fewest = most = most * (part + 1) // parts - most * part // parts
+            size = total + self.attempt
+            fewest = most = size * (part + 1) // parts - size * part // parts
         else:
             fewest, most = max(1, fewest - len(self.ids)), max(1, most - len(self.ids))
         seed = drawn_seed(

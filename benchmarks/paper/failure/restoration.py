@@ -99,18 +99,18 @@ def restore_boundaries(corrupted: Trajectory, attributed: Sequence[Named]) -> Re
 
 
 def merged(log: Trajectory) -> tuple[tuple[str, str], ...]:
-    """Return agent and content of each turn, without empty ones, turns of one agent in a row joined.
+    """Return agent and content of each turn, turns of one agent in a row joined, and then without empty ones.
 
-    It is what the true ĝ alone can tell of a log.
+    It is what the true ĝ alone can tell of a log, unless its first turn is empty.
     """
     found = list[tuple[str, str]]()
     for turn in log.turns:
         name = agent_of(turn.name)
-        if turn.content and found and found[-1][0] == name:
+        if found and found[-1][0] == name:
             found[-1] = name, found[-1][1] + JOINER + turn.content
-        elif turn.content:
+        else:
             found.append((name, turn.content))
-    return tuple(found)
+    return tuple((name, content) for name, content in found if content)
 
 
 def majority(attributed: Sequence[Named], spans: Sequence[tuple[int, int]]) -> list[str]:
@@ -286,12 +286,10 @@ def token_figures(
 def ideal_judge(original: Trajectory, restored: Restored) -> bool:
     """Φ of a judge that knows the step: whether who is named at the decisive mistake is who made it.
 
-    The turn of the restored log is the one that shares most characters with the original's. The case of names
-    does not count: two annotations of Hand-Crafted differ by it.
+    The turn of the restored log is the one that shares most characters with the original's.
     """
     step = nearest(original.spans[original.mistake_step], restored.spans)
-    name = "" if step is None else agent_of(restored.trajectory.turns[step].name)
-    return name.casefold() == original.mistake_agent.casefold()
+    return step is not None and agent_of(restored.trajectory.turns[step].name) in original.to_blame
 
 
 def ideal_step(original: Trajectory, restored: Restored) -> bool:

@@ -351,14 +351,15 @@ def _note(loaded: Loaded, options: Options, texts: Sequence[Mapping[str, Any]]) 
     ]
     return "\n\n".join(
         [
-            f"The logs carry no mark, so every agent turn was rewritten by {loaded.name} under its own key,"
-            f" at T = {options.temperature:g}, top-p {options.top_p:g}; tool output and people's turns are as"
-            " they were, unmarked.",
+            f"The logs carry no mark, so {loaded.name} rewrote every agent turn under the key of its agent,"
+            f" at T = {options.temperature:g}, top-p {options.top_p:g}; tool output and people's turns are"
+            " unmarked, as they were.",
             *lines,
-            f"Audited at level {LEVEL:g}. Identity per turn: of agents' turns; one that stays open is wrong."
-            " Best guess: nothing may stay open. Tool turns left open: of tools' turns. TokenAcc, boundary F1"
-            " (within 16 tokens): a tool's token is right if it is nobody's. Coverage: of agents' tokens."
-            " Ideal judge: it knows the decisive step of the original and reads who is named there; StepAcc:"
-            " that turn leads back to the step. Brackets: 95 % bootstraps over logs.",
+            f"Audited at level {LEVEL:g}. Identity per turn: of agents' turns, by who has most of its"
+            " characters; one that stays open is wrong. Best guess: nothing may stay open. Tool turns left"
+            " open: of tools' turns. TokenAcc, boundary F1 (within 16 tokens): a tool's token is right if it"
+            " is nobody's. Coverage: of agents' tokens. Ideal judge: it knows the decisive step of the"
+            " original and reads who is named there; StepAcc: that turn leads back to the step. Brackets:"
+            " 95 % bootstraps over logs.",
         ]
     )

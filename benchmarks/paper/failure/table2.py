@@ -283,6 +283,7 @@ def _write(
                 "side": condition.side,
                 "figures": {name: float(table[name].mean()) for name in SCORES},
                 "chance": level,
+                "in_form": float(np.mean([outcome.prediction is not None for outcome in every])),
                 "questions": sum(outcome.calls for outcome in every),
                 "questions_cut": sum(outcome.cut for outcome in every),
                 "unanswered": sum(outcome.unanswered for outcome in every),
@@ -401,10 +402,16 @@ def _note(
         f" {sampling.max_tokens} tokens an answer; seeds: {seeds}; prompts of our own with the information of"
         " the public protocols."
     ]
+    in_form = float(np.mean([cell["in_form"] for cell in cells]))
     if judge.endpoint.model.startswith("iet:demo"):
         parts[0] += (
             " **The judge is the shipped model, whose answers mean nothing**: it is far too small to judge,"
             " and these figures show that the path works and what guessing and parsing are worth."
+        )
+    elif in_form < 0.5:
+        parts[0] += (
+            f" **Only {in_form:.0%} of its runs end in a prediction**: a judge that does not keep to the form"
+            " of an answer measures nothing."
         )
     parts += [
         f"The logs carry no mark, so for ours every agent turn was rewritten by {loaded.name} under its"

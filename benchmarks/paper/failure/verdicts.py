@@ -7,9 +7,9 @@ local models; through an endpoint the public program draws one, without a seed);
 two patterns find, of which the name's stops at a hyphen.
 
 They are scored in two ways, too. Ours: the agent is right if it is the annotated one ('Orchestrator
-(thought)' is 'Orchestrator', and case is ignored, because two labels are spelled unlike their speakers); a
-step of a log whose turns were corrupted or restored stands for the turn of the original that it shares the
-most characters with. The public evaluator's (`legacy_score`): the annotated name and the annotated step are
+(thought)' is 'Orchestrator', and where a label has another case than its speaker both are right); a step of a
+log whose turns were corrupted or restored stands for the turn of the original that it shares the most
+characters with. The public evaluator's (`legacy_score`): the annotated name and the annotated step are
 **substrings** of the predicted ones, so 1 is right where 10 was predicted, and a step is a number, whatever
 its turn holds. Where there is no prediction a log counts as wrong.
 """
@@ -176,7 +176,7 @@ def score(prediction: Prediction | None, seen: Seen) -> Score:
         return Score()
     truth = seen.original
     return Score(
-        _same(prediction.agent, truth.mistake_agent),
+        agent_of(prediction.agent) in truth.to_blame,
         seen.steps[prediction.index] == truth.mistake_step,
         prediction.index == truth.mistake_step,
     )
@@ -187,10 +187,6 @@ def legacy_score(prediction: Prediction | None, truth: Trajectory) -> tuple[bool
     if prediction is None:
         return False, False
     return truth.mistake_agent in prediction.agent, str(truth.mistake_step) in prediction.step
-
-
-def _same(name: str, other: str) -> bool:
-    return agent_of(name).casefold() == agent_of(other).casefold()
 
 
 # ---------------------------------------------------------------- chance
@@ -213,11 +209,10 @@ def chance(seen: Seen) -> dict[str, float]:
     turn of nobody has no speaker. Steps stand for original turns as in `score`.
     """
     truth, turns, steps = seen.original, seen.shown.turns, seen.steps
-    speakers = {agent_of(turn.name).casefold() for turn in turns if turn.name}
-    gold = agent_of(truth.mistake_agent).casefold()
-    right = [_same(turn.name, truth.mistake_agent) for turn in turns]
+    speakers = {agent_of(turn.name) for turn in turns if turn.name}
+    right = [agent_of(turn.name) in truth.to_blame for turn in turns]
     return {
-        "uniform_speaker": (gold in speakers) / max(1, len(speakers)),
+        "uniform_speaker": len(speakers & truth.to_blame) / max(1, len(speakers)),
         "first_speaker": float(right[0]),
         "turn_speaker": float(np.mean(right)),
         "uniform_step": float(np.mean([step == truth.mistake_step for step in steps])),
