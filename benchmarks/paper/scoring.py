@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import io
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -249,9 +250,13 @@ def _means(values: NDArray[np.float64], seed: int, draws: int) -> NDArray[np.flo
     """Return the mean of each resample [draws]; how often a text is drawn follows from number and seed."""
     if draws < 1:
         raise InputError(f"draws: got {draws!r}, expected at least 1")
-    texts = len(values)
-    counts = np.random.default_rng(seed).multinomial(texts, np.full(texts, 1 / texts), size=draws)
-    return np.asarray(counts @ values / texts)
+    return np.asarray(_counts(len(values), seed, draws) @ values / len(values))
+
+
+@functools.lru_cache(maxsize=4)
+def _counts(texts: int, seed: int, draws: int) -> NDArray[np.int64]:
+    """Return how often each text is in each resample [draws, texts]."""
+    return np.random.default_rng(seed).multinomial(texts, np.full(texts, 1 / texts), size=draws)
 
 
 def _interval(mean: float, means: NDArray[np.float64], texts: int) -> Interval:

@@ -21,6 +21,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.paper.failure.corruption import corrupt_boundaries, remove_ids
 from benchmarks.paper.failure.trajectories import (
@@ -35,7 +36,6 @@ from iet.auditor import Auditor
 from iet.errors import InputError
 from iet.metrics import boundary_f1, token_accuracy, token_labels
 from iet.report import Report
-from iet.tokenizer import Tokenizer
 
 Named = tuple[int, int, str]
 """Characters `[start, end)`, and who wrote them; "" is nobody."""
@@ -217,22 +217,22 @@ class Identity:
 
 
 def identities(
-    log: Trajectory, restored: Sequence[Named], guesses: Sequence[Named], tokenizer: Tokenizer
+    log: Trajectory, attributed: Sequence[Named], guesses: Sequence[Named], tokens: Sequence[int]
 ) -> list[Identity]:
     """Return who wrote each turn of the original and who was found to have: most of its characters count.
 
     Empty turns and people's turns are left out: nobody could tell, or nobody has to.
+
+    Args:
+        log: the original.
+        attributed: ĝ.
+        guesses: the same where nothing may stay open.
+        tokens: of each turn.
     """
+    found, guessed = majority(attributed, log.spans), majority(guesses, log.spans)
     return [
-        Identity(
-            agent_of(turn.name) if by_agent(turn) else "",
-            found,
-            guess,
-            len(tokenizer.encode(turn.content).token_ids),
-        )
-        for turn, found, guess in zip(
-            log.turns, majority(restored, log.spans), majority(guesses, log.spans), strict=True
-        )
+        Identity(agent_of(turn.name) if by_agent(turn) else "", found[i], guessed[i], tokens[i])
+        for i, turn in enumerate(log.turns)
         if turn.content and not turn.human
     ]
 
@@ -247,14 +247,14 @@ def length_class(tokens: int) -> int:
 
 
 def token_figures(
-    log: Trajectory, attributed: Sequence[Named], tokenizer: Tokenizer, margin: int = 16
+    log: Trajectory, attributed: Sequence[Named], char_ends: npt.ArrayLike, margin: int = 16
 ) -> dict[str, float | None]:
     """Return how well the tokens of the original are attributed (`iet.metrics` has the definitions).
 
     Args:
         log: the original.
         attributed: ĝ.
-        tokenizer: its tokens are counted.
+        char_ends: [T], where each token of `log.text` ends.
         margin: of the boundary F1, in tokens.
 
     Returns:
@@ -263,10 +263,11 @@ def token_figures(
         if nothing is. `boundary_f1`: of the places where the agent changes, to and from nobody as well.
     """
     names = list(dict.fromkeys([*log.agents, *(name for *_, name in attributed if name)]))
-    ends = tokenizer.encode(log.text).char_ends
     whose = [agent_of(turn.name) if by_agent(turn) else "" for turn in log.turns]
     truth, found = (
-        token_labels([(start, end, names.index(name) if name else -1) for start, end, name in spans], ends)
+        token_labels(
+            [(start, end, names.index(name) if name else -1) for start, end, name in spans], char_ends
+        )
         for spans in (
             [(*span, name) for span, name in zip(log.spans, whose, strict=True)],
             attributed,

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.paper import scoring
 from benchmarks.paper.engine import Loaded, TransformersEngine
@@ -126,7 +127,8 @@ def run(
                     **_lengths(originals, logs, loaded.reader),
                 }
             )
-            for cell in _cells(logs, registry, names, loaded.reader):
+            measured = [_Text.of(log, loaded.reader) for log in logs]
+            for cell in _cells(measured, registry, names):
                 shown = [
                     subset,
                     MARKS[mark],
@@ -207,86 +209,81 @@ def chosen(logs: Sequence[Trajectory], count: int | None, seed: int) -> list[Tra
 # ---------------------------------------------------------------- one cell of the table
 
 
-def _cells(
-    logs: Sequence[Trajectory], registry: Registry, names: Sequence[str], tokenizer: Tokenizer
-) -> Iterator[dict[str, Any]]:
-    for corruption in CORRUPTIONS.values():
-        bare = [_as_it_stands(log, corruption, tokenizer) for log in logs]
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Text:
+    """A rewritten log, the tokens of each of its turns, and where each token of its text ends."""
+
+    log: Trajectory
+    tokens: list[int]
+    char_ends: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, log: Trajectory, tokenizer: Tokenizer) -> _Text:
+        tokens = [len(tokenizer.encode(turn.content).token_ids) for turn in log.turns]
+        return cls(log, tokens, tokenizer.encode(log.text).char_ends)
+
+
+def _cells(texts: Sequence[_Text], registry: Registry, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for name, corruption in CORRUPTIONS.items():
+        bare = [_as_it_stands(text, corruption) for text in texts]
         yield {"corruption": corruption.title, "registry": "not restored", "hand_overs": "", "logs": bare}
-        for name, title in REGISTRIES.items():
-            for breaks in (False, True) if corruption is CORRUPTIONS["boundaries"] else (False,):
-                figures = [
-                    _restored(
-                        log, corruption, registry, log.agents if name == "own" else names, breaks, tokenizer
-                    )
-                    for log in logs
+        hand_overs = {"known": False} if name == "ids" else {"anywhere": False, "likelier at breaks": True}
+        for keys, title in REGISTRIES.items():
+            for shown, breaks in hand_overs.items():
+                found = [
+                    _restored(text, corruption, registry, text.log.agents if keys == "own" else names, breaks)
+                    for text in texts
                 ]
-                hand_overs = "likelier at breaks" if breaks else "anywhere"
-                if corruption is not CORRUPTIONS["boundaries"]:
-                    hand_overs = "known"
                 yield {
                     "corruption": corruption.title,
                     "registry": title,
-                    "hand_overs": hand_overs,
-                    "logs": figures,
+                    "hand_overs": shown,
+                    "logs": found,
                 }
 
 
 def _restored(
-    log: Trajectory,
-    corruption: Corruption,
-    registry: Registry,
-    agents: Sequence[str],
-    breaks: bool,
-    tokenizer: Tokenizer,
+    text: _Text, corruption: Corruption, registry: Registry, agents: Sequence[str], breaks: bool
 ) -> dict[str, Any]:
-    corrupted = corruption.corrupt(log)
+    corrupted = corruption.corrupt(text.log)
     auditor = Auditor(registry, level=LEVEL, known_agents=agents, break_odds=breaks)
     report = corruption.read(auditor, corrupted)
     attributed = named(report)
     restored = corruption.restore(corrupted, attributed)
-    return _figures(log, restored, attributed, named(report, guesses=True), tokenizer)
+    return _figures(text, restored, attributed, named(report, guesses=True))
 
 
-def _as_it_stands(log: Trajectory, corruption: Corruption, tokenizer: Tokenizer) -> dict[str, Any]:
+def _as_it_stands(text: _Text, corruption: Corruption) -> dict[str, Any]:
     """Return the figures of the corrupted log itself, read by the names that it still has."""
-    corrupted = corruption.corrupt(log)
-    spans, reached = list[tuple[int, int]](), 0
-    if corruption is CORRUPTIONS["ids"]:
-        spans = list(corrupted.spans)
-    else:
-        for turn in corrupted.turns:
-            spans.append((reached, reached + len(turn.content)))
-            reached += len(turn.content)
-    known = set(log.agents)
+    corrupted, known = corruption.corrupt(text.log), set(text.log.agents)
+    spans = corrupted.spans
+    if corruption is CORRUPTIONS["boundaries"]:  # its contents are joined by nothing
+        ends = itertools.accumulate((len(turn.content) for turn in corrupted.turns), initial=0)
+        spans = tuple(itertools.pairwise(ends))
     attributed = [
         (*span, agent_of(turn.name) if agent_of(turn.name) in known else "")
         for turn, span in zip(corrupted.turns, spans, strict=True)
     ]
-    return _figures(log, Restored(corrupted, tuple(spans)), attributed, attributed, tokenizer)
+    return _figures(text, Restored(corrupted, spans), attributed, attributed)
 
 
 def _figures(
-    log: Trajectory,
-    restored: Restored,
-    attributed: Sequence[Named],
-    guesses: Sequence[Named],
-    tokenizer: Tokenizer,
+    text: _Text, restored: Restored, attributed: Sequence[Named], guesses: Sequence[Named]
 ) -> dict[str, Any]:
-    turns = identities(log, attributed, guesses, tokenizer)
+    turns = identities(text.log, attributed, guesses, text.tokens)
     ours = [turn for turn in turns if turn.agent]
     tools = [turn for turn in turns if not turn.agent]
     classes = [[turn for turn in ours if length_class(turn.tokens) == i] for i in range(len(CLASSES))]
     return {
-        "log": log.number,
-        **token_figures(log, attributed, tokenizer),
+        "log": text.log.number,
+        **token_figures(text.log, attributed, text.char_ends),
         "turns": [len(some) for some in classes],
         "right": [_right(some) for some in classes],
         "guessed": sum(turn.guess == turn.agent for turn in ours),
         "tools": len(tools),
         "tools_open": _right(tools),
-        "ideal_judge": ideal_judge(log, restored),
-        "ideal_step": ideal_step(log, restored),
+        "ideal_judge": ideal_judge(text.log, restored),
+        "ideal_step": ideal_step(text.log, restored),
     }
 
 
