@@ -258,6 +258,9 @@ def test_the_experiment_restores_what_it_rewrote(loaded: Loaded, tmp_path: pathl
     assert before == {path: path.read_bytes() for path in (tmp_path / "out" / "logs").iterdir()}
     for suffix in ("md", "csv", "json"):
         assert (tmp_path / "out" / f"restore.{suffix}").stat().st_size
+    with pytest.raises(InputError, match="they differ in temperature; choose another --out, or --overwrite"):
+        restore.run(loaded, data, tmp_path / "out", restore.Options(batch=4, temperature=0.5), whole=False)
+    assert before == {path: path.read_bytes() for path in (tmp_path / "out" / "logs").iterdir()}
     with pytest.raises(InputError, match=r"holds 1 logs, expected 1\.json to 126\.json"):
         restore.run(loaded, data, tmp_path / "out", options)
     assert command.main(["restore", *asked[:-1]]) == 1

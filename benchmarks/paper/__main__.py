@@ -3,12 +3,13 @@
     python -m benchmarks.paper table1 --data PATH --records 48 --out DIR
     python -m benchmarks.paper all --quick --data PATH --out DIR
     python -m benchmarks.paper restore --data PATH --out DIR
+    python -m benchmarks.paper table2 --data PATH --out DIR --judge-url URL --judge-model NAME
 
-Experiments: table1, kappa, window, spurious, pii, oracle, transforms, or all of these, on MAMA; restore on
-Who&When. Texts lie in DIR/logs and are made once: a run that was killed goes on, and experiments share what
-they can. `--quick` is minutes on two cores: few records and short turns, so wide intervals. Tables are
-written as Markdown, CSV and JSON, plots as SVG and PNG; every JSON holds its configuration and the digest of
-it.
+Experiments: table1, kappa, window, spurious, pii, oracle, transforms, or all of these, on MAMA; restore and
+table2 on Who&When. Texts lie in DIR/logs and are made once: a run that was killed goes on, and experiments
+share what they can. `--quick` is minutes on two cores: few records and short turns, so wide intervals. Tables
+are written as Markdown, CSV and JSON, plots as SVG and PNG; every JSON holds its configuration and the digest
+of it.
 """
 
 from __future__ import annotations
@@ -25,9 +26,14 @@ from typing import Any
 
 from benchmarks.paper import alterations, results, spurious, sweeps, table1
 from benchmarks.paper.baselines.llm import ENDPOINTS
-from benchmarks.paper.baselines.llm_endpoints import BedrockEndpoint, Endpoint, Parameters
+from benchmarks.paper.baselines.llm_endpoints import (
+    BedrockEndpoint,
+    Endpoint,
+    OpenAIEndpoint,
+    Parameters,
+)
 from benchmarks.paper.engine import Loaded, load
-from benchmarks.paper.failure import restore
+from benchmarks.paper.failure import judges, protocols, restore, table2
 from benchmarks.paper.failure.trajectories import SUBSETS
 from benchmarks.paper.protocol import PROTOCOLS
 from benchmarks.paper.records import ROWS, read_records
@@ -69,15 +75,28 @@ EXPERIMENTS: Mapping[str, Callable[[Study, _Brought], Any]] = {
 PAIRS = ("en_fr", "fr_en", "en_zh", "zh_en")
 """Translations that back-translation takes."""
 
-FAILURE: Mapping[str, Callable[[Loaded, argparse.Namespace], Any]] = {
-    "restore": lambda loaded, options: restore.run(
-        loaded, options.data, options.out, _restoring(options), whole=not options.any_rows
+FAILURE: Mapping[str, Callable[[Loaded, argparse.Namespace, OpenAIEndpoint | None], Any]] = {
+    "restore": lambda loaded, options, _: restore.run(
+        loaded,
+        options.data,
+        options.out,
+        _restoring(options),
+        whole=not options.any_rows,
+        overwrite=options.overwrite,
+    ),
+    "table2": lambda loaded, options, endpoint: table2.run(
+        loaded,
+        options.data,
+        options.out,
+        *_judging(loaded, options, endpoint),
+        whole=not options.any_rows,
+        overwrite=options.overwrite,
     ),
 }
-"""Name -> what runs it, on Who&When."""
+"""Name -> what runs it, on Who&When; an endpoint judges, or a model of transformers."""
 
-QUICK: Mapping[str, Any] = {"records": 4, "turn_tokens": (96, 96), "tuning": 2}
-"""What `--quick` sets where nothing else is said; turn lengths only for a model without a chat template."""
+QUICK: Mapping[str, Any] = {"records": 4, "turn_tokens": (96, 96), "tuning": 2, "judge_tokens": 32}
+"""What `--quick` sets where nothing else is said; lengths only for a model without a chat template."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -92,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of tables, plots and logs")
     parser.add_argument("--model", default=MODEL, help="path or id (default: the shipped model)")
     parser.add_argument("--device", default="cpu", help="(default: cpu)")
-    parser.add_argument("--records", type=int, help="of each setting (default: 48), or logs (all)")
+    parser.add_argument("--records", "--logs", type=int, help="of each setting (default: 48), or logs (all)")
     parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn (default: 0)")
     parser.add_argument("--temperature", type=float, default=1.0, help="(default: 1.0)")
     parser.add_argument("--top-p", type=float, default=1.0, help="(default: 1.0)")
@@ -114,6 +133,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=[SUBSETS[0]],
         help=f"of Who&When (default: {SUBSETS[0]})",
     )
+    judged = parser.add_argument_group("the judge of table2: the model itself, where nothing else is said")
+    judged.add_argument("--judge", metavar="PATH_OR_ID", help="model of transformers")
+    judged.add_argument(
+        "--judge-model",
+        metavar="NAME",
+        help="model of an OpenAI-compatible endpoint; its key is what OPENAI_API_KEY holds",
+    )
+    judged.add_argument("--judge-url", metavar="URL", help="where it is served (default: OpenAI)")
+    judged.add_argument("--judge-workers", type=int, default=4, help="questions at once there (default: 4)")
+    judged.add_argument(
+        "--judge-room",
+        type=int,
+        help="longest question: tokens of a model of transformers (default: what it has positions for),"
+        " characters through an endpoint (default: any; one that is refused has no answer)",
+    )
+    judged.add_argument("--judge-tokens", type=int, help="most of an answer (default: 1024)")
+    judged.add_argument(
+        "--judge-temperature",
+        type=_temperature,
+        default=0.6,
+        metavar="T",
+        help="none leaves it to a model that takes no other than its own (default: 0.6)",
+    )
+    judged.add_argument("--judge-top-p", type=float, default=0.95, help="(default: 0.95)")
+    judged.add_argument("--seeds", type=int, help="of the judge (default: 3)")
+    judged.add_argument("--protocols", nargs="+", choices=protocols.PROTOCOLS, help="(default: all)")
+    judged.add_argument("--marks", nargs="+", choices=restore.MARKS, help="of ours (default: all)")
     asked = parser.add_argument_group("what some rows need, and stay blank without")
     for name, usual in ENDPOINTS.items():
         asked.add_argument(
@@ -151,7 +197,8 @@ def _run(options: argparse.Namespace) -> int:
         raise InputError(f"seed: got {options.seed}, expected at least 0")
     if options.experiment in FAILURE:
         results.writable(options.out)
-        run = functools.partial(FAILURE[options.experiment], _loaded(options), options)
+        endpoint = _judge_endpoint(options) if options.experiment == "table2" else None
+        run = functools.partial(FAILURE[options.experiment], _loaded(options), options, endpoint)
         _timed(options, options.experiment, run)
         return 0
     names = list(EXPERIMENTS) if options.experiment == "all" else [options.experiment]
@@ -225,14 +272,57 @@ def _restoring(options: argparse.Namespace) -> restore.Options:
     )
 
 
+def _judging(
+    loaded: Loaded, options: argparse.Namespace, endpoint: OpenAIEndpoint | None
+) -> tuple[table2.Options, protocols.Judge]:
+    tokens = options.judge_tokens or 1024
+    if endpoint is not None:
+        judge = protocols.Judge(endpoint, room=options.judge_room, workers=options.judge_workers)
+    else:
+        judging = loaded if options.judge in (None, options.model) else load(options.judge, options.device)
+        if options.quick and options.judge_tokens is None and not judging.chat:
+            tokens = QUICK["judge_tokens"]
+        judge = judges.local(judging, tokens, options.judge_room)
+    asked = table2.Options(
+        _restoring(options),
+        tuple(dict.fromkeys(options.marks or (["gumbel"] if options.quick else restore.MARKS))),
+        tuple(dict.fromkeys(options.protocols or protocols.PROTOCOLS)),
+        (1 if options.quick else 3) if options.seeds is None else options.seeds,
+        protocols.Sampling(options.judge_temperature, options.judge_top_p, tokens),
+    )
+    return asked, judge
+
+
+def _judge_endpoint(options: argparse.Namespace) -> OpenAIEndpoint | None:
+    """Return the endpoint that judges, which can be reached; None: a model of transformers does."""
+    for name in ("seeds", "judge_workers", "judge_room", "judge_tokens"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise InputError(f"{name.replace('_', '-')}: got {value}, expected at least 1")
+    if not 0 < options.judge_top_p <= 1:
+        raise InputError(f"judge-top-p: got {options.judge_top_p}, expected above 0 and at most 1")
+    if options.judge and (options.judge_model or options.judge_url):
+        raise InputError("judge: got a model and an endpoint, expected one of them")
+    if options.judge_url and not options.judge_model:
+        raise InputError("judge-model: got none, expected the model's name at judge-url")
+    if not options.judge_model:
+        return None
+    endpoint = OpenAIEndpoint(options.judge_model, options.judge_url)
+    _reach(endpoint, options.out / "judge.jsonl")
+    return endpoint
+
+
+def _reach(endpoint: Endpoint, answers: pathlib.Path) -> None:
+    if not answers.is_file() or not answers.stat().st_size:  # what was answered needs no key
+        endpoint.connect()
+
+
 def _brought(options: argparse.Namespace, names: Sequence[str]) -> _Brought:
     human = _human(options.human)
     endpoints = _endpoints(options)
     if "table1" in names:
         for name, endpoint in endpoints.items():
-            answers = options.out / f"{name}.jsonl"
-            if not answers.is_file() or not answers.stat().st_size:  # what was answered needs no key
-                endpoint.connect()
+            _reach(endpoint, options.out / f"{name}.jsonl")
     needs: dict[str, Any] = {} if human is None else {"human": human}
     if options.presidio and {"pii", "transforms"} & {*names}:
         needs["find"] = by_presidio()

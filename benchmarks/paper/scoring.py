@@ -160,6 +160,37 @@ def ratio(parts: Sequence[float], wholes: Sequence[float], seed: int, draws: int
     return _interval(a.sum() / b.sum(), _means(a, seed, draws) / _means(b, seed, draws), len(b))
 
 
+def crossed(values: npt.ArrayLike, seed: int, draws: int = DRAWS) -> Interval | None:
+    """Return the mean over runs and texts with a 95 % percentile bootstrap interval of both.
+
+    Runs and texts are each drawn with replacement, independently, and every drawn run is read on every drawn
+    text. With one run it is the `interval` of its texts. None comes back if there is no text. O(draws · S·N).
+
+    Args:
+        values: [S, N], the figure of every run S (such as a judge's seed) on every text N.
+        seed: of the resamples.
+        draws: resamples.
+
+    Raises:
+        ShapeError: `values` is not a matrix.
+        InputError: a value is not finite, or `draws` is not positive.
+    """
+    table = np.asarray(values, dtype=np.float64)
+    if table.ndim != 2:
+        raise ShapeError("values", got=list(table.shape), expected="[runs, texts]")
+    if not table.size:
+        return None
+    _finite(table.ravel().tolist())
+    runs, texts = table.shape
+    if draws < 1:
+        raise InputError(f"draws: got {draws!r}, expected at least 1")
+    rng = np.random.default_rng(seed)
+    of_texts = rng.multinomial(texts, np.full(texts, 1 / texts), size=draws)
+    of_runs = rng.multinomial(runs, np.full(runs, 1 / runs), size=draws)
+    means = ((of_runs @ table) * of_texts).sum(1) / table.size
+    return _interval(table.mean(), means, texts)
+
+
 def difference(
     ours: Sequence[float | None], theirs: Sequence[float | None], seed: int, draws: int = DRAWS
 ) -> Interval | None:

@@ -287,12 +287,10 @@ def token_figures(
 def ideal_judge(original: Trajectory, restored: Restored) -> bool:
     """Φ of a judge that knows the step: whether who is named at the decisive mistake is who made it.
 
-    The turn of the restored log is the one that shares most characters with the original's. The case of names
-    does not count: two annotations of Hand-Crafted differ by it.
+    The turn of the restored log is the one that shares most characters with the original's.
     """
     step = nearest(original.spans[original.mistake_step], restored.spans)
-    name = "" if step is None else agent_of(restored.trajectory.turns[step].name)
-    return name.casefold() == original.mistake_agent.casefold()
+    return step is not None and agent_of(restored.trajectory.turns[step].name) in original.to_blame
 
 
 def ideal_step(original: Trajectory, restored: Restored) -> bool:

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.paper import scoring
+from benchmarks.paper import results, scoring
 from benchmarks.paper.engine import Loaded, TransformersEngine
-from benchmarks.paper.failure.regeneration import mean_entropy, regenerate, rewriting_of
+from benchmarks.paper.failure.regeneration import Rewriting, mean_entropy, regenerate, rewriting_of
 from benchmarks.paper.failure.restoration import (
     CORRUPTIONS,
     LENGTHS,
@@ -92,7 +92,13 @@ class Options:
 
 
 def run(
-    loaded: Loaded, data: pathlib.Path, out: pathlib.Path, options: Options, *, whole: bool = True
+    loaded: Loaded,
+    data: pathlib.Path,
+    out: pathlib.Path,
+    options: Options,
+    *,
+    whole: bool = True,
+    overwrite: bool = False,
 ) -> dict[str, Any]:
     """Measure restoration, and write `out / "restore"` as Markdown, CSV and JSON.
 
@@ -102,33 +108,35 @@ def run(
         out: folder; rewritten logs lie in `out / "logs"`.
         options: of the run.
         whole: refuse an extract of the data.
+        overwrite: of a result of another configuration, too.
 
     Returns:
         What is in the JSON.
 
     Raises:
-        InputError: the data are broken, or an option is out of range.
+        InputError: the data are broken, an option is out of range, or `out` holds a result of another
+            configuration.
     """
     found = {subset: load(data, subset, whole=whole) for subset in options.subsets}
+    drawn = {subset: chosen(logs, options.logs, options.seed) for subset, logs in found.items()}
+    configuration = {
+        "experiment": "restore",
+        **made_by(loaded),
+        "level": LEVEL,
+        **dataclasses.asdict(options),
+        "logs_measured": {subset: [log.number for log in logs] for subset, logs in drawn.items()},
+    }
+    if not overwrite:
+        results.keep(out / "restore.json", configuration)
     rows: list[list[scoring.Cell]] = []
     cells: list[dict[str, Any]] = []
     texts: list[dict[str, Any]] = []
-    for subset, everything in found.items():
-        originals = chosen(everything, options.logs, options.seed)
-        names = all_agents(everything)
+    for subset, originals in drawn.items():
+        names = all_agents(found[subset])
         for mark in MARKS:
-            rewriting = rewriting_of(
-                loaded,
-                subset,
-                mark=mark,
-                temperature=options.temperature,
-                top_p=options.top_p,
-                seed=options.seed,
-                part_tokens=options.part_tokens,
-                prompt_tokens=options.prompt_tokens,
+            rewriting, logs, registry = rewritten(
+                loaded, originals, names, subset, mark, options, out / "logs"
             )
-            engine = TransformersEngine(loaded, rewriting.sampling, batch=options.batch)
-            logs = regenerate(originals, rewriting, engine, loaded, out / "logs")
             texts.append(
                 {
                     "file": rewriting.name,
@@ -136,8 +144,6 @@ def run(
                     **_lengths(originals, logs, loaded.reader),
                 }
             )
-            registry = Marker(rewriting.sampling, loaded.reader).registry(names)
-            assert registry is not None
             measured = [_Text.of(log, loaded.reader) for log in logs]
             for cell in _cells(measured, registry, names):
                 shown = [
@@ -148,16 +154,6 @@ def run(
                 figures = _intervals(cell["logs"], options.seed)
                 rows.append([*shown, *figures])
                 cells.append({"subset": subset, "mark": mark, **cell})
-    configuration = {
-        "experiment": "restore",
-        "model": loaded.name,
-        "model_digest": loaded.digest,
-        "level": LEVEL,
-        **dataclasses.asdict(options),
-        "logs_measured": {
-            s: [log.number for log in chosen(found[s], options.logs, options.seed)] for s in found
-        },
-    }
     content = {
         "configuration": configuration,
         "digest": canonical_digest(configuration),
@@ -174,6 +170,38 @@ def run(
         note=_note(loaded, options, texts),
     )
     return content
+
+
+def made_by(loaded: Loaded) -> dict[str, str]:
+    """Return what a configuration says of the model that rewrites."""
+    return {"model": loaded.name, "model_digest": loaded.digest, "device": str(loaded.model.device)}
+
+
+def rewritten(
+    loaded: Loaded,
+    originals: Sequence[Trajectory],
+    names: Sequence[str],
+    subset: str,
+    mark: str,
+    options: Options,
+    folder: pathlib.Path,
+) -> tuple[Rewriting, list[Trajectory], Registry]:
+    """Return how logs are rewritten with a mark, the rewritten logs, and the keys of the named agents."""
+    rewriting = rewriting_of(
+        loaded,
+        subset,
+        mark=mark,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        seed=options.seed,
+        part_tokens=options.part_tokens,
+        prompt_tokens=options.prompt_tokens,
+    )
+    engine = TransformersEngine(loaded, rewriting.sampling, batch=options.batch)
+    logs = regenerate(originals, rewriting, engine, loaded, folder)
+    registry = Marker(rewriting.sampling, loaded.reader).registry(names)
+    assert registry is not None
+    return rewriting, logs, registry
 
 
 def chosen(logs: Sequence[Trajectory], count: int | None, seed: int) -> list[Trajectory]:

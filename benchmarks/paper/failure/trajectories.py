@@ -84,6 +84,14 @@ class Trajectory:
         return tuple(dict.fromkeys(agent_of(turn.name) for turn in self.turns if by_agent(turn)))
 
     @property
+    def to_blame(self) -> frozenset[str]:
+        """The mistaken agent's names: as annotated, and as it speaks, where one label has another case."""
+        spoken = {agent_of(turn.name) for turn in self.turns}
+        return frozenset(
+            {self.mistake_agent} | {n for n in spoken if n.casefold() == self.mistake_agent.casefold()}
+        )
+
+    @property
     def text(self) -> str:
         """The contents, joined by a blank line."""
         return JOINER.join(turn.content for turn in self.turns)
