@@ -3,7 +3,8 @@
     python -m benchmarks.paper table1 --data PATH --records 48 --out DIR
     python -m benchmarks.paper all --quick --data PATH --out DIR
 
-Experiments: table1, kappa, window, spurious, pii, oracle, transforms, or all of them. Texts lie in DIR/logs
+Experiments: table1, kappa, window, spurious, pii, oracle, transforms, or all of them; and quality, which has
+options of its own (`quality --help`). Texts lie in DIR/logs
 and are made once: a run that was killed goes on, and experiments share what they can. `--quick` is minutes on
 two cores: few records and short turns, so wide intervals. Tables are written as Markdown, CSV and JSON, plots
 as SVG and PNG; every JSON holds its configuration and the digest of it.
@@ -23,6 +24,7 @@ from benchmarks.paper import alterations, spurious, sweeps, table1
 from benchmarks.paper.baselines.llm import ENDPOINTS
 from benchmarks.paper.engine import load
 from benchmarks.paper.protocol import PROTOCOLS
+from benchmarks.paper.quality import quality
 from benchmarks.paper.records import ROWS, read_records
 from benchmarks.paper.similarity import Embedder
 from benchmarks.paper.study import TUNING, Options, Study
@@ -43,14 +45,22 @@ EXPERIMENTS: Mapping[str, Callable[[Study, argparse.Namespace], Any]] = {
 }
 """Name -> what runs it."""
 
+OTHERS: Mapping[str, Callable[[Sequence[str]], int]] = {"quality": quality.main}
+"""Name -> command line of an experiment without MAMA's records; no part of `all`."""
+
 QUICK: Mapping[str, Any] = {"records": 4, "turn_tokens": (96, 96), "tuning": 2}
 """What `--quick` sets where nothing else is said."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments and arguments[0] in OTHERS:
+        return OTHERS[arguments[0]](arguments[1:])
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.paper", description=(__doc__ or "").split("\n")[0]
+        prog="python -m benchmarks.paper",
+        description=(__doc__ or "").split("\n")[0],
+        epilog=f"With options of their own: {', '.join(OTHERS)}.",
     )
     parser.add_argument("experiment", choices=[*EXPERIMENTS, "all"])
     parser.add_argument("--data", type=pathlib.Path, required=True, help="the csv of MAMA, or its folder")
