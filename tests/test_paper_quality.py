@@ -159,10 +159,11 @@ def _steps(text: str) -> list[tuple[int, str, int, int]]:
 _SIGNS = {"*": int.__mul__, "+": int.__add__, "-": int.__sub__}
 
 
-def test_solutions_are_right_step_by_step() -> None:
+@pytest.mark.parametrize("any_order", [False, True])
+def test_solutions_are_right_step_by_step(any_order: bool) -> None:
     rng = np.random.default_rng(0)
     for numbers in [*language.expressions(200, 5), (0, 0, 0, 0, 30, 30), (30, 30, 30, 30, 0, 0)]:
-        text = language.solution(numbers, rng)
+        text = language.solution(numbers, rng, any_order=any_order)
         steps = _steps(text)
         assert [sign for _, sign, _, _ in steps] == ["*", "*", "+", "+", "-"]
         assert all(_SIGNS[sign](x, y) == result for x, sign, y, result in steps)
@@ -175,8 +176,13 @@ def test_solutions_are_right_step_by_step() -> None:
 
 def test_solutions_differ_in_their_words_and_orders() -> None:
     rng = np.random.default_rng(0)
-    texts = [language.solution((12, 5, 27, 8, 19, 3), rng) for _ in range(64)]
+    numbers = (12, 5, 27, 8, 19, 3)
+    texts = [language.solution(numbers, rng) for _ in range(64)]
     assert len(set(texts)) == 64
+    assert {tuple(_steps(text)) for text in texts} == {
+        ((5, "*", 27, 135), (19, "*", 3, 57), (12, "+", 135, 147), (147, "+", 8, 155), (155, "-", 57, 98))
+    }
+    texts = [language.solution(numbers, rng, any_order=True) for _ in range(64)]
     assert {tuple(_steps(text)[0]) for text in texts} == {(5, "*", 27, 135), (19, "*", 3, 57)}
     assert {_steps(text)[3][3] for text in texts} == {155}
     assert len({_steps(text)[2] for text in texts}) == 6

@@ -4,12 +4,11 @@ A text is a question, the steps, and the answer, in characters:
 
     Q: 12+5*27+8-19*3
 
-    A: Now 91*30=750. Then 50*72 is 531; So 210+531: 741, Next 741+800: 551; So +(551-750)=890. Answer: 98</s>
+    A: Now 50*72=531. Then 91*30 is 750; So 210+531: 741, Next 741+800: 551; So +(551-750)=890. Answer: 98</s>
 
 Numbers in the steps are written from the ones upwards and padded (factors two digits, all else three), so
-that a digit depends on digits before it only; the question and the answer are ordinary. The order of the
-products and of the sums, and the words between, are drawn anew for every text: there a mark can live, while
-the digits leave nothing to chance.
+that a digit depends on digits before it only; the question and the answer are ordinary. The words between
+are drawn anew for every text: there a mark can live, while the digits leave nothing to chance.
 """
 
 from __future__ import annotations
@@ -49,13 +48,15 @@ def question(expression: str) -> str:
     return f"Q: {expression}\n\nA:"
 
 
-def solution(numbers: Numbers, rng: np.random.Generator) -> str:
-    """Return the steps and the answer, words and orders drawn."""
+def solution(numbers: Numbers, rng: np.random.Generator, *, any_order: bool = False) -> str:
+    """Return the steps and the answer, words drawn, and with `any_order` the order of the terms, too."""
     a, b, c, d, e, f = numbers
     first, second = b * c, e * f
     products = [_product(b, c, rng), _product(e, f, rng)]
-    rng.shuffle(products)
-    terms = rng.permutation([a, first, d]).tolist()
+    terms = [a, first, d]
+    if any_order:
+        rng.shuffle(products)
+        terms = rng.permutation(terms).tolist()
     total = terms[0] + terms[1]
     steps = [
         *products,

@@ -2,6 +2,7 @@
 
 It continues a question by steps and answer (`benchmarks.lm.arithmetic`). Half of the rows in the first part
 of the training are drills: unrelated steps in the same language, which show more sums and products per row.
+For most of the training the terms of a solution come in any order, for the rest in that of the expression.
 """
 
 from __future__ import annotations
@@ -65,7 +66,13 @@ def config(vocabulary: int) -> LlamaConfig:
 
 
 def rows(
-    tokenizer: Tokenizer, count: int, excluded: Collection[Numbers], drills: float, seed: Sequence[int]
+    tokenizer: Tokenizer,
+    count: int,
+    excluded: Collection[Numbers],
+    drills: float,
+    seed: Sequence[int],
+    *,
+    any_order: bool = False,
 ) -> Tensor:
     """Return the token ids [count, longest] of one optimizer step, padded at the right.
 
@@ -75,6 +82,7 @@ def rows(
         excluded: expressions that are drawn again.
         drills: share of rows that are drills.
         seed: of all that is drawn.
+        any_order: whether the terms of a solution come in any order.
     """
     rng = np.random.default_rng(seed)
     texts = []
@@ -84,7 +92,7 @@ def rows(
             continue
         while (numbers := expressions(1, int(rng.integers(2**63)))[0]) in excluded:
             pass
-        texts.append(question(shown(numbers)) + solution(numbers, rng) + EOS)
+        texts.append(question(shown(numbers)) + solution(numbers, rng, any_order=any_order) + EOS)
     ids = [torch.tensor(encoding.ids) for encoding in tokenizer.encode_batch(texts)]
     return torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=PAD_ID)
 
@@ -151,6 +159,7 @@ def train(arguments: argparse.Namespace) -> None:
         "rows_per_step": arguments.rows,
         "drills": arguments.drills,
         "drilled_share_of_steps": arguments.drilled,
+        "any_order_share_of_steps": arguments.any_order,
         "peak_learning_rate": arguments.lr,
         "warmup_steps": arguments.warmup,
         "decay_share": arguments.decay,
@@ -188,7 +197,8 @@ def train(arguments: argparse.Namespace) -> None:
     saved = started
     for step in range(first, arguments.steps):
         drills = arguments.drills if step < arguments.drilled * arguments.steps else 0.0
-        batch = rows(tokenizer, arguments.rows, excluded, drills, [arguments.seed, step])
+        any_order = step < arguments.any_order * arguments.steps
+        batch = rows(tokenizer, arguments.rows, excluded, drills, [arguments.seed, step], any_order=any_order)
         record["tokens"] += int((batch != PAD_ID).sum())
         rate = learning_rate(step, arguments.steps, arguments.lr, arguments.warmup, arguments.decay)
         for group in optimizer.param_groups:
@@ -237,13 +247,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="model folder to write")
     parser.add_argument("--work", type=Path, required=True, help="folder for the checkpoint to resume from")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=2050)
     parser.add_argument("--rows", type=int, default=48, help="texts of an optimizer step")
     parser.add_argument("--drills", type=float, default=0.5, help="share of the rows that are drills")
-    parser.add_argument("--drilled", type=float, default=0.6, help="share of the steps that have drills")
+    parser.add_argument("--drilled", type=float, default=0.4782, help="share of the steps that have drills")
+    parser.add_argument(
+        "--any-order", type=float, default=0.836, help="share of the steps with terms in any order"
+    )
     parser.add_argument("--lr", type=float, default=3e-3, help="peak learning rate")
     parser.add_argument("--warmup", type=int, default=100, help="steps of warm-up")
-    parser.add_argument("--decay", type=float, default=0.35, help="share of the steps that decay")
+    parser.add_argument("--decay", type=float, default=0.12, help="share of the steps that decay")
     parser.add_argument("--weight-decay", type=float, default=0.05)
     parser.add_argument("--watch", type=int, default=250, help="steps between two looks at the answers")
     parser.add_argument("--save-seconds", type=float, default=120.0, help="seconds between checkpoints")

@@ -301,12 +301,12 @@ def log_probabilities(
             for row, (prompt, text) in enumerate(both):
                 ids[row, : len(prompt) + len(text)] = torch.tensor([*prompt, *text])
             # Padding stands behind the texts, where causal attention does not look.
-            logits = model(input_ids=ids.to(model.device), use_cache=False).logits.float().cpu()
-            logits[..., barred] = -torch.inf
-            log_p = torch.log_softmax(logits, -1)
+            logits = model(input_ids=ids.to(model.device), use_cache=False).logits
             for row, (prompt, text) in enumerate(both):
-                at = torch.arange(len(prompt) - 1, len(prompt) + len(text) - 1)
-                found.append(log_p[row, at, torch.tensor(text)].double().numpy())
+                behind = logits[row, len(prompt) - 1 : len(prompt) + len(text) - 1].float().cpu()
+                behind[:, barred] = -torch.inf
+                log_p = torch.log_softmax(behind, -1)
+                found.append(log_p[torch.arange(len(text)), torch.tensor(text)].double().numpy())
     return found
 
 
