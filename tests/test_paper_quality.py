@@ -431,10 +431,10 @@ def test_marks_are_in_the_texts(calculator: Loaded) -> None:
             assert told is None
             told = quality.told_apart(speaker, CONDITIONS["gumbel"], problems, texts)
             assert told is not None
-            assert told < 0.7
+            assert told < 0.5
         else:
             assert told is not None
-            assert told > 0.8
+            assert told > 0.5  # chance is 0.25
 
 
 def test_divergence_grows_with_kappa(calculator: Loaded) -> None:

@@ -29,7 +29,7 @@ from benchmarks.recording import environment
 
 POSITIONS = 256
 DRILL_CHARACTERS = 135
-MEASURED, HELD_OUT, WATCHED = (100, 42), (1000, 43), (100, 44)
+MEASURED, HELD_OUT, WATCHED = (100, 42), (400, 43), (100, 44)
 """Numbers and seeds of the expressions that are kept out of the training: those of the experiment
 `python -m benchmarks.paper quality`, more of the kind, and those that a running training is watched on."""
 

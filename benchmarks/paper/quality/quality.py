@@ -23,7 +23,6 @@ import pathlib
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -214,14 +213,14 @@ class Solved:
     """What came of a task: figures [seeds][problems] by condition and strategy.
 
     Attributes:
-        right: 1 where the answer is right.
-        none: 1 where there is none.
+        right: 1 where the answer is right; for Single the mean over the agents, each of which is one.
+        none: 1 where there is none, likewise.
         texts: condition -> agent 0's first answers, [seeds][problems].
         alike: condition -> share of pairs of first answers of two agents that are the same text.
     """
 
-    right: dict[tuple[str, str], list[list[int]]] = dataclasses.field(default_factory=dict)
-    none: dict[tuple[str, str], list[list[int]]] = dataclasses.field(default_factory=dict)
+    right: dict[tuple[str, str], list[list[float]]] = dataclasses.field(default_factory=dict)
+    none: dict[tuple[str, str], list[list[float]]] = dataclasses.field(default_factory=dict)
     texts: dict[str, list[list[Generated]]] = dataclasses.field(default_factory=dict)
     alike: dict[str, float] = dataclasses.field(default_factory=dict)
 
@@ -266,11 +265,15 @@ def solve(
             solved.texts.setdefault(name, []).append(written[0][::AGENTS])
             same += [texts[i] == texts[j] for texts in said for i in range(AGENTS) for j in range(i)]
             for strategy in names:
-                answers: list[Fraction | None] = STRATEGIES[strategy](problems, said, ask)
-                cell = (name, strategy)
-                right = [int(a == p.answer) for a, p in zip(answers, problems, strict=True)]
-                solved.right.setdefault(cell, []).append(right)
-                solved.none.setdefault(cell, []).append([int(a is None) for a in answers])
+                alone = [[[texts[agent]] for texts in said] for agent in range(AGENTS)]
+                answers = [
+                    STRATEGIES[strategy](problems, some, ask)
+                    for some in (alone if strategy == "Single" else [said])
+                ]
+                right = [[a == p.answer for a, p in zip(row, problems, strict=True)] for row in answers]
+                none = [[answer is None for answer in row] for row in answers]
+                solved.right.setdefault((name, strategy), []).append(np.mean(right, axis=0).tolist())
+                solved.none.setdefault((name, strategy), []).append(np.mean(none, axis=0).tolist())
         solved.alike[name] = float(np.mean(same))
     return solved
 
@@ -552,8 +555,8 @@ def _write_answers(
                         "strategy": strategy,
                         "condition": name,
                         "seeds": len(right),
-                        "right": right.sum(axis=0).tolist(),
-                        "none": none.sum(axis=0).tolist(),
+                        "right": right.mean(axis=0).tolist(),
+                        "none": none.mean(axis=0).tolist(),
                         "difference": None if found is None else dataclasses.asdict(found),
                         "texts_alike_among_agents": part.solved.alike[name],
                     }
@@ -562,10 +565,11 @@ def _write_answers(
         f"{options.problems} problems a task, {options.seeds} seeds of the arithmetic model and"
         f" {options.model_seeds} of an instruction model, T = {options.temperature:g}, top-p"
         f" {options.top_p:g}. A seed has draws and keys of its own, and every agent of every problem its own"
-        " key. Differences are those of a problem's mean over seeds, with 95 % bootstrap intervals over"
-        ' problems; "clean, other draws" is the noise. Reflection, Debate and GSM8K need an instruction model'
-        ' (--model) and are "not run" without one. Majority needs no nonce with gumbel: its agents have'
-        " different keys. Pairs of agents that gave the same text: "
+        " key; Single is the mean over the three agents' first answers. Differences are those of a problem's"
+        ' mean over seeds, with 95 % bootstrap intervals over problems; "clean, other draws" is the noise.'
+        ' Reflection, Debate and GSM8K need an instruction model (--model) and are "not run" without one.'
+        " Majority needs no nonce with gumbel: its agents have different keys. Pairs of agents that gave the"
+        " same text: "
         + "; ".join(
             f"{part.model}, {part.task}: " + ", ".join(f"{n} {s:.1%}" for n, s in part.solved.alike.items())
             for part in parts

@@ -10,9 +10,10 @@ print. These are our own words, with the information that the definitions give t
   and answers again (round 2). The most frequent of the last answers counts.
 * *Debate, judge*: the same debate; a fourth agent reads the problem and the last answers and decides.
 
-All strategies go out from the same first answers: agent 0's is Single's, and is what Reflection reads. Each
-agent has a key of its own, the judge too. A vote counts answers that are numbers; of equally frequent ones
-the one that was given first, in the order of agents, counts. Where nobody gave a number there is no answer.
+All strategies go out from the same first answers: agent 0's is what Reflection reads, and each of the three
+is Single's, whose figure is the mean over them. Each agent has a key of its own, the judge too. A vote counts
+answers that are numbers; of equally frequent ones the one that was given first, in the order of agents,
+counts. Where nobody gave a number there is no answer.
 
 A gumbel mark gives the same text again for the same prompt under the same key. Nothing here asks twice so:
 agents differ in their keys, and prompts of one agent that follow each other end in another number.
