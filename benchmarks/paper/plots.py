@@ -157,7 +157,9 @@ def differences(
             axis.set_xticks(range(len(names)), names, rotation=30, ha="right")
             axis.set(title=title, xlim=(-0.6, len(names) - 0.4))
         axes[0][0].set_ylabel(ylabel)
-        axes[0][0].legend(frameon=False, fontsize=6)
+        figure.legend(
+            *axes[0][0].get_legend_handles_labels(), loc="outside lower center", frameon=False, fontsize=6
+        )
         return save(figure, path, *FORMATS)
 
 

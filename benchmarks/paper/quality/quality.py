@@ -537,7 +537,7 @@ def _write_answers(
         if part.solved is None:
             rows += [[part.task, part.model, name, "", NOT_RUN, NOT_RUN, NOT_RUN] for name in part.names]
             continue
-        series = panels.setdefault(f"{part.task}, {part.model}", {})
+        series = panels.setdefault(f"{part.task}\n{part.model}", {})
         for strategy in part.names:
             for name in CONDITIONS:
                 right = np.array(part.solved.right[name, strategy])
