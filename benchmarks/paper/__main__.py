@@ -4,12 +4,13 @@
     python -m benchmarks.paper all --quick --data PATH --out DIR
     python -m benchmarks.paper restore --data PATH --out DIR
     python -m benchmarks.paper table2 --data PATH --out DIR --judge-url URL --judge-model NAME
+    python -m benchmarks.paper quality --data PATH --out DIR --model PATH_OR_ID
 
 Experiments: table1, kappa, window, spurious, pii, oracle, transforms, or all of these, on MAMA; restore and
-table2 on Who&When. Texts lie in DIR/logs and are made once: a run that was killed goes on, and experiments
-share what they can. `--quick` is minutes on two cores: few records and short turns, so wide intervals. Tables
-are written as Markdown, CSV and JSON, plots as SVG and PNG; every JSON holds its configuration and the digest
-of it.
+table2 on Who&When; quality, which has options of its own (`quality --help`). Texts lie in DIR/logs and are
+made once: a run that was killed goes on, and experiments share what they can. `--quick` is minutes on two
+cores: few records and short turns, so wide intervals. Tables are written as Markdown, CSV and JSON, plots as
+SVG and PNG; every JSON holds its configuration and the digest of it.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from benchmarks.paper.engine import Loaded, load
 from benchmarks.paper.failure import judges, protocols, restore, table2
 from benchmarks.paper.failure.trajectories import SUBSETS
 from benchmarks.paper.protocol import PROTOCOLS
+from benchmarks.paper.quality import quality
 from benchmarks.paper.records import ROWS, read_records
 from benchmarks.paper.similarity import Embedder
 from benchmarks.paper.study import TUNING, Options, Study
@@ -95,14 +97,22 @@ FAILURE: Mapping[str, Callable[[Loaded, argparse.Namespace, OpenAIEndpoint | Non
 }
 """Name -> what runs it, on Who&When; an endpoint judges, or a model of transformers."""
 
+OTHERS: Mapping[str, Callable[[Sequence[str]], int]] = {"quality": quality.main}
+"""Name -> command line of an experiment with options of its own; no part of `all`."""
+
 QUICK: Mapping[str, Any] = {"records": 4, "turn_tokens": (96, 96), "tuning": 2, "judge_tokens": 32}
 """What `--quick` sets where nothing else is said; lengths only for a model without a chat template."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments and arguments[0] in OTHERS:
+        return OTHERS[arguments[0]](arguments[1:])
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.paper", description=(__doc__ or "").split("\n")[0]
+        prog="python -m benchmarks.paper",
+        description=(__doc__ or "").split("\n")[0],
+        epilog=f"With options of their own: {', '.join(OTHERS)}.",
     )
     parser.add_argument("experiment", choices=[*EXPERIMENTS, *FAILURE, "all"])
     parser.add_argument(
