@@ -166,7 +166,7 @@ def test_quick_shortens_turns_only_where_nothing_ends_them(
     monkeypatch.setattr(spurious, "run", seen.append)
     usual = ["--data", str(extract), "--out", str(out), "--any-rows", "--quick", "--records", "2"]
     assert command.main(["spurious", *usual, "--model", str(model)]) == 0
-    assert seen[0].options.turn_tokens == (None if chat else (96, 96))
+    assert seen[0].options.turn_tokens == (None if chat else (48, 144))
     assert ("has no chat template" in capsys.readouterr().out) != chat
 
 

@@ -108,6 +108,22 @@ def test_round_major_is_a_cycle_whatever_the_topology(tokenizer: Tokenizer, topo
     assert list(map(len, script.batches)) == [15, 15, 15]  # a round of all records at once
 
 
+def test_lengths_that_are_drawn_are_a_turns_own_and_the_same_under_every_mark(tokenizer: Tokenizer) -> None:
+    def lengths(**fields: Any) -> list[int]:
+        script = Script()
+        talk(script, tokenizer, RECORDS, turn_tokens=(80, 240), drawn_lengths=True, **fields)
+        assert all(row.fewest == row.most for _, row in script.rows)
+        return [row.most for _, row in script.rows]
+
+    drawn = lengths(rounds=3)
+    assert len(drawn) == 48
+    assert 80 <= min(drawn) < 110
+    assert 210 < max(drawn) <= 240
+    assert len(set(drawn)) > 30
+    assert lengths(rounds=3, mark="gumbel") == drawn
+    assert lengths(rounds=3, seed=1) != drawn
+
+
 def test_agents_hear_their_neighbours_of_the_round_before(tokenizer: Tokenizer) -> None:
     script = Script()
     talk(script, tokenizer, topology="star_pure", agents=4, rounds=2)
@@ -496,7 +512,7 @@ def test_a_killed_run_goes_on_to_the_same_logs(
     assert "4 logs, 32 turns, 256 tokens; mean entropy" in shown
     assert "the joiner occurs" in shown
     assert "no chat template" in shown
-    (path,) = (tmp_path / "a").iterdir()
+    (path,) = (tmp_path / "a").glob("*.jsonl")
     whole = path.read_bytes()
     lines = whole.splitlines(keepends=True)
     for kept in (b"".join(lines[:2]) + lines[2][:100], b"".join(lines[:4]), lines[0][:30]):

@@ -100,7 +100,7 @@ FAILURE: Mapping[str, Callable[[Loaded, argparse.Namespace, OpenAIEndpoint | Non
 OTHERS: Mapping[str, Callable[[Sequence[str]], int]] = {"quality": quality.main}
 """Name -> command line of an experiment with options of its own; no part of `all`."""
 
-QUICK: Mapping[str, Any] = {"records": 4, "turn_tokens": (96, 96), "tuning": 2, "judge_tokens": 32}
+QUICK: Mapping[str, Any] = {"records": 4, "turn_tokens": (48, 144), "tuning": 2, "judge_tokens": 32}
 """What `--quick` sets where nothing else is said; lengths only for a model without a chat template."""
 
 

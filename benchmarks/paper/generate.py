@@ -34,9 +34,13 @@ from iet.topology import TOPOLOGIES
 GROUPS = {"round-major": 16, "edge-walk": 64}
 """Protocol -> records that are held together, and written at once. A walk has one row a record in a batch."""
 
-SHORT = {"turn_tokens": (160, 160), "prompt_tokens": 256}
+SHORT = {"turn_tokens": (80, 240), "prompt_tokens": 256}
 LONG = {"turn_tokens": (1, 512), "prompt_tokens": 3072}
-"""Fewest and most tokens of a turn, and tokens of a prompt: of the shipped model, and of others."""
+"""Fewest and most tokens of a turn, and tokens of a prompt: of the shipped model, and of others.
+
+A model without a chat template does not end its turns, so their lengths are drawn: were they all alike, a
+reader that cuts a text into equal parts would be told where turns end.
+"""
 
 _FIELDS = (
     *("topology", "agents", "mark", "strength", "seed", "temperature", "top_p", "protocol", "joiner"),
@@ -90,6 +94,7 @@ def setting_of(
         joiner,
         seed,
         rounds=rounds,
+        drawn_lengths=not loaded.chat,
         strength=strength,
         profile=marks.profile_digest(mark, strength, loaded.reader),
         model_name=loaded.name,

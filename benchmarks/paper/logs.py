@@ -43,6 +43,8 @@ class Setting:
         seed: of everything that is drawn.
         rounds: R, after the Genesis turn.
         turn_tokens: fewest and most tokens of a turn.
+        drawn_lengths: each turn has a number of tokens of its own, drawn evenly from that range. False: the
+            model ends its turns.
         prompt_tokens: the most that a turn is written from; prompts are cut to it (see `prompts`).
         strength: κ of "fourier" and "raw", δ of "kgw" and "unigram", None where a mark has none.
         profile: digest of what reading needs beside the keys (`marks.profile_digest`).
@@ -61,6 +63,7 @@ class Setting:
     seed: int
     rounds: int = 3
     turn_tokens: tuple[int, int] = (1, 512)
+    drawn_lengths: bool = False
     prompt_tokens: int = 3072
     strength: float | None = None
     profile: str = ""

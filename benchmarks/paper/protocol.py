@@ -158,13 +158,11 @@ class _Talk:
             "turn", s.topology, s.agents, s.protocol, s.seed, self.record.index, len(self.turns)
         )
         low, high = s.turn_tokens
-        return Row(
-            prompt,
-            # All turns of a round see the same len(turns), so the agent tells them apart.
-            drawn_seed(seed, agent, attempt),
-            min(high, low + 8 * attempt),
-            high,
-        )
+        # All turns of a round see the same len(turns), so the agent tells them apart.
+        if s.drawn_lengths:
+            own_length = int(np.random.default_rng(drawn_seed(seed, agent, "length")).integers(low, high + 1))
+            low = high = min(high, own_length + 8 * attempt)
+        return Row(prompt, drawn_seed(seed, agent, attempt), min(high, low + 8 * attempt), high)
 
     def say(self, agent: int, ids: tuple[int, ...], answer: Answer, entropy: float) -> None:
         """Take up a turn."""

@@ -147,7 +147,7 @@ class Study:
         """Return the line under a table: how its texts were made."""
         o, lengths = self.options, self.setting("chain", 4, "none")
         fewest, most = lengths.turn_tokens
-        turns = f"{most}" if fewest == most else f"{fewest} to {most}"
+        turns = f"{most}" if fewest == most else f"{fewest} to {most}{' drawn' * lengths.drawn_lengths}"
         template = (
             "" if self.loaded.chat else " (no chat template: prompts are plain text, which it continues)"
         )
