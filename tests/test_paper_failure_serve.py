@@ -110,7 +110,9 @@ def test_a_server_that_people_run_is_a_judge(served, tmp_path):
             assert not outcome.unanswered
             # So small a model says nothing in form; what it says is none of the endpoint's troubles.
             assert (outcome.prediction is None) == bool(outcome.reason)
-    assert ask(("http://127.0.0.1:9/v1", served[1]), cache) == found  # all of it is on the disk
+    before = cache.read_bytes()
+    assert ask(served, cache) == found
+    assert cache.read_bytes() == before  # nothing was asked again
 
 
 def test_a_model_that_is_not_served_there_is_refused(served, tmp_path):
