@@ -81,7 +81,7 @@ def test_a_dead_endpoint_is_no_row(
         pass
     assert run("table1", "--chatgpt", "tiny", "--chatgpt-url", server.url) == 1
     said = capsys.readouterr()
-    assert "no answer to 2 logs in a row" in said.err
+    assert "no answer to 2 questions in a row" in said.err
     assert KEY not in said.out + said.err
     assert not (out / "table1.json").exists()
 

@@ -319,7 +319,7 @@ def test_a_question_that_is_refused_is_asked_once_a_run(logs, tokenizer, right, 
         assert [(one.failures, one.attempts) for one in found] == [(0, 1), (0, 1)]
         assert len(server.requests) == 3
         long.append("task_description")
-        with pytest.raises(BackendUnavailable, match=r"HTTP 400: .* no answer to 3 logs in a row"):
+        with pytest.raises(BackendUnavailable, match=r"HTTP 400: .* no answer to 3 questions in a row"):
             read(logs, tokenizer, server, patience=3)
 
 
@@ -327,7 +327,7 @@ def test_a_question_that_is_refused_is_asked_once_a_run(logs, tokenizer, right, 
 def test_who_answers_no_log_at_all_is_no_baseline_however_few_they_are(logs, tokenizer, count):
     with (
         serving(lambda *_: 500) as server,
-        pytest.raises(BackendUnavailable, match=f"no answer to {count} logs in a row"),
+        pytest.raises(BackendUnavailable, match=f"no answer to {count} questions in a row"),
     ):
         read(logs[:count], tokenizer, server)
 

@@ -21,10 +21,12 @@ from benchmarks.paper.scoring import (
     FIGURES,
     Interval,
     as_csv,
+    crossed,
     difference,
     interval,
     markdown,
     mean_difference,
+    ratio,
     relative_change,
     score,
     true_edges,
@@ -125,6 +127,18 @@ def test_a_bootstrap_is_the_means_of_resampled_texts(values, seed):
     low, high = np.quantile(means, [0.025, 0.975])
     assert found.mean == pytest.approx(np.mean(values))
     assert (found.low, found.high, found.texts) == (pytest.approx(low), pytest.approx(high), len(values))
+
+
+def test_a_ratio_weighs_texts_by_their_wholes():
+    found = ratio([9, 0, 0], [10, 1, 0], seed=1)
+    assert (found.mean, found.texts) == (pytest.approx(9 / 11), 2)
+    assert (found.low, found.high) == (0.0, pytest.approx(0.9))
+    assert ratio([0.0], [0.0], seed=1) is None
+    equal = ratio([1, 0, 1, 1], [2, 2, 2, 2], seed=3)
+    alone = interval([0.5, 0.0, 0.5, 0.5], seed=3)
+    assert (equal.low, equal.mean, equal.high) == pytest.approx((alone.low, alone.mean, alone.high))
+    with pytest.raises(ShapeError, match="1 and 2 texts"):
+        ratio([1], [1, 2], seed=0)
 
 
 def test_intervals_have_the_width_of_theory():
@@ -409,3 +423,30 @@ def test_plots_refuse_series_of_other_lengths(tmp_path):
     with pytest.raises(ShapeError, match="IoU: got 1 values, expected 2"):
         plots.before_and_after(tmp_path / "s", ["a", "b"], {"IoU": ([None, None], [None])})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_crossed_with_one_run_is_the_interval_of_its_texts():
+    values = np.random.default_rng(1).random(40).round()
+    assert crossed([values], 3) == interval(values.tolist(), 3)
+    assert crossed(np.zeros((2, 0)), 3) is None
+
+
+def test_crossed_is_as_wide_as_runs_and_texts_make_it():
+    rng = np.random.default_rng(2)
+    texts, runs = rng.normal(size=(1, 30)), rng.normal(size=(8, 1))
+    of_texts, of_runs, both = (crossed(table + np.zeros((8, 30)), 5) for table in (texts, runs, texts + runs))
+    for found, sample in ((of_texts, texts), (of_runs, runs)):
+        error = sample.std() / sample.size**0.5
+        assert found.mean == pytest.approx(sample.mean())
+        assert found.high - found.low == pytest.approx(2 * 1.96 * error, rel=0.1)
+    assert both.mean == pytest.approx(texts.mean() + runs.mean())
+    widths = [found.high - found.low for found in (of_texts, of_runs, both)]
+    assert widths[2] == pytest.approx((widths[0] ** 2 + widths[1] ** 2) ** 0.5, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("values", "draws", "message"), [([1.0], 10, "values"), ([[np.nan]], 10, "finite"), ([[1.0]], 0, "draws")]
+)
+def test_crossed_refuses_nonsense(values, draws, message):
+    with pytest.raises((ShapeError, InputError), match=message):
+        crossed(values, 0, draws)

@@ -2,38 +2,48 @@
 
     python -m benchmarks.paper table1 --data PATH --records 48 --out DIR
     python -m benchmarks.paper all --quick --data PATH --out DIR
+    python -m benchmarks.paper restore --data PATH --out DIR
+    python -m benchmarks.paper table2 --data PATH --out DIR --judge-url URL --judge-model NAME
+    python -m benchmarks.paper quality --data PATH --out DIR --model PATH_OR_ID
 
-Experiments: table1, kappa, window, spurious, pii, oracle, transforms, or all of them. Texts lie in DIR/logs
-and are made once: a run that was killed goes on, and experiments share what they can. `--quick` is minutes on
-two cores: few records and short turns, so wide intervals. Tables are written as Markdown, CSV and JSON, plots
-as SVG and PNG; every JSON holds its configuration and the digest of it.
+Experiments: table1, kappa, window, spurious, pii, oracle, transforms, or all of these, on MAMA; restore and
+table2 on Who&When; quality, which has options of its own (`quality --help`). Texts lie in DIR/logs and are
+made once: a run that was killed goes on, and experiments share what they can. `--quick` is minutes on two
+cores: few records and short turns, so wide intervals. Tables are written as Markdown, CSV and JSON, plots as
+SVG and PNG; every JSON holds its configuration and the digest of it.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import hashlib
-import json
 import pathlib
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.paper import alterations, spurious, sweeps, table1
+from benchmarks.paper import alterations, results, spurious, sweeps, table1
 from benchmarks.paper.baselines.llm import ENDPOINTS
-from benchmarks.paper.baselines.llm_endpoints import BedrockEndpoint, Endpoint, Parameters
-from benchmarks.paper.engine import load
+from benchmarks.paper.baselines.llm_endpoints import (
+    BedrockEndpoint,
+    Endpoint,
+    OpenAIEndpoint,
+    Parameters,
+)
+from benchmarks.paper.engine import Loaded, load
+from benchmarks.paper.failure import judges, protocols, restore, table2
+from benchmarks.paper.failure.trajectories import SUBSETS
 from benchmarks.paper.protocol import PROTOCOLS
+from benchmarks.paper.quality import quality
 from benchmarks.paper.records import ROWS, read_records
 from benchmarks.paper.similarity import Embedder
 from benchmarks.paper.study import TUNING, Options, Study
 from benchmarks.paper.transforms import Translator, by_presidio
 from iet.demo.conversation import JOINER, MODEL
 from iet.errors import IetError, InputError
-from iet.scheme import canonical_digest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,21 +77,51 @@ EXPERIMENTS: Mapping[str, Callable[[Study, _Brought], Any]] = {
 PAIRS = ("en_fr", "fr_en", "en_zh", "zh_en")
 """Translations that back-translation takes."""
 
-QUICK: Mapping[str, Any] = {"records": 4, "turn_tokens": (48, 144), "tuning": 2}
-"""What `--quick` sets where nothing else is said; turn lengths only for a model without a chat template."""
+FAILURE: Mapping[str, Callable[[Loaded, argparse.Namespace, OpenAIEndpoint | None], Any]] = {
+    "restore": lambda loaded, options, _: restore.run(
+        loaded,
+        options.data,
+        options.out,
+        _restoring(options),
+        whole=not options.any_rows,
+        overwrite=options.overwrite,
+    ),
+    "table2": lambda loaded, options, endpoint: table2.run(
+        loaded,
+        options.data,
+        options.out,
+        *_judging(loaded, options, endpoint),
+        whole=not options.any_rows,
+        overwrite=options.overwrite,
+    ),
+}
+"""Name -> what runs it, on Who&When; an endpoint judges, or a model of transformers."""
+
+OTHERS: Mapping[str, Callable[[Sequence[str]], int]] = {"quality": quality.main}
+"""Name -> command line of an experiment with options of its own; no part of `all`."""
+
+QUICK: Mapping[str, Any] = {"records": 4, "turn_tokens": (48, 144), "tuning": 2, "judge_tokens": 32}
+"""What `--quick` sets where nothing else is said; lengths only for a model without a chat template."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments and arguments[0] in OTHERS:
+        return OTHERS[arguments[0]](arguments[1:])
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.paper", description=(__doc__ or "").split("\n")[0]
+        prog="python -m benchmarks.paper",
+        description=(__doc__ or "").split("\n")[0],
+        epilog=f"With options of their own: {', '.join(OTHERS)}.",
     )
-    parser.add_argument("experiment", choices=[*EXPERIMENTS, "all"])
-    parser.add_argument("--data", type=pathlib.Path, required=True, help="the csv of MAMA, or its folder")
+    parser.add_argument("experiment", choices=[*EXPERIMENTS, *FAILURE, "all"])
+    parser.add_argument(
+        "--data", type=pathlib.Path, required=True, help="the csv of MAMA, or the folder of the data"
+    )
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of tables, plots and logs")
     parser.add_argument("--model", default=MODEL, help="path or id (default: the shipped model)")
     parser.add_argument("--device", default="cpu", help="(default: cpu)")
-    parser.add_argument("--records", type=int, help="of each setting (default: 48)")
+    parser.add_argument("--records", "--logs", type=int, help="of each setting (default: 48), or logs (all)")
     parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn (default: 0)")
     parser.add_argument("--temperature", type=float, default=1.0, help="(default: 1.0)")
     parser.add_argument("--top-p", type=float, default=1.0, help="(default: 1.0)")
@@ -96,6 +136,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="minutes on two cores")
     parser.add_argument("--overwrite", action="store_true", help="of results of another configuration, too")
     parser.add_argument("--any-rows", action="store_true", help="accept an extract of the csv")
+    parser.add_argument(
+        "--subset",
+        nargs="+",
+        choices=SUBSETS,
+        default=[SUBSETS[0]],
+        help=f"of Who&When (default: {SUBSETS[0]})",
+    )
+    judged = parser.add_argument_group("the judge of table2: the model itself, where nothing else is said")
+    judged.add_argument("--judge", metavar="PATH_OR_ID", help="model of transformers")
+    judged.add_argument(
+        "--judge-model",
+        metavar="NAME",
+        help="model of an OpenAI-compatible endpoint; its key is what OPENAI_API_KEY holds",
+    )
+    judged.add_argument("--judge-url", metavar="URL", help="where it is served (default: OpenAI)")
+    judged.add_argument("--judge-workers", type=int, default=4, help="questions at once there (default: 4)")
+    judged.add_argument(
+        "--judge-room",
+        type=int,
+        help="longest question: tokens of a model of transformers (default: what it has positions for),"
+        " characters through an endpoint (default: any; one that is refused has no answer)",
+    )
+    judged.add_argument("--judge-tokens", type=int, help="most of an answer (default: 1024)")
+    judged.add_argument(
+        "--judge-temperature",
+        type=_temperature,
+        default=0.6,
+        metavar="T",
+        help="none leaves it to a model that takes no other than its own (default: 0.6)",
+    )
+    judged.add_argument("--judge-top-p", type=float, default=0.95, help="(default: 0.95)")
+    judged.add_argument("--seeds", type=int, help="of the judge (default: 3)")
+    judged.add_argument("--protocols", nargs="+", choices=protocols.PROTOCOLS, help="(default: all)")
+    judged.add_argument("--marks", nargs="+", choices=restore.MARKS, help="of ours (default: all)")
     asked = parser.add_argument_group("what some rows need, and stay blank without")
     for name, usual in ENDPOINTS.items():
         asked.add_argument(
@@ -129,24 +203,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    import torch
-
+    if options.seed < 0:
+        raise InputError(f"seed: got {options.seed}, expected at least 0")
+    if options.experiment in FAILURE:
+        results.writable(options.out)
+        endpoint = _judge_endpoint(options) if options.experiment == "table2" else None
+        run = functools.partial(FAILURE[options.experiment], _loaded(options), options, endpoint)
+        _timed(options, options.experiment, run)
+        return 0
     names = list(EXPERIMENTS) if options.experiment == "all" else [options.experiment]
     quick = QUICK if options.quick else {}
     count = quick.get("records", 48) if options.records is None else options.records
     if "table1" in names and count == 1:
         raise InputError("records: got 1, expected at least 2: table1's HMM knows agents by other records")
-    if options.seed < 0:
-        raise InputError(f"seed: got {options.seed}, expected at least 0")
     records = read_records(options.data, rows=None if options.any_rows else ROWS)
-    _writable(options.out)
+    results.writable(options.out)
     brought = _brought(options, names)
-    loaded = load(options.model, options.device)
-    if loaded.name == "iet:demo" and options.device == "cpu":
-        torch.set_num_threads(1)  # the matrices are small: more threads would only wait for each other
+    loaded = _loaded(options)
     lengths = options.turn_tokens
     if not loaded.chat:
-        print(f"{loaded.name} has no chat template: prompts are plain text, which it continues", flush=True)
         lengths = lengths or quick.get("turn_tokens")  # a chat model ends its turns, or they hold no answer
     study = Study(
         loaded,
@@ -169,45 +244,87 @@ def _run(options: argparse.Namespace) -> int:
     for name in names:
         study.given[name] = _given(options, brought, name)
         if not options.overwrite:
-            _keep(options.out / f"{name}.json", study.configuration(name))
+            results.keep(options.out / f"{name}.json", study.configuration(name))
     if "transforms" in names and "human" in brought.needs:
         alterations.check_human(study, brought.needs["human"])
     for name in names:
-        started = time.monotonic()
-        print(f"\n{name}\n", flush=True)
-        EXPERIMENTS[name](study, brought)
-        print(f"\n{name}: {time.monotonic() - started:.0f} s, {options.out / name}.md", flush=True)
+        _timed(options, name, functools.partial(EXPERIMENTS[name], study, brought))
     return 0
 
 
-def _writable(out: pathlib.Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
-            pass
-    except OSError as error:
-        raise InputError(f"out: nothing can be written to {out} ({error.strerror})") from None
+def _timed(options: argparse.Namespace, name: str, run: Callable[[], Any]) -> None:
+    started = time.monotonic()
+    print(f"\n{name}\n", flush=True)
+    run()
+    print(f"\n{name}: {time.monotonic() - started:.0f} s, {options.out / name}.md", flush=True)
 
 
-def _keep(path: pathlib.Path, configuration: Mapping[str, Any]) -> None:
-    """Refuse to write over the result of another configuration."""
-    if not path.is_file():
-        return
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        other, digest = dict(found["configuration"]), str(found["digest"])
-    except (ValueError, KeyError, TypeError):
-        raise InputError(
-            f"{path}: no result of an experiment; choose another --out, or --overwrite"
-        ) from None
-    own = canonical_digest(dict(configuration))
-    if digest != own:
-        this = json.loads(json.dumps(configuration))  # as that comes back: a tuple is a list
-        names = [k for k in {**other, **this} if k not in other or k not in this or other[k] != this[k]]
-        raise InputError(
-            f"{path}: holds a run of configuration {digest[:16]}, this one is {own[:16]}; they differ in"
-            f" {', '.join(names)}; choose another --out, or --overwrite"
-        )
+def _loaded(options: argparse.Namespace) -> Loaded:
+    import torch
+
+    loaded = load(options.model, options.device)
+    if loaded.name == "iet:demo" and options.device == "cpu":
+        torch.set_num_threads(1)  # the matrices are small: more threads would only wait for each other
+    if not loaded.chat:
+        print(f"{loaded.name} has no chat template: prompts are plain text, which it continues", flush=True)
+    return loaded
+
+
+def _restoring(options: argparse.Namespace) -> restore.Options:
+    return restore.Options(
+        subsets=tuple(dict.fromkeys(options.subset)),
+        logs=QUICK["records"] if options.quick and options.records is None else options.records,
+        seed=options.seed,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        prompt_tokens=options.prompt_tokens,
+        batch=options.batch,
+    )
+
+
+def _judging(
+    loaded: Loaded, options: argparse.Namespace, endpoint: OpenAIEndpoint | None
+) -> tuple[table2.Options, protocols.Judge]:
+    tokens = options.judge_tokens or 1024
+    if endpoint is not None:
+        judge = protocols.Judge(endpoint, room=options.judge_room, workers=options.judge_workers)
+    else:
+        judging = loaded if options.judge in (None, options.model) else load(options.judge, options.device)
+        if options.quick and options.judge_tokens is None and not judging.chat:
+            tokens = QUICK["judge_tokens"]
+        judge = judges.local(judging, tokens, options.judge_room)
+    asked = table2.Options(
+        _restoring(options),
+        tuple(dict.fromkeys(options.marks or (["gumbel"] if options.quick else restore.MARKS))),
+        tuple(dict.fromkeys(options.protocols or protocols.PROTOCOLS)),
+        (1 if options.quick else 3) if options.seeds is None else options.seeds,
+        protocols.Sampling(options.judge_temperature, options.judge_top_p, tokens),
+    )
+    return asked, judge
+
+
+def _judge_endpoint(options: argparse.Namespace) -> OpenAIEndpoint | None:
+    """Return the endpoint that judges, which can be reached; None: a model of transformers does."""
+    for name in ("seeds", "judge_workers", "judge_room", "judge_tokens"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise InputError(f"{name.replace('_', '-')}: got {value}, expected at least 1")
+    if not 0 < options.judge_top_p <= 1:
+        raise InputError(f"judge-top-p: got {options.judge_top_p}, expected above 0 and at most 1")
+    if options.judge and (options.judge_model or options.judge_url):
+        raise InputError("judge: got a model and an endpoint, expected one of them")
+    if options.judge_url and not options.judge_model:
+        raise InputError("judge-model: got none, expected the model's name at judge-url")
+    if not options.judge_model:
+        return None
+    endpoint = OpenAIEndpoint(options.judge_model, options.judge_url)
+    _reach(endpoint, options.out / "judge.jsonl")
+    return endpoint
+
+
+def _reach(endpoint: Endpoint, answers: pathlib.Path) -> None:
+    if not answers.is_file() or not answers.stat().st_size:  # what was answered needs no key
+        endpoint.connect()
 
 
 def _brought(options: argparse.Namespace, names: Sequence[str]) -> _Brought:
@@ -215,9 +332,7 @@ def _brought(options: argparse.Namespace, names: Sequence[str]) -> _Brought:
     endpoints = _endpoints(options)
     if "table1" in names:
         for name, endpoint in endpoints.items():
-            answers = options.out / f"{name}.jsonl"
-            if not answers.is_file() or not answers.stat().st_size:  # what was answered needs no key
-                endpoint.connect()
+            _reach(endpoint, options.out / f"{name}.jsonl")
     needs: dict[str, Any] = {} if human is None else {"human": human}
     if options.presidio and {"pii", "transforms"} & {*names}:
         needs["find"] = by_presidio()

@@ -239,7 +239,7 @@ class TransformersEngine:
         if not loaded.chat:
             ids = list(loaded.tokenizer(cut.plain).input_ids)
         else:
-            ids = _templated(loaded.tokenizer, cut.messages)
+            ids = templated(loaded.tokenizer, cut.messages)
         room = loaded.positions - self.setting.turn_tokens[1]
         return ids[max(0, len(ids) - room) :]
 
@@ -309,7 +309,7 @@ class TransformersEngine:
         return self.loaded.reader.decode(ids).strip().strip("\ufffd").strip()
 
 
-def _templated(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
+def templated(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
     import jinja2
 
     def ids(shown: list[dict[str, str]]) -> list[int]:

@@ -8,19 +8,20 @@ twice.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
-import json
 import math
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.paper.jsonl import Lines, parsed
 from iet.errors import InputError, SchemeMismatch
 from iet.scheme import canonical_digest
 
@@ -235,36 +236,28 @@ class Writer:
         self.path, self.setting = pathlib.Path(path), setting
         self.logs: list[Log] = []
         """What the file holds."""
-        self._file: IO[bytes] | None = None
+        self._lines = Lines(self.path)
 
     def __enter__(self) -> Writer:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(self.path, "ab+")
-        try:
-            lock(self._file, self.path)
-            self._file.seek(0)
-            data = self._file.read()
-            found, self.logs, torn = _parse(self.path, data)
+        with contextlib.ExitStack() as stack:
+            lines = stack.enter_context(self._lines)
+            found, self.logs, _ = _parse(self.path, lines.data)
             if found is not None and found.digest != self.setting.digest:
                 raise InputError(
                     f"{self.path}, line 1: got a setting that differs in {_differences(found, self.setting)},"
                     " expected the one that is being written"
                 )
-            if torn:
-                self._file.truncate(len(data) - torn)
+            lines.drop_torn()
             if found is None:
                 header = {"format": FORMAT, "version": VERSION, "setting": dataclasses.asdict(self.setting)}
-                self._write([{**header, "digest": self.setting.digest}])
-        except BaseException:
-            self._file.close()
-            raise
+                lines.append([{**header, "digest": self.setting.digest}])
+            stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._file is not None
-        self._file.close()
+        self._lines.__exit__(kind, error, trace)
 
     @property
     def records(self) -> frozenset[int]:
@@ -284,32 +277,8 @@ class Writer:
             if log.setting.digest != self.setting.digest:
                 raise InputError(f"{self.path}: got a log of another setting, expected {self.setting.name}")
             there.add(log.record)
-        self._write([_to_dict(log) for log in new])
+        self._lines.append(_to_dict(log) for log in new)
         self.logs += new
-
-    def _write(self, lines: list[dict[str, Any]]) -> None:
-        assert self._file is not None, "used outside its context"
-        # Every line that is cut short lacks its end, because that is written last.
-        text = "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines)
-        self._file.write(text.encode())
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-
-def lock(file: IO[bytes], path: pathlib.Path) -> None:
-    """Keep a file to this process for as long as it is open.
-
-    Raises:
-        InputError: another one has it.
-    """
-    try:
-        import fcntl
-    except ImportError:  # Windows: two writers are not noticed
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise InputError(f"{path}: another process writes to it, expected one at a time") from None
 
 
 def _bytes(path: pathlib.Path) -> bytes:
@@ -325,25 +294,15 @@ def _parse(path: pathlib.Path, data: bytes) -> tuple[Setting | None, list[Log], 
     torn = len(lines.pop())
     if not lines:
         return None, [], torn
-    setting = _setting(path, _json(path, 1, lines[0]))
+    setting = _setting(path, parsed(path, 1, lines[0]))
     logs, records = list[Log](), set[int]()
     for number, line in enumerate(lines[1:], 2):
-        log = _from_dict(f"{path}, line {number}", _json(path, number, line), setting)
+        log = _from_dict(f"{path}, line {number}", parsed(path, number, line), setting)
         if log.record in records:
             raise InputError(f"{path}, line {number}: record {log.record} for the second time, expected once")
         records.add(log.record)
         logs.append(log)
     return setting, logs, torn
-
-
-def _json(path: pathlib.Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(line.decode())
-        if not isinstance(found, dict):
-            raise ValueError(f"a {type(found).__name__}")
-    except ValueError as error:
-        raise InputError(f"{path}, line {number}: damaged ({error}), expected a JSON object") from None
-    return found
 
 
 def _setting(path: pathlib.Path, header: Mapping[str, Any]) -> Setting:

@@ -223,7 +223,7 @@ class Marker:
         return Keys(
             names,
             self.mark.family,
-            self._registry(names),
+            self.registry(names),
             self.mark,
             tuple(self._number(name) for name in names),
             self.tokenizer,
@@ -238,7 +238,7 @@ class Marker:
         names = tuple(dict.fromkeys(name for name in agents if name is not None))
         if not self.mark.marks or not names:
             return None
-        registry = self._registry(names)
+        registry = self.registry(names)
         if registry is None:
             assert self.mark.green is not None
             assert self.setting.strength is not None
@@ -252,7 +252,8 @@ class Marker:
         made: Processor = WatermarkingConfig(registry, list(agents)).construct_processor(size, "cpu")
         return made
 
-    def _registry(self, names: tuple[str, ...]) -> Registry | None:
+    def registry(self, names: Sequence[str]) -> Registry | None:
+        """Return the keys of some agents, whatever their names, as `iet` reads them; None for green lists."""
         if self.mark.scheme is None:
             return None
         registry = _registry(self.mark.scheme(self.setting.strength), self.tokenizer)

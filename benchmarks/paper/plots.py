@@ -110,6 +110,59 @@ def before_and_after(
         return save(figure, path, *FORMATS)
 
 
+def differences(
+    path: pathlib.Path,
+    cells: Sequence[Sequence[str]],
+    panels: Mapping[str, Mapping[str, Sequence[Interval | None]]],
+    *,
+    ylabel: str = "accuracy - clean",
+) -> list[pathlib.Path]:
+    """Draw differences with their intervals around zero, a panel each; return the SVG and the PNG.
+
+    Args:
+        path: without a suffix.
+        cells: of each panel, what stands on its axis.
+        panels: title -> name of a series -> an interval for each cell.
+        ylabel: what the differences are of.
+
+    Raises:
+        ShapeError: a series is not as long as its panel's cells, or there are not as many as panels.
+    """
+    _same_length("cells", cells, list(panels))
+    for names, series in zip(cells, panels.values(), strict=True):
+        for name, values in series.items():
+            _same_length(name, values, names)
+    with mpl.rc_context(STYLE):
+        width = sum(1.2 + 0.5 * len(names) for names in cells)
+        figure, axes = plt.subplots(
+            1,
+            max(1, len(panels)),
+            figsize=(width, 3),
+            layout="constrained",
+            squeeze=False,
+            sharey=True,
+            width_ratios=[1.2 + 0.5 * len(names) for names in cells] or None,
+        )
+        for axis, names, (title, series) in zip(axes[0], cells, panels.items(), strict=True):
+            axis.axhline(0, color="0.5", linewidth=1)
+            for number, (name, values) in enumerate(series.items()):
+                there = [(i, value) for i, value in enumerate(values) if value is not None]
+                at = [i + 0.2 * (number - (len(series) - 1) / 2) for i, _ in there]
+                gaps = [[v.mean - v.low for _, v in there], [v.high - v.mean for _, v in there]]
+                means = [v.mean for _, v in there]
+                marker = "osD^v"[number % 5]
+                axis.errorbar(
+                    at, means, np.maximum(gaps, 0), fmt=marker, markersize=3, linewidth=1, label=name
+                )
+            axis.set_xticks(range(len(names)), names, rotation=30, ha="right")
+            axis.set(title=title, xlim=(-0.6, len(names) - 0.4))
+        axes[0][0].set_ylabel(ylabel)
+        figure.legend(
+            *axes[0][0].get_legend_handles_labels(), loc="outside lower center", frameon=False, fontsize=6
+        )
+        return save(figure, path, *FORMATS)
+
+
 def histograms(
     path: pathlib.Path,
     panels: Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]],

@@ -73,3 +73,19 @@ TRANSFORMS: dict[str, tuple[float, float, float, float, float]] = {
     "regeneration-10": (0.9741, 0.9118, -5.6, -3.6, -2.4),
 }
 """§ Sensitivity to Post-Generation Text Transformations: SemSim, ROUGE-L, ΔTokenAcc, ΔIoU, ΔEdgeSim in %."""
+
+TABLE2: dict[str, dict[str, dict[str, tuple[float, float]]]] = {
+    "all_at_once": {
+        "baseline": {"clean": (54.33, 12.50), "ids": (4.17, 9.69), "boundaries": (24.54, 9.19)},
+        "ours": {"clean": (54.16, 10.47), "ids": (24.45, 10.71), "boundaries": (36.67, 9.54)},
+    },
+    "step_by_step": {
+        "baseline": {"clean": (35.20, 25.51), "ids": (0.00, 10.28), "boundaries": (33.54, 14.41)},
+        "ours": {"clean": (33.13, 23.51), "ids": (21.51, 14.71), "boundaries": (37.00, 18.84)},
+    },
+    "binary_search": {
+        "baseline": {"clean": (44.13, 23.98), "ids": (0.00, 3.17), "boundaries": (31.71, 1.59)},
+        "ours": {"clean": (42.71, 21.00), "ids": (21.98, 4.45), "boundaries": (35.28, 2.38)},
+    },
+}
+"""Table 2: protocol -> side -> corruption -> AgentAcc, StepAcc in %, on the algorithm-generated logs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import io
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -142,6 +143,54 @@ def interval(values: Sequence[float | None], seed: int, draws: int = DRAWS) -> I
     return _interval(kept.mean(), _means(kept, seed, draws), len(kept)) if len(kept) else None
 
 
+def ratio(parts: Sequence[float], wholes: Sequence[float], seed: int, draws: int = DRAWS) -> Interval | None:
+    """Return Σ parts / Σ wholes, as of turns that are right, with a 95 % percentile bootstrap interval.
+
+    Texts are drawn with replacement, each with its part and its whole. Texts of whole 0 are left out; None
+    comes back if nothing is left.
+
+    Raises:
+        ShapeError: the numbers of texts differ.
+        InputError: as in `interval`.
+    """
+    a, b = _pairs(parts, wholes)
+    a, b = a[b > 0], b[b > 0]
+    if not len(b):
+        return None
+    return _interval(a.sum() / b.sum(), _means(a, seed, draws) / _means(b, seed, draws), len(b))
+
+
+def crossed(values: npt.ArrayLike, seed: int, draws: int = DRAWS) -> Interval | None:
+    """Return the mean over runs and texts with a 95 % percentile bootstrap interval of both.
+
+    Runs and texts are each drawn with replacement, independently, and every drawn run is read on every drawn
+    text. With one run it is the `interval` of its texts. None comes back if there is no text. O(draws · S·N).
+
+    Args:
+        values: [S, N], the figure of every run S (such as a judge's seed) on every text N.
+        seed: of the resamples.
+        draws: resamples.
+
+    Raises:
+        ShapeError: `values` is not a matrix.
+        InputError: a value is not finite, or `draws` is not positive.
+    """
+    table = np.asarray(values, dtype=np.float64)
+    if table.ndim != 2:
+        raise ShapeError("values", got=list(table.shape), expected="[runs, texts]")
+    if not table.size:
+        return None
+    _finite(table.ravel().tolist())
+    runs, texts = table.shape
+    if draws < 1:
+        raise InputError(f"draws: got {draws!r}, expected at least 1")
+    rng = np.random.default_rng(seed)
+    of_texts = rng.multinomial(texts, np.full(texts, 1 / texts), size=draws)
+    of_runs = rng.multinomial(runs, np.full(runs, 1 / runs), size=draws)
+    means = ((of_runs @ table) * of_texts).sum(1) / table.size
+    return _interval(table.mean(), means, texts)
+
+
 def difference(
     ours: Sequence[float | None], theirs: Sequence[float | None], seed: int, draws: int = DRAWS
 ) -> Interval | None:
@@ -201,9 +250,13 @@ def _means(values: NDArray[np.float64], seed: int, draws: int) -> NDArray[np.flo
     """Return the mean of each resample [draws]; how often a text is drawn follows from number and seed."""
     if draws < 1:
         raise InputError(f"draws: got {draws!r}, expected at least 1")
-    texts = len(values)
-    counts = np.random.default_rng(seed).multinomial(texts, np.full(texts, 1 / texts), size=draws)
-    return np.asarray(counts @ values / texts)
+    return np.asarray(_counts(len(values), seed, draws) @ values / len(values))
+
+
+@functools.lru_cache(maxsize=4)
+def _counts(texts: int, seed: int, draws: int) -> NDArray[np.int64]:
+    """Return how often each text is in each resample [draws, texts]."""
+    return np.random.default_rng(seed).multinomial(texts, np.full(texts, 1 / texts), size=draws)
 
 
 def _interval(mean: float, means: NDArray[np.float64], texts: int) -> Interval:

@@ -17,26 +17,15 @@ Tokens are those of the auditor's tokenizer, not of the model that is asked.
 
 from __future__ import annotations
 
-import concurrent.futures
-import dataclasses
+import functools
 import os
-import threading
-import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from tqdm import tqdm
 
-from benchmarks.paper.baselines.llm_answers import AnswerError, Answers, check
-from benchmarks.paper.baselines.llm_endpoints import (
-    Ask,
-    Endpoint,
-    NoAnswer,
-    OpenAIEndpoint,
-    Parameters,
-    Refused,
-    known_as,
-)
+from benchmarks.paper.baselines.asking import Asker, Question
+from benchmarks.paper.baselines.llm_answers import Answers, check
+from benchmarks.paper.baselines.llm_endpoints import Endpoint, OpenAIEndpoint, Parameters, known_as
 from benchmarks.paper.baselines.llm_prompts import prompts
 from benchmarks.paper.baselines.matching import match_labels
 from benchmarks.paper.baselines.reading import (
@@ -49,8 +38,7 @@ from benchmarks.paper.baselines.reading import (
     unit_texts,
 )
 from benchmarks.paper.logs import Log
-from iet.errors import BackendUnavailable, InputError
-from iet.scheme import canonical_digest
+from iet.errors import InputError
 from iet.tokenizer import Tokenizer
 
 ENDPOINTS: dict[str, OpenAIEndpoint] = {
@@ -59,15 +47,6 @@ ENDPOINTS: dict[str, OpenAIEndpoint] = {
 }
 """The models of the paper's table. What a service serves under a name changes; the paper's were gpt-5-mini,
 and DeepSeek-v3.1 under this name when it was written."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Question:
-    key: str
-    system: str
-    user: str
-    bounds: list[int]
-    speakers: int
 
 
 def read(
@@ -105,8 +84,8 @@ def read(
         attempts: questions asked per log, at least 1.
         pause: seconds before the next attempt after a time-out or an HTTP error, doubled each time.
         workers: questions under way at once, at least 1.
-        patience: logs in a row without an answer after which the endpoint counts as dead, at least 1; so do
-            all logs, where they are fewer.
+        patience: questions in a row without an answer after which the endpoint counts as dead, at least 1; so
+            do all questions, where they are fewer.
 
     Returns:
         One entry per log, in order, `matched`, without edges.
@@ -121,142 +100,42 @@ def read(
         if value < 1:
             raise InputError(f"{name}: got {value}, expected at least 1")
     tokens = [read_tokens(log, tokenizer) for log in logs]
+    bounds = [unit_bounds(each, unit_tokens) for each in tokens]
     questions = [
-        _question(log, each, tasks, known_as(endpoint), parameters, unit_tokens)
-        for log, each in zip(logs, tokens, strict=True)
+        _question(log, each, some, tasks, parameters, unit_tokens)
+        for log, each, some in zip(logs, tokens, bounds, strict=True)
     ]
-    distinct = {question.key: question for question in questions}
+    keys = [question.key(known_as(endpoint)) for question in questions]
+    distinct = dict(zip(keys, questions, strict=True))
     patience = min(patience, len(distinct) or 1)  # or a dead endpoint would be a baseline of few logs
     with Answers(cache) as answers:
-        asker = _Asker(endpoint, answers, parameters, attempts, pause, patience)
-        results = asker.all(list(distinct.values()), workers)
-    return [
-        _found(each, question, *results[question.key])
-        for each, question in zip(tokens, questions, strict=True)
-    ]
+        asker = Asker(endpoint, answers, attempts=attempts, pause=pause, patience=patience)
+        told = asker.over_all(asker, list(distinct.values()), workers, "log")
+    results = dict(zip(distinct, told, strict=True))
+    return [_found(each, some, *results[key]) for each, some, key in zip(tokens, bounds, keys, strict=True)]
 
 
 def _question(
-    log: Log, tokens: Tokens, tasks: Mapping[int, str], model: str, parameters: Parameters, unit_tokens: int
-) -> _Question:
+    log: Log,
+    tokens: Tokens,
+    bounds: list[int],
+    tasks: Mapping[int, str],
+    parameters: Parameters,
+    unit_tokens: int,
+) -> Question[Labels]:
     if log.record not in tasks:
         raise InputError(f"tasks: got none for record {log.record}, expected the description of its task")
-    bounds, speakers = unit_bounds(tokens, unit_tokens), len(np.unique(tokens.agents))
+    speakers = len(np.unique(tokens.agents))
     if speakers < 2 or len(bounds) - 1 < speakers:
         raise InputError(
             f"record {log.record}: got {speakers} speakers in {len(bounds) - 1} units, expected at least two"
             " speakers and a unit for each"
         )
     system, user = prompts(unit_texts(log, tokens, bounds), bounds, speakers, unit_tokens, tasks[log.record])
-    content = {
-        "model": model,
-        "system": system,
-        "user": user,
-        "parameters": dataclasses.asdict(parameters),
-    }
-    return _Question(canonical_digest(content), system, user, bounds, speakers)
+    return Question(system, user, parameters, functools.partial(check, boundaries=bounds, speakers=speakers))
 
 
-def _found(tokens: Tokens, question: _Question, units: Labels | None, attempts: int) -> Found:
-    failed = units is None
-    speakers = np.zeros(len(question.bounds) - 1, np.int64) if units is None else units
-    labels = match_labels(np.repeat(speakers, np.diff(question.bounds)), tokens.agents)
-    return Found(labels, None, matched=True, failures=int(failed), attempts=attempts)
-
-
-class _Asker:
-    """Ask questions, several at once, until each has an answer that counts or its attempts are used up."""
-
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        answers: Answers,
-        parameters: Parameters,
-        attempts: int,
-        pause: float,
-        patience: int,
-    ) -> None:
-        self.endpoint, self.answers, self.parameters = endpoint, answers, parameters
-        self.attempts, self.pause, self.patience = attempts, pause, patience
-        self._silent = 0  # questions in a row that got no answer
-        self._lock = threading.Lock()
-        self._over = threading.Event()  # no question will be answered any more
-
-    def all(self, questions: Sequence[_Question], workers: int) -> dict[str, tuple[Labels | None, int]]:
-        """Return for every key the speakers of the units (None: failed) and the number of attempts."""
-        known = {question.key: self._known(question) for question in questions}
-        found = {key: result for key, result in known.items() if result is not None}
-        left = [question for question in questions if question.key not in found]
-        if not left:
-            return found  # no endpoint, and no key, is needed to read what was answered
-        ask = self.endpoint.connect()
-        with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-            running = {pool.submit(self._one_unless_over, ask, question): question.key for question in left}
-            try:
-                done = concurrent.futures.as_completed(running)
-                for future in tqdm(done, self.endpoint.model, len(left), disable=None, unit="log"):
-                    found[running[future]] = future.result()
-            except BaseException:
-                self._over.set()
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
-        return found
-
-    def _known(self, question: _Question) -> tuple[Labels | None, int] | None:
-        """The result of a question as far as the file has it; None if it must be asked."""
-        answers = self.answers.of(question.key)
-        for number, answer in enumerate(answers, 1):
-            try:
-                return check(answer, question.bounds, question.speakers), number
-            except AnswerError:
-                continue
-        return (None, len(answers)) if len(answers) >= self.attempts else None
-
-    def _one_unless_over(self, ask: Ask, question: _Question) -> tuple[Labels | None, int]:
-        try:
-            return self._one(ask, question)
-        except BaseException:
-            self._over.set()  # before this thread takes the next question
-            raise
-
-    def _one(self, ask: Ask, question: _Question) -> tuple[Labels | None, int]:
-        heard, wait = False, self.pause
-        tried = len(self.answers.of(question.key))
-        while tried < self.attempts and not self._over.is_set():
-            tried += 1
-            try:
-                answer = ask(question.system, question.user, self.parameters)
-            except Refused as error:
-                self._unanswered(error)
-                return None, tried
-            except NoAnswer as error:
-                if tried < self.attempts:
-                    time.sleep(wait)
-                    wait *= 2
-                elif not heard:
-                    self._unanswered(error)
-                continue
-            heard = True
-            self._heard()
-            try:
-                units = check(answer, question.bounds, question.speakers)
-            except AnswerError as error:
-                self.answers.add(question.key, self.endpoint.model, answer, str(error))
-                continue
-            self.answers.add(question.key, self.endpoint.model, answer, None)
-            return units, tried
-        return None, tried
-
-    def _heard(self) -> None:
-        with self._lock:
-            self._silent = 0
-
-    def _unanswered(self, error: NoAnswer | Refused) -> None:
-        with self._lock:
-            self._silent += 1
-            dead = self._silent >= self.patience
-        if dead:
-            raise BackendUnavailable(
-                f"{error}: no answer to {self.patience} logs in a row, expected an endpoint that answers; the"
-                " answers so far are kept, start again to go on"
-            ) from None
+def _found(tokens: Tokens, bounds: list[int], units: Labels | None, attempts: int) -> Found:
+    speakers = np.zeros(len(bounds) - 1, np.int64) if units is None else units
+    labels = match_labels(np.repeat(speakers, np.diff(bounds)), tokens.agents)
+    return Found(labels, None, matched=True, failures=int(units is None), attempts=attempts)

@@ -14,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 
 from benchmarks.paper.baselines.reading import Labels
-from benchmarks.paper.logs import lock
+from benchmarks.paper.jsonl import lock
 from iet.errors import InputError
 
 

@@ -1,0 +1,110 @@
+"""A judge on this machine: a model of transformers, asked as if it were an endpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+import transformers
+
+from benchmarks.paper.baselines.llm_endpoints import Ask, Parameters, Refused
+from benchmarks.paper.engine import Loaded, templated
+from benchmarks.paper.failure.protocols import Judge, Sampling
+from benchmarks.paper.failure.questions import Words
+from iet.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TransformersJudge:
+    """A causal language model that is asked one question at a time.
+
+    With a chat template it gets a system and a user message; without one the same texts, one after the other,
+    which it continues. Draws come from the seed alone.
+
+    Attributes:
+        loaded: the model.
+    """
+
+    loaded: Loaded
+
+    @property
+    def model(self) -> str:
+        """Its name and the start of its digest."""
+        return f"{self.loaded.name} {self.loaded.digest[:16]}"
+
+    @property
+    def address(self) -> None:
+        """See `Endpoint`."""
+        return None
+
+    def tokens(self, words: Words) -> int:
+        """Return how many tokens a question has, with its template."""
+        return len(self._ids(words.system, words.user))
+
+    def connect(self) -> Ask:
+        """Return what asks; it raises Refused where question and answer do not fit into the positions."""
+        return self._answer
+
+    def _ids(self, system: str, user: str) -> list[int]:
+        tokenizer = self.loaded.tokenizer
+        if self.loaded.chat:
+            return templated(
+                tokenizer, [{"role": "system", "content": system}, {"role": "user", "content": user}]
+            )
+        return list(tokenizer(f"{system}\n\n{user}\n\n", verbose=False).input_ids)
+
+    @torch.inference_mode()
+    def _answer(self, system: str, user: str, parameters: Parameters) -> str:
+        sampling = parameters if isinstance(parameters, Sampling) else Sampling(**vars(parameters))
+        loaded, model = self.loaded, self.loaded.model
+        ids = self._ids(system, user)
+        if len(ids) + sampling.max_tokens > loaded.positions:
+            raise Refused(
+                f"{self.model}: got a question of {len(ids)} tokens, expected at most"
+                f" {loaded.positions - sampling.max_tokens}: {loaded.positions} positions less the answer's"
+            )
+        draw: dict[str, Any] = {"do_sample": False}
+        if sampling.temperature != 0:
+            draw = {
+                "do_sample": True,
+                "temperature": 1.0 if sampling.temperature is None else sampling.temperature,
+                "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
+                "top_k": 0,
+            }
+        ends = model.generation_config.eos_token_id
+        padding = loaded.tokenizer.pad_token_id
+        new: Any = transformers.GenerationConfig
+        config = new(
+            max_new_tokens=sampling.max_tokens,
+            eos_token_id=ends if ends is not None else loaded.tokenizer.eos_token_id,
+            pad_token_id=padding if padding is not None else 0,
+            **draw,
+        )
+        prompt = torch.tensor([ids], device=model.device)
+        devices = [model.device] if model.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(sampling.seed)
+            out = model.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=config)
+        return str(loaded.tokenizer.decode(out[0, len(ids) :], skip_special_tokens=True))
+
+
+def local(loaded: Loaded, max_tokens: int, room: int | None = None) -> Judge:
+    """Return the judge of a loaded model.
+
+    Args:
+        loaded: the model.
+        max_tokens: of an answer.
+        room: tokens of the longest question; None: what the model has positions for.
+
+    Raises:
+        InputError: there are no positions for so much.
+    """
+    most = loaded.positions - max_tokens
+    if max_tokens < 1 or not 1 <= (most if room is None else room) <= most:
+        raise InputError(
+            f"room, max_tokens: got {room} and {max_tokens}, expected at least 1 each and at most"
+            f" {loaded.positions} together, the model's positions"
+        )
+    judge = TransformersJudge(loaded)
+    return Judge(judge, judge.tokens, most if room is None else room)

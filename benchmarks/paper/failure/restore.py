@@ -1,0 +1,374 @@
+"""What restoration achieves on failure logs, before any judge is asked about them.
+
+Logs are rewritten with marks (`regeneration`), lose metadata (`corruption`), and get it back from an audit of
+their text alone (`restoration`). Beside it stands what a log is worth that nobody restores, and the judge who
+knows the step: no other judge can do better with these names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import pathlib
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.paper import results, scoring
+from benchmarks.paper.engine import Loaded, TransformersEngine
+from benchmarks.paper.failure.regeneration import Rewriting, mean_entropy, regenerate, rewriting_of
+from benchmarks.paper.failure.restoration import (
+    CORRUPTIONS,
+    LENGTHS,
+    Corruption,
+    Identity,
+    Named,
+    ideal_judge,
+    ideal_step,
+    identities,
+    length_class,
+    named,
+    token_figures,
+)
+from benchmarks.paper.failure.trajectories import (
+    SUBSETS,
+    Restored,
+    Trajectory,
+    agent_of,
+    all_agents,
+    by_agent,
+    load,
+)
+from benchmarks.paper.marks import Marker
+from benchmarks.paper.readers import LEVEL
+from benchmarks.recording import environment
+from iet.auditor import Auditor
+from iet.errors import InputError
+from iet.registry import Registry
+from iet.scheme import canonical_digest
+from iet.tokenizer import Tokenizer
+
+MARKS: Mapping[str, str] = {"fourier": "fourier, κ = 0.8", "gumbel": "gumbel"}
+REGISTRIES: Mapping[str, str] = {"own": "the log's agents", "all": "all agents"}
+CLASSES = (
+    f"< {LENGTHS[0]}",
+    *(f"{a}-{b - 1}" for a, b in itertools.pairwise(LENGTHS)),
+    f">= {LENGTHS[-1]}",
+)
+"""Names of the classes of turn lengths, in tokens."""
+
+_TOKENS = ("token_accuracy", "coverage", "accuracy_where_attributed", "boundary_f1")
+_SHOWN = (
+    *("subset", "mark", "corruption", "registry", "hand-overs", "identity per turn"),
+    *(f"{name} tokens" for name in CLASSES),
+    *("best guess", "tool turns left open", "TokenAcc", "coverage", "accuracy where attributed"),
+    *("boundary F1", "ideal judge AgentAcc", "ideal judge StepAcc"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What a run is asked for; all of it is in what it writes.
+
+    Attributes:
+        subsets: of `SUBSETS`.
+        logs: of each subset, drawn by the seed; None: all.
+        seed: of keys and of everything that is drawn, but for the cut points, whose seed is the paper's.
+        temperature, top_p, part_tokens, prompt_tokens: see `rewriting_of`.
+        batch: parts that are sampled together.
+    """
+
+    subsets: tuple[str, ...] = SUBSETS[:1]
+    logs: int | None = None
+    seed: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    part_tokens: int | None = None
+    prompt_tokens: int | None = None
+    batch: int = 128
+
+
+def run(
+    loaded: Loaded,
+    data: pathlib.Path,
+    out: pathlib.Path,
+    options: Options,
+    *,
+    whole: bool = True,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Measure restoration, and write `out / "restore"` as Markdown, CSV and JSON.
+
+    Args:
+        loaded: rewrites the logs.
+        data: see `trajectories.load`.
+        out: folder; rewritten logs lie in `out / "logs"`.
+        options: of the run.
+        whole: refuse an extract of the data.
+        overwrite: of a result of another configuration, too.
+
+    Returns:
+        What is in the JSON.
+
+    Raises:
+        InputError: the data are broken, an option is out of range, or `out` holds a result of another
+            configuration.
+    """
+    found = {subset: load(data, subset, whole=whole) for subset in options.subsets}
+    drawn = {subset: chosen(logs, options.logs, options.seed) for subset, logs in found.items()}
+    configuration = {
+        "experiment": "restore",
+        **made_by(loaded),
+        "level": LEVEL,
+        **dataclasses.asdict(options),
+        "logs_measured": {subset: [log.number for log in logs] for subset, logs in drawn.items()},
+    }
+    if not overwrite:
+        results.keep(out / "restore.json", configuration)
+    rows: list[list[scoring.Cell]] = []
+    cells: list[dict[str, Any]] = []
+    texts: list[dict[str, Any]] = []
+    for subset, originals in drawn.items():
+        names = all_agents(found[subset])
+        for mark in MARKS:
+            rewriting, logs, registry = rewritten(
+                loaded, originals, names, subset, mark, options, out / "logs"
+            )
+            texts.append(
+                {
+                    "file": rewriting.name,
+                    "entropy": mean_entropy(out / "logs" / rewriting.name, logs),
+                    **_lengths(originals, logs, loaded.reader),
+                }
+            )
+            measured = [_Text.of(log, loaded.reader) for log in logs]
+            for cell in _cells(measured, registry, names):
+                shown = [
+                    subset,
+                    MARKS[mark],
+                    *(cell[key] for key in ("corruption", "registry", "hand_overs")),
+                ]
+                figures = _intervals(cell["logs"], options.seed)
+                rows.append([*shown, *figures])
+                cells.append({"subset": subset, "mark": mark, **cell})
+    content = {
+        "configuration": configuration,
+        "digest": canonical_digest(configuration),
+        "environment": environment("torch", "transformers"),
+        "texts": texts,
+        "cells": cells,
+    }
+    scoring.write(
+        out / "restore",
+        _SHOWN,
+        rows,
+        content,
+        title="# Restored failure logs",
+        note=_note(loaded, options, texts),
+    )
+    return content
+
+
+def made_by(loaded: Loaded) -> dict[str, str]:
+    """Return what a configuration says of the model that rewrites."""
+    return {"model": loaded.name, "model_digest": loaded.digest, "device": str(loaded.model.device)}
+
+
+def rewritten(
+    loaded: Loaded,
+    originals: Sequence[Trajectory],
+    names: Sequence[str],
+    subset: str,
+    mark: str,
+    options: Options,
+    folder: pathlib.Path,
+) -> tuple[Rewriting, list[Trajectory], Registry]:
+    """Return how logs are rewritten with a mark, the rewritten logs, and the keys of the named agents."""
+    rewriting = rewriting_of(
+        loaded,
+        subset,
+        mark=mark,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        seed=options.seed,
+        part_tokens=options.part_tokens,
+        prompt_tokens=options.prompt_tokens,
+    )
+    engine = TransformersEngine(loaded, rewriting.sampling, batch=options.batch)
+    logs = regenerate(originals, rewriting, engine, loaded, folder)
+    registry = Marker(rewriting.sampling, loaded.reader).registry(names)
+    assert registry is not None
+    return rewriting, logs, registry
+
+
+def chosen(logs: Sequence[Trajectory], count: int | None, seed: int) -> list[Trajectory]:
+    """Return so many of the logs, by number, drawn so that more logs only add to fewer; None: all.
+
+    Raises:
+        InputError: there are not so many.
+    """
+    if count is None:
+        return list(logs)
+    if not 1 <= count <= len(logs):
+        raise InputError(f"records: got {count}, expected 1 to {len(logs)} logs")
+    drawn = random.Random(f"iet paper trajectories/{seed}").sample(range(len(logs)), len(logs))
+    return [logs[i] for i in sorted(drawn[:count])]
+
+
+# ---------------------------------------------------------------- one cell of the table
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Text:
+    """A rewritten log, the tokens of each of its turns, and where each token of its text ends."""
+
+    log: Trajectory
+    tokens: list[int]
+    char_ends: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, log: Trajectory, tokenizer: Tokenizer) -> _Text:
+        tokens = [len(tokenizer.encode(turn.content).token_ids) for turn in log.turns]
+        return cls(log, tokens, tokenizer.encode(log.text).char_ends)
+
+
+def _cells(texts: Sequence[_Text], registry: Registry, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for name, corruption in CORRUPTIONS.items():
+        bare = [_as_it_stands(text, corruption) for text in texts]
+        yield {"corruption": corruption.title, "registry": "not restored", "hand_overs": "", "logs": bare}
+        hand_overs = {"known": False} if name == "ids" else {"anywhere": False, "likelier at breaks": True}
+        for keys, title in REGISTRIES.items():
+            for shown, breaks in hand_overs.items():
+                found = [
+                    _restored(text, corruption, registry, text.log.agents if keys == "own" else names, breaks)
+                    for text in texts
+                ]
+                yield {
+                    "corruption": corruption.title,
+                    "registry": title,
+                    "hand_overs": shown,
+                    "logs": found,
+                }
+
+
+def _restored(
+    text: _Text, corruption: Corruption, registry: Registry, agents: Sequence[str], breaks: bool
+) -> dict[str, Any]:
+    corrupted = corruption.corrupt(text.log)
+    auditor = Auditor(registry, level=LEVEL, known_agents=agents, break_odds=breaks)
+    report = corruption.read(auditor, corrupted)
+    attributed = named(report)
+    restored = corruption.restore(corrupted, attributed)
+    return _figures(text, restored, attributed, named(report, guesses=True))
+
+
+def _as_it_stands(text: _Text, corruption: Corruption) -> dict[str, Any]:
+    """Return the figures of the corrupted log itself, read by the names that it still has."""
+    corrupted, known = corruption.corrupt(text.log), set(text.log.agents)
+    spans = corrupted.spans
+    if corruption is CORRUPTIONS["boundaries"]:  # its contents are joined by nothing
+        ends = itertools.accumulate((len(turn.content) for turn in corrupted.turns), initial=0)
+        spans = tuple(itertools.pairwise(ends))
+    attributed = [
+        (*span, agent_of(turn.name) if agent_of(turn.name) in known else "")
+        for turn, span in zip(corrupted.turns, spans, strict=True)
+    ]
+    return _figures(text, Restored(corrupted, spans), attributed, attributed)
+
+
+def _figures(
+    text: _Text, restored: Restored, attributed: Sequence[Named], guesses: Sequence[Named]
+) -> dict[str, Any]:
+    turns = identities(text.log, attributed, guesses, text.tokens)
+    ours = [turn for turn in turns if turn.agent]
+    tools = [turn for turn in turns if not turn.agent]
+    classes = [[turn for turn in ours if length_class(turn.tokens) == i] for i in range(len(CLASSES))]
+    return {
+        "log": text.log.number,
+        **token_figures(text.log, attributed, text.char_ends),
+        "turns": [len(some) for some in classes],
+        "right": [_right(some) for some in classes],
+        "guessed": sum(turn.guess == turn.agent for turn in ours),
+        "tools": len(tools),
+        "tools_open": _right(tools),
+        "ideal_judge": ideal_judge(text.log, restored),
+        "ideal_step": ideal_step(text.log, restored),
+    }
+
+
+def _right(turns: Sequence[Identity]) -> int:
+    return sum(turn.found == turn.agent for turn in turns)
+
+
+def _intervals(logs: Sequence[Mapping[str, Any]], seed: int) -> list[scoring.Cell]:
+    turns, right = ([log[key] for log in logs] for key in ("turns", "right"))
+    totals = [sum(some) for some in turns]
+    return [
+        scoring.ratio([sum(some) for some in right], totals, seed),
+        *(
+            scoring.ratio([some[i] for some in right], [some[i] for some in turns], seed)
+            for i in range(len(CLASSES))
+        ),
+        scoring.ratio([log["guessed"] for log in logs], totals, seed),
+        scoring.ratio([log["tools_open"] for log in logs], [log["tools"] for log in logs], seed),
+        *(scoring.interval([log[name] for log in logs], seed) for name in _TOKENS),
+        *(
+            scoring.interval([float(log[name]) for log in logs], seed)
+            for name in ("ideal_judge", "ideal_step")
+        ),
+    ]
+
+
+# ---------------------------------------------------------------- what the texts are
+
+
+def _lengths(
+    originals: Sequence[Trajectory], logs: Sequence[Trajectory], tokenizer: Tokenizer
+) -> dict[str, Any]:
+    """Return how many turns and tokens were rewritten, and how well they keep the originals' lengths."""
+    pairs = [
+        (len(tokenizer.encode(before.content).token_ids), len(tokenizer.encode(after.content).token_ids))
+        for one, other in zip(originals, logs, strict=True)
+        for before, after in zip(one.turns, other.turns, strict=True)
+        if by_agent(before) and before.content
+    ]
+    lengths = np.array(pairs)
+    classes = np.bincount([length_class(after) for _, after in pairs], minlength=len(CLASSES))
+    clean = [ideal_judge(log, Restored(log, log.spans)) for log in logs]
+    return {
+        "logs": len(logs),
+        "turns": sum(len(log.turns) for log in logs),
+        "rewritten": len(pairs),
+        "tokens": int(lengths[:, 1].sum()),
+        "by_length": dict(zip(CLASSES, classes.tolist(), strict=True)),
+        "within_a_tenth": float((abs(lengths[:, 1] - lengths[:, 0]) <= 0.1 * lengths[:, 0]).mean()),
+        "ideal_judge_clean": float(np.mean(clean)),
+    }
+
+
+def _note(loaded: Loaded, options: Options, texts: Sequence[Mapping[str, Any]]) -> str:
+    lines = [
+        f"{text['file']}: {text['logs']} logs, {text['rewritten']} of {text['turns']} turns rewritten,"
+        f" {text['tokens']} tokens, mean entropy {text['entropy']:.2f} nats; turns by length"
+        f" {', '.join(f'{name}: {count}' for name, count in text['by_length'].items())};"
+        f" {text['within_a_tenth']:.1%} within 10 % of the original's length as the text is read again; the"
+        f" ideal judge on the clean log {text['ideal_judge_clean']:.3f}."
+        for text in texts
+    ]
+    return "\n\n".join(
+        [
+            f"The logs carry no mark, so {loaded.name} rewrote every agent turn under the key of its agent,"
+            f" at T = {options.temperature:g}, top-p {options.top_p:g}; tool output and people's turns are"
+            " unmarked, as they were.",
+            *lines,
+            f"Audited at level {LEVEL:g}. Identity per turn: of agents' turns, by who has most of its"
+            " characters; one that stays open is wrong. Best guess: nothing may stay open. Tool turns left"
+            " open: of tools' turns. TokenAcc, boundary F1 (within 16 tokens): a tool's token is right if it"
+            " is nobody's. Coverage: of agents' tokens. Ideal judge: it knows the decisive step of the"
+            " original and reads who is named there; StepAcc: that turn leads back to the step. Brackets:"
+            " 95 % bootstraps over logs.",
+        ]
+    )

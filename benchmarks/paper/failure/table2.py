@@ -1,0 +1,448 @@
+"""Table 2: failure attribution by a judge, on clean logs, on corrupted ones, and on restored ones.
+
+*Baseline* is the original log: clean, without IDs, with corrupted boundaries. *Ours* is the log rewritten
+with marks (`regeneration`): clean, and restored from what the same corruptions leave of it. Between the two,
+the rewritten log corrupted and not restored tells what rewriting does and what restoring does. The judge is
+any model (`protocols`). Beside every figure stands what guessing is worth on the same logs, what the public
+evaluator makes of the same answers ("legacy"), and what the paper prints.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.paper import quoted, results, scoring
+from benchmarks.paper.baselines.llm_endpoints import known_as
+from benchmarks.paper.engine import Loaded
+from benchmarks.paper.failure import protocols, restore
+from benchmarks.paper.failure.protocols import Judge, Outcome, Sampling
+from benchmarks.paper.failure.restoration import CORRUPTIONS, named
+from benchmarks.paper.failure.restore import MARKS
+from benchmarks.paper.failure.trajectories import SUBSETS, Trajectory, all_agents, load
+from benchmarks.paper.failure.verdicts import CHANCE, Seen, chance, legacy_score, score
+from benchmarks.paper.readers import LEVEL
+from benchmarks.recording import environment
+from iet.auditor import Auditor
+from iet.errors import InputError
+from iet.registry import Registry
+from iet.scheme import canonical_digest
+
+CLEAN = "clean"
+TITLES: Mapping[str, str] = {CLEAN: CLEAN, **{name: entry.title for name, entry in CORRUPTIONS.items()}}
+"""Corruption -> how tables call it."""
+
+SCORES = {
+    "agent": "AgentAcc %",
+    "step": "StepAcc %",
+    "index": "StepAcc by index %",
+    "legacy_agent": "legacy AgentAcc %",
+    "legacy_step": "legacy StepAcc %",
+}
+"""Figures of an outcome, and how tables call them."""
+
+_GUESSED = {"all_at_once": "uniform_speaker", "step_by_step": "turn_speaker", "binary_search": "turn_speaker"}
+"""What chance is for AgentAcc: the searches end at a turn, and the agent is who spoke there."""
+
+_HEADER = (
+    *("subset", "protocol", "corruption", "log"),
+    *SCORES.values(),
+    *("predictions %", "legacy predictions %", "cut %"),
+    *("chance AgentAcc %", "chance StepAcc %", "paper AgentAcc %", "paper StepAcc %"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What a run is asked for; all of it is in what it writes.
+
+    Attributes:
+        restoring: subsets, logs, and how they are rewritten.
+        marks: some of `restore.MARKS`.
+        protocols: some of `protocols.PROTOCOLS`.
+        seeds: of the judge: so many, from `restoring.seed` on. A judge of temperature 0 has one.
+        sampling: of the judge.
+    """
+
+    restoring: restore.Options = dataclasses.field(default_factory=restore.Options)
+    marks: tuple[str, ...] = tuple(MARKS)
+    protocols: tuple[str, ...] = tuple(protocols.PROTOCOLS)
+    seeds: int = 3
+    sampling: Sampling = dataclasses.field(default_factory=Sampling)
+
+
+@dataclasses.dataclass(frozen=True)
+class Condition:
+    """The logs of a subset as a judge sees them in one row.
+
+    Attributes:
+        subset: one of `SUBSETS`.
+        corruption: a key of `TITLES`.
+        mark: of the rewritten logs; None for the originals.
+        restored: whether they were, after the corruption.
+        seen: a log each.
+    """
+
+    subset: str
+    corruption: str
+    mark: str | None
+    restored: bool
+    seen: tuple[Seen, ...]
+
+    @property
+    def log(self) -> str:
+        """Which logs, as tables call them."""
+        if self.mark is None:
+            return "original"
+        return f"{'restored' if self.restored else 'rewritten'}, {MARKS[self.mark]}"
+
+    @property
+    def side(self) -> str | None:
+        """The paper's "baseline" or "ours"; None for what it does not have."""
+        if self.mark is None:
+            return "baseline"
+        return "ours" if self.restored or self.corruption == CLEAN else None
+
+
+Table = npt.NDArray[np.float64]
+"""A figure of every seed on every log [S, N]."""
+
+
+def run(
+    loaded: Loaded,
+    data: pathlib.Path,
+    out: pathlib.Path,
+    options: Options,
+    judge: Judge,
+    *,
+    whole: bool = True,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Ask a judge about all logs, and write `out / "table2"` as Markdown, CSV and JSON.
+
+    Args:
+        loaded: rewrites the logs.
+        data: see `trajectories.load`.
+        out: folder; rewritten logs lie in `out / "logs"`, the judge's answers in `out / "judge.jsonl"`.
+        options: of the run.
+        judge: who is asked.
+        whole: refuse an extract of the data.
+        overwrite: of a result of another configuration, too.
+
+    Returns:
+        What is in the JSON.
+
+    Raises:
+        InputError: the data are broken, an option is out of range, or `out` holds a result of another
+            configuration.
+        BackendUnavailable: the judge's endpoint is dead or refuses the key.
+    """
+    unknown = [mark for mark in options.marks if mark not in MARKS]
+    if unknown:
+        raise InputError(f"marks: got {unknown[0]!r}, expected some of {list(MARKS)}")
+    if options.seeds < 1:
+        raise InputError(f"seeds: got {options.seeds}, expected at least 1")
+    first = options.restoring.seed
+    seeds = range(first, first + (1 if options.sampling.temperature == 0 else options.seeds))
+    found = {subset: load(data, subset, whole=whole) for subset in options.restoring.subsets}
+    drawn = {subset: restore.chosen(logs, options.restoring.logs, first) for subset, logs in found.items()}
+    configuration = {
+        "experiment": "table2",
+        **restore.made_by(loaded),
+        "judge": judge.endpoint.model,
+        "judge_address": judge.endpoint.address,
+        "judge_room": judge.room,
+        "level": LEVEL,
+        **dataclasses.asdict(options),
+        "judge_seeds": list(seeds),
+        "logs_measured": {subset: [log.number for log in logs] for subset, logs in drawn.items()},
+    }
+    if not overwrite:
+        results.keep(out / "table2.json", configuration)
+    conditions = [
+        condition
+        for subset, originals in drawn.items()
+        for condition in _conditions(loaded, out, options, subset, originals, all_agents(found[subset]))
+    ]
+    answered = protocols.judge(
+        [seen.shown for condition in conditions for seen in condition.seen],
+        judge,
+        cache=out / "judge.jsonl",
+        protocols=options.protocols,
+        seeds=seeds,
+        sampling=options.sampling,
+    )
+    ends = list(itertools.accumulate((len(condition.seen) for condition in conditions), initial=0))
+    outcomes = {
+        (protocol, number): [answered[protocol, seed][low:high] for seed in seeds]
+        for protocol in options.protocols
+        for number, (low, high) in enumerate(itertools.pairwise(ends))
+    }
+    return _write(loaded, out, options, judge, configuration, list(seeds), conditions, outcomes)
+
+
+# ---------------------------------------------------------------- what a judge sees
+
+
+def _conditions(
+    loaded: Loaded,
+    out: pathlib.Path,
+    options: Options,
+    subset: str,
+    originals: Sequence[Trajectory],
+    names: Sequence[str],
+) -> Iterator[Condition]:
+    for corruption in TITLES:
+        seen = tuple(_as_it_stands(log, corruption) for log in originals)
+        yield Condition(subset, corruption, None, False, seen)
+    for mark in options.marks:
+        _, logs, registry = restore.rewritten(
+            loaded, originals, names, subset, mark, options.restoring, out / "logs"
+        )
+        for corruption in TITLES:
+            seen = tuple(_as_it_stands(log, corruption) for log in logs)
+            yield Condition(subset, corruption, mark, False, seen)
+            if corruption != CLEAN:
+                seen = tuple(_restored(log, corruption, registry) for log in logs)
+                yield Condition(subset, corruption, mark, True, seen)
+
+
+def _as_it_stands(log: Trajectory, corruption: str) -> Seen:
+    if corruption == CLEAN:
+        return Seen(log, log)
+    shown = CORRUPTIONS[corruption].corrupt(log)
+    if corruption == "ids":
+        return Seen(log, shown)
+    ends = list(itertools.accumulate((len(turn.content) for turn in shown.turns), initial=0))
+    return Seen(log, shown, tuple(itertools.pairwise(ends)))
+
+
+def _restored(log: Trajectory, corruption: str, registry: Registry) -> Seen:
+    entry = CORRUPTIONS[corruption]
+    corrupted = entry.corrupt(log)
+    auditor = Auditor(registry, level=LEVEL, known_agents=log.agents)
+    restored = entry.restore(corrupted, named(entry.read(auditor, corrupted)))
+    return Seen(log, restored.trajectory, restored.spans)
+
+
+# ---------------------------------------------------------------- the table
+
+
+def figures(seen: Sequence[Seen], outcomes: Sequence[Sequence[Outcome]]) -> dict[str, Table]:
+    """Return `SCORES` of every seed on every log, 1 where it is right: float64 [S, N] each.
+
+    Args:
+        seen: N logs.
+        outcomes: S seeds of N outcomes.
+    """
+    found: dict[str, list[list[float]]] = {name: [] for name in SCORES}
+    for some in outcomes:
+        ours = [score(outcome.prediction, one) for outcome, one in zip(some, seen, strict=True)]
+        theirs = [legacy_score(outcome.legacy, one.original) for outcome, one in zip(some, seen, strict=True)]
+        found["agent"].append([float(each.agent) for each in ours])
+        found["step"].append([float(each.step) for each in ours])
+        found["index"].append([float(each.index) for each in ours])
+        found["legacy_agent"].append([float(agent) for agent, _ in theirs])
+        found["legacy_step"].append([float(step) for _, step in theirs])
+    return {name: np.array(rows) for name, rows in found.items()}
+
+
+def _write(
+    loaded: Loaded,
+    out: pathlib.Path,
+    options: Options,
+    judge: Judge,
+    configuration: Mapping[str, Any],
+    seeds: Sequence[int],
+    conditions: Sequence[Condition],
+    outcomes: Mapping[tuple[str, int], Sequence[Sequence[Outcome]]],
+) -> dict[str, Any]:
+    seed = options.restoring.seed
+    levels = [_levels(condition.seen) for condition in conditions]
+    tables = {key: figures(conditions[key[1]].seen, some) for key, some in outcomes.items()}
+    order = sorted(
+        outcomes,
+        key=lambda key: (
+            SUBSETS.index(conditions[key[1]].subset),
+            options.protocols.index(key[0]),
+            list(TITLES).index(conditions[key[1]].corruption),
+            key[1],
+        ),
+    )
+    rows: list[list[scoring.Cell]] = []
+    cells: list[dict[str, Any]] = []
+    for protocol, number in order:
+        condition, level, some = conditions[number], levels[number], outcomes[protocol, number]
+        table = tables[protocol, number]
+        every = list(itertools.chain.from_iterable(some))
+        printed: tuple[scoring.Cell, ...] = ("", "")
+        if condition.side and condition.subset == SUBSETS[0]:
+            printed = quoted.TABLE2[protocol][condition.side][condition.corruption]
+        rows.append(
+            [
+                *(condition.subset, protocol, TITLES[condition.corruption], condition.log),
+                *(scoring.crossed(100 * table[name], seed) for name in SCORES),
+                _percent(outcome.prediction is not None for outcome in every),
+                _percent(outcome.legacy is not None for outcome in every),
+                _percent(outcome.cut > 0 for outcome in every),
+                100 * level[_GUESSED[protocol]],
+                100 * level["uniform_step"],
+                *printed,
+            ]
+        )
+        cells.append(
+            {
+                "subset": condition.subset,
+                "protocol": protocol,
+                "corruption": condition.corruption,
+                "log": condition.log,
+                "side": condition.side,
+                "figures": {name: float(table[name].mean()) for name in SCORES},
+                "chance": level,
+                "in_form": float(np.mean([outcome.prediction is not None for outcome in every])),
+                "questions": sum(outcome.calls for outcome in every),
+                "questions_cut": sum(outcome.cut for outcome in every),
+                "unanswered": sum(outcome.unanswered for outcome in every),
+                "without_prediction": collections.Counter(
+                    outcome.reason for outcome in every if outcome.prediction is None
+                ),
+                "predictions": _told(condition, seeds, some),
+            }
+        )
+    content = {
+        "configuration": configuration,
+        "digest": canonical_digest(dict(configuration)),
+        "environment": environment("torch", "transformers"),
+        "cells": cells,
+    }
+    note = [
+        *_note(loaded, options, judge, len(seeds), cells),
+        "What guessing is worth on each log as it is shown, in %:\n\n"
+        + scoring.markdown(
+            ["subset", "corruption", "log", *CHANCE.values()],
+            [
+                [c.subset, TITLES[c.corruption], c.log, *(100 * level[name] for name in CHANCE)]
+                for c, level in zip(conditions, levels, strict=True)
+            ],
+        ),
+        "Paired by logs and seeds, in percentage points:\n\n"
+        + scoring.markdown(
+            ["subset", "protocol", "corruption", "log", "against", *SCORES.values()],
+            _compared(conditions, options.protocols, tables, seed),
+        ),
+    ]
+    scoring.write(
+        out / "table2",
+        _HEADER,
+        rows,
+        content,
+        title="# Failure attribution under metadata loss",
+        note="\n\n".join(note),
+    )
+    return content
+
+
+def _levels(seen: Sequence[Seen]) -> dict[str, float]:
+    each = [chance(one) for one in seen]
+    return {name: float(np.mean([one[name] for one in each])) for name in CHANCE}
+
+
+def _percent(found: Iterator[bool]) -> float:
+    return 100 * float(np.mean(list(found)))
+
+
+def _told(
+    condition: Condition, seeds: Sequence[int], outcomes: Sequence[Sequence[Outcome]]
+) -> dict[str, dict[str, str]]:
+    """Return seed -> log -> what was predicted, strictly | as the evaluator reads."""
+
+    def shown(prediction: Any) -> str:
+        return "" if prediction is None else f"{prediction.agent} @ {prediction.step}"
+
+    return {
+        str(seed): {
+            str(seen.original.number): f"{shown(outcome.prediction)} | {shown(outcome.legacy)}"
+            for seen, outcome in zip(condition.seen, some, strict=True)
+        }
+        for seed, some in zip(seeds, outcomes, strict=True)
+    }
+
+
+def _compared(
+    conditions: Sequence[Condition],
+    asked: Sequence[str],
+    tables: Mapping[tuple[str, int], Mapping[str, Table]],
+    seed: int,
+) -> list[list[scoring.Cell]]:
+    """Return ours less the baseline, and less the same log before it was restored."""
+    rows: list[list[scoring.Cell]] = []
+    for protocol, (a, ours), (b, theirs) in itertools.product(
+        asked, enumerate(conditions), enumerate(conditions)
+    ):
+        alike = (ours.subset, ours.corruption) == (theirs.subset, theirs.corruption)
+        unrestored = not theirs.restored and theirs.mark in (None, ours.mark)
+        if alike and ours.side == "ours" and unrestored and a != b:
+            less = [tables[protocol, a][name] - tables[protocol, b][name] for name in SCORES]
+            rows.append(
+                [
+                    *(ours.subset, protocol, TITLES[ours.corruption], ours.log, theirs.log),
+                    *(scoring.crossed(100 * table, seed) for table in less),
+                ]
+            )
+    return rows
+
+
+def _note(
+    loaded: Loaded, options: Options, judge: Judge, seeds: int, cells: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    sampling = options.sampling
+    questions, cut, unanswered = (
+        sum(cell[name] for cell in cells) for name in ("questions", "questions_cut", "unanswered")
+    )
+    room = "no limit that is known" if judge.room is None else f"a room of {judge.room}"
+    warmth = "left out" if sampling.temperature is None else f"{sampling.temperature:g}"
+    parts = [
+        f"Judge {known_as(judge.endpoint)}, T = {warmth}, top-p {sampling.top_p:g}, at most"
+        f" {sampling.max_tokens} tokens an answer; seeds: {seeds}; prompts of our own with the information of"
+        " the public protocols."
+    ]
+    in_form = float(np.mean([cell["in_form"] for cell in cells]))
+    if judge.endpoint.model.startswith("iet:demo"):
+        parts[0] += (
+            " **The judge is the shipped model, whose answers mean nothing**: it is far too small to judge,"
+            " and these figures show that the path works and what guessing and parsing are worth."
+        )
+    elif in_form < 0.5:
+        parts[0] += (
+            f" **Only {in_form:.0%} of its runs end in a prediction**: a judge that does not keep to the form"
+            " of an answer measures nothing."
+        )
+    parts += [
+        f"The logs carry no mark, so for ours every agent turn was rewritten by {loaded.name} under its"
+        " agent's key; tool output and people's turns are as they were. Rewritten: its clean or corrupted log"
+        " as it is; restored: from that, by an audit with the log's agents as registry. What a model rewrote"
+        " badly a judge reads badly: compare ours with the rewritten log, too.",
+        "StepAcc: a predicted step stands for the turn of the original that it shares most characters with;"
+        " by index: its number is compared. Legacy: answers read and scored as by the public programs"
+        " (substrings, the first match of two patterns). No prediction is wrong on both; predictions %: how"
+        " often there was one. Where IDs were removed and not restored, the searches cannot name an agent, so"
+        " AgentAcc is 0 by construction. Chance: AgentAcc of any speaker (all_at_once) or of any turn's"
+        " speaker (searches), StepAcc of any step, on the log as it is shown.",
+        f"{questions} questions; {cut} did not fit into the judge's context ({room}) and lost the middle of"
+        f" their longest contents (cut %: logs with such a question). {unanswered} outcomes lack an answer of"
+        " the judge and count as no prediction"
+        + ("; start again to ask for them." if unanswered else ".")
+        + " Brackets: 95 % bootstraps, seeds and logs drawn with replacement.",
+        "The paper's numbers are quoted. Its evaluator is said to be Llama-3.1-8B-Instruct, but the clean"
+        " column of its baseline equals, digit for digit, that of GPT-4o in Table 1 of Who&When (with ground"
+        " truth, algorithm-generated): it is another judge's, and no run of one judge reproduces the table."
+        " It does not say how its marked logs were made.",
+    ]
+    return parts

@@ -1,0 +1,1 @@
+"""The paper's first question: does marking cost quality."""

@@ -1,0 +1,56 @@
+"""Where results are written, and that one run does not write over another's."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+from iet.errors import InputError
+from iet.scheme import canonical_digest
+
+
+def writable(out: pathlib.Path) -> None:
+    """Make a folder, and refuse it if nothing can be written there.
+
+    Raises:
+        InputError: nothing can.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise InputError(f"out: nothing can be written to {out} ({error.strerror})") from None
+
+
+def keep(path: pathlib.Path, configuration: Mapping[str, Any]) -> None:
+    """Refuse to write over the result of another configuration.
+
+    Args:
+        path: of the result's JSON, which holds its configuration and the digest of it.
+        configuration: of the run that would write there.
+
+    Raises:
+        InputError: the file is another configuration's, and the fields that differ are named; or it is no
+            result.
+    """
+    if not path.is_file():
+        return
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        other, digest = dict(found["configuration"]), str(found["digest"])
+    except (ValueError, KeyError, TypeError):
+        raise InputError(
+            f"{path}: no result of an experiment; choose another --out, or --overwrite"
+        ) from None
+    own = canonical_digest(dict(configuration))
+    if digest != own:
+        this = json.loads(json.dumps(configuration))  # as that comes back: a tuple is a list
+        names = [k for k in {**other, **this} if k not in other or k not in this or other[k] != this[k]]
+        raise InputError(
+            f"{path}: holds a run of configuration {digest[:16]}, this one is {own[:16]}; they differ in"
+            f" {', '.join(names)}; choose another --out, or --overwrite"
+        )
