@@ -606,7 +606,7 @@ def _ask_server(arguments: argparse.Namespace) -> int:
         if text.status == 200:
             read = f"{text.tokens} tokens, p {p_value(text.log_p)}: {'' if text.marked else 'un'}marked"
         else:
-            read = f"refused with HTTP {text.status}"
+            read = f"refused with HTTP {text.status} ({text.said})"
         print(f"{name}: {read}")
     unknown = f"refused with HTTP {found.unknown.status}" if found.unknown.status != 200 else "answered"
     print(f"a name that nobody has: {unknown}")
@@ -614,6 +614,8 @@ def _ask_server(arguments: argparse.Namespace) -> int:
         print(f"warning: {warning}")
     if found.arrives:
         print(f"the mark of {found.agent} arrives")
+    elif found.named.status != 200:
+        print(f"FAILED: the server refuses {found.agent}; is it in the server's registry?")
     elif found.others:
         print(f"FAILED: the mark there is that of {', '.join(found.others)}, not of {found.agent}")
     else:

@@ -47,11 +47,13 @@ class Finding:
         status: of the HTTP answer: 200, or the code with which the request was refused.
         tokens: that were scored; 0 without text.
         log_p: natural log of the p-value of the agent's mark; 0 without text.
+        said: what the server says of a request that it refused.
     """
 
     status: int
     tokens: int = 0
     log_p: float = 0.0
+    said: str = ""
 
     @property
     def marked(self) -> bool:
@@ -147,7 +149,7 @@ def ask(
         What was found.
 
     Raises:
-        InputError: an argument is out of range, or the server refused a request under the agent's name.
+        InputError: an argument is out of range.
         RegistryError: the agent is unknown.
         TokenizerMismatch: the tokenizer is not the profile's, or not there.
         BackendUnavailable: the server is not there, is too slow, or failed.
@@ -168,19 +170,14 @@ def ask(
 
     progress(f"asking {there.url} for text of {agent}")
     texts = there.write(chosen, tokens, _extra_body(agent, engine))
-    if isinstance(texts, int):
-        raise InputError(
-            f"{there.url}: refused agent {agent!r} with HTTP {texts} ({there.said}); is it in the server's"
-            " registry?"
-        )
-    named = _found(auditor, texts, agent)
+    named = there.refusal(texts) if isinstance(texts, int) else _found(auditor, texts, agent)
     progress("asking for text without an agent")
     without = there.write(chosen, tokens, {})
-    unnamed = Finding(without) if isinstance(without, int) else _found(auditor, without, agent)
+    unnamed = there.refusal(without) if isinstance(without, int) else _found(auditor, without, agent)
     progress("asking under a name that nobody has")
     nobody = there.write(chosen, 1, _extra_body(f"nobody-{secrets.token_hex(4)}", engine))
     others: tuple[str, ...] = ()
-    if not named.marked and len(registry.names(profile.id)) > 1:
+    if not isinstance(texts, int) and not named.marked and len(registry.names(profile.id)) > 1:
         everyone = Auditor(registry, profile=profile.id, tokenizer=tokenizer, level=LEVEL)
         others = _report(everyone, texts).found
     return Arrival(
@@ -190,7 +187,7 @@ def ask(
         profile.id,
         named,
         unnamed,
-        Finding(nobody if isinstance(nobody, int) else 200),
+        there.refusal(nobody) if isinstance(nobody, int) else Finding(200),
         others,
     )
 
@@ -236,6 +233,9 @@ class _Server:
         self._key = os.environ.get(KEY_VARIABLE, "")
         self._chat = False
         self._opener = urllib.request.build_opener(_NoRedirects())
+
+    def refusal(self, status: int) -> Finding:
+        return Finding(status, said=self.said)
 
     def first_model(self) -> str:
         status, answer = self._ask("/v1/models", None)

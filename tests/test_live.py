@@ -141,7 +141,7 @@ def test_a_server_that_requires_an_agent(registry: Registry, write: Any) -> None
     with serving(marks(registry, write, require=True), form) as server:
         found = live.ask(server.url, "planner", registry, tokens=TOKENS)
     assert found.arrives
-    assert found.unnamed == live.Finding(400)
+    assert found.unnamed.status == 400
     assert found.warnings == ()
 
 
@@ -152,12 +152,18 @@ def test_a_server_of_chats_only(registry: Registry, write: Any) -> None:
     assert [request["path"] for request in server.requests].count("/v1/completions") == 1  # it is remembered
 
 
-def test_an_agent_that_the_server_does_not_have(registry: Registry) -> None:
-    with (
-        serving(lambda *_: 400, form) as server,
-        pytest.raises(InputError, match=r"refused agent 'planner' with HTTP 400"),
-    ):
-        live.ask(server.url, "planner", registry)
+def test_an_agent_that_the_server_does_not_have(
+    registry: Registry, team: pathlib.Path, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(lambda *_: 400, form) as server:
+        assert main(["doctor", "--server", server.url, "--agent", "planner", "-r", str(team)]) == 1
+        shown = capsys.readouterr()
+        found = live.ask(server.url, "planner", registry)
+    assert "FAILED: the server refuses planner" in shown.out
+    assert "HTTP 400 (refused with Bearer <key>)" in shown.out  # the server of the tests repeats it
+    assert key not in shown.out + shown.err
+    assert found.named.status == 400
+    assert not found.arrives
 
 
 def test_sglang_is_asked_in_its_words(registry: Registry, write: Any) -> None:
