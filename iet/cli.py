@@ -1,6 +1,7 @@
 """The command line: arguments in, results to stdout or files, progress to stderr.
 
-Exit codes: 0 completed, whatever was found; 1 with `--fail-on`, or a failed self-test; 2 usage; 3 failure.
+Exit codes: 0 completed, whatever was found; 1 with `--fail-on`, or a failed self-test or check of a server;
+2 usage; 3 failure.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _check_audit(parser, arguments)
     if arguments.run is _calibrate:
         _check_calibrate(parser, arguments)
+    if arguments.run is _doctor:
+        _check_doctor(parser, arguments)
     try:
         code: int = arguments.run(arguments)
         sys.stdout.flush()
@@ -172,7 +175,19 @@ def _parser() -> argparse.ArgumentParser:
     calibrate.add_argument("--json", action="store_true", help="print as JSON")
     calibrate.set_defaults(run=_calibrate)
 
-    doctor = commands.add_parser("doctor", help="show backends, GPU and versions, and run the self-test")
+    doctor = commands.add_parser(
+        "doctor", help="show backends, GPU and versions, and run the self-test; or check that a server marks"
+    )
+    doctor.add_argument(
+        "--server", metavar="URL", help="ask this OpenAI-compatible server for text, and audit it"
+    )
+    doctor.add_argument("--agent", metavar="NAME", help="of --server: whose mark is to arrive")
+    doctor.add_argument("--model", help="of --server: its name there (default: the first one it lists)")
+    doctor.add_argument("--engine", choices=["vllm", "sglang"], help="of --server (default: vllm)")
+    doctor.add_argument("--tokenizer", help="of --server, where the registry's note does not lead there")
+    doctor.add_argument("--tokens", type=int, help="of --server, with and without the agent (default: 800)")
+    doctor.add_argument("--timeout", type=float, help="of --server: seconds for an answer (default: 120)")
+    _add_registry(doctor)
     doctor.add_argument("--json", action="store_true", help="print as JSON")
     doctor.set_defaults(run=_doctor)
     return parser
@@ -199,6 +214,18 @@ def _check_calibrate(parser: argparse.ArgumentParser, arguments: argparse.Namesp
         parser.error("calibrate: --registries, --profile, --tokenizer and --registry go with --null")
     if arguments.null is not None and arguments.level is not None:
         parser.error("calibrate: --level goes with --power; --null counts at 0.01, 0.001 and 0.0001")
+
+
+def _check_doctor(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    of_server = [getattr(arguments, name) for name in (*_OF_SERVER, "agent", "registry")]
+    if arguments.server is None and any(option is not None for option in of_server):
+        parser.error("doctor: --agent, --registry and the options of a server go with --server")
+    if arguments.server is not None and arguments.agent is None:
+        parser.error("doctor: --server takes --agent")
+
+
+_OF_SERVER = ("model", "engine", "tokenizer", "tokens", "timeout")
+"""Options of `iet doctor` that are those of `iet.live.ask`."""
 
 
 def _span(value: str) -> tuple[int, int]:
@@ -559,7 +586,49 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _ask_server(arguments: argparse.Namespace) -> int:
+    from iet import live
+    from iet.report.model import p_value
+
+    options = {name: getattr(arguments, name) for name in _OF_SERVER}
+    found = live.ask(
+        arguments.server,
+        arguments.agent,
+        _load(arguments),
+        progress=lambda line: print(f"iet: {line} ...", file=sys.stderr),
+        **{name: value for name, value in options.items() if value is not None},
+    )
+    if arguments.json:
+        print(json.dumps(found.to_dict(), indent=1))
+        return 0 if found.arrives else 1
+    print(f"{found.server} · model {found.model} · agent {found.agent} · profile {found.profile}")
+    for name, text in ((f"text under {found.agent}", found.named), ("text without an agent", found.unnamed)):
+        if text.status == 200:
+            read = f"{text.tokens} tokens, p {p_value(text.log_p)}: {'' if text.marked else 'un'}marked"
+        else:
+            read = f"refused with HTTP {text.status} ({text.said})"
+        print(f"{name}: {read}")
+    unknown = f"refused with HTTP {found.unknown.status}" if found.unknown.status != 200 else "answered"
+    print(f"a name that nobody has: {unknown}")
+    for warning in found.warnings:
+        print(f"warning: {warning}")
+    if found.arrives:
+        print(f"the mark of {found.agent} arrives")
+    elif found.named.status != 200:
+        print(f"FAILED: the server refuses {found.agent}; is it in the server's registry?")
+    elif found.others:
+        print(f"FAILED: the mark there is that of {', '.join(found.others)}, not of {found.agent}")
+    else:
+        print(
+            f"FAILED: no mark of {found.agent} at p <= {live.LEVEL:g}. Is the processor loaded, has its"
+            " registry the key that this one has, is the tokenizer the model's, was the text long enough?"
+        )
+    return 0 if found.arrives else 1
+
+
 def _doctor(arguments: argparse.Namespace) -> int:
+    if arguments.server is not None:
+        return _ask_server(arguments)
     from iet.doctor import examine
 
     found = examine()

@@ -33,4 +33,4 @@ class TokenizerMismatch(IetError):
 
 
 class BackendUnavailable(IetError, RuntimeError):
-    """The compiled module, library or device that was asked for is not there."""
+    """The compiled module, library, device or server that was asked for is not there."""

@@ -34,6 +34,9 @@ class Server(http.server.ThreadingHTTPServer):
 class Handler(http.server.BaseHTTPRequestHandler):
     server: Server
 
+    def do_GET(self) -> None:
+        self.answer(200, json.dumps({"object": "list", "data": [{"id": "tiny", "object": "model"}]}).encode())
+
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         key = json.dumps(body, sort_keys=True)
@@ -54,6 +57,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif reply is None:  # hang until the test is over
             self.server.released.wait(30)
             return
+        self.answer(status, content)
+
+    def answer(self, status: int, content: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
