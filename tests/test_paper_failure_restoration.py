@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pathlib
 
 import pytest
 from hypothesis import given
@@ -24,10 +25,12 @@ from benchmarks.paper.failure.restoration import (
     restore_names,
     token_figures,
 )
-from benchmarks.paper.failure.trajectories import JOINER, SUBSETS, Restored, Trajectory, agent_of
+from benchmarks.paper.failure.trajectories import JOINER, SUBSETS, Restored, Trajectory, agent_of, load
 from iet.demo.conversation import MODEL
 from iet.errors import InputError
 from iet.tokenizer import Tokenizer
+
+DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
 
 NAMES = {
     "Algorithm-Generated": ("A", "B-C_Expert", "Computer_terminal"),
@@ -136,6 +139,23 @@ def test_true_agents_name_every_turn_that_says_something(log: Trajectory) -> Non
     for turn, found in zip(log.turns, restored.turns, strict=True):
         if turn.content and not turn.human:
             assert found.name == agent_of(turn.name)
+
+
+@pytest.mark.skipif(not (DATA / "who_and_when").is_dir(), reason="the data are not beside the checkout")
+@pytest.mark.parametrize(
+    ("subset", "alike"), [("Algorithm-Generated", (150, 973)), ("Hand-Crafted", (1596, 2935))]
+)
+def test_the_truth_restores_every_log_of_the_data(subset: str, alike: tuple[int, int]) -> None:
+    same = pairs = 0
+    for log in load(DATA, subset, whole=True):
+        for corruption in CORRUPTIONS.values():
+            restored = corruption.restore(corruption.corrupt(log), true_turns(log))
+            assert said(restored.trajectory) == said(log)
+        restored = restore_boundaries(corrupt_boundaries(log), true_agents(log))
+        assert merged(restored.trajectory) == merged(log)
+        neighbours = list(itertools.pairwise(agent_of(turn.name) for turn in log.turns))
+        same, pairs = same + sum(a == b for a, b in neighbours), pairs + len(neighbours)
+    assert (same, pairs) == alike
 
 
 def test_merging_joins_an_agents_turns_and_drops_empty_ones() -> None:
