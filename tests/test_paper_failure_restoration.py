@@ -214,6 +214,16 @@ def test_the_ideal_judge_reads_the_name_where_the_mistake_was_made() -> None:
     assert not ideal_judge(log, restore_boundaries(cut, [(0, 31, "")]))
 
 
+@pytest.mark.parametrize("said_by_people", [False, True])
+def test_people_are_nobodys_where_they_are_left_out(said_by_people: bool) -> None:
+    turns = [("human", "Where is it?"), ("WebSurfer", "I look it up."), ("human", ""), ("human", "And now?")]
+    log = trajectory([*turns, ("WebSurfer", "It is here, I think.")], subset="Hand-Crafted")
+    names = ["" if turn.human else turn.name for turn in log.turns]
+    found = [(*span, name) for span, name in zip(log.spans, names, strict=True) if name or said_by_people]
+    ends = Tokenizer(MODEL).encode(log.text).char_ends
+    assert set(token_figures(log, found, ends).values()) == {1.0}
+
+
 def test_figures_count_tools_as_nobodys() -> None:
     tokenizer = Tokenizer(MODEL)
     log = trajectory([("A", "one two three four"), ("Computer_terminal", "five six"), ("B", "seven eight")])
