@@ -454,8 +454,9 @@ def _note(
         " speaker (searches), StepAcc of any step, on the log as it is shown.",
         f"{questions} questions; {cut} did not fit into the judge's context ({room}) and lost the middle of"
         f" their longest contents (cut %: logs with such a question). {unanswered} outcomes lack an answer of"
-        " the judge and count as no prediction"
-        + ("; start again to ask for them." if unanswered else ".")
+        " the judge, who gave none or had no room for the question even without contents, and count as no"
+        " prediction"
+        + ("; start again, with more room where that is why, to ask for them." if unanswered else ".")
         + " Brackets: 95 % bootstraps, seeds and logs drawn with replacement.",
         "The paper's numbers are quoted. Its evaluator is said to be Llama-3.1-8B-Instruct, but the clean"
         " column of its baseline equals, digit for digit, that of GPT-4o in Table 1 of Who&When (with ground"
