@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pathlib
 
 import pytest
 from hypothesis import given
@@ -24,10 +25,12 @@ from benchmarks.paper.failure.restoration import (
     restore_names,
     token_figures,
 )
-from benchmarks.paper.failure.trajectories import JOINER, SUBSETS, Restored, Trajectory, agent_of
+from benchmarks.paper.failure.trajectories import JOINER, SUBSETS, Restored, Trajectory, agent_of, load
 from iet.demo.conversation import MODEL
 from iet.errors import InputError
 from iet.tokenizer import Tokenizer
+
+DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
 
 NAMES = {
     "Algorithm-Generated": ("A", "B-C_Expert", "Computer_terminal"),
@@ -138,6 +141,23 @@ def test_true_agents_name_every_turn_that_says_something(log: Trajectory) -> Non
             assert found.name == agent_of(turn.name)
 
 
+@pytest.mark.skipif(not (DATA / "who_and_when").is_dir(), reason="the data are not beside the checkout")
+@pytest.mark.parametrize(
+    ("subset", "alike"), [("Algorithm-Generated", (150, 973)), ("Hand-Crafted", (1596, 2935))]
+)
+def test_the_truth_restores_every_log_of_the_data(subset: str, alike: tuple[int, int]) -> None:
+    same = pairs = 0
+    for log in load(DATA, subset, whole=True):
+        for corruption in CORRUPTIONS.values():
+            restored = corruption.restore(corruption.corrupt(log), true_turns(log))
+            assert said(restored.trajectory) == said(log)
+        restored = restore_boundaries(corrupt_boundaries(log), true_agents(log))
+        assert merged(restored.trajectory) == merged(log)
+        neighbours = list(itertools.pairwise(agent_of(turn.name) for turn in log.turns))
+        same, pairs = same + sum(a == b for a, b in neighbours), pairs + len(neighbours)
+    assert (same, pairs) == alike
+
+
 def test_merging_joins_an_agents_turns_and_drops_empty_ones() -> None:
     log = trajectory([("A", "a"), ("A", ""), ("B", ""), ("A", "b"), ("B", "c"), ("B", "d")])
     assert merged(log) == (("A", "a\n\n"), ("A", "b"), ("B", "c\n\nd"))
@@ -192,6 +212,16 @@ def test_the_ideal_judge_reads_the_name_where_the_mistake_was_made() -> None:
     assert not ideal_step(log, one)
     assert not ideal_judge(log, restore_boundaries(cut, [(0, 31, "A")]))
     assert not ideal_judge(log, restore_boundaries(cut, [(0, 31, "")]))
+
+
+@pytest.mark.parametrize("said_by_people", [False, True])
+def test_people_are_nobodys_where_they_are_left_out(said_by_people: bool) -> None:
+    turns = [("human", "Where is it?"), ("WebSurfer", "I look it up."), ("human", ""), ("human", "And now?")]
+    log = trajectory([*turns, ("WebSurfer", "It is here, I think.")], subset="Hand-Crafted")
+    names = ["" if turn.human else turn.name for turn in log.turns]
+    found = [(*span, name) for span, name in zip(log.spans, names, strict=True) if name or said_by_people]
+    ends = Tokenizer(MODEL).encode(log.text).char_ends
+    assert set(token_figures(log, found, ends).values()) == {1.0}
 
 
 def test_figures_count_tools_as_nobodys() -> None:

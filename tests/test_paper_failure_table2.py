@@ -109,6 +109,10 @@ def test_the_experiment_writes_every_cell_and_goes_on_where_it_was(data, tmp_pat
             cut = cells[protocol, "boundaries", log]["figures"]
             assert cut["index"] == cut["legacy_step"] == 1.0
         assert cells[protocol, "ids", "restored, gumbel"]["figures"]["step"] == 1.0
+        for log in ("original", "rewritten, gumbel"):
+            assert cells[protocol, "clean", log]["ideal"] == {"agent": 1.0, "step": 1.0}
+            assert cells[protocol, "ids", log]["ideal"] == {"agent": 0.0, "step": 1.0}
+        assert cells[protocol, "ids", "restored, gumbel"]["ideal"]["step"] == 1.0
     assert {cell["unanswered"] for cell in content["cells"]} == {0}
     assert cells["all_at_once", "clean", "original"]["predictions"] == {
         str(seed): {"1": "Coder @ 1 | Coder @ 1", "2": "Checker @ 3 | Checker @ 3"} for seed in (0, 1)
@@ -126,6 +130,7 @@ def test_the_experiment_writes_every_cell_and_goes_on_where_it_was(data, tmp_pat
     written = (out / "table2.md").read_text()
     assert "that of GPT-4o in Table 1 of Who&When" in written
     assert "0 did not fit" in written
+    assert "StepAcc of the ideal judge" in written
     assert "mean nothing" not in written
     assert "measures nothing" not in written
     capsys.readouterr()

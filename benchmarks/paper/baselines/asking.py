@@ -97,7 +97,10 @@ class Asker:
         with self._lock:
             asking = self._asking.setdefault(key, threading.Lock())
         with asking:
-            return self._known(key, question) or self._asked(key, question)
+            found = self._known(key, question)
+            if found is None:
+                found = self._asked(key, question)
+            return found
 
     def over_all(self, work: Callable[[T], R], items: Sequence[T], workers: int, unit: str) -> list[R]:
         """Return `work` of every item, several at once, in order; the first error ends all of it.

@@ -57,3 +57,9 @@ def corrupt_boundaries(log: Trajectory, seed: int = SEED) -> Trajectory:
         for turn, (start, end) in zip(log.turns, itertools.pairwise(edges), strict=True)
     )
     return dataclasses.replace(log, turns=turns)
+
+
+def cut_spans(corrupted: Trajectory) -> tuple[tuple[int, int], ...]:
+    """Return where the turns that `corrupt_boundaries` left stand in the text: characters `[start, end)`."""
+    ends = itertools.accumulate((len(turn.content) for turn in corrupted.turns), initial=0)
+    return tuple(itertools.pairwise(ends))

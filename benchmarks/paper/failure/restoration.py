@@ -264,13 +264,20 @@ def token_figures(
     """
     names = list(dict.fromkeys([*log.agents, *(name for *_, name in attributed if name)]))
     whose = [agent_of(turn.name) if by_agent(turn) else "" for turn in log.turns]
+    people = [span for turn, span in zip(log.turns, log.spans, strict=True) if turn.human]
+    # What people said is nobody's where ĝ leaves it out; a joiner that it leaves out is the next turn's.
+    unread = [
+        (low, high, "")
+        for low, high in people
+        if all(end <= low or high <= start for start, end, _ in attributed)
+    ]
     truth, found = (
         token_labels(
             [(start, end, names.index(name) if name else -1) for start, end, name in spans], char_ends
         )
         for spans in (
             [(*span, name) for span, name in zip(log.spans, whose, strict=True)],
-            attributed,
+            sorted([*attributed, *unread]),
         )
     )
     ours, given = truth >= 0, found >= 0

@@ -2,7 +2,8 @@
 
 Logs are rewritten with marks (`regeneration`), lose metadata (`corruption`), and get it back from an audit of
 their text alone (`restoration`). Beside it stands what a log is worth that nobody restores, and the judge who
-knows the step: no other judge can do better with these names.
+knows the step: the ceiling of protocols that look for the step and read there who is named. (One that names
+an agent freely may know better.)
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from benchmarks.paper import results, scoring
 from benchmarks.paper.engine import Loaded, TransformersEngine
+from benchmarks.paper.failure.corruption import cut_spans
 from benchmarks.paper.failure.regeneration import Rewriting, mean_entropy, regenerate, rewriting_of
 from benchmarks.paper.failure.restoration import (
     CORRUPTIONS,
@@ -268,10 +270,7 @@ def _restored(
 def _as_it_stands(text: _Text, corruption: Corruption) -> dict[str, Any]:
     """Return the figures of the corrupted log itself, read by the names that it still has."""
     corrupted, known = corruption.corrupt(text.log), set(text.log.agents)
-    spans = corrupted.spans
-    if corruption is CORRUPTIONS["boundaries"]:  # its contents are joined by nothing
-        ends = itertools.accumulate((len(turn.content) for turn in corrupted.turns), initial=0)
-        spans = tuple(itertools.pairwise(ends))
+    spans = cut_spans(corrupted) if corruption is CORRUPTIONS["boundaries"] else corrupted.spans
     attributed = [
         (*span, agent_of(turn.name) if agent_of(turn.name) in known else "")
         for turn, span in zip(corrupted.turns, spans, strict=True)

@@ -23,10 +23,11 @@ from benchmarks.paper import quoted, results, scoring
 from benchmarks.paper.baselines.llm_endpoints import known_as
 from benchmarks.paper.engine import Loaded
 from benchmarks.paper.failure import protocols, restore
+from benchmarks.paper.failure.corruption import cut_spans
 from benchmarks.paper.failure.protocols import Judge, Outcome, Sampling
-from benchmarks.paper.failure.restoration import CORRUPTIONS, named
+from benchmarks.paper.failure.restoration import CORRUPTIONS, ideal_judge, ideal_step, named
 from benchmarks.paper.failure.restore import MARKS
-from benchmarks.paper.failure.trajectories import SUBSETS, Trajectory, all_agents, load
+from benchmarks.paper.failure.trajectories import SUBSETS, Restored, Trajectory, all_agents, load
 from benchmarks.paper.failure.verdicts import CHANCE, Seen, chance, legacy_score, score
 from benchmarks.paper.readers import LEVEL
 from benchmarks.recording import environment
@@ -47,6 +48,9 @@ SCORES = {
     "legacy_step": "legacy StepAcc %",
 }
 """Figures of an outcome, and how tables call them."""
+
+IDEAL = {"agent": "AgentAcc of the ideal judge", "step": "StepAcc of the ideal judge"}
+"""Figures of the judge who knows the step of the original (`restoration.ideal_judge`, `ideal_step`)."""
 
 _GUESSED = {"all_at_once": "uniform_speaker", "step_by_step": "turn_speaker", "binary_search": "turn_speaker"}
 """What chance is for AgentAcc: the searches end at a turn, and the agent is who spoke there."""
@@ -218,10 +222,7 @@ def _as_it_stands(log: Trajectory, corruption: str) -> Seen:
     if corruption == CLEAN:
         return Seen(log, log)
     shown = CORRUPTIONS[corruption].corrupt(log)
-    if corruption == "ids":
-        return Seen(log, shown)
-    ends = list(itertools.accumulate((len(turn.content) for turn in shown.turns), initial=0))
-    return Seen(log, shown, tuple(itertools.pairwise(ends)))
+    return Seen(log, shown, cut_spans(shown) if corruption == "boundaries" else None)
 
 
 def _restored(log: Trajectory, corruption: str, registry: Registry) -> Seen:
@@ -266,6 +267,7 @@ def _write(
 ) -> dict[str, Any]:
     seed = options.restoring.seed
     levels = [_levels(condition.seen) for condition in conditions]
+    ideals = [_ideal(condition.seen) for condition in conditions]
     tables = {key: figures(conditions[key[1]].seen, some) for key, some in outcomes.items()}
     order = sorted(
         outcomes,
@@ -306,6 +308,7 @@ def _write(
                 "side": condition.side,
                 "figures": {name: float(table[name].mean()) for name in SCORES},
                 "chance": level,
+                "ideal": ideals[number],
                 "in_form": float(np.mean([outcome.prediction is not None for outcome in every])),
                 "questions": sum(outcome.calls for outcome in every),
                 "questions_cut": sum(outcome.cut for outcome in every),
@@ -324,12 +327,17 @@ def _write(
     }
     note = [
         *_note(loaded, options, judge, len(seeds), cells),
-        "What guessing is worth on each log as it is shown, in %:\n\n"
+        "What guessing is worth on each log as it is shown, and the ideal judge, who knows the decisive step"
+        " of the original and reads who is named there (the ceiling of the searches), in %:\n\n"
         + scoring.markdown(
-            ["subset", "corruption", "log", *CHANCE.values()],
+            ["subset", "corruption", "log", *CHANCE.values(), *IDEAL.values()],
             [
-                [c.subset, TITLES[c.corruption], c.log, *(100 * level[name] for name in CHANCE)]
-                for c, level in zip(conditions, levels, strict=True)
+                [
+                    *(c.subset, TITLES[c.corruption], c.log),
+                    *(100 * level[name] for name in CHANCE),
+                    *(100 * ideal[name] for name in IDEAL),
+                ]
+                for c, level, ideal in zip(conditions, levels, ideals, strict=True)
             ],
         ),
         "Paired by logs and seeds, in percentage points:\n\n"
@@ -352,6 +360,15 @@ def _write(
 def _levels(seen: Sequence[Seen]) -> dict[str, float]:
     each = [chance(one) for one in seen]
     return {name: float(np.mean([one[name] for one in each])) for name in CHANCE}
+
+
+def _ideal(seen: Sequence[Seen]) -> dict[str, float]:
+    shown = [Restored(one.shown, one.spans or one.original.spans) for one in seen]
+    both = list(zip((one.original for one in seen), shown, strict=True))
+    return {
+        "agent": float(np.mean([ideal_judge(*pair) for pair in both])),
+        "step": float(np.mean([ideal_step(*pair) for pair in both])),
+    }
 
 
 def _percent(found: Iterator[bool]) -> float:
@@ -437,8 +454,9 @@ def _note(
         " speaker (searches), StepAcc of any step, on the log as it is shown.",
         f"{questions} questions; {cut} did not fit into the judge's context ({room}) and lost the middle of"
         f" their longest contents (cut %: logs with such a question). {unanswered} outcomes lack an answer of"
-        " the judge and count as no prediction"
-        + ("; start again to ask for them." if unanswered else ".")
+        " the judge, who gave none or had no room for the question even without contents, and count as no"
+        " prediction"
+        + ("; start again, with more room where that is why, to ask for them." if unanswered else ".")
         + " Brackets: 95 % bootstraps, seeds and logs drawn with replacement.",
         "The paper's numbers are quoted. Its evaluator is said to be Llama-3.1-8B-Instruct, but the clean"
         " column of its baseline equals, digit for digit, that of GPT-4o in Table 1 of Who&When (with ground"

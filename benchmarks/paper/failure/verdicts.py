@@ -4,7 +4,8 @@ Answers are read in two ways. `STRICT` takes those that keep to the form that wa
 prediction. `LEGACY` takes what the public programs take: an answer that starts with "1. yes" is a mistake and
 any other is none; "upper half" anywhere in an answer is the upper half, and so is what names no half (as with
 local models; through an endpoint the public program draws one, without a seed); name and step are what its
-two patterns find, of which the name's stops at a hyphen.
+two patterns find, of which the name's stops at a hyphen. (What the public program prints after a binary
+search by a local model the evaluator does not find at all; here it is read as through an endpoint.)
 
 They are scored in two ways, too. Ours: the agent is right if it is the annotated one ('Orchestrator
 (thought)' is 'Orchestrator', and where a label has another case than its speaker both are right); a step of a
