@@ -62,7 +62,7 @@ def _crewai(url: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> 
     for variable in ("CREWAI_DISABLE_TELEMETRY", "OTEL_SDK_DISABLED"):
         monkeypatch.setenv(variable, "true")
     framework = pytest.importorskip("crewai")
-    model = framework.LLM(model="openai/m", base_url=url, api_key="none", extra_body=body)
+    model = framework.LLM(model="m", provider="openai", base_url=url, api_key="none", extra_body=body)
     return model.call("hello")
 
 
