@@ -44,7 +44,7 @@ MAX_CONTEXT_WINDOW = 64
 
 
 class IETLogitsProcessor:
-    """Add κ·temperature·φ to the rows of requests that name an agent, before penalties and temperature.
+    """Add κ·temperature·φ to the rows of requests that name an agent, after penalties, before temperature.
 
     SGLang makes an instance from the name that a request carries (`iet.agents.body`), so none holds a key:
     the registry is the one that IET_REGISTRY names on the server, read once per process. Restart the server
@@ -203,8 +203,7 @@ class _Key(str):
 def native_watermark(registry: Registry, agent: str, *, context_window: int = 4) -> dict[str, Any]:
     """Return the field `watermark` with which SGLang's own watermark marks a request as this agent.
 
-        request = iet.agents.enforce(request, agent, engine="sglang")
-        ...["watermark"] = native_watermark(registry, agent)
+        request["watermark"] = native_watermark(registry, agent)
 
     For the gateway that holds the registry, behind which the server (`--enable-watermark`) stands: the field
     holds a key, so no agent's request may. The key is derived from the agent's secret and opens nothing else.
