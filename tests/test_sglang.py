@@ -309,6 +309,22 @@ def test_a_request_that_cannot_be_marked_ends_alone(
 
 
 @needs_sglang
+def test_a_temperature_beyond_float32_ends_its_request_alone(
+    sglang: types.SimpleNamespace, registry: iet.Registry
+) -> None:
+    engine = Engine(sglang)
+    refused = engine.add([7, 8], named("planner"), 1e300)
+    served = engine.add([7, 8], named("critic"), length=3)
+    engine.run(3)
+    assert refused.finished_reason.status_code == 400
+    assert "got 1e+300" in refused.finished_reason.message
+    assert served.finished_reason == "length"
+    running, before, after = engine.steps[0]
+    changed = {id(request): not torch.equal(before[row], after[row]) for row, request in enumerate(running)}
+    assert changed == {id(refused): False, id(served): True}
+
+
+@needs_sglang
 def test_a_processor_without_its_arguments_warns(
     sglang: types.SimpleNamespace, registry: iet.Registry
 ) -> None:

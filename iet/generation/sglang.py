@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 MAX_CONTEXT_WINDOW = 64
 """The longest context that SGLang's own watermark takes."""
 
+_MAX_TEMPERATURE = 1e6
+
 
 class IETLogitsProcessor:
     """Add κ·temperature·φ to the rows of requests that name an agent, after penalties, before temperature.
@@ -116,10 +118,13 @@ class _Batch:
         self.requests: list[Any] = []
 
     def add(self, row: int, request: Any, context: list[int], slot: int) -> None:
-        self.contexts[row], self.slots[row] = context, slot
         if self.keys.profile.scheme.placement != "raw":
             # What SGLang will divide by, which it sets to 1 where it samples greedily.
-            self.temperatures[row] = request.sampling_params.temperature
+            temperature = request.sampling_params.temperature
+            if not 0 < temperature <= _MAX_TEMPERATURE:  # embed_ would refuse the other rows with it
+                raise InputError(f"temperature: got {temperature}, expected at most {_MAX_TEMPERATURE:g}")
+            self.temperatures[row] = temperature
+        self.contexts[row], self.slots[row] = context, slot
         self.requests.append(request)
 
     def mark(self, logits: torch.Tensor) -> None:
