@@ -309,15 +309,15 @@ def test_a_request_that_cannot_be_marked_ends_alone(
 
 
 @needs_sglang
-def test_a_temperature_beyond_float32_ends_its_request_alone(
+def test_a_temperature_out_of_range_ends_its_request_alone(
     sglang: types.SimpleNamespace, registry: iet.Registry
 ) -> None:
     engine = Engine(sglang)
-    refused = engine.add([7, 8], named("planner"), 1e300)
+    refused = engine.add([7, 8], named("planner"), 1e7)
     served = engine.add([7, 8], named("critic"), length=3)
     engine.run(3)
     assert refused.finished_reason.status_code == 400
-    assert "got 1e+300" in refused.finished_reason.message
+    assert "got 10000000.0" in refused.finished_reason.message
     assert served.finished_reason == "length"
     running, before, after = engine.steps[0]
     changed = {id(request): not torch.equal(before[row], after[row]) for row, request in enumerate(running)}
