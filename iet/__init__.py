@@ -29,7 +29,7 @@ from iet.scheme import Profile, Scheme
 from iet.waterfall import WaterfallKeys
 
 if TYPE_CHECKING:
-    from iet import calibrate, decoding, evidence, metrics, topology
+    from iet import agents, calibrate, decoding, evidence, metrics, topology
     from iet.auditor import Auditor
     from iet.generation.transformers import LogitsProcessor, WatermarkingConfig
     from iet.generation.waterfall import WaterfallLogitsProcessor
@@ -57,6 +57,7 @@ __all__ = [
     "WaterfallKeys",
     "WaterfallLogitsProcessor",
     "WatermarkingConfig",
+    "agents",
     "backends",
     "calibrate",
     "decoding",
@@ -77,6 +78,7 @@ _LAZY = {
     "Segment": "iet.report",
     "WaterfallLogitsProcessor": "iet.generation.waterfall",
     "WatermarkingConfig": "iet.generation.transformers",
+    "agents": "iet.agents",
     "calibrate": "iet.calibrate",
     "decoding": "iet.decoding",
     "evidence": "iet.evidence",

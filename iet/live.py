@@ -18,6 +18,7 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
+from iet.agents import ENGINES, Engine, body
 from iet.auditor import Auditor
 from iet.errors import BackendUnavailable, InputError
 from iet.registry import Registry
@@ -27,8 +28,6 @@ KEY_VARIABLE = "OPENAI_API_KEY"
 
 LEVEL = 1e-4
 """p-value that the agent's mark must reach, and that unmarked text must not."""
-
-ENGINES = ("vllm", "sglang")
 
 PROMPTS = (
     "The keeper of the lighthouse had not spoken to anyone for three weeks when",
@@ -112,20 +111,13 @@ class Arrival:
         }
 
 
-def _extra_body(agent: str, engine: str) -> dict[str, Any]:
-    # To be replaced by iet.agents.body(agent, engine=engine).
-    if engine == "vllm":
-        return {"vllm_xargs": {"iet_agent": agent}}
-    return {"custom_params": {"iet_agent": agent}}
-
-
 def ask(
     server: str,
     agent: str,
     registry: Registry,
     *,
     model: str | None = None,
-    engine: str = "vllm",
+    engine: Engine = "vllm",
     tokenizer: Any = None,
     tokens: int = 800,
     timeout: float = 120.0,
@@ -169,13 +161,13 @@ def ask(
     chosen = there.first_model() if model is None else model
 
     progress(f"asking {there.url} for text of {agent}")
-    texts = there.write(chosen, tokens, _extra_body(agent, engine))
+    texts = there.write(chosen, tokens, body(agent, engine=engine))
     named = there.refusal(texts) if isinstance(texts, int) else _found(auditor, texts, agent)
     progress("asking for text without an agent")
     without = there.write(chosen, tokens, {})
     unnamed = there.refusal(without) if isinstance(without, int) else _found(auditor, without, agent)
     progress("asking under a name that nobody has")
-    nobody = there.write(chosen, 1, _extra_body(f"nobody-{secrets.token_hex(4)}", engine))
+    nobody = there.write(chosen, 1, body(f"nobody-{secrets.token_hex(4)}", engine=engine))
     others: tuple[str, ...] = ()
     if not isinstance(texts, int) and not named.marked and len(registry.names(profile.id)) > 1:
         everyone = Auditor(registry, profile=profile.id, tokenizer=tokenizer, level=LEVEL)

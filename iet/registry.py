@@ -36,6 +36,10 @@ SECRET_BYTES = 32
 PERMUTATION_LABEL = b"iet/v1/permutation"
 FREQUENCY_LABEL = b"iet/v1/frequency"
 COMMITMENT_LABEL = b"iet/v1/commitment"
+ENGINE_LABEL = b"iet/v1/engine/"
+
+ENGINE_KEY_BYTES = {"sglang": 8}
+"""The engines' own watermarks that take a key with a request, and how long that is."""
 
 _MAX_NAME = 200
 _ABSENT = ""  # the fingerprint of a file that is not there
@@ -59,6 +63,19 @@ def derive_frequency(secret: bytes, max_frequency: int) -> int:
     """
     digest = hashlib.blake2b(FREQUENCY_LABEL, key=secret, digest_size=8).digest()
     return 1 + int.from_bytes(digest, "little") % max_frequency
+
+
+def derive_engine_key(secret: bytes, engine: str) -> bytes:
+    """Return what an engine's own watermark takes as the agent's key: BLAKE2b keyed with its secret.
+
+    Who learns it can set and find that engine's mark as the agent, but neither iet's nor another engine's.
+
+    Args:
+        secret: 32 bytes.
+        engine: a name in `ENGINE_KEY_BYTES`.
+    """
+    label = ENGINE_LABEL + engine.encode()
+    return hashlib.blake2b(label, key=secret, digest_size=ENGINE_KEY_BYTES[engine]).digest()
 
 
 def usable(profile: Profile, secret: bytes) -> bool:
@@ -108,6 +125,24 @@ class AgentKey:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "secret", _Secret(self.secret))
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineKey:
+    """A key of one agent for an engine's own watermark.
+
+    Attributes:
+        agent: name of the agent.
+        epoch: of the secret that it was derived from.
+        key: as many bytes as the engine takes, shown by no repr.
+    """
+
+    agent: str
+    epoch: int
+    key: bytes = dataclasses.field(repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", _Secret(self.key))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -595,6 +630,32 @@ class Registry:
         if chosen.id not in self._scoring:
             self._scoring[chosen.id] = self._table(chosen, current_only=False)
         return self._scoring[chosen.id]
+
+    def engine_keys(
+        self, engine: str, *, agent: str | None = None, profile: str | None = None
+    ) -> tuple[EngineKey, ...]:
+        """Return the keys that an engine's own watermark takes, for whoever holds this registry.
+
+        Agents in slot order, epochs ascending: entry k belongs to column k of `scoring_keys`. The last epoch
+        of an agent is the one to mark with.
+
+        Args:
+            engine: whose watermark, a name in `ENGINE_KEY_BYTES`. Each gets keys of its own.
+            agent: only this one's keys.
+            profile: id of the profile, where the registry has several and no agent is named.
+
+        Raises:
+            InputError: no such engine, or the profile must be named.
+            RegistryError: the agent or the profile is unknown.
+        """
+        if not isinstance(engine, str) or engine not in ENGINE_KEY_BYTES:
+            raise InputError(f"engine: got {engine!r:.80}, expected one of {', '.join(ENGINE_KEY_BYTES)}")
+        names = self.names(profile) if agent is None else (agent,)
+        return tuple(
+            EngineKey(key.agent, key.epoch, derive_engine_key(key.secret, engine))
+            for name in names
+            for key in self._agent(name).keys
+        )
 
     @property
     def digest(self) -> str:

@@ -365,11 +365,21 @@ def test_a_model_with_a_smaller_vocabulary_is_refused() -> None:
         generate(logits_processor=[iet.LogitsProcessor(TEAM, "planner", 1.0)], model=tiny(V - 1))
 
 
-def test_continuous_batching_fails_rather_than_losing_the_mark() -> None:
-    module = pytest.importorskip("transformers.generation.continuous_batching.cb_logits_processors")
+@pytest.mark.parametrize("scheme", [{}, {"family": "gumbel"}])
+def test_continuous_batching_is_refused_before_it_starts(scheme: dict[str, Any]) -> None:
+    if not hasattr(MODEL, "generate_batch"):
+        pytest.skip("this transformers has no continuous batching")
+    model, _ = conversation.load_model()
+    registry = Registry.create(None, tokenizer=conversation.MODEL / "tokenizer.json", scheme=Scheme(**scheme))
+    registry.add("planner")
+    marking = iet.WatermarkingConfig(registry, "planner")
+    config = transformers.GenerationConfig(do_sample=True, max_new_tokens=3, watermarking_config=marking)
+    with pytest.raises(InputError, match=r"generate_batch: .* use generate, or a server"):
+        model.generate_batch([[5, 6, 7], [8, 9]], generation_config=config, progress_bar=False)
+
+
+def test_a_processor_that_is_shown_no_contexts_says_so() -> None:
     processor = iet.WatermarkingConfig(TEAM, "planner").construct_processor(V, "cpu")
-    kept = module.ContinuousBatchingLogitsProcessorList(transformers.LogitsProcessorList([processor]))
-    assert list(kept.logits_processor) == [processor]
     with pytest.raises(ShapeError, match="continuous batching"):
         processor(torch.tensor([3, 4]), torch.zeros(2, V))
 

@@ -7,9 +7,9 @@ On a CUDA device nothing waits for a step. What a kernel refused there (see `iet
 is copied to the host behind the step's work and raised by the next step; what the last step of a `generate`
 refused is raised by `iet.kernels.raise_if_refused(device)`, or not at all.
 
-Continuous batching (`generate_batch`) shows a processor the last id of each row only, not its context: every
-request then fails with a `ShapeError`. A processor that declares itself unsupported would be dropped there
-with a warning, and the text would silently carry no mark; so none is declared.
+Continuous batching (`generate_batch`) shows a processor the last id of each row only, not its context, so it
+is refused before it starts. transformers asks each processor whether it supports that, and would drop one
+that says no with a warning: the text would silently carry no mark. So the question itself raises here.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from iet.cuda import Refusals
 from iet.errors import BackendUnavailable, InputError, SchemeMismatch, ShapeError
+from iet.generation import before_temperature
 from iet.kernels import embed_
 from iet.registry import KeyTable, Registry
 
@@ -53,6 +54,14 @@ class _Processor(transformers.LogitsProcessor):
         self._row_temperatures = np.empty(0, dtype=np.float32)
         self._device_slots: dict[tuple[int, torch.device], torch.Tensor] = {}
         self._refusals = Refusals()
+
+    @property
+    def supports_continuous_batching(self) -> bool:  # type: ignore[override]
+        """Raise: see the module."""
+        raise InputError(
+            "generate_batch: continuous batching shows a processor the last id of each row, not the context"
+            " that a mark is made from; use generate, or a server: iet.generation.vllm, iet.generation.sglang"
+        )
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """Return `scores` [B, >= V] with marks, for the position after `input_ids` [B, T]."""
@@ -197,25 +206,9 @@ class LogitsProcessor(_Processor):
     ) -> None:
         slots = _slots(registry, agents, profile)
         keys = registry.marking_keys(profile)
-        if keys.profile.scheme.family == "gumbel":
-            raise InputError(
-                'family: got "gumbel", which chooses the token after temperature, top-k and top-p, while this'
-                " processor runs before them: use iet.WatermarkingConfig"
-            )
-        if keys.profile.scheme.placement == "raw":
-            temperature = 1.0
-        elif temperature is None:
-            raise InputError(
-                "temperature: got None, expected the sampler's: this processor runs before it, κ counts after"
-            )
-        elif (
-            isinstance(temperature, bool)
-            or not isinstance(temperature, (int, float))
-            or not 0 < temperature < float("inf")
-        ):
-            raise InputError(f"temperature: got {temperature!r}, expected a finite number above 0")
-        super().__init__(keys, slots, float(temperature), first_call_shows_prompts=False)
-        self._rebuild = functools.partial(type(self), registry, agents, float(temperature), profile=profile)
+        scale = before_temperature(keys.profile.scheme, temperature, "use iet.WatermarkingConfig")
+        super().__init__(keys, slots, scale, first_call_shows_prompts=False)
+        self._rebuild = functools.partial(type(self), registry, agents, scale, profile=profile)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._rebuild, ()

@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from iet.agents import AGENT_FIELD as AGENT
+from iet.agents import UNMARKED_FIELD as UNMARKED
 from iet.cuda import Refusals
 from iet.errors import BackendUnavailable, IetError, InputError, ShapeError
 from iet.kernels import embed_, prepare
@@ -49,9 +51,6 @@ except ImportError as error:
         raise BackendUnavailable(
             f'marking in vLLM: {error}; pip install "implicit-execution-tracing[vllm]"'
         ) from None
-
-AGENT, UNMARKED = "iet_agent", "iet_unmarked"
-"""What a request carries in `SamplingParams.extra_args`, over HTTP in `vllm_xargs`."""
 
 _GREEDY_BELOW = 1e-5  # vLLM's own limit: logits of such a request are divided by nothing
 

@@ -1,0 +1,236 @@
+"""Marking in SGLang: a custom logit processor, and the keys of SGLang's own watermark for the gateway.
+
+    IET_REGISTRY=team.json python -m sglang.launch_server --model-path MODEL \\
+        --enable-custom-logit-processor --disable-overlap-schedule
+    client.chat.completions.create(..., extra_body=iet.agents.body("planner", engine="sglang"))
+
+**`--disable-overlap-schedule` is needed.** Under overlap scheduling SGLang samples a token before it has
+written the one before it into the request, so the context would be stale and the mark lost. It is noticed
+here: SGLang counts the positions of a request when it schedules them, so more of them than ids are there say
+that one is missing.
+
+**What is refused ends the request, not the server.** An exception in a sampler ends SGLang's scheduler, and
+all requests with it. So a request that cannot be marked is aborted with the reason, as SGLang aborts requests
+itself: the client gets HTTP 400 for an agent that is not in the registry, else 500.
+
+Speculative decoding: the algorithms that show a processor their draft rows (DFLASH) are refused as above. The
+others never call it (sgl-project/sglang#26330), which nobody here can notice: their text carries no mark.
+
+With `--enable-watermark` instead, SGLang marks by itself, also on CUDA graphs, under overlap scheduling and
+with drafts; the two exclude each other there. It takes a key with each request: see `native_watermark`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import warnings
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from iet.agents import AGENT_FIELD, SGLANG_PROCESSOR
+from iet.errors import IetError, InputError
+from iet.kernels import embed_
+from iet.registry import KeyTable, Registry
+
+if TYPE_CHECKING:
+    import torch
+
+MAX_CONTEXT_WINDOW = 64
+"""The longest context that SGLang's own watermark takes."""
+
+_MAX_TEMPERATURE = 1e6
+
+
+class IETLogitsProcessor:
+    """Add κ·temperature·φ to the rows of requests that name an agent, after penalties, before temperature.
+
+    SGLang makes an instance from the name that a request carries (`iet.agents.body`), so none holds a key:
+    the registry is the one that IET_REGISTRY names on the server, read once per process. Restart the server
+    after a rotation. No base class of SGLang's is needed, and importing this loads neither SGLang nor torch.
+
+    A scheme of family "gumbel" is refused: it chooses the token after temperature, top-k and top-p, and this
+    runs before them.
+    """
+
+    @classmethod
+    def to_str(cls) -> str:
+        """Return what stands for this class in a request, as SGLang's processors do."""
+        return SGLANG_PROCESSOR
+
+    def __call__(
+        self, logits: torch.Tensor, custom_param_list: Sequence[dict[str, Any] | None] | None = None
+    ) -> torch.Tensor:
+        """Mark `logits` in place and return them.
+
+        Args:
+            logits: floating-point [B, >= V], one row per position that is sampled.
+            custom_param_list: B dicts with the agent under "iet_agent" and SGLang's request under "__req__".
+
+        A row whose request is not there is left unmarked with a warning; what else cannot be marked ends its
+        request. Deterministic. O(B·V).
+        """
+        batches: dict[str, _Batch] = {}  # by profile
+        previous = None
+        for row, arguments in enumerate(custom_param_list or ()):
+            request = arguments.get("__req__") if isinstance(arguments, dict) else None
+            if arguments is None or request is None:
+                warnings.warn(
+                    "a request carries iet's processor but no custom_params: it is not marked;"
+                    ' iet.agents.body(agent, engine="sglang") gives both',
+                    stacklevel=2,
+                )
+                continue
+            try:
+                if arguments is previous:
+                    raise _ServerError(
+                        "speculative decoding shows several positions of a request without their drafts, so"
+                        " no context is known: serve without it, or use SGLang's own watermark"
+                    )
+                keys, slot = _key(arguments.get(AGENT_FIELD))
+                context = _context(request, keys.profile.scheme.n_gram - 1)
+                if context is not None:
+                    batch = batches.setdefault(keys.profile.id, _Batch(keys, len(logits)))
+                    batch.add(row, request, context, slot)
+            except IetError as error:
+                _abort(request, error)
+            previous = arguments
+        for batch in batches.values():
+            batch.mark(logits)
+        return logits
+
+
+class _ServerError(IetError):
+    """The server is not set up so that it can mark."""
+
+
+class _Batch:
+    """What embed_ takes for the agents of one profile; rows of nobody have slot -1, which costs nothing."""
+
+    def __init__(self, keys: KeyTable, rows: int) -> None:
+        self.keys = keys
+        self.contexts = np.zeros((rows, keys.profile.scheme.n_gram - 1), dtype=np.int64)
+        self.slots = np.full(rows, -1, dtype=np.int32)
+        self.temperatures = np.ones(rows, dtype=np.float32)
+        self.requests: list[Any] = []
+
+    def add(self, row: int, request: Any, context: list[int], slot: int) -> None:
+        if self.keys.profile.scheme.placement != "raw":
+            # What SGLang will divide by, which it sets to 1 where it samples greedily.
+            temperature = request.sampling_params.temperature
+            if not 0 < temperature <= _MAX_TEMPERATURE:  # embed_ would refuse the other rows with it
+                raise InputError(f"temperature: got {temperature}, expected at most {_MAX_TEMPERATURE:g}")
+            self.temperatures[row] = temperature
+        self.contexts[row], self.slots[row] = context, slot
+        self.requests.append(request)
+
+    def mark(self, logits: torch.Tensor) -> None:
+        arrays: list[Any] = [self.contexts, self.slots, self.temperatures]
+        if logits.device.type == "cuda":
+            import torch
+
+            arrays = [torch.from_numpy(array).to(logits.device) for array in arrays]
+        contexts, slots, temperatures = arrays
+        try:
+            embed_(logits, contexts, slots, self.keys, temperature=temperatures)
+        except IetError as error:  # no CUDA module, or another model's logits: nothing was written
+            for request in self.requests:
+                _abort(request, _ServerError(str(error)))
+
+
+def _context(request: Any, words: int) -> list[int] | None:
+    """Return the `words` ids before the position that is sampled, or None where there are fewer."""
+    prompt, output = request.origin_input_ids, request.output_ids
+    try:
+        scheduled = request.kv.kv_committed_len
+    except AttributeError:
+        raise _ServerError(
+            "this SGLang does not say how many positions of a request are scheduled, so that a stale context"
+            " would not be noticed; expected 0.5.23, or a release that says it the same way"
+        ) from None
+    if scheduled > len(prompt) + len(output):
+        raise _ServerError(
+            f"stale context: {scheduled} positions are scheduled, but {len(prompt) + len(output)} ids are"
+            " known, so the mark would be lost. Overlap scheduling samples before the last id is there:"
+            " launch the server with --disable-overlap-schedule"
+        )
+    tail = list(output[max(0, len(output) - words) :])
+    if len(tail) < words:
+        tail = list(prompt[max(0, len(prompt) - (words - len(tail))) :]) + tail
+    if len(tail) < words:  # such a position is not scored either
+        return None
+    if min(tail) < 0:
+        raise _ServerError(
+            f"context: got {min(tail)}, a placeholder, expected the ids that were sampled: launch the server"
+            " with --disable-overlap-schedule"
+        )
+    return tail
+
+
+def _key(agent: object) -> tuple[KeyTable, int]:
+    """Return the keys of the agent's profile and its slot."""
+    if agent is None:
+        raise InputError(f'custom_params: "{AGENT_FIELD}" is not there; expected the name of an agent')
+    registry = _registry()
+    if not isinstance(agent, str) or agent not in registry:
+        raise InputError(f"{AGENT_FIELD}: got {agent!r:.80}, which is no agent of this server's registry")
+    profile = registry.profile_of(agent)
+    if profile.scheme.family == "gumbel":
+        raise _ServerError(
+            'family: got "gumbel", which chooses the token after temperature, top-k and top-p, while a custom'
+            " processor runs before them: use another family, or SGLang's own watermark"
+        )
+    return registry.marking_keys(profile.id), registry.slot(agent)
+
+
+@functools.cache
+def _registry() -> Registry:
+    return Registry.load()
+
+
+def _abort(request: Any, error: IetError) -> None:
+    if request.to_finish is None:
+        status = HTTPStatus.BAD_REQUEST if isinstance(error, InputError) else HTTPStatus.INTERNAL_SERVER_ERROR
+        finish = importlib.import_module("sglang.srt.managers.schedule_batch").FINISH_ABORT
+        request.to_finish = finish(f"iet: {error}", status, type(error).__name__)
+
+
+class _Key(str):
+    __slots__ = ()
+
+    def __repr__(self) -> str:  # what JSON writes is the text itself
+        return "<key>"
+
+
+def native_watermark(registry: Registry, agent: str, *, context_window: int = 4) -> dict[str, Any]:
+    """Return the field `watermark` with which SGLang's own watermark marks a request as this agent.
+
+        request["watermark"] = native_watermark(registry, agent)
+
+    For the gateway that holds the registry, behind which the server (`--enable-watermark`) stands: the field
+    holds a key, so no agent's request may. The key is derived from the agent's secret and opens nothing else.
+    SGLang takes 64 bits and a hash that is no cryptographic one: see its README for what that means.
+
+    Args:
+        registry: holds the agent's key.
+        agent: its name.
+        context_window: ids that the mark hashes, 1 to 64, at most the server's.
+
+    Returns:
+        A new dict, which JSON can hold. Its repr shows no key; its JSON does.
+
+    Raises:
+        InputError: no registry, or `context_window` out of range.
+        RegistryError: unknown agent.
+    """
+    if not isinstance(registry, Registry):
+        raise InputError(f"registry: got {type(registry).__name__}, expected iet.Registry")
+    if isinstance(context_window, bool) or not isinstance(context_window, int):
+        raise InputError(f"context_window: got {context_window!r:.80}, expected an integer")
+    if not 1 <= context_window <= MAX_CONTEXT_WINDOW:
+        raise InputError(f"context_window: got {context_window}, expected 1 to {MAX_CONTEXT_WINDOW}")
+    key = registry.engine_keys("sglang", agent=agent)[-1].key
+    return {"enabled": True, "key": _Key(key.hex()), "context_window": context_window}

@@ -1,0 +1,450 @@
+"""SGLang: its own interface, watermark and detector out of the wheel, driven by a loop like its own."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import importlib.util
+import json
+import logging
+import pathlib
+import random
+import sys
+import types
+import weakref
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import iet
+from iet import agents
+from iet.errors import InputError, RegistryError
+from iet.generation.sglang import IETLogitsProcessor, _registry, native_watermark
+
+torch = pytest.importorskip("torch")
+SPEC = importlib.util.find_spec("sglang")
+needs_sglang = pytest.mark.skipif(
+    SPEC is None or any(importlib.util.find_spec(name) is None for name in ("dill", "orjson", "msgspec")),
+    reason="pip install --no-deps sglang dill orjson msgspec",
+)
+VOCAB = 499
+COLUMNS = 512  # a padded vocabulary
+PROCESSOR = agents.SGLANG_PROCESSOR
+
+
+@pytest.fixture
+def sglang(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+    """What of the wheel loads without the rest of SGLang; of two large files, the definitions that count."""
+    assert SPEC is not None
+    assert SPEC.submodule_search_locations is not None
+    root = pathlib.Path(SPEC.submodule_search_locations[0])
+    for name in [name for name in sys.modules if name.split(".")[0] == "sglang"]:
+        monkeypatch.delitem(sys.modules, name)
+    # Packages without their __init__, which would load all of it.
+    for name in ("", "srt", "srt/sampling", "srt/sampling/watermarking", "srt/managers"):
+        package = types.ModuleType(".".join(["sglang", *name.split("/")]) if name else "sglang")
+        package.__path__ = [str(root / name)]
+        monkeypatch.setitem(sys.modules, package.__name__, package)
+    schedule_batch = types.ModuleType("sglang.srt.managers.schedule_batch")
+    schedule_batch.dataclasses = dataclasses  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, schedule_batch.__name__, schedule_batch)
+    _define(
+        root / "srt/managers/schedule_batch.py",
+        ["BaseFinishReason", "FINISH_ABORT", "ReqKvInfo"],
+        vars(schedule_batch),
+    )
+    sampler: dict[str, Any] = {"torch": torch, "logger": logging.getLogger("sglang")}
+    _define(root / "srt/layers/sampler.py", ["apply_custom_logit_processor"], sampler)
+    processor = importlib.import_module("sglang.srt.sampling.custom_logit_processor")
+    for name in [name for name in sys.modules if name.startswith("sglang.")]:
+        monkeypatch.setitem(sys.modules, name, sys.modules[name])  # removed again after the test
+    return types.SimpleNamespace(
+        apply=sampler["apply_custom_logit_processor"],
+        processor=processor.CustomLogitProcessor,
+        abort=schedule_batch.FINISH_ABORT,
+        kv=schedule_batch.ReqKvInfo,
+        detector=lambda: importlib.import_module("sglang.srt.sampling.watermarking.detector"),
+    )
+
+
+def _define(path: pathlib.Path, names: list[str], namespace: dict[str, Any]) -> None:
+    tree = ast.parse(path.read_text())
+    found = [node for node in tree.body if getattr(node, "name", None) in names]
+    assert len(found) == len(names), f"{path}: expected {names}"
+    future = ast.parse("from __future__ import annotations").body
+    exec(compile(ast.Module([*future, *found], []), str(path), "exec"), namespace)
+
+
+class Request:
+    """The attributes of SGLang's Req that count here, made as its constructor makes them."""
+
+    def __init__(
+        self, prompt: list[int], body: dict[str, Any], temperature: float, kv: type, length: int = 40
+    ) -> None:
+        self.origin_input_ids = array("q", prompt)
+        self.output_ids = array("q")
+        self.custom_logit_processor = body.get("custom_logit_processor")
+        params = body.get("custom_params")
+        if self.custom_logit_processor is not None and isinstance(params, dict):
+            params = params | {"__req__": weakref.proxy(self)}
+        self.sampling_params = types.SimpleNamespace(temperature=temperature, custom_params=params)
+        self.kv = kv()
+        self.to_finish: Any = None
+        self.finished_reason: Any = None
+        self.truth = list(prompt)  # what the model has on its device
+        self.length = length
+        self.prefilled = False
+
+
+class Engine:
+    """Schedules, samples and records in SGLang's order; under overlap the recording comes a step late."""
+
+    def __init__(self, parts: types.SimpleNamespace, *, overlap: bool = False, seed: int = 0) -> None:
+        self.parts, self.overlap = parts, overlap
+        self.requests: list[Request] = []
+        self.random = random.Random(seed)
+        self.draws = torch.Generator().manual_seed(seed)
+        self.model = torch.from_numpy(
+            np.random.default_rng(5).normal(0, 1.5, (VOCAB, COLUMNS)).astype(np.float32)
+        )
+        self.model[:, VOCAB:] = -torch.inf
+        self.pending: list[tuple[Request, int]] = []
+        self.steps: list[tuple[list[Request], torch.Tensor, torch.Tensor]] = []
+
+    def add(self, prompt: list[int], body: dict[str, Any], temperature: float = 1.0, **kw: int) -> Request:
+        request = Request(prompt, body, temperature, self.parts.kv, **kw)
+        self.requests.append(request)
+        return request
+
+    def step(self) -> None:
+        running = [request for request in self.requests if request.finished_reason is None]
+        self.random.shuffle(running)
+        for request in running:
+            if request.prefilled:
+                request.kv.kv_committed_len += 1  # alloc_for_decode
+            else:
+                request.kv.kv_committed_len = len(request.origin_input_ids) + len(request.output_ids)
+                request.prefilled = True
+        logits = self.model[[request.truth[-1] for request in running]]
+        before = logits.clone()
+        self.process(logits, running)
+        self.steps.append((running, before, logits.clone()))
+        sampled = []
+        for row, request in enumerate(running):
+            probabilities = torch.softmax(logits[row] / request.sampling_params.temperature, -1)
+            token = int(torch.multinomial(probabilities, 1, generator=self.draws))
+            request.truth.append(token)
+            sampled.append((request, token))
+        if not self.overlap:
+            self.pending = sampled
+        self.record()
+        self.pending = sampled if self.overlap else []
+
+    def record(self) -> None:
+        for request, token in self.pending:
+            if request.finished_reason is None:
+                request.output_ids.append(token)
+                if request.to_finish:  # as update_finish_state begins
+                    request.finished_reason, request.to_finish = request.to_finish, None
+                elif len(request.output_ids) >= request.length:
+                    request.finished_reason = "length"
+
+    def process(self, logits: torch.Tensor, running: list[Request], rows_of_one: int = 1) -> None:
+        groups: dict[str, list[int]] = {}
+        for row, request in enumerate(running):
+            if request.custom_logit_processor is not None:
+                groups.setdefault(request.custom_logit_processor, []).append(row)
+
+        class Info:
+            device = "cpu"
+            custom_params = [request.sampling_params.custom_params for request in running]  # noqa: RUF012
+            custom_logit_processor = {  # noqa: RUF012
+                hash(name): types.SimpleNamespace(
+                    processor=self.parts.processor.from_str(name), rows=rows, indices=torch.tensor(rows)
+                )
+                for name, rows in groups.items()
+            }
+
+            def __len__(self) -> int:
+                return len(running)
+
+        self.parts.apply(logits, Info(), rows_of_one)
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self.step()
+
+
+@pytest.fixture
+def registry(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[iet.Registry]:
+    registry = iet.Registry.create(
+        tmp_path / "team.json",
+        vocab_size=VOCAB,
+        unmarked_ids=[0, 1],
+        scheme=iet.Scheme(kappa=1.2, n_gram=3),
+    )
+    for number, name in enumerate(["planner", "critic", "engineer"]):
+        registry.add(name, secret=bytes([number + 1]) * 32)
+    monkeypatch.setenv("IET_REGISTRY", str(tmp_path / "team.json"))
+    _registry.cache_clear()
+    yield registry
+    _registry.cache_clear()
+
+
+def named(agent: str, **more: Any) -> dict[str, Any]:
+    body = agents.body(agent, engine="sglang")
+    return {**body, "custom_params": {**body["custom_params"], **more}}
+
+
+@needs_sglang
+def test_the_name_in_a_request_is_the_class(sglang: types.SimpleNamespace) -> None:
+    import dill
+
+    for text in (PROCESSOR, IETLogitsProcessor.to_str()):
+        assert isinstance(sglang.processor.from_str(text), IETLogitsProcessor)
+    assert dill.loads(dill.dumps(IETLogitsProcessor)) is IETLogitsProcessor
+    offered = {name for name in vars(sglang.processor) if not name.startswith("_")}
+    assert offered <= {*dir(IETLogitsProcessor), "from_str"}, "SGLang expects more of a processor now"
+
+
+@needs_sglang
+def test_rows_get_what_embed_adds(sglang: types.SimpleNamespace, registry: iet.Registry) -> None:
+    """Requests come and go, rows are reordered: each step equals embed_ on what the model was shown."""
+    engine = Engine(sglang)
+    marked = {
+        id(engine.add([7, 8], named("planner"), 0.7)): ("planner", 0.7),
+        id(engine.add([9], named("critic"), 1.3)): ("critic", 1.3),  # too short for a context at first
+        id(engine.add([7, 8], named("planner", other=1), 1.0, length=5)): ("planner", 1.0),
+    }
+    engine.add([7, 8], {})
+    engine.run(8)
+    marked[id(engine.add([3, 0, 4], named("engineer"), 0.5))] = ("engineer", 0.5)
+    engine.run(12)
+    changed = 0
+    for running, before, after in engine.steps:
+        for row, request in enumerate(running):
+            step = [each for each in engine.steps if any(one is request for one in each[0])]
+            number = next(i for i, each in enumerate(step) if each[1] is before)
+            shown = request.truth[: len(request.origin_input_ids) + number]
+            expected = before[row : row + 1].clone()
+            if id(request) in marked and len(shown) >= 2:
+                agent, temperature = marked[id(request)]
+                slot = registry.slot(agent)
+                iet.embed_(expected, [shown[-2:]], [slot], registry, temperature=temperature)
+                changed += not torch.equal(expected[0], before[row])
+            assert torch.equal(after[row], expected[0])
+    assert changed > 40
+    assert all(request.to_finish is None for request in engine.requests)
+
+
+@needs_sglang
+def test_the_audit_finds_who_wrote(sglang: types.SimpleNamespace, registry: iet.Registry) -> None:
+    engine = Engine(sglang)
+    names = ["critic", "engineer", "planner"]
+    requests = [engine.add([7, 8], named(name), 0.8, length=300) for name in names]
+    plain = engine.add([7, 8], {}, 0.8, length=300)
+    engine.run(300)
+    auditor = iet.Auditor(registry, decoder="window")
+    for name, request in zip(names, requests, strict=True):
+        report = auditor.audit(token_ids=list(request.output_ids))
+        assert report.found == (name,)
+    assert auditor.audit(token_ids=list(plain.output_ids)).found == ()
+
+
+@needs_sglang
+def test_a_stale_context_ends_the_request_and_names_the_flag(
+    sglang: types.SimpleNamespace, registry: iet.Registry
+) -> None:
+    engine = Engine(sglang, overlap=True)
+    stale, plain = engine.add([7, 8], named("planner")), engine.add([7, 8], {}, length=20)
+    engine.run(30)
+    assert stale.finished_reason.to_json()["status_code"] == 500
+    assert "--disable-overlap-schedule" in stale.finished_reason.message
+    assert len(stale.output_ids) <= 2
+    assert plain.finished_reason == "length"
+    for running, before, after in engine.steps[1:]:  # from the first decode on the context is stale
+        assert all(torch.equal(after[row], before[row]) for row in range(len(running)))
+
+
+@needs_sglang
+def test_retracted_and_chunked_requests_are_not_taken_for_stale(
+    sglang: types.SimpleNamespace, registry: iet.Registry
+) -> None:
+    engine = Engine(sglang)
+    request = engine.add([7, 8, 9, 10], named("planner"), length=20)
+    request.kv.kv_committed_len = 2  # a chunk of the prompt: its sample is thrown away
+    engine.process(engine.model[[8]].clone(), [request])
+    engine.run(5)
+    request.kv.kv_committed_len, request.prefilled = 0, False  # retracted, then prefilled with its output
+    engine.run(15)
+    assert request.finished_reason == "length"
+    assert len(request.output_ids) == 20
+
+
+@needs_sglang
+@pytest.mark.parametrize(
+    ("params", "status", "message"),
+    [
+        ({"iet_agent": "nobody"}, 400, "'nobody', which is no agent"),
+        ({"iet_agent": 7}, 400, "got 7"),
+        ({"iet_agent": None}, 400, "is not there"),
+        ({"other": 1}, 400, "is not there"),
+    ],
+)
+def test_a_request_that_cannot_be_marked_ends_alone(
+    sglang: types.SimpleNamespace, registry: iet.Registry, params: Any, status: int, message: str
+) -> None:
+    engine = Engine(sglang)
+    refused = engine.add([7, 8], {"custom_logit_processor": PROCESSOR, "custom_params": params})
+    served = engine.add([7, 8], named("critic"), length=3)
+    engine.run(4)
+    assert refused.finished_reason.status_code == status
+    assert message in refused.finished_reason.message
+    assert len(refused.output_ids) == 1
+    assert served.finished_reason == "length"
+
+
+@needs_sglang
+def test_a_temperature_out_of_range_ends_its_request_alone(
+    sglang: types.SimpleNamespace, registry: iet.Registry
+) -> None:
+    engine = Engine(sglang)
+    refused = engine.add([7, 8], named("planner"), 1e7)
+    served = engine.add([7, 8], named("critic"), length=3)
+    engine.run(3)
+    assert refused.finished_reason.status_code == 400
+    assert "got 10000000.0" in refused.finished_reason.message
+    assert served.finished_reason == "length"
+    running, before, after = engine.steps[0]
+    changed = {id(request): not torch.equal(before[row], after[row]) for row, request in enumerate(running)}
+    assert changed == {id(refused): False, id(served): True}
+
+
+@needs_sglang
+def test_a_processor_without_its_arguments_warns(
+    sglang: types.SimpleNamespace, registry: iet.Registry
+) -> None:
+    engine = Engine(sglang)
+    engine.add([7, 8], {"custom_logit_processor": PROCESSOR})
+    with pytest.warns(UserWarning, match="no custom_params"):
+        engine.step()
+    assert torch.equal(engine.steps[0][1], engine.steps[0][2])
+
+
+@needs_sglang
+@pytest.mark.parametrize(
+    "problem", ["no registry", "gumbel", "larger vocabulary", "no counter", "placeholder"]
+)
+def test_a_server_that_cannot_mark_says_why(
+    sglang: types.SimpleNamespace,
+    registry: iet.Registry,
+    problem: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
+) -> None:
+    engine = Engine(sglang)
+    request = engine.add([7, 8], named("planner"))
+    message = {
+        "no registry": "no registry",
+        "gumbel": "SGLang's own watermark",
+        "larger vocabulary": f"{COLUMNS}",
+        "no counter": "0.5.23",
+        "placeholder": "got -1, a placeholder",
+    }[problem]
+    if problem == "no registry":
+        monkeypatch.delenv("IET_REGISTRY")
+    elif problem == "placeholder":
+        request.origin_input_ids[-1] = -1
+    elif problem == "no counter":
+        request.kv = types.SimpleNamespace(kv_allocated_len=0)
+        request.prefilled = True
+        engine.process(engine.model[[8]].clone(), [request])
+        engine.pending = [(request, 8)]
+        engine.record()
+    else:
+        scheme = iet.Scheme(family="gumbel") if problem == "gumbel" else iet.Scheme()
+        size = VOCAB if problem == "gumbel" else COLUMNS + 1
+        other = iet.Registry.create(tmp_path / "other.json", vocab_size=size, scheme=scheme)
+        other.add("planner")
+        monkeypatch.setenv("IET_REGISTRY", str(tmp_path / "other.json"))
+    if problem != "no counter":
+        engine.step()
+        assert torch.equal(engine.steps[0][1], engine.steps[0][2])
+    assert request.finished_reason.status_code == 500
+    assert message in request.finished_reason.message
+
+
+@needs_sglang
+def test_draft_rows_are_refused(sglang: types.SimpleNamespace, registry: iet.Registry) -> None:
+    engine = Engine(sglang)
+    request = engine.add([7, 8], named("planner"))
+    request.kv.kv_committed_len = 2
+    engine.process(engine.model[[8, 9, 10]].clone(), [request], rows_of_one=3)
+    assert "speculative decoding" in request.to_finish.message
+
+
+def test_the_native_watermark_has_a_key_of_its_own(registry: iet.Registry) -> None:
+    field = native_watermark(registry, "planner", context_window=3)
+    assert {name: field[name] for name in ("enabled", "context_window")} == {
+        "enabled": True,
+        "context_window": 3,
+    }
+    key = json.loads(json.dumps(field))["key"]
+    assert len(bytes.fromhex(key)) == 8
+    assert key not in repr(field)
+    assert key not in "".join(repr(each) for each in registry.engine_keys("sglang"))
+    assert key not in (b"\x01" * 32).hex()
+    assert key not in registry.marking_keys().subkeys.tobytes().hex()
+    others = {native_watermark(registry, name)["key"] for name in ("critic", "engineer")}
+    assert len(others | {key}) == 3
+
+    registry.rotate("planner", secret=b"\x09" * 32)
+    assert native_watermark(registry, "planner")["key"] != key
+    keys = registry.engine_keys("sglang")
+    table = registry.scoring_keys()
+    assert [each.agent for each in keys] == [table.names[owner] for owner in table.owners]
+    assert [each.epoch for each in keys] == table.epochs.tolist()
+    assert keys[0].key.hex() == key
+
+
+@pytest.mark.parametrize("window", [0, 65, -1, 4.0, True, "4", None])
+def test_a_window_out_of_range_is_refused(registry: iet.Registry, window: Any) -> None:
+    with pytest.raises(InputError, match="context_window: got"):
+        native_watermark(registry, "planner", context_window=window)
+
+
+def test_engine_keys_refuse_what_is_not_there(registry: iet.Registry) -> None:
+    with pytest.raises(InputError, match="expected one of sglang"):
+        registry.engine_keys("vllm")
+    with pytest.raises(RegistryError, match="did you mean 'planner'"):
+        native_watermark(registry, "planer")
+    with pytest.raises(InputError, match=r"expected iet\.Registry"):
+        native_watermark("team.json", "planner")  # type: ignore[arg-type]
+
+
+@needs_sglang
+def test_sglangs_own_detector_tells_the_agents_apart(
+    sglang: types.SimpleNamespace, registry: iet.Registry
+) -> None:
+    """Text sampled as its README says, argmax log(u)/p, under the key of one agent."""
+    module = sglang.detector()
+    field = native_watermark(registry, "critic")
+    key = module.parse_watermark_key(json.loads(json.dumps(field))["key"])
+    draws = np.random.default_rng(3)
+    ids = [7, 8, 9, 10]
+    for _ in range(60):
+        weights = draws.dirichlet(np.ones(50))
+        context = module.hash_context(ids[-4:])
+        uniform = [(module.watermark_hash(key, context, token) + 0.5) / 2**32 for token in range(50)]
+        ids.append(int(np.argmax(np.log(uniform) / weights)))
+    p_values = {
+        name: module.WatermarkDetector(str(native_watermark(registry, name)["key"]), context_window=4)
+        .detect_tokens(ids[4:], prompt_token_ids=ids[:4])
+        .combined.p_value
+        for name in registry
+    }
+    assert p_values["critic"] < 1e-6 < 1e-3 < min(p_values["planner"], p_values["engineer"])
