@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from iet.auditor import Auditor
+from iet.bulk import together
 from iet.bulk.findings import Findings, of_reports
 from iet.errors import IetError, InputError
 
@@ -76,6 +77,8 @@ def _audit(auditor: Auditor, batch: list[Any], ids: bool) -> tuple[list[str | No
 
 
 def _find(auditor: Auditor, values: list[Any], ids: bool) -> Findings:
+    if values and together.can_read(auditor):
+        return together.find(auditor, None, values) if ids else together.find(auditor, values)
     reports = [auditor.audit(token_ids=v) for v in values] if ids else list(auditor.audit_many(values))
     return of_reports(auditor.agents, reports)
 
