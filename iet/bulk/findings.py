@@ -93,9 +93,8 @@ def found_agents(evidence: Floats, level: float) -> tuple[Integers, Integers, In
     best[lowest[np.arange(len(best)), best] >= 0] = -1
     sure = lowest <= math.log(level)
     some = [
-        np.flatnonzero(row)[np.argsort(p[row], kind="stable")]
-        for row, p in zip(sure, lowest, strict=True)
-        if row.any()
+        np.flatnonzero(sure[d])[np.argsort(lowest[d, sure[d]], kind="stable")]
+        for d in np.flatnonzero(sure.any(axis=1))
     ]
     found = np.concatenate([np.zeros(0, np.int64), *some])
     return best, found, sure.sum(axis=1)
