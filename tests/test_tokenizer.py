@@ -16,7 +16,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from iet.errors import InputError, TokenizerMismatch
 from iet.scheme import canonical_digest
-from iet.tokenizer import INVISIBLE, Tokenizer, _SpelledOffsets
+from iet.tokenizer import INVISIBLE, Tokenizer, _LateOffsets, _SpelledOffsets
 
 CORPUS = ["The planner hands the plan to the critic.", "The critic hands it back, naïvely."] * 5
 
@@ -208,10 +208,10 @@ def test_what_is_not_spelled_byte_for_byte_is_asked_for(path: pathlib.Path) -> N
 
 def test_the_bytes_of_a_vocabulary_are_listed_when_it_pays() -> None:
     tokenizer = Tokenizer(BACKEND)
-    assert not isinstance(tokenizer.encode("a plan")._offsets, _SpelledOffsets)
+    assert not isinstance(tokenizer.encode("a plan")._offsets, _LateOffsets)
     assert "_spelling" not in vars(tokenizer)
     tokenizer.encode("a plan " * 400)
-    assert isinstance(tokenizer.encode("a plan")._offsets, _SpelledOffsets)
+    assert isinstance(tokenizer.encode("a plan")._offsets, _LateOffsets)
 
 
 def test_offsets_keep_the_leading_space(path: pathlib.Path) -> None:
