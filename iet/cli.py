@@ -406,6 +406,8 @@ def _audit(arguments: argparse.Namespace) -> int:
 
     # All that can be refused at once comes before what takes time.
     bulk, output = _is_bulk(arguments), arguments.output and pathlib.Path(arguments.output)
+    if output and bulk and output.suffix == ".json" and not output.is_dir():
+        raise InputError(f"{output}: got a file for many documents, expected a folder for the tables")
     if output and not bulk and not output.parent.is_dir():
         raise InputError(f"{output}: got a folder that is not there, expected one that is")
     waterfall = arguments.scheme is not None

@@ -19,7 +19,7 @@ from iet.bulk.arrow import SCHEMA
 from iet.registry import Registry
 
 
-class IETAudit(PipelineStep):
+class IETAudit(PipelineStep):  # type: ignore[misc, unused-ignore]
     """Put what `iet.bulk.arrow.audit_batch` finds in each document into its metadata.
 
     Args:

@@ -170,7 +170,7 @@ def _evidence(read: _Texts, keys: KeyTable, counted: NDArray[np.bool_]) -> Float
 
 
 def _cusum(auditor: Auditor, read: _Texts, keys: KeyTable, scored: NDArray[np.bool_]) -> NDArray[np.int32]:
-    defaults = DECODERS["cusum"].__kwdefaults__
+    defaults = DECODERS["cusum"].__kwdefaults__ or {}
     parameters = cusum_parameters(
         keys.profile.family,
         auditor._allow_unattributed,
@@ -188,7 +188,7 @@ def _posterior(
     reader, novelty = auditor._readers[0], keys.profile.family.name == "gumbel"
     for start, end in zip(read.starts.tolist(), read.ends.tolist(), strict=True):
         inside = slice(start, end)
-        each = {"weights": novelty_weights(read.ids[inside])} if novelty else {}
+        each: dict[str, Any] = {"weights": novelty_weights(read.ids[inside])} if novelty else {}
         found = reader.decode(
             read.scores[inside], read.pairs[inside], None, auditor._allow_unattributed, **each
         )
