@@ -134,6 +134,22 @@ class _SpelledOffsets:
         return np.stack([starts, lasts + 1], axis=1)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class _LateOffsets:
+    """Offsets that are found when they are asked for first: a text in one segment needs none."""
+
+    tokenizer: Tokenizer
+    ids: NDArray[np.int64]
+    text: str
+
+    @functools.cached_property
+    def _found(self) -> _Offsets:
+        return self.tokenizer.offsets(self.ids, self.text)
+
+    def of(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._found.of(tokens)
+
+
 class _Spelling:
     """The bytes that every token of a byte-level tokenizer spells.
 
@@ -215,22 +231,23 @@ class Tokenizer:
         """Return `encode` of every text, in one call to the tokenizer, which may use several threads."""
         visible = [_visible(text) for text in texts]
         cleaned = [clean for clean, _, _ in visible]
-        found: list[tuple[NDArray[np.int64], _Offsets | None]]
+        found: list[tuple[NDArray[np.int64], _Offsets]]
         if self._spelling_pays(sum(map(len, cleaned))):
-            ids = [_int64(e.ids) for e in self.backend.encode_batch_fast(cleaned, add_special_tokens=False)]
-            found = [(i, self._spelling.offsets(i, text)) for i, text in zip(ids, cleaned, strict=True)]
+            batch = self.backend.encode_batch_fast(cleaned, add_special_tokens=False)
+            ids = [_int64(encoded.ids) for encoded in batch]
+            found = [(i, _LateOffsets(self, i, text)) for i, text in zip(ids, cleaned, strict=True)]
         else:
-            found = [(_NO_IDS, None)] * len(cleaned)
-        left = [i for i, (_, offsets) in enumerate(found) if offsets is None]
-        batch = (
-            self.backend.encode_batch([cleaned[i] for i in left], add_special_tokens=False) if left else []
-        )
-        for i, encoded in zip(left, batch, strict=True):
-            found[i] = _int64(encoded.ids), _TokenizersOffsets(encoded)
+            batch = self.backend.encode_batch(cleaned, add_special_tokens=False)
+            found = [(_int64(encoded.ids), _TokenizersOffsets(encoded)) for encoded in batch]
         return [
             Encoding(ids, hidden, offsets, kept)
             for (_, kept, hidden), (ids, offsets) in zip(visible, found, strict=True)
         ]
+
+    def offsets(self, ids: NDArray[np.int64], text: str) -> _Offsets:
+        """Return the offsets of `ids`, which are those of `text`."""
+        spelled = self._spelling.offsets(ids, text)
+        return spelled or _TokenizersOffsets(self.backend.encode(text, add_special_tokens=False))
 
     def _spelling_pays(self, characters: int) -> bool:
         """Tell whether enough is encoded for the table of the vocabulary's bytes to be worth making."""
@@ -247,9 +264,6 @@ class Tokenizer:
         """Return the text of `token_ids`, special tokens left out."""
         text: str = self.backend.decode(token_ids, skip_special_tokens=True)
         return text
-
-
-_NO_IDS = np.zeros(0, dtype=np.int64)
 
 
 def _int64(ids: list[int]) -> NDArray[np.int64]:

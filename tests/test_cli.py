@@ -269,7 +269,7 @@ def test_what_cannot_be_audited_fails_with_a_sentence_and_leaves_nothing(
         ([latin, "-r", team], "latin.txt: byte 5 is 0xef, which is not UTF-8"),
         ([utf16, "-r", team], "utf16.txt: byte 0 is 0xff"),
         ([tmp_path / "none.txt", "-r", team], "No such file"),
-        ([tmp_path, "-r", team], "directory"),
+        ([tmp_path, "-r", team], "expected a folder for the tables"),
         ([text, "-r", tmp_path / "none.json"], "none.json: cannot be read"),
         ([text, "-r", text], "expected 0600" if os.name == "posix" else "not JSON"),
         ([text, "-r", team, "--level", "2"], "level: got 2.0"),

@@ -1,0 +1,334 @@
+"""Time audits of many documents, from JSON lines to Parquet, against the same tokenizer call alone.
+
+python -m benchmarks.speed.bench_bulk -o benchmarks/results/bulk.json
+
+Documents of about 1,000 tokens, six agents. Every sample is a process of its own, so that its memory is its
+own; contestants run in turn, round after round, and ratios are formed within rounds. The floor is
+`encode_batch` on one thread, of texts that lie in memory, with nothing read of its result: no file, no audit,
+no table. An audit reads the file, tokenizes, audits and writes both tables. "steady" leaves out what comes
+before the first chunk is done, such as starting workers and loading compiled loops, which a run of hours does
+not see. Processor time, of workers as well, is what a machine that others share changes least.
+
+The peers are the detectors of other watermarks on a few of the same documents, in memory and tokenized, each
+with one key; ours is divided by its number of keys. With --data, a folder with who_and_when/, documents are
+cut from real agent logs, else from text of the shipped model; where there are fewer they are read again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import multiprocessing
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import Any
+
+if __name__ == "__main__":  # before anything starts threads
+    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "IET_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import iet
+from benchmarks.recording import environment, table, write
+from benchmarks.speed.bench_audit import agent_logs, marked_text, team
+from iet import bench
+from iet.bulk import files, records
+from iet.errors import IetError
+from iet.registry import Registry
+from iet.tokenizer import DEMO_SOURCE, Tokenizer
+
+TOKENS = 1000
+FLOOR = "encode_batch"
+CONTESTANTS = {
+    FLOOR: (None, 1),
+    "audit, cusum": ("cusum", 1),
+    "audit, cusum, two workers": ("cusum", 2),
+    "audit, posterior": ("posterior", 1),
+    "audit, posterior, two workers": ("posterior", 2),
+}
+"""Name -> decoder (None: the tokenizer alone) and workers."""
+
+
+def documents(texts: Sequence[str], count: int) -> list[str]:
+    """Cut texts into documents of `TOKENS` tokens; the same again where there are too few."""
+    tokenizer, cut = Tokenizer(DEMO_SOURCE), list[str]()
+    for text in texts:
+        ends = tokenizer.encode(text).char_ends[TOKENS - 1 :: TOKENS].tolist()
+        cut += [text[low:high] for low, high in itertools.pairwise([0, *ends])]
+    if not cut:
+        raise IetError(f"no text has {TOKENS} tokens")
+    return list(itertools.islice(itertools.cycle(cut), count))
+
+
+def validate(registry: Registry, texts: Sequence[str], folder: pathlib.Path) -> None:
+    """Compare what is written with `Auditor.audit`, document by document.
+
+    Raises:
+        IetError: they differ.
+    """
+    lines = folder / "few.jsonl"
+    lines.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    names = ("char_start", "char_end", "start", "end", "agent", "best_guess", "log_p", "posterior", "error")
+    for decoder in ("cusum", "posterior"):
+        auditor = iet.Auditor(registry, decoder)
+        files.audit_files(auditor, [lines], folder / f"few {decoder}", chunk_rows=7)
+        found = _tables(folder / f"few {decoder}", "segments")
+        rows = [[row[name] for name in ("row", *names)] for row in found.to_pylist()]
+        expected = [
+            [row, *(getattr(segment, name) for name in names)]
+            for row, text in enumerate(texts)
+            for segment in auditor.audit(text).segments
+        ]
+        if rows != expected:
+            raise IetError(f"{decoder}: the tables do not hold what audits one by one find")
+
+
+def _tables(folder: pathlib.Path, kind: str) -> pa.Table:
+    return pa.concat_tables(pq.read_table(path) for path in sorted(folder.glob(f"{kind}-*.parquet")))
+
+
+def sample(name: str, folder: pathlib.Path, chunk_rows: int) -> None:
+    """Do one contestant's work in this process, and print what it took."""
+    decoder, workers = CONTESTANTS[name]
+    marks = list[tuple[int, float, float]]()  # documents, seconds, megabytes so far
+    before = 0.0
+    if decoder is None:
+        lines = (folder / "documents.jsonl").read_text(encoding="utf-8").splitlines()
+        texts = [json.loads(line)["text"] for line in lines]
+        backend, size = Tokenizer(DEMO_SOURCE).backend, records.BATCH_RECORDS
+        before, started = time.process_time(), time.perf_counter()
+        for low in range(0, len(texts), size):
+            backend.encode_batch(texts[low : low + size], add_special_tokens=False)
+            if (low + size) % chunk_rows < size:
+                marks.append((low + size, time.perf_counter() - started, _peak_mb()))
+        marks.append((len(texts), time.perf_counter() - started, _peak_mb()))
+    else:
+        auditor = iet.Auditor(Registry.load(folder / "team.json"), decoder)
+        with tempfile.TemporaryDirectory(dir=folder) as out:
+            before, started = time.process_time(), time.perf_counter()
+            files.audit_files(
+                auditor,
+                [folder / "documents.jsonl"],
+                out,
+                workers=workers,
+                chunk_rows=chunk_rows,
+                progress=lambda state: marks.append(
+                    (state.documents, time.perf_counter() - started, _peak_mb())
+                ),
+            )
+            marks.append((marks[-1][0], time.perf_counter() - started, marks[-1][2]))
+    ours = resource.getrusage(resource.RUSAGE_SELF)
+    theirs = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = sum(usage.ru_utime + usage.ru_stime for usage in (ours, theirs)) - before
+    print(json.dumps({"marks": marks, "cpu": spent}))
+
+
+def _peak_mb() -> float:
+    """Return the highest memory so far of this process and its workers."""
+    pids = ["self", *(str(child.pid) for child in multiprocessing.active_children())]
+    total = 0.0
+    for pid in pids:
+        status = pathlib.Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+        total += int(status.split("VmHWM:")[1].split()[0]) / 1024
+    return total
+
+
+def measure(folder: pathlib.Path, rounds: int, chunk_rows: int) -> dict[str, list[dict[str, float]]]:
+    """Return the figures of every round of every contestant."""
+
+    def run(name: str) -> dict[str, float]:
+        command = [sys.executable, "-m", "benchmarks.speed.bench_bulk", "--sample", name]
+        command += ["--folder", str(folder), "--chunk-rows", str(chunk_rows)]
+        began = time.perf_counter()
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        process = time.perf_counter() - began
+        taken = json.loads(done.stdout)
+        marks = taken["marks"]
+        (first, begun, early), (count, seconds, peak) = marks[0], marks[-1]
+        quarter = next(mark[2] for mark in marks if mark[0] >= count / 4)
+        return {
+            "process": process,
+            "cpu": taken["cpu"],
+            "seconds": seconds,
+            "steady": (seconds - begun) / max(1, count - first) * count,
+            "first_mb": early,
+            "quarter_mb": quarter,
+            "peak_mb": peak,
+        }
+
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in CONTESTANTS}
+    for number in range(rounds):
+        names = list(CONTESTANTS)
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            print(f"round {number + 1} of {rounds}: {name} ...", file=sys.stderr, flush=True)
+            found[name].append(run(name))
+    return found
+
+
+def results(found: dict[str, list[dict[str, float]]], count: int, tokens: int) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for name, samples in found.items():
+        one = found[name.removesuffix(", two workers")]
+        values = {key: [each[key] for each in samples] for key in samples[0]}
+        steady = bench.spread(values["steady"])
+        rows.append(
+            {
+                "what": name,
+                "documents_per_second": count / steady.median,
+                "tokens_per_second": tokens / steady.median,
+                "steady_seconds": steady._asdict(),
+                "seconds": bench.spread(values["seconds"])._asdict(),
+                "process_seconds": bench.spread(values["process"])._asdict(),
+                "over_encode_batch": bench.ratio(
+                    values["steady"], [each["steady"] for each in found[FLOOR]]
+                )._asdict(),
+                "over_encode_batch_whole": bench.ratio(
+                    values["seconds"], [each["seconds"] for each in found[FLOOR]]
+                )._asdict(),
+                "cpu_over_encode_batch": bench.ratio(
+                    values["cpu"], [each["cpu"] for each in found[FLOOR]]
+                )._asdict(),
+                "times_one_worker": None
+                if one is samples
+                else bench.ratio([each["steady"] for each in one], values["steady"])._asdict(),
+                "quarter_mb": max(values["quarter_mb"]),
+                "peak_mb": max(values["peak_mb"]),
+            }
+        )
+    return rows
+
+
+def detectors(texts: Sequence[str], rounds: int) -> tuple[list[dict[str, object]], dict[str, str]]:
+    """Return what the detectors of others take for a document and a key, and why some are missing."""
+    from benchmarks.speed import peers  # here, because it imports torch, which is memory
+
+    tokenizer = Tokenizer(DEMO_SOURCE)
+    readers, skipped = peers.readers(tokenizer.vocab_size)
+    ids = [tokenizer.encode(text).token_ids for text in texts]
+    calls = {
+        name: bench.timed(lambda reader=reader: [reader(each) for each in ids])
+        for name, reader in readers.items()
+    }
+    samples = bench.interleaved(calls, rounds) if calls else {}
+    rows: list[dict[str, object]] = [
+        {"what": name, "microseconds": bench.spread(seconds).median / len(ids) * 1e6}
+        for name, seconds in samples.items()
+    ]
+    return rows, skipped
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("-o", "--output", type=pathlib.Path)
+    parser.add_argument("--data", type=pathlib.Path, help="folder of agent logs")
+    parser.add_argument("--documents", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--chunk-rows", type=int, default=512)
+    parser.add_argument("--quick", action="store_true", help="tiny: whether it runs, not how fast")
+    parser.add_argument("--sample", choices=CONTESTANTS, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=pathlib.Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.sample is not None:
+        return sample(arguments.sample, arguments.folder, arguments.chunk_rows)
+    if arguments.output is None:
+        parser.error("the following arguments are required: -o/--output")
+    if arguments.quick:
+        arguments.documents, arguments.rounds, arguments.chunk_rows = 60, 1, 20
+    logs = [] if arguments.data is None else agent_logs(arguments.data)
+    if arguments.data is not None and not logs:
+        parser.error(f"--data: {arguments.data} has no who_and_when/Hand-Crafted/*.json")
+    load, registry = environment("tokenizers", "pyarrow"), team()
+    texts = documents(
+        logs or [marked_text(registry, 1200 if arguments.quick else 20_000)], arguments.documents
+    )
+    tokens = sum(len(encoding.token_ids) for encoding in Tokenizer(DEMO_SOURCE).encode_batch(texts))
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        registry.save(folder / "team.json")
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+        (folder / "documents.jsonl").write_text(lines, encoding="utf-8")
+        validate(registry, texts[: 6 if arguments.quick else 40], folder)
+        found = measure(folder, arguments.rounds, arguments.chunk_rows)
+    others, skipped = detectors(texts[: 1 if arguments.quick else 3], arguments.rounds)
+    rows = results(found, len(texts), tokens)
+    keys = len(registry.scoring_keys())
+    ours = {row["what"]: 1e6 / float(str(row["documents_per_second"])) / keys for row in rows}["audit, cusum"]
+    content: dict[str, Any] = {
+        "command": " ".join(["python -m benchmarks.speed.bench_bulk", f"-o {arguments.output}"])
+        + (" --data PATH" if logs else ""),
+        "quick": arguments.quick,
+        "environment": load,
+        "documents": len(texts),
+        "distinct": len(set(texts)),
+        "tokens": tokens,
+        "text": "agent logs" if logs else "the shipped model's",
+        "rounds": arguments.rounds,
+        "keys": keys,
+        "results": rows,
+        "detectors": [{**row, "over_ours": float(str(row["microseconds"])) / ours} for row in others],
+        "microseconds_per_document_and_key": ours,
+        "skipped": skipped,
+    }
+    write(arguments.output, content, markdown(content))
+
+
+def markdown(content: dict[str, Any]) -> str:
+    """Return the record as two tables."""
+
+    def shown(value: dict[str, float] | None) -> str:
+        return "" if value is None else f"{value['median']:.2f} ({value['low']:.2f} to {value['high']:.2f})"
+
+    rows = [
+        [
+            row["what"],
+            f"{row['documents_per_second']:,.0f}",
+            f"{row['tokens_per_second']:,.0f}",
+            shown(row["over_encode_batch"]),
+            shown(row["over_encode_batch_whole"]),
+            shown(row["cpu_over_encode_batch"]),
+            shown(row["times_one_worker"]),
+            f"{row['quarter_mb']:.0f}",
+            f"{row['peak_mb']:.0f}",
+        ]
+        for row in content["results"]
+    ]
+    header = [
+        "what",
+        "documents/s",
+        "tokens/s",
+        f"over `{FLOOR}`",
+        "with its start",
+        "processor time",
+        "times one worker",
+    ]
+    parts = [
+        f"`{content['command']}` on {content['environment']['machine']['name']}",
+        f"{content['documents']:,} documents ({content['distinct']:,} distinct) of {content['tokens']:,}"
+        f" tokens, {content['text']}, {content['keys']} keys; medians (quartiles) of {content['rounds']}"
+        " rounds",
+        table([*header, "peak MB after a quarter", "at the end"], rows),
+    ]
+    if content["detectors"]:
+        parts.append(
+            "For a document and a key; ours, with everything:"
+            f" {content['microseconds_per_document_and_key']:.0f} µs"
+        )
+        cells = [
+            [row["what"], f"{row['microseconds']:,.0f}", f"{row['over_ours']:,.0f}"]
+            for row in content["detectors"]
+        ]
+        parts.append(table(["detector", "µs", "over ours"], cells))
+    parts += [f"Not run: {name} ({why})." for name, why in content["skipped"].items()]
+    return "\n\n".join(parts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Audits as a step of a datatrove pipeline.
+
+LocalPipelineExecutor([JsonlReader("logs/"), IETAudit("team.json", decoder="cusum"), JsonlWriter("out/")])
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from datatrove.data import Document
+from datatrove.pipeline.base import PipelineStep
+
+from iet.auditor import Auditor
+from iet.bulk.arrow import SCHEMA
+from iet.registry import Registry
+
+
+class IETAudit(PipelineStep):  # type: ignore[misc, unused-ignore]
+    """Put what `iet.bulk.arrow.audit_batch` finds in each document into its metadata.
+
+    Args:
+        registry: path of a registry file, which every task loads.
+        prefix: of the names in the metadata.
+        batch_size: documents that are read together, at least 1.
+        options: of `Auditor`.
+    """
+
+    name = "🔎 iet audit"
+    type = "🔍 - AUDIT"
+
+    def __init__(
+        self,
+        registry: str | os.PathLike[str],
+        prefix: str = "iet_",
+        batch_size: int = 64,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.registry = os.fspath(registry)
+        self.prefix = prefix
+        self.batch_size = batch_size
+        self.options = options
+
+    def run(self, data: Iterable[Document] | None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
+        """Audit the documents as they pass."""
+        auditor, documents = Auditor(Registry.load(self.registry), **self.options), iter(data or ())
+        while batch := list(itertools.islice(documents, self.batch_size)):
+            with self.track_time("batch"):
+                texts = pa.RecordBatch.from_pydict({"text": [document.text for document in batch]})
+                found = auditor.audit_batch(texts).to_pylist()
+            for document, row in zip(batch, found, strict=True):
+                document.metadata |= {self.prefix + name: row[name] for name in SCHEMA.names}
+                self.stat_update("documents" if row["problem"] is None else "problems")
+                yield document
