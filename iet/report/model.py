@@ -249,22 +249,45 @@ class Report:
             path: a file, replaced whole or not at all. None: nothing is written.
             text: False leaves the text out, its digest stays.
         """
-        data = json.dumps(self.to_dict(text=text), ensure_ascii=False, indent=1)
-        if path is not None:
-            target = pathlib.Path(path)
-            temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
-            try:
-                with open(temporary, "x", encoding="utf-8") as file:
-                    file.write(data + "\n")
-                os.replace(temporary, target)
-            finally:
-                temporary.unlink(missing_ok=True)
-        return data
+        return _written(json.dumps(self.to_dict(text=text), ensure_ascii=False, indent=1), path)
+
+    def to_prov(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return the report as W3C PROV-JSON (see `iet.report.prov`), and write it to `path`.
+
+        Args:
+            path: a file, replaced whole or not at all. None: nothing is written.
+        """
+        from iet.report.prov import document
+
+        return _written(json.dumps(document(self), ensure_ascii=False, indent=1), path)
+
+    def evaluation_events(self, response_id: str | None = None) -> list[dict[str, Any]]:
+        """Return the attributes of one OpenTelemetry event a segment (see `iet.report.telemetry`).
+
+        Args:
+            response_id: of the response that was audited, as its own span names it.
+        """
+        from iet.report.telemetry import events
+
+        return events(self, response_id)
 
     def __str__(self) -> str:
         from iet.report.terminal import plain
 
         return plain(self)
+
+
+def _written(data: str, path: str | os.PathLike[str] | None) -> str:
+    if path is not None:
+        target = pathlib.Path(path)
+        temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
+        try:
+            with open(temporary, "x", encoding="utf-8") as file:
+                file.write(data + "\n")
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return data
 
 
 def _plain(value: Any) -> Any:
