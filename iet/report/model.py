@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
 import os
 import pathlib
 import secrets
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +75,51 @@ class Segment:
     left_out: bool = False
 
 
+class _Axis(Protocol):
+    """What a decoder went along, see `iet.alignment.Axis`."""
+
+    @property
+    def starts(self) -> NDArray[np.int64]: ...
+    def place(self, indices: NDArray[np.int64], end: int) -> NDArray[np.int64]: ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trace:
+    """What the decoder saw along the text: for pictures, in no file. Positions are computed when asked for.
+
+    Attributes:
+        agents: P names, the columns below: those whose keys were looked at.
+        axis: the R tokens that were read. With several profiles, the places where a token of any of them
+            starts.
+        posterior: float32 [R, P], or None where the decoder has none.
+        scores: f [W, P], the mean score of each window under each agent's key.
+        window, step: that the windows were made with, in tokens.
+    """
+
+    agents: tuple[str, ...]
+    axis: _Axis = dataclasses.field(repr=False)
+    posterior: NDArray[np.float32] | None = dataclasses.field(repr=False)
+    scores: NDArray[np.float64] = dataclasses.field(repr=False)
+    window: int = 64
+    step: int = 16
+
+    @functools.cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """int64 [R], where each of the tokens starts: its character, or its number where there is no text."""
+        return self.axis.starts
+
+    @property
+    def tokens(self) -> NDArray[np.int64]:
+        """int64 [R], their numbers among all tokens of the text; with several profiles their `starts`."""
+        return self.axis.place(np.arange(len(self.starts)), 0)
+
+    @property
+    def centres(self) -> NDArray[np.int64]:
+        """int64 [W], where the centres of the windows lie, in the unit of `starts`."""
+        middle = min(self.window, len(self.starts)) // 2
+        return self.starts[np.arange(len(self.scores)) * self.step + middle]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Report:
     """What an audit found, and under which assumptions.
@@ -112,6 +158,7 @@ class Report:
         model: the language model that helped reading, None without: name, digest (None above 1 GiB),
             temperature, temperature_fitted, share (its weight beside the text itself and chance) and nats
             (mean surprise at a token), see `iet.likelihood`.
+        trace: scores and posteriors along the text, for pictures.
     """
 
     text: str | None
@@ -138,6 +185,7 @@ class Report:
     posterior_agents: NDArray[np.int32] | None = dataclasses.field(repr=False)
     strengths: dict[str, float] | None
     model: dict[str, Any] | None = None
+    trace: Trace | None = dataclasses.field(default=None, repr=False)
 
     @property
     def profile(self) -> Profile | WaterfallProfile:
@@ -250,6 +298,16 @@ class Report:
             text: False leaves the text out, its digest stays.
         """
         return _written(json.dumps(self.to_dict(text=text), ensure_ascii=False, indent=1), path)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return the report as a page that needs nothing but itself, and write it to `path`.
+
+        Args:
+            path: a file, replaced whole or not at all. None: nothing is written.
+        """
+        from iet.report.html import page
+
+        return _written(page(self), path)
 
     def to_prov(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the report as W3C PROV-JSON (see `iet.report.prov`), and write it to `path`.
