@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.decoding.windows import margin
-from iet.report.model import Report, Segment, Trace, p_value
+from iet.report.model import Report, Segment, Trace, extent, p_value
 from iet.report.terminal import (
     COLOURS,
     caveats,
@@ -66,6 +66,30 @@ def page(report: Report) -> str:
     return "".join([*filled, rest])
 
 
+def fragment(report: Report) -> str:
+    """Return the verdict and the coloured text for a notebook: HTML without scripts or style sheets."""
+    lines = [f"<p><b>{html.escape(_verdict(report))}</b></p>"]
+    wrote = list(dict.fromkeys(s.agent for s in report.segments if s.agent is not None))
+    pieces = []
+    for segment in report.segments if report.text is not None else ():
+        start, end = extent(segment)
+        assert report.text is not None
+        text = html.escape(harmless(report.text[start:end]))
+        if segment.agent is None:
+            pieces.append(f'<span style="opacity:.6">{text}</span>')
+            continue
+        place = wrote.index(segment.agent)
+        colour, dash = COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)]
+        pieces.append(
+            f'<span title="{html.escape(segment.agent)}" style="background:{colour}55;'
+            f'border-bottom:2px {dash} {colour}"><sup>{html.escape(segment.agent)}</sup>{text}</span>'
+        )
+    if pieces:
+        lines.append(f'<div style="white-space:pre-wrap;overflow-wrap:anywhere">{"".join(pieces)}</div>')
+    lines += [f"<p>{html.escape(line)}</p>" for line in (*headline(report), *evidence_lines(report))]
+    return "\n".join(lines)
+
+
 def content(report: Report) -> dict[str, Any]:
     """Return what the page shows, as JSON has it."""
     unit = "characters" if report.text is not None else "tokens"
@@ -73,7 +97,7 @@ def content(report: Report) -> dict[str, Any]:
     others = [name for name in report.evidence if name not in wrote]
     agents = [*wrote, *sorted(others, key=lambda name: report.evidence[name])]
     places = {name: i for i, name in enumerate(agents)}
-    spans = [_extent(segment) for segment in report.segments]
+    spans = [extent(segment) for segment in report.segments]
     length = len(report.text) if report.text is not None else report.tokens
     shares = _shares(report, spans)
     segments = [
@@ -131,14 +155,6 @@ def _verdict(report: Report) -> str:
     count = len(report.found)
     some = ", ".join(report.found[:6]) + (f" and {count - 6} more" if count > 6 else "")
     return f"{some} wrote in this text; {report.coverage:.0%} of it is attributed"
-
-
-def _extent(segment: Segment) -> tuple[int, int]:
-    if segment.char_start is not None and segment.char_end is not None:
-        return segment.char_start, segment.char_end
-    assert segment.start is not None
-    assert segment.end is not None
-    return segment.start, segment.end
 
 
 def _shares(report: Report, spans: list[tuple[int, int]]) -> dict[str | None, float]:

@@ -10,7 +10,7 @@ import math
 import os
 import pathlib
 import secrets
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from iet.errors import InputError
 from iet.scheme import Profile
 from iet.transitions import Transitions
 from iet.waterfall import WaterfallProfile
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 LEFT_OUT = -2
 """The label of a token that was not read, because it lies in a part that was left out, or partly in it."""
@@ -309,6 +312,21 @@ class Report:
 
         return _written(page(self), path)
 
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """Draw scores, boundaries and agents along the text (see `iet.report.plot`).
+
+        Args:
+            axes: matplotlib's. None: new ones.
+        """
+        from iet.report.plot import plot
+
+        return plot(self, axes)
+
+    def _repr_html_(self) -> str:
+        from iet.report.html import fragment
+
+        return fragment(self)
+
     def to_prov(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the report as W3C PROV-JSON (see `iet.report.prov`), and write it to `path`.
 
@@ -351,6 +369,15 @@ def _written(data: str, path: str | os.PathLike[str] | None) -> str:
 def _plain(value: Any) -> Any:
     # Numbers and arrays of NumPy, or lists with such in them, as JSON has them.
     return value if value is None or isinstance(value, str) else np.asarray(value).tolist()
+
+
+def extent(segment: Segment) -> tuple[int, int]:
+    """Return where a segment lies: its characters, or its tokens where only ids were audited."""
+    if segment.char_start is not None and segment.char_end is not None:
+        return segment.char_start, segment.char_end
+    assert segment.start is not None
+    assert segment.end is not None
+    return segment.start, segment.end
 
 
 def p_value(log_p: float) -> str:
