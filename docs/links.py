@@ -1,4 +1,4 @@
-"""What the site does beyond mkdocs: README is its first page, and links that leave docs/ become names of files."""
+"""What the site does beyond mkdocs: README is its first page; links out of docs/ become names of files."""
 
 from __future__ import annotations
 
