@@ -11,7 +11,7 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -48,10 +48,14 @@ from iet.likelihood import LanguageModel, LogRatios
 from iet.parts import Parts
 from iet.registry import KeyTable, Registry
 from iet.report import LEFT_OUT, Report, Segment, Trace
-from iet.scheme import FEWEST_ODD, FEWEST_VALUES, few_values
+from iet.report.model import plain
+from iet.scheme import FEWEST_ODD, FEWEST_VALUES, Profile, few_values
 from iet.tokenizer import Encoding, Tokenizer
 from iet.transitions import transitions
-from iet.waterfall import WaterfallKeys
+from iet.waterfall import WaterfallKeys, WaterfallProfile
+
+if TYPE_CHECKING:
+    import pyarrow
 
 ALL_KEYS = 64
 """With more keys, only the decoder's candidates among them are scored token by token."""
@@ -212,6 +216,38 @@ class Auditor:
             reader.decode(empty, _NOWHERE, None, self._allow_unattributed, ratios is not None)
 
     @property
+    def agents(self) -> tuple[str, ...]:
+        """Names of the agents of all profiles that are read; what `Report.token_agents` indexes."""
+        return tuple(name for reader in self._readers for name in reader.keys.names)
+
+    @property
+    def profiles(self) -> tuple[Profile | WaterfallProfile, ...]:
+        """Schemes, vocabularies and tokenizers that are assumed."""
+        return tuple(reader.keys.profile for reader in self._readers)
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """All that changes what a text is read as, for JSON: digests stand for keys, profiles, tokenizers."""
+        return {
+            "registry_digest": self._registry_digest,
+            "profiles": [profile.digest for profile in self.profiles],
+            "decoder": self._decoder,
+            "options": {name: plain(value) for name, value in self._shown_options.items()},
+            "level": self._level,
+            "allow_unattributed": self._allow_unattributed,
+            "decoys": self._decoys,
+            "model": None if self._model is None else self._model.name,
+        }
+
+    def audit_batch(
+        self, batch: pyarrow.RecordBatch, *, text_column: str | None = None, ids_column: str | None = None
+    ) -> pyarrow.RecordBatch:
+        """Audit the documents of an Arrow batch; see `iet.bulk.arrow.audit_batch`."""
+        from iet.bulk.arrow import audit_batch  # here, because it imports pyarrow
+
+        return audit_batch(self, batch, text_column=text_column, ids_column=ids_column)
+
+    @property
     def _shown_options(self) -> dict[str, Any]:
         """Options of the decoder, and what else of the arguments changes what is read."""
         more = {"break_odds": self._break_odds, "known_agents": self._known}
@@ -361,7 +397,7 @@ class Auditor:
         # Every key is decoded as an agent of its own, and only then named after its owner: text of an old
         # and of the current key can stand side by side, and no score is a maximum over several keys.
         # An agent is its index in `names`.
-        names = tuple(name for reader in self._readers for name in reader.keys.names)
+        names = self.agents
         pieces = None if parts is None or parts.boundaries is None else parts.audited
         if pieces is None:
             each = {}
@@ -415,7 +451,7 @@ class Auditor:
         passed = [t.start for t in observed.observed]
         return Report(
             text=text,
-            profiles=tuple(reader.keys.profile for reader in self._readers),
+            profiles=self.profiles,
             registry_digest=self._registry_digest,
             agents=names,
             decoder=self._decoder,

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from iet.errors import IetError, InputError
+from iet.errors import BackendUnavailable, IetError, InputError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,8 +71,14 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--json", action="store_true", help="print figures and report as JSON")
     demo.set_defaults(run=_demo)
 
-    audit = commands.add_parser("audit", help="recover from a text who wrote what")
-    audit.add_argument("file", help="UTF-8 text, or - for standard input")
+    audit = commands.add_parser("audit", help="recover from a text, or from millions, who wrote what")
+    audit.add_argument(
+        "inputs",
+        nargs="+",
+        metavar="INPUT",
+        help="UTF-8 text, or - for standard input; or, to audit many documents into a folder (-o OUT/):"
+        " Parquet, JSON lines (also .gz, .zst) and text files, folders of them, patterns",
+    )
     _add_registry(audit)
     audit.add_argument(
         "--tokenizer",
@@ -132,9 +138,33 @@ def _parser() -> argparse.ArgumentParser:
     )
     audit.add_argument("--forced", action="store_true", help="give every token an agent, as the paper does")
     audit.add_argument("--json", action="store_true", help="print the report as JSON")
-    audit.add_argument("-o", "--output", type=pathlib.Path, help="write the report as JSON to this file")
+    audit.add_argument(
+        "-o",
+        "--output",
+        "--out",
+        metavar="PATH",
+        help="write the report as JSON to this file; of many documents, tables to this folder",
+    )
     audit.add_argument("--no-text", action="store_true", help="leave the text out of the JSON")
     audit.add_argument("--fail-on", choices=["attributed", "unattributed"], help="exit 1 if any text is so")
+    many = audit.add_argument_group("many documents")
+    column = many.add_mutually_exclusive_group()
+    column.add_argument("--text-column", metavar="NAME", help='column of the texts (default: "text")')
+    column.add_argument(
+        "--ids-column",
+        metavar="NAME",
+        help='read token ids from this column (default: "token_ids", if no text)',
+    )
+    many.add_argument("--id-column", metavar="NAME", help="column that names the documents")
+    many.add_argument("--shard", type=_shard, metavar="I/N", help="audit the I-th of N parts of the input")
+    many.add_argument("--resume", action="store_true", help="go on where a run was stopped")
+    many.add_argument("--workers", type=int, metavar="N", help="processes (default: 1)")
+    many.add_argument(
+        "--chunk-rows", type=int, metavar="N", help="documents in an output file (default: 4096)"
+    )
+    many.add_argument(
+        "--fdr", type=float, metavar="RATE", help="find the documents to report at this false-discovery rate"
+    )
     audit.set_defaults(run=_audit)
 
     _add_keys(commands.add_parser("keys", help="make and pass on registries of keys"))
@@ -178,7 +208,33 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+_MANY = ("text_column", "ids_column", "id_column", "shard", "resume", "workers", "chunk_rows", "fdr")
+"""Options of audits of many documents."""
+
+
+def _is_bulk(arguments: argparse.Namespace) -> bool:
+    """Tell whether the inputs are read as many documents: by their number, kind, the output, or an option."""
+    first, out = arguments.inputs[0], arguments.output
+    return (
+        len(arguments.inputs) > 1
+        or any(getattr(arguments, name) not in (None, False) for name in _MANY)
+        or first.endswith(
+            (".parquet", ".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.zst", ".ndjson.zst")
+        )
+        or os.path.isdir(first)
+        or (any(c in first for c in "*?[") and not os.path.exists(first))
+        or (out is not None and (out.endswith(("/", os.sep)) or os.path.isdir(out)))
+    )
+
+
 def _check_audit(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    if _is_bulk(arguments):
+        if arguments.output is None:
+            parser.error("audit: many documents take a folder for the results: -o OUT/")
+        if arguments.span or arguments.skip or arguments.no_text:
+            parser.error("audit: --span, --skip and --no-text go with one text")
+        if "-" in arguments.inputs:
+            parser.error("audit: - is one text; many documents come from files")
     own = [arguments.registry, arguments.profile, arguments.decoys or None]
     theirs = [arguments.keys, arguments.n_gram, arguments.k_p]
     if arguments.scheme is None and any(option is not None for option in theirs):
@@ -199,6 +255,13 @@ def _check_calibrate(parser: argparse.ArgumentParser, arguments: argparse.Namesp
         parser.error("calibrate: --registries, --profile, --tokenizer and --registry go with --null")
     if arguments.null is not None and arguments.level is not None:
         parser.error("calibrate: --level goes with --power; --null counts at 0.01, 0.001 and 0.0001")
+
+
+def _shard(value: str) -> tuple[int, int]:
+    index, slash, count = value.partition("/")
+    if not (slash and index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
+        raise argparse.ArgumentTypeError(f"got {value!r}, expected I/N with I from 1 to N, such as 1/4")
+    return int(index), int(count)
 
 
 def _span(value: str) -> tuple[int, int]:
@@ -342,11 +405,12 @@ def _audit(arguments: argparse.Namespace) -> int:
     from iet.report.terminal import show
 
     # All that can be refused at once comes before what takes time.
-    if arguments.output is not None and not arguments.output.parent.is_dir():
-        raise InputError(f"{arguments.output}: got a folder that is not there, expected one that is")
+    bulk, output = _is_bulk(arguments), arguments.output and pathlib.Path(arguments.output)
+    if output and not bulk and not output.parent.is_dir():
+        raise InputError(f"{output}: got a folder that is not there, expected one that is")
     waterfall = arguments.scheme is not None
     registry = _waterfall_keys(arguments) if waterfall else _load(arguments)
-    text = _read_text(arguments.file)
+    text = "" if bulk else _read_text(arguments.inputs[0])
     auditor = iet.Auditor(
         registry,
         arguments.decoder,
@@ -359,16 +423,52 @@ def _audit(arguments: argparse.Namespace) -> int:
         decoys=arguments.decoys,
         known_agents=arguments.known,
     )
+    if bulk:
+        return _audit_files(arguments, auditor)
     report = auditor.audit(text, spans=arguments.span, skip=arguments.skip)
-    if arguments.output is not None:
-        report.to_json(arguments.output, text=not arguments.no_text)
+    if output:
+        report.to_json(output, text=not arguments.no_text)
     if arguments.json:
         print(json.dumps(report.to_dict(text=not arguments.no_text), indent=1))
-    elif arguments.output is None:
+    elif not output:
         show(report)
     read = (segment for segment in report.segments if not segment.left_out)
     found = {"unattributed" if segment.agent is None else "attributed" for segment in read}
     return 1 if arguments.fail_on in found else 0
+
+
+def _audit_files(arguments: argparse.Namespace, auditor: Any) -> int:
+    try:
+        from iet.bulk import files
+    except ImportError as error:
+        raise BackendUnavailable(
+            f'many documents need {error.name}; pip install "implicit-execution-tracing[bulk]"'
+        ) from None
+
+    for name, value in files.ONE_THREAD.items():  # a worker has one thread, and this process is the only one
+        os.environ.setdefault(name, value)
+    shown, last = sys.stderr.isatty(), 0.0
+
+    def progress(state: files.Progress) -> None:
+        nonlocal last
+        if shown:
+            print(f"\riet: {state}\x1b[K", end="", file=sys.stderr, flush=True)
+        elif state.seconds - last >= 60:  # a log keeps a line a minute
+            last = state.seconds
+            print(f"iet: {state}", file=sys.stderr, flush=True)
+
+    given = {name: getattr(arguments, name) for name in _MANY}
+    options = {name: value for name, value in given.items() if value is not None}
+    try:
+        summary = files.audit_files(auditor, arguments.inputs, arguments.output, progress=progress, **options)
+    finally:
+        if shown:
+            print("\r\x1b[K", end="", file=sys.stderr)
+    if arguments.json:
+        print(json.dumps(dataclasses.asdict(summary), indent=1))
+    else:
+        print("\n".join(summary.lines()))
+    return 1 if arguments.fail_on and getattr(summary, arguments.fail_on) else 0
 
 
 def _tokenizers(given: list[str], registry: Any) -> Any:

@@ -211,6 +211,7 @@ def segment_log_p(
     columns: Integers,
     family: Family,
     keys: int,
+    texts: tuple[Integers, Integers] | None = None,
 ) -> Floats:
     """Return the log p-value of each segment under one key, corrected for both having been chosen.
 
@@ -228,17 +229,22 @@ def segment_log_p(
         columns: int64 [S], the column of `scores` under which each segment is tested.
         family: of the profile.
         keys: K, how many there were to choose from.
+        texts: int64 [S] and [S], where the text of each segment starts, and its length T, if `scores` and
+            `pairs` are those of several texts; `starts` and `ends` are counted in each text. No pair has the
+            number of one of another text. None: all segments are of one text.
 
     Returns:
         log_p [S] float64 <= 0, natural logarithms. O(T).
     """
+    firsts, lengths = (0, np.array([len(scores)])) if texts is None else texts
     grid = 1 << (np.frexp(np.maximum(1, (ends - starts) // 8))[1].astype(np.int64) - 1)
     lows, highs = -(-starts // grid) * grid, ends // grid * grid
     totals, counts = np.zeros(len(lows)), np.zeros(len(lows), np.int64)
     seen = np.full(len(pairs), -1, np.int32)  # the last segment that a pair was counted in
-    _distinct_njit(scores, pairs, lows, highs, columns, seen, totals, counts)
-    cells, places = np.where(grid == 1, 15, 9), len(scores) // grid + 1
-    choices = cells * places * max(1, (len(scores) // 8).bit_length()) * float(keys)
+    _distinct_njit(scores, pairs, lows + firsts, highs + firsts, columns, seen, totals, counts)
+    cells, places = np.where(grid == 1, 15, 9), lengths // grid + 1
+    grids = np.maximum(1, np.frexp((lengths // 8).astype(np.float64))[1])  # the bits of T/8
+    choices = cells * places * grids * float(keys)
     corrected: Floats = np.minimum(0.0, log_tails(totals, counts, family) + np.log(choices))
     return corrected
 
@@ -293,7 +299,7 @@ def _distinct_njit(
 # ---------------------------------------------------------------- keys
 
 
-def activity_log_p(log_ratios: Floats, count: int, family: Family) -> Floats:
+def activity_log_p(log_ratios: Floats, count: int | Integers, family: Family) -> Floats:
     """Return the log p-value of each key's log Λ: how often a key that is not in the text has one as high.
 
     Over random keys the scores of a text without that key are independent draws from the family's null law,
@@ -306,28 +312,57 @@ def activity_log_p(log_ratios: Floats, count: int, family: Family) -> Floats:
     Markov's bound 1/Λ. A key by itself: `over_keys` corrects for their number.
 
     Args:
-        log_ratios: `iet.decoding.log_activity` [K].
-        count: n, distinct pairs in the text.
+        log_ratios: `iet.decoding.log_activity` [K], or [D, K] of several texts.
+        count: n, distinct pairs in the text, or int64 [D] of several.
         family: of the profile.
 
     Returns:
-        log_p [K] float64 <= 0, natural logarithms; 0 for n = 0. O(K).
+        log_p, of the shape of `log_ratios`, float64 <= 0, natural logarithms; 0 for n = 0. O(K) a text.
     """
-    if count == 0:
-        return np.zeros(len(log_ratios))
     levels, counts, table = _activity_null(family.name)
-    lattice = family.name == "square"
-    if count < counts[1 if lattice else 0]:
-        return np.asarray(-np.maximum(0.0, log_ratios))
-    place = float(np.interp(math.log(count), np.log(counts), np.arange(len(counts))))
-    low = min(int(place), len(counts) - 2)
-    row = table[low] + (place - low) * (table[low + 1] - table[low])
-    highest = np.maximum(table[low], table[low + 1])
-    row = np.where((highest > -1) | (count < counts[2]), highest, row)
-    before = np.append(row, 0.0)[np.searchsorted(levels, log_ratios, "right") - 1]
-    log_p = np.where((before > -1) | lattice, before, np.interp(log_ratios, levels, row))
-    log_p -= np.maximum(0.0, log_ratios - levels[-1])
-    return np.asarray(np.minimum(0.0, log_p))
+    ratios = np.ascontiguousarray(log_ratios, np.float64).reshape(-1, np.shape(log_ratios)[-1])
+    log_p = np.zeros(ratios.shape)
+    each = np.asarray(count, np.int64).reshape(-1)
+    _activity_log_p_njit(ratios, each, levels, counts, np.log(counts), table, family.name == "square", log_p)
+    return log_p.reshape(np.shape(log_ratios))
+
+
+@njit
+def _activity_log_p_njit(
+    log_ratios: Floats,
+    texts: Integers,
+    levels: Floats,
+    counts: Floats,
+    log_counts: Floats,
+    table: Floats,
+    lattice: bool,
+    log_p: Floats,
+) -> None:
+    last = len(levels) - 1
+    row = np.empty(last + 1)
+    for d in range(len(texts)):
+        count = texts[d]
+        if count == 0:
+            continue
+        if count < counts[1 if lattice else 0]:
+            for a in range(log_ratios.shape[1]):
+                log_p[d, a] = -max(0.0, log_ratios[d, a])
+            continue
+        low, logarithm = len(counts) - 2, math.log(count)
+        while low > 0 and logarithm < log_counts[low]:
+            low -= 1
+        share = min(1.0, (logarithm - log_counts[low]) / (log_counts[low + 1] - log_counts[low]))
+        for i in range(last + 1):
+            lower, upper = table[low, i], table[low + 1, i]
+            highest = max(lower, upper)
+            row[i] = highest if highest > -1 or count < counts[2] else lower + share * (upper - lower)
+        for a in range(log_ratios.shape[1]):
+            x = log_ratios[d, a]
+            at = np.searchsorted(levels, x, "right") - 1
+            value = row[at] if at >= 0 else 0.0
+            if at < last and not (lattice or value > -1):
+                value += (row[at + 1] - row[at]) / (levels[at + 1] - levels[at]) * (x - levels[at])
+            log_p[d, a] = min(0.0, value - max(0.0, x - levels[last]))
 
 
 @functools.cache
@@ -368,23 +403,24 @@ def over_keys(log_p: Floats) -> Floats:
     p-value of the whole text.
 
     Args:
-        log_p: natural logarithms [K], in any order.
+        log_p: natural logarithms [K], in any order, or [D, K] of several texts, each by itself.
 
     Returns:
-        log_p [K] <= 0.
+        log_p <= 0, of the same shape.
 
     >>> np.exp(over_keys(np.log([0.001, 0.5, 0.04]))).round(4).tolist()
     [0.003, 0.5, 0.0784]
     """
-    order = np.argsort(log_p, kind="stable")
-    left = np.arange(len(log_p), 0, -1)
-    small = np.minimum(np.asarray(log_p, np.float64)[order], -1e-300)
+    values = np.asarray(log_p, np.float64)
+    order = np.argsort(values, axis=-1, kind="stable")
+    left = np.arange(values.shape[-1], 0, -1)
+    small = np.minimum(np.take_along_axis(values, order, -1), -1e-300)
     # log(1 - (1 - p)^k): k·p where p is too small to be seen beside 1.
     with np.errstate(divide="ignore"):
         exact = np.log(-np.expm1(left * np.log1p(-np.exp(small))))
     stepped = np.where(small < -30, small + np.log(left), exact)
-    corrected = np.empty(len(log_p))
-    corrected[order] = np.minimum(0.0, np.maximum.accumulate(stepped))
+    corrected = np.empty(values.shape)
+    np.put_along_axis(corrected, order, np.minimum(0.0, np.maximum.accumulate(stepped, axis=-1)), -1)
     return corrected
 
 

@@ -33,7 +33,12 @@ _EXPONENT_LIMIT = 40.0
 _CHUNK = 64
 
 
-def log_activity(sums: npt.NDArray[Any], counts: npt.NDArray[Any], family: Family) -> Floats:
+def log_activity(
+    sums: npt.NDArray[Any],
+    counts: npt.NDArray[Any],
+    family: Family,
+    edges: npt.NDArray[np.int64] | None = None,
+) -> Floats:
     """Return log Λ of each key: how much likelier the text is if the key speaks somewhere in it.
 
         Λ_a = mean over λ, ρ of  P(x(a) | chain) / P(x(a) | nobody)
@@ -48,9 +53,11 @@ def log_activity(sums: npt.NDArray[Any], counts: npt.NDArray[Any], family: Famil
         sums: Σ x [B, K] over each block of `BLOCK` tokens with evidence: scored, each pair counted once.
         counts: tokens in each block, [B].
         family: of the scores.
+        edges: int64 [D + 1], ascending from 0 to B, where the blocks of each of D texts begin. None: they are
+            all of one.
 
     Returns:
-        log Λ [K] float64, natural logarithm; 0 for B = 0.
+        log Λ [K] float64, natural logarithm; 0 for B = 0. With `edges` [D, K], a row for each text.
 
     Raises:
         ShapeError: `counts` is not [B].
@@ -62,20 +69,26 @@ def log_activity(sums: npt.NDArray[Any], counts: npt.NDArray[Any], family: Famil
     keys = sums.shape[1]
     stay = 1.0 - BLOCK / MEAN_SEGMENT
     tilts, offsets = _tilts(family)
-    found = np.empty((len(ENTRY_RATES), len(tilts), keys))
+    cuts = np.array([0, len(sums)]) if edges is None else edges
+    found = np.empty((len(ENTRY_RATES), len(tilts), len(cuts) - 1, keys))
     for low in range(0, keys, _CHUNK):
         chunk = np.asarray(sums[:, None, low : low + _CHUNK], np.float64)
         ratios = chunk * tilts[:, None]  # [B, λ, K]
         ratios -= (counts[:, None] * offsets)[:, :, None]
         np.exp(np.minimum(ratios, _EXPONENT_LIMIT, out=ratios), out=ratios)
         flat = ratios.reshape(len(ratios), len(tilts) * chunk.shape[2])
-        rows = np.zeros((len(ENTRY_RATES), flat.shape[1]))
-        _two_states_njit(flat, np.array(ENTRY_RATES), stay, np.empty((2, *rows.shape)), rows)
-        found[:, :, low : low + _CHUNK] = rows.reshape(len(ENTRY_RATES), len(tilts), -1)
-    each = found.reshape(-1, keys)
+        rows = np.zeros((len(cuts) - 1, len(ENTRY_RATES), flat.shape[1]))
+        _texts_njit(flat, cuts, np.array(ENTRY_RATES), stay, np.empty((2, *rows.shape[1:])), rows)
+        shaped = rows.reshape(len(rows), len(ENTRY_RATES), len(tilts), -1)
+        found[..., low : low + _CHUNK] = shaped.transpose(1, 2, 0, 3)
+    each = found.reshape(-1, len(cuts) - 1, keys)
     highest = each.max(axis=0)
-    log_mean: Floats = highest + np.log(np.exp(each - highest).mean(axis=0))
-    return log_mean
+    weights = np.exp(each - highest)
+    total = weights[0]
+    for weight in weights[1:]:  # row by row, so that no sum depends on how many columns there are
+        total = total + weight
+    log_mean: Floats = highest + np.log(total / len(weights))
+    return log_mean[0] if edges is None else log_mean
 
 
 @functools.cache
@@ -94,6 +107,39 @@ def evidence_blocks(
     if len(starts):
         _counted_sums_njit(scores, counted, BLOCK, sums)
     return sums, block_counts(counted)
+
+
+def evidence_blocks_of(
+    scores: npt.NDArray[Any],
+    counted: npt.NDArray[np.bool_],
+    starts: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.float32], Floats, npt.NDArray[np.int64]]:
+    """Return `evidence_blocks` of the texts `[starts, ends)` [D], and the edges [D + 1] of their blocks."""
+    total = np.append(0, np.cumsum(counted))
+    each = total[ends] - total[starts]
+    edges = np.append(0, np.cumsum(-(-each // BLOCK)))
+    counts = np.full(edges[-1], float(BLOCK))
+    rests = each % BLOCK
+    counts[edges[1:][rests > 0] - 1] = rests[rests > 0]
+    sums = np.zeros((edges[-1], scores.shape[1]), np.float32)
+    _sums_of_njit(scores, counted, starts, ends, edges, sums)
+    return sums, counts, edges
+
+
+@njit
+def _sums_of_njit(
+    x: npt.NDArray[Any],
+    counted: npt.NDArray[np.bool_],
+    starts: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+    edges: npt.NDArray[np.int64],
+    sums: npt.NDArray[np.float32],
+) -> None:
+    for d in range(len(starts)):
+        if edges[d] < edges[d + 1]:
+            inside = slice(starts[d], ends[d])
+            _counted_sums_njit(x[inside], counted[inside], BLOCK, sums[edges[d] : edges[d + 1]])
 
 
 def block_starts(counted: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
@@ -122,6 +168,19 @@ def _counted_sums_njit(
             for a in range(x.shape[1]):
                 sums[at, a] += x[t, a]
             rest -= 1
+
+
+@njit
+def _texts_njit(
+    ratios: Floats,
+    edges: npt.NDArray[np.int64],
+    enters: Floats,
+    stay: float,
+    states: npt.NDArray[np.float64],
+    log_ratios: Floats,
+) -> None:
+    for d in range(len(edges) - 1):
+        _two_states_njit(ratios[edges[d] : edges[d + 1]], enters, stay, states, log_ratios[d])
 
 
 @njit

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from iet.decoding.jit import njit
 from iet.decoding.segmentation import NOBODY, Scores, Segmentation, check_number, check_scores
-from iet.decoding.windows import attribution_threshold, margin, span_sums, windows
+from iet.decoding.windows import (
+    attribution_threshold,
+    margin_njit,
+    span_sums_njit,
+    windows,
+    windows_njit,
+)
 from iet.errors import InputError, ShapeError
 from iet.scheme import Family
 
@@ -38,11 +44,19 @@ def smooth(margins: npt.ArrayLike, width: int = 5) -> npt.NDArray[np.float64]:
     check_number("smooth", width, 1)
     if width % 2 == 0:
         raise InputError(f"smooth: got {width}, expected an odd int")
-    total = np.concatenate(([0.0], np.cumsum(z)))
-    centre = np.arange(len(z))
-    low, high = np.maximum(centre - width // 2, 0), np.minimum(centre + width // 2 + 1, len(z))
-    mean: npt.NDArray[np.float64] = (total[high] - total[low]) / (high - low)
+    mean = np.empty(len(z))
+    _smooth_njit(z, width, mean)
     return mean
+
+
+@njit
+def _smooth_njit(z: npt.NDArray[np.float64], width: int, mean: npt.NDArray[np.float64]) -> None:
+    total = np.zeros(len(z) + 1)
+    for i in range(len(z)):
+        total[i + 1] = total[i] + z[i]
+    for i in range(len(z)):
+        low, high = max(i - width // 2, 0), min(i + width // 2 + 1, len(z))
+        mean[i] = (total[high] - total[low]) / (high - low)
 
 
 def cusum(margins: npt.ArrayLike, tau: float = 0.1, min_points: int = 10) -> npt.NDArray[np.int64]:
@@ -139,15 +153,19 @@ def refine(
     refined = np.array(change_points, np.int64)
     if not len(refined):
         return refined
-    dominant = np.add.reduceat(f, [0, *refined], axis=0).argmax(axis=1)
-    _refine_njit(check_scores(f), refined, dominant, radius)
+    _refine_njit(check_scores(f), refined, radius)
     return refined
 
 
 @njit
-def _refine_njit(
-    f: Scores, change_points: npt.NDArray[np.int64], dominant: npt.NDArray[np.int64], radius: int
-) -> None:
+def _refine_njit(f: Scores, change_points: npt.NDArray[np.int64], radius: int) -> None:
+    edges = np.zeros(len(change_points) + 2, np.int64)
+    edges[1:-1], edges[-1] = change_points, len(f)
+    sums = np.zeros((len(edges) - 1, f.shape[1]))
+    span_sums_njit(f, edges, sums)
+    dominant = np.empty(len(sums), np.int64)
+    for s in range(len(sums)):
+        dominant[s] = sums[s].argmax()
     for s in range(len(change_points)):
         left, right, old = dominant[s], dominant[s + 1], change_points[s]
         if left == right:
@@ -207,21 +225,157 @@ def cusum_decode(
 
     Cost: O(T·A) time, T·A/2 bytes at step 16. Deterministic.
     """
+    f = windows(scores, window, step)
+    labels = np.empty(len(scores), np.int32)
+    parameters = cusum_parameters(
+        family,
+        allow_unattributed,
+        agents or scores.shape[1],
+        window=window,
+        step=step,
+        smooth_windows=smooth_windows,
+        tau=tau,
+        min_points=min_points,
+        radius=radius,
+        anchor=anchor,
+        level=level,
+    )
+    _labels_njit(scores, scored, f, parameters, labels)
+    return Segmentation(labels, window_scores=f)
+
+
+class CusumParameters(NamedTuple):
+    """The options of `cusum_decode` as its loops take them."""
+
+    window: int
+    step: int
+    smooth_windows: int
+    tau: float
+    min_points: int
+    radius: int
+    shift: int
+    mean: float
+    threshold: float
+
+
+def cusum_parameters(
+    family: Family,
+    allow_unattributed: bool,
+    agents: int,
+    *,
+    window: int,
+    step: int,
+    smooth_windows: int,
+    tau: float,
+    min_points: int,
+    radius: int,
+    anchor: str,
+    level: float,
+) -> CusumParameters:
+    """Check the options of `cusum_decode`, and return what its loops take.
+
+    Raises:
+        InputError: one is out of range.
+    """
     if anchor not in ANCHORS:
         raise InputError(f"anchor: got {anchor!r}, expected one of {sorted(ANCHORS)}")
-    f = windows(scores, window, step)
-    boundaries = refine(f, cusum(smooth(margin(f), smooth_windows), tau, min_points), radius)
-    # A boundary at window i lies between windows i - 1 and i: half a step before the anchor of i.
-    starts = np.concatenate(([0], boundaries * step + int(ANCHORS[anchor] * window) - step // 2))
-    edges = np.append(starts, len(scores))
-    totals = span_sums(scores, edges)
-    labels = totals.argmax(axis=1).astype(np.int32)
-    if allow_unattributed:
-        threshold = attribution_threshold(family, agents or scores.shape[1], level)
-        counts = np.diff(np.append(0, np.cumsum(scored))[edges])
-        surplus = totals.max(axis=1) - float(family.mean(0.0)) * counts
-        labels[surplus <= threshold * np.sqrt(counts)] = NOBODY
-    return Segmentation(np.repeat(labels, np.diff(edges)), window_scores=f)
+    for name, value, low in (
+        ("window", window, 1),
+        ("step", step, 1),
+        ("smooth", smooth_windows, 1),
+        ("min_points", min_points, 1),
+        ("radius", radius, 0),
+    ):
+        check_number(name, value, low)
+    check_number("tau", tau, 0, integer=False)
+    if smooth_windows % 2 == 0:
+        raise InputError(f"smooth: got {smooth_windows}, expected an odd int")
+    return CusumParameters(
+        int(window),
+        int(step),
+        int(smooth_windows),
+        float(tau),
+        int(min_points),
+        int(radius),
+        # A boundary at window i lies between windows i - 1 and i: half a step before the anchor of i.
+        int(ANCHORS[anchor] * window) - int(step) // 2,
+        float(family.mean(0.0)),
+        attribution_threshold(family, agents, level) if allow_unattributed else -np.inf,
+    )
+
+
+@njit
+def _labels_njit(
+    x: Scores,
+    scored: npt.NDArray[np.bool_],
+    f: npt.NDArray[np.float64],
+    parameters: CusumParameters,
+    labels: npt.NDArray[np.int32],
+) -> None:
+    """Label the tokens of one text: `margin`, `smooth`, `cusum`, `refine`, and the dominant agents."""
+    z, smoothed = np.empty(len(f)), np.empty(len(f))
+    margin_njit(f, z)
+    _smooth_njit(z, parameters.smooth_windows, smoothed)
+    found, stack = np.empty(len(z), np.int64), np.zeros((len(z) + 1, 2), np.int64)
+    count = _cusum_njit(smoothed, parameters.tau, parameters.min_points, stack, found)
+    boundaries = np.sort(found[:count])
+    if count > 0:
+        _refine_njit(f, boundaries, parameters.radius)
+    edges = np.zeros(count + 2, np.int64)
+    edges[1:-1] = boundaries * parameters.step + parameters.shift
+    edges[-1] = len(x)
+    totals = np.zeros((count + 1, x.shape[1]))
+    span_sums_njit(x, edges, totals)
+    for s in range(count + 1):
+        best, counted = totals[s].argmax(), 0
+        for t in range(edges[s], edges[s + 1]):
+            counted += scored[t]
+        surplus = totals[s, best] - parameters.mean * counted
+        labels[edges[s] : edges[s + 1]] = best
+        if parameters.threshold > -np.inf and surplus <= parameters.threshold * np.sqrt(counted):
+            labels[edges[s] : edges[s + 1]] = NOBODY
+
+
+def cusum_labels(
+    scores: Scores,
+    scored: npt.NDArray[np.bool_],
+    starts: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+    parameters: CusumParameters,
+) -> npt.NDArray[np.int32]:
+    """Return the labels that `cusum_decode` gives the tokens of each of many texts.
+
+    Args:
+        scores, scored: x [T, A] and [T] of all texts, finite.
+        starts, ends: int64 [D], the tokens `[start, end)` of each text.
+        parameters: `cusum_parameters`.
+
+    Returns:
+        int32 [T], -1 outside all texts. Cost: O(T·A). Deterministic.
+    """
+    labels = np.full(len(scores), NOBODY, np.int32)
+    _cusum_labels_njit(scores, scored, starts, ends, parameters, labels)
+    return labels
+
+
+@njit
+def _cusum_labels_njit(
+    x: Scores,
+    scored: npt.NDArray[np.bool_],
+    starts: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+    parameters: CusumParameters,
+    labels: npt.NDArray[np.int32],
+) -> None:
+    total = np.zeros(x.shape[1])
+    for d in range(len(starts)):
+        start, end = starts[d], ends[d]
+        width = min(parameters.window, end - start)
+        count = (end - start - width) // parameters.step + 1 if width > 0 else 0
+        f = np.empty((count, x.shape[1]))
+        total[:] = 0.0
+        windows_njit(x[start:end], width, parameters.step, total, f)
+        _labels_njit(x[start:end], scored[start:end], f, parameters, labels[start:end])
 
 
 def _vector(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:

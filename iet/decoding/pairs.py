@@ -37,6 +37,60 @@ def number_pairs(
     return numbers
 
 
+def number_pairs_of(
+    token_ids: npt.NDArray[np.int64],
+    scored: npt.NDArray[np.bool_],
+    starts: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+    n_gram: int,
+    contexts: bool = False,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Return `number_pairs` and `repeats` of each of many texts: int64 [T] and bool [T].
+
+    Args:
+        token_ids, scored: [T] of all texts.
+        starts, ends: int64 [D], the tokens `[start, end)` of each text.
+        n_gram, contexts: as in `number_pairs`.
+    """
+    longest = int((ends - starts).max(initial=0))
+    slots = np.empty(1 << max(4, (2 * longest).bit_length()), np.int32)
+    numbers, repeated = np.full(len(token_ids), -1), np.zeros(len(token_ids), np.bool_)
+    back = int(contexts)
+    with np.errstate(over="ignore"):
+        _number_texts_njit(
+            token_ids, scored, _FACTORS[: n_gram - back], back, starts, ends, slots, numbers, repeated
+        )
+    return numbers, repeated
+
+
+@njit
+def _number_texts_njit(
+    ids: npt.NDArray[np.int64],
+    scored: npt.NDArray[np.bool_],
+    factors: npt.NDArray[np.uint64],
+    back: int,
+    starts: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+    slots: npt.NDArray[np.int32],
+    numbers: npt.NDArray[np.int64],
+    repeated: npt.NDArray[np.bool_],
+) -> None:
+    for d in range(len(starts)):
+        start, end = starts[d], ends[d]
+        if end - start <= back:
+            continue
+        bits = 4
+        while (1 << bits) <= 2 * (end - start):
+            bits += 1
+        some = slots[: 1 << bits]
+        some[:] = -1
+        inside = slice(start + back, end)
+        _number_pairs_njit(
+            ids[start : end - back], scored[inside], factors, np.uint64(64 - bits), some, numbers[inside]
+        )
+        _repeats_njit(numbers[start:end], repeated[start:end])
+
+
 def repeats(pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Tell which of the `pair_numbers` [T] stood earlier in the text; false where not scored. O(T)."""
     repeated = np.zeros(len(pairs), np.bool_)

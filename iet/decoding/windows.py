@@ -41,14 +41,15 @@ def windows(scores: npt.ArrayLike, window: int = 64, step: int = 16) -> npt.NDAr
     width = min(window, len(x))
     count = (len(x) - width) // step + 1 if width else 0
     f = np.empty((count, x.shape[1]))
-    _windows_njit(x, width, step, np.zeros(x.shape[1]), f)
+    windows_njit(x, width, step, np.zeros(x.shape[1]), f)
     return f
 
 
 @njit
-def _windows_njit(
+def windows_njit(
     x: Scores, width: int, step: int, total: npt.NDArray[np.float64], f: npt.NDArray[np.float64]
 ) -> None:
+    """Fill f as `windows` does; `total` [A] is zeros."""
     agents = x.shape[1]
     left = right = 0  # total = Σ x[left:right]
     for i in range(len(f)):
@@ -96,12 +97,13 @@ def span_sums(scores: npt.ArrayLike, boundaries: npt.ArrayLike) -> npt.NDArray[n
         )
     edges = edges.astype(np.int64)
     sums = np.zeros((len(edges) - 1, x.shape[1]))
-    _span_sums_njit(x, edges, sums)
+    span_sums_njit(x, edges, sums)
     return sums
 
 
 @njit
-def _span_sums_njit(x: Scores, boundaries: npt.NDArray[np.int64], sums: npt.NDArray[np.float64]) -> None:
+def span_sums_njit(x: Scores, boundaries: npt.NDArray[np.int64], sums: npt.NDArray[np.float64]) -> None:
+    """Add to the zeros `sums` what `span_sums` returns."""
     for s in range(len(sums)):
         for t in range(boundaries[s], boundaries[s + 1]):
             for a in range(x.shape[1]):
@@ -166,12 +168,13 @@ def margin(window_scores: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """
     f = check_scores(window_scores)
     z = np.empty(len(f))
-    _margin_njit(f, z)
+    margin_njit(f, z)
     return z
 
 
 @njit
-def _margin_njit(f: Scores, z: npt.NDArray[np.float64]) -> None:
+def margin_njit(f: Scores, z: npt.NDArray[np.float64]) -> None:
+    """Fill z as `margin` does."""
     for i in range(f.shape[0]):
         first, second = f[i, 0], -np.inf
         for a in range(1, f.shape[1]):

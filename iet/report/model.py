@@ -266,7 +266,7 @@ class Report:
             "agents": list(self.agents),
             "decoder": {
                 "name": self.decoder,
-                "options": {name: _plain(value) for name, value in self.options.items()},
+                "options": {name: plain(value) for name, value in self.options.items()},
             },
             "level": self.level,
             "allow_unattributed": self.allow_unattributed,
@@ -366,8 +366,8 @@ def _written(data: str, path: str | os.PathLike[str] | None) -> str:
     return data
 
 
-def _plain(value: Any) -> Any:
-    # Numbers and arrays of NumPy, or lists with such in them, as JSON has them.
+def plain(value: Any) -> Any:
+    """Return numbers and arrays of NumPy, or lists with such in them, as JSON has them."""
     return value if value is None or isinstance(value, str) else np.asarray(value).tolist()
 
 

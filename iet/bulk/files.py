@@ -1,0 +1,556 @@
+"""Audits of files of any size, cut in chunks that the input alone decides; each is committed whole or not.
+
+A folder `out` holds, for chunk N,
+
+    segments-N.parquet     a row for each segment (`SEGMENTS`)
+    quarantine-N.jsonl     a line for each record that could not be read, if there are any
+    documents-N.parquet    a row for each document (`DOCUMENTS`)
+
+each written under another name, brought to disk, and renamed, in this order. So a chunk is done if and only
+if its documents stand, and a run that was killed at any moment goes on with the chunks that are not. Beside
+them run.json says what was read and how; shard-I-of-N.json what came out, once all of a shard is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import multiprocessing
+import multiprocessing.connection
+import os
+import pathlib
+import pickle
+import re
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import iet
+from iet.auditor import Auditor
+from iet.bulk.arrow import DOCUMENT, SEGMENT, check_readable, document_columns, segment_columns
+from iet.bulk.inputs import Chunk, Columns, Source, choose_columns, chunks, expand, pieces, shown_id
+from iet.bulk.records import audit_records
+from iet.errors import IetError, InputError
+from iet.evidence import discoveries
+
+CHUNK_ROWS, CHUNK_SIZE = 4096, 1 << 24
+"""A chunk ends after so many records, or after so many bytes (of JSON lines), characters or ids."""
+
+_WHERE = [("file", pa.string()), ("row", pa.int64()), ("id", pa.string())]
+
+DOCUMENTS = pa.schema([*_WHERE, *DOCUMENT, ("segments", pa.int64())], {"iet.schema": "iet.documents/1"})
+"""A row for each document: file and row (from 0; of JSON lines the line) it was read from, its id, what is
+found in it, how many segments it has."""
+
+SEGMENTS = pa.schema([*_WHERE, ("segment", pa.int64()), *SEGMENT], {"iet.schema": "iet.segments/1"})
+"""A row for each segment, numbered from 0 in its document."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """What is in the output of one shard.
+
+    Attributes:
+        documents, segments, quarantined: how many rows, and how many records could not be read.
+        tokens: of all documents.
+        attributed: documents in which some text is attributed.
+        unattributed: documents in which some text is not.
+        fdr: false-discovery rate over documents, None where none was asked for.
+        fdr_log_p: documents with a log p of at most this are discoveries at that rate; None: there are none.
+        fdr_documents: how many they are.
+    """
+
+    documents: int
+    segments: int
+    quarantined: int
+    tokens: int
+    attributed: int
+    unattributed: int
+    fdr: float | None = None
+    fdr_log_p: float | None = None
+    fdr_documents: int | None = None
+
+    def lines(self) -> list[str]:
+        """Say it in words."""
+        told = [
+            f"{self.documents:,} documents of {self.tokens:,} tokens, {self.segments:,} segments;"
+            f" text is attributed in {self.attributed:,} documents",
+        ]
+        if self.quarantined:
+            told.append(f"{self.quarantined:,} records could not be read: quarantine-*.jsonl says why")
+        if self.fdr is not None:
+            where = f", log_p <= {self.fdr_log_p:.6g}" if self.fdr_log_p is not None else ""
+            told.append(f"at a false-discovery rate of {self.fdr:g}: {self.fdr_documents:,} documents{where}")
+        return told
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """How far a run is.
+
+    Attributes:
+        documents: audited by this process.
+        seconds: since it began to audit.
+        share: of the input's bytes that have been read, 0 to 1.
+        fresh: of them those that this process audited.
+    """
+
+    documents: int
+    seconds: float
+    share: float
+    fresh: float
+
+    def __str__(self) -> str:
+        rate = self.documents / max(self.seconds, 1e-9)
+        left = (1 - self.share) * self.seconds / self.fresh if self.fresh else 0.0
+        minutes, seconds = divmod(round(left), 60)
+        hours, minutes = divmod(minutes, 60)
+        return (
+            f"{self.documents:,} documents, {rate:,.0f} a second, {self.share:.0%} read,"
+            f" {hours}:{minutes:02}:{seconds:02} left"
+        )
+
+
+def audit_files(
+    auditor: Auditor,
+    inputs: Iterable[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    text_column: str | None = None,
+    ids_column: str | None = None,
+    id_column: str | None = None,
+    shard: tuple[int, int] = (1, 1),
+    resume: bool = False,
+    workers: int = 1,
+    chunk_rows: int = CHUNK_ROWS,
+    fdr: float | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Summary:
+    """Audit all documents of some files into a folder, each as `Auditor.audit` does.
+
+    Args:
+        auditor: who audits. With several workers its registry must be a file.
+        inputs: Parquet, JSON lines (.jsonl or .ndjson, also .gz and .zst) and text files (one document each),
+            folders of such, and patterns.
+        out: folder of the output, made if it is missing. Otherwise it must be empty, unless `resume` says to
+            go on, or all in it is of other shards of this very run.
+        text_column, ids_column: as in `iet.bulk.arrow.audit_batch`, the same for all files.
+        id_column: name of a column that names the documents. None: file and row do.
+        shard: (i, n), 1 <= i <= n: audit every n-th chunk, the i-th first. n runs, at the same time or not,
+            on one machine or on many, with i from 1 to n and all else equal, do all the work once.
+        resume: go on where a run with the same arguments was stopped.
+        workers: processes that audit, with one thread each, at least 1; 1: this process.
+        chunk_rows: records in a chunk, which is what a kill can cost; at least 1.
+        fdr: also find the documents to report at this false-discovery rate (`iet.evidence.discoveries`), 0 to
+            1, of all documents: one shard only.
+        progress: called after every chunk.
+
+    Returns:
+        Summary of this shard.
+
+    Raises:
+        InputError: a parameter is out of range, an input is missing or broken, `out` is not empty or was
+            begun in another way (the error names the difference), or another process is at work on the shard.
+        IetError: a worker died.
+
+    Deterministic: the files do not depend on workers, shards, or on when a run was killed. Memory is that of
+    a chunk or two for each worker, and of the longest document.
+    """
+    index, count = _checked_shard(shard)
+    for name, value in (("workers", workers), ("chunk_rows", chunk_rows)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+            raise InputError(f"{name}: got {value!r}, expected an int of at least 1")
+    if fdr is not None:
+        discoveries([], fdr)
+        if count > 1:
+            raise InputError(f"fdr: got shard {index}/{count}, expected one shard, which has all documents")
+    folder = pathlib.Path(out)
+    sources = expand(inputs, folder)
+    columns = choose_columns(sources, text_column, ids_column, id_column)
+    check_readable(auditor, columns.ids)
+    packed = pickle.dumps(auditor) if workers > 1 else b""
+    configuration = {
+        "schema": "iet.run/1",
+        "iet": iet.__version__,
+        "auditor": auditor.configuration,
+        "columns": dataclasses.asdict(columns),
+        "chunk_rows": int(chunk_rows),
+        "shards": count,
+        "inputs": [source.describe() for source in sources],
+    }
+    with _claimed(folder, configuration, index, count, resume) as state:
+        mine = range(index - 1, sys.maxsize, count)
+        done = _done(folder)
+        _sweep(folder, mine, state.name)
+        job = _Job(folder, tuple(sources), columns)
+        read = _Tracker(sources, progress)
+        stream = chunks(pieces(sources, columns), chunk_rows, CHUNK_SIZE)
+        wanted = read.skipping(stream, lambda chunk: chunk.index in mine and chunk.index not in done)
+        with contextlib.closing(_audited(auditor, packed, job, wanted, workers)) as finished:
+            for chunk in finished:
+                read.audited(chunk)
+        summary = _summary(folder, mine, fdr)
+        _commit(state, lambda path: _write_json(path, {"complete": True, **dataclasses.asdict(summary)}))
+    return summary
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """What every chunk is audited with."""
+
+    folder: pathlib.Path
+    sources: tuple[Source, ...]
+    columns: Columns
+
+    def audit(self, auditor: Auditor, chunk: Chunk, alive: Callable[[], bool] = lambda: True) -> None:
+        """Audit one chunk and commit it, unless nobody waits for it any more."""
+        rows, values = list[tuple[str, int, str | None]](), list[Any]()
+        for piece in chunk.pieces:
+            for row, value, id in zip(piece.rows, piece.values, piece.ids, strict=True):
+                source = self.sources[piece.source]
+                if source.kind == "jsonl":
+                    value, id = _parsed(value, self.columns)
+                rows.append((source.path, row, id))
+                values.append(value)
+        documents, segments, bad = list[pa.Table](), list[pa.Table](), list[dict[str, Any]]()
+        low = 0
+        for reasons, found in audit_records(auditor, values, ids=self.columns.ids):
+            mine = rows[low : low + len(reasons)]
+            low += len(reasons)
+            for (file, row, id), reason in zip(mine, reasons, strict=True):
+                if reason is not None:
+                    bad.append({"file": file, "row": row, "id": id, "reason": reason})
+            good = [place for place, reason in zip(mine, reasons, strict=True) if reason is None]
+            where = dict(zip(("file", "row", "id"), zip(*good, strict=True), strict=True)) if good else {}
+            names = [pa.array(where.get(name, ()), kind) for name, kind in _WHERE]
+            counts = found.segment_counts
+            documents.append(
+                pa.Table.from_arrays(
+                    [*names, *document_columns(found).values(), pa.array(counts)], schema=DOCUMENTS
+                )
+            )
+            of = np.repeat(np.arange(len(good)), counts)
+            number = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
+            segments.append(
+                pa.Table.from_arrays(
+                    [
+                        *(name.take(pa.array(of)) for name in names),
+                        pa.array(number),
+                        *segment_columns(found).values(),
+                    ],
+                    schema=SEGMENTS,
+                )
+            )
+        if not alive():
+            return
+        for kind, tables, schema in (("segments", segments, SEGMENTS), ("documents", documents, DOCUMENTS)):
+            table = pa.concat_tables(tables) if tables else schema.empty_table()
+            if kind == "documents" and bad:
+                _commit(_path(self.folder, "quarantine", chunk.index), lambda path: _write_lines(path, bad))
+            write = functools.partial(pq.write_table, table, compression="zstd")
+            _commit(_path(self.folder, kind, chunk.index), write)
+
+
+def _parsed(line: bytes, columns: Columns) -> tuple[Any, str | None]:
+    """Return the document and the id of a line of JSON, in place of the document what is wrong with it."""
+    id = None
+    try:
+        record = json.loads(line)
+        if not isinstance(record, dict):
+            raise InputError(f"got {type(record).__name__}, expected an object with {columns.name!r}")
+        if columns.id is not None:
+            id = shown_id(record.get(columns.id))
+            (id or "").encode()
+        if columns.name not in record:
+            raise InputError(f"got {list(record)[:10]}, expected {columns.name!r} among them")
+        return record[columns.name], id
+    except InputError as error:
+        return error, id
+    except UnicodeEncodeError:
+        return InputError(f"got an id that is no valid Unicode ({columns.id!r})"), None
+    except (ValueError, RecursionError) as error:  # also what is not UTF-8
+        return InputError(f"got no line of JSON ({error})"), id
+
+
+class _Tracker:
+    """Counts what is read and audited, and reports it."""
+
+    def __init__(self, sources: Sequence[Source], report: Callable[[Progress], None] | None) -> None:
+        sizes = [source.size for source in sources]
+        self._before = np.cumsum([0, *sizes])
+        self._total = max(1, sum(sizes))
+        self._report = report
+        self._started = time.monotonic()
+        self._documents, self._read, self._fresh = 0, 0, 0
+        self._bytes = dict[int, int]()
+
+    def skipping(self, stream: Iterable[Chunk], wanted: Callable[[Chunk], bool]) -> Iterator[Chunk]:
+        """Pass on the chunks that are wanted."""
+        for chunk in stream:
+            last = chunk.pieces[-1]
+            read = int(self._before[last.source]) + last.position
+            if wanted(chunk):
+                self._bytes[chunk.index] = read - self._read
+                self._read = read
+                yield chunk
+            self._read = read
+
+    def audited(self, chunk: tuple[int, int]) -> None:
+        """Count a chunk: its index and how many records it has."""
+        index, records = chunk
+        self._documents += records
+        self._fresh += self._bytes.pop(index)
+        if self._report is not None:
+            seconds = time.monotonic() - self._started
+            self._report(
+                Progress(self._documents, seconds, self._read / self._total, self._fresh / self._total)
+            )
+
+
+def _audited(
+    auditor: Auditor, packed: bytes, job: _Job, stream: Iterator[Chunk], workers: int
+) -> Generator[tuple[int, int]]:
+    """Audit the chunks and return the index and size of each that is done."""
+    if workers == 1:
+        for chunk in stream:
+            job.audit(auditor, chunk)
+            yield chunk.index, len(chunk)
+        return
+    # Not concurrent.futures: its workers would wait for ever for a parent that was killed. Here the death of
+    # the parent closes the only other end of a worker's pipe.
+    spawn = multiprocessing.get_context("spawn")
+    running = dict[multiprocessing.connection.Connection, Any]()
+    at_work = dict[multiprocessing.connection.Connection, tuple[int, int]]()
+    try:
+        for number in range(workers):
+            ours, theirs = spawn.Pipe()
+            process = spawn.Process(
+                target=_work, args=(theirs, packed, job), name=f"iet-audit-{number}", daemon=True
+            )
+            process.start()
+            theirs.close()
+            running[ours] = process
+        idle, upcoming = list(running), next(stream, None)
+        while upcoming is not None or at_work:
+            while idle and upcoming is not None:
+                connection = idle.pop()
+                at_work[connection] = upcoming.index, len(upcoming)
+                _passed_on(running[connection], connection.send, upcoming)
+                upcoming = next(stream, None)
+            for ready in multiprocessing.connection.wait(list(at_work)):
+                assert isinstance(ready, multiprocessing.connection.Connection)
+                error = _passed_on(running[ready], ready.recv)
+                if error is not None:
+                    raise error
+                idle.append(ready)
+                yield at_work.pop(ready)
+    finally:
+        for connection in running:
+            connection.close()
+        for process in running.values():
+            process.join()
+
+
+def _passed_on(process: Any, call: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return call(*arguments)
+    except (EOFError, OSError):
+        process.join()
+        raise IetError(
+            f"{process.name}: the worker died (exit code {process.exitcode}); the chunks that are done stay,"
+            " and a run with resume goes on"
+        ) from None
+
+
+def _work(connection: multiprocessing.connection.Connection, packed: bytes, job: _Job) -> None:
+    """Audit chunks as they come, until the parent goes away."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the run
+    os.environ |= ONE_THREAD
+    parent = os.getppid()
+    auditor: Auditor | None = None
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            chunk = connection.recv()
+            try:
+                auditor = auditor or pickle.loads(packed)
+                job.audit(auditor, chunk, lambda: os.getppid() == parent)
+                connection.send(None)
+            except (IetError, OSError) as error:
+                connection.send(error)
+
+
+ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "IET_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+"""The environment of a worker: as many processes as cores, each with one thread."""
+
+
+def _checked_shard(shard: tuple[int, int]) -> tuple[int, int]:
+    try:
+        index, count = shard
+        if 1 <= index <= count and isinstance(index, int) and isinstance(count, int):
+            return index, count
+    except (TypeError, ValueError):
+        pass
+    raise InputError(f"shard: got {shard!r}, expected (i, n) with 1 <= i <= n")
+
+
+def _path(folder: pathlib.Path, kind: str, index: int) -> pathlib.Path:
+    return folder / f"{kind}-{index:06d}.{'jsonl' if kind == 'quarantine' else 'parquet'}"
+
+
+def _done(folder: pathlib.Path) -> set[int]:
+    """Return the chunks whose documents stand."""
+    return {int(found[1]) for name in os.listdir(folder) if (found := _DOCUMENTS_NAME.fullmatch(name))}
+
+
+_DOCUMENTS_NAME = re.compile(r"documents-(\d{6,})\.parquet")
+_TEMPORARY_NAME = re.compile(r"\.(?:documents|segments|quarantine)-(\d{6,})\.\w+\.[0-9a-f]+\.tmp")
+
+
+def _sweep(folder: pathlib.Path, mine: range, state: str) -> None:
+    """Remove what a killed run of this shard has left half written."""
+    for name in os.listdir(folder):
+        found = _TEMPORARY_NAME.fullmatch(name)
+        if (found and int(found[1]) in mine) or (name.startswith(f".{state}.") and name.endswith(".tmp")):
+            (folder / name).unlink(missing_ok=True)
+
+
+def _commit(target: pathlib.Path, write: Callable[[pathlib.Path], None]) -> None:
+    """Let a file appear whole, or not at all, whatever happens to the process or to the machine."""
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        write(temporary)
+        _sync(temporary)
+        os.replace(temporary, target)
+        _sync(target.parent)
+    except OSError as error:
+        raise InputError(f"{target}: cannot be written ({error.strerror or error})") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _sync(path: pathlib.Path) -> None:
+    if path.is_dir() and sys.platform == "win32":  # has no such call for folders
+        return
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def _write_lines(path: pathlib.Path, records: list[dict[str, Any]]) -> None:
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    path.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _claimed(
+    folder: pathlib.Path, configuration: dict[str, Any], index: int, count: int, resume: bool
+) -> Iterator[pathlib.Path]:
+    """Hold the folder for one shard of this very run, and return where its summary goes.
+
+    Raises:
+        InputError: another run has it, or is at work on the shard.
+    """
+    configuration = json.loads(json.dumps(configuration))  # as it is read again
+    run, state = folder / "run.json", folder / f"shard-{index}-of-{count}.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        there = [name for name in os.listdir(folder) if not name.startswith(".")]
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be made or read ({error.strerror})") from None
+    if there and not run.exists():
+        raise InputError(f"{folder}: got a folder with {sorted(there)[:3]}, expected an empty one")
+    with _locked(
+        folder / f".{state.stem}.lock", f"{folder}: another process is at work on shard {index}/{count}"
+    ):
+        if run.exists():
+            try:
+                before = json.loads(run.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                raise InputError(f"{run}: cannot be read ({error})") from None
+            changes = list(_differences(before, configuration))
+            if changes:
+                raise InputError(f"{folder}: was begun in another way; " + "; ".join(changes[:5]))
+            if state.exists() and not resume:
+                raise InputError(f"{folder}: got results there, expected an empty folder, or resume")
+        else:
+            _commit(run, lambda path: _write_json(path, configuration))
+        _commit(state, lambda path: _write_json(path, {"complete": False}))
+        yield state
+
+
+@contextlib.contextmanager
+def _locked(path: pathlib.Path, refusal: str) -> Iterator[None]:
+    # The lock goes with the process, however it ends. Without such locks (Windows, some network file systems)
+    # it is up to the user not to start a shard twice; even that doubles nothing.
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{refusal}; expected one at a time") from None
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _differences(before: Any, now: Any, where: str = "") -> Iterator[str]:
+    """Say what differs between two configurations."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in sorted({*before, *now}):
+            yield from _differences(before.get(name), now.get(name), f"{where}.{name}" if where else name)
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for at, (old, new) in enumerate(zip(before, now, strict=True)):
+            yield from _differences(old, new, f"{where}[{at}]")
+    elif before != now:
+        yield f"{where}: was {json.dumps(before):.60}, is {json.dumps(now):.60}"
+
+
+def _summary(folder: pathlib.Path, mine: range, fdr: float | None) -> Summary:
+    """Count what the shard's files hold."""
+    found = sorted(index for index in _done(folder) if index in mine)
+    totals = dict.fromkeys(
+        ("documents", "segments", "quarantined", "tokens", "attributed", "unattributed"), 0
+    )
+    log_p = [np.zeros(0)]
+    for index in found:
+        table = pq.read_table(
+            _path(folder, "documents", index), columns=["segments", "tokens", "coverage", "log_p"]
+        )
+        columns = {name: table.column(name).to_numpy() for name in table.column_names}
+        totals["documents"] += table.num_rows
+        totals["segments"] += int(columns["segments"].sum())
+        totals["tokens"] += int(columns["tokens"].sum())
+        totals["attributed"] += int((columns["coverage"] > 0).sum())
+        totals["unattributed"] += int((columns["coverage"] < 1).sum())
+        with contextlib.suppress(FileNotFoundError), open(_path(folder, "quarantine", index), "rb") as file:
+            totals["quarantined"] += sum(1 for _ in file)
+        if fdr is not None:
+            log_p.append(columns["log_p"])
+    if fdr is None:
+        return Summary(**totals)
+    every = np.concatenate(log_p)
+    reported = every[discoveries(every, fdr)]
+    highest = float(reported.max()) if len(reported) else None
+    return Summary(**totals, fdr=fdr, fdr_log_p=highest, fdr_documents=len(reported))

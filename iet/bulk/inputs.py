@@ -1,0 +1,345 @@
+"""Where documents come from: Parquet, JSON lines (plain, .gz, .zst) and text, as one stream of records."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import glob
+import gzip
+import hashlib
+import io
+import itertools
+import json
+import os
+import pathlib
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from iet.bulk.arrow import check_type, chosen_column, values_of
+from iet.errors import BackendUnavailable, InputError
+
+_LINES = re.compile(r"\.(jsonl|ndjson)(\.gz|\.zst)?$")
+_PIECE_ROWS = 64
+_PEEK_LINES, _EDGE = 100, 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """One input file.
+
+    Attributes:
+        path: as given.
+        kind: "parquet", "jsonl" or "text" (one document).
+        size: bytes.
+    """
+
+    path: str
+    kind: str
+    size: int
+
+    def describe(self) -> dict[str, Any]:
+        """Return path, size, and a digest of the first and the last MiB, by which a run knows it again."""
+        digest = hashlib.sha256()
+        with open(self.path, "rb") as file:
+            digest.update(file.read(_EDGE))
+            file.seek(max(0, self.size - _EDGE))
+            digest.update(file.read(_EDGE))
+        return {"path": self.path, "bytes": self.size, "edges_sha256": digest.hexdigest()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """What is read of every record: the column of documents, whether it holds ids, the one of their names."""
+
+    name: str
+    ids: bool
+    id: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """Some consecutive records of one source, as they were read.
+
+    Attributes:
+        source: index of the source.
+        rows: the place of each record in it, from 0 on.
+        values: each a document, or a line of JSON.
+        ids: name of each, None where there is none.
+        position: bytes of the source that have been read.
+    """
+
+    source: int
+    rows: Sequence[int]
+    values: list[Any]
+    ids: list[str | None]
+    position: int
+
+    def cut(self, start: int, end: int) -> Piece:
+        """Return the records `[start, end)` of it."""
+        return dataclasses.replace(
+            self, rows=self.rows[start:end], values=self.values[start:end], ids=self.ids[start:end]
+        )
+
+
+def expand(inputs: Iterable[str | os.PathLike[str]], out: pathlib.Path) -> list[Source]:
+    """Return the files that paths, folders and patterns name, those of a folder by path.
+
+    A folder stands for all .parquet, .jsonl, .ndjson (also .gz, .zst) and .txt files below it, without hidden
+    ones and without `out`.
+
+    Raises:
+        InputError: nothing is there, or a file is named twice or cannot be read.
+    """
+    found = list[str]()
+    for item in inputs:
+        given = os.fspath(item)
+        if os.path.isdir(given):
+            files = sorted(_walk(pathlib.Path(given), out.resolve()))
+        elif os.path.exists(given) or not glob.has_magic(given):
+            files = [given]
+        else:
+            files = sorted(path for path in glob.glob(given, recursive=True) if os.path.isfile(path))
+        if not files:
+            raise InputError(f"{given}: got no .parquet, .jsonl or .txt file there, expected some")
+        found += files
+    seen = dict[str, str]()
+    for path in found:
+        real = os.path.realpath(path)
+        if real in seen:
+            raise InputError(f"{path}: got it twice (as {seen[real]}), expected each file once")
+        seen[real] = path
+    return [_source(path) for path in found]
+
+
+def _walk(folder: pathlib.Path, out: pathlib.Path) -> Iterator[str]:
+    for path, folders, files in os.walk(folder):
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".") and (pathlib.Path(path) / name).resolve() != out
+        ]
+        for name in files:
+            readable = name.endswith((".parquet", ".txt")) or _LINES.search(name)
+            if readable and not name.startswith("."):
+                yield os.path.join(path, name)
+
+
+def _source(path: str) -> Source:
+    kind = "parquet" if path.endswith(".parquet") else "jsonl" if _LINES.search(path) else "text"
+    if path.endswith(".zst") and kind == "jsonl":
+        try:
+            import zstandard  # noqa: F401
+        except ImportError:
+            raise BackendUnavailable(
+                f'{path}: needs zstandard; pip install "implicit-execution-tracing[bulk]"'
+            ) from None
+    try:
+        with open(path, "rb") as file:
+            return Source(path, kind, os.fstat(file.fileno()).st_size)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def choose_columns(
+    sources: Sequence[Source], text_column: str | None, ids_column: str | None, id_column: str | None
+) -> Columns:
+    """Return the columns to read, the same of all files.
+
+    Raises:
+        InputError, ShapeError: a file has none of them, or holds something else there, or is broken.
+    """
+    chosen: tuple[str, bool] | None = None
+    for source in sources:
+        if source.kind == "text":
+            if ids_column is not None or (chosen is not None and chosen[1]):
+                raise InputError(f"{source.path}: got a text, expected files with token ids")
+            if id_column is not None:
+                raise InputError(f"{source.path}: got a text, expected files with a column {id_column!r}")
+            continue
+        fields = _fields(source)
+        if fields is None:
+            continue
+        try:
+            if chosen is None:
+                chosen = chosen_column(fields, text_column, ids_column)
+            name, ids = chosen
+            chosen_column(fields, *((None, name) if ids else (name, None)))
+            if fields[name] is not None:
+                check_type(fields[name], ids)
+            if id_column is not None and id_column not in fields:
+                raise InputError(f"columns: got {list(fields)[:20]}, expected {id_column!r} among them")
+        except InputError as error:
+            raise InputError(f"{source.path}: {error}") from None
+    if chosen is not None and chosen[1] and any(source.kind == "text" for source in sources):
+        raise InputError(f"inputs: got texts and files with token ids ({chosen[0]!r}), expected one of both")
+    name, ids = chosen or (ids_column or text_column or "text", ids_column is not None)
+    return Columns(name, ids, id_column)
+
+
+def _fields(source: Source) -> dict[str, pa.Field | None] | None:
+    """Return the names of a file's columns, those of Parquet with their types; None if it has no record."""
+    if source.kind == "parquet":
+        with _parquet(source) as file:
+            return {field.name: field for field in file.schema_arrow}
+    names = dict[str, None]()
+    for _, line, _ in itertools.islice(_lines(source), _PEEK_LINES):
+        with contextlib.suppress(ValueError, RecursionError):
+            record = json.loads(line)
+            names |= dict.fromkeys(record if isinstance(record, dict) else ())
+    return dict.fromkeys(names) or None
+
+
+def pieces(sources: Sequence[Source], columns: Columns) -> Iterator[Piece]:
+    """Read all sources, one after another, in small pieces.
+
+    Raises:
+        InputError: a file is broken, such as a compressed one that ends too early.
+    """
+    for index, source in enumerate(sources):
+        if source.kind == "text":
+            try:
+                data = pathlib.Path(source.path).read_bytes()
+            except OSError as error:
+                raise InputError(f"{source.path}: cannot be read ({error.strerror})") from None
+            yield Piece(index, [0], [data], [None], source.size)
+        elif source.kind == "parquet":
+            yield from _rows(index, source, columns)
+        else:
+            lines = _lines(source)
+            while some := list(itertools.islice(lines, _PIECE_ROWS)):
+                rows, values, positions = zip(*some, strict=True)
+                yield Piece(index, rows, list(values), _no_ids(len(rows)), positions[-1])
+
+
+def _rows(index: int, source: Source, columns: Columns) -> Iterator[Piece]:
+    names = [columns.name] + [columns.id] * (columns.id is not None)
+    with _parquet(source) as file:
+        row, count = 0, max(1, file.metadata.num_rows)
+        batches = file.iter_batches(_PIECE_ROWS, columns=names, use_threads=False)
+        while True:
+            try:
+                batch = next(batches, None)
+            except (pa.ArrowException, OSError) as error:
+                raise InputError(f"{source.path}: cannot be read from row {row} on ({error})") from None
+            if batch is None:
+                return
+            values = values_of(batch.column(names[0]), columns.ids)
+            ids = _ids(batch.column(names[1])) if columns.id is not None else _no_ids(len(values))
+            rows = range(row, row + len(values))
+            row += len(values)
+            yield Piece(index, rows, values, ids, source.size * row // count)
+
+
+def _no_ids(count: int) -> list[str | None]:
+
+    return [None] * count
+
+
+def _ids(column: pa.Array) -> list[str | None]:
+    return [shown_id(value) for value in values_of(column, ids=False)]
+
+
+def shown_id(value: Any) -> str | None:
+    """Return a document's name as a string."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    return json.dumps(value, default=str)
+
+
+@contextlib.contextmanager
+def _parquet(source: Source) -> Iterator[pq.ParquetFile]:
+    try:
+        file = pq.ParquetFile(source.path)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{source.path}: got no readable Parquet file ({error}), expected one") from None
+    with file:
+        yield file
+
+
+def _lines(source: Source) -> Iterator[tuple[int, bytes, int]]:
+    """Return the lines of a file that are not blank: number from 0, bytes, and how far the file is read."""
+    broken: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error)
+    if source.path.endswith(".zst"):
+        import zstandard
+
+        broken += (zstandard.ZstdError,)
+    try:
+        with open(source.path, "rb") as raw:
+            for number, line in enumerate(_decompressed(source, raw)):
+                if not line.isspace():
+                    yield number, line, raw.tell()
+    except broken as error:
+        raise InputError(f"{source.path}: cannot be read to its end ({error})") from None
+
+
+def _decompressed(source: Source, raw: BinaryIO) -> Iterable[bytes]:
+    if source.path.endswith(".gz"):
+        return gzip.GzipFile(fileobj=raw)
+    return io.BufferedReader(_Zstandard(raw), 1 << 17) if source.path.endswith(".zst") else raw
+
+
+class _Zstandard(io.RawIOBase):
+    """The content of all frames; one that ends too early is an error, to zstandard's own reader it is not."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        import zstandard
+
+        self._raw = raw
+        self._open = zstandard.ZstdDecompressor().decompressobj
+        self._frame = self._open()
+        self._begun = False
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            data = self._frame.unused_data if self._frame.eof else b""
+            if self._frame.eof:
+                self._frame, self._begun = self._open(), False
+            data = data or self._raw.read(1 << 16)
+            if not data:
+                if self._begun:
+                    raise EOFError("its last frame is not complete")
+                return 0
+            self._begun = True
+            self._ready = memoryview(self._frame.decompress(data))
+        some = self._ready[: len(buffer)]
+        buffer[: len(some)], self._ready = some, self._ready[len(some) :]
+        return len(some)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+    """What is audited and committed together: `index` counts the chunks of all inputs from 0 on."""
+
+    index: int
+    pieces: list[Piece]
+
+    def __len__(self) -> int:
+        return sum(len(piece.rows) for piece in self.pieces)
+
+
+def chunks(stream: Iterable[Piece], rows: int, size: int) -> Iterator[Chunk]:
+    """Cut the stream after `rows` records, or earlier after `size` bytes, characters or ids: by it alone."""
+    index, chunk, count, total = 0, list[Piece](), 0, 0
+    for piece in stream:
+        start = 0
+        for at, value in enumerate(piece.values):
+            count += 1
+            total += 0 if value is None else len(value)
+            if count == rows or total >= size:
+                yield Chunk(index, [*chunk, piece.cut(start, at + 1)])
+                index, chunk, count, total, start = index + 1, [], 0, 0, at + 1
+        if start < len(piece.values):
+            chunk.append(piece.cut(start, len(piece.values)))
+    if chunk:
+        yield Chunk(index, chunk)

@@ -1,0 +1,128 @@
+"""Records as they come, good and bad: the good ones are audited together, the bad ones have a reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from iet.auditor import Auditor
+from iet.bulk import together
+from iet.bulk.findings import Findings, of_reports
+from iet.errors import IetError, InputError
+
+BATCH_RECORDS, BATCH_SIZE = 64, 1 << 18
+"""How many records are audited at once, at most, and of how many characters (or ids) in all."""
+
+
+def audit_records(
+    auditor: Auditor, records: Sequence[Any], *, ids: bool = False
+) -> Iterator[tuple[list[str | None], Findings]]:
+    """Audit records in batches that bound the memory, whatever is wrong with some of them.
+
+    Args:
+        auditor: who audits.
+        records: texts, or with `ids` token ids; anything else is a bad record, an InputError one whose fault
+            is known.
+        ids: whether they are token ids.
+
+    Returns:
+        For each batch, in order: what is wrong with each record (None: nothing), and what was found in the
+        good ones.
+
+    Raises:
+        TokenizerMismatch: no tokenizer with the profile's digest.
+    """
+    batch, size = list[Any](), 0
+    for record in records:
+        batch.append(record)
+        size += len(record) if isinstance(record, (str, bytes, list, np.ndarray)) else 0
+        if len(batch) == BATCH_RECORDS or size >= BATCH_SIZE:
+            yield _audit(auditor, batch, ids)
+            batch, size = [], 0
+    if batch:
+        yield _audit(auditor, batch, ids)
+
+
+def _audit(auditor: Auditor, batch: list[Any], ids: bool) -> tuple[list[str | None], Findings]:
+    values, reasons = list[Any](), list[str | None]()
+    limit = auditor.profiles[0].vocab_size
+    for record in batch:
+        try:
+            if isinstance(record, InputError):
+                raise record
+            values.append(_token_ids(record, limit) if ids else _text(record))
+            reasons.append(None)
+        except InputError as error:
+            reasons.append(str(error))
+    try:
+        return reasons, _find(auditor, values, ids)
+    except IetError:
+        if not values:
+            raise
+    # Some record is to blame: each by itself, so that the others are read.
+    good = list[Any]()
+    left = iter(values)
+    for i, reason in enumerate(reasons):
+        if reason is None:
+            value = next(left)
+            try:
+                _find(auditor, [value], ids)
+                good.append(value)
+            except IetError as error:
+                reasons[i] = str(error)
+    return reasons, _find(auditor, good, ids)
+
+
+def _find(auditor: Auditor, values: list[Any], ids: bool) -> Findings:
+    if values and together.can_read(auditor):
+        return together.find(auditor, None, values) if ids else together.find(auditor, values)
+    reports = [auditor.audit(token_ids=v) for v in values] if ids else list(auditor.audit_many(values))
+    return of_reports(auditor.agents, reports)
+
+
+def _text(record: Any) -> str:
+    if isinstance(record, bytes):
+        try:
+            return record.decode()
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"byte {error.start} is {record[error.start]:#04x}, which is not UTF-8; expected UTF-8 text"
+            ) from None
+    if not isinstance(record, str):
+        raise InputError(f"got {_shown(record)}, expected text")
+    if not record.isascii():
+        try:
+            record.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"character {error.start} is the lone surrogate U+{ord(record[error.start]):04X}, expected"
+                " text that UTF-8 can hold"
+            ) from None
+    return record
+
+
+def _token_ids(record: Any, vocab_size: int) -> Any:
+    if not isinstance(record, (list, np.ndarray)):
+        raise InputError(f"got {_shown(record)}, expected a list of token ids")
+    if isinstance(record, list):
+        for at, value in enumerate(record):
+            if type(value) is not int:
+                raise InputError(f"got {_shown(value)} at {at}, expected token ids")
+        if record and (min(record) < 0 or max(record) >= vocab_size):
+            at = next(i for i, value in enumerate(record) if not 0 <= value < vocab_size)
+            raise InputError(f"got the id {record[at]} at {at}, expected 0 to {vocab_size - 1}")
+        return np.array(record, np.int64)
+    if record.dtype.kind not in "iu" and record.size:
+        raise InputError(f"got {record.dtype} numbers, expected token ids")
+    outside = np.flatnonzero((record < 0) | (record >= vocab_size))
+    if len(outside):
+        at = int(outside[0])
+        raise InputError(f"got the id {record[at]} at {at}, expected 0 to {vocab_size - 1}")
+    return record.astype(np.int64, copy=False)
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else f"{type(value).__name__} {json.dumps(value, default=str)[:40]}"
