@@ -355,15 +355,20 @@ class Report:
 
 def _written(data: str, path: str | os.PathLike[str] | None) -> str:
     if path is not None:
-        target = pathlib.Path(path)
-        temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
-        try:
-            with open(temporary, "x", encoding="utf-8") as file:
-                file.write(data + "\n")
-            os.replace(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_file(path, data.encode() + b"\n")
     return data
+
+
+def write_file(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file that is replaced whole or not at all."""
+    target = pathlib.Path(path)
+    temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def plain(value: Any) -> Any:
