@@ -22,6 +22,7 @@ from iet.errors import (
     SchemeMismatch,
     ShapeError,
     TokenizerMismatch,
+    VerificationError,
 )
 from iet.kernels import backends, embed_, positions, score_spans, score_tokens
 from iet.registry import Registry
@@ -54,6 +55,7 @@ __all__ = [
     "Segment",
     "ShapeError",
     "TokenizerMismatch",
+    "VerificationError",
     "WaterfallKeys",
     "WaterfallLogitsProcessor",
     "WatermarkingConfig",

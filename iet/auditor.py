@@ -47,11 +47,11 @@ from iet.kernels import check_token_ids, score_tokens
 from iet.likelihood import LanguageModel, LogRatios
 from iet.parts import Parts
 from iet.registry import KeyTable, Registry
-from iet.report import LEFT_OUT, Report, Segment
+from iet.report import LEFT_OUT, Report, Segment, Trace
 from iet.report.model import plain
 from iet.scheme import FEWEST_ODD, FEWEST_VALUES, Profile, few_values
 from iet.tokenizer import Encoding, Tokenizer
-from iet.transitions import Transitions, transitions
+from iet.transitions import transitions
 from iet.waterfall import WaterfallKeys, WaterfallProfile
 
 if TYPE_CHECKING:
@@ -452,8 +452,15 @@ class Auditor:
         if parts is not None:
             segments = _with_left_out(segments, parts, gone if single else None, text is not None)
         reading, decided = axis.readings[0], np.where(attributed, guesses, -1).astype(np.int32)
-        observed = self._transitions(
-            axis.spread([voice.scores for voice in voices]), found, local, spans, attributed
+        scores = self._window_scores(axis.spread([voice.scores for voice in voices]), found, local)
+        sizes = {k: v for k, v in self._options.items() if k in ("window", "step")}
+        observed = transitions(
+            [
+                (start, end, who if yes else -1)
+                for (start, end, who), yes in zip(spans, attributed, strict=True)
+            ],
+            scores,
+            **sizes,
         )
         passed = [t.start for t in observed.observed]
         return Report(
@@ -483,6 +490,7 @@ class Auditor:
             posterior_agents=present.astype(np.int32) if single and posterior is not None else None,
             strengths=_strengths(found, _owners(voices), names),
             model=self._model.describe(voices[0].read) if self._model and voices[0].read else None,
+            trace=Trace(tuple(names[agent] for agent in present.tolist()), axis, posterior, scores, **sizes),
         )
 
     def _decode(
@@ -621,32 +629,22 @@ class Auditor:
             guesses[mine[better]], log_p[mine[better]] = guess[better] + low, p[better]
         return guesses, log_p
 
-    def _transitions(
-        self,
-        scores: NDArray[np.float32],
-        found: Segmentation,
-        owners: NDArray[np.int64],
-        spans: list[tuple[int, int, int]],
-        attributed: NDArray[np.bool_],
-    ) -> Transitions:
-        # One score per agent and token: under the key that the decoder chose where it chose this agent, under
-        # the last key elsewhere. So keys that were rotated out raise nobody's f.
+    def _window_scores(
+        self, scores: NDArray[np.float32], found: Segmentation, owners: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Return f [W, P] by agent. One score per agent and token: under the key that the decoder chose where
+        it chose this agent, under the last key elsewhere. So keys that were rotated out raise nobody's f.
+        """
         last = np.flatnonzero(np.append(owners[1:] != owners[:-1], True))
-        window_scores = found.window_scores
         if len(last) < len(owners):
-            by_agent, window_scores = scores[:, last], None
+            by_agent = scores[:, last]
             for start, end, column in found.segments:
                 if column >= 0:
                     by_agent[start:end, owners[column]] = scores[start:end, column]
             scores = by_agent
-        sizes = {k: v for k, v in self._options.items() if k in ("window", "step")}
-        passed = [
-            (start, end, agent if yes else -1)
-            for (start, end, agent), yes in zip(spans, attributed.tolist(), strict=True)
-        ]
-        return transitions(
-            passed, windows(scores, **sizes) if window_scores is None else window_scores, **sizes
-        )
+        elif found.window_scores is not None:
+            return found.window_scores
+        return windows(scores, **{k: v for k, v in self._options.items() if k in ("window", "step")})
 
     def _seam_share(
         self,

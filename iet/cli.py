@@ -10,13 +10,14 @@ import argparse
 import dataclasses
 import io
 import json
+import math
 import os
 import pathlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from iet.errors import BackendUnavailable, IetError, InputError
+from iet.errors import BackendUnavailable, IetError, InputError, VerificationError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,64 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         help="UTF-8 text, or - for standard input; or, to audit many documents into a folder (-o OUT/):"
         " Parquet, JSON lines (also .gz, .zst) and text files, folders of them, patterns",
     )
-    _add_registry(audit)
-    audit.add_argument(
-        "--tokenizer",
-        action="append",
-        metavar="[PROFILE=]PATH",
-        help="tokenizer.json, if it is not where the registry found it; once for each profile",
-    )
-    audit.add_argument("--profile", help="id of the only profile to read (default: all)")
-    audit.add_argument(
-        "--span",
-        action="append",
-        type=_span,
-        metavar="START:END",
-        help="read only these characters of the text; may be repeated",
-    )
-    audit.add_argument(
-        "--skip",
-        action="append",
-        type=_span,
-        metavar="START:END",
-        help="leave these characters out, such as a prompt or a tool's output; may be repeated",
-    )
-    audit.add_argument(
-        "--scheme",
-        choices=["waterfall"],
-        help="read marks of the Waterfall package, in place of a registry's",
-    )
-    audit.add_argument("--keys", help="its agents and integer ids, such as planner=42,critic=43")
-    audit.add_argument("--n-gram", type=int, help="its n (default: 2)")
-    audit.add_argument("--k-p", type=int, help="its k_p (default: 1)")
-    _add_decoder(audit)
-    audit.add_argument(
-        "--breaks",
-        action="store_true",
-        help="expect hand-overs at paragraph breaks, line breaks and ends of sentences (posterior only)",
-    )
-    audit.add_argument("--model", help="causal language model to read with: folder or id; best the writers'")
-    audit.add_argument(
-        "--level",
-        type=float,
-        default=0.01,
-        help="share of unmarked texts in which an agent may be found, and highest error of a segment that is"
-        " attributed (default: 0.01)",
-    )
-    audit.add_argument(
-        "--decoys",
-        type=int,
-        default=0,
-        help="take p-values from ranks among so many keys that nobody holds, at least the number of agents"
-        " divided by the level, or none is found (default: 0, from the null law)",
-    )
-    audit.add_argument(
-        "--known",
-        action="append",
-        metavar="NAME",
-        help="an agent who may have written the text; may be repeated (default: all of the registry)",
-    )
-    audit.add_argument("--forced", action="store_true", help="give every token an agent, as the paper does")
+    _add_auditing(audit)
     audit.add_argument("--json", action="store_true", help="print the report as JSON")
     audit.add_argument(
         "-o",
@@ -169,6 +113,42 @@ def _parser() -> argparse.ArgumentParser:
         "--fdr", type=float, metavar="RATE", help="find the documents to report at this false-discovery rate"
     )
     audit.set_defaults(run=_audit)
+
+    report = commands.add_parser("report", help="audit one text, and write a page, pictures, signed files")
+    report.add_argument("file", help="UTF-8 text, or - for standard input")
+    report.add_argument(
+        "-o",
+        "--output",
+        action="append",
+        required=True,
+        type=pathlib.Path,
+        metavar="FILE",
+        help=f"what to write, told by its end: {', '.join(_FORMS)}; may be repeated",
+    )
+    report.add_argument(
+        "--sign",
+        metavar="KEY.pem",
+        help="Ed25519 private key, for *.dsse.json (openssl genpkey -algorithm ed25519)",
+    )
+    report.add_argument("--name", help="of the text, in what is signed (default: that of its file)")
+    report.add_argument("--no-text", action="store_true", help="leave the text out of *.json")
+    _add_auditing(report)
+    report.set_defaults(run=_report)
+
+    verify = commands.add_parser("verify", help="check a signed report, and what it speaks of")
+    verify.add_argument("file", type=pathlib.Path, help="the signed report (*.dsse.json)")
+    verify.add_argument("--key", required=True, metavar="PUBLIC.pem", help="of the auditor whom you trust")
+    verify.add_argument("--text", type=pathlib.Path, metavar="FILE", help="is this the text?")
+    verify.add_argument(
+        "--opening",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="was it read under this key (iet keys open)? With -r: and does that registry hold the key?",
+    )
+    verify.add_argument("-r", "--registry", help="was it read under this registry?")
+    verify.add_argument("--secret-mount", action="store_true", help=argparse.SUPPRESS)
+    verify.add_argument("--json", action="store_true", help="print what was signed as JSON")
+    verify.set_defaults(run=_verify)
 
     _add_keys(commands.add_parser("keys", help="make and pass on registries of keys"))
 
@@ -298,6 +278,68 @@ def _span(value: str) -> tuple[int, int]:
     return int(start), int(end)
 
 
+def _add_auditing(audit: argparse.ArgumentParser) -> None:
+    """Add what says how a text is read."""
+    _add_registry(audit)
+    audit.add_argument(
+        "--tokenizer",
+        action="append",
+        metavar="[PROFILE=]PATH",
+        help="tokenizer.json, if it is not where the registry found it; once for each profile",
+    )
+    audit.add_argument("--profile", help="id of the only profile to read (default: all)")
+    audit.add_argument(
+        "--span",
+        action="append",
+        type=_span,
+        metavar="START:END",
+        help="read only these characters of the text; may be repeated",
+    )
+    audit.add_argument(
+        "--skip",
+        action="append",
+        type=_span,
+        metavar="START:END",
+        help="leave these characters out, such as a prompt or a tool's output; may be repeated",
+    )
+    audit.add_argument(
+        "--scheme",
+        choices=["waterfall"],
+        help="read marks of the Waterfall package, in place of a registry's",
+    )
+    audit.add_argument("--keys", help="its agents and integer ids, such as planner=42,critic=43")
+    audit.add_argument("--n-gram", type=int, help="its n (default: 2)")
+    audit.add_argument("--k-p", type=int, help="its k_p (default: 1)")
+    _add_decoder(audit)
+    audit.add_argument(
+        "--breaks",
+        action="store_true",
+        help="expect hand-overs at paragraph breaks, line breaks and ends of sentences (posterior only)",
+    )
+    audit.add_argument("--model", help="causal language model to read with: folder or id; best the writers'")
+    audit.add_argument(
+        "--level",
+        type=float,
+        default=0.01,
+        help="share of unmarked texts in which an agent may be found, and highest error of a segment that is"
+        " attributed (default: 0.01)",
+    )
+    audit.add_argument(
+        "--decoys",
+        type=int,
+        default=0,
+        help="take p-values from ranks among so many keys that nobody holds, at least the number of agents"
+        " divided by the level, or none is found (default: 0, from the null law)",
+    )
+    audit.add_argument(
+        "--known",
+        action="append",
+        metavar="NAME",
+        help="an agent who may have written the text; may be repeated (default: all of the registry)",
+    )
+    audit.add_argument("--forced", action="store_true", help="give every token an agent, as the paper does")
+
+
 def _add_decoder(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--decoder",
@@ -373,6 +415,17 @@ def _add_keys(parser: argparse.ArgumentParser) -> None:
     _add_registry(export)
     export.set_defaults(run=_keys_export)
 
+    opening = commands.add_parser(
+        "open", help="show that the registry's digest commits to one agent's key, and nothing of the others"
+    )
+    opening.add_argument("name", metavar="NAME")
+    opening.add_argument("--epoch", type=int, help="of the key (default: the one that marks)")
+    opening.add_argument(
+        "-o", "--output", type=pathlib.Path, help="write it to this file (default: print it)"
+    )
+    _add_registry(opening)
+    opening.set_defaults(run=_keys_open)
+
     merge = commands.add_parser("import", help="take in the agents of another registry file")
     merge.add_argument("path", help="the file to read")
     _add_registry(merge)
@@ -428,7 +481,6 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _audit(arguments: argparse.Namespace) -> int:
-    import iet
     from iet.report.terminal import show
 
     # All that can be refused at once comes before what takes time.
@@ -437,21 +489,9 @@ def _audit(arguments: argparse.Namespace) -> int:
         raise InputError(f"{output}: got a file for many documents, expected a folder for the tables")
     if output and not bulk and not output.parent.is_dir():
         raise InputError(f"{output}: got a folder that is not there, expected one that is")
-    waterfall = arguments.scheme is not None
-    registry = _waterfall_keys(arguments) if waterfall else _load(arguments)
+    registry = _keys_of(arguments)
     text = "" if bulk else _read_text(arguments.inputs[0])
-    auditor = iet.Auditor(
-        registry,
-        arguments.decoder,
-        arguments.level,
-        not arguments.forced,
-        profile=arguments.profile,
-        tokenizer=None if waterfall else _tokenizers(arguments.tokenizer or [], registry),
-        model=arguments.model,
-        break_odds=arguments.breaks,
-        decoys=arguments.decoys,
-        known_agents=arguments.known,
-    )
+    auditor = _auditor(arguments, registry)
     if bulk:
         return _audit_files(arguments, auditor)
     report = auditor.audit(text, spans=arguments.span, skip=arguments.skip)
@@ -464,6 +504,131 @@ def _audit(arguments: argparse.Namespace) -> int:
     read = (segment for segment in report.segments if not segment.left_out)
     found = {"unattributed" if segment.agent is None else "attributed" for segment in read}
     return 1 if arguments.fail_on in found else 0
+
+
+def _keys_of(arguments: argparse.Namespace) -> Any:
+    """Return the keys that a text is read under."""
+    return _load(arguments) if arguments.scheme is None else _waterfall_keys(arguments)
+
+
+def _auditor(arguments: argparse.Namespace, registry: Any) -> Any:
+    import iet
+
+    given = arguments.tokenizer or []
+    return iet.Auditor(
+        registry,
+        arguments.decoder,
+        arguments.level,
+        not arguments.forced,
+        profile=arguments.profile,
+        tokenizer=_tokenizers(given, registry) if arguments.scheme is None else None,
+        model=arguments.model,
+        break_odds=arguments.breaks,
+        decoys=arguments.decoys,
+        known_agents=arguments.known,
+    )
+
+
+_FORMS = (".html", ".prov.json", ".dsse.json", ".json", ".dot", ".svg", ".png", ".pdf")
+"""Ends of the files that `iet report` writes; the first that fits is meant."""
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from iet.report.model import write_file
+
+    # All that can be refused at once comes before what takes time.
+    forms = {}
+    for path in arguments.output:
+        form = next((form for form in _FORMS if path.name.endswith(form)), None)
+        if form is None:
+            raise InputError(f"{path}: got a name that ends otherwise, expected one of {', '.join(_FORMS)}")
+        if not path.parent.is_dir():
+            raise InputError(f"{path}: got a folder that is not there, expected one that is")
+        forms[path] = form
+    if (arguments.sign is None) == (".dsse.json" in forms.values()):
+        raise InputError("--sign: got one without the other, expected a key and an output *.dsse.json")
+    if arguments.sign is not None:
+        from iet.report import signed
+
+        key = signed.load_private_key(arguments.sign)
+    registry = _keys_of(arguments)
+    name = arguments.name or ("text" if arguments.file == "-" else pathlib.Path(arguments.file).name)
+    text = _read_text(arguments.file)
+    found = _auditor(arguments, registry).audit(text, spans=arguments.span, skip=arguments.skip)
+    for path, form in forms.items():
+        if form == ".html":
+            found.to_html(path)
+        elif form == ".prov.json":
+            found.to_prov(path)
+        elif form == ".json":
+            found.to_json(path, text=not arguments.no_text)
+        elif form == ".dot":
+            write_file(path, found.transitions.to_dot().encode() + b"\n")
+        elif form == ".dsse.json":
+            write_file(path, signed.sign(found, key, name=name))
+        else:
+            _picture(found, path, form)
+        print(path)
+    return 0
+
+
+def _picture(report: Any, path: pathlib.Path, form: str) -> None:
+    from iet.report.model import write_file
+
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise BackendUnavailable(f"{path}: {error}; pip install matplotlib") from None
+    matplotlib.use("Agg")
+    drawn = io.BytesIO()
+    report.plot().figure.savefig(drawn, format=form[1:], dpi=150)
+    write_file(path, drawn.getvalue())
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    import iet
+    from iet.commitment import Opening
+    from iet.report import signed
+
+    public = signed.load_public_key(arguments.key)
+    envelope = _read_bytes(arguments.file)
+    text = None if arguments.text is None else _read_bytes(arguments.text)
+    registry = opening = None
+    if arguments.registry is not None:
+        registry = iet.Registry.load(arguments.registry, secret_mount=arguments.secret_mount)
+    if arguments.opening is not None:
+        try:
+            opening = Opening.from_dict(json.loads(_read_bytes(arguments.opening)))
+        except ValueError as error:  # InputError is one
+            raise InputError(f"{arguments.opening}: {error}") from None
+    try:
+        verified = signed.verify(envelope, public)
+        verified.check(text=text, registry=registry, opening=opening)
+    except VerificationError as error:
+        print(f"iet: {arguments.file}: not verified: {error}", file=sys.stderr)
+        return 1
+    if arguments.json:
+        print(json.dumps(verified.statement, indent=1))
+        return 0
+    report, subject = verified.report, verified.statement["subject"][0]
+    found = [name for name, log_p in report["evidence"].items() if log_p <= math.log(report["level"])]
+    checked = [what for what in ("text", "registry", "opening") if getattr(arguments, what) is not None]
+    print(
+        f"verified: signed by {verified.key_id}, {verified.audited}\n"
+        f"text {subject['name']!r}, sha256 {subject['digest']['sha256']}\n"
+        f"registry {report['registry_digest']}\n"
+        f"decoder {report['decoder']['name']}, level {report['level']:g}\n"
+        f"agents found: {', '.join(found) or 'none'}; {report['coverage']:.0%} attributed\n"
+        f"compared with it: {', '.join(checked) or 'nothing (--text, -r, --opening)'}"
+    )
+    return 0
+
+
+def _read_bytes(path: pathlib.Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def _audit_files(arguments: argparse.Namespace, auditor: Any) -> int:
@@ -628,6 +793,17 @@ def _keys_rotate(arguments: argparse.Namespace) -> int:
 def _keys_export(arguments: argparse.Namespace) -> int:
     exported = _load(arguments).export(arguments.path, arguments.agents, all_epochs=arguments.all_epochs)
     print(f"{exported.path}: {', '.join(exported)}")
+    return 0
+
+
+def _keys_open(arguments: argparse.Namespace) -> int:
+    from iet.report.model import write_file
+
+    opening = json.dumps(_load(arguments).open_key(arguments.name, arguments.epoch).to_dict(), indent=1)
+    if arguments.output is None:
+        print(opening)
+    else:
+        write_file(arguments.output, opening.encode() + b"\n")
     return 0
 
 

@@ -34,3 +34,7 @@ class TokenizerMismatch(IetError):
 
 class BackendUnavailable(IetError, RuntimeError):
     """The compiled module, library, device or server that was asked for is not there."""
+
+
+class VerificationError(IetError):
+    """A signed report was changed, is not the signer's, or does not speak of what lies beside it."""

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from iet.commitment import Leaf, Opening, commitment, open_leaf, registry_digest
 from iet.errors import IetError, InputError, RegistryError, SchemeMismatch, TokenizerMismatch
 from iet.scheme import Profile, Scheme, canonical_digest, few_values
 from iet.tokenizer import DEMO_SOURCE, Tokenizer
@@ -35,7 +36,6 @@ ENVIRONMENT_VARIABLE = "IET_REGISTRY"
 SECRET_BYTES = 32
 PERMUTATION_LABEL = b"iet/v1/permutation"
 FREQUENCY_LABEL = b"iet/v1/frequency"
-COMMITMENT_LABEL = b"iet/v1/commitment"
 ENGINE_LABEL = b"iet/v1/engine/"
 
 ENGINE_KEY_BYTES = {"sglang": 8}
@@ -659,15 +659,41 @@ class Registry:
 
     @property
     def digest(self) -> str:
-        """BLAKE2b-256, in hex, of profiles, names, epochs and a commitment to each secret.
+        """BLAKE2b-256, in hex, over profiles, names, epochs and a commitment to each secret.
 
-        It says whether two registries hold the same, whatever the order, and reveals no secret.
+        It says whether two registries hold the same, whatever the order, and reveals no secret. It is made of
+        the root of a Merkle tree (`iet.commitment`), so that `open_key` can show of a single key that it is
+        in there. O(keys).
         """
-        agents = {
-            name: [agent.profile, [[key.epoch, _commitment(key.secret)] for key in agent.keys]]
-            for name, agent in self._agents.items()
-        }
-        return canonical_digest({"profiles": sorted(self._profiles), "agents": agents})
+        return registry_digest(tuple(self._profiles), self._leaves())
+
+    def open_key(self, name: str, epoch: int | None = None) -> Opening:
+        """Return what shows a third party that this registry's digest commits to a key of an agent.
+
+        It holds no secret: pass it on with `export`, which holds that agent's alone. `has_key` tells whether
+        they belong together, and `Opening.digest` which registry they were in.
+
+        Args:
+            name: the agent.
+            epoch: of the key. None: the one that marks.
+
+        Raises:
+            RegistryError: the agent is unknown, or has no such epoch.
+        """
+        agent = self._agent(name)
+        keys = {key.epoch: key for key in agent.keys}
+        if epoch is not None and epoch not in keys:
+            raise RegistryError(f"agent {name!r}: got epoch {epoch!r}, expected one of {list(keys)}")
+        leaf = _leaf(agent, agent.keys[-1] if epoch is None else keys[epoch])
+        return open_leaf(tuple(self._profiles), self._leaves(), leaf)
+
+    def has_key(self, opening: Opening) -> bool:
+        """Tell whether this registry holds the key that was opened: agent, epoch, profile and secret."""
+        agent = self._agents.get(opening.leaf.agent)
+        return agent is not None and opening.leaf in (_leaf(agent, key) for key in agent.keys)
+
+    def _leaves(self) -> list[Leaf]:
+        return [_leaf(agent, key) for agent in self._agents.values() for key in agent.keys]
 
     def __len__(self) -> int:
         return len(self._agents)
@@ -763,16 +789,16 @@ class Registry:
             raise problem
 
 
+def _leaf(agent: _Agent, key: AgentKey) -> Leaf:
+    return Leaf(key.agent, key.epoch, agent.profile, commitment(key.secret))
+
+
 def _load_again(path: str, secret_mount: bool) -> Registry:
     return Registry.load(path, secret_mount=secret_mount)
 
 
 def _absolute(path: str | os.PathLike[str]) -> pathlib.Path:
     return pathlib.Path(path).expanduser().absolute()
-
-
-def _commitment(secret: bytes) -> str:
-    return hashlib.blake2b(COMMITMENT_LABEL, key=secret, digest_size=32).hexdigest()
 
 
 def _fingerprint(data: bytes) -> str:

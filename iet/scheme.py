@@ -293,10 +293,20 @@ def few_values(vocab_size: int, frequencies: Any, family: Family) -> Any:
     return few & (family.name != "gumbel")
 
 
+def canonical_json(content: object) -> bytes:
+    """Return the one form of `content` that is hashed and signed: sorted keys, no spaces, UTF-8.
+
+    Raises:
+        ValueError: a number is NaN or infinite, for which JSON has no form.
+    """
+    return json.dumps(
+        content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode()
+
+
 def canonical_digest(content: object) -> str:
-    """Return BLAKE2b-256 in hex of the canonical JSON of `content` (sorted keys, no spaces, UTF-8)."""
-    data = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-    return hashlib.blake2b(data, digest_size=32).hexdigest()
+    """Return BLAKE2b-256 in hex of `canonical_json`."""
+    return hashlib.blake2b(canonical_json(content), digest_size=32).hexdigest()
 
 
 def _is_int(value: object) -> bool:

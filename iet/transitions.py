@@ -87,6 +87,26 @@ class Transitions:
         observed = (Transition(places[at], i, j, p) for at, i, j, p in self.observed)
         return dataclasses.replace(self, observed=tuple(observed))
 
+    def to_dot(self) -> str:
+        """Return the graph in Graphviz' DOT: agents, and edges with their count and Â_ij.
+
+        >>> print(Transitions(("planner", "critic"), (Transition(9, "planner", "critic", 0.75),)).to_dot())
+        digraph transitions {
+          "planner";
+          "critic";
+          "planner" -> "critic" [label="×1 (0.75)"];
+        }
+        """
+        passages: dict[tuple[Hashable, Hashable], list[float]] = {}
+        for _, source, target, confidence in self.observed:
+            passages.setdefault((source, target), []).append(confidence)
+        lines = [f"  {_dot_id(agent)};" for agent in self.agents]
+        lines += [
+            f'  {_dot_id(source)} -> {_dot_id(target)} [label="×{len(p)} ({max(p):.2f})"];'
+            for (source, target), p in passages.items()
+        ]
+        return "\n".join(["digraph transitions {", *lines, "}"])
+
     def dense(self, all_agents: Iterable[Hashable]) -> Transitions:
         """Return the same transitions with matrices over `all_agents`, in that order.
 
@@ -100,6 +120,12 @@ class Transitions:
         if len(set(agents)) < len(agents) or not set(self.agents) <= set(agents):
             raise InputError(f"all_agents: got {agents}, expected distinct agents, among them {self.agents}")
         return dataclasses.replace(self, agents=agents)
+
+
+def _dot_id(label: Hashable) -> str:
+    # In a quoted string \\ and \" stand for themselves; names hold no line ends.
+    escaped = str(label).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def to_bitmask(adjacency: npt.ArrayLike) -> int:

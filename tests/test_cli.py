@@ -20,6 +20,7 @@ from tokenizers import models, pre_tokenizers
 import iet
 from iet import doctor, kernels
 from iet.cli import main
+from iet.commitment import Opening
 from iet.registry import Registry
 from iet.scheme import Scheme
 
@@ -611,3 +612,119 @@ def test_a_reader_that_goes_away_is_no_failure(
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait() == 0
+
+
+# report, verify, keys open
+
+
+@pytest.fixture
+def signing(tmp_path: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
+    """An auditor's private and public key, as openssl writes them."""
+    serialization = pytest.importorskip("cryptography.hazmat.primitives.serialization")
+    ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
+    key = ed25519.Ed25519PrivateKey.generate()
+    private, public = tmp_path / "auditor.pem", tmp_path / "auditor.pub.pem"
+    pem = serialization.Encoding.PEM
+    pkcs8, none = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    private.write_bytes(key.private_bytes(pem, pkcs8, none))
+    private.chmod(0o600)
+    spki = serialization.PublicFormat.SubjectPublicKeyInfo
+    public.write_bytes(key.public_key().public_bytes(pem, spki))
+    return private, public
+
+
+def test_report_writes_what_the_names_ask_for(
+    text: pathlib.Path, team: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["r.html", "r.json", "r.prov.json", "r.dot", "r.svg", "r.png"]
+    outputs = [argument for name in names for argument in ("-o", str(tmp_path / name))]
+    assert main(["report", str(text), "-r", str(team), "--no-text", *outputs]) == 0
+    assert capsys.readouterr().out.split() == [str(tmp_path / name) for name in names]
+    report = iet.Auditor(Registry.load(team)).audit(text.read_text(encoding="utf-8"))
+    assert (tmp_path / "r.html").read_text(encoding="utf-8") == report.to_html() + "\n"
+    assert json.loads((tmp_path / "r.json").read_bytes()) == json.loads(report.to_json(text=False))
+    assert json.loads((tmp_path / "r.prov.json").read_bytes()) == json.loads(report.to_prov())
+    assert (tmp_path / "r.dot").read_text(encoding="utf-8") == report.transitions.to_dot() + "\n"
+    assert (tmp_path / "r.svg").read_bytes().startswith(b"<?xml")
+    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_signed_report_is_verified_with_what_it_speaks_of(
+    text: pathlib.Path,
+    team: pathlib.Path,
+    tmp_path: pathlib.Path,
+    signing: tuple[pathlib.Path, pathlib.Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    private, public = signing
+    envelope, opening = tmp_path / "r.dsse.json", tmp_path / "planner.opening.json"
+    assert main(["report", str(text), "-r", str(team), "-o", str(envelope), "--sign", str(private)]) == 0
+    assert main(["keys", "open", "planner", "-r", str(team), "-o", str(opening)]) == 0
+    Registry.load(team).export(tmp_path / "planner.json", ["planner"])
+    capsys.readouterr()
+    check = ["verify", str(envelope), "--key", str(public)]
+    assert main([*check, "--text", str(text), "-r", str(team)]) == 0
+    shown = capsys.readouterr().out
+    assert f"text {text.name!r}, sha256 " in shown
+    assert "agents found: critic; " in shown
+    assert "compared with it: text, registry" in shown
+    assert main([*check, "--opening", str(opening), "-r", str(tmp_path / "planner.json")]) == 0
+    capsys.readouterr()
+    assert main([*check, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["subject"][0]["name"] == text.name
+
+    other = tmp_path / "other.txt"
+    other.write_text(text.read_text(encoding="utf-8") + " w1", encoding="utf-8")
+    for arguments, what in (
+        (["--text", str(other)], "not verified: text: got sha256"),
+        (["-r", str(tmp_path / "planner.json")], "not verified: registry: got digest"),
+    ):
+        assert main([*check, *arguments]) == 1
+        assert what in capsys.readouterr().err
+    envelope.write_bytes(envelope.read_bytes().replace(b'"sig"', b'"Sig"'))
+    assert main(check) == 1
+    assert "not verified: envelope: " in capsys.readouterr().err
+
+
+def test_what_report_and_verify_refuse_before_any_work(
+    text: pathlib.Path,
+    team: pathlib.Path,
+    tmp_path: pathlib.Path,
+    signing: tuple[pathlib.Path, pathlib.Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    private, public = signing
+    start = ["report", str(text), "-r", str(team)]
+    good = str(tmp_path / "r.html")
+    for arguments, what in (
+        (["-o", good, "-o", "r.docx"], "r.docx: got a name that ends otherwise, expected one of .html"),
+        (["-o", good, "-o", str(tmp_path / "none" / "r.html")], "got a folder that is not there"),
+        (["-o", good, "--sign", str(private)], "--sign: got one without the other"),
+        (["-o", good, "-o", str(tmp_path / "r.dsse.json")], "--sign: got one without the other"),
+        (
+            ["-o", good, "-o", str(tmp_path / "r.dsse.json"), "--sign", str(public)],
+            "auditor.pub.pem: got",
+        ),
+    ):
+        assert main([*start, *arguments]) == 3
+        assert what in capsys.readouterr().err
+        assert not pathlib.Path(good).exists()
+    assert main(["verify", str(tmp_path / "none"), "--key", str(public)]) == 3
+    assert "none: cannot be read (No such file" in capsys.readouterr().err
+    broken = tmp_path / "opening.json"
+    broken.write_text("{}")
+    assert main(["verify", str(broken), "--key", str(public), "--opening", str(broken)]) == 3
+    assert "opening.json: opening: got one that cannot be read" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as usage:
+        main(["report", str(text)])
+    assert usage.value.code == 2
+
+
+def test_an_opening_is_printed_and_an_unknown_epoch_refused(
+    team: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["keys", "open", "critic", "-r", str(team)]) == 0
+    opening = Opening.from_dict(json.loads(capsys.readouterr().out))
+    assert opening == Registry.load(team).open_key("critic")
+    assert main(["keys", "open", "critic", "--epoch", "4", "-r", str(team)]) == 3
+    assert "got epoch 4, expected one of [0]" in capsys.readouterr().err

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
 import os
 import pathlib
 import secrets
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,9 @@ from iet.errors import InputError
 from iet.scheme import Profile
 from iet.transitions import Transitions
 from iet.waterfall import WaterfallProfile
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 LEFT_OUT = -2
 """The label of a token that was not read, because it lies in a part that was left out, or partly in it."""
@@ -74,6 +78,51 @@ class Segment:
     left_out: bool = False
 
 
+class _Axis(Protocol):
+    """What a decoder went along, see `iet.alignment.Axis`."""
+
+    @property
+    def starts(self) -> NDArray[np.int64]: ...
+    def place(self, indices: NDArray[np.int64], end: int) -> NDArray[np.int64]: ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trace:
+    """What the decoder saw along the text: for pictures, in no file. Positions are computed when asked for.
+
+    Attributes:
+        agents: P names, the columns below: those whose keys were looked at.
+        axis: the R tokens that were read. With several profiles, the places where a token of any of them
+            starts.
+        posterior: float32 [R, P], or None where the decoder has none.
+        scores: f [W, P], the mean score of each window under each agent's key.
+        window, step: that the windows were made with, in tokens.
+    """
+
+    agents: tuple[str, ...]
+    axis: _Axis = dataclasses.field(repr=False)
+    posterior: NDArray[np.float32] | None = dataclasses.field(repr=False)
+    scores: NDArray[np.float64] = dataclasses.field(repr=False)
+    window: int = 64
+    step: int = 16
+
+    @functools.cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """int64 [R], where each of the tokens starts: its character, or its number where there is no text."""
+        return self.axis.starts
+
+    @property
+    def tokens(self) -> NDArray[np.int64]:
+        """int64 [R], their numbers among all tokens of the text; with several profiles their `starts`."""
+        return self.axis.place(np.arange(len(self.starts)), 0)
+
+    @property
+    def centres(self) -> NDArray[np.int64]:
+        """int64 [W], where the centres of the windows lie, in the unit of `starts`."""
+        middle = min(self.window, len(self.starts)) // 2
+        return self.starts[np.arange(len(self.scores)) * self.step + middle]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Report:
     """What an audit found, and under which assumptions.
@@ -112,6 +161,7 @@ class Report:
         model: the language model that helped reading, None without: name, digest (None above 1 GiB),
             temperature, temperature_fitted, share (its weight beside the text itself and chance) and nats
             (mean surprise at a token), see `iet.likelihood`.
+        trace: scores and posteriors along the text, for pictures.
     """
 
     text: str | None
@@ -138,6 +188,7 @@ class Report:
     posterior_agents: NDArray[np.int32] | None = dataclasses.field(repr=False)
     strengths: dict[str, float] | None
     model: dict[str, Any] | None = None
+    trace: Trace | None = dataclasses.field(default=None, repr=False)
 
     @property
     def profile(self) -> Profile | WaterfallProfile:
@@ -249,17 +300,52 @@ class Report:
             path: a file, replaced whole or not at all. None: nothing is written.
             text: False leaves the text out, its digest stays.
         """
-        data = json.dumps(self.to_dict(text=text), ensure_ascii=False, indent=1)
-        if path is not None:
-            target = pathlib.Path(path)
-            temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
-            try:
-                with open(temporary, "x", encoding="utf-8") as file:
-                    file.write(data + "\n")
-                os.replace(temporary, target)
-            finally:
-                temporary.unlink(missing_ok=True)
-        return data
+        return _written(json.dumps(self.to_dict(text=text), ensure_ascii=False, indent=1), path)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return the report as a page that needs nothing but itself, and write it to `path`.
+
+        Args:
+            path: a file, replaced whole or not at all. None: nothing is written.
+        """
+        from iet.report.html import page
+
+        return _written(page(self), path)
+
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """Draw scores, boundaries and agents along the text (see `iet.report.plot`).
+
+        Args:
+            axes: matplotlib's. None: new ones.
+        """
+        from iet.report.plot import plot
+
+        return plot(self, axes)
+
+    def _repr_html_(self) -> str:
+        from iet.report.html import fragment
+
+        return fragment(self)
+
+    def to_prov(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return the report as W3C PROV-JSON (see `iet.report.prov`), and write it to `path`.
+
+        Args:
+            path: a file, replaced whole or not at all. None: nothing is written.
+        """
+        from iet.report.prov import document
+
+        return _written(json.dumps(document(self), ensure_ascii=False, indent=1), path)
+
+    def evaluation_events(self, response_id: str | None = None) -> list[dict[str, Any]]:
+        """Return the attributes of one OpenTelemetry event a segment (see `iet.report.telemetry`).
+
+        Args:
+            response_id: of the response that was audited, as its own span names it.
+        """
+        from iet.report.telemetry import events
+
+        return events(self, response_id)
 
     def __str__(self) -> str:
         from iet.report.terminal import plain
@@ -267,9 +353,36 @@ class Report:
         return plain(self)
 
 
+def _written(data: str, path: str | os.PathLike[str] | None) -> str:
+    if path is not None:
+        write_file(path, data.encode() + b"\n")
+    return data
+
+
+def write_file(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file that is replaced whole or not at all."""
+    target = pathlib.Path(path)
+    temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def plain(value: Any) -> Any:
     """Return numbers and arrays of NumPy, or lists with such in them, as JSON has them."""
     return value if value is None or isinstance(value, str) else np.asarray(value).tolist()
+
+
+def extent(segment: Segment) -> tuple[int, int]:
+    """Return where a segment lies: its characters, or its tokens where only ids were audited."""
+    if segment.char_start is not None and segment.char_end is not None:
+        return segment.char_start, segment.char_end
+    assert segment.start is not None
+    assert segment.end is not None
+    return segment.start, segment.end
 
 
 def p_value(log_p: float) -> str:

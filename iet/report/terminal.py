@@ -29,14 +29,14 @@ def plain(report: Report) -> str:
     ]
     return "\n".join(
         [
-            *_headline(report),
+            *headline(report),
             "",
             *table,
-            *_legend(report),
+            *legend(report),
             "",
             *evidence_lines(report),
             *transition_lines(report),
-            *_caveats(report),
+            *caveats(report),
         ]
     )
 
@@ -58,19 +58,19 @@ def show(report: Report, file: TextIO | None = None) -> None:
         console.width = 200
     named = console.no_color or not console.is_terminal  # where colours say nothing, names do
     with console.capture() as shown:
-        for line in _headline(report):
+        for line in headline(report):
             console.print(line, soft_wrap=flow)
         table = Table(*_COLUMNS, box=None, pad_edge=False)
         for i, segment in enumerate(report.segments, 1):
             table.add_row(*_row(i, segment), style=style(report, segment.agent))
         console.print(table)
-        for line in _legend(report):
+        for line in legend(report):
             console.print(line, style="dim", soft_wrap=flow)
         if report.text is not None:
             console.print()
             console.print(coloured_text(report, named), soft_wrap=flow)
         console.print()
-        for line in [*evidence_lines(report), *transition_lines(report), *_caveats(report)]:
+        for line in [*evidence_lines(report), *transition_lines(report), *caveats(report)]:
             console.print(line, soft_wrap=flow)
     file.write(shown.get())  # by hand: where the reader of a pipe is gone, rich would exit with 1
 
@@ -85,7 +85,7 @@ def coloured_text(report: Report, named: bool = False) -> Text:
         if named:
             text.append(f"{chr(10) if start else ''}[{_label(agent, left_out)}] ", style="bold")
         text.append(
-            _harmless(report.text[start:end]), style="dim strike" if left_out else style(report, agent)
+            harmless(report.text[start:end]), style="dim strike" if left_out else style(report, agent)
         )
     return text
 
@@ -94,7 +94,7 @@ def marked_text(report: Report) -> str:
     """Return the text with the agent's name in brackets before each run, [?] where unattributed."""
     assert report.text is not None
     return "\n".join(
-        f"[{_label(agent, left_out)}] {_harmless(report.text[start:end])}"
+        f"[{_label(agent, left_out)}] {harmless(report.text[start:end])}"
         for start, end, agent, left_out in _runs(report)
     )
 
@@ -123,7 +123,8 @@ _CONTROLS = {
 }
 
 
-def _harmless(text: str) -> str:
+def harmless(text: str) -> str:
+    """Return the text with what steers a terminal or turns its order around as symbols."""
     return text.replace("\r\n", "\n").translate(_CONTROLS)
 
 
@@ -146,7 +147,8 @@ def _chance(probability: float) -> str:
     return "< 1e-6" if probability < 1e-6 else p_value(math.log(probability))
 
 
-def _headline(report: Report) -> list[str]:
+def headline(report: Report) -> list[str]:
+    """Return what was read, and how."""
     count = len(report.segments)
     size = f"{len(report.text):,} characters, " if report.text is not None else ""
     separator = " · " if len(report.profiles) == 1 else "\n  "
@@ -173,7 +175,7 @@ def evidence_lines(report: Report) -> list[str]:
     return [f"agents found in the text at level {report.level:g}: {who} · {law}"]
 
 
-def _legend(report: Report) -> list[str]:
+def legend(report: Report) -> list[str]:
     """Return what the columns of the segments say, as far as they are filled."""
     if not report.segments:
         return []
@@ -200,7 +202,7 @@ def _model_line(report: Report) -> list[str]:
         return []
     name, temperature, share = (report.model[field] for field in ("name", "temperature", "share"))
     fitted = " (fitted)" if report.model["temperature_fitted"] else ""
-    return [f"read with {_harmless(name)} at temperature {temperature:g}{fitted}, weight {share:.0%}"]
+    return [f"read with {harmless(name)} at temperature {temperature:g}{fitted}, weight {share:.0%}"]
 
 
 def transition_lines(report: Report) -> list[str]:
@@ -216,7 +218,8 @@ def transition_lines(report: Report) -> list[str]:
     return [f"transitions: {edges}", f"as a graph: {names} · μ = {t.bitmask:#x}"]
 
 
-def _caveats(report: Report) -> list[str]:
+def caveats(report: Report) -> list[str]:
+    """Return what this report in particular is unsure of."""
     lines = []
     if report.seam_share is not None:
         lines.append(f"tokenization uncertain at the seams: {report.seam_share:.2%} of the characters")

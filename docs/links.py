@@ -1,0 +1,45 @@
+"""What the site does beyond mkdocs: README is its first page; links out of docs/ become names of files."""
+
+from __future__ import annotations
+
+import pathlib
+import posixpath
+import re
+from typing import Any
+
+from mkdocs.structure.files import File
+
+ROOT = pathlib.Path(__file__).parent.parent
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add README.md as the first page."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    files.append(File.generated(config, "index.md", content=_linked(text, "index.md", "")))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Rewrite the links of the other pages."""
+    path = page.file.src_uri
+    return markdown if path == "index.md" else _linked(markdown, path, "docs")
+
+
+def _linked(markdown: str, page: str, folder: str) -> str:
+    """Return the page with links that hold in the site; `folder` is where its own links start from."""
+
+    def rewritten(found: re.Match[str]) -> str:
+        picture, text, target, anchor = found.groups()
+        if re.match(r"[a-z]+:", target):
+            return found[0]
+        base = posixpath.join(folder, posixpath.dirname(page) if folder else "")
+        path = posixpath.normpath(posixpath.join(base, target))
+        if not (ROOT / path).exists():
+            raise FileNotFoundError(f"{page}: link to {target}, which is not there")
+        if path.startswith("docs/"):
+            inside = posixpath.relpath(path.removeprefix("docs/"), posixpath.dirname(page) or ".")
+            return f"{picture}[{text}]({inside}{anchor or ''})"
+        return text if path in text else f"{text} (`{path}`)"
+
+    return _LINK.sub(rewritten, markdown)

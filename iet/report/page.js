@@ -1,0 +1,266 @@
+"use strict";
+// Draws the page from the JSON beside it. All text comes from strangers, so it is only ever set as text.
+const data = JSON.parse(document.getElementById("data").textContent);
+const at = (id) => document.getElementById(id);
+const SVG = "http://www.w3.org/2000/svg";
+
+function make(tag, attributes = {}, ...children) {
+  const drawn = ["svg", "path", "line", "rect", "text", "g", "circle", "title", "defs", "marker"].includes(tag);
+  const element = drawn ? document.createElementNS(SVG, tag) : document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === "style") element.style.cssText = value;
+    else if (value !== null && value !== false) element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.filter((child) => child !== null));
+  return element;
+}
+
+const look = (agent) => (agent === null ? "" : `--hue:${data.agents[agent].colour};--dash:${data.agents[agent].dash}`);
+const named = (agent) => (agent === null ? "unattributed" : data.agents[agent].name);
+const swatch = (agent) => make("span", { class: "swatch", style: look(agent), "aria-hidden": "true" });
+const heading = (text) => make("h2", {}, text);
+
+// ------------------------------------------------------------ head and filters
+
+at("head").append(
+  make("h1", {}, data.verdict),
+  ...data.lines.map((line) => make("p", { class: "soft small" }, line)),
+);
+
+let kept = null; // the agent (or "none") that alone is shown, null for all
+
+function filter(who) {
+  kept = kept === who ? null : who;
+  at("text").classList.toggle("dim", kept !== null);
+  const fits = (segment) => kept === null || (kept === "none" ? segment.agent === null : segment.agent === kept);
+  data.segments.forEach((segment, i) => {
+    spans[i]?.classList.toggle("kept", fits(segment));
+    rows[i].hidden = !fits(segment);
+  });
+  for (const button of at("filters").children) {
+    button.setAttribute("aria-pressed", String(kept !== null && button.dataset.who === String(kept)));
+  }
+}
+
+function addFilter(who, ...children) {
+  const button = make("button", { type: "button", "aria-pressed": "false", "data-who": who }, ...children);
+  button.addEventListener("click", () => filter(who));
+  at("filters").append(button);
+}
+
+data.agents.forEach((agent, i) => {
+  if (agent.share > 0) addFilter(i, swatch(i), `${agent.name} ${percent(agent.share)}`);
+});
+if (data.unattributed > 0) addFilter("none", `unattributed ${percent(data.unattributed)}`);
+
+function percent(share) {
+  return `${(100 * share).toFixed(share > 0 && share < 0.01 ? 1 : 0)} %`;
+}
+
+// ------------------------------------------------------------ the text
+
+const spans = data.segments.map(() => null);
+const fragment = document.createDocumentFragment();
+data.segments.forEach((segment, i) => {
+  if (!segment.runs) return;
+  const kind = segment.left_out ? "out" : segment.agent === null ? "nobody" : "agent";
+  const span = make("span", {
+    class: `segment ${kind}`, tabindex: i ? "-1" : "0", "data-segment": i, style: look(segment.agent),
+    role: "button", "aria-label": `segment ${i + 1}, ${segment.left_out ? "left out" : named(segment.agent)}`,
+  });
+  span.append(make("span", { class: "name" }, segment.left_out ? "left out" : segment.agent === null ? "?" : named(segment.agent)));
+  for (const [depth, text] of segment.runs) {
+    span.append(depth ? make("i", { style: `--depth:${6 + 7 * depth}%` }, text) : text);
+  }
+  spans[i] = span;
+  fragment.append(span);
+});
+if (data.has_text) at("text").append(fragment);
+else at("text").append("Only token ids were audited: there is no text to show.");
+
+let current = -1;
+
+function select(i, { scroll = false, focus = false } = {}) {
+  if (i < 0 || i >= data.segments.length) return;
+  if (current >= 0) {
+    spans[current]?.classList.remove("current");
+    spans[current]?.setAttribute("tabindex", "-1");
+    rows[current].classList.remove("current");
+  }
+  current = i;
+  spans[i]?.classList.add("current");
+  spans[i]?.setAttribute("tabindex", "0");
+  rows[i].classList.add("current");
+  if (focus) spans[i]?.focus({ preventScroll: true });
+  if (scroll) spans[i]?.scrollIntoView({ block: "center" });
+  showCard(data.segments[i], i);
+  showCursor(data.segments[i]);
+}
+
+function showCard(segment, i) {
+  const list = make("dl");
+  for (const [term, value] of segment.facts) list.append(make("dt", {}, term), make("dd", {}, value));
+  at("card").replaceChildren(
+    make("h3", {}, ...(segment.agent === null ? [] : [swatch(segment.agent)]), `${i + 1}. ${segment.title}`),
+    list,
+    ...segment.why.map((line) => make("p", { class: "small" }, line)),
+  );
+}
+
+const segmentOf = (target) => {
+  const found = target.closest("[data-segment]");
+  return found ? Number(found.dataset.segment) : -1;
+};
+at("text").addEventListener("pointerover", (event) => select(segmentOf(event.target)));
+at("text").addEventListener("focusin", (event) => {
+  const i = segmentOf(event.target);
+  if (i !== current) select(i);
+});
+at("text").addEventListener("click", (event) => select(segmentOf(event.target), { focus: true }));
+at("text").addEventListener("keydown", (event) => {
+  const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+  const last = data.segments.length - 1;
+  const to = step ? current + step : { Home: 0, End: last }[event.key];
+  if (to === undefined || event.altKey || event.ctrlKey || event.metaKey) return;
+  event.preventDefault();
+  select(Math.min(last, Math.max(0, to)), { focus: true, scroll: true });
+});
+
+// ------------------------------------------------------------ curves
+
+const WIDTH = 1000, HEIGHT = 130, LOW = 26;
+const across = (position) => (WIDTH * position) / Math.max(1, data.length);
+let cursor = null;
+
+function showCursor(segment) {
+  if (!cursor) return;
+  cursor.setAttribute("x", across(segment.start));
+  cursor.setAttribute("width", Math.max(2, across(segment.end) - across(segment.start)));
+}
+
+function curves() {
+  if (!data.curves) return;
+  const { positions, scores, margin, low, high } = data.curves;
+  const scale = (value, top, height) => top + height * (1 - (value - low) / Math.max(1e-9, high - low));
+  const svg = make("svg", {
+    viewBox: `0 0 ${WIDTH} ${HEIGHT + 66}`, role: "img",
+    "aria-label": "Mean score under each agent's key along the text, with the boundaries found",
+  });
+  for (const [from, to] of data.doubts) {
+    svg.append(make("rect", { class: "doubt", x: across(from), y: 0, width: Math.max(1, across(to) - across(from)), height: HEIGHT }));
+  }
+  for (const boundary of data.boundaries) {
+    svg.append(make("line", { class: "boundary", x1: across(boundary), x2: across(boundary), y1: 0, y2: HEIGHT }));
+  }
+  const path = (values, top, height) =>
+    values.map((value, i) => `${i ? "L" : "M"}${across(positions[i]).toFixed(1)} ${scale(value, top, height).toFixed(1)}`).join("");
+  svg.append(make("line", { class: "axis", x1: 0, x2: WIDTH, y1: scale(0, 0, HEIGHT), y2: scale(0, 0, HEIGHT) }));
+  scores.forEach(([agent, values]) => {
+    svg.append(make("path", { class: "curve", d: path(values, 0, HEIGHT), style: look(agent) }, make("title", {}, named(agent))));
+  });
+  data.segments.forEach((segment, i) => {
+    const block = make("rect", {
+      x: across(segment.start), width: Math.max(0.5, across(segment.end) - across(segment.start)), y: HEIGHT + 8, height: 12,
+      "data-segment": i, style: `${look(segment.agent)};fill:${segment.agent === null ? "var(--line)" : "var(--hue)"}`,
+    }, make("title", {}, segment.left_out ? "left out" : named(segment.agent)));
+    svg.append(block);
+  });
+  const most = Math.max(...margin, 1e-9);
+  const band = margin.map((value, i) => `L${across(positions[i]).toFixed(1)} ${(HEIGHT + 62 - (LOW * value) / most).toFixed(1)}`).join("");
+  if (margin.length) {
+    const first = across(positions[0]), last = across(positions[positions.length - 1]);
+    svg.append(make("path", { d: `M${first} ${HEIGHT + 62}${band}L${last} ${HEIGHT + 62}Z`, style: "fill:var(--soft);opacity:.45" }, make("title", {}, "margin")));
+  }
+  cursor = make("rect", { y: 0, height: HEIGHT + 22, x: -9, width: 0, style: "fill:none;stroke:var(--ink);stroke-width:1.5", "vector-effect": "non-scaling-stroke" });
+  svg.append(cursor);
+  const segmentAt = (event) => {
+    const box = svg.getBoundingClientRect();
+    const position = ((event.clientX - box.left) / box.width) * data.length;
+    return data.segments.findIndex((segment) => position < segment.end);
+  };
+  svg.addEventListener("pointermove", (event) => select(segmentAt(event)));
+  svg.addEventListener("click", (event) => select(segmentAt(event), { scroll: true, focus: true }));
+  const legend = make("p", { class: "small" });
+  scores.forEach(([agent]) => legend.append(swatch(agent), `${named(agent)}  `));
+  at("curves").append(
+    heading("How loudly each key speaks along the text"),
+    make("figure", {}, svg),
+    legend,
+    make("p", { class: "soft small" }, data.curves.note),
+  );
+}
+
+// ------------------------------------------------------------ transitions
+
+function graph() {
+  if (!data.graph) return;
+  const { nodes, edges, lines } = data.graph;
+  const size = 420, radius = nodes.length > 1 ? 150 : 0, node = 22;
+  const place = nodes.map((_, i) => {
+    const angle = (2 * Math.PI * i) / nodes.length - Math.PI / 2;
+    return [size / 2 + radius * Math.cos(angle), 190 + radius * Math.sin(angle)];
+  });
+  const svg = make("svg", { viewBox: `0 0 ${size} 390`, role: "img", "aria-label": "Who was followed by whom", style: "max-width:30rem" });
+  svg.append(make("defs", {}, make("marker", { id: "arrow", viewBox: "0 0 10 10", refX: 9, refY: 5, markerWidth: 7, markerHeight: 7, orient: "auto" },
+    make("path", { d: "M0 0L10 5L0 10Z", style: "fill:var(--ink)" }))));
+  for (const [from, to, count, confidence] of edges) {
+    const [[x1, y1], [x2, y2]] = [place[from], place[to]];
+    const [dx, dy] = [x2 - x1, y2 - y1], long = Math.hypot(dx, dy) || 1;
+    const [nx, ny] = [-dy / long, dx / long], bend = 34;
+    const start = [x1 + (dx / long) * node + nx * 6, y1 + (dy / long) * node + ny * 6];
+    const end = [x2 - (dx / long) * (node + 4) + nx * 6, y2 - (dy / long) * (node + 4) + ny * 6];
+    const middle = [(x1 + x2) / 2 + nx * bend, (y1 + y2) / 2 + ny * bend];
+    svg.append(
+      make("path", {
+        d: `M${start.join(" ")}Q${middle.join(" ")} ${end.join(" ")}`, "marker-end": "url(#arrow)",
+        style: `fill:none;stroke:var(--ink);stroke-width:${(1 + 2 * confidence).toFixed(2)};opacity:${(0.35 + 0.65 * confidence).toFixed(2)}`,
+      }, make("title", {}, `${named(nodes[from])} → ${named(nodes[to])}, ${count} times, confidence ${confidence.toFixed(2)}`)),
+      make("text", { x: middle[0] - nx * 4, y: middle[1] - ny * 4 + 4, "text-anchor": "middle" }, `${count > 1 ? `×${count} ` : ""}${confidence.toFixed(2)}`),
+    );
+  }
+  nodes.forEach((agent, i) => {
+    const [x, y] = place[i];
+    const short = named(agent).length > 18 ? `${named(agent).slice(0, 17)}…` : named(agent);
+    svg.append(
+      make("circle", { cx: x, cy: y, r: node, style: `${look(agent)};fill:color-mix(in srgb, var(--hue) 55%, var(--page));stroke:var(--ink)` }, make("title", {}, named(agent))),
+      make("text", { x, y: y + 4, "text-anchor": "middle", style: "font-weight:600" }, short),
+    );
+  });
+  at("graph").append(heading("Who was followed by whom"), make("figure", {}, svg), ...lines.map((line) => make("p", { class: "soft small" }, line)));
+}
+
+// ------------------------------------------------------------ tables and words
+
+function table(columns, rowsOf) {
+  const head = make("tr", {}, ...columns.map((column) => make("th", { scope: "col" }, column)));
+  return make("div", { class: "scroll" }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rowsOf)));
+}
+
+const rows = data.segments.map((segment, i) => {
+  const cells = segment.row.map((cell, k) => make("td", {}, ...(k === 1 && segment.agent !== null ? [swatch(segment.agent), cell] : [cell])));
+  const row = make("tr", { "data-segment": i, tabindex: "0" }, ...cells);
+  row.addEventListener("click", () => select(i, { scroll: true, focus: true }));
+  row.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" || event.key === " ") {
+      event.preventDefault();
+      select(i, { scroll: true, focus: true });
+    }
+  });
+  return row;
+});
+
+curves();
+graph();
+at("segments").append(heading("Segments"), table(data.segment_columns, rows), ...data.legend.map((line) => make("p", { class: "soft small" }, line)));
+at("agents").append(
+  heading("Agents"),
+  table(data.agent_columns, data.agents.filter((agent) => agent.row).map((agent) => make("tr", {}, ...agent.row.map((cell, k) =>
+    make("td", {}, ...(k === 0 && agent.share > 0 ? [swatch(data.agents.indexOf(agent)), cell] : [cell])))))),
+  ...data.agents_note.map((line) => make("p", { class: "soft small" }, line)),
+);
+at("assumed").append(heading("What was assumed"), table(["what", "value"], data.assumed.map(([name, value]) =>
+  make("tr", {}, make("td", {}, name), make("td", { class: "hash" }, value)))));
+at("cannot").append(heading("What this cannot say"), make("ul", { class: "cannot" }, ...data.cannot.map((line) => make("li", {}, line))));
+
+if (data.segments.length) showCard(data.segments[0], 0);
+else at("card").append(make("p", {}, "There is nothing in this text that could be read."));

@@ -1,0 +1,69 @@
+"""The report as a picture for papers and notebooks, on matplotlib axes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from iet.errors import BackendUnavailable, InputError
+from iet.report.model import Report, extent
+from iet.report.terminal import COLOURS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+HATCHES = ("", "//", "..", "xx")
+"""With the colours they tell agents apart in print."""
+
+
+def plot(report: Report, axes: Axes | None = None) -> Axes:
+    """Draw f(t, a) of the agents who occur, the boundaries, and who is the agent where.
+
+    Args:
+        report: one that an audit made.
+        axes: matplotlib's. None: new ones.
+
+    Returns:
+        The axes. Positions are characters, or tokens where only ids were audited.
+
+    Raises:
+        BackendUnavailable: matplotlib is not installed.
+        InputError: the report has no trace, or nothing in it could be read.
+    """
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise BackendUnavailable(f"plotting: {error}; pip install matplotlib") from None
+    trace = report.trace
+    if trace is None or not len(trace.scores):
+        raise InputError(
+            "report: got one without scores along the text, expected what an audit of text returns"
+        )
+    drawn: Axes = plt.subplots(figsize=(9, 2.8), layout="constrained")[1] if axes is None else axes
+    wrote = list(dict.fromkeys(s.agent for s in report.segments if s.agent is not None))
+    likeliest = sorted(trace.agents, key=lambda name: report.evidence.get(name, 0.0))[:3]
+    agents = [name for name in (wrote or likeliest) if name in trace.agents]
+    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(agents)}
+    for name in agents:
+        drawn.plot(
+            trace.centres, trace.scores[:, trace.agents.index(name)], color=colours[name], lw=1.2, label=name
+        )
+    low, high = drawn.get_ylim()
+    strip = 0.08 * (high - low)
+    for segment in report.segments:
+        start, end = extent(segment)
+        filled: dict[str, Any] = {"facecolor": "none", "edgecolor": "0.7"}
+        if segment.agent in colours:
+            hatch = HATCHES[agents.index(segment.agent) // len(COLOURS) % len(HATCHES)]
+            filled = {"facecolor": colours[segment.agent], "edgecolor": "white", "hatch": hatch}
+        drawn.broken_barh([(start, end - start)], (low - strip, strip), lw=0.5, **filled)
+        if start:
+            drawn.axvline(start, color="0.6", lw=0.6, ls=":")
+    drawn.set(
+        xlim=(0, len(report.text) if report.text is not None else report.tokens),
+        ylim=(low - strip, high),
+        xlabel="characters" if report.text is not None else "tokens",
+        ylabel=f"f(t, a), w = {trace.window}",
+    )
+    if agents:
+        drawn.legend(loc="upper center", bbox_to_anchor=(0.5, 1.18), ncols=min(6, len(agents)), frameon=False)
+    return drawn

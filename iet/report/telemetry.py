@@ -1,0 +1,69 @@
+"""The report as OpenTelemetry events: one `gen_ai.evaluation.result` a segment.
+
+Names with `gen_ai.` are those of OpenTelemetry's semantic conventions for generative AI; they are in
+development there. This module needs no OpenTelemetry: pass the attributes to the logger or span that is
+yours. It is telemetry, which anyone on the way can change; for evidence sign the report.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from iet.report.model import Report, Segment, p_value
+
+EVENT = "gen_ai.evaluation.result"
+EVALUATION = "iet.attribution"
+
+
+def events(report: Report, response_id: str | None = None) -> list[dict[str, Any]]:
+    """Return the attributes of one event a segment that was read, in order; values are str, int or float.
+
+    Args:
+        report: on a text or on token ids.
+        response_id: `gen_ai.response.id` of the response that was audited.
+
+    Returns:
+        Attributes. The score is the segment's mean posterior, where its decoder has one; its label is
+        "attributed" or "unattributed"; only an attributed segment names an agent.
+    """
+    about: dict[str, Any] = {
+        "gen_ai.evaluation.name": EVALUATION,
+        "gen_ai.response.id": response_id,
+        "iet.registry_digest": report.registry_digest,
+        "iet.level": report.level,
+    }
+    if report.text is not None:
+        about["iet.text_sha256"] = hashlib.sha256(report.text.encode()).hexdigest()
+    found = []
+    for segment in report.segments:
+        if segment.left_out:
+            continue
+        attributes = {
+            **about,
+            "gen_ai.agent.id": segment.agent,
+            "gen_ai.agent.name": segment.agent,
+            "gen_ai.evaluation.score.value": segment.posterior,
+            "gen_ai.evaluation.score.label": "unattributed" if segment.agent is None else "attributed",
+            "gen_ai.evaluation.explanation": _explanation(report, segment),
+            "iet.char_start": segment.char_start,
+            "iet.char_end": segment.char_end,
+            "iet.token_start": segment.start,
+            "iet.token_end": segment.end,
+            "iet.log_p": segment.log_p,
+            "iet.error": segment.error,
+        }
+        found.append({name: value for name, value in attributes.items() if value is not None})
+    return found
+
+
+def _explanation(report: Report, segment: Segment) -> str:
+    unit, start, end = "characters", segment.char_start, segment.char_end
+    if start is None:
+        unit, start, end = "tokens", segment.start, segment.end
+    error = "" if segment.error is None else f"error {segment.error:.2g}, "
+    sure = f"{error}p alone {p_value(segment.log_p)}"
+    if segment.agent is None:
+        where = f"{unit} {start} to {end} are unattributed at level {report.level:g}"
+        return f"{where}; best guess {segment.best_guess} ({sure})"
+    return f"{segment.agent} wrote in {unit} {start} to {end} ({sure})"
