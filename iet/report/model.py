@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.errors import InputError
+from iet.foreign import ForeignProfile
 from iet.scheme import Profile
 from iet.transitions import Transitions
-from iet.waterfall import WaterfallProfile
 
 LEFT_OUT = -2
 """The label of a token that was not read, because it lies in a part that was left out, or partly in it."""
@@ -115,7 +115,7 @@ class Report:
     """
 
     text: str | None
-    profiles: tuple[Profile | WaterfallProfile, ...]
+    profiles: tuple[Profile | ForeignProfile, ...]
     registry_digest: str
     agents: tuple[str, ...]
     decoder: str
@@ -140,7 +140,7 @@ class Report:
     model: dict[str, Any] | None = None
 
     @property
-    def profile(self) -> Profile | WaterfallProfile:
+    def profile(self) -> Profile | ForeignProfile:
         """The only profile. Raises InputError, with the ids, when there are several."""
         if len(self.profiles) > 1:
             raise InputError(f"profile: the text was read under {[p.id for p in self.profiles]}")

@@ -1,0 +1,231 @@
+// Scores of what serving engines mark with: keyed Gumbel-max of vLLM and of SGLang, the green lists of KGW and
+// the g-values of SynthID, both as transformers has them. docs/engines.md has the equations; the readable twins
+// are in iet/reference.py. No standard library here, as in embed.cpp.
+#include "../ops.h"
+#include "columns.h"
+#include "twister.h"
+
+namespace iet {
+namespace {
+
+// ---------------------------------------------------------------- keyed Gumbel-max
+
+struct Texts {  // a block of tokens, what does not depend on the key
+  int count;
+  const uint32_t* words;            // context and token of lane i are words[i .. i + width]
+  uint32_t context[kColumnTokens];  // murmur: its hash, scrambled
+  uint32_t token[kColumnTokens];    // murmur: scrambled
+  bool scored[kColumnTokens];
+};
+
+// Philox4x32-10, with the key schedule inside.
+struct Philox {
+  uint32_t c0, c1, c2, c3;
+
+  inline void run(uint32_t key0, uint32_t key1) {
+    for (int round = 0; round < 10; ++round) {
+      const uint64_t product0 = static_cast<uint64_t>(0xD2511F53u) * c0;
+      const uint64_t product1 = static_cast<uint64_t>(0xCD9E8D57u) * c2;
+      c0 = static_cast<uint32_t>(product1 >> 32) ^ c1 ^ key0;
+      c2 = static_cast<uint32_t>(product0 >> 32) ^ c3 ^ key1;
+      c1 = static_cast<uint32_t>(product1);
+      c3 = static_cast<uint32_t>(product0);
+      key0 += 0x9E3779B9u, key1 += 0xBB67AE85u;
+    }
+  }
+};
+
+void score_philox(uint64_t key, uint32_t width, const Texts& block, float* scores) {
+  const uint32_t key0 = static_cast<uint32_t>(key), key1 = static_cast<uint32_t>(key >> 32);
+  Philox states[kColumnTokens];
+  const int count = block.count;
+  for (int i = 0; i < count; ++i) states[i] = {0x574D4358u, width, 0, 0};
+  for (uint32_t offset = 0; offset < width; offset += 4) {
+    // A block of four context words; those behind the last one are 2^32 - 1, - 2, ... by their place.
+    const uint32_t* words = block.words + offset;
+    const uint32_t there = width - offset;
+    const uint32_t use1 = there > 1 ? ~0u : 0u, use2 = there > 2 ? ~0u : 0u, use3 = there > 3 ? ~0u : 0u;
+    const int at1 = there > 1 ? 1 : 0, at2 = there > 2 ? 2 : 0, at3 = there > 3 ? 3 : 0;
+    for (int i = 0; i < count; ++i) {
+      Philox state = states[i];
+      state.c0 ^= words[i];
+      state.c1 ^= (words[i + at1] & use1) | (0xFFFFFFFEu & ~use1);
+      state.c2 ^= (words[i + at2] & use2) | (0xFFFFFFFDu & ~use2);
+      state.c3 ^= (words[i + at3] & use3) | (0xFFFFFFFCu & ~use3);
+      state.run(key0 ^ offset, key1);
+      states[i] = state;
+    }
+  }
+  for (int i = 0; i < count; ++i) {
+    const uint32_t token = block.words[i + width];
+    Philox state = {token >> 2, states[i].c0, states[i].c1, states[i].c2};
+    state.run(key0 ^ states[i].c3, key1 ^ 0x574D544Bu);
+    uint32_t word = state.c0;
+    word = (token & 3u) == 1 ? state.c1 : word;
+    word = (token & 3u) == 2 ? state.c2 : word;
+    word = (token & 3u) == 3 ? state.c3 : word;
+    // 1 - u, u = (m + 1) / (2^24 + 1) as float32, is (2^24 - m) / 2^24 but for a rounding of u below 1/2.
+    const int32_t rest = 0x1000000 - static_cast<int32_t>(word >> 8);
+    scores[i] = minus_log(fmul(static_cast<float>(rest), 0x1p-24f));
+  }
+}
+
+// MurmurHash3 x86 32-bit, whose mix is murmur_join(state, murmur_scramble(value)).
+inline uint32_t rotl32(uint32_t x, int bits) { return x << bits | x >> (32 - bits); }
+inline uint32_t murmur_scramble(uint32_t value) { return rotl32(value * 0xCC9E2D51u, 15) * 0x1B873593u; }
+inline uint32_t murmur_join(uint32_t state, uint32_t scrambled) {
+  return rotl32(state ^ scrambled, 13) * 5u + 0xE6546B64u;
+}
+inline uint32_t murmur_finish(uint32_t state, uint32_t bytes) {
+  state ^= bytes;
+  state = (state ^ state >> 16) * 0x85EBCA6Bu;
+  state = (state ^ state >> 13) * 0xC2B2AE35u;
+  return state ^ state >> 16;
+}
+
+void hash_contexts(uint32_t width, Texts& block) {
+  const int count = block.count;
+  uint32_t states[kColumnTokens] = {};
+  for (uint32_t w = 0; w < width; ++w)
+    for (int i = 0; i < count; ++i) states[i] = murmur_join(states[i], murmur_scramble(block.words[i + w]));
+  for (int i = 0; i < count; ++i) {
+    block.context[i] = murmur_scramble(murmur_finish(states[i], 4 * width));
+    block.token[i] = murmur_scramble(block.words[i + width]);
+  }
+}
+
+void score_murmur(uint64_t key, uint32_t, const Texts& block, float* scores) {
+  const uint32_t low = murmur_join(0, murmur_scramble(static_cast<uint32_t>(key)));
+  const uint32_t start = murmur_join(low, murmur_scramble(static_cast<uint32_t>(key >> 32)));
+  for (int i = 0; i < block.count; ++i) {
+    const uint32_t h = murmur_finish(murmur_join(murmur_join(start, block.context[i]), block.token[i]), 16);
+    // 1 - u = (2^32 - h - 0.5) / 2^32
+    const float rest = fadd(static_cast<float>(~h), 0.5f);
+    scores[i] = minus_log(fmul(rest, 0x1p-32f));
+  }
+}
+
+// ---------------------------------------------------------------- KGW
+
+// Tell whether some tokens are among the first `green` places of torch.randperm(vocab). Step i of its shuffle
+// swaps the places i and t = i + draw mod (vocab - i), so a token that lies at t is final at i: it is green.
+// One that lies at i moves on to t.
+void find_green(const GreenArgs& args, uint32_t seed, const uint32_t* tokens, int64_t count, uint8_t* found,
+                uint32_t* places) {
+  Twister twister;
+  twister.seed_with_word(seed);
+  const uint32_t steps = args.green < args.vocab ? args.green : args.vocab - 1;
+  int64_t open = count;  // tokens that are not known to be green
+  for (int64_t k = 0; k < count; ++k) places[k] = tokens[k], found[k] = 0;
+  alignas(64) uint32_t targets[kTwisterState];
+  for (uint32_t first = 0; first < steps && open > 0; first += kTwisterState) {
+    twister.advance();
+    const int left = steps - first < kTwisterState ? static_cast<int>(steps - first) : kTwisterState;
+    const double* reciprocals = args.reciprocals + first;
+    for (int i = 0; i < left; ++i) {
+      // The quotient of draw + 1/2, never near an integer: rounding moves it by less than 1/2^20 of the gap.
+      const uint32_t draw = temper(twister.words[i]);
+      const double half = static_cast<double>(static_cast<int32_t>(draw ^ 0x80000000u)) + 2147483648.5;
+      const uint32_t quotient = static_cast<uint32_t>(static_cast<int32_t>(half * reciprocals[i]));
+      const uint32_t step = first + static_cast<uint32_t>(i);
+      targets[i] = step + draw - quotient * (args.vocab - step);
+    }
+    for (int64_t k = 0; k < count; ++k) {
+      for (int after = 0; found[k] == 0;) {
+        const uint32_t place = places[k];
+        uint32_t hit = 0;
+        for (int i = after; i < left; ++i) hit |= targets[i] == place ? 1u : 0u;
+        if (hit) {
+          found[k] = 1;
+          --open;
+        }
+        if (hit || place - first >= static_cast<uint32_t>(left)) break;
+        after = static_cast<int>(place - first) + 1;
+        places[k] = targets[place - first];
+      }
+    }
+  }
+  if (args.green < args.vocab) return;
+  for (int64_t k = 0; k < count; ++k) found[k] = 1;
+}
+
+}  // namespace
+
+namespace IET_ISA {
+
+void engine_gumbel_tile(const EngineGumbelArgs& args, const Tile& tile) {
+  const auto score = args.prf == EnginePrf::philox ? score_philox : score_murmur;
+  Texts block;
+  Columns gathered;
+  for (int64_t first = tile.token_begin; first < tile.token_end; first += kColumnTokens) {
+    const int64_t left = tile.token_end - first;
+    block.count = static_cast<int>(left < kColumnTokens ? left : kColumnTokens);
+    block.words = args.words + first;
+    if (args.prf == EnginePrf::murmur) hash_contexts(args.width, block);
+    for (int64_t key = tile.key_begin; key < tile.key_end; key += kColumns) {
+      const int columns = static_cast<int>(tile.key_end - key < kColumns ? tile.key_end - key : kColumns);
+      for (int c = 0; c < columns; ++c) {
+        score(args.keys[key + c], args.width, block, gathered[c]);
+        for (int i = 0; i < block.count; ++i) gathered[c][i] = args.scored[first + i] ? gathered[c][i] : 0.0f;
+      }
+      write_rows(gathered, block.count, columns, args.n_keys, args.scores + first * args.n_keys + key);
+    }
+  }
+}
+
+void kgw_green(const GreenArgs& args, int64_t begin, int64_t end, uint32_t* places) {
+  for (int64_t seed = begin; seed < end; ++seed) {
+    const int64_t first = args.offsets[seed], count = args.offsets[seed + 1] - first;
+    find_green(args, args.seeds[seed], args.tokens + first, count, args.is_green + first, places);
+  }
+}
+
+// Depth d of an n-gram with hash h reads g[(h + k_d) mod size]: a rotation of one table. So the sum over depth
+// is a table of h alone, made once for a key.
+void synthid_tables(const SynthidArgs& args, int64_t begin, int64_t end) {
+  const uint32_t size = 1u << args.bits;
+  constexpr uint32_t kRun = 256;
+  for (int64_t key = begin; key < end; ++key) {
+    const uint32_t* keys = args.keys + key * args.depth;
+    uint16_t* table = args.tables + key * size;
+    for (uint32_t first = 0; first < size; first += kRun) {
+      const uint32_t count = size - first < kRun ? size - first : kRun;
+      uint16_t sums[kRun] = {};
+      for (uint32_t d = 0; d < args.depth; ++d) {
+        const uint16_t weight = static_cast<uint16_t>(args.weights[d]);
+        const uint16_t* g = args.g_values + first + (keys[d] & (size - 1));
+        for (uint32_t i = 0; i < count; ++i) sums[i] = static_cast<uint16_t>(sums[i] + weight * g[i]);
+      }
+      for (uint32_t i = 0; i < count; ++i) table[first + i] = sums[i];
+    }
+  }
+}
+
+void synthid_tile(const SynthidArgs& args, const Tile& tile) {
+  for (int64_t key = tile.key_begin; key < tile.key_end; ++key) {
+    const uint16_t* table = args.tables + (key << args.bits);
+    float* column = args.scores + key;
+    for (int64_t t = tile.token_begin; t < tile.token_end; ++t) {
+      const float x = fadd(fmul(static_cast<float>(table[args.hashes[t]]), args.scale), args.offset);
+      column[t * args.n_keys] = args.scored[t] ? x : 0.0f;
+    }
+  }
+}
+
+void torch_permute(uint32_t count, uint32_t seed, uint32_t* permutation) {
+  Twister twister;
+  twister.seed_with_word(seed);
+  for (uint32_t i = 0; i < count; ++i) permutation[i] = i;
+  for (uint32_t first = 0; first + 1 < count; first += kTwisterState) {
+    twister.advance();
+    for (uint32_t k = 0; k < kTwisterState && first + k + 1 < count; ++k) {
+      const uint32_t step = first + k, other = step + temper(twister.words[k]) % (count - step);
+      const uint32_t kept = permutation[step];
+      permutation[step] = permutation[other];
+      permutation[other] = kept;
+    }
+  }
+}
+
+}  // namespace IET_ISA
+}  // namespace iet
