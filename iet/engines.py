@@ -406,16 +406,9 @@ class SynthId(EngineScheme):
         weights = 10 * last - 9 * np.arange(self.depth) if falling else np.ones(self.depth)
         return weights.astype(np.int64)
 
-    @property
-    def _draws(self) -> Draws:
-        weights = self._weights
-        norm = math.sqrt(float((weights.astype(np.float64) ** 2).sum()))
-        ones = float(_sampling_table(self.sampling_table_size, self.sampling_table_seed).mean())
-        return Draws(tuple(weights.tolist()), ones, -float(weights.sum()) / norm, 2 / norm)
-
     def family(self, vocab_size: int) -> Family:
         """Return the null law of the scores."""
-        return drawn_family("synthid", self._draws)
+        return drawn_family("synthid", _draws(self))
 
     def checked_key(self, what: str, key: Any) -> tuple[int, ...]:
         """Return a key as numbers, or raise an InputError that does not show it."""
@@ -479,7 +472,7 @@ class SynthId(EngineScheme):
 
     def scores(self, ids: Ids, keys: Keys, vocab_size: int, prepared: Any, threads: int) -> NDArray[Any]:
         """Return x_j [T, K]."""
-        scored, draws = self.scored(ids, vocab_size), self._draws
+        scored, draws = self.scored(ids, vocab_size), _draws(self)
         places = np.flatnonzero(scored)
         scores = np.zeros((len(ids), len(keys)), np.float32)
         if cpu is None or self.sampling_table_size > 1 << 16:
@@ -512,6 +505,15 @@ class SynthId(EngineScheme):
             )
             scores[:, some] = part
         return scores
+
+
+@functools.lru_cache(maxsize=16)
+def _draws(scheme: SynthId) -> Draws:
+    # The share of ones in the table is the chance of a 1, and not quite 1/2.
+    weights = scheme._weights
+    norm = math.sqrt(float((weights.astype(np.float64) ** 2).sum()))
+    ones = float(_sampling_table(scheme.sampling_table_size, scheme.sampling_table_seed).mean())
+    return Draws(tuple(weights.tolist()), ones, -float(weights.sum()) / norm, 2 / norm)
 
 
 @functools.lru_cache(maxsize=4)

@@ -1,12 +1,14 @@
 """The detectors of vLLM and SGLang out of their wheels, of which `.ci/wheels` unpacks the source files.
 
-Neither installs beside the other's torch. Their detectors need only what is in the same folder, torch, msgspec and
-three modules of vLLM that they name and never call; those are empty here.
+Neither installs beside the other's torch. Their detectors need only what is in their folder, torch, msgspec
+and three modules of vLLM that they name and never call; those are empty here.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import itertools
 import os
 import pathlib
 import sys
@@ -41,8 +43,10 @@ def detector(engine: str) -> Any:
     name = _DETECTORS[engine]
     before = {key: sys.modules.pop(key) for key in list(sys.modules) if key.split(".")[0] == engine}
     try:
-        packages = {part.rpartition(".")[0] for part in (*_EMPTY[engine], name)}
-        for package in sorted({".".join(p.split(".")[: i + 1]) for p in packages for i in range(p.count(".") + 1)}):
+        packages: set[str] = set()
+        for part in (*_EMPTY[engine], name):
+            packages |= set(itertools.accumulate(part.split(".")[:-1], "{}.{}".format))
+        for package in sorted(packages):
             module = types.ModuleType(package)  # its own __init__ would import the whole engine
             module.__path__ = [str(FOLDER / engine / package.replace(".", "/"))]
             sys.modules[package] = module
