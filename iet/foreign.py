@@ -130,7 +130,7 @@ class ForeignKeys(abc.ABC):
         sums = np.empty((len(cuts) - 1, len(self)))
         for first in range(0, len(self), block):  # so that [T, K] is never there
             scores = self.subset(slice(first, first + block)).scores(token_ids, num_threads)
-            units = np.rint(np.where(counted[:, None], scores, 0) / reference.SPAN_UNIT)
+            units = np.rint(np.where(counted[:, None], scores, 0).astype(np.float64) / reference.SPAN_UNIT)
             total = np.concatenate([np.zeros((1, units.shape[1])), np.cumsum(units, axis=0)])
             sums[:, first : first + block] = (total[cuts[1:]] - total[cuts[:-1]]) * reference.SPAN_UNIT
         return sums

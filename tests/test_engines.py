@@ -11,11 +11,11 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
-import engine_wheels
 import numpy as np
 import pytest
 
 import iet
+from benchmarks import engine_wheels
 from iet import engines, evidence, kernels, native, reference
 from iet.cli import main
 from iet.demo.conversation import MODEL
@@ -268,7 +268,7 @@ def test_every_instruction_set_is_the_reference(scheme: str, monkeypatch: pytest
         sums = kernels.score_spans(ids, cuts, table, counted=~repeated)
         fresh = np.where((scored & ~repeated)[:, None], expected, 0).astype(np.float64)
         parts = [fresh[a:b].sum(axis=0) for a, b in itertools.pairwise(cuts)]
-        np.testing.assert_allclose(sums, parts, atol=1e-4)
+        np.testing.assert_allclose(sums, parts, rtol=1e-9, atol=1e-4)
 
 
 def test_a_text_may_be_empty_or_short() -> None:

@@ -14,7 +14,7 @@ import pathlib
 import subprocess
 import sys
 
-NAMES = ("embed", "score", "waterfall", "decode", "audit", "generate", "import")
+NAMES = ("embed", "score", "engines", "waterfall", "decode", "audit", "generate", "import")
 
 
 def main() -> int:

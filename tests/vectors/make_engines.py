@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import transformers
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent.parent))
 import engine_wheels
 
 
