@@ -142,17 +142,20 @@ void synthid_tables(uint32_t bits, uintptr_t g_values, uintptr_t keys, int64_t n
   args.depth = depth;
   args.n_keys = n_keys;
   args.tables = at<uint16_t>(tables);
+  args.stride = n_keys;
   synthid_tables_cpu(args, num_threads);
 }
 
-void synthid_scores(uint32_t bits, uintptr_t tables, int64_t n_keys, uintptr_t hashes, uintptr_t scored,
-                    int64_t tokens, float scale, float offset, uintptr_t scores, int num_threads) {
+void synthid_scores(uint32_t bits, uintptr_t tables, int64_t stride, int64_t n_keys, uintptr_t hashes,
+                    uintptr_t scored, int64_t tokens, float scale, float offset, uintptr_t scores,
+                    int num_threads) {
   if (bits > 16) throw py::value_error("bits out of range");
   py::gil_scoped_release release;
   SynthidArgs args{};
   args.bits = bits;
   args.n_keys = n_keys;
   args.tables = at<uint16_t>(tables);
+  args.stride = stride;
   args.hashes = at<uint16_t>(hashes);
   args.scored = at<bool>(scored);
   args.tokens = tokens;

@@ -115,7 +115,8 @@ struct SynthidArgs {
   const uint32_t* weights;   // [depth], of sum below 2^16
   uint32_t depth;
   int64_t n_keys;
-  uint16_t* tables;        // [n_keys, size]
+  uint16_t* tables;  // [size, n_keys], rows `stride` apart
+  int64_t stride;
   const uint16_t* hashes;  // [tokens] below the size
   const bool* scored;      // [tokens]
   int64_t tokens;

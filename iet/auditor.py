@@ -66,8 +66,8 @@ class Auditor:
     """Recover from text alone which agent wrote which part (§ Agent Attribution).
 
     Args:
-        registry: who may have written the text: an `iet.Registry`, or `iet.WaterfallKeys` for text that the
-            Waterfall package marked.
+        registry: who may have written the text: an `iet.Registry`, `iet.WaterfallKeys` for text that the
+            Waterfall package marked, or `iet.EngineKeys` for text that a serving engine marked.
         decoder: a key of `iet.decoding.DECODERS`: "posterior" (ours, the default), "cusum" (the paper's) or
             "window".
         level: 0 < level < 1. Of texts that none of the registered agents wrote in, at most this share has an
@@ -140,7 +140,8 @@ class Auditor:
     ) -> None:
         if not isinstance(registry, (Registry, ForeignKeys)):
             raise InputError(
-                f"registry: got {type(registry).__name__}, expected iet.Registry or iet.WaterfallKeys"
+                f"registry: got {type(registry).__name__}, expected iet.Registry, iet.WaterfallKeys or"
+                " iet.EngineKeys"
             )
         if not isinstance(decoder, str) or decoder not in DECODERS:
             raise InputError(f"decoder: got {decoder!r}, expected one of {sorted(DECODERS)}")

@@ -72,7 +72,7 @@ class EngineScheme(abc.ABC):
         """Return x_j [T, K]."""
 
     def prepare(self, keys: Keys) -> Any:
-        """Return what a text does not change and is worth keeping, an array [K, ...], or None."""
+        """Return what a text does not change and is worth keeping, an array [..., K], or None."""
         return None
 
     def is_list(self, key: Any) -> bool:
@@ -443,7 +443,7 @@ class SynthId(EngineScheme):
         return reference.synthid_hash(n_grams) & np.uint64(self.sampling_table_size - 1)
 
     def prepare(self, keys: Keys) -> Any:
-        """Return what a text does not change and is worth keeping, an array [K, ...], or None."""
+        """Return what a text does not change and is worth keeping, an array [..., K], or None."""
         size = self.sampling_table_size
         if cpu is None or size > 1 << 16 or 2 * size * len(keys) > _TABLES:
             return None
@@ -456,7 +456,7 @@ class SynthId(EngineScheme):
         g = _sampling_table(size, self.sampling_table_seed)[(order & np.uint64(size - 1)).astype(np.int64)]
         twice, weights = np.tile(g.astype(np.uint16), 2), self._weights.astype(np.uint32)
         low = np.ascontiguousarray(keys & np.uint64(size - 1), np.uint32)
-        tables = np.empty((len(keys), size), np.uint16)
+        tables = np.empty((size, len(keys)), np.uint16)
         assert cpu is not None
         cpu.synthid_tables(
             size.bit_length() - 1,
@@ -486,15 +486,15 @@ class SynthId(EngineScheme):
             return scores
         hashes = np.zeros(len(ids), np.uint16)
         hashes[places] = self._hashes(ids, places)
-        for first in range(0, len(keys), 256):
-            some = slice(first, first + 256)
-            tables = self._tables(keys[some], threads) if prepared is None else prepared[some]
-            tables = np.ascontiguousarray(tables)
-            part = scores if len(keys) <= 256 else np.empty((len(ids), len(tables)), np.float32)
+        block = len(keys) if prepared is not None else 256
+        for first in range(0, len(keys), block):
+            tables = self._tables(keys[first : first + block], threads) if prepared is None else prepared
+            part = scores if block >= len(keys) else np.empty((len(ids), tables.shape[1]), np.float32)
             cpu.synthid_scores(
                 self.sampling_table_size.bit_length() - 1,
                 tables.ctypes.data,
-                len(tables),
+                tables.strides[0] // tables.itemsize,
+                tables.shape[1],
                 hashes.ctypes.data,
                 scored.ctypes.data,
                 len(ids),
@@ -503,7 +503,8 @@ class SynthId(EngineScheme):
                 part.ctypes.data,
                 threads,
             )
-            scores[:, some] = part
+            if part is not scores:
+                scores[:, first : first + block] = part
         return scores
 
 
@@ -666,9 +667,12 @@ class EngineKeys(ForeignKeys):
 
     def scores(self, token_ids: Ids, num_threads: int) -> NDArray[np.float32]:
         """Return x_j [T, K]: what `score_tokens` does, which checks its arguments, under this scheme."""
+        self._prepare()
+        return self.scheme.scores(token_ids, self.keys, self.profile.vocab_size, self._prepared, num_threads)
+
+    def _prepare(self) -> None:
         if self._prepared is None:
             self._prepared = self.scheme.prepare(self.keys)
-        return self.scheme.scores(token_ids, self.keys, self.profile.vocab_size, self._prepared, num_threads)
 
     def scored(self, token_ids: Ids) -> Mask:
         """Tell which positions are scored, and not alike under every key, [T]."""
@@ -680,9 +684,13 @@ class EngineKeys(ForeignKeys):
 
     def subset(self, columns: slice | NDArray[np.int64]) -> EngineKeys:
         """Return the same with some of the keys; `owners` are still places in all the names."""
+        if isinstance(columns, slice):
+            self._prepare()
         some = super().subset(columns)
         some.keys = np.ascontiguousarray(some.keys)
-        some._prepared = None if self._prepared is None else self._prepared[columns]
+        # A view, or none: making tables again is cheaper than copying columns.
+        kept = self._prepared is not None and isinstance(columns, slice)
+        some._prepared = self._prepared[..., columns] if kept else None
         some._rebuild = None
         return some
 

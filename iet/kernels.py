@@ -372,14 +372,15 @@ def score_tokens(
         scheme `waterfall`, as in the package. There a context with an id at or above V, after which the
         package marks with the identity permutation whatever the id, gives φ(y_j) under every key: it is in
         the scores, as in the package's, but tells nobody apart, so `positions` does not count it as scored.
+        Under the scheme of an engine float32, see docs/engines.md.
 
     Raises:
         ShapeError: `token_ids` is not one-dimensional or not integer.
         InputError: both or neither of registry and scheme, or a value of the scheme is out of range.
-        BackendUnavailable: a CUDA tensor without the CUDA module, or under scheme `waterfall`.
+        BackendUnavailable: a CUDA tensor without the CUDA module, or under a scheme that is not ours.
 
-    Deterministic, and the same to the bit on every backend. O(T·K); under scheme `waterfall` O(V·K) for every
-    distinct context (see docs/waterfall.md for how long that is).
+    Deterministic, and the same to the bit on every backend. O(T·K); under schemes `waterfall` and `kgw`
+    O(V·K) for every distinct context (see docs/waterfall.md for how long that is).
     """
     table: KeyTable | ForeignKeys
     if scheme is not None:
@@ -407,7 +408,8 @@ def _keys_of_scheme(scheme: Any, keys: Any, **parameters: Any) -> ForeignKeys:
     if scheme not in known:
         raise InputError(f"scheme: got {scheme!r:.80}, expected one of {sorted(known)}")
     if isinstance(keys, str) or not isinstance(keys, (Sequence, np.ndarray)):
-        raise InputError(f"keys: got a {type(keys).__name__}, expected a list of keys [K]")
+        got = f"{keys!r:.80}" if scheme == "waterfall" else f"a {type(keys).__name__}"  # others are secrets
+        raise InputError(f"keys: got {got}, expected a list of keys [K]")
     given = {name: value for name, value in parameters.items() if value is not None}
     if scheme != "waterfall":
         return EngineKeys(scheme, {f"key {i}": key for i, key in enumerate(keys)}, **given)

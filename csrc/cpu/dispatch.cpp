@@ -159,8 +159,12 @@ void kgw_green_cpu(const GreenArgs& args, int num_threads) {
 }
 
 void synthid_tables_cpu(const SynthidArgs& args, int num_threads) {
-  in_parallel(args.n_keys, 4, num_threads,
-              [&](int, int64_t begin, int64_t end) { selected->synthid_tables(args, begin, end); });
+  constexpr int64_t kGroup = 16;  // keys
+  const int64_t groups = (args.n_keys + kGroup - 1) / kGroup;
+  in_parallel(groups, 1, num_threads, [&](int, int64_t begin, int64_t end) {
+    const int64_t last = end * kGroup;
+    selected->synthid_tables(args, begin * kGroup, last < args.n_keys ? last : args.n_keys);
+  });
 }
 
 void synthid_scores_cpu(const SynthidArgs& args, int num_threads) {

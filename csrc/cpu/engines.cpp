@@ -228,46 +228,39 @@ void kgw_green(const GreenArgs& args, int64_t begin, int64_t end, uint32_t* plac
 }
 
 // Depth d of an n-gram with hash h reads g[(h + k_d) mod size]: a rotation of one table. So the sum over depth
-// is a table of h alone, made once for a key.
+// is a table of h alone, made once for a key. The entries of all keys for one h lie side by side, so that a
+// token is scored by one run through memory.
 void synthid_tables(const SynthidArgs& args, int64_t begin, int64_t end) {
   const uint32_t size = 1u << args.bits;
-  constexpr uint32_t kRun = 256;
-  for (int64_t key = begin; key < end; ++key) {
-    const uint32_t* keys = args.keys + key * args.depth;
-    uint16_t* table = args.tables + key * size;
-    for (uint32_t first = 0; first < size; first += kRun) {
-      const uint32_t count = size - first < kRun ? size - first : kRun;
-      uint16_t sums[kRun] = {};
-      for (uint32_t d = 0; d < args.depth; ++d) {
-        const uint16_t weight = static_cast<uint16_t>(args.weights[d]);
-        const uint16_t* g = args.g_values + first + (keys[d] & (size - 1));
-        for (uint32_t i = 0; i < count; ++i) sums[i] = static_cast<uint16_t>(sums[i] + weight * g[i]);
+  for (int64_t key = begin; key < end; key += kColumns) {
+    const int columns = static_cast<int>(end - key < kColumns ? end - key : kColumns);
+    for (uint32_t first = 0; first < size; first += kColumnTokens) {
+      const int count = static_cast<int>(size - first < kColumnTokens ? size - first : kColumnTokens);
+      uint16_t sums[kColumns][kColumnTokens] = {};
+      for (int c = 0; c < columns; ++c) {
+        const uint32_t* keys = args.keys + (key + c) * args.depth;
+        for (uint32_t d = 0; d < args.depth; ++d) {
+          const uint16_t weight = static_cast<uint16_t>(args.weights[d]);
+          const uint16_t* g = args.g_values + first + (keys[d] & (size - 1));
+          for (int i = 0; i < count; ++i) sums[c][i] = static_cast<uint16_t>(sums[c][i] + weight * g[i]);
+        }
       }
-      for (uint32_t i = 0; i < count; ++i) table[first + i] = sums[i];
+      for (int i = 0; i < count; ++i)
+        for (int c = 0; c < columns; ++c) args.tables[(first + i) * args.stride + key + c] = sums[c][i];
     }
   }
 }
 
 void synthid_tile(const SynthidArgs& args, const Tile& tile) {
-  const uint16_t* hashes = args.hashes + tile.token_begin;
-  const bool* scored = args.scored + tile.token_begin;
-  const int64_t tokens = tile.token_end - tile.token_begin;
-  Columns gathered;
-  for (int64_t key = tile.key_begin; key < tile.key_end; key += kColumns) {
-    const int columns = static_cast<int>(tile.key_end - key < kColumns ? tile.key_end - key : kColumns);
-    for (int64_t first = 0; first < tokens; first += kColumnTokens) {
-      const int count = static_cast<int>(tokens - first < kColumnTokens ? tokens - first : kColumnTokens);
-      for (int c = 0; c < columns; ++c) {
-        const uint16_t* table = args.tables + ((key + c) << args.bits);
-        uint16_t sums[kColumnTokens];
-        for (int i = 0; i < count; ++i) sums[i] = table[hashes[first + i]];
-        for (int i = 0; i < count; ++i) {
-          const float x = fadd(fmul(static_cast<float>(sums[i]), args.scale), args.offset);
-          gathered[c][i] = scored[first + i] ? x : 0.0f;
-        }
-      }
-      float* rows = args.scores + (tile.token_begin + first) * args.n_keys + key;
-      write_rows(gathered, count, columns, args.n_keys, rows);
+  const float scale = args.scale, offset = args.offset;
+  for (int64_t t = tile.token_begin; t < tile.token_end; ++t) {
+    const uint16_t* sums = args.tables + args.hashes[t] * args.stride;
+    float* scores = args.scores + t * args.n_keys;
+    if (args.scored[t]) {
+      for (int64_t k = tile.key_begin; k < tile.key_end; ++k)
+        scores[k] = fadd(fmul(static_cast<float>(sums[k]), scale), offset);
+    } else {
+      for (int64_t k = tile.key_begin; k < tile.key_end; ++k) scores[k] = 0.0f;
     }
   }
 }
