@@ -569,7 +569,7 @@ def test_processor_calls_that_cannot_be_are_refused() -> None:
         ["--scheme", "waterfall", "--keys", "a=42"],
         ["--scheme", "waterfall", "--tokenizer", str(MODEL)],
         ["--scheme", "waterfall", "--keys", "a=42", "--tokenizer", str(MODEL), "-r", "team.json"],
-        ["--scheme", "kgw", "--keys", "a=42", "--tokenizer", str(MODEL)],
+        ["--scheme", "unigram", "--keys", "a=42", "--tokenizer", str(MODEL)],
     ],
 )
 def test_the_command_refuses_options_that_do_not_go_together(
