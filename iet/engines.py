@@ -486,7 +486,7 @@ class SynthId(EngineScheme):
             return scores
         hashes = np.zeros(len(ids), np.uint16)
         hashes[places] = self._hashes(ids, places)
-        block = len(keys) if prepared is not None else 256
+        block = max(1, len(keys)) if prepared is not None else 256
         for first in range(0, len(keys), block):
             tables = self._tables(keys[first : first + block], threads) if prepared is None else prepared
             part = scores if block >= len(keys) else np.empty((len(ids), tables.shape[1]), np.float32)
@@ -632,8 +632,9 @@ class EngineKeys(ForeignKeys):
 
         Args:
             path: the file, of mode 0600.
-            scheme, tokenizer, vocab_size, parameters: as for `EngineKeys`.
+            scheme, tokenizer, vocab_size: as for `EngineKeys`.
             secret_mount: accept a read-only mount of any file mode.
+            **parameters: as for `EngineKeys`.
 
         Raises:
             RegistryError: the file cannot be read, others may read it, or it is no JSON object of agents.
@@ -666,7 +667,7 @@ class EngineKeys(ForeignKeys):
         return canonical_digest({"profile": self.profile.digest, "agents": list(self.names)})
 
     def scores(self, token_ids: Ids, num_threads: int) -> NDArray[np.float32]:
-        """Return x_j [T, K]: what `score_tokens` does, which checks its arguments, under this scheme."""
+        """Return x_j [T, K] of `token_ids`: `score_tokens`, which checks them and `num_threads`, here."""
         self._prepare()
         return self.scheme.scores(token_ids, self.keys, self.profile.vocab_size, self._prepared, num_threads)
 
@@ -679,7 +680,7 @@ class EngineKeys(ForeignKeys):
         return self.scheme.scored(token_ids, self.profile.vocab_size)
 
     def pair_numbers(self, token_ids: Ids, counting: Mask) -> Ids:
-        """Number the positions that are `counting` [T]: what `kernels.pair_numbers` does, which checks."""
+        """Number the positions of `token_ids` that are `counting` [T]: `kernels.pair_numbers` here."""
         return self.scheme.pair_numbers(token_ids, counting)
 
     def subset(self, columns: slice | NDArray[np.int64]) -> EngineKeys:

@@ -104,14 +104,14 @@ class ForeignKeys(abc.ABC):
 
     @abc.abstractmethod
     def scores(self, token_ids: Ids, num_threads: int) -> NDArray[Any]:
-        """Return x_j [T, K]: what `score_tokens` does, which checks its arguments, under this scheme."""
+        """Return x_j [T, K] of `token_ids`: `score_tokens`, which checks them and `num_threads`, here."""
 
     def scored(self, token_ids: Ids) -> NDArray[np.bool_]:
         """Tell which positions are scored, and not alike under every key, [T]."""
         return runs_of_ids(token_ids, self.profile.scheme.n_gram, self.profile.vocab_size)
 
     def pair_numbers(self, token_ids: Ids, counting: NDArray[np.bool_]) -> Ids:
-        """Number the positions that are `counting` [T]: what `kernels.pair_numbers` does, which checks.
+        """Number the positions of `token_ids` that are `counting` [T]: `kernels.pair_numbers` here.
 
         Two positions have one number where the second is no evidence beside the first: its score follows
         from the first one's, or it carries no mark.

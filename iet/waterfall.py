@@ -150,7 +150,7 @@ class WaterfallKeys(ForeignKeys):
         }
 
     def scores(self, token_ids: Ids, num_threads: int) -> NDArray[np.float64]:
-        """Return x_j [T, K]: what `score_tokens` does, which checks its arguments, under this scheme."""
+        """Return x_j [T, K] of `token_ids`: `score_tokens`, which checks them and `num_threads`, here."""
         return _scores(token_ids, self, num_threads)
 
     def __repr__(self) -> str:
