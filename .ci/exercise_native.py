@@ -71,4 +71,22 @@ for isa in iet.backends().isas:
                 whole = waterfall.waterfall_permutation(42, context.tolist(), vocab_size)
                 assert np.array_equal(ranks[1, start:end], whole[flat[start:end]])
                 count += 1
+    for vocab_size in (2, 33, 1500):
+        ids = rng.integers(-1, vocab_size + 1, 700)
+        hexadecimal = [f"{key:x}" for key in range(1, 19)]
+        layers = rng.integers(0, 2**62, (18, 7)).tolist()
+        for tokens in (0, 1, 255, 256, 257, 700):
+            for n_gram in (2, 5, 8, 65):
+                for scheme, keys in (("vllm-gumbel", list(range(18))), ("sglang-gumbel", hexadecimal)):
+                    found = iet.score_tokens(
+                        ids[:tokens], scheme=scheme, keys=keys, n_gram=n_gram, num_threads=2
+                    )
+                    assert found.shape == (tokens, 18)
+                    count += 1
+            for size in (2, 256, 1 << 16):
+                iet.score_tokens(ids[:tokens], scheme="synthid", keys=layers, sampling_table_size=size)
+            for ratio in (0.5, 0.9):
+                iet.score_tokens(
+                    ids[:tokens], scheme="kgw", keys=[1, 5], vocab_size=vocab_size, greenlist_ratio=ratio
+                )
 print(f"{count} batches, no fault")

@@ -99,6 +99,77 @@ void waterfall_permute(uint32_t vocab, uintptr_t seed, uint32_t length, uintptr_
   waterfall_permute_cpu(vocab, at<uint32_t>(seed), length, at<uint32_t>(ranks));
 }
 
+void engine_gumbel(uint32_t prf, uintptr_t words, uint32_t width, uintptr_t scored, int64_t tokens,
+                   uintptr_t keys, int64_t n_keys, uintptr_t scores, int num_threads) {
+  if (prf > 1) throw py::value_error("unknown prf");
+  if (width < 1 || width > 64) throw py::value_error("width out of range");
+  py::gil_scoped_release release;
+  const EngineGumbelArgs args{static_cast<EnginePrf>(prf),
+                              at<uint32_t>(words),
+                              width,
+                              at<bool>(scored),
+                              tokens,
+                              at<uint64_t>(keys),
+                              n_keys,
+                              at<float>(scores)};
+  engine_gumbel_cpu(args, num_threads);
+}
+
+void kgw_green(uint32_t vocab, uint32_t green, uintptr_t seeds, int64_t n_seeds, uintptr_t offsets,
+               uintptr_t tokens, uintptr_t is_green, uintptr_t reciprocals, int num_threads) {
+  if (vocab < 2 || vocab > (1u << 24) || green > vocab) throw py::value_error("vocab_size out of range");
+  py::gil_scoped_release release;
+  const GreenArgs args{vocab,
+                       green,
+                       at<uint32_t>(seeds),
+                       n_seeds,
+                       at<int64_t>(offsets),
+                       at<uint32_t>(tokens),
+                       at<uint8_t>(is_green),
+                       at<double>(reciprocals)};
+  kgw_green_cpu(args, num_threads);
+}
+
+void synthid_tables(uint32_t bits, uintptr_t g_values, uintptr_t keys, int64_t n_keys, uintptr_t weights,
+                    uint32_t depth, uintptr_t tables, int num_threads) {
+  if (bits > 16) throw py::value_error("bits out of range");
+  py::gil_scoped_release release;
+  SynthidArgs args{};
+  args.bits = bits;
+  args.g_values = at<uint16_t>(g_values);
+  args.keys = at<uint32_t>(keys);
+  args.weights = at<uint32_t>(weights);
+  args.depth = depth;
+  args.n_keys = n_keys;
+  args.tables = at<uint16_t>(tables);
+  args.stride = n_keys;
+  synthid_tables_cpu(args, num_threads);
+}
+
+void synthid_scores(uint32_t bits, uintptr_t tables, int64_t stride, int64_t n_keys, uintptr_t hashes,
+                    uintptr_t scored, int64_t tokens, float scale, float offset, uintptr_t scores,
+                    int num_threads) {
+  if (bits > 16) throw py::value_error("bits out of range");
+  py::gil_scoped_release release;
+  SynthidArgs args{};
+  args.bits = bits;
+  args.n_keys = n_keys;
+  args.tables = at<uint16_t>(tables);
+  args.stride = stride;
+  args.hashes = at<uint16_t>(hashes);
+  args.scored = at<bool>(scored);
+  args.tokens = tokens;
+  args.scale = scale;
+  args.offset = offset;
+  args.scores = at<float>(scores);
+  synthid_scores_cpu(args, num_threads);
+}
+
+void torch_permute(uint32_t count, uint32_t seed, uintptr_t permutation) {
+  py::gil_scoped_release release;
+  torch_permute_cpu(count, seed, at<uint32_t>(permutation));
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_cpu, m) {
@@ -111,6 +182,11 @@ PYBIND11_MODULE(_cpu, m) {
   m.def("permute", &permute_known);
   m.def("waterfall_ranks", &waterfall_ranks);
   m.def("waterfall_permute", &waterfall_permute);
+  m.def("engine_gumbel", &engine_gumbel);
+  m.def("kgw_green", &kgw_green);
+  m.def("synthid_tables", &synthid_tables);
+  m.def("synthid_scores", &synthid_scores);
+  m.def("torch_permute", &torch_permute);
   m.def("num_threads", &default_num_threads);
   m.def("isa", [] { return cpu_loops().isa; });
   m.def("isas", [] { return std::string(cpu_isas()); });
@@ -118,9 +194,11 @@ PYBIND11_MODULE(_cpu, m) {
     const CpuLoops* loops = find_cpu_loops(isa.c_str());
     if (loops == nullptr) throw py::value_error("unknown instruction set");
     const auto address = [](auto* function) { return reinterpret_cast<uintptr_t>(function); };
-    return py::make_tuple(address(loops->embed_rows), address(loops->score_tile),
-                          address(loops->score_spans_tile), address(loops->permute_ids),
-                          address(loops->waterfall_ranks), address(loops->waterfall_permute));
+    return py::make_tuple(
+        address(loops->embed_rows), address(loops->score_tile), address(loops->score_spans_tile),
+        address(loops->permute_ids), address(loops->waterfall_ranks), address(loops->waterfall_permute),
+        address(loops->engine_gumbel_tile), address(loops->kgw_green), address(loops->synthid_tables),
+        address(loops->synthid_tile), address(loops->torch_permute));
   });
   m.def("select_isa", [](const std::string& isa) { return select_cpu_isa(isa.c_str()); });
 }

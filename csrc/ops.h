@@ -81,6 +81,49 @@ static inline int64_t waterfall_scratch(uint32_t vocab) {
   return waterfall_blocks(vocab) * (kWaterfallBlock + 1) + vocab;
 }
 
+// Keyed Gumbel-max of serving engines: Philox is vLLM's, Murmur SGLang's.
+enum class EnginePrf : uint32_t { philox = 0, murmur = 1 };
+
+struct EngineGumbelArgs {
+  EnginePrf prf;
+  const uint32_t* words;  // [width + tokens]: the context of token t is words[t .. t + width - 1]
+  uint32_t width;         // 1 to 64
+  const bool* scored;     // [tokens]
+  int64_t tokens;
+  const uint64_t* keys;  // [n_keys]
+  int64_t n_keys;
+  float* scores;  // [tokens, n_keys] packed
+};
+
+// KGW's green lists: the first `green` entries of torch.randperm(vocab), for each of some seeds.
+struct GreenArgs {
+  uint32_t vocab, green;
+  const uint32_t* seeds;  // [n_seeds]
+  int64_t n_seeds;
+  const int64_t* offsets;     // [n_seeds + 1]: the tokens of seed s are [offsets[s], offsets[s + 1])
+  const uint32_t* tokens;     // ids below V
+  uint8_t* is_green;          // as many
+  const double* reciprocals;  // [green] 1 / (vocab - i)
+};
+
+// SynthID: g-values summed over depth, Σ_d weights[d]·g[(hash + key_d) mod size], for every hash; then of the
+// n-grams of a text scale·sum + offset.
+struct SynthidArgs {
+  uint32_t bits;             // size = 2^bits, up to 2^16
+  const uint16_t* g_values;  // [2 size] 0 or 1, twice the same
+  const uint32_t* keys;      // [n_keys, depth]
+  const uint32_t* weights;   // [depth], of sum below 2^16
+  uint32_t depth;
+  int64_t n_keys;
+  uint16_t* tables;  // [size, n_keys], rows `stride` apart
+  int64_t stride;
+  const uint16_t* hashes;  // [tokens] below the size
+  const bool* scored;      // [tokens]
+  int64_t tokens;
+  float scale, offset;
+  float* scores;  // [tokens, n_keys] packed
+};
+
 // The ops on all threads that are asked for (csrc/cpu/threads.h), with the instruction set in use.
 // False, before anything is written, if a slot is out of range, a marked row's context holds a negative id, or
 // a kappa is negative or not finite.
@@ -90,6 +133,11 @@ void score_spans_cpu(const Marking&, const SpansArgs&, int num_threads);
 void permute_cpu(uint32_t vocab, const PermuteArgs&);
 void waterfall_ranks_cpu(const WaterfallArgs&, int num_threads);
 void waterfall_permute_cpu(uint32_t vocab, const uint32_t* seed, uint32_t length, uint32_t* ranks);
+void engine_gumbel_cpu(const EngineGumbelArgs&, int num_threads);
+void kgw_green_cpu(const GreenArgs&, int num_threads);
+void synthid_tables_cpu(const SynthidArgs&, int num_threads);  // makes the tables
+void synthid_scores_cpu(const SynthidArgs&, int num_threads);  // reads them
+void torch_permute_cpu(uint32_t count, uint32_t seed, uint32_t* permutation);
 
 // A part of the work on [tokens, keys].
 struct Tile {
@@ -105,6 +153,11 @@ struct Tile {
   void permute_ids(uint32_t vocab, const PermuteArgs&);                                           \
   void waterfall_ranks(const WaterfallArgs&, int64_t begin, int64_t end, uint32_t* scratch);      \
   void waterfall_permute(uint32_t vocab, const uint32_t* seed, uint32_t length, uint32_t* ranks); \
+  void engine_gumbel_tile(const EngineGumbelArgs&, const Tile&);                                  \
+  void kgw_green(const GreenArgs&, int64_t begin, int64_t end, uint32_t* places);                 \
+  void synthid_tables(const SynthidArgs&, int64_t begin, int64_t end);                            \
+  void synthid_tile(const SynthidArgs&, const Tile&);                                             \
+  void torch_permute(uint32_t count, uint32_t seed, uint32_t* permutation);                       \
   }
 IET_DECLARE_CPU(baseline)
 IET_DECLARE_CPU(avx2)
@@ -122,6 +175,12 @@ struct CpuLoops {
   // The pairs [begin, end) of n_keys * n_contexts, key by key; a pair writes its own ranks only.
   void (*waterfall_ranks)(const WaterfallArgs&, int64_t begin, int64_t end, uint32_t* scratch);
   void (*waterfall_permute)(uint32_t vocab, const uint32_t* seed, uint32_t length, uint32_t* ranks);
+  void (*engine_gumbel_tile)(const EngineGumbelArgs&, const Tile&);
+  // The seeds [begin, end); `places`: room for as many words as any seed has tokens.
+  void (*kgw_green)(const GreenArgs&, int64_t begin, int64_t end, uint32_t* places);
+  void (*synthid_tables)(const SynthidArgs&, int64_t begin, int64_t end);  // keys
+  void (*synthid_tile)(const SynthidArgs&, const Tile&);
+  void (*torch_permute)(uint32_t count, uint32_t seed, uint32_t* permutation);
 };
 const CpuLoops& cpu_loops();
 // Those of an instruction set, or null if this build or this machine cannot run it.

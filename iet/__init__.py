@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from iet.engines import EngineKeys
 from iet.errors import (
     BackendUnavailable,
     IetError,
@@ -42,6 +43,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Auditor",
     "BackendUnavailable",
+    "EngineKeys",
     "IetError",
     "InputError",
     "LanguageModel",

@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 
 from iet.decoding import Segmentation
 from iet.decoding.pairs import novelty_weights, repeats
+from iet.foreign import ForeignKeys
 from iet.kernels import pair_numbers, score_spans, score_tokens
 from iet.parts import Parts
 from iet.registry import KeyTable
 from iet.tokenizer import Encoding
-from iet.waterfall import WaterfallKeys
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Scores = NDArray[np.float32]
-Keys: TypeAlias = KeyTable | WaterfallKeys
+Keys: TypeAlias = KeyTable | ForeignKeys
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -43,6 +43,7 @@ from iet.evidence import (
     piece_log_p,
     segment_log_p,
 )
+from iet.foreign import ForeignKeys, ForeignProfile
 from iet.kernels import check_token_ids, score_tokens
 from iet.likelihood import LanguageModel, LogRatios
 from iet.parts import Parts
@@ -52,7 +53,6 @@ from iet.report.model import plain
 from iet.scheme import FEWEST_ODD, FEWEST_VALUES, Profile, few_values
 from iet.tokenizer import Encoding, Tokenizer
 from iet.transitions import transitions
-from iet.waterfall import WaterfallKeys, WaterfallProfile
 
 if TYPE_CHECKING:
     import pyarrow
@@ -70,8 +70,8 @@ class Auditor:
     """Recover from text alone which agent wrote which part (§ Agent Attribution).
 
     Args:
-        registry: who may have written the text: an `iet.Registry`, or `iet.WaterfallKeys` for text that the
-            Waterfall package marked.
+        registry: who may have written the text: an `iet.Registry`, `iet.WaterfallKeys` for text that the
+            Waterfall package marked, or `iet.EngineKeys` for text that a serving engine marked.
         decoder: a key of `iet.decoding.DECODERS`: "posterior" (ours, the default), "cusum" (the paper's) or
             "window".
         level: 0 < level < 1. Of texts that none of the registered agents wrote in, at most this share has an
@@ -129,7 +129,7 @@ class Auditor:
 
     def __init__(
         self,
-        registry: Registry | WaterfallKeys,
+        registry: Registry | ForeignKeys,
         decoder: str = "posterior",
         level: float = 0.01,
         allow_unattributed: bool = True,
@@ -142,9 +142,10 @@ class Auditor:
         break_odds: bool | Mapping[str, float] = False,
         **options: Any,
     ) -> None:
-        if not isinstance(registry, (Registry, WaterfallKeys)):
+        if not isinstance(registry, (Registry, ForeignKeys)):
             raise InputError(
-                f"registry: got {type(registry).__name__}, expected iet.Registry or iet.WaterfallKeys"
+                f"registry: got {type(registry).__name__}, expected iet.Registry, iet.WaterfallKeys or"
+                " iet.EngineKeys"
             )
         if not isinstance(decoder, str) or decoder not in DECODERS:
             raise InputError(f"decoder: got {decoder!r}, expected one of {sorted(DECODERS)}")
@@ -152,8 +153,8 @@ class Auditor:
             raise InputError(f"level: got {level!r}, expected a number between 0 and 1")
         if isinstance(decoys, bool) or not isinstance(decoys, (int, np.integer)) or decoys < 0:
             raise InputError(f"decoys: got {decoys!r}, expected an int of at least 0")
-        if decoys and isinstance(registry, WaterfallKeys):
-            raise InputError(f"decoys: got {decoys}, expected 0: Waterfall's integer keys have none")
+        if decoys and isinstance(registry, ForeignKeys):
+            raise InputError(f"decoys: got {decoys}, expected 0: keys of other schemes have none")
         self._break_odds = check_break_odds(break_odds)
         if self._break_odds is not None and decoder != "posterior":
             raise InputError(f"break_odds: got decoder {decoder!r}, expected 'posterior', which reads them")
@@ -221,7 +222,7 @@ class Auditor:
         return tuple(name for reader in self._readers for name in reader.keys.names)
 
     @property
-    def profiles(self) -> tuple[Profile | WaterfallProfile, ...]:
+    def profiles(self) -> tuple[Profile | ForeignProfile, ...]:
         """Schemes, vocabularies and tokenizers that are assumed."""
         return tuple(reader.keys.profile for reader in self._readers)
 
@@ -679,7 +680,7 @@ class _Voices:
     text.
     """
 
-    keys: KeyTable | WaterfallKeys
+    keys: KeyTable | ForeignKeys
     scores: NDArray[np.float32]
     first: int
     activity: NDArray[np.float64] | None = None
@@ -696,7 +697,7 @@ class _Reader:
 
     def __init__(
         self,
-        registry: Registry | WaterfallKeys,
+        registry: Registry | ForeignKeys,
         profile: str | None,
         source: Any,
         decoder: str,
@@ -705,7 +706,7 @@ class _Reader:
         known: tuple[str, ...] | None,
         decoys: int,
     ) -> None:
-        self.keys: KeyTable | WaterfallKeys = registry.scoring_keys(profile)
+        self.keys: KeyTable | ForeignKeys = registry.scoring_keys(profile)
         self._decoys = self.keys.decoys(decoys) if isinstance(self.keys, KeyTable) and decoys else None
         if known is not None:
             names = self.keys.names
@@ -748,7 +749,7 @@ class _Reader:
         return decode(
             scores,
             self._decoder,
-            self.keys.profile.scheme.family,
+            self.keys.profile.family,
             None,
             None,
             allow_unattributed,
@@ -766,7 +767,7 @@ class _Reader:
             functools.partial(_sums, reading, self.keys),
             len(self.keys),
             self._decoder,
-            self.keys.profile.scheme.family,
+            self.keys.profile.family,
             reading.scored,
             reading.repeated,
             allow_unattributed,
@@ -782,7 +783,7 @@ class _Reader:
         distinct = int((reading.scored & ~reading.repeated).sum())
         return activity_log_p(activity, distinct, self.keys.profile.family)
 
-    def _activity(self, reading: Reading, keys: KeyTable | WaterfallKeys) -> NDArray[np.float64]:
+    def _activity(self, reading: Reading, keys: KeyTable | ForeignKeys) -> NDArray[np.float64]:
         return sum_activity(
             functools.partial(_sums, reading, keys),
             len(keys),
@@ -791,7 +792,7 @@ class _Reader:
             reading.repeated,
         )
 
-    def under(self, reading: Reading, keys: KeyTable | WaterfallKeys) -> _Voices:
+    def under(self, reading: Reading, keys: KeyTable | ForeignKeys) -> _Voices:
         """Score a reading under some keys of the profile."""
         return _Voices(keys, reading.scores(keys), self._first)
 
@@ -904,7 +905,7 @@ class _Reader:
         return guesses, log_p
 
 
-def _refuse_few_values(keys: KeyTable | WaterfallKeys) -> None:
+def _refuse_few_values(keys: KeyTable | ForeignKeys) -> None:
     if not isinstance(keys, KeyTable):
         return
     profile = keys.profile
@@ -923,7 +924,7 @@ def _refuse_few_values(keys: KeyTable | WaterfallKeys) -> None:
 
 def _sums(
     reading: Reading,
-    keys: KeyTable | WaterfallKeys,
+    keys: KeyTable | ForeignKeys,
     boundaries: NDArray[np.int64],
     counted: NDArray[np.bool_],
     low: int,
@@ -933,7 +934,7 @@ def _sums(
     return reading.sums(boundaries, keys.subset(slice(low, high)), counted)
 
 
-def _known(registry: Registry | WaterfallKeys, names: Iterable[str]) -> tuple[str, ...]:
+def _known(registry: Registry | ForeignKeys, names: Iterable[str]) -> tuple[str, ...]:
     """Return the names, each of an agent of the registry."""
     if isinstance(names, str):
         raise InputError(f"known_agents: got {names!r}, expected a list of names")
@@ -941,7 +942,7 @@ def _known(registry: Registry | WaterfallKeys, names: Iterable[str]) -> tuple[st
         chosen = tuple(dict.fromkeys(names))
     except TypeError:
         raise InputError(f"known_agents: got {names!r:.80}, expected a list of names") from None
-    there = registry.names if isinstance(registry, WaterfallKeys) else tuple(registry)
+    there = registry.names if isinstance(registry, ForeignKeys) else tuple(registry)
     for name in chosen:
         if name not in there:
             raise InputError(f"known_agents: got {name!r}, expected some of {sorted(there)}")
@@ -987,7 +988,7 @@ def _merge(found: Segmentation, owners: NDArray[np.int64]) -> list[tuple[int, in
 
 
 def _profiles(
-    registry: Registry | WaterfallKeys, profile: str | None, known: tuple[str, ...] | None
+    registry: Registry | ForeignKeys, profile: str | None, known: tuple[str, ...] | None
 ) -> list[Any]:
     """Return the ids of the profiles to read: the one that is named, or all that have (known) agents."""
     if not isinstance(registry, Registry):
@@ -1003,7 +1004,7 @@ def _profiles(
     return [profile]
 
 
-def _sources(tokenizer: Any, registry: Registry | WaterfallKeys, profiles: list[Any]) -> list[Any]:
+def _sources(tokenizer: Any, registry: Registry | ForeignKeys, profiles: list[Any]) -> list[Any]:
     """Return what each profile's tokenizer is opened from."""
     if isinstance(tokenizer, Mapping) and isinstance(registry, Registry):
         for id in tokenizer:

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from iet.engines import SCHEMES
 from iet.errors import BackendUnavailable, IetError, InputError, VerificationError
 
 
@@ -231,17 +232,18 @@ def _check_audit(parser: argparse.ArgumentParser, arguments: argparse.Namespace)
         if "-" in arguments.inputs:
             parser.error("audit: - is one text; many documents come from files")
     own = [arguments.registry, arguments.profile, arguments.decoys or None]
-    theirs = [arguments.keys, arguments.n_gram, arguments.k_p]
+    theirs = [arguments.keys, arguments.n_gram, arguments.k_p, arguments.parameter]
     if arguments.scheme is None and any(option is not None for option in theirs):
-        parser.error("audit: --keys, --n-gram and --k-p go with --scheme waterfall")
+        parser.error("audit: --keys, --n-gram, --k-p and --parameter go with --scheme")
     if arguments.scheme is not None and (
         arguments.keys is None
         or len(arguments.tokenizer or []) != 1
         or any(option is not None for option in own)
     ):
-        parser.error(
-            "audit: --scheme waterfall takes --keys and one --tokenizer, and no registry, profile or decoys"
-        )
+        parser.error("audit: --scheme takes --keys and one --tokenizer, and no registry, profile or decoys")
+    unknown = "parameter" if arguments.scheme == "waterfall" else "k_p"
+    if arguments.scheme is not None and getattr(arguments, unknown) is not None:
+        parser.error(f"audit: --{unknown.replace('_', '-')} does not go with --scheme {arguments.scheme}")
 
 
 def _check_calibrate(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
@@ -304,12 +306,22 @@ def _add_auditing(audit: argparse.ArgumentParser) -> None:
     )
     audit.add_argument(
         "--scheme",
-        choices=["waterfall"],
-        help="read marks of the Waterfall package, in place of a registry's",
+        choices=["waterfall", *SCHEMES],
+        help="read marks of the Waterfall package or of a serving engine, in place of a registry's",
     )
-    audit.add_argument("--keys", help="its agents and integer ids, such as planner=42,critic=43")
-    audit.add_argument("--n-gram", type=int, help="its n (default: 2)")
-    audit.add_argument("--k-p", type=int, help="its k_p (default: 1)")
+    audit.add_argument(
+        "--keys",
+        help="its agents and keys: of waterfall integer ids, such as planner=42,critic=43; of an engine a"
+        ' JSON file, {"planner": key}, that only its owner may read',
+    )
+    audit.add_argument("--n-gram", type=int, help="its n (default: 2, of an engine the engine's)")
+    audit.add_argument("--k-p", type=int, help="k_p of waterfall (default: 1)")
+    audit.add_argument(
+        "--parameter",
+        action="append",
+        metavar="NAME=VALUE",
+        help="another one of an engine's scheme, such as vocab_size=32000; may be repeated",
+    )
     _add_decoder(audit)
     audit.add_argument(
         "--breaks",
@@ -508,7 +520,7 @@ def _audit(arguments: argparse.Namespace) -> int:
 
 def _keys_of(arguments: argparse.Namespace) -> Any:
     """Return the keys that a text is read under."""
-    return _load(arguments) if arguments.scheme is None else _waterfall_keys(arguments)
+    return _load(arguments) if arguments.scheme is None else _foreign_keys(arguments)
 
 
 def _auditor(arguments: argparse.Namespace, registry: Any) -> Any:
@@ -681,9 +693,17 @@ def _tokenizers(given: list[str], registry: Any) -> Any:
     return named or None
 
 
-def _waterfall_keys(arguments: argparse.Namespace) -> Any:
+def _foreign_keys(arguments: argparse.Namespace) -> Any:
     import iet
 
+    if arguments.scheme != "waterfall":
+        given = _parameters(arguments.parameter or [])
+        if arguments.n_gram is not None:
+            given["n_gram"] = arguments.n_gram
+        mount = arguments.secret_mount
+        return iet.EngineKeys.load(
+            arguments.keys, arguments.scheme, tokenizer=arguments.tokenizer[0], secret_mount=mount, **given
+        )
     keys: dict[str, int] = {}
     for pair in arguments.keys.split(","):
         name, _, key = (part.strip() for part in pair.rpartition("="))
@@ -693,6 +713,20 @@ def _waterfall_keys(arguments: argparse.Namespace) -> Any:
     options = {"n_gram": arguments.n_gram, "k_p": arguments.k_p}
     given = {name: value for name, value in options.items() if value is not None}
     return iet.WaterfallKeys(keys, tokenizer=arguments.tokenizer[0], **given)
+
+
+def _parameters(given: list[str]) -> dict[str, Any]:
+    """Return NAME=VALUE pairs, values in JSON or else as they are."""
+    found: dict[str, Any] = {}
+    for pair in given:
+        name, equals, value = pair.partition("=")
+        if not (equals and name.isidentifier()) or name in ("scheme", "path", "tokenizer", "secret_mount"):
+            raise InputError(f"--parameter: got {pair!r}, expected NAME=VALUE, such as greenlist_ratio=0.5")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
 
 
 def _read_text(file: str) -> str:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from iet.decoding.jit import njit
 from iet.errors import InputError
-from iet.scheme import FAMILIES, Family
+from iet.scheme import FAMILIES, Draws, Family
 
 __all__ = [
     "LOG_TAILS",
@@ -55,6 +55,9 @@ def log_tail(total: float, count: int, family: Family) -> float:
 
 def log_tails(totals: Floats, counts: Integers, family: Family) -> Floats:
     """Return `log_tail` of many sums [S] of as many scores [S] each."""
+    if family.draws is not None:
+        alike = len(set(family.draws.weights)) == 1
+        return _drawn(totals, counts, family.draws) if alike else _weighted(totals, counts, family)
     if family.name not in LOG_TAILS:
         raise InputError(f"family: got {family.name!r}, expected one of {sorted(LOG_TAILS)}")
     return LOG_TAILS[family.name](totals, counts)
@@ -136,30 +139,80 @@ def _saddlepoint_njit(
 
 def _binomial(totals: Floats, counts: Integers) -> Floats:
     """Return the tails of sums of n fair signs, to rounding: P(Bin(n, 1/2) >= (n + s) / 2). O(√n) each."""
-    log_p = np.zeros(len(totals))
-    _binomial_njit(totals, counts, log_p)
+    return _binomial_tails(np.ceil((counts + totals) / 2 - 1e-6).astype(np.int64), counts, 0.5)
+
+
+def _drawn(totals: Floats, counts: Integers, draws: Draws) -> Floats:
+    """Return the tails of sums of scores of D draws of equal weight: P(Bin(n·D, q) >= (s - n·low) / step)."""
+    step = draws.step * draws.weights[0]
+    # A score is a float32: what is off by less than 1/4 of a success is rounding.
+    successes = np.ceil((totals - counts * draws.low) / step - 0.25).astype(np.int64)
+    return _binomial_tails(successes, counts * len(draws.weights), draws.chance)
+
+
+def _weighted(totals: Floats, counts: Integers, family: Family) -> Floats:
+    """Return the tails of sums of scores of draws of several weights, by the formula of `_saddlepoint`.
+
+    λ is found by bisection. Chernoff's bound below 20 scores; 1 where the sum is below its mean.
+    """
+    assert family.draws is not None
+    draws = family.draws
+    means = totals / np.maximum(counts, 1)
+    highest = draws.low + draws.step * sum(draws.weights)
+    inside = np.minimum(means, highest - 1e-6 * draws.step)
+    low, high = np.zeros(len(totals)), np.full(len(totals), 40.0 / draws.step)
+    for _ in range(60):
+        middle = (low + high) / 2
+        below = family.mean(middle) < inside
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    log_p = counts * (family.log_mgf(low) - low * inside)
+    width = 1e-4 * (1 + low)
+    variance = (family.mean(low + width) - family.mean(low - width)) / (2 * width)
+    u = low * np.sqrt(counts * np.maximum(variance, 1e-300))
+    exact = (counts >= 20) & (u > 1e-3)
+    log_p[exact] += [
+        tail + x * x / 2 for x, tail in zip(u[exact], map(_log_normal_tail, u[exact]), strict=True)
+    ]
+    return np.where((counts > 0) & (means > family.mean(0.0)), np.minimum(log_p, 0.0), 0.0)
+
+
+def _log_normal_tail(u: float) -> float:
+    """Return log Φ(-u) of u >= 0."""
+    if u < 20:
+        return math.log(math.erfc(u / math.sqrt(2.0)) / 2)
+    return -u * u / 2 - math.log(u) - math.log(2 * math.pi) / 2 + math.log1p(-1 / u**2 + 3 / u**4)
+
+
+def _binomial_tails(successes: Integers, trials: Integers, chance: float) -> Floats:
+    """Return log P(Bin(n, q) >= k), to rounding. O(√n) each."""
+    log_p = np.zeros(len(trials))
+    _binomial_njit(successes, trials, chance, log_p)
     return log_p
 
 
 @njit
-def _binomial_njit(totals: Floats, counts: Integers, log_p: Floats) -> None:
-    for i in range(len(totals)):
-        count = counts[i]
-        successes = math.ceil((count + totals[i]) / 2 - 1e-6)
-        if successes <= 0:
+def _binomial_njit(successes: Integers, trials: Integers, chance: float, log_p: Floats) -> None:
+    for i in range(len(trials)):
+        count, k, q = trials[i], successes[i], chance
+        if k <= 0:
             continue
-        rest = 2 * successes <= count  # 1 - P(Bin >= n + 1 - k), so that the terms below always fall
+        if k > count:
+            log_p[i] = -np.inf
+            continue
+        rest = k <= count * q  # 1 - P(Bin(n, 1 - q) >= n + 1 - k), so that the terms below always fall
         if rest:
-            successes = count + 1 - successes
-        first = math.lgamma(count + 1.0) - math.lgamma(successes + 1.0) - math.lgamma(count - successes + 1.0)
-        term = total_terms = 1.0  # in units of the first term
-        for k in range(successes, count):
-            term *= (count - k) / (k + 1)
-            total_terms += term
+            k, q = count + 1 - k, 1.0 - q
+        first = math.lgamma(count + 1.0) - math.lgamma(k + 1.0) - math.lgamma(count - k + 1.0)
+        first += k * math.log(q) + (count - k) * math.log(1.0 - q)
+        term = terms = 1.0  # in units of the first term
+        odds = q / (1.0 - q)
+        for j in range(k, count):
+            term *= (count - j) / (j + 1) * odds
+            terms += term
             if term < 1e-17:
                 break
-        value = first + math.log(total_terms) - count * math.log(2.0)
-        log_p[i] = min(0.0, math.log1p(-math.exp(value)) if rest else value)
+        value = first + math.log(terms)
+        log_p[i] = min(0.0, math.log1p(-math.exp(min(value, -1e-16))) if rest else value)
 
 
 def _gamma(totals: Floats, counts: Integers) -> Floats:
@@ -308,8 +361,9 @@ def activity_log_p(log_ratios: Floats, count: int | Integers, family: Family) ->
     n = 131,072 on with the table's last row. Beyond the table it falls by e^-1 for each unit, as it nearly
     does inside. Where p is above e^-1, and for n below 128, it is not smooth enough in n, and the higher of
     the neighbouring rows is taken; likewise the higher entry in log Λ where p is above e^-1, and for family
-    "square", whose law has steps. For texts shorter than the table, of n < 32 (64 for "square"), this is
-    Markov's bound 1/Λ. A key by itself: `over_keys` corrects for their number.
+    "square", whose law has steps. For texts shorter than the table, of n < 32 (64 for "square"), and for
+    families of `drawn_family`, whose laws differ by their parameters, this is Markov's bound 1/Λ. A key by
+    itself: `over_keys` corrects for their number.
 
     Args:
         log_ratios: `iet.decoding.log_activity` [K], or [D, K] of several texts.
@@ -319,6 +373,9 @@ def activity_log_p(log_ratios: Floats, count: int | Integers, family: Family) ->
     Returns:
         log_p, of the shape of `log_ratios`, float64 <= 0, natural logarithms; 0 for n = 0. O(K) a text.
     """
+    if family.draws is not None:
+        none = np.expand_dims(np.asarray(count) == 0, -1)
+        return np.where(none, 0.0, -np.maximum(0.0, log_ratios))
     levels, counts, table = _activity_null(family.name)
     ratios = np.ascontiguousarray(log_ratios, np.float64).reshape(-1, np.shape(log_ratios)[-1])
     log_p = np.zeros(ratios.shape)

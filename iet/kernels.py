@@ -11,12 +11,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from iet import cuda, reference
 from iet.cuda import is_tensor as _is_tensor
+from iet.engines import SCHEMES, EngineKeys
 from iet.errors import BackendUnavailable, InputError, ShapeError
+from iet.foreign import ForeignKeys
 from iet.native import Backends, backends, check_environment, load_cuda
 from iet.native import cpu as _cpu
 from iet.registry import KeyTable, Registry
 from iet.scheme import MAX_VOCAB_SIZE
-from iet.waterfall import WaterfallKeys, score_waterfall, sum_waterfall
+from iet.waterfall import WaterfallKeys
 
 if TYPE_CHECKING:
     import torch
@@ -327,7 +329,7 @@ def _check_rows(
 
 def score_tokens(
     token_ids: ArrayLike | torch.Tensor,
-    registry: Registry | KeyTable | WaterfallKeys | None = None,
+    registry: Registry | KeyTable | ForeignKeys | None = None,
     *,
     profile: str | None = None,
     scheme: str | None = None,
@@ -336,24 +338,31 @@ def score_tokens(
     n_gram: int | None = None,
     k_p: int | None = None,
     num_threads: int | None = None,
+    **parameters: Any,
 ) -> Any:
     """Score every position of a text under every key: x_j(a) = k_p(a)[P(k_π^(j), y_j)] (§ Agent Attribution).
 
     Either under the keys of a registry, or under those of another scheme, which is named:
     `score_tokens(token_ids, scheme="waterfall", keys=[42], vocab_size=V)` scores text that the public
     Waterfall package marked, with the package's numbers: φ(RandomState((id, *context)).permutation(V)[y_j]).
-    See docs/waterfall.md; the mean of a column is the package's `q_score`.
+    See docs/waterfall.md; the mean of a column is the package's `q_score`. Text that a serving engine marked
+    is scored likewise: `score_tokens(token_ids, scheme="vllm-gumbel", keys=[42])`, see docs/engines.md.
 
     Args:
         token_ids: integer ids [T]; a CUDA tensor (int32 or int64) is scored where it lies.
-        registry: the registry (all epochs of all agents), a `KeyTable` of it, or `WaterfallKeys`.
+        registry: the registry (all epochs of all agents), a `KeyTable` of it, `WaterfallKeys` or
+            `EngineKeys`.
         profile: id of the profile, where the registry has several.
-        scheme: "waterfall", in place of a registry.
-        keys: the integer ids [K], 0 to 2^32 - 1, of that scheme.
-        vocab_size: its V, 3 to 2^24: the tokenizer's vocabulary without added tokens.
-        n_gram: its n, 2 to 16; 2 if None.
-        k_p: its frequency: 1 to ⌊(V-1)/2⌋ for a cosine, above that, up to twice that, for a sine; 1 if None.
+        scheme: "waterfall" or a key of `iet.engines.SCHEMES`, in place of a registry.
+        keys: the keys [K] of that scheme: of "waterfall" integer ids, 0 to 2^32 - 1, of the others see
+            `EngineKeys`, here without agents.
+        vocab_size: its V: of "waterfall" the tokenizer's vocabulary without added tokens, 3 to 2^24, of "kgw"
+            that of the model's config; of the others None will do.
+        n_gram: its n; None: 2 under "waterfall", else the engine's default.
+        k_p: the frequency of "waterfall": 1 to ⌊(V-1)/2⌋ for a cosine, above that, up to twice that, for a
+            sine; 1 if None.
         num_threads: as in `embed_`.
+        **parameters: of the scheme of an engine, see `EngineKeys`.
 
     Returns:
         [T, K] in [-1, 1], in family `gumbel` -log(1 - u), which is above 0 and on average 1 without a mark;
@@ -363,25 +372,22 @@ def score_tokens(
         scheme `waterfall`, as in the package. There a context with an id at or above V, after which the
         package marks with the identity permutation whatever the id, gives φ(y_j) under every key: it is in
         the scores, as in the package's, but tells nobody apart, so `positions` does not count it as scored.
+        Under the scheme of an engine float32, see docs/engines.md.
 
     Raises:
         ShapeError: `token_ids` is not one-dimensional or not integer.
         InputError: both or neither of registry and scheme, or a value of the scheme is out of range.
-        BackendUnavailable: a CUDA tensor without the CUDA module, or under scheme `waterfall`.
+        BackendUnavailable: a CUDA tensor without the CUDA module, or under a scheme that is not ours.
 
-    Deterministic, and the same to the bit on every backend. O(T·K); under scheme `waterfall` O(V·K) for every
-    distinct context (see docs/waterfall.md for how long that is).
+    Deterministic, and the same to the bit on every backend. O(T·K); under schemes `waterfall` and `kgw`
+    O(V·K) for every distinct context (see docs/waterfall.md for how long that is).
     """
-    table: KeyTable | WaterfallKeys
+    table: KeyTable | ForeignKeys
     if scheme is not None:
-        if registry is not None or profile is not None or keys is None or vocab_size is None:
-            raise InputError("score_tokens: expected either a registry, or scheme, keys and vocab_size")
-        if scheme not in _KEYS_OF_SCHEME:
-            raise InputError(f"scheme: got {scheme!r}, expected one of {sorted(_KEYS_OF_SCHEME)}")
-        table = _KEYS_OF_SCHEME[scheme](
-            keys, vocab_size, 2 if n_gram is None else n_gram, 1 if k_p is None else k_p
-        )
-    elif registry is None or (keys, vocab_size, n_gram, k_p) != (None, None, None, None):
+        if registry is not None or profile is not None or keys is None:
+            raise InputError("score_tokens: expected either a registry, or scheme and keys")
+        table = _keys_of_scheme(scheme, keys, vocab_size=vocab_size, n_gram=n_gram, k_p=k_p, **parameters)
+    elif registry is None or parameters or any(x is not None for x in (keys, vocab_size, n_gram, k_p)):
         raise InputError(
             "score_tokens: expected either a registry, whose profile holds n_gram and k_p, or scheme, keys"
             " and vocab_size"
@@ -391,22 +397,30 @@ def score_tokens(
     if _is_tensor(token_ids) and token_ids.device.type == "cuda":  # type: ignore[union-attr]
         return cuda.score_tokens(load_cuda(), token_ids, _on_cuda(table))  # type: ignore[arg-type]
     ids, threads = check_token_ids(token_ids), _threads(num_threads)
-    if isinstance(table, WaterfallKeys):
-        return score_waterfall(ids, table, threads)
+    if isinstance(table, ForeignKeys):
+        return table.scores(ids, threads)
     return _score_keyed(ids, table, threads)
 
 
-def _waterfall_keys(keys: Sequence[int], vocab_size: int, n_gram: int, k_p: int) -> WaterfallKeys:
+def _keys_of_scheme(scheme: Any, keys: Any, **parameters: Any) -> ForeignKeys:
+    """Return keys without agents, from the arguments of `score_tokens`."""
+    known = ["waterfall", *SCHEMES]
+    if scheme not in known:
+        raise InputError(f"scheme: got {scheme!r:.80}, expected one of {sorted(known)}")
     if isinstance(keys, str) or not isinstance(keys, (Sequence, np.ndarray)):
-        raise InputError(f"keys: got {keys!r:.80}, expected integer ids [K]")
+        got = f"{keys!r:.80}" if scheme == "waterfall" else f"a {type(keys).__name__}"  # others are secrets
+        raise InputError(f"keys: got {got}, expected a list of keys [K]")
+    given = {name: value for name, value in parameters.items() if value is not None}
+    if scheme != "waterfall":
+        return EngineKeys(scheme, {f"key {i}": key for i, key in enumerate(keys)}, **given)
+    if "vocab_size" not in given:
+        raise InputError("vocab_size: got none, expected V: the permutations depend on it")
     names = {str(key): key for key in keys}
     if len(names) < len(keys):
         raise InputError("keys: got an id twice, expected distinct ids")
-    return WaterfallKeys(names, vocab_size=vocab_size, n_gram=n_gram, k_p=k_p)
-
-
-_KEYS_OF_SCHEME = {"waterfall": _waterfall_keys}
-"""Schemes of others: name -> keys from the arguments of `score_tokens`."""
+    for name in given.keys() - {"vocab_size", "n_gram", "k_p"}:
+        raise InputError(f"{name}: scheme 'waterfall' has no such parameter, expected n_gram or k_p")
+    return WaterfallKeys(names, **given)
 
 
 def _score_keyed(ids: NDArray[np.int64], keys: KeyTable, threads: int) -> NDArray[np.float32]:
@@ -424,7 +438,7 @@ def _score_keyed(ids: NDArray[np.int64], keys: KeyTable, threads: int) -> NDArra
 def score_spans(
     token_ids: ArrayLike | torch.Tensor,
     boundaries: ArrayLike | torch.Tensor,
-    registry: Registry | KeyTable | WaterfallKeys,
+    registry: Registry | KeyTable | ForeignKeys,
     *,
     counted: ArrayLike | torch.Tensor | None = None,
     profile: str | None = None,
@@ -473,8 +487,8 @@ def score_spans(
     if mask.shape != ids.shape or mask.dtype != np.bool_:
         raise ShapeError("counted", got=f"{mask.dtype} {list(mask.shape)}", expected=f"bool [{len(ids)}]")
     threads = _threads(num_threads)
-    if isinstance(keys, WaterfallKeys):
-        return sum_waterfall(ids, cuts, mask, keys, threads)
+    if isinstance(keys, ForeignKeys):
+        return keys.sums(ids, cuts, mask, threads)
     if _cpu is not None:
         mask = np.ascontiguousarray(mask)
         units = np.zeros((len(cuts) - 1, len(keys)), dtype=np.int64)
@@ -492,7 +506,7 @@ def score_spans(
 
 
 def positions(
-    token_ids: ArrayLike, registry: Registry | KeyTable | WaterfallKeys, *, profile: str | None = None
+    token_ids: ArrayLike, registry: Registry | KeyTable | ForeignKeys, *, profile: str | None = None
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Tell which positions are scored, and which of those repeat an earlier (context, token) pair.
 
@@ -515,7 +529,7 @@ def positions(
 
 def pair_numbers(
     token_ids: ArrayLike,
-    registry: Registry | KeyTable | WaterfallKeys,
+    registry: Registry | KeyTable | ForeignKeys,
     *,
     counted: NDArray[np.bool_] | None = None,
     profile: str | None = None,
@@ -539,7 +553,11 @@ def pair_numbers(
     from iet.decoding.pairs import number_pairs  # here, because it imports numba
 
     keys = _keys(registry, "scoring_keys", profile)
-    ids, n_gram = check_token_ids(token_ids), keys.profile.scheme.n_gram
+    ids = check_token_ids(token_ids)
+    if isinstance(keys, ForeignKeys):
+        scored = keys.scored(ids)
+        return keys.pair_numbers(ids, scored if counted is None else scored & counted)
+    n_gram = keys.profile.scheme.n_gram
     scored = reference.is_scored(ids, n_gram, keys.profile.vocab_size, keys.profile.unmarked_ids)
     counting = scored if counted is None else scored & counted
     return number_pairs(ids, counting, n_gram, contexts=keys.profile.scheme.family == "gumbel")
@@ -600,16 +618,16 @@ def _permutation_input(
 
 def _keys(
     registry: object, which: Literal["marking_keys", "scoring_keys"], profile: str | None
-) -> KeyTable | WaterfallKeys:
-    if isinstance(registry, WaterfallKeys):
+) -> KeyTable | ForeignKeys:
+    if isinstance(registry, ForeignKeys):
         return registry.scoring_keys(profile)
     return _own_keys(registry, which, profile)
 
 
-def _on_cuda(keys: KeyTable | WaterfallKeys) -> KeyTable:
-    if isinstance(keys, WaterfallKeys):
+def _on_cuda(keys: KeyTable | ForeignKeys) -> KeyTable:
+    if isinstance(keys, ForeignKeys):
         raise BackendUnavailable(
-            "token_ids are on CUDA: scheme waterfall is read on the CPU; move them with .cpu()"
+            "token_ids are on CUDA: schemes of others are read on the CPU; move them with .cpu()"
         )
     return keys
 
@@ -620,9 +638,10 @@ def _own_keys(
     check_environment()
     if isinstance(registry, Registry):
         return registry.marking_keys(profile) if which == "marking_keys" else registry.scoring_keys(profile)
-    if isinstance(registry, WaterfallKeys):
+    if isinstance(registry, ForeignKeys):
         raise InputError(
-            "registry: got WaterfallKeys, expected iet.Registry; iet.WaterfallLogitsProcessor marks with them"
+            f"registry: got {type(registry).__name__}, expected iet.Registry"
+            + "; iet.WaterfallLogitsProcessor marks with them" * isinstance(registry, WaterfallKeys)
         )
     if not isinstance(registry, KeyTable):
         raise InputError(f"registry: got {type(registry).__name__}, expected iet.Registry")

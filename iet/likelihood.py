@@ -27,10 +27,10 @@ import numpy.typing as npt
 from iet.decoding.pairs import number_pairs
 from iet.decoding.segmentation import check_number
 from iet.errors import BackendUnavailable, InputError, ShapeError
+from iet.foreign import ForeignKeys
 from iet.kernels import check_token_ids, score_tokens
 from iet.registry import KeyTable
 from iet.tokenizer import DEMO_SOURCE
-from iet.waterfall import WaterfallKeys
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -166,16 +166,17 @@ class LanguageModel:
             self._digest = state.hexdigest()
         return self._digest
 
-    def check(self, keys: KeyTable | WaterfallKeys) -> None:
+    def check(self, keys: KeyTable | ForeignKeys) -> None:
         """Refuse keys that this model cannot read.
 
         Raises:
             ShapeError: the model's vocabulary is smaller than V.
-            InputError: keys of the Waterfall package: its scheme does not say how strong the mark is.
+            InputError: keys of another scheme: it does not say how strong the mark is.
         """
-        if isinstance(keys, WaterfallKeys):
+        if isinstance(keys, ForeignKeys):
             raise InputError(
-                "model: got keys of scheme waterfall, whose κ is not known; expected those of a registry"
+                f"model: got keys of {keys.profile.scheme}, whose strength is not known; expected those of a"
+                " registry"
             )
         if self.vocab_size < keys.profile.vocab_size:
             raise ShapeError(
@@ -198,7 +199,7 @@ class LanguageModel:
     def log_ratios(
         self,
         token_ids: npt.ArrayLike,
-        keys: KeyTable | WaterfallKeys,
+        keys: KeyTable | ForeignKeys,
         scores: npt.NDArray[Any],
         scored: npt.NDArray[np.bool_],
     ) -> LogRatios:
@@ -212,7 +213,7 @@ class LanguageModel:
 
         Raises:
             ShapeError: a shape does not fit, or the model's vocabulary is smaller than V.
-            InputError: keys of the Waterfall package.
+            InputError: keys of another scheme.
 
         Cost: T·window/stride tokens of the model, T·V for the fit, T·K·(top + n + 4) for the ratios.
         """

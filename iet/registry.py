@@ -305,7 +305,7 @@ class Registry:
         registry = cls()
         registry._path = _absolute(path)
         registry._read_only = secret_mount
-        data = _read_private(registry._path, secret_mount)
+        data = read_private(registry._path, secret_mount)
         registry._read(data, str(registry._path))
         registry._fingerprint = _fingerprint(data)
         return registry
@@ -961,7 +961,8 @@ def _parse_agents(content: dict[str, Any], profiles: Mapping[str, Profile]) -> d
     return agents
 
 
-def _read_private(path: pathlib.Path, secret_mount: bool) -> _Secret:
+def read_private(path: pathlib.Path, secret_mount: bool) -> _Secret:
+    """Return what a file holds that only its owner may read, or raise a RegistryError."""
     try:
         if path.exists() and not path.is_file():  # opening a pipe would wait
             raise RegistryError(f"{path}: not a file")

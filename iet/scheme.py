@@ -6,6 +6,7 @@ hosts with the same digest mark and read alike.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import hashlib
@@ -27,6 +28,23 @@ MIN_N_GRAM, MAX_N_GRAM = 2, 16
 
 
 @dataclasses.dataclass(frozen=True)
+class Draws:
+    """A score that is a weighted sum of draws: low + step·Σ_d weights[d]·g_d, with g_d 1 or 0.
+
+    Attributes:
+        weights: positive integers.
+        chance: of a 1 in unmarked text, 0 < chance < 1.
+        low: the score where every draw is 0.
+        step: of the score, for each unit of the sum.
+    """
+
+    weights: tuple[int, ...]
+    chance: float
+    low: float
+    step: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Family:
     """A perturbation φ with what its scores look like with and without a mark.
 
@@ -45,6 +63,7 @@ class Family:
         n_gram: of a `Scheme` that names none.
         kappa: likewise. Where it is fixed, no other is accepted.
         fixed_kappa: κ, k_p and placement have no meaning: they are this `kappa`, 1 and "final".
+        draws: what the scores are sums of, if they are (`drawn_family`); None for all of `FAMILIES`.
     """
 
     name: str
@@ -57,6 +76,7 @@ class Family:
     n_gram: int = 2
     kappa: float = 0.8
     fixed_kappa: bool = False
+    draws: Draws | None = None
 
 
 def _log_i0(x: Any) -> Any:
@@ -105,6 +125,29 @@ FAMILIES: Mapping[str, Family] = {
         fixed_kappa=True,
     ),
 }
+
+
+@functools.cache
+def drawn_family(name: str, draws: Draws) -> Family:
+    """Return the family of scores that are sums of draws, such as those of serving engines, under a name.
+
+    log_mgf(λ) = λ·low + Σ_d log(1 - q + q·exp(λ·step·weights[d])),    q the chance
+    """
+    counted = collections.Counter(draws.weights)
+    values = [(draws.step * weight, count) for weight, count in sorted(counted.items())]
+    odds = math.log(draws.chance / (1 - draws.chance))
+
+    def log_mgf(x: Any) -> Any:
+        base = math.log1p(-draws.chance)
+        return x * draws.low + sum(n * (base + np.logaddexp(0.0, odds + x * value)) for value, n in values)
+
+    def mean(x: Any) -> Any:
+        # 1 / (1 + exp(-z)) without overflow
+        tilted = ((np.tanh((odds + x * value) / 2) + 1) / 2 * (n * value) for value, n in values)
+        return draws.low + sum(tilted)
+
+    variance = draws.chance * (1 - draws.chance) * sum(n * value**2 for value, n in values)
+    return Family(name, -1, 1, variance, log_mgf, mean, draws=draws)
 
 
 _OF_FAMILY: Any = None  # stands for the family's own value in the arguments of a Scheme, and is never kept

@@ -9,10 +9,8 @@ An id is no secret: whoever knows the scheme can try them all. For text of your 
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import itertools
-import operator
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet import reference
-from iet.errors import InputError, RegistryError, TokenizerMismatch
+from iet.errors import InputError, RegistryError
+from iet.foreign import ForeignKeys, ForeignProfile, Ids, checked_integer
 from iet.native import check_environment, cpu
 from iet.registry import checked_name
 from iet.scheme import FAMILIES, MAX_N_GRAM, MAX_VOCAB_SIZE, MIN_N_GRAM, Family, canonical_digest
@@ -48,7 +47,9 @@ class WaterfallScheme:
     k_p: int = 1
     version: int = 1
 
-    family = "fourier"  # of `FAMILIES`: a cosine or sine of a uniform rank has the same null law
+    def family(self, vocab_size: int) -> Family:
+        """Return that of "fourier": a cosine or sine of a uniform rank has the same null law."""
+        return FAMILIES["fourier"]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -58,53 +59,7 @@ class WaterfallScheme:
         return f"waterfall, n {self.n_gram}, k_p {self.k_p}"
 
 
-@dataclasses.dataclass(frozen=True)
-class WaterfallProfile:
-    """A `WaterfallScheme` bound to one vocabulary: what `Profile` is to `Scheme`.
-
-    Attributes:
-        scheme: the choices.
-        vocab_size: V of the package: the tokenizer's vocabulary without added tokens.
-        tokenizer_digest: digest of the tokenizer's canonical content, or None (token ids only).
-        tokenizer_source: where the tokenizer was found; a hint, not part of the digest.
-    """
-
-    scheme: WaterfallScheme
-    vocab_size: int
-    tokenizer_digest: str | None = None
-    tokenizer_source: str | None = None
-
-    unmarked_ids = ()  # the package marks every id below V, special ones among them
-
-    @property
-    def family(self) -> Family:
-        """The null law of the scores."""
-        return FAMILIES[self.scheme.family]
-
-    @property
-    def digest(self) -> str:
-        """BLAKE2b-256, in hex, of everything that changes a score."""
-        content = self.to_dict()
-        del content["tokenizer_source"]
-        return canonical_digest(content)
-
-    @property
-    def id(self) -> str:
-        """The first 16 hex digits of the digest: the profile's name in reports."""
-        return self.digest[:16]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "scheme": self.scheme.to_dict(),
-            "vocab_size": self.vocab_size,
-            "tokenizer_digest": self.tokenizer_digest,
-            "tokenizer_source": self.tokenizer_source,
-            "unmarked_ids": list(self.unmarked_ids),
-        }
-
-
-class WaterfallKeys:
+class WaterfallKeys(ForeignKeys):
     """Agents under the integer ids that the Waterfall package marked them with.
 
     It gives an `Auditor` and `score_tokens` what a `Registry` gives, and never changes.
@@ -163,7 +118,8 @@ class WaterfallKeys:
         self.owners: NDArray[np.int32] = np.arange(len(ids), dtype=np.int32)
         for array in (self.keys, self.owners):
             array.setflags(write=False)
-        self.profile = WaterfallProfile(
+        self.scheme = scheme
+        self.profile = ForeignProfile(
             scheme,
             vocab_size,
             None if opened is None else opened.digest,
@@ -193,43 +149,9 @@ class WaterfallKeys:
             self.names[owner]: id for owner, id in zip(self.owners.tolist(), self.keys.tolist(), strict=True)
         }
 
-    def scoring_keys(self, profile: str | None = None) -> WaterfallKeys:
-        """Return this object, as a registry returns a profile's keys.
-
-        Raises:
-            InputError: `profile` is not the id of its only profile.
-        """
-        if profile not in (None, self.profile.id):
-            raise InputError(f"profile: got {profile!r}, expected {self.profile.id!r} or None")
-        return self
-
-    def subset(self, columns: slice | NDArray[np.int64]) -> WaterfallKeys:
-        """Return the same with some of the keys; `owners` are still places in all the names."""
-        some = copy.copy(self)
-        some.keys, some.owners = self.keys[columns], self.owners[columns]
-        return some
-
-    def open_tokenizer(self, profile: str | None = None, source: Any = None) -> Tokenizer:
-        """Return the tokenizer of `profile`, the only one, or open `source` in its place and compare digests.
-
-        Raises:
-            TokenizerMismatch: none is known, or it is another one.
-        """
-        self.scoring_keys(profile)
-        if self._tokenizer is None:
-            raise TokenizerMismatch(f"profile {self.profile.id} has no tokenizer: it reads token ids only")
-        if source is None:
-            return self._tokenizer
-        tokenizer = source if isinstance(source, Tokenizer) else Tokenizer(source)
-        if tokenizer.digest != self._tokenizer.digest:
-            raise TokenizerMismatch(
-                f"tokenizer: got digest {tokenizer.digest[:16]}, profile {self.profile.id} expects"
-                f" {self._tokenizer.digest[:16]}"
-            )
-        return tokenizer
-
-    def __len__(self) -> int:
-        return len(self.keys)
+    def scores(self, token_ids: Ids, num_threads: int) -> NDArray[np.float64]:
+        """Return x_j [T, K] of `token_ids`: `score_tokens`, which checks them and `num_threads`, here."""
+        return _scores(token_ids, self, num_threads)
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={id}" for name, id in itertools.islice(self._ids().items(), 20))
@@ -237,10 +159,9 @@ class WaterfallKeys:
         return f"WaterfallKeys({shown}{more}; {self.profile.scheme}, V {self.profile.vocab_size})"
 
 
-def score_waterfall(ids: NDArray[np.int64], keys: WaterfallKeys, threads: int) -> NDArray[np.float64]:
-    """Return x_j [T, K]: what `score_tokens` does, which checks its arguments, under this scheme."""
+def _scores(ids: Ids, keys: WaterfallKeys, threads: int) -> NDArray[np.float64]:
     profile = keys.profile
-    vocab_size, n_gram, k_p = profile.vocab_size, profile.scheme.n_gram, profile.scheme.k_p
+    vocab_size, n_gram, k_p = profile.vocab_size, keys.scheme.n_gram, keys.scheme.k_p
     if cpu is None:
         return reference.waterfall_scores(ids, n_gram, keys=keys.keys, k_p=k_p, vocab_size=vocab_size)
     scores = np.zeros((len(ids), len(keys)))
@@ -319,43 +240,9 @@ def waterfall_permutation(key: int, context: Sequence[int], vocab_size: int) -> 
     return ranks
 
 
-def sum_waterfall(
-    ids: NDArray[np.int64],
-    cuts: NDArray[np.int64],
-    counted: NDArray[np.bool_],
-    keys: WaterfallKeys,
-    threads: int,
-) -> NDArray[np.float64]:
-    """Return sums over spans [S, K]: what `score_spans` does, which checks, under this scheme."""
-    profile, block = keys.profile, 32
-    counted = counted & reference.is_scored(ids, profile.scheme.n_gram, profile.vocab_size)
-    sums = np.empty((len(cuts) - 1, len(keys)))
-    for first in range(0, len(keys), block):  # so that [T, K] is never there
-        scores = score_waterfall(ids, keys.subset(slice(first, first + block)), threads)
-        units = np.rint(np.where(counted[:, None], scores, 0) / reference.SPAN_UNIT)
-        total = np.concatenate([np.zeros((1, units.shape[1])), np.cumsum(units, axis=0)])
-        sums[:, first : first + block] = (total[cuts[1:]] - total[cuts[:-1]]) * reference.SPAN_UNIT
-    return sums
-
-
 def _refuse_repeats(ids: list[int]) -> None:
     seen: set[int] = set()
     for id in ids:
         if id in seen:
             raise InputError(f"keys: got the id {id} twice, expected one of its own for each agent")
         seen.add(id)
-
-
-def checked_integer(what: str, value: Any, low: int, high: int) -> int:
-    """Return `value` as an int, if it is an integer (of NumPy too) from `low` to `high`.
-
-    Raises:
-        InputError: it is not.
-    """
-    try:
-        number = None if isinstance(value, (bool, np.bool_)) else operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or not low <= number <= high:
-        raise InputError(f"{what}: got {value!r:.80}, expected an integer from {low} to {high}")
-    return number

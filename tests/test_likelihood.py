@@ -423,7 +423,7 @@ def test_what_cannot_be_read_is_refused_before_any_work() -> None:
     with pytest.raises(InputError, match="strengths: got some and log_ratios"):
         iet.Auditor(team(), model=small_model(), strengths=[1.0, 1.0, 1.0])
     waterfall = iet.WaterfallKeys({"planner": 1}, vocab_size=V)
-    with pytest.raises(InputError, match="waterfall, whose κ is not known"):
+    with pytest.raises(InputError, match="waterfall, n 2, k_p 1, whose strength is not known"):
         iet.Auditor(waterfall, model=small_model())
 
 

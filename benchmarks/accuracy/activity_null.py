@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     rows: dict[str, Any] = {}
-    for family in STRENGTHS:
+    for family in FAMILIES:
         rows[family] = [
             [round(p, 4) for p in tail(family, count, arguments.budget, arguments.seed)]
             for count in tqdm(COUNTS, desc=family)

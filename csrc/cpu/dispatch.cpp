@@ -10,14 +10,19 @@
 namespace iet {
 namespace {
 
-#define IET_LOOPS(isa)    \
-  {#isa,                  \
-   isa::embed_rows,       \
-   isa::score_tile,       \
-   isa::score_spans_tile, \
-   isa::permute_ids,      \
-   isa::waterfall_ranks,  \
-   isa::waterfall_permute}
+#define IET_LOOPS(isa)      \
+  {#isa,                    \
+   isa::embed_rows,         \
+   isa::score_tile,         \
+   isa::score_spans_tile,   \
+   isa::permute_ids,        \
+   isa::waterfall_ranks,    \
+   isa::waterfall_permute,  \
+   isa::engine_gumbel_tile, \
+   isa::kgw_green,          \
+   isa::synthid_tables,     \
+   isa::synthid_tile,       \
+   isa::torch_permute}
 constexpr CpuLoops kBaseline = IET_LOOPS(baseline);
 
 #if defined(IET_X86)
@@ -132,6 +137,43 @@ void waterfall_ranks_cpu(const WaterfallArgs& args, int num_threads) {
 
 void waterfall_permute_cpu(uint32_t vocab, const uint32_t* seed, uint32_t length, uint32_t* ranks) {
   selected->waterfall_permute(vocab, seed, length, ranks);
+}
+
+void engine_gumbel_cpu(const EngineGumbelArgs& args, int num_threads) {
+  over_tiles(args.tokens, args.n_keys, num_threads,
+             [&](const Tile& tile) { selected->engine_gumbel_tile(args, tile); });
+}
+
+void kgw_green_cpu(const GreenArgs& args, int num_threads) {
+  int64_t most = 1;
+  for (int64_t s = 0; s < args.n_seeds; ++s) {
+    const int64_t count = args.offsets[s + 1] - args.offsets[s];
+    most = count > most ? count : most;
+  }
+  const int64_t grain = args.green < kGrain ? kGrain / (args.green + 1) : 1;
+  const int workers = parallel_workers(args.n_seeds, grain, num_threads);
+  const std::unique_ptr<uint32_t[]> places(new uint32_t[static_cast<size_t>(workers * most)]);
+  in_parallel(args.n_seeds, grain, num_threads, [&](int worker, int64_t begin, int64_t end) {
+    selected->kgw_green(args, begin, end, places.get() + worker * most);
+  });
+}
+
+void synthid_tables_cpu(const SynthidArgs& args, int num_threads) {
+  constexpr int64_t kGroup = 16;  // keys
+  const int64_t groups = (args.n_keys + kGroup - 1) / kGroup;
+  in_parallel(groups, 1, num_threads, [&](int, int64_t begin, int64_t end) {
+    const int64_t last = end * kGroup;
+    selected->synthid_tables(args, begin * kGroup, last < args.n_keys ? last : args.n_keys);
+  });
+}
+
+void synthid_scores_cpu(const SynthidArgs& args, int num_threads) {
+  over_tiles(args.tokens, args.n_keys, num_threads,
+             [&](const Tile& tile) { selected->synthid_tile(args, tile); });
+}
+
+void torch_permute_cpu(uint32_t count, uint32_t seed, uint32_t* permutation) {
+  selected->torch_permute(count, seed, permutation);
 }
 
 const CpuLoops& cpu_loops() { return *selected; }

@@ -8,11 +8,12 @@
 #endif
 
 #include "../ops.h"
+#include "columns.h"
 
 namespace iet {
 namespace {
 
-constexpr int kBlock = 256;
+constexpr int kBlock = kColumnTokens;
 constexpr int kMaxHashBlocks = 8;  // n <= 16: at most 15 ids and the length
 
 struct Block {
@@ -139,20 +140,6 @@ int32_t to_units(float x) {
   const float large = x < 0x1p22f ? 0x1.8p23f : 0x1p23f;
   const float rounded = x < 0x1p23f ? (x + large) - large : x;
   return static_cast<int32_t>(rounded);
-}
-
-constexpr int kColumns = 16;
-using Columns = float[kColumns][kBlock + 16];  // not a power of two apart: columns would share cache sets
-
-// rows[i * stride + c] = columns[c][i]
-void write_rows(const Columns& columns, int count, int width, int64_t stride, float* rows) {
-  if (width == kColumns) {
-    for (int i = 0; i < count; ++i)
-      for (int c = 0; c < kColumns; ++c) rows[i * stride + c] = columns[c][i];
-  } else {
-    for (int c = 0; c < width; ++c)
-      for (int i = 0; i < count; ++i) rows[i * stride + c] = columns[c][i];
-  }
 }
 
 inline void add(int64_t* sum, int64_t value, bool shared) {

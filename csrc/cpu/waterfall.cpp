@@ -13,66 +13,20 @@
 // hold for every lane (at most i - k is accepted at lane k, above i is not). Only where a draw lies between the
 // two are they counted one by one. No standard library here, as in embed.cpp.
 #include "../ops.h"
+#include "twister.h"
 
 namespace iet {
 namespace {
 
-constexpr int kState = 624, kMiddle = 397;
-constexpr int kBlock = kWaterfallBlock;
+constexpr int kBlock = kWaterfallBlock, kState = kTwisterState;
 static_assert(kState % kBlock == 0 && kBlock % 16 == 0, "whole blocks, whole vectors");
 constexpr int kFewTokens = 24;  // up to here following them one by one is faster than a shuffle
-
-inline uint32_t twist(uint32_t high, uint32_t low) {
-  return (((high & 0x80000000u) | (low & 0x7FFFFFFFu)) >> 1) ^ ((0u - (low & 1u)) & 0x9908B0DFu);
-}
-
-inline uint32_t temper(uint32_t y) {
-  y ^= y >> 11;
-  y ^= (y << 7) & 0x9D2C5680u;
-  y ^= (y << 15) & 0xEFC60000u;
-  return y ^ (y >> 18);
-}
 
 // The smallest 2^k - 1 that is at least x.
 inline uint32_t bits_below(uint32_t x) {
   for (int shift = 1; shift < 32; shift *= 2) x |= x >> shift;
   return x;
 }
-
-struct Twister {
-  uint32_t words[kState];
-
-  void seed_with_word(uint32_t word) {  // init_genrand
-    words[0] = word;
-    for (uint32_t i = 1; i < kState; ++i) words[i] = 1812433253u * (words[i - 1] ^ (words[i - 1] >> 30)) + i;
-  }
-
-  void seed_with_key(const Twister& start, const uint32_t* key, uint32_t length) {  // init_by_array
-    for (int i = 0; i < kState; ++i) words[i] = start.words[i];
-    uint32_t i = 1, j = 0, last = words[0];
-    const auto next = [&] {
-      words[i] = last;
-      if (++i == kState) words[0] = last, i = 1;
-    };
-    for (int k = 0; k < kState; ++k) {  // length <= 16 words
-      last = (words[i] ^ ((last ^ (last >> 30)) * 1664525u)) + key[j] + j;
-      next();
-      j = j + 1 == length ? 0 : j + 1;
-    }
-    for (int k = 1; k < kState; ++k) {
-      last = (words[i] ^ ((last ^ (last >> 30)) * 1566083941u)) - i;
-      next();
-    }
-    words[0] = 0x80000000u;
-  }
-
-  void advance() {
-    uint32_t* x = words;
-    for (int i = 0; i < kState - kMiddle; ++i) x[i] = x[i + kMiddle] ^ twist(x[i], x[i + 1]);
-    for (int i = kState - kMiddle; i < kState - 1; ++i) x[i] = x[i + kMiddle - kState] ^ twist(x[i], x[i + 1]);
-    x[kState - 1] = x[kMiddle - 1] ^ twist(x[kState - 1], x[0]);
-  }
-};
 
 // The draws from step V-1 on, refused ones among them: those are above their step, hence above every place that
 // is followed, and never found.

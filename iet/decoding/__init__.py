@@ -64,7 +64,7 @@ _RATIOS = Family("log-likelihood ratios", -1, 0, 0.0, np.zeros_like, np.zeros_li
 def decode(
     scores: npt.ArrayLike,
     decoder: str = "posterior",
-    family: str = "fourier",
+    family: str | Family = "fourier",
     scored: npt.ArrayLike | None = None,
     repeated: npt.ArrayLike | None = None,
     allow_unattributed: bool = False,
@@ -79,7 +79,7 @@ def decode(
         scores: x_t(a) [T, A], float32 as `score_tokens` gives it; not mutated, not copied (float64 is taken
             as it is, other real types become float32). One column per agent, A >= 1, 0 where not scored.
         decoder: "posterior" (ours, the default), "cusum" (the paper's) or "window" (for comparison).
-        family: a key of `FAMILIES`: what scores look like with and without a mark.
+        family: a key of `FAMILIES`, or a `Family`: what scores look like with and without a mark.
         scored: [T] bool, the positions with a score; None: all. The others carry no evidence.
         repeated: [T] bool, the positions whose (context, token) pair was there before; None: none. Only
             "posterior" reads it; see its option `repeats`.
@@ -143,7 +143,7 @@ def decode(
         return dataclasses.replace(found, strengths=None)
     return function(
         x,
-        FAMILIES[family],
+        family if isinstance(family, Family) else FAMILIES[family],
         check_mask(scored, len(x), "scored", True),
         check_mask(repeated, len(x), "repeated", False),
         allow_unattributed,
@@ -157,7 +157,7 @@ def candidates(
     sums_of: SpanSums,
     agents: int,
     decoder: str,
-    family: str,
+    family: str | Family,
     scored: npt.NDArray[np.bool_],
     repeated: npt.NDArray[np.bool_],
     allow_unattributed: bool = False,
@@ -189,17 +189,24 @@ def candidates(
         return np.zeros(1, np.int64)
     choose = CANDIDATES[decoder]
     return choose(
-        sums_of, agents, FAMILIES[family], scored, repeated, allow_unattributed, activity, **options
+        sums_of,
+        agents,
+        family if isinstance(family, Family) else FAMILIES[family],
+        scored,
+        repeated,
+        allow_unattributed,
+        activity,
+        **options,
     )
 
 
 def _with_defaults(
-    decoder: str, family: str, options: dict[str, Any]
+    decoder: str, family: str | Family, options: dict[str, Any]
 ) -> tuple[Callable[..., Segmentation], dict[str, Any]]:
     """Return the decoder and all its options."""
     if not isinstance(decoder, str) or decoder not in DECODERS:
         raise InputError(f"decoder: got {decoder!r}, expected one of {sorted(DECODERS)}")
-    if not isinstance(family, str) or family not in FAMILIES:
+    if not isinstance(family, Family) and (not isinstance(family, str) or family not in FAMILIES):
         raise InputError(f"family: got {family!r}, expected one of {sorted(FAMILIES)}")
     accepted = _options(DECODERS[decoder])
     for name in options:

@@ -26,8 +26,10 @@ STRENGTHS: Mapping[str, tuple[float, ...]] = {
     "fourier": (0.25, 0.5, 0.9),
     "square": (0.25, 0.5, 0.9),
     "gumbel": (0.2, 0.45, 0.7),
+    "kgw": (0.5, 1.0, 2.0),
+    "synthid": (0.25, 0.5, 0.9),
 }
-"""Family -> the strengths λ that are tried."""
+"""Name of a family -> the strengths λ that are tried."""
 
 _EXPONENT_LIMIT = 40.0
 _CHUNK = 64

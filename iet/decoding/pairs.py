@@ -12,7 +12,7 @@ from iet.decoding.jit import njit
 
 # Multipliers of a hash that is universal over their draw (multiply-shift), so that no text can be made to
 # collide. No result depends on them: n-grams with one hash are still compared, and numbers follow the text.
-_FACTORS = np.frombuffer(secrets.token_bytes(8 * 16), np.uint64) | np.uint64(1)
+_FACTORS = np.frombuffer(secrets.token_bytes(8 * 64), np.uint64) | np.uint64(1)
 
 
 def number_pairs(
@@ -23,7 +23,7 @@ def number_pairs(
     Args:
         token_ids: [T].
         scored: [T], false for the first n - 1.
-        n_gram: n, 1 to 16: the pair at t is `token_ids[t - n + 1 : t + 1]`.
+        n_gram: n, 1 to 64 (65 with `contexts`): the pair at t is `token_ids[t - n + 1 : t + 1]`.
         contexts: number `token_ids[t - n + 1 : t]` instead: equal contexts, equal numbers.
 
     Cost: O(T·n) expected time, 28·T bytes at most. Deterministic.

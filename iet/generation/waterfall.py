@@ -11,7 +11,8 @@ import numpy as np
 
 from iet import reference
 from iet.errors import BackendUnavailable, InputError, ShapeError
-from iet.waterfall import WaterfallKeys, checked_integer, waterfall_permutation
+from iet.foreign import checked_integer
+from iet.waterfall import WaterfallKeys, waterfall_permutation
 
 try:
     import torch
@@ -70,7 +71,7 @@ class WaterfallLogitsProcessor(transformers.LogitsProcessor):
         self._words = keys.profile.scheme.n_gram - 1
         self._first_marked = prompt_length + self._words
         self._prompt_length = prompt_length
-        phi = reference.waterfall_phi(keys.profile.vocab_size, keys.profile.scheme.k_p)
+        phi = reference.waterfall_phi(keys.profile.vocab_size, keys.scheme.k_p)
         self._shift = torch.from_numpy(phi * kappa)
         self._rebuild = functools.partial(type(self), keys, agents, prompt_length=prompt_length, kappa=kappa)
 

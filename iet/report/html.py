@@ -30,7 +30,7 @@ from iet.report.terminal import (
     legend,
     transition_lines,
 )
-from iet.waterfall import WaterfallProfile
+from iet.waterfall import WaterfallScheme
 
 DASHES = ("solid", "dashed", "dotted", "double")
 """Lines under the text beside its colour: both together tell 28 agents apart, in print and for everybody."""
@@ -449,7 +449,7 @@ def _cannot(report: Report) -> list[str]:
         "A p-value speaks of agents who hold only their own keys. It is no proof against someone who has"
         " another's key, or who has learnt it from much text.",
     ]
-    if any(isinstance(profile, WaterfallProfile) for profile in report.profiles):
+    if any(isinstance(profile.scheme, WaterfallScheme) for profile in report.profiles):
         lines.append(
             "The ids of this scheme are no secrets: whoever knows them can write as any of the agents."
         )

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.errors import InputError
+from iet.foreign import ForeignProfile
 from iet.scheme import Profile
 from iet.transitions import Transitions
-from iet.waterfall import WaterfallProfile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -165,7 +165,7 @@ class Report:
     """
 
     text: str | None
-    profiles: tuple[Profile | WaterfallProfile, ...]
+    profiles: tuple[Profile | ForeignProfile, ...]
     registry_digest: str
     agents: tuple[str, ...]
     decoder: str
@@ -191,7 +191,7 @@ class Report:
     trace: Trace | None = dataclasses.field(default=None, repr=False)
 
     @property
-    def profile(self) -> Profile | WaterfallProfile:
+    def profile(self) -> Profile | ForeignProfile:
         """The only profile. Raises InputError, with the ids, when there are several."""
         if len(self.profiles) > 1:
             raise InputError(f"profile: the text was read under {[p.id for p in self.profiles]}")

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
+from iet.foreign import ForeignProfile
 from iet.report.model import Report, Segment, Span, p_value
 from iet.scheme import Profile
-from iet.waterfall import WaterfallProfile
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -192,7 +192,7 @@ def legend(report: Report) -> list[str]:
     return lines
 
 
-def _profile(profile: Profile | WaterfallProfile) -> str:
+def _profile(profile: Profile | ForeignProfile) -> str:
     draft = " · draft family" if profile.family.version == 0 else ""
     return f"profile {profile.id}: {profile.scheme}, V {profile.vocab_size}{draft}"
 

@@ -1,0 +1,60 @@
+"""The detectors of vLLM and SGLang out of their wheels, of which `.ci/wheels` unpacks the source files.
+
+Neither installs beside the other's torch. Their detectors need only what is in their folder, torch, msgspec
+and three modules of vLLM that they name and never call; those are empty here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import itertools
+import os
+import pathlib
+import sys
+import types
+from typing import Any
+
+FOLDER = pathlib.Path(os.environ.get("IET_WHEELS", pathlib.Path(__file__).parent.parent / "build" / "wheels"))
+
+_EMPTY: dict[str, dict[str, Any]] = {
+    "vllm": {
+        "vllm.logger": {"init_logger": lambda name: None},
+        "vllm.config.utils": {"config": lambda kind: kind},
+        "vllm.v1.worker.gpu.sample.gumbel": {"gumbel_sample": None},
+    },
+    "sglang": {},
+}
+_DETECTORS = {"vllm": "vllm.v1.watermarking.gumbel", "sglang": "sglang.srt.sampling.watermarking.detector"}
+
+
+def missing(engine: str) -> str | None:
+    """Return why an engine's detector cannot be imported, None if it can."""
+    module = FOLDER / engine / f"{_DETECTORS[engine].replace('.', '/')}.py"
+    if not module.is_file():
+        return f"{module} is not there: run .ci/wheels"
+    needed = {"vllm": ("torch", "pydantic"), "sglang": ("msgspec",)}[engine]
+    absent = [name for name in needed if importlib.util.find_spec(name) is None]
+    return f"{', '.join(absent)} not installed" if absent else None
+
+
+def detector(engine: str) -> Any:
+    """Import the module of an engine's detector, and leave `sys.modules` as it was."""
+    name = _DETECTORS[engine]
+    before = {key: sys.modules.pop(key) for key in list(sys.modules) if key.split(".")[0] == engine}
+    try:
+        packages: set[str] = set()
+        for part in (*_EMPTY[engine], name):
+            packages |= set(itertools.accumulate(part.split(".")[:-1], "{}.{}".format))
+        for package in sorted(packages):
+            module = types.ModuleType(package)  # its own __init__ would import the whole engine
+            module.__path__ = [str(FOLDER / engine / package.replace(".", "/"))]
+            sys.modules[package] = module
+        for empty, content in _EMPTY[engine].items():
+            sys.modules[empty] = types.ModuleType(empty)
+            vars(sys.modules[empty]).update(content)
+        return importlib.import_module(name)
+    finally:
+        for key in [key for key in sys.modules if key.split(".")[0] == engine]:
+            del sys.modules[key]
+        sys.modules.update(before)

@@ -1,0 +1,27 @@
+// Scores of a block of tokens under several keys, gathered so that whole cache lines of [tokens, keys] are
+// written: a column alone would touch one line a token, which for 64 keys evict each other.
+#pragma once
+
+#include <cstdint>
+
+namespace iet {
+namespace {
+
+constexpr int kColumnTokens = 256;
+constexpr int kColumns = 16;
+using Columns =
+    float[kColumns][kColumnTokens + 16];  // not a power of two apart: columns would share cache sets
+
+// rows[i * stride + c] = columns[c][i]
+void write_rows(const Columns& columns, int count, int width, int64_t stride, float* rows) {
+  if (width == kColumns) {
+    for (int i = 0; i < count; ++i)
+      for (int c = 0; c < kColumns; ++c) rows[i * stride + c] = columns[c][i];
+  } else {
+    for (int c = 0; c < width; ++c)
+      for (int i = 0; i < count; ++i) rows[i * stride + c] = columns[c][i];
+  }
+}
+
+}  // namespace
+}  // namespace iet

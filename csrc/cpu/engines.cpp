@@ -1,0 +1,284 @@
+// Scores of what serving engines mark with: keyed Gumbel-max of vLLM and of SGLang, the green lists of KGW and
+// the g-values of SynthID, both as transformers has them. docs/engines.md has the equations; the readable twins
+// are in iet/reference.py. No standard library here, as in embed.cpp.
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+#include "../ops.h"
+#include "columns.h"
+#include "twister.h"
+
+namespace iet {
+namespace {
+
+// ---------------------------------------------------------------- keyed Gumbel-max
+
+struct Texts {  // a block of tokens, what does not depend on the key
+  int count;
+  const uint32_t* words;            // context and token of lane i are words[i .. i + width]
+  uint32_t context[kColumnTokens];  // murmur: its hash, scrambled
+  uint32_t token[kColumnTokens];    // murmur: scrambled
+  bool scored[kColumnTokens];
+};
+
+// Lanes of 64 bits whose low halves are multiplied: a compiler takes the product of whole lanes, at 3 times the
+// cost. High halves may hold anything.
+#if defined(__AVX512F__) && !defined(IET_PORTABLE)
+using Wide = __m512i;
+inline Wide load(const uint64_t* from) { return _mm512_loadu_si512(from); }
+inline void store(uint64_t* to, Wide x) { _mm512_storeu_si512(to, x); }
+inline Wide set(uint32_t x) { return _mm512_set1_epi64(x); }
+inline Wide low_product(Wide x, Wide y) { return _mm512_mul_epu32(x, y); }
+inline Wide high_half(Wide x) { return _mm512_srli_epi64(x, 32); }
+inline Wide exclusive_or(Wide x, Wide y) { return _mm512_xor_si512(x, y); }
+inline Wide plus(Wide x, Wide y) { return _mm512_add_epi64(x, y); }
+#elif defined(__AVX2__) && !defined(IET_PORTABLE)
+using Wide = __m256i;
+inline Wide load(const uint64_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
+inline void store(uint64_t* to, Wide x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x); }
+inline Wide set(uint32_t x) { return _mm256_set1_epi64x(x); }
+inline Wide low_product(Wide x, Wide y) { return _mm256_mul_epu32(x, y); }
+inline Wide high_half(Wide x) { return _mm256_srli_epi64(x, 32); }
+inline Wide exclusive_or(Wide x, Wide y) { return _mm256_xor_si256(x, y); }
+inline Wide plus(Wide x, Wide y) { return _mm256_add_epi64(x, y); }
+#elif defined(__SSE2__) && !defined(IET_PORTABLE)
+using Wide = __m128i;
+inline Wide load(const uint64_t* from) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); }
+inline void store(uint64_t* to, Wide x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), x); }
+inline Wide set(uint32_t x) { return _mm_set1_epi64x(x); }
+inline Wide low_product(Wide x, Wide y) { return _mm_mul_epu32(x, y); }
+inline Wide high_half(Wide x) { return _mm_srli_epi64(x, 32); }
+inline Wide exclusive_or(Wide x, Wide y) { return _mm_xor_si128(x, y); }
+inline Wide plus(Wide x, Wide y) { return _mm_add_epi64(x, y); }
+#else
+using Wide = uint64_t;
+inline Wide load(const uint64_t* from) { return *from; }
+inline void store(uint64_t* to, Wide x) { *to = x; }
+inline Wide set(uint32_t x) { return x; }
+inline Wide low_product(Wide x, Wide y) { return (x & 0xFFFFFFFFu) * (y & 0xFFFFFFFFu); }
+inline Wide high_half(Wide x) { return x >> 32; }
+inline Wide exclusive_or(Wide x, Wide y) { return x ^ y; }
+inline Wide plus(Wide x, Wide y) { return x + y; }
+#endif
+constexpr int kWide = sizeof(Wide) / sizeof(uint64_t);
+static_assert(kColumnTokens % kWide == 0, "whole vectors");
+
+// Words of a block of counters, in the low halves.
+using Words = uint64_t[kColumnTokens];
+
+// Philox4x32-10 of all lanes, in place; key0 of each lane, key1 of all.
+void philox(int count, Words& word0, Words& word1, Words& word2, Words& word3, const Words& keys0,
+            uint32_t key1) {
+  const Wide factor0 = set(0xD2511F53u), factor1 = set(0xCD9E8D57u);
+  for (int i = 0; i < count; i += kWide) {
+    Wide c0 = load(word0 + i), c1 = load(word1 + i), c2 = load(word2 + i), c3 = load(word3 + i);
+    Wide key0 = load(keys0 + i);
+    uint32_t second = key1;
+    for (int round = 0; round < 10; ++round) {
+      const Wide product0 = low_product(c0, factor0), product1 = low_product(c2, factor1);
+      c0 = exclusive_or(exclusive_or(high_half(product1), c1), key0);
+      c2 = exclusive_or(exclusive_or(high_half(product0), c3), set(second));
+      c1 = product1, c3 = product0;
+      key0 = plus(key0, set(0x9E3779B9u)), second += 0xBB67AE85u;
+    }
+    store(word0 + i, c0), store(word1 + i, c1), store(word2 + i, c2), store(word3 + i, c3);
+  }
+}
+
+void score_philox(uint64_t key, uint32_t width, const Texts& block, float* scores) {
+  const uint32_t key0 = static_cast<uint32_t>(key), key1 = static_cast<uint32_t>(key >> 32);
+  const int count = block.count;
+  Words c0, c1, c2, c3, keys0, token;
+  for (int i = 0; i < kColumnTokens; ++i) c0[i] = 0x574D4358u, c1[i] = width, c2[i] = 0, c3[i] = 0;
+  for (uint32_t offset = 0; offset < width; offset += 4) {
+    // Four words of the context; those behind the last one are 2^32 - 1 less their place.
+    const uint32_t* words = block.words + offset;
+    const uint32_t there = width - offset;
+    for (int i = 0; i < kColumnTokens; ++i) keys0[i] = key0 ^ offset;
+    for (int i = 0; i < count; ++i) c0[i] ^= words[i];
+    for (int i = 0; i < count; ++i) c1[i] ^= there > 1 ? words[i + 1] : 0xFFFFFFFEu;
+    for (int i = 0; i < count; ++i) c2[i] ^= there > 2 ? words[i + 2] : 0xFFFFFFFDu;
+    for (int i = 0; i < count; ++i) c3[i] ^= there > 3 ? words[i + 3] : 0xFFFFFFFCu;
+    philox(count, c0, c1, c2, c3, keys0, key1);
+  }
+  const uint32_t* tokens = block.words + width;
+  for (int i = 0; i < kColumnTokens; ++i) keys0[i] = key0 ^ c3[i];
+  for (int i = 0; i < count; ++i) token[i] = tokens[i] >> 2;
+  for (int i = count; i < kColumnTokens; ++i) token[i] = 0;
+  philox(count, token, c0, c1, c2, keys0, key1 ^ 0x574D544Bu);
+  for (int i = 0; i < count; ++i) {
+    const bool odd = (tokens[i] & 1u) != 0, high = (tokens[i] & 2u) != 0;
+    const uint64_t first = odd ? c0[i] : token[i], second = odd ? c2[i] : c1[i];
+    const uint32_t word = static_cast<uint32_t>(high ? second : first);
+    // 1 - u, u = (m + 1) / (2^24 + 1) as float32, is (2^24 - m) / 2^24 but for a rounding of u below 1/2.
+    const int32_t rest = 0x1000000 - static_cast<int32_t>(word >> 8);
+    scores[i] = minus_log(fmul(static_cast<float>(rest), 0x1p-24f));
+  }
+}
+
+// MurmurHash3 x86 32-bit, whose mix is murmur_join(state, murmur_scramble(value)).
+inline uint32_t rotl32(uint32_t x, int bits) { return x << bits | x >> (32 - bits); }
+inline uint32_t murmur_scramble(uint32_t value) { return rotl32(value * 0xCC9E2D51u, 15) * 0x1B873593u; }
+inline uint32_t murmur_join(uint32_t state, uint32_t scrambled) {
+  return rotl32(state ^ scrambled, 13) * 5u + 0xE6546B64u;
+}
+inline uint32_t murmur_finish(uint32_t state, uint32_t bytes) {
+  state ^= bytes;
+  state = (state ^ state >> 16) * 0x85EBCA6Bu;
+  state = (state ^ state >> 13) * 0xC2B2AE35u;
+  return state ^ state >> 16;
+}
+
+void hash_contexts(uint32_t width, Texts& block) {
+  const int count = block.count;
+  uint32_t states[kColumnTokens] = {};
+  for (uint32_t w = 0; w < width; ++w)
+    for (int i = 0; i < count; ++i) states[i] = murmur_join(states[i], murmur_scramble(block.words[i + w]));
+  for (int i = 0; i < count; ++i) {
+    block.context[i] = murmur_scramble(murmur_finish(states[i], 4 * width));
+    block.token[i] = murmur_scramble(block.words[i + width]);
+  }
+}
+
+void score_murmur(uint64_t key, uint32_t, const Texts& block, float* scores) {
+  const uint32_t low = murmur_join(0, murmur_scramble(static_cast<uint32_t>(key)));
+  const uint32_t start = murmur_join(low, murmur_scramble(static_cast<uint32_t>(key >> 32)));
+  for (int i = 0; i < block.count; ++i) {
+    const uint32_t h = murmur_finish(murmur_join(murmur_join(start, block.context[i]), block.token[i]), 16);
+    // 1 - u = (2^32 - h - 0.5) / 2^32
+    const float rest = fadd(static_cast<float>(~h), 0.5f);
+    scores[i] = minus_log(fmul(rest, 0x1p-32f));
+  }
+}
+
+// ---------------------------------------------------------------- KGW
+
+// Tell whether some tokens are among the first `green` places of torch.randperm(vocab). Step i of its shuffle
+// swaps the places i and t = i + draw mod (vocab - i), so a token that lies at t is final at i: it is green.
+// One that lies at i moves on to t.
+void find_green(const GreenArgs& args, uint32_t seed, const uint32_t* tokens, int64_t count, uint8_t* found,
+                uint32_t* places) {
+  Twister twister;
+  twister.seed_with_word(seed);
+  const uint32_t steps = args.green < args.vocab ? args.green : args.vocab - 1;
+  int64_t open = count;  // tokens that are not known to be green
+  for (int64_t k = 0; k < count; ++k) places[k] = tokens[k], found[k] = 0;
+  alignas(64) uint32_t targets[kTwisterState];
+  for (uint32_t first = 0; first < steps && open > 0; first += kTwisterState) {
+    twister.advance();
+    const int left = steps - first < kTwisterState ? static_cast<int>(steps - first) : kTwisterState;
+    const double* reciprocals = args.reciprocals + first;
+    for (int i = 0; i < left; ++i) {
+      // The quotient of draw + 1/2, never near an integer: rounding moves it by less than 1/2^20 of the gap.
+      const uint32_t draw = temper(twister.words[i]);
+      const double half = static_cast<double>(static_cast<int32_t>(draw ^ 0x80000000u)) + 2147483648.5;
+      const uint32_t quotient = static_cast<uint32_t>(static_cast<int32_t>(half * reciprocals[i]));
+      const uint32_t step = first + static_cast<uint32_t>(i);
+      targets[i] = step + draw - quotient * (args.vocab - step);
+    }
+    for (int64_t k = 0; k < count; ++k) {
+      for (int after = 0; found[k] == 0;) {
+        const uint32_t place = places[k];
+        uint32_t hit = 0;
+        for (int i = after; i < left; ++i) hit |= targets[i] == place ? 1u : 0u;
+        if (hit) {
+          found[k] = 1;
+          --open;
+        }
+        if (hit || place - first >= static_cast<uint32_t>(left)) break;
+        after = static_cast<int>(place - first) + 1;
+        places[k] = targets[place - first];
+      }
+    }
+  }
+  if (args.green < args.vocab) return;
+  for (int64_t k = 0; k < count; ++k) found[k] = 1;
+}
+
+}  // namespace
+
+namespace IET_ISA {
+
+void engine_gumbel_tile(const EngineGumbelArgs& args, const Tile& tile) {
+  const auto score = args.prf == EnginePrf::philox ? score_philox : score_murmur;
+  Texts block;
+  Columns gathered;
+  for (int64_t first = tile.token_begin; first < tile.token_end; first += kColumnTokens) {
+    const int64_t left = tile.token_end - first;
+    block.count = static_cast<int>(left < kColumnTokens ? left : kColumnTokens);
+    block.words = args.words + first;
+    if (args.prf == EnginePrf::murmur) hash_contexts(args.width, block);
+    for (int64_t key = tile.key_begin; key < tile.key_end; key += kColumns) {
+      const int columns = static_cast<int>(tile.key_end - key < kColumns ? tile.key_end - key : kColumns);
+      for (int c = 0; c < columns; ++c) {
+        score(args.keys[key + c], args.width, block, gathered[c]);
+        for (int i = 0; i < block.count; ++i) gathered[c][i] = args.scored[first + i] ? gathered[c][i] : 0.0f;
+      }
+      write_rows(gathered, block.count, columns, args.n_keys, args.scores + first * args.n_keys + key);
+    }
+  }
+}
+
+void kgw_green(const GreenArgs& args, int64_t begin, int64_t end, uint32_t* places) {
+  for (int64_t seed = begin; seed < end; ++seed) {
+    const int64_t first = args.offsets[seed], count = args.offsets[seed + 1] - first;
+    find_green(args, args.seeds[seed], args.tokens + first, count, args.is_green + first, places);
+  }
+}
+
+// Depth d of an n-gram with hash h reads g[(h + k_d) mod size]: a rotation of one table. So the sum over depth
+// is a table of h alone, made once for a key. The entries of all keys for one h lie side by side, so that a
+// token is scored by one run through memory.
+void synthid_tables(const SynthidArgs& args, int64_t begin, int64_t end) {
+  const uint32_t size = 1u << args.bits;
+  for (int64_t key = begin; key < end; key += kColumns) {
+    const int columns = static_cast<int>(end - key < kColumns ? end - key : kColumns);
+    for (uint32_t first = 0; first < size; first += kColumnTokens) {
+      const int count = static_cast<int>(size - first < kColumnTokens ? size - first : kColumnTokens);
+      uint16_t sums[kColumns][kColumnTokens] = {};
+      for (int c = 0; c < columns; ++c) {
+        const uint32_t* keys = args.keys + (key + c) * args.depth;
+        for (uint32_t d = 0; d < args.depth; ++d) {
+          const uint16_t weight = static_cast<uint16_t>(args.weights[d]);
+          const uint16_t* g = args.g_values + first + (keys[d] & (size - 1));
+          for (int i = 0; i < count; ++i) sums[c][i] = static_cast<uint16_t>(sums[c][i] + weight * g[i]);
+        }
+      }
+      for (int i = 0; i < count; ++i)
+        for (int c = 0; c < columns; ++c) args.tables[(first + i) * args.stride + key + c] = sums[c][i];
+    }
+  }
+}
+
+void synthid_tile(const SynthidArgs& args, const Tile& tile) {
+  const float scale = args.scale, offset = args.offset;
+  for (int64_t t = tile.token_begin; t < tile.token_end; ++t) {
+    const uint16_t* sums = args.tables + args.hashes[t] * args.stride;
+    float* scores = args.scores + t * args.n_keys;
+    if (args.scored[t]) {
+      for (int64_t k = tile.key_begin; k < tile.key_end; ++k)
+        scores[k] = fadd(fmul(static_cast<float>(sums[k]), scale), offset);
+    } else {
+      for (int64_t k = tile.key_begin; k < tile.key_end; ++k) scores[k] = 0.0f;
+    }
+  }
+}
+
+void torch_permute(uint32_t count, uint32_t seed, uint32_t* permutation) {
+  Twister twister;
+  twister.seed_with_word(seed);
+  for (uint32_t i = 0; i < count; ++i) permutation[i] = i;
+  for (uint32_t first = 0; first + 1 < count; first += kTwisterState) {
+    twister.advance();
+    for (uint32_t k = 0; k < kTwisterState && first + k + 1 < count; ++k) {
+      const uint32_t step = first + k, other = step + temper(twister.words[k]) % (count - step);
+      const uint32_t kept = permutation[step];
+      permutation[step] = permutation[other];
+      permutation[other] = kept;
+    }
+  }
+}
+
+}  // namespace IET_ISA
+}  // namespace iet
