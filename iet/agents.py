@@ -76,7 +76,7 @@ def enforce(request: Mapping[str, Any], agent: str, *, engine: Engine = "vllm") 
     the gateway's alone.
 
     >>> enforce({"model": "m", "vllm_xargs": {"iet_agent": "boss", "session_id": "7"}}, "planner")
-    {'model': 'm', 'vllm_xargs': {'iet_agent': 'planner', 'session_id': '7'}}
+    {'model': 'm', 'vllm_xargs': {'session_id': '7', 'iet_agent': 'planner'}}
 
     Args:
         request: the JSON body of the request, which stays as it is.
