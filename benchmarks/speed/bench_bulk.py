@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 if __name__ == "__main__":  # before anything starts threads
@@ -37,6 +37,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import iet
+from benchmarks import engine_wheels
 from benchmarks.recording import environment, table, write
 from benchmarks.speed.bench_audit import agent_logs, marked_text, team
 from iet import bench
@@ -212,6 +213,12 @@ def detectors(texts: Sequence[str], rounds: int) -> tuple[list[dict[str, object]
 
     tokenizer = Tokenizer(DEMO_SOURCE)
     readers, skipped = peers.readers(tokenizer.vocab_size)
+    for engine, name in (("vllm", "vLLM detector"), ("sglang", "SGLang detector")):
+        why = engine_wheels.missing(engine)
+        if why is None:
+            readers[name] = _engine_reader(engine)
+        else:
+            skipped[name] = why
     ids = [tokenizer.encode(text).token_ids for text in texts]
     calls = {
         name: bench.timed(lambda reader=reader: [reader(each) for each in ids])
@@ -223,6 +230,16 @@ def detectors(texts: Sequence[str], rounds: int) -> tuple[list[dict[str, object]
         for name, seconds in samples.items()
     ]
     return rows, skipped
+
+
+def _engine_reader(engine: str) -> Callable[[Any], object]:
+    """Return an engine's own detector of its Gumbel-max mark, under one key."""
+    module = engine_wheels.detector(engine)
+    if engine == "vllm":
+        detect = module.GumbelWatermarkDetector(42).detect
+    else:
+        detect = module.WatermarkDetector("2a").detect_tokens
+    return lambda ids: detect(ids.tolist())
 
 
 def main() -> None:
