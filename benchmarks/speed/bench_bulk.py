@@ -280,7 +280,8 @@ def main() -> None:
     ours = {row["what"]: 1e6 / float(str(row["documents_per_second"])) / keys for row in rows}["audit, cusum"]
     content: dict[str, Any] = {
         "command": " ".join(["python -m benchmarks.speed.bench_bulk", f"-o {arguments.output}"])
-        + (" --data PATH" if logs else ""),
+        + (" --data PATH" if logs else "")
+        + f" --documents {arguments.documents}",
         "quick": arguments.quick,
         "environment": load,
         "documents": len(texts),
