@@ -109,15 +109,18 @@ def test_prov_of_token_ids_and_of_nothing() -> None:
     }
 
 
-def test_an_audit_of_the_shipped_conversation_in_prov(tmp_path: pathlib.Path) -> None:
+def test_an_audit_in_prov_and_dot_whatever_agents_are_called() -> None:
     model = pytest.importorskip("prov.model")
+    names = ("planner", 'a "quoted"\\ name')
     registry = iet.Registry.create(None, vocab_size=1000)
-    registry.add("planner")
-    registry.add('a "quoted"\\ name')
+    for name in names:
+        registry.add(name)
     ids = np.random.default_rng(0).integers(0, 1000, 400)
     report = iet.Auditor(registry, allow_unattributed=False).audit(token_ids=ids)
-    model.ProvDocument.deserialize(content=report.to_prov(), format="json")
-    report.transitions.to_dot()
+    read = model.ProvDocument.deserialize(content=report.to_prov(), format="json")
+    labels = {str(agent.label) for agent in read.get_records(model.ProvAgent)}
+    assert labels - {f"iet {iet.__version__}"} == {segment.agent for segment in report.segments}
+    assert report.transitions.to_dot().count(" -> ") == report.transitions.adjacency.sum()
 
 
 def test_events_carry_the_names_of_the_conventions(report: Report) -> None:
