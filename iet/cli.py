@@ -30,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.run is _audit:
         _check_audit(parser, arguments)
+    if arguments.run in (_audit, _report):
+        _check_scheme(parser, arguments)
     if arguments.run is _calibrate:
         _check_calibrate(parser, arguments)
     if arguments.run is _doctor:
@@ -231,19 +233,25 @@ def _check_audit(parser: argparse.ArgumentParser, arguments: argparse.Namespace)
             parser.error("audit: --span, --skip and --no-text go with one text")
         if "-" in arguments.inputs:
             parser.error("audit: - is one text; many documents come from files")
+
+
+def _check_scheme(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    command = "audit" if arguments.run is _audit else "report"
     own = [arguments.registry, arguments.profile, arguments.decoys or None]
     theirs = [arguments.keys, arguments.n_gram, arguments.k_p, arguments.parameter]
     if arguments.scheme is None and any(option is not None for option in theirs):
-        parser.error("audit: --keys, --n-gram, --k-p and --parameter go with --scheme")
+        parser.error(f"{command}: --keys, --n-gram, --k-p and --parameter go with --scheme")
     if arguments.scheme is not None and (
         arguments.keys is None
         or len(arguments.tokenizer or []) != 1
         or any(option is not None for option in own)
     ):
-        parser.error("audit: --scheme takes --keys and one --tokenizer, and no registry, profile or decoys")
+        parser.error(
+            f"{command}: --scheme takes --keys and one --tokenizer, and no registry, profile or decoys"
+        )
     unknown = "parameter" if arguments.scheme == "waterfall" else "k_p"
     if arguments.scheme is not None and getattr(arguments, unknown) is not None:
-        parser.error(f"audit: --{unknown.replace('_', '-')} does not go with --scheme {arguments.scheme}")
+        parser.error(f"{command}: --{unknown.replace('_', '-')} does not go with --scheme {arguments.scheme}")
 
 
 def _check_calibrate(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:

@@ -715,9 +715,16 @@ def test_what_report_and_verify_refuse_before_any_work(
     broken.write_text("{}")
     assert main(["verify", str(broken), "--key", str(public), "--opening", str(broken)]) == 3
     assert "opening.json: opening: got one that cannot be read" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as usage:
-        main(["report", str(text)])
-    assert usage.value.code == 2
+    for arguments in (
+        ["report", str(text)],
+        [*start, "-o", good, "--keys", "planner=42"],
+        ["report", str(text), "-o", good, "--scheme", "waterfall"],
+    ):
+        with pytest.raises(SystemExit) as usage:
+            main(arguments)
+        assert usage.value.code == 2
+        assert not pathlib.Path(good).exists()
+    assert "report: --scheme takes --keys and one --tokenizer" in capsys.readouterr().err
 
 
 def test_an_opening_is_printed_and_an_unknown_epoch_refused(
