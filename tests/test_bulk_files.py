@@ -281,13 +281,17 @@ def test_a_kill_at_any_moment_loses_and_doubles_nothing(
     registry: Registry, auditor: Auditor, tmp_path: pathlib.Path
 ) -> None:
     """Twenty kills, at moments that a seed draws, of processes that go on where the last one was killed."""
+
+    def chunks(out: pathlib.Path) -> int:
+        return len(list(out.glob("documents-*")))
+
     texts = [text for text in documents(registry) for _ in range(5)]
     path = tmp_path / "a.jsonl"
     path.write_bytes(json_lines(texts) + b"{broken\n")
     started = time.perf_counter()
     audit_files(auditor, [path], tmp_path / "whole", chunk_rows=4)
     span = time.perf_counter() - started
-    whole, draw = tables(tmp_path / "whole"), random.Random(7)
+    whole, draw, chunk_s = tables(tmp_path / "whole"), random.Random(7), span / chunks(tmp_path / "whole")
     # A fork of this process has all modules already, so that kills hit the work and not the imports.
     fork = multiprocessing.get_context("fork")
     kills = interrupted = rounds = 0
@@ -296,13 +300,17 @@ def test_a_kill_at_any_moment_loses_and_doubles_nothing(
         process = fork.Process(
             target=audit_files, args=(auditor, [path], out), kwargs={"chunk_rows": 4, "resume": True}
         )
+        # So many chunks later, then some time in a chunk: a slow machine is killed in the middle, too.
+        target = chunks(out) + draw.randrange(3)
         process.start()
-        process.join(draw.uniform(0, span / 4))
+        while chunks(out) < target and process.is_alive():
+            time.sleep(0.001)
+        process.join(draw.uniform(0, 2 * chunk_s))
         process.kill()
         process.join()
         if process.exitcode == -signal.SIGKILL:
             kills += 1
-            interrupted += any(out.glob("documents-*"))
+            interrupted += chunks(out) > 0
             found, segments, _ = tables(out)
             done = {row["row"] for row in found}
             standing = [row for row in segments if row["row"] in done]
@@ -310,7 +318,7 @@ def test_a_kill_at_any_moment_loses_and_doubles_nothing(
         else:
             assert process.exitcode == 0
             rounds += 1
-    assert interrupted >= 5
+    assert interrupted >= 10
     for i in range(rounds + 1):
         audit_files(auditor, [path], tmp_path / f"out{i}", chunk_rows=4, resume=True)
         assert tables(tmp_path / f"out{i}") == whole
