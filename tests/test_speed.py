@@ -1,4 +1,4 @@
-"""What times, not how fast: the interleaved timer, `iet bench`, tiny suites, and the table in the README."""
+"""What times, not how fast: the interleaved timer, `iet bench`, tiny suites, and the docs' tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from benchmarks import readme, recording
+from benchmarks import recording, tables
 from benchmarks.speed import bench_audit, bench_decode, bench_likelihood, peers, texts
 from benchmarks.speed.suite import Contestant, Suite, markdown, number, run
 from iet import alignment, auditor, bench, kernels, native
@@ -330,42 +330,46 @@ def test_caches_are_read_from_sysfs(tmp_path: pathlib.Path) -> None:
     assert recording.caches(tmp_path / "index0") == {}
 
 
-# ---------------------------------------------------------------- the README
+# ---------------------------------------------------------------- tables of README and docs
 
 
-def test_the_readme_shows_the_committed_results(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_pages_show_the_committed_results(capsys: pytest.CaptureFixture[str]) -> None:
     for name in RECORDED:
-        content = json.loads((readme.RESULTS / f"{name}.json").read_text())
+        content = json.loads((tables.RESULTS / f"{name}.json").read_text())
         jsonschema.validate(content, RECORD)
         assert not content["quick"]
-    assert readme.main(["--check"]) == 0
+    assert tables.main(["--check"]) == 0
     assert capsys.readouterr().err == ""
 
 
-def test_a_readme_that_differs_fails_the_check_and_is_rewritten(
+def test_a_page_that_differs_fails_the_check_and_is_rewritten(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = (ROOT / "README.md").read_text()
-    shutil.copytree(readme.RESULTS, tmp_path / "results")
-    monkeypatch.setattr(readme, "ROOT", tmp_path)
-    monkeypatch.setattr(readme, "RESULTS", tmp_path / "results")
+    shutil.copytree(tables.RESULTS, tmp_path / "results")
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    monkeypatch.setattr(tables, "RESULTS", tmp_path / "results")
     changed = json.loads((tmp_path / "results/import.json").read_text())
     changed["suites"][0]["results"][0]["value"]["median"] = 0.123
     (tmp_path / "results/import.json").write_text(json.dumps(changed))
     (tmp_path / "README.md").write_text(text)
-    assert readme.main(["--check"]) == 1
+    (tmp_path / "docs").mkdir()
+    numbers = tmp_path / "docs" / "numbers.md"
+    numbers.write_text(old := (ROOT / "docs" / "numbers.md").read_text())
+    assert tables.main(["--check"]) == 1
     assert (tmp_path / "README.md").read_text() == text
-    assert "python -m benchmarks.readme" in capsys.readouterr().err
-    assert readme.main([]) == 0
-    assert readme.main(["--check"]) == 0
-    rewritten = (tmp_path / "README.md").read_text()
+    assert numbers.read_text() == old
+    assert capsys.readouterr().err == "docs/numbers.md: not the results: python -m benchmarks.tables\n"
+    assert tables.main([]) == 0
+    assert tables.main(["--check"]) == 0
+    rewritten = numbers.read_text()
     assert "| 0.123 (" in rewritten
     for name in RECORDED:  # what measured it, and where
         assert f"`python -m benchmarks.speed.bench_{name} -o benchmarks/results/{name}.json`: " in rewritten
 
 
-def test_the_readme_shows_decoders_and_the_null(tmp_path: pathlib.Path) -> None:
-    figures = {f"{name}/token_accuracy": [0.1 * i, 0, 1] for i, name in enumerate(readme.READERS, 5)}
+def test_the_docs_show_decoders_and_the_null(tmp_path: pathlib.Path) -> None:
+    figures = {f"{name}/token_accuracy": [0.1 * i, 0, 1] for i, name in enumerate(tables.READERS, 5)}
     figures |= {"posterior of 6 keys": [0.7, 0, 1], "posterior of 8 keys": [0.65, 0, 1]}
     figures["cusum, min_points 10/token_accuracy"] = [0.3, 0, 1]
     cell = {"model": "second", "family": "gumbel", "temperature": 0.7, "agents": 6}
@@ -377,7 +381,7 @@ def test_the_readme_shows_decoders_and_the_null(tmp_path: pathlib.Path) -> None:
     rate = {"found": 0.0101, "low": 0.0091, "high": 0.0111}
     group = {"texts": 5000, "pairs": 100_000, "levels": {"0.01": rate}}
     (tmp_path / "null.json").write_text(json.dumps({"command": "measure", "null": {"all": group}}))
-    shown = readme.accuracy(tmp_path)
+    shown = tables.accuracy(tmp_path)
     row = (
         "| second model, gumbel, T = 0.7 (0.50) | 6 | 0.50 · 0.50 | 0.60 · 0.60 | 0.70 · 0.70 | 0.80 · 0.80 |"
     )
@@ -389,7 +393,7 @@ def test_the_readme_shows_decoders_and_the_null(tmp_path: pathlib.Path) -> None:
     assert "| all | 5,000 | 100,000 | 0.01 (0.0091 to 0.011) |" in shown
 
 
-def test_the_readme_shows_what_a_finding_takes(tmp_path: pathlib.Path) -> None:
+def test_the_docs_show_what_a_finding_takes(tmp_path: pathlib.Path) -> None:
     common = {"level": 0.01, "share": 0.9, "most": 500}
     simulated = [
         {"family": "fourier", "kappa": 0.8, "entropy": h, "tokens": t, **common}
@@ -398,16 +402,16 @@ def test_the_readme_shows_what_a_finding_takes(tmp_path: pathlib.Path) -> None:
     real = [{**simulated[1], "model": "shipped", "temperature": 0.7, "family": "gumbel", "kappa": 1.0}]
     content = {"simulated": simulated, "real": real}
     (tmp_path / "power.json").write_text(json.dumps(content))
-    shown = readme.power(tmp_path)
+    shown = tables.power(tmp_path)
     assert "1 · 6 keys" in shown
     assert "| fourier, κ 0.8 | > 500 | 128 · > 500 |" in shown
     assert "| shipped model, T = 0.7 | 128 · > 500 (2.0 nats) |" in shown
     (tmp_path / "power.json").write_text(json.dumps({**content, "real": []}))
-    assert "shipped" not in readme.power(tmp_path)
+    assert "shipped" not in tables.power(tmp_path)
 
 
-def test_the_readme_shows_table_1_beside_the_papers(tmp_path: pathlib.Path) -> None:
-    ours, theirs = readme.table1.EQUAL_KL[0], "KGW, cusum"
+def test_the_docs_show_table_1_beside_the_papers(tmp_path: pathlib.Path) -> None:
+    ours, theirs = tables.table1.EQUAL_KL[0], "KGW, cusum"
     lead = {"ours": ours, "against": theirs, "mean difference": {"mean": 0.2}}
     tally = ("better in", "not told apart", "worse in")
 
@@ -428,7 +432,7 @@ def test_the_readme_shows_table_1_beside_the_papers(tmp_path: pathlib.Path) -> N
         }
 
     results = tmp_path / "benchmarks" / "results"
-    assert readme.paper(results) == "(No run of 48 records a setting is in benchmarks/results/paper yet.)"
+    assert tables.paper(results) == "(No run of 48 records a setting is in benchmarks/results/paper yet.)"
     for name, content in (
         ("one", run(1.0, 2.5, 48)),
         ("low", run(0.8, 0.5, 48)),
@@ -436,7 +440,7 @@ def test_the_readme_shows_table_1_beside_the_papers(tmp_path: pathlib.Path) -> N
     ):
         (results / "paper" / name).mkdir(parents=True)
         (results / "paper" / name / "table1.json").write_text(json.dumps(content))
-    shown = readme.paper(results)
+    shown = tables.paper(results)
     columns = "| the paper | T = 0.8, top-p 0.9 (0.50 nats) | T = 1, top-p 0.9 (2.50 nats) |"
     assert columns in shown
     assert f"| {ours} |  | 0.625 · 0.250 · - | 0.625 · 0.250 · - |" in shown
@@ -449,7 +453,7 @@ def test_the_readme_shows_table_1_beside_the_papers(tmp_path: pathlib.Path) -> N
     assert "quick" not in shown
 
 
-def test_the_readme_shows_audits(tmp_path: pathlib.Path) -> None:
+def test_the_docs_show_audits(tmp_path: pathlib.Path) -> None:
     one = {"text": "logs", "tokens": 9, "milliseconds": 2.5, "over_encode_batch": 1.25}
     content = {
         "command": "python -m benchmarks.speed.bench_audit -o audit.json",
@@ -459,7 +463,7 @@ def test_the_readme_shows_audits(tmp_path: pathlib.Path) -> None:
         "processes": [{"what": "iet audit, cusum, warm", "seconds": 1.5}],
     }
     (tmp_path / "audit.json").write_text(json.dumps(content))
-    shown = readme.render(tmp_path)
+    shown = tables.speed(tmp_path)
     assert "| logs, T = 9: audit, cusum | 2.50 | 1.25 |" in shown
     assert "logs, T = 9: encode_batch" not in shown
     assert "audit, cusum (peak 321 MB) | 500 |  |" in shown
@@ -468,11 +472,37 @@ def test_the_readme_shows_audits(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "<!-- t -->", "<!-- /t --><!-- t -->", "<!-- t -->" * 2 + "<!-- /t -->"]
+    "text",
+    [
+        "",
+        "<!-- t table -->",
+        "<!-- /t table --><!-- t table -->",
+        "<!-- t table -->" * 2 + "<!-- /t table -->",
+    ],
 )
-def test_a_readme_without_its_markers_is_refused(text: str) -> None:
+def test_a_page_without_its_markers_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected"):
-        readme.replaced(text, "t", "tables")
+        tables.replaced("README.md", text, "t", "tables")
+
+
+def test_links_hold_where_the_page_lies() -> None:
+    text, tables_of = "<!-- t table --><!-- /t table -->", "[all](benchmarks/results/x.md)"
+    assert tables_of in tables.replaced("README.md", text, "t", tables_of)
+    assert "[all](../benchmarks/results/x.md)" in tables.replaced("docs/n.md", text, "t", tables_of)
+
+
+def test_the_readme_shows_the_figures_of_the_results(tmp_path: pathlib.Path) -> None:
+    shutil.copytree(tables.RESULTS, tmp_path / "results")
+    old = tables.summary(tmp_path / "results")
+    bulk = json.loads((tmp_path / "results/bulk.json").read_text())
+    for result in bulk["results"]:
+        if result["what"] == "audit, posterior":
+            result["over_encode_batch"]["median"] = 7.125
+    (tmp_path / "results/bulk.json").write_text(json.dumps(bulk))
+    (line,) = set(tables.summary(tmp_path / "results").splitlines()) - set(old.splitlines())
+    assert "7.12 x" in line
+    assert bulk["command"] in line
+    assert "| gumbel | 560 | 144 | 48 |" in tables.needed(tables.RESULTS)
 
 
 def test_numbers_have_three_digits_and_no_exponent() -> None:
@@ -513,7 +543,7 @@ def test_decoders_that_differ_from_their_formula_are_not_timed(
         bench_decode.validate(3)
 
 
-def test_the_readme_shows_decoders(tmp_path: pathlib.Path) -> None:
+def test_the_docs_show_decoders(tmp_path: pathlib.Path) -> None:
     suite = bench_decode.agents_suite(2, (1_000, 10_000), 2)
     content = {
         "command": "python -m benchmarks.speed.bench_decode -o decode.json",
@@ -521,6 +551,6 @@ def test_the_readme_shows_decoders(tmp_path: pathlib.Path) -> None:
         "suites": [run(suite)[0]],
     }
     (tmp_path / "decode.json").write_text(json.dumps(content))
-    shown = readme.render(tmp_path)
+    shown = tables.speed(tmp_path)
     assert all(f"| A = 2: {decoder}, T = 10000 |" in shown for decoder in ("posterior", "cusum", "window"))
     assert "T = 1000 |" not in shown

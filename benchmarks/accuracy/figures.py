@@ -19,8 +19,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from benchmarks.accuracy.decoders import BINS
-from benchmarks.readme import RESULTS
 from benchmarks.style import STYLE, save
+from benchmarks.tables import RESULTS
 
 READERS = {"oracle": ":", "posterior": "-", "window": "--", "cusum": "-."}
 

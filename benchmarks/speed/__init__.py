@@ -3,7 +3,7 @@
     python -m benchmarks.speed -o benchmarks/results            everything, one JSON and one table each
     python -m benchmarks.speed.bench_embed -o embed.json        one of them
     pytest benchmarks/speed --benchmark-json speed.json         the same runs, recorded by pytest-benchmark
-    python -m benchmarks.readme                                 the README's table from the committed JSON
+    python -m benchmarks.tables                                 the tables of README and docs
 
 pytest-benchmark times one function after the other, which on a machine that drifts compares different
 conditions. So `iet.bench.interleaved` is the only clock here: it runs all contestants of a suite in turn,

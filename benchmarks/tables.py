@@ -1,7 +1,7 @@
-"""Write the README's tables from the committed results, between their markers.
+"""Write the tables of README.md and docs/numbers.md from the committed results, between their markers.
 
-python -m benchmarks.readme            rewrite them
-python -m benchmarks.readme --check    exit 1 where they differ from the results
+python -m benchmarks.tables            rewrite them
+python -m benchmarks.tables --check    exit 1 where they differ from the results
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import pathlib
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.accuracy.decoders import CUSUM, PAPERS_CUSUM
@@ -24,7 +24,6 @@ from iet.calibrate import tokens_needed
 
 ROOT = pathlib.Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-SPEED, ACCURACY, POWER, PAPER = "speed table", "accuracy table", "power table", "paper table"
 FEWEST_RECORDS = 48
 """A setting, for a run of Table 1 to be shown."""
 
@@ -56,8 +55,8 @@ SHOWN: dict[str, list[tuple[str, str, tuple[str, ...], str]]] = {
 RATE = "million token·keys/s"
 
 
-def render(results: pathlib.Path) -> str:
-    """Return the tables of all results that are there, each line with what measured it and where."""
+def speed(results: pathlib.Path) -> str:
+    """Return the tables of all speeds that are there, each line with what measured it and where."""
     found: dict[str, dict[str, Any]] = {}
     for name in SHOWN:
         path = results / f"{name}.json"
@@ -155,6 +154,17 @@ def power(results: pathlib.Path) -> str:
             table(("text", *names), [[m, *(cells.get(n, "") for n in names)] for m, cells in models.items()]),
         ]
     return "\n\n".join(parts)
+
+
+def needed(results: pathlib.Path) -> str:
+    """Return how many tokens a finding among a few keys takes, the heart of `power`."""
+    rows = _content(results, "power")["simulated"]
+    entropies, keys = sorted({row["entropy"] for row in rows}), list(rows[0]["tokens"])[1]
+    cells = {(_scheme(row), row["entropy"]): tokens_needed(row["tokens"][keys], row["most"]) for row in rows}
+    return table(
+        (f"tokens among {keys} agents, at nats per token", *(f"{entropy:g}" for entropy in entropies)),
+        [[name, *(cells[name, h] for h in entropies)] for name in dict.fromkeys(name for name, _ in cells)],
+    )
 
 
 def _scheme(row: Mapping[str, Any]) -> str:
@@ -346,33 +356,112 @@ def _value(unit: str, value: Mapping[str, float]) -> str:
     return f"{number(value['median'])}{' %' if unit == '%' else ''} ({quartiles(value)})"
 
 
-def replaced(readme: str, name: str, tables: str) -> str:
-    """Return the README with `tables` between the markers of `name`.
+def summary(results: pathlib.Path) -> str:
+    """Return the few figures that answer most questions, each with the command that measured it."""
+    speeds, rates = ("embed", "generate", "score", "audit", "bulk"), ("null", "decoders")
+    contents = {name: _content(results, name) for name in (*speeds, *rates)}
+    rows: list[list[str]] = []
+
+    def row(name: str, what: str, value: str) -> None:
+        rows.append([f"[{what}](benchmarks/results/{name}.md)", value, f"`{contents[name]['command']}`"])
+
+    def result(name: str, suite: str, what: str) -> Any:
+        suites = [found for found in contents[name]["suites"] if re.search(suite, found["suite"])]
+        return next(found for found in suites[0]["results"] if found["what"] == what)
+
+    step = result("generate", "threads: 1", "step with our mark")["over"]["step without"]
+    row("generate", "a step of `model.generate` with the mark, B = 32, over one without", _times(step))
+
+    ours, embedding = "avx512, 1 thread", "float32 .*random ids"
+    peers = ("transformers KGW", "Waterfall", "MarkLLM KGW")
+    behind = [f"{result('embed', embedding, peer)['over'][ours]['median']:.0f}" for peer in peers]
+    row(
+        "embed",
+        f"marking 64 rows of 128,256 logits, over adding another such array; {', '.join(peers)} over that",
+        f"{_times(result('embed', embedding, ours)['over']['float32 add [B, V]'])}; {', '.join(behind)} x",
+    )
+    rate = 1e3 / result("score", "n = 2", "avx512, 2 threads")["value"]["median"]
+    row("score", "scores of tokens under keys, n = 2, two cores", f"{rate:.0f} million a second")
+
+    ratios: dict[str, list[float]] = {}
+    for found in contents["audit"]["six_agents"]:
+        ratios.setdefault(found["what"], []).append(float(found["over_encode_batch"]))
+    spread = [
+        (min(ratios[f"audit, {name}"]), max(ratios[f"audit, {name}"])) for name in ("posterior", "cusum")
+    ]
+    row(
+        "audit",
+        "a whole audit for six agents, over tokenizing the text (three texts): `posterior`, `cusum`",
+        ", ".join(f"{low:.2f} to {high:.2f} x" for low, high in spread),
+    )
+    many = {found["what"]: found for found in contents["bulk"]["results"]}
+    each = [_times(many[f"audit, {name}"]["over_encode_batch"]) for name in ("posterior", "cusum")]
+    two = _times(many["audit, cusum, two workers"]["times_one_worker"])
+    row(
+        "bulk",
+        f"{contents['bulk']['documents']:,} documents of 1,000 tokens to tables, over tokenizing them:"
+        " `posterior`, `cusum`; two workers over one",
+        f"{', '.join(each)}; {two}",
+    )
+    group = contents["null"]["null"]["all"]
+    what = f"{group['texts']:,} texts that no key of a registry marked: somebody found at level 0.01"
+    row("null", what, _rate(group["levels"]["0.01"]))
+
+    cell = {"model": "shipped", "temperature": 1.0, "agents": 6, "turn_tokens": 200}
+    for found in contents["decoders"]["cells"]:
+        if cell.items() <= found["cell"].items():
+            row(
+                "decoders",
+                f"tokens given to their agent, six agents, turns of 200 tokens, `{found['cell']['family']}`"
+                f" ({found['entropy_nats']:.1f} nats a token)",
+                f"{found['figures']['posterior/token_accuracy'][0]:.3f}",
+            )
+    places = dict.fromkeys(contents[name]["environment"]["processor"] for name in speeds)
+    return "\n\n".join([table(("what", "measured", "by"), rows), f"Speeds: {'; '.join(places)}."])
+
+
+def _times(ratio: Mapping[str, float]) -> str:
+    return f"{ratio['median']:.2f} x"
+
+
+TABLES: Mapping[str, Mapping[str, Callable[[pathlib.Path], str]]] = {
+    "README.md": {"needed": needed, "summary": summary},
+    "docs/numbers.md": {"power": power, "accuracy": accuracy, "paper": paper, "speed": speed},
+}
+"""File -> its tables, by the name in their markers."""
+
+
+def replaced(file: str, text: str, name: str, tables: str) -> str:
+    """Return the text of `file` with `tables` between the markers of `name`.
 
     Raises:
         ValueError: the markers are not there, once each and in order.
     """
-    start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-    if readme.count(start) != 1 or readme.count(end) != 1 or readme.index(start) > readme.index(end):
-        raise ValueError(f"README.md: expected {start} and {end}, once each and in this order")
-    before, rest = readme.split(start)
-    return f"{before}{start}\n\n{tables}\n\n{end}{rest.split(end)[1]}"
+    start, end = f"<!-- {name} table -->", f"<!-- /{name} table -->"
+    if text.count(start) != 1 or text.count(end) != 1 or text.index(start) > text.index(end):
+        raise ValueError(f"{file}: expected {start} and {end}, once each and in this order")
+    (before, _), after = text.split(start), text.split(end)[1]
+    linked = tables.replace("](benchmarks/", f"]({'../' * file.count('/')}benchmarks/")
+    return f"{before}{start}\n\n{linked}\n\n{end}{after}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.readme", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tables", description=__doc__.split("\n")[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if it would")
     arguments = parser.parse_args(argv)
-    path = ROOT / "README.md"
-    old = path.read_text(encoding="utf-8")
-    new = replaced(replaced(old, ACCURACY, accuracy(RESULTS)), SPEED, render(RESULTS))
-    new = replaced(replaced(new, POWER, power(RESULTS)), PAPER, paper(RESULTS))
-    if arguments.check:
+    differ = []
+    for file, tables in TABLES.items():
+        path = ROOT / file
+        new = old = path.read_text(encoding="utf-8")
+        for name, render in tables.items():
+            new = replaced(file, new, name, render(RESULTS))
         if new != old:
-            print("README.md differs from benchmarks/results: python -m benchmarks.readme", file=sys.stderr)
-        return int(new != old)
-    path.write_text(new, encoding="utf-8")
-    return 0
+            differ.append(file)
+            if not arguments.check:
+                path.write_text(new, encoding="utf-8")
+    if arguments.check and differ:
+        print(f"{', '.join(differ)}: not the results: python -m benchmarks.tables", file=sys.stderr)
+    return int(arguments.check and bool(differ))
 
 
 if __name__ == "__main__":
