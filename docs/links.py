@@ -1,4 +1,5 @@
-"""What the site does beyond mkdocs: README is its first page; links out of docs/ become names of files."""
+"""What the site does beyond mkdocs: README is its first page, pictures of other folders come along, and other
+links out of docs/ become names of files."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import Any
 from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).parent.parent
+_PICTURE = re.compile(r"!\[[^\]]*\]\(\.\./([^)\s]+)\)")
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -17,6 +19,9 @@ def on_files(files: Any, config: Any) -> Any:
     """Add README.md as the first page."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     files.append(File.generated(config, "index.md", content=_linked(text, "index.md", "")))
+    for page in (ROOT / "docs").glob("*.md"):
+        for name in _PICTURE.findall(page.read_text(encoding="utf-8")):
+            files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
     return files
 
 
@@ -37,7 +42,7 @@ def _linked(markdown: str, page: str, folder: str) -> str:
         path = posixpath.normpath(posixpath.join(base, target))
         if not (ROOT / path).exists():
             raise FileNotFoundError(f"{page}: link to {target}, which is not there")
-        if path.startswith("docs/"):
+        if path.startswith("docs/") or picture:
             inside = posixpath.relpath(path.removeprefix("docs/"), posixpath.dirname(page) or ".")
             return f"{picture}[{text}]({inside}{anchor or ''})"
         return text if path in text else f"{text} (`{path}`)"
