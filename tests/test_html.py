@@ -375,6 +375,15 @@ def test_it_is_drawn_and_linked(opened: Any, report: Report) -> None:
     assert opened.locator("#card h3").inner_text().startswith("3. ")
     opened.locator("#curves figure svg").hover(position={"x": 2, "y": 20})
     assert opened.locator("#card h3").inner_text().startswith("1. ")
+    strip = opened.locator("#curves .strip span")
+    assert strip.all_inner_texts() == [segment.agent or "unattributed" for segment in report.segments]
+    strip.nth(1).hover()
+    assert opened.locator("#card h3").inner_text().startswith("2. ")
+    places = [
+        box["x"]
+        for box in (opened.locator(f).bounding_box() for f in ("#curves .strip", "#curves figure svg"))
+    ]
+    assert places[0] == places[1]
 
 
 def test_the_keyboard_walks_through_the_segments(opened: Any) -> None:

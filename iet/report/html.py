@@ -572,8 +572,8 @@ def _curves(report: Report, places: dict[str, int]) -> dict[str, Any] | None:
         "high": float(max(0.0, shown.max())),
         "note": "Lines: f(t, a), the mean score of a window under each agent's key"
         + (f" (means of {stride} windows)" if stride > 1 else "")
-        + ". Below: who is the agent there, and the margin between the best two keys. Dashed: boundaries;"
-        " shaded: where they may lie.",
+        + ". Grey, below: the margin between the best two keys. Dashed: boundaries; shaded: where they may"
+        " lie.",
     }
 
 

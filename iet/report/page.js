@@ -53,11 +53,13 @@ function select(i, { scroll = false, focus = false } = {}) {
     spans[current]?.classList.remove("current");
     spans[current]?.setAttribute("tabindex", "-1");
     rows[current].classList.remove("current");
+    blocks[current]?.classList.remove("current");
   }
   current = i;
   spans[i]?.classList.add("current");
   spans[i]?.setAttribute("tabindex", "0");
   rows[i].classList.add("current");
+  blocks[i]?.classList.add("current");
   if (focus) spans[i]?.focus({ preventScroll: true });
   if (scroll) spans[i]?.scrollIntoView({ block: "center" });
   at("card").replaceChildren(...cards[i].cloneNode(true).childNodes);
@@ -93,6 +95,7 @@ const WIDTH = 1000, HEIGHT = 130, LOW = 26;
 const across = (position) => (WIDTH * position) / Math.max(1, data.length);
 const DASHES = ["none", "8 4", "2 3", "10 3 2 3"]; // beside the colours, for those who do not see them
 let cursor = null;
+let blocks = []; // of the strip
 
 function showCursor(segment) {
   if (!cursor) return;
@@ -105,7 +108,7 @@ function curves() {
   const { positions, scores, margin, low, high } = data.curves;
   const scale = (value, top, height) => top + height * (1 - (value - low) / Math.max(1e-9, high - low));
   const svg = make("svg", {
-    viewBox: `0 0 ${WIDTH} ${HEIGHT + 66}`, role: "img",
+    viewBox: `0 0 ${WIDTH} ${HEIGHT + LOW + 8}`, role: "img",
     "aria-label": "Mean score under each agent's key along the text, with the boundaries found",
   });
   for (const [from, to] of data.doubts) {
@@ -122,28 +125,26 @@ function curves() {
     const style = `${look(agent)};${pattern(k)}`;
     svg.append(make("path", { class: "curve", "data-agent": agent, d: path(values, 0, HEIGHT), style }, make("title", {}, named(agent))));
   });
-  data.segments.forEach((segment, i) => {
-    const block = make("rect", {
-      x: across(segment.start), width: Math.max(0.5, across(segment.end) - across(segment.start)), y: HEIGHT + 8, height: 12,
-      "data-segment": i, style: `${look(segment.agent)};fill:${segment.agent === null ? "var(--line)" : "var(--hue)"}`,
-    }, make("title", {}, segment.title));
-    svg.append(block);
-  });
   const most = Math.max(...margin, 1e-9);
-  const band = margin.map((value, i) => `L${across(positions[i]).toFixed(1)} ${(HEIGHT + 62 - (LOW * value) / most).toFixed(1)}`).join("");
+  const band = margin.map((value, i) => `L${across(positions[i]).toFixed(1)} ${(HEIGHT + LOW + 4 - (LOW * value) / most).toFixed(1)}`).join("");
   if (margin.length) {
     const first = across(positions[0]), last = across(positions[positions.length - 1]);
-    svg.append(make("path", { d: `M${first} ${HEIGHT + 62}${band}L${last} ${HEIGHT + 62}Z`, style: "fill:var(--soft);opacity:.45" }, make("title", {}, "margin")));
+    svg.append(make("path", { d: `M${first} ${HEIGHT + LOW + 4}${band}L${last} ${HEIGHT + LOW + 4}Z`, style: "fill:var(--soft);opacity:.45" }, make("title", {}, "margin")));
   }
-  cursor = make("rect", { y: 0, height: HEIGHT + 22, x: -9, width: 0, style: "fill:none;stroke:var(--ink);stroke-width:1.5", "vector-effect": "non-scaling-stroke" });
+  cursor = make("rect", { y: 0, height: HEIGHT + LOW + 8, x: -9, width: 0, style: "fill:none;stroke:var(--ink);stroke-width:1.5", "vector-effect": "non-scaling-stroke" });
   svg.append(cursor);
+  // Who is the agent there, in words, as wide as their text.
+  const strip = make("div", { class: "strip", "aria-hidden": "true" }, ...data.segments.map((segment) =>
+    make("span", { style: `${look(segment.agent)};flex:${segment.end - segment.start} 0 0`, title: segment.title }, segment.title)));
+  blocks = [...strip.children];
+  const figure = make("figure", {}, svg, strip);
   const segmentAt = (event) => {
     const box = svg.getBoundingClientRect();
     const position = ((event.clientX - box.left) / box.width) * data.length;
     return data.segments.findIndex((segment) => position < segment.end);
   };
-  svg.addEventListener("pointermove", (event) => select(segmentAt(event)));
-  svg.addEventListener("click", (event) => select(segmentAt(event), { scroll: true, focus: true }));
+  figure.addEventListener("pointermove", (event) => select(segmentAt(event)));
+  figure.addEventListener("click", (event) => select(segmentAt(event), { scroll: true, focus: true }));
   const legend = make("p", { class: "small legend" });
   scores.forEach(([agent], k) => {
     const sample = make("svg", { class: "line", viewBox: "0 0 40 12", "aria-hidden": "true" },
@@ -152,7 +153,7 @@ function curves() {
   });
   at("curves").append(
     heading("How loudly each key speaks along the text"),
-    make("figure", {}, svg),
+    figure,
     legend,
     make("p", { class: "soft small" }, data.curves.note),
   );
