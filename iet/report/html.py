@@ -2,8 +2,8 @@
 
 Words, text and tables are HTML, so they are there without the script, which links them and draws the curves
 and the graph. Everything that was audited is a stranger's: in HTML it is escaped, in the JSON "<" is, and the
-script sets it as text only. A content-security policy names the script by its hash and allows nothing to be
-loaded.
+script sets it as text only. A content-security policy names the scripts by their hashes and allows nothing to
+be loaded.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ DASHES = ("solid", "dashed", "dotted", "double")
 DEPTHS = 5
 """Steps in which the text is shaded by posterior."""
 
+FIRST = 'document.documentElement.classList.add("script", "loading");'
+"""The script in the head: where scripts are not run, the page must not be made for them."""
+
 POINTS = 1500
 """A curve has no more: a screen shows no more."""
 
@@ -54,7 +57,7 @@ def page(report: Report) -> str:
     """Return the report as one HTML file. O(T·P), P the agents that the decoder looked at; deterministic."""
     files = importlib.resources.files("iet.report")
     template, script = (files.joinpath(name).read_text(encoding="utf-8") for name in ("page.html", "page.js"))
-    policy = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in (FIRST, script)]
     shown = content(report)
     drawn = {
         **{name: shown[name] for name in ("length", "boundaries", "doubts", "curves", "graph")},
@@ -67,8 +70,9 @@ def page(report: Report) -> str:
     data = json.dumps(drawn, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     agents, segments = shown["agents"], shown["segments"]
     parts = {
-        "policy": f"'sha256-{policy}'",
+        "policy": " ".join(f"'sha256-{digest}'" for digest in hashes),
         "title": html.escape(f"iet: {shown['verdict']}"),
+        "first": FIRST,
         "verdict": html.escape(shown["verdict"]),
         "lines": _paragraphs(shown["lines"]),
         "filters": "".join(_filters(shown)),

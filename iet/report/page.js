@@ -23,7 +23,7 @@ const heading = (text) => make("h2", {}, text);
 const spans = all("#text .segment"); // none where only token ids were audited
 const rows = all("#segments tbody tr");
 const cards = all("#why article");
-document.documentElement.classList.add("script");
+document.documentElement.classList.remove("loading"); // nothing is laid out before this script ends
 
 // ------------------------------------------------------------ filters
 
