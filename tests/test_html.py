@@ -222,7 +222,7 @@ def test_the_curves_of_many_agents_are_coarser() -> None:
     assert sum(len(values) for _, values in curves["scores"]) <= VALUES
 
 
-PARAGRAPHS = (
+PARAGRAPHS: tuple[tuple[str, list[str]], ...] = (
     ("One.\n\nTwo,\nstill two.\n \n\n  Three.\n\n", ["One.", "Two,", "Three."]),
     ("\n\nOne.\r\n\r\nTwo.", ["One.", "Two."]),
     ("One,\nand no blank line:\n  three.\n", ["One,", "and ", "three."]),
@@ -324,6 +324,7 @@ def test_the_picture_has_a_curve_an_agent(report: Report) -> None:
         column = report.trace.agents.index(name)
         np.testing.assert_array_equal(line.get_ydata(), report.trace.scores[:, column])
         np.testing.assert_array_equal(line.get_xdata(), report.trace.centres)
+    assert len({line.get_linestyle() for line in curves.values()}) == len(curves) == 3
     assert axes.get_xlim() == (0, len(TEXT))
     assert report.plot(axes) is axes
     axes.figure.canvas.draw()

@@ -4,7 +4,7 @@
 
 Headless chromium through playwright, a new tab for each sample: from the start of the navigation to the
 second frame after the page was loaded, so that it has been laid out and painted once. Pages are files on the
-disk. The text is the language reference that CPython carries, unmarked, cut to so many tokens. In "200 tokens a
+disk. The text is the language reference that CPython carries, unmarked, and cut. In "200 tokens a
 turn" six agents' turns are given as boundaries; "forced choice" finds far more segments in such text than
 marked text has, each in several shades.
 """
