@@ -425,7 +425,7 @@ def _how_sure(report: Report, segment: Segment) -> list[str]:
     word = "very sure" if segment.error < 1e-4 else "sure" if segment.error <= 0.01 else "fairly sure"
     lines = [
         f"How sure: {word} that {guess} wrote in here. The chance that it wrote none of this is"
-        f" {_odds(segment.error)}."
+        f" {_odds(segment.error)}, if what is assumed below holds."
     ]
     if segment.posterior is not None and segment.posterior < 0.9:
         lines[0] += f" Of its single words it is less sure: {segment.posterior:.0%} on average."
