@@ -73,12 +73,16 @@ def page(report: Report) -> str:
         "policy": " ".join(f"'sha256-{digest}'" for digest in hashes),
         "title": html.escape(f"iet: {shown['verdict']}"),
         "first": FIRST,
+        "palette": "".join(
+            f".a{i} {{ --hue: {agent['colour']}; --dash: {agent['dash']}; }}\n"
+            for i, agent in enumerate(shown["agents"])
+        ),
         "verdict": html.escape(shown["verdict"]),
         "lines": _paragraphs(shown["lines"]),
         "filters": "".join(_filters(shown)),
         "text": "".join(_text(report, shown)),
-        "why": "".join(_card(number, segment, agents) for number, segment in enumerate(segments, 1)),
-        "segments": _table(shown["segment_columns"], (_segment_row(s, agents) for s in segments)),
+        "why": "".join(_card(number, segment) for number, segment in enumerate(segments, 1)),
+        "segments": _table(shown["segment_columns"], map(_segment_row, segments)),
         "legend": _paragraphs(shown["legend"]),
         "agents": _table(shown["agent_columns"], _agent_rows(agents)),
         "note": _paragraphs(shown["agents_note"]),
@@ -101,21 +105,18 @@ def _paragraphs(lines: Iterable[str]) -> str:
 
 
 def _cell(value: str, kind: str = "") -> str:
-    return f'<td class="{kind}">{html.escape(value)}</td>' if kind else f"<td>{html.escape(value)}</td>"
+    # HTML ends cells, terms and paragraphs by itself: that keeps the page of a long report small.
+    return f'<td class="{kind}">{html.escape(value)}' if kind else f"<td>{html.escape(value)}"
 
 
 def _table(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
-    head = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in columns)
-    body = "".join("<tr>" + "".join(cells) + "</tr>" for cells in rows)
+    head = "".join(f'<th scope="col">{html.escape(column)}' for column in columns)
+    body = "".join("<tr>" + "".join(cells) for cells in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>'
 
 
-def _look(agent: dict[str, Any]) -> str:
-    return f'style="--hue:{agent["colour"]};--dash:{agent["dash"]}"'
-
-
-def _swatch(agent: dict[str, Any] | None) -> str:
-    return "" if agent is None else f'<span class="swatch" {_look(agent)} aria-hidden="true"></span>'
+def _swatch(agent: int | None) -> str:
+    return "" if agent is None else f'<span class="swatch a{agent}" aria-hidden="true"></span>'
 
 
 def _percent(share: float) -> str:
@@ -126,7 +127,7 @@ def _filters(shown: dict[str, Any]) -> Iterator[str]:
     button = '<button type="button" aria-pressed="false" data-who="{}">{} {}</button>\n'
     for i, agent in enumerate(shown["agents"]):
         if agent["share"] > 0:
-            label = _swatch(agent) + html.escape(agent["name"])
+            label = _swatch(i) + html.escape(agent["name"])
             yield button.format(i, label, _percent(agent["share"]))
     if shown["unattributed"] > 0:
         yield button.format("none", "unattributed", _percent(shown["unattributed"]))
@@ -141,9 +142,9 @@ def _text(report: Report, shown: dict[str, Any]) -> Iterator[str]:
     paragraphs = shown["paragraphs"]
     for number, segment in enumerate(shown["segments"], 1):
         start, end = segment["start"], segment["end"]
-        kind = "out" if segment["left_out"] else "nobody" if segment["agent"] is None else "agent"
-        look = "" if segment["agent"] is None else " " + _look(shown["agents"][segment["agent"]])
-        name = f'<span class="name"{look}>{html.escape(segment["title"])}</span>'
+        nobody = "out" if segment["left_out"] else "nobody"
+        kind = nobody if segment["agent"] is None else f"agent a{segment['agent']}"
+        name = f'<span class="name">{html.escape(segment["title"])}</span>'
         # What stands before a character: names, after the spaces that a segment begins with.
         first = start + len(drawn[start:end]) - len(drawn[start:end].lstrip())
         before = {first: name} if first < end else {}
@@ -151,7 +152,7 @@ def _text(report: Report, shown: dict[str, Any]) -> Iterator[str]:
         for i in range(low, high):
             before[paragraphs[i]] = f'<span class="paragraph">{i + 1}</span>{name}'
         yield (
-            f'<span class="segment {kind}" id="s{number}" data-segment="{number - 1}"{look} role="group"'
+            f'<span class="segment {kind}" id="s{number}" role="group"'
             f' tabindex="{0 if number == 1 else -1}"'
             f' aria-label="segment {number}, {html.escape(segment["title"])}">'
         )
@@ -163,30 +164,26 @@ def _text(report: Report, shown: dict[str, Any]) -> Iterator[str]:
         yield "</span>"
 
 
-def _card(number: int, segment: dict[str, Any], agents: list[dict[str, Any]]) -> str:
-    agent = None if segment["agent"] is None else agents[segment["agent"]]
+def _card(number: int, segment: dict[str, Any]) -> str:
     title = html.escape(f"{number}. {segment['title']}")
-    facts = "".join(
-        f"<dt>{html.escape(term)}</dt><dd>{html.escape(value)}</dd>" for term, value in segment["facts"]
-    )
-    why = "".join(f"<p>{html.escape(line)}</p>" for line in segment["why"])
-    return f"<article><h3>{_swatch(agent)}{title}</h3>{why}<dl>{facts}</dl></article>\n"
+    facts = "".join(f"<dt>{html.escape(term)}<dd>{html.escape(value)}" for term, value in segment["facts"])
+    why = "".join(f"<p>{html.escape(line)}" for line in segment["why"])
+    return f"<article><h3>{_swatch(segment['agent'])}{title}</h3>{why}<dl>{facts}</dl></article>\n"
 
 
-def _segment_row(segment: dict[str, Any], agents: list[dict[str, Any]]) -> Iterator[str]:
+def _segment_row(segment: dict[str, Any]) -> Iterator[str]:
     number, title, *cells = segment["row"]
-    agent = None if segment["agent"] is None else agents[segment["agent"]]
-    yield f'<td><a href="#s{number}" aria-label="segment {number}">{number}</a></td>'
-    yield f"<td>{_swatch(agent)}{html.escape(title)}</td>"
+    yield f'<td><a href="#s{number}" aria-label="segment {number}">{number}</a>'
+    yield f"<td>{_swatch(segment['agent'])}{html.escape(title)}"
     yield from map(_cell, cells)
 
 
 def _agent_rows(agents: list[dict[str, Any]]) -> Iterator[Iterator[str]]:
-    for agent in agents:
+    for i, agent in enumerate(agents):
         if agent["row"] is not None:
             name, *cells = agent["row"]
-            swatch = _swatch(agent) if agent["share"] > 0 else ""
-            yield iter((f"<td>{swatch}{html.escape(name)}</td>", *map(_cell, cells)))
+            swatch = _swatch(i if agent["share"] > 0 else None)
+            yield iter((f"<td>{swatch}{html.escape(name)}", *map(_cell, cells)))
 
 
 def fragment(report: Report) -> str:

@@ -67,8 +67,8 @@ function select(i, { scroll = false, focus = false } = {}) {
 }
 
 const segmentOf = (target) => {
-  const found = target.closest("[data-segment]");
-  return found ? Number(found.dataset.segment) : -1;
+  const found = target.closest(".segment");
+  return found ? Number(found.id.slice(1)) - 1 : -1;
 };
 at("text").addEventListener("pointerover", (event) => select(segmentOf(event.target)));
 at("text").addEventListener("focusin", (event) => {
