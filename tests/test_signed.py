@@ -145,7 +145,8 @@ def test_another_statement_under_the_same_key_is_none_of_ours(key: Ed25519Privat
 def test_a_statement_of_ours_has_one_form_and_one_text(key: Ed25519PrivateKey, envelope: bytes) -> None:
     good = json.loads(base64.b64decode(json.loads(envelope)["payload"]))
     [subject] = good["subject"]
-    report = good["predicate"]["report"]
+    predicate = good["predicate"]
+    newer = {**predicate["report"], "schema": "iet.report/2"}
     for payload, what in (
         (canonical_json({**good, "subject": []}), "not enough values"),
         (canonical_json({**good, "subject": [subject] * 2}), "too many values"),
@@ -154,7 +155,8 @@ def test_a_statement_of_ours_has_one_form_and_one_text(key: Ed25519PrivateKey, e
             "not the text of",
         ),
         (canonical_json({**good, "predicate": {}}), "'report'"),
-        (canonical_json({**good, "predicate": {"report": {**report, "schema": "iet.report/2"}}}), "report/2"),
+        (canonical_json({**good, "predicate": {**predicate, "timeAudited": "noon"}}), "noon"),
+        (canonical_json({**good, "predicate": {**predicate, "report": newer}}), "report/2"),
         (json.dumps(good).encode(), "not canonical"),
     ):
         changed = signed._envelope(

@@ -270,14 +270,16 @@ def _statement(payload: bytes) -> dict[str, Any]:
     if kinds != (STATEMENT_TYPE, PREDICATE_TYPE):
         raise VerificationError(f"statement: got {kinds}, expected {(STATEMENT_TYPE, PREDICATE_TYPE)}")
     try:
-        [subject], report = statement["subject"], statement["predicate"]["report"]
+        [subject], predicate = statement["subject"], statement["predicate"]
+        report, when = predicate["report"], predicate["timeAudited"]
+        datetime.fromisoformat(when.replace("Z", "+00:00"))
         if report["schema"] != REPORT_SCHEMA:
             raise ValueError(f"schema is {report['schema']!r:.80}")
         if subject["digest"]["sha256"] != report["text_sha256"]:
             raise ValueError("the subject is not the text of the report")
         if canonical_json(statement) != payload:
             raise ValueError("its JSON is not canonical")
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise VerificationError(f"statement: signed, but not as iet writes it ({error})") from None
     return statement
 
