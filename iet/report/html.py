@@ -78,14 +78,14 @@ def page(report: Report) -> str:
             for i, agent in enumerate(shown["agents"])
         ),
         "verdict": html.escape(shown["verdict"]),
-        "lines": _paragraphs(shown["lines"]),
+        "lines": _notes(shown["lines"]),
         "filters": "".join(_filters(shown)),
         "text": "".join(_text(report, shown)),
         "why": "".join(_card(number, segment) for number, segment in enumerate(segments, 1)),
         "segments": _table(shown["segment_columns"], map(_segment_row, segments)),
-        "legend": _paragraphs(shown["legend"]),
+        "legend": _notes(shown["legend"]),
         "agents": _table(shown["agent_columns"], _agent_rows(agents)),
-        "note": _paragraphs(shown["agents_note"]),
+        "note": _notes(shown["agents_note"]),
         "assumed": _table(
             ["what", "value"], ((_cell(name), _cell(value, "hash")) for name, value in shown["assumed"])
         ),
@@ -100,7 +100,7 @@ def page(report: Report) -> str:
     return "".join([*filled, rest])
 
 
-def _paragraphs(lines: Iterable[str]) -> str:
+def _notes(lines: Iterable[str]) -> str:
     return "".join(f'<p class="soft small">{html.escape(line)}</p>' for line in lines)
 
 
