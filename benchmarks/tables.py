@@ -51,6 +51,7 @@ SHOWN: dict[str, list[tuple[str, str, tuple[str, ...], str]]] = {
     "audit": [],
     "generate": [("A step of `model.generate`, B = 32", r"(torch threads: \d+)", ("ours",), "alone")],
     "import": [("Importing", "", ("ours",), "cli")],
+    "page": [("Opening the page of a report of 100,000 tokens", "", ("ours",), "")],
 }
 RATE = "million token·keys/s"
 

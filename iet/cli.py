@@ -571,38 +571,44 @@ def _report(arguments: argparse.Namespace) -> int:
         from iet.report import signed
 
         key = signed.load_private_key(arguments.sign)
+    if not {".svg", ".png", ".pdf"}.isdisjoint(forms.values()):
+        _matplotlib()
     registry = _keys_of(arguments)
     name = arguments.name or ("text" if arguments.file == "-" else pathlib.Path(arguments.file).name)
     text = _read_text(arguments.file)
     found = _auditor(arguments, registry).audit(text, spans=arguments.span, skip=arguments.skip)
+    made = {}
     for path, form in forms.items():
         if form == ".html":
-            found.to_html(path)
+            made[path] = found.to_html().encode() + b"\n"
         elif form == ".prov.json":
-            found.to_prov(path)
+            made[path] = found.to_prov().encode() + b"\n"
         elif form == ".json":
-            found.to_json(path, text=not arguments.no_text)
+            made[path] = found.to_json(text=not arguments.no_text).encode() + b"\n"
         elif form == ".dot":
-            write_file(path, found.transitions.to_dot().encode() + b"\n")
+            made[path] = found.transitions.to_dot().encode() + b"\n"
         elif form == ".dsse.json":
-            write_file(path, signed.sign(found, key, name=name))
+            made[path] = signed.sign(found, key, name=name)
         else:
-            _picture(found, path, form)
+            made[path] = _picture(found, form)
+    for path, data in made.items():  # all of them or, where one cannot be made, none
+        write_file(path, data)
         print(path)
     return 0
 
 
-def _picture(report: Any, path: pathlib.Path, form: str) -> None:
-    from iet.report.model import write_file
-
+def _matplotlib() -> None:
     try:
         import matplotlib
     except ImportError as error:
-        raise BackendUnavailable(f"{path}: {error}; pip install matplotlib") from None
+        raise BackendUnavailable(f"plotting: {error}; pip install matplotlib") from None
     matplotlib.use("Agg")
+
+
+def _picture(report: Any, form: str) -> bytes:
     drawn = io.BytesIO()
     report.plot().figure.savefig(drawn, format=form[1:], dpi=150)
-    write_file(path, drawn.getvalue())
+    return drawn.getvalue()
 
 
 def _verify(arguments: argparse.Namespace) -> int:

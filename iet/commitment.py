@@ -189,4 +189,6 @@ def _sides(index: int, count: int) -> list[bool]:
 def _strings(name: str, values: object) -> tuple[str, ...]:
     if not isinstance(values, (list, tuple)) or not all(isinstance(value, str) for value in values):
         raise ValueError(f"{name} is {values!r:.80}")
+    for value in values:
+        value.encode()  # half a surrogate pair, which JSON can hold, has no UTF-8 and no hash
     return tuple(values)

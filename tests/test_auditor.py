@@ -617,6 +617,11 @@ def test_neither_report_nor_auditor_shows_a_secret(tmp_path: pathlib.Path) -> No
         repr(report),
         str(report),
         report.to_json(),
+        report.to_html(),
+        report._repr_html_(),
+        report.to_prov(),
+        report.transitions.to_dot(),
+        str(report.evaluation_events()),
         str(vars(report)),
     ]
     pickled = pickle.dumps(auditor)

@@ -649,6 +649,19 @@ def test_report_writes_what_the_names_ask_for(
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_report_writes_all_or_nothing(
+    team: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty.txt").write_text("")
+    page = tmp_path / "r.html"
+    arguments = ["report", str(tmp_path / "empty.txt"), "-r", str(team), "-o", str(page)]
+    assert main([*arguments, "-o", str(tmp_path / "r.svg")]) == 3  # there is nothing to draw
+    assert "report: got one without scores" in capsys.readouterr().err
+    assert not page.exists()
+    assert main(arguments) == 0
+    assert page.exists()
+
+
 def test_a_signed_report_is_verified_with_what_it_speaks_of(
     text: pathlib.Path,
     team: pathlib.Path,

@@ -118,6 +118,8 @@ def test_bad_openings_are_refused() -> None:
         ("keys", -1, "keys is -1"),
         ("profiles", [1], r"profiles is \[1\]"),
         ("leaf", {}, "missing"),
+        ("leaf", {**good["leaf"], "agent": "\ud800"}, "surrogates not allowed"),
+        ("profiles", ["\ud800"], "surrogates not allowed"),
     ):
         with pytest.raises(InputError, match=what):
             Opening.from_dict({**good, field: value})

@@ -110,9 +110,23 @@ def validator() -> Any:
 def test_every_report_fits_the_schema() -> None:
     check = validator()
     assert check.schema["title"] == REPORT_SCHEMA
+    assert check.schema["$id"].endswith(REPORT_SCHEMA.replace("iet.report/", "/report/v"))
     for report in (report_of(), report_of(None), empty(), *audited()):
         for text in (True, False):
             check.validate(json.loads(report.to_json(text=text)))
+
+
+def test_reports_of_engines_fit_it_too() -> None:
+    for keys in (
+        iet.EngineKeys("vllm-gumbel", {"planner": 42, "critic": 43}),
+        iet.EngineKeys("sglang-gumbel", {"planner": "2a"}),
+        iet.EngineKeys("kgw", {"planner": 15485863}, vocab_size=1000),
+        iet.EngineKeys("kgw", {"planner": 15485863}, vocab_size=1000, seeding_scheme="selfhash"),
+        iet.EngineKeys("synthid", {"planner": list(range(1, 31))}),
+        iet.WaterfallKeys({"planner": 42}, vocab_size=1000),
+    ):
+        report = iet.Auditor(keys).audit(token_ids=np.arange(200) % 97)
+        validator().validate(json.loads(report.to_json()))
 
 
 def change(data: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:

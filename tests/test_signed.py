@@ -113,6 +113,11 @@ def test_so_are_the_changes_that_base64_and_json_would_hide(key: Ed25519PrivateK
         canonical_json({**content, "note": "more"}) + b"\n",
         canonical_json({**content, "signatures": content["signatures"] * 2}) + b"\n",
         canonical_json({**content, "signatures": []}) + b"\n",
+        *(
+            canonical_json({**content, "signatures": [{"keyid": k, "sig": sig}]}) + b"\n"
+            for k in (None, 1, [])
+        ),
+        envelope.replace(b'{"payload":', b'{"payload":"","payload":'),
         json.dumps(content).encode() + b"\n",
         b"",
         b"[]",
@@ -128,6 +133,7 @@ def test_another_statement_under_the_same_key_is_none_of_ours(key: Ed25519Privat
         (canonical_json({"_type": signed.STATEMENT_TYPE, "predicateType": "other"}), "'other'"),
         (b"{}", "not an in-toto Statement"),
         (b"\xff", "not an in-toto Statement"),
+        (b"[" * 100_000, "not an in-toto Statement"),
     ):
         envelope = signed._envelope(
             payload, signed.key_id(key.public_key()), key.sign(signed._encoded(payload))
@@ -136,10 +142,38 @@ def test_another_statement_under_the_same_key_is_none_of_ours(key: Ed25519Privat
             signed.verify(envelope, key.public_key())
 
 
+def test_a_statement_of_ours_has_one_form_and_one_text(key: Ed25519PrivateKey, envelope: bytes) -> None:
+    good = json.loads(base64.b64decode(json.loads(envelope)["payload"]))
+    [subject] = good["subject"]
+    predicate = good["predicate"]
+    newer = {**predicate["report"], "schema": "iet.report/2"}
+    for payload, what in (
+        (canonical_json({**good, "subject": []}), "not enough values"),
+        (canonical_json({**good, "subject": [subject] * 2}), "too many values"),
+        (
+            canonical_json({**good, "subject": [{**subject, "digest": {"sha256": "0" * 64}}]}),
+            "not the text of",
+        ),
+        (canonical_json({**good, "predicate": {}}), "'report'"),
+        (canonical_json({**good, "predicate": {**predicate, "timeAudited": "noon"}}), "noon"),
+        (canonical_json({**good, "predicate": {**predicate, "report": newer}}), "report/2"),
+        (json.dumps(good).encode(), "not canonical"),
+    ):
+        changed = signed._envelope(
+            payload, signed.key_id(key.public_key()), key.sign(signed._encoded(payload))
+        )
+        with pytest.raises(VerificationError, match=f"statement: signed, but not as iet writes it .*{what}"):
+            signed.verify(changed, key.public_key())
+
+
 def test_another_key_does_not_fit(envelope: bytes, key: Ed25519PrivateKey) -> None:
     other = Ed25519PrivateKey.generate().public_key()
-    with pytest.raises(VerificationError, match=r"keyid: got [0-9a-f]{64}, expected [0-9a-f]{64}"):
+    with pytest.raises(VerificationError, match=r"keyid: got '[0-9a-f]{64}', expected '[0-9a-f]{64}'"):
         signed.verify(envelope, other)
+    steering = envelope.replace(signed.key_id(key.public_key()).encode(), b"\\u001b[2J")
+    with pytest.raises(VerificationError) as caught:
+        signed.verify(steering, other)
+    assert "\x1b" not in str(caught.value)  # a stranger's file does not steer the terminal
     forged = envelope.replace(signed.key_id(key.public_key()).encode(), signed.key_id(other).encode())
     with pytest.raises(VerificationError, match="signature: it does not fit"):
         signed.verify(forged, other)
@@ -162,6 +196,25 @@ def test_text_registry_and_one_opened_key(
         verified.check(registry=alone, opening=team.open_key("planner"))
     with pytest.raises(VerificationError, match="opening: leads to registry"):
         verified.check(opening=alone.open_key("critic"))
+
+
+def test_a_cut_path_is_a_failed_verification(
+    team: iet.Registry, key: Ed25519PrivateKey, envelope: bytes
+) -> None:
+    cut = dataclasses.replace(team.open_key("critic"), path=())
+    with pytest.raises(VerificationError, match="opening: path: got 0 hashes"):
+        signed.verify(envelope, key.public_key()).check(opening=cut)
+
+
+def test_keys_of_engines_are_compared_and_not_opened(team: iet.Registry, key: Ed25519PrivateKey) -> None:
+    engine = iet.EngineKeys("vllm-gumbel", {"planner": 42, "critic": 43})
+    report = report_of(registry_digest=engine.digest, profiles=(engine.profile,))
+    verified = signed.verify(signed.sign(report, key), key.public_key())
+    verified.check(text=TEXT, registry=engine)
+    with pytest.raises(VerificationError, match="registry: got digest"):
+        verified.check(registry=iet.EngineKeys("sglang-gumbel", {"planner": "2a", "critic": "2b"}))
+    with pytest.raises(InputError, match="registry: got EngineKeys, which is no tree of keys"):
+        verified.check(registry=engine, opening=team.open_key("critic"))
 
 
 def pem(key: Ed25519PrivateKey, password: bytes | None = None) -> bytes:

@@ -16,14 +16,15 @@ import numpy as np
 import pytest
 
 from benchmarks import recording, tables
-from benchmarks.speed import bench_audit, bench_decode, bench_likelihood, peers, texts
+from benchmarks.speed import bench_audit, bench_decode, bench_likelihood, bench_page, peers, texts
 from benchmarks.speed.suite import Contestant, Suite, markdown, number, run
 from iet import alignment, auditor, bench, kernels, native
 from iet.cli import main
-from iet.errors import IetError, InputError
+from iet.errors import BackendUnavailable, IetError, InputError
 
 ROOT = pathlib.Path(__file__).parent.parent
-NAMES = RECORDED = ("embed", "score", "decode", "generate", "import")  # their results are committed
+NAMES = ("embed", "score", "decode", "generate", "import")
+RECORDED = (*NAMES, "page")  # their results are committed; pages need a browser, and have a test of their own
 
 SPREAD = {
     "type": "object",
@@ -203,6 +204,24 @@ def test_every_suite_validates_and_runs(name: str) -> None:
     jsonschema.validate(json.loads(json.dumps(content)), RECORD)
     shown = markdown(content)
     assert all(result["what"] in shown for record in recorded for result in record["results"])
+
+
+def test_pages_are_opened_in_a_browser() -> None:
+    pytest.importorskip("playwright.sync_api")
+    if bench_page.find_chromium() is None:
+        pytest.skip("chromium is not installed")
+    [suite] = bench_page.suites(True)
+    record, samples = run(suite)
+    assert set(samples) == {*bench_page.PAGES, bench_page.FLOOR}
+    assert all(0.001 < seconds < 60 for values in samples.values() for seconds in values)
+    assert record["details"]["page, 200 tokens a turn"]["segments"] == 5
+
+
+def test_without_a_browser_no_page_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_page, "find_chromium", lambda: None)
+    [suite] = bench_page.suites(True)
+    with pytest.raises(BackendUnavailable, match="chromium: not found"):
+        run(suite)
 
 
 def test_a_suite_that_fails_its_check_is_not_timed() -> None:

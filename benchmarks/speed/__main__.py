@@ -14,7 +14,7 @@ import pathlib
 import subprocess
 import sys
 
-NAMES = ("embed", "score", "engines", "waterfall", "decode", "audit", "bulk", "generate", "import")
+NAMES = ("embed", "score", "engines", "waterfall", "decode", "audit", "bulk", "generate", "import", "page")
 
 
 def main() -> int:

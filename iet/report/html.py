@@ -1,19 +1,23 @@
 """The report as a page: one file that needs nothing else, made of `page.html`, `page.js` and JSON.
 
-Everything that was audited is a stranger's: it travels as JSON, in which "<" is escaped, and the script sets
-it as text only. A content-security policy names the script by its hash and allows nothing to be loaded.
+Words, text and tables are HTML, so they are there without the script, which links them and draws the curves
+and the graph. Everything that was audited is a stranger's: in HTML it is escaped, in the JSON "<" is, and the
+script sets it as text only. A content-security policy names the scripts by their hashes and allows nothing to
+be loaded.
 """
 
 from __future__ import annotations
 
 import base64
+import bisect
 import hashlib
 import html
 import importlib.resources
 import itertools
 import json
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +31,7 @@ from iet.report.terminal import (
     evidence_lines,
     harmless,
     headline,
+    is_likely,
     legend,
     transition_lines,
 )
@@ -38,32 +43,147 @@ DASHES = ("solid", "dashed", "dotted", "double")
 DEPTHS = 5
 """Steps in which the text is shaded by posterior."""
 
+FIRST = 'document.documentElement.classList.add("script", "loading");'
+"""The script in the head: where scripts are not run, the page must not be made for them."""
+
 POINTS = 1500
 """A curve has no more: a screen shows no more."""
+
+VALUES = 12_000
+"""All curves together have no more: those of many agents are coarser."""
 
 
 def page(report: Report) -> str:
     """Return the report as one HTML file. O(T·P), P the agents that the decoder looked at; deterministic."""
     files = importlib.resources.files("iet.report")
     template, script = (files.joinpath(name).read_text(encoding="utf-8") for name in ("page.html", "page.js"))
-    policy = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    data = json.dumps(content(report), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in (FIRST, script)]
+    shown = content(report)
+    drawn = {
+        **{name: shown[name] for name in ("length", "boundaries", "doubts", "curves", "graph")},
+        "agents": [{name: agent[name] for name in ("name", "colour")} for agent in shown["agents"]],
+        "segments": [
+            {name: segment[name] for name in ("agent", "title", "start", "end")}
+            for segment in shown["segments"]
+        ],
+    }
+    data = json.dumps(drawn, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    agents, segments = shown["agents"], shown["segments"]
     parts = {
-        "policy": f"'sha256-{policy}'",
-        "title": html.escape(f"iet: {_verdict(report)}"),
-        "script": script,
+        "policy": " ".join(f"'sha256-{digest}'" for digest in hashes),
+        "title": html.escape(f"iet: {shown['verdict']}"),
+        "first": FIRST,
+        "palette": "".join(
+            f".a{i} {{ --hue: {agent['colour']}; --dash: {agent['dash']}; }}\n"
+            for i, agent in enumerate(shown["agents"])
+        ),
+        "verdict": html.escape(shown["verdict"]),
+        "lines": _notes(shown["lines"]),
+        "filters": "".join(_filters(shown)),
+        "text": "".join(_text(report, shown)),
+        "why": "".join(_card(number, segment) for number, segment in enumerate(segments, 1)),
+        "segments": _table(shown["segment_columns"], map(_segment_row, segments)),
+        "legend": _notes(shown["legend"]),
+        "agents": _table(shown["agent_columns"], _agent_rows(agents)),
+        "note": _notes(shown["agents_note"]),
+        "assumed": _table(
+            ["what", "value"], ((_cell(name), _cell(value, "hash")) for name, value in shown["assumed"])
+        ),
+        "cannot": "".join(f"<li>{html.escape(line)}</li>" for line in shown["cannot"]),
         "data": data.replace("<", "\\u003c"),
+        "script": script,
     }
     filled, rest = [], template
-    for name in (
-        "policy",
-        "title",
-        "data",
-        "script",
-    ):  # in their order: no part is searched for another's name
+    for name, part in parts.items():  # in their order: no part is searched for another's name
         before, rest = rest.split("{{" + name + "}}")
-        filled += [before, parts[name]]
+        filled += [before, part]
     return "".join([*filled, rest])
+
+
+def _notes(lines: Iterable[str]) -> str:
+    return "".join(f'<p class="soft small">{html.escape(line)}</p>' for line in lines)
+
+
+def _cell(value: str, kind: str = "") -> str:
+    # HTML ends cells, terms and paragraphs by itself: that keeps the page of a long report small.
+    return f'<td class="{kind}">{html.escape(value)}' if kind else f"<td>{html.escape(value)}"
+
+
+def _table(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    head = "".join(f'<th scope="col">{html.escape(column)}' for column in columns)
+    body = "".join("<tr>" + "".join(cells) for cells in rows)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>'
+
+
+def _swatch(agent: int | None) -> str:
+    return "" if agent is None else f'<span class="swatch a{agent}" aria-hidden="true"></span>'
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.{int(0 < share < 0.01)}f} %"
+
+
+def _filters(shown: dict[str, Any]) -> Iterator[str]:
+    button = '<button type="button" aria-pressed="false" data-who="{}">{} {}</button>\n'
+    for i, agent in enumerate(shown["agents"]):
+        if agent["share"] > 0:
+            label = _swatch(i) + html.escape(agent["name"])
+            yield button.format(i, label, _percent(agent["share"]))
+    if shown["unattributed"] > 0:
+        yield button.format("none", "unattributed", _percent(shown["unattributed"]))
+
+
+def _text(report: Report, shown: dict[str, Any]) -> Iterator[str]:
+    """Yield the text, a span for each segment; paragraphs have their number, and the name of their agent."""
+    if report.text is None:
+        yield "Only token ids were audited: there is no text to show."
+        return
+    drawn = harmless(report.text.replace("\r\n", " \n"))  # as long as the text
+    paragraphs = shown["paragraphs"]
+    for number, segment in enumerate(shown["segments"], 1):
+        start, end = segment["start"], segment["end"]
+        nobody = "out" if segment["left_out"] else "nobody"
+        kind = nobody if segment["agent"] is None else f"agent a{segment['agent']}"
+        name = f'<span class="name">{html.escape(segment["title"])}</span>'
+        # What stands before a character: names, after the spaces that a segment begins with.
+        first = start + len(drawn[start:end]) - len(drawn[start:end].lstrip())
+        before = {first: name} if first < end else {}
+        low, high = (bisect.bisect_left(paragraphs, place) for place in (start, end))
+        for i in range(low, high):
+            before[paragraphs[i]] = f'<span class="paragraph">{i + 1}</span>{name}'
+        yield (
+            f'<span class="segment {kind}" id="s{number}" role="group"'
+            f' tabindex="{0 if number == 1 else -1}"'
+            f' aria-label="segment {number}, {html.escape(segment["title"])}">'
+        )
+        for depth, a, b in segment["runs"]:
+            places = [a, *(place for place in before if a < place < b), b]
+            for c, d in itertools.pairwise(sorted(places)):
+                piece = html.escape(drawn[c:d])
+                yield before.get(c, "") + (f'<i class="d{depth}">{piece}</i>' if depth else piece)
+        yield "</span>"
+
+
+def _card(number: int, segment: dict[str, Any]) -> str:
+    title = html.escape(f"{number}. {segment['title']}")
+    facts = "".join(f"<dt>{html.escape(term)}<dd>{html.escape(value)}" for term, value in segment["facts"])
+    why = "".join(f"<p>{html.escape(line)}" for line in segment["why"])
+    return f"<article><h3>{_swatch(segment['agent'])}{title}</h3>{why}<dl>{facts}</dl></article>\n"
+
+
+def _segment_row(segment: dict[str, Any]) -> Iterator[str]:
+    number, title, *cells = segment["row"]
+    yield f'<td><a href="#s{number}" aria-label="segment {number}">{number}</a>'
+    yield f"<td>{_swatch(segment['agent'])}{html.escape(title)}"
+    yield from map(_cell, cells)
+
+
+def _agent_rows(agents: list[dict[str, Any]]) -> Iterator[Iterator[str]]:
+    for i, agent in enumerate(agents):
+        if agent["row"] is not None:
+            name, *cells = agent["row"]
+            swatch = _swatch(i if agent["share"] > 0 else None)
+            yield iter((f"<td>{swatch}{html.escape(name)}", *map(_cell, cells)))
 
 
 def fragment(report: Report) -> str:
@@ -91,7 +211,7 @@ def fragment(report: Report) -> str:
 
 
 def content(report: Report) -> dict[str, Any]:
-    """Return what the page shows, as JSON has it."""
+    """Return what the page shows, as JSON has it; of runs and paragraphs the places in the text."""
     unit = "characters" if report.text is not None else "tokens"
     wrote = list(dict.fromkeys(s.agent for s in report.segments if s.agent is not None))
     others = [name for name in report.evidence if name not in wrote]
@@ -100,8 +220,9 @@ def content(report: Report) -> dict[str, Any]:
     spans = [extent(segment) for segment in report.segments]
     length = len(report.text) if report.text is not None else report.tokens
     shares = _shares(report, spans)
+    paragraphs = [] if report.text is None else _paragraph_starts(report.text)
     segments = [
-        _segment(report, number, segment, span, places, runs)
+        _segment(report, number, segment, span, places, runs, paragraphs)
         for number, (segment, span, runs) in enumerate(
             zip(report.segments, spans, _runs(report), strict=True), 1
         )
@@ -109,8 +230,8 @@ def content(report: Report) -> dict[str, Any]:
     shown = agents[: max(len(wrote), 30)]
     return {
         "verdict": _verdict(report),
-        "lines": headline(report),
-        "has_text": report.text is not None,
+        "lines": headline(report)[:1],
+        "paragraphs": paragraphs,
         "length": length,
         "unattributed": shares.get(None, 0.0),
         "agents": [
@@ -129,6 +250,7 @@ def content(report: Report) -> dict[str, Any]:
         "segment_columns": [
             "#",
             "agent",
+            "paragraphs",
             unit,
             "posterior",
             "error",
@@ -167,24 +289,39 @@ def _shares(report: Report, spans: list[tuple[int, int]]) -> dict[str | None, fl
     return {agent: size / total for agent, size in shares.items()}
 
 
-def _runs(report: Report) -> Iterator[list[tuple[int, str]] | None]:
-    """Yield for each segment its text in runs of one depth; depth 0 is not shaded."""
-    text, trace = report.text, report.trace
+def _paragraph_starts(text: str) -> list[int]:
+    """Return where paragraphs start: after blank lines, or after line ends in a text that has none."""
+    between = r"\n\s*\n\s*" if re.search(r"\n\s*\n", text) else r"\n\s*"
+    starts = [match.end() for match in re.finditer(rf"\A\s*|{between}", text)]
+    return [start for start in dict.fromkeys(starts) if start < len(text)]
+
+
+def _paragraphs_of(report: Report, low: int, high: int, starts: list[int]) -> str:
+    """Return the numbers of the paragraphs that characters [low, high) are in, as people write them."""
+    if report.text is None or not report.text[low:high].strip():
+        return ""
+    piece = report.text[low:high]
+    first, last = low + len(piece) - len(piece.lstrip()), low + len(piece.rstrip()) - 1
+    a, b = bisect.bisect_right(starts, first), bisect.bisect_right(starts, last)
+    return f"{a:,}" if a == b else f"{a:,} to {b:,}"
+
+
+def _runs(report: Report) -> Iterator[list[tuple[int, int, int]] | None]:
+    """Yield for each segment its runs (depth, start, end); depth 0 is not shaded."""
     for segment in report.segments:
-        if text is None:
+        if report.text is None:
             yield None
             continue
         assert segment.char_start is not None
         assert segment.char_end is not None
         low, high = segment.char_start, segment.char_end
         if segment.agent is None:
-            yield [(0, harmless(text[low:high]))]
+            yield [(0, low, high)]
             continue
-        edges, depths = _depths(trace, segment.agent, low, high)
-        bounds = [*edges, high]
+        edges, depths = _depths(report.trace, segment.agent, low, high)
         yield [
-            (depth, harmless(text[a:b]))
-            for depth, a, b in zip(depths, bounds, bounds[1:], strict=False)
+            (depth, a, b)
+            for depth, (a, b) in zip(depths, itertools.pairwise([*edges, high]), strict=True)
             if b > a
         ]
 
@@ -210,11 +347,14 @@ def _segment(
     segment: Segment,
     span: tuple[int, int],
     places: dict[str, int],
-    runs: list[tuple[int, str]] | None,
+    runs: list[tuple[int, int, int]] | None,
+    paragraphs: list[int],
 ) -> dict[str, Any]:
     unit = "characters" if report.text is not None else "tokens"
     where = f"{span[0]:,} to {span[1]:,}"
-    facts = [(unit, where)]
+    within = _paragraphs_of(report, *span, paragraphs)
+    facts = [("paragraphs", within)] if within else []
+    facts.append((unit, where))
     if report.text is not None and segment.start is not None and segment.end is not None:
         facts.append(("tokens", f"{segment.start:,} to {segment.end:,}"))
     if segment.left_out:
@@ -234,7 +374,7 @@ def _segment(
                 facts.append(
                     (f"{side} within", f"{_interval_unit(report)} {interval[0]:,} to {interval[1]:,}")
                 )
-        why = _why(report, segment)
+        why = [*_how_sure(report, segment), *_why(report, segment), *_ends(report, segment)]
     posterior = "" if segment.posterior is None else f"{segment.posterior:.2f}"
     error = "" if segment.error is None else _small(segment.error)
     cells = ["", "", ""] if segment.left_out else [posterior, error, p_value(segment.log_p)]
@@ -247,12 +387,67 @@ def _segment(
         "title": title,
         "facts": facts,
         "why": why,
-        "row": [str(number), title, where, *cells, _within(segment)],
+        "row": [str(number), title, within, where, *cells, _within(segment)],
     }
 
 
 def _small(probability: float) -> str:
     return "< 1e-6" if probability < 1e-6 else p_value(math.log(probability))
+
+
+def _odds(probability: float) -> str:
+    """Say a small probability as people do."""
+    if probability < 1e-6:
+        return "less than 1 in 1,000,000"
+    if probability > 0.1:
+        return f"{probability:.0%}"
+    return f"about 1 in {float(f'{1 / probability:.2g}'):,.0f}"
+
+
+def _how_sure(report: Report, segment: Segment) -> list[str]:
+    """Say in plain words how sure it is that the segment's agent wrote it."""
+    guess = segment.best_guess
+    if guess is None:
+        return []
+    if not report.allow_unattributed:
+        sure = "" if segment.posterior is None else f"; by the posterior it is {segment.posterior:.0%}"
+        return [f"How sure: that was not tested, somebody had to be named{sure}."]
+    if segment.agent is None:
+        if not is_likely(segment):
+            return ["Nobody is named: no key of this registry explains this better than chance does."]
+        return [f"Nobody is named: perhaps it was {guess}, but the evidence does not suffice."]
+    if segment.error is None:
+        chance = _odds(math.exp(segment.log_p))
+        return [f"How sure: text without {guess}'s mark looks as telling as this with a chance of {chance}."]
+    word = "very sure" if segment.error < 1e-4 else "sure" if segment.error <= 0.01 else "fairly sure"
+    lines = [
+        f"How sure: {word} that {guess} wrote in here. The chance that it wrote none of this is"
+        f" {_odds(segment.error)}, if what is assumed below holds."
+    ]
+    if segment.posterior is not None and segment.posterior < 0.9:
+        lines[0] += f" Of its single words it is less sure: {segment.posterior:.0%} on average."
+    if segment.log_p > math.log(report.level):
+        lines.append(
+            f"By itself this passage is too weak to show it (p {p_value(segment.log_p)}): it is read with"
+            f" what the rest of the text says about {guess}."
+        )
+    return lines
+
+
+def _ends(report: Report, segment: Segment) -> list[str]:
+    """Say between which words the segment begins and ends, where that is uncertain."""
+    if report.text is None or report.trace is None or segment.agent is None:
+        return []
+    lines = []
+    for verb, interval in (("begins", segment.start_interval), ("ends", segment.end_interval)):
+        if interval is None or interval[0] == interval[1]:
+            continue
+        low, high = (_place(report, position) for position in interval)
+        words = " ".join(harmless(report.text[low:high]).split())
+        if len(words) > 90:
+            words = f"{words[:40]} … {words[-40:]}"
+        lines.append(f"It {verb} somewhere in “{words}”.")
+    return lines
 
 
 def _interval_unit(report: Report) -> str:
@@ -273,7 +468,10 @@ def _why(report: Report, segment: Segment) -> list[str]:
     if guess is None:
         return []
     if not report.allow_unattributed:
-        return [f"Forced choice: {guess} explains it best, however weakly."]
+        return [
+            f"Why: forced choice. {guess} explains it best, however weakly.",
+            "What would change that: another agent whose key fits a little better.",
+        ]
     found = report.evidence.get(guess, 0.0)
     by_error = segment.error is not None
     own = segment.error if by_error else math.exp(segment.log_p)
@@ -283,28 +481,31 @@ def _why(report: Report, segment: Segment) -> list[str]:
         if by_error:
             needed = max(own, math.exp(found))
             return [
-                f"Attributed because {guess} is found in the text (p {p_value(found)}) and the error of this"
-                f" segment ({_small(own)}) is at most the level ({level:g}).",
-                f"It would be unattributed at a level below {_small(needed)}, if the segment were cut much"
-                " shorter, or if many of its words were replaced.",
+                f"Why: {guess} is found in the text as a whole (p {p_value(found)}), and this chance of error"
+                f" ({_small(own)}) is at most the level that was asked for ({level:g}).",
+                f"What would change that: it would be unattributed at a level below {_small(needed)}, if it"
+                " were cut much shorter, or if many of its words were replaced.",
             ]
         return [
-            f"Attributed because its p-value ({p_value(segment.log_p)}) passes at a false-discovery rate of"
-            f" {level:g}. A stricter level, a shorter segment or many replaced words would change that."
+            f"Why: its p-value ({p_value(segment.log_p)}) passes at a false-discovery rate of {level:g}.",
+            "What would change that: a stricter level, a shorter segment or many replaced words.",
         ]
     lines = []
     if by_error and found > math.log(level):
         lines.append(
-            f"Unattributed: nobody is found here. {guess} explains it best, but is not found in the text"
+            f"Why: {guess} explains it best, but is not found in the text as a whole"
             f" (p {p_value(found)}, needed {level:g})."
         )
     else:
         shown = _small(own) if by_error else p_value(segment.log_p)
         lines.append(
-            f"Unattributed: {guess} explains it best, but the segment's {name} ({shown}) is above what"
-            f" level {level:g} asks for."
+            f"Why: {guess} explains it best, but the segment's {name} ({shown}) is above what level {level:g}"
+            " asks for."
         )
-    lines.append("More text of the same agent, or a key that is not in this registry, could change that.")
+    lines.append(
+        "What would change that: more text of the same agent, a less strict level, or the key of an agent who"
+        " is not in this registry."
+    )
     return lines
 
 
@@ -356,9 +557,9 @@ def _curves(report: Report, places: dict[str, int]) -> dict[str, Any] | None:
     columns = _columns(report, trace)
     if not columns:
         return None
-    stride = -(-len(trace.scores) // POINTS)
+    stride = -(-len(trace.scores) // min(POINTS, VALUES // len(columns) or 1))
     scores = _means(trace.scores, stride)
-    positions = trace.centres[stride // 2 :: stride][: len(scores)]
+    positions = _means(trace.centres[:, None], stride)[:, 0].astype(np.int64)
     gaps = _means(margin(trace.scores)[:, None], stride)[:, 0]
     shown = np.round(scores[:, columns], 3)
     return {
@@ -372,8 +573,8 @@ def _curves(report: Report, places: dict[str, int]) -> dict[str, Any] | None:
         "high": float(max(0.0, shown.max())),
         "note": "Lines: f(t, a), the mean score of a window under each agent's key"
         + (f" (means of {stride} windows)" if stride > 1 else "")
-        + ". Below: who is the agent there, and the margin between the best two keys. Dashed: boundaries;"
-        " shaded: where they may lie.",
+        + ". Grey, below: the margin between the best two keys. Dashed: boundaries; shaded: where they may"
+        " lie.",
     }
 
 
@@ -405,7 +606,10 @@ def _graph(report: Report, places: dict[str, int]) -> dict[str, Any] | None:
             (nodes.index(source), nodes.index(target), len(found), round(max(found), 3))
             for (source, target), found in passages.items()
         ],
-        "lines": transition_lines(report),
+        "lines": [
+            "Beside an arrow: how often one followed the other (×), and how sure that is, from 0 to 1.",
+            *transition_lines(report),
+        ],
     }
 
 

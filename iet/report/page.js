@@ -1,7 +1,9 @@
 "use strict";
-// Draws the page from the JSON beside it. All text comes from strangers, so it is only ever set as text.
+// Links text, table and curves, and draws curves and graph from the JSON beside it. What it puts in comes from
+// strangers, so it is only ever set as text.
 const data = JSON.parse(document.getElementById("data").textContent);
 const at = (id) => document.getElementById(id);
+const all = (selector) => [...document.querySelectorAll(selector)];
 const SVG = "http://www.w3.org/2000/svg";
 
 function make(tag, attributes = {}, ...children) {
@@ -15,68 +17,33 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-const look = (agent) => (agent === null ? "" : `--hue:${data.agents[agent].colour};--dash:${data.agents[agent].dash}`);
+const look = (agent) => (agent === null ? "" : `--hue:${data.agents[agent].colour}`);
 const named = (agent) => (agent === null ? "unattributed" : data.agents[agent].name);
-const swatch = (agent) => make("span", { class: "swatch", style: look(agent), "aria-hidden": "true" });
 const heading = (text) => make("h2", {}, text);
+const spans = all("#text .segment"); // none where only token ids were audited
+const rows = all("#segments tbody tr");
+const cards = all("#why article");
+document.documentElement.classList.remove("loading"); // nothing is laid out before this script ends
 
-// ------------------------------------------------------------ head and filters
-
-at("head").append(
-  make("h1", {}, data.verdict),
-  ...data.lines.map((line) => make("p", { class: "soft small" }, line)),
-);
+// ------------------------------------------------------------ filters
 
 let kept = null; // the agent (or "none") that alone is shown, null for all
 
 function filter(who) {
   kept = kept === who ? null : who;
   at("text").classList.toggle("dim", kept !== null);
-  const fits = (segment) => kept === null || (kept === "none" ? segment.agent === null : segment.agent === kept);
-  data.segments.forEach((segment, i) => {
-    spans[i]?.classList.toggle("kept", fits(segment));
-    rows[i].hidden = !fits(segment);
+  data.segments.forEach(({ agent }, i) => {
+    const fits = kept === null || kept === String(agent ?? "none");
+    spans[i]?.classList.toggle("kept", fits);
+    rows[i].hidden = !fits;
   });
-  for (const button of at("filters").children) {
-    button.setAttribute("aria-pressed", String(kept !== null && button.dataset.who === String(kept)));
-  }
+  for (const curve of all("path.curve")) curve.classList.toggle("faint", kept !== null && curve.dataset.agent !== kept);
+  for (const button of at("filters").children) button.setAttribute("aria-pressed", String(button.dataset.who === kept));
 }
 
-function addFilter(who, ...children) {
-  const button = make("button", { type: "button", "aria-pressed": "false", "data-who": who }, ...children);
-  button.addEventListener("click", () => filter(who));
-  at("filters").append(button);
-}
+for (const button of at("filters").children) button.addEventListener("click", () => filter(button.dataset.who));
 
-data.agents.forEach((agent, i) => {
-  if (agent.share > 0) addFilter(i, swatch(i), `${agent.name} ${percent(agent.share)}`);
-});
-if (data.unattributed > 0) addFilter("none", `unattributed ${percent(data.unattributed)}`);
-
-function percent(share) {
-  return `${(100 * share).toFixed(share > 0 && share < 0.01 ? 1 : 0)} %`;
-}
-
-// ------------------------------------------------------------ the text
-
-const spans = data.segments.map(() => null);
-const fragment = document.createDocumentFragment();
-data.segments.forEach((segment, i) => {
-  if (!segment.runs) return;
-  const kind = segment.left_out ? "out" : segment.agent === null ? "nobody" : "agent";
-  const span = make("span", {
-    class: `segment ${kind}`, tabindex: i ? "-1" : "0", "data-segment": i, style: look(segment.agent),
-    role: "button", "aria-label": `segment ${i + 1}, ${segment.left_out ? "left out" : named(segment.agent)}`,
-  });
-  span.append(make("span", { class: "name" }, segment.left_out ? "left out" : segment.agent === null ? "?" : named(segment.agent)));
-  for (const [depth, text] of segment.runs) {
-    span.append(depth ? make("i", { style: `--depth:${6 + 7 * depth}%` }, text) : text);
-  }
-  spans[i] = span;
-  fragment.append(span);
-});
-if (data.has_text) at("text").append(fragment);
-else at("text").append("Only token ids were audited: there is no text to show.");
+// ------------------------------------------------------------ one segment in text, table, curves and card
 
 let current = -1;
 
@@ -86,30 +53,22 @@ function select(i, { scroll = false, focus = false } = {}) {
     spans[current]?.classList.remove("current");
     spans[current]?.setAttribute("tabindex", "-1");
     rows[current].classList.remove("current");
+    blocks[current]?.classList.remove("current");
   }
   current = i;
   spans[i]?.classList.add("current");
   spans[i]?.setAttribute("tabindex", "0");
   rows[i].classList.add("current");
+  blocks[i]?.classList.add("current");
   if (focus) spans[i]?.focus({ preventScroll: true });
   if (scroll) spans[i]?.scrollIntoView({ block: "center" });
-  showCard(data.segments[i], i);
+  at("card").replaceChildren(...cards[i].cloneNode(true).childNodes);
   showCursor(data.segments[i]);
 }
 
-function showCard(segment, i) {
-  const list = make("dl");
-  for (const [term, value] of segment.facts) list.append(make("dt", {}, term), make("dd", {}, value));
-  at("card").replaceChildren(
-    make("h3", {}, ...(segment.agent === null ? [] : [swatch(segment.agent)]), `${i + 1}. ${segment.title}`),
-    list,
-    ...segment.why.map((line) => make("p", { class: "small" }, line)),
-  );
-}
-
 const segmentOf = (target) => {
-  const found = target.closest("[data-segment]");
-  return found ? Number(found.dataset.segment) : -1;
+  const found = target.closest(".segment");
+  return found ? Number(found.id.slice(1)) - 1 : -1;
 };
 at("text").addEventListener("pointerover", (event) => select(segmentOf(event.target)));
 at("text").addEventListener("focusin", (event) => {
@@ -125,12 +84,18 @@ at("text").addEventListener("keydown", (event) => {
   event.preventDefault();
   select(Math.min(last, Math.max(0, to)), { focus: true, scroll: true });
 });
+rows.forEach((row, i) => row.addEventListener("click", (event) => {
+  event.preventDefault(); // of its link, which does the same without this script
+  select(i, { scroll: true, focus: true });
+}));
 
 // ------------------------------------------------------------ curves
 
 const WIDTH = 1000, HEIGHT = 130, LOW = 26;
 const across = (position) => (WIDTH * position) / Math.max(1, data.length);
+const DASHES = ["none", "8 4", "2 3", "10 3 2 3"]; // beside the colours, for those who do not see them
 let cursor = null;
+let blocks = []; // of the strip
 
 function showCursor(segment) {
   if (!cursor) return;
@@ -143,7 +108,7 @@ function curves() {
   const { positions, scores, margin, low, high } = data.curves;
   const scale = (value, top, height) => top + height * (1 - (value - low) / Math.max(1e-9, high - low));
   const svg = make("svg", {
-    viewBox: `0 0 ${WIDTH} ${HEIGHT + 66}`, role: "img",
+    viewBox: `0 0 ${WIDTH} ${HEIGHT + LOW + 8}`, role: "img",
     "aria-label": "Mean score under each agent's key along the text, with the boundaries found",
   });
   for (const [from, to] of data.doubts) {
@@ -155,36 +120,40 @@ function curves() {
   const path = (values, top, height) =>
     values.map((value, i) => `${i ? "L" : "M"}${across(positions[i]).toFixed(1)} ${scale(value, top, height).toFixed(1)}`).join("");
   svg.append(make("line", { class: "axis", x1: 0, x2: WIDTH, y1: scale(0, 0, HEIGHT), y2: scale(0, 0, HEIGHT) }));
-  scores.forEach(([agent, values]) => {
-    svg.append(make("path", { class: "curve", d: path(values, 0, HEIGHT), style: look(agent) }, make("title", {}, named(agent))));
-  });
-  data.segments.forEach((segment, i) => {
-    const block = make("rect", {
-      x: across(segment.start), width: Math.max(0.5, across(segment.end) - across(segment.start)), y: HEIGHT + 8, height: 12,
-      "data-segment": i, style: `${look(segment.agent)};fill:${segment.agent === null ? "var(--line)" : "var(--hue)"}`,
-    }, make("title", {}, segment.left_out ? "left out" : named(segment.agent)));
-    svg.append(block);
+  const pattern = (k) => `stroke-dasharray:${DASHES[k % DASHES.length]}`;
+  scores.forEach(([agent, values], k) => {
+    const style = `${look(agent)};${pattern(k)}`;
+    svg.append(make("path", { class: "curve", "data-agent": agent, d: path(values, 0, HEIGHT), style }, make("title", {}, named(agent))));
   });
   const most = Math.max(...margin, 1e-9);
-  const band = margin.map((value, i) => `L${across(positions[i]).toFixed(1)} ${(HEIGHT + 62 - (LOW * value) / most).toFixed(1)}`).join("");
+  const band = margin.map((value, i) => `L${across(positions[i]).toFixed(1)} ${(HEIGHT + LOW + 4 - (LOW * value) / most).toFixed(1)}`).join("");
   if (margin.length) {
     const first = across(positions[0]), last = across(positions[positions.length - 1]);
-    svg.append(make("path", { d: `M${first} ${HEIGHT + 62}${band}L${last} ${HEIGHT + 62}Z`, style: "fill:var(--soft);opacity:.45" }, make("title", {}, "margin")));
+    svg.append(make("path", { d: `M${first} ${HEIGHT + LOW + 4}${band}L${last} ${HEIGHT + LOW + 4}Z`, style: "fill:var(--soft);opacity:.45" }, make("title", {}, "margin")));
   }
-  cursor = make("rect", { y: 0, height: HEIGHT + 22, x: -9, width: 0, style: "fill:none;stroke:var(--ink);stroke-width:1.5", "vector-effect": "non-scaling-stroke" });
+  cursor = make("rect", { y: 0, height: HEIGHT + LOW + 8, x: -9, width: 0, style: "fill:none;stroke:var(--ink);stroke-width:1.5", "vector-effect": "non-scaling-stroke" });
   svg.append(cursor);
+  // Who is the agent there, in words, as wide as their text.
+  const strip = make("div", { class: "strip", "aria-hidden": "true" }, ...data.segments.map((segment) =>
+    make("span", { style: `${look(segment.agent)};flex:${segment.end - segment.start} 0 0`, title: segment.title }, segment.title)));
+  blocks = [...strip.children];
+  const figure = make("figure", {}, svg, strip);
   const segmentAt = (event) => {
     const box = svg.getBoundingClientRect();
     const position = ((event.clientX - box.left) / box.width) * data.length;
     return data.segments.findIndex((segment) => position < segment.end);
   };
-  svg.addEventListener("pointermove", (event) => select(segmentAt(event)));
-  svg.addEventListener("click", (event) => select(segmentAt(event), { scroll: true, focus: true }));
-  const legend = make("p", { class: "small" });
-  scores.forEach(([agent]) => legend.append(swatch(agent), `${named(agent)}  `));
+  figure.addEventListener("pointermove", (event) => select(segmentAt(event)));
+  figure.addEventListener("click", (event) => select(segmentAt(event), { scroll: true, focus: true }));
+  const legend = make("p", { class: "small legend" });
+  scores.forEach(([agent], k) => {
+    const sample = make("svg", { class: "line", viewBox: "0 0 40 12", "aria-hidden": "true" },
+      make("line", { class: "curve", x1: 0, x2: 40, y1: 6, y2: 6, style: `${look(agent)};${pattern(k)}` }));
+    legend.append(make("span", {}, sample, named(agent)), " ");
+  });
   at("curves").append(
     heading("How loudly each key speaks along the text"),
-    make("figure", {}, svg),
+    figure,
     legend,
     make("p", { class: "soft small" }, data.curves.note),
   );
@@ -195,12 +164,12 @@ function curves() {
 function graph() {
   if (!data.graph) return;
   const { nodes, edges, lines } = data.graph;
-  const size = 420, radius = nodes.length > 1 ? 150 : 0, node = 22;
+  const node = 22, radius = Math.max(150, nodes.length * 10), size = 2 * radius + 120;
   const place = nodes.map((_, i) => {
     const angle = (2 * Math.PI * i) / nodes.length - Math.PI / 2;
-    return [size / 2 + radius * Math.cos(angle), 190 + radius * Math.sin(angle)];
+    return [size / 2 + radius * Math.cos(angle), size / 2 + radius * Math.sin(angle)];
   });
-  const svg = make("svg", { viewBox: `0 0 ${size} 390`, role: "img", "aria-label": "Who was followed by whom", style: "max-width:30rem" });
+  const svg = make("svg", { viewBox: `0 0 ${size} ${size}`, role: "img", "aria-label": "Who was followed by whom", style: `width:${size}px;${nodes.length > 15 ? "" : "max-width:100%"}` });
   svg.append(make("defs", {}, make("marker", { id: "arrow", viewBox: "0 0 10 10", refX: 9, refY: 5, markerWidth: 7, markerHeight: 7, orient: "auto" },
     make("path", { d: "M0 0L10 5L0 10Z", style: "fill:var(--ink)" }))));
   for (const [from, to, count, confidence] of edges) {
@@ -229,38 +198,6 @@ function graph() {
   at("graph").append(heading("Who was followed by whom"), make("figure", {}, svg), ...lines.map((line) => make("p", { class: "soft small" }, line)));
 }
 
-// ------------------------------------------------------------ tables and words
-
-function table(columns, rowsOf) {
-  const head = make("tr", {}, ...columns.map((column) => make("th", { scope: "col" }, column)));
-  return make("div", { class: "scroll" }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...rowsOf)));
-}
-
-const rows = data.segments.map((segment, i) => {
-  const cells = segment.row.map((cell, k) => make("td", {}, ...(k === 1 && segment.agent !== null ? [swatch(segment.agent), cell] : [cell])));
-  const row = make("tr", { "data-segment": i, tabindex: "0" }, ...cells);
-  row.addEventListener("click", () => select(i, { scroll: true, focus: true }));
-  row.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" || event.key === " ") {
-      event.preventDefault();
-      select(i, { scroll: true, focus: true });
-    }
-  });
-  return row;
-});
-
 curves();
 graph();
-at("segments").append(heading("Segments"), table(data.segment_columns, rows), ...data.legend.map((line) => make("p", { class: "soft small" }, line)));
-at("agents").append(
-  heading("Agents"),
-  table(data.agent_columns, data.agents.filter((agent) => agent.row).map((agent) => make("tr", {}, ...agent.row.map((cell, k) =>
-    make("td", {}, ...(k === 0 && agent.share > 0 ? [swatch(data.agents.indexOf(agent)), cell] : [cell])))))),
-  ...data.agents_note.map((line) => make("p", { class: "soft small" }, line)),
-);
-at("assumed").append(heading("What was assumed"), table(["what", "value"], data.assumed.map(([name, value]) =>
-  make("tr", {}, make("td", {}, name), make("td", { class: "hash" }, value)))));
-at("cannot").append(heading("What this cannot say"), make("ul", { class: "cannot" }, ...data.cannot.map((line) => make("li", {}, line))));
-
-if (data.segments.length) showCard(data.segments[0], 0);
-else at("card").append(make("p", {}, "There is nothing in this text that could be read."));
+if (data.segments.length) select(0);

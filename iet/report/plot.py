@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 HATCHES = ("", "//", "..", "xx")
-"""With the colours they tell agents apart in print."""
+LINES = ("-", "--", ":", "-.")
+"""With the colours they tell agents apart in print, and for everybody."""
 
 
 def plot(report: Report, axes: Axes | None = None) -> Axes:
@@ -43,10 +44,10 @@ def plot(report: Report, axes: Axes | None = None) -> Axes:
     likeliest = sorted(trace.agents, key=lambda name: report.evidence.get(name, 0.0))[:3]
     agents = [name for name in (wrote or likeliest) if name in trace.agents]
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(agents)}
-    for name in agents:
-        drawn.plot(
-            trace.centres, trace.scores[:, trace.agents.index(name)], color=colours[name], lw=1.2, label=name
-        )
+    for i, name in enumerate(agents):
+        scores = trace.scores[:, trace.agents.index(name)]
+        line = LINES[i % len(LINES)]
+        drawn.plot(trace.centres, scores, color=colours[name], ls=line, lw=1.2, label=name)
     low, high = drawn.get_ylim()
     strip = 0.08 * (high - low)
     for segment in report.segments:

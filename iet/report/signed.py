@@ -27,7 +27,8 @@ from typing import Any, Protocol
 
 from iet.commitment import Opening
 from iet.errors import BackendUnavailable, InputError, VerificationError
-from iet.report.model import Report
+from iet.registry import Registry
+from iet.report.model import REPORT_SCHEMA, Report
 from iet.scheme import canonical_json
 
 try:
@@ -45,11 +46,10 @@ PREDICATE_TYPE = "https://pypi.org/project/implicit-execution-tracing/attributio
 
 
 class _Keys(Protocol):
-    """What `Verified.check` asks of a registry."""
+    """What `Verified.check` asks of a registry: ours, or `iet.EngineKeys` and `iet.WaterfallKeys`."""
 
     @property
     def digest(self) -> str: ...
-    def has_key(self, opening: Opening) -> bool: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,12 +86,18 @@ class Verified:
 
         Args:
             text: the audited text, or the bytes of its file.
-            registry: the auditor's; with an `opening`, one that holds the opened key.
+            registry: the auditor's; with an `opening`, an `iet.Registry` that holds the opened key.
             opening: of one key, from `Registry.open_key`: is it a key that the report was made with?
 
         Raises:
             VerificationError: one of them is another one.
+            InputError: an opening beside keys of another scheme, which cannot be opened.
         """
+        if opening is not None and registry is not None and not isinstance(registry, Registry):
+            raise InputError(
+                f"registry: got {type(registry).__name__}, which is no tree of keys; expected, with an"
+                " opening, an iet.Registry"
+            )
         if text is not None:
             data = text.encode() if isinstance(text, str) else text
             named = self.statement["subject"][0]
@@ -99,11 +105,16 @@ class Verified:
             if found != signed:
                 raise VerificationError(f"text: got sha256 {found}, expected {signed} of {named['name']!r}")
         signed = self.report["registry_digest"]
-        if opening is not None and opening.digest != signed:
-            raise VerificationError(f"opening: leads to registry {opening.digest}, expected {signed}")
+        if opening is not None:
+            try:
+                leads_to = opening.digest
+            except InputError as error:
+                raise VerificationError(f"opening: {error}") from None
+            if leads_to != signed:
+                raise VerificationError(f"opening: leads to registry {leads_to}, expected {signed}")
         if registry is None:
             return
-        if opening is not None:
+        if isinstance(registry, Registry) and opening is not None:
             if not registry.has_key(opening):
                 leaf = opening.leaf
                 raise VerificationError(
@@ -185,16 +196,19 @@ def verify(envelope: bytes, key: Ed25519PublicKey | str | os.PathLike[str]) -> V
         payload, signature = (
             base64.b64decode(part, validate=True) for part in (read["payload"], entry["sig"])
         )
-        written = _envelope(payload, entry["keyid"], signature)
+        keyid = entry["keyid"]
+        if not isinstance(keyid, str):
+            raise ValueError(f"keyid is a {type(keyid).__name__}")
+        written = _envelope(payload, keyid, signature)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, binascii.Error) as error:
         raise VerificationError(f"envelope: it is no DSSE envelope as iet writes it ({error})") from None
     if written != envelope:
         at = next((i for i, (a, b) in enumerate(zip(written, envelope, strict=False)) if a != b), None)
         where = min(len(written), len(envelope)) if at is None else at
         raise VerificationError(f"envelope: byte {where} is not as iet writes it, so it was changed")
-    if entry["keyid"] != key_id(public):
+    if keyid != key_id(public):
         raise VerificationError(
-            f"keyid: got {entry['keyid']:.80}, expected {key_id(public)}, that of the given public key"
+            f"keyid: got {keyid!r:.80}, expected {key_id(public)!r}, that of the given public key"
         )
     try:
         public.verify(signature, _encoded(payload))
@@ -202,14 +216,7 @@ def verify(envelope: bytes, key: Ed25519PublicKey | str | os.PathLike[str]) -> V
         raise VerificationError(
             "signature: it does not fit: the statement or the signature was changed, or another key signed"
         ) from None
-    try:
-        statement = json.loads(payload)
-        kinds = statement["_type"], statement["predicateType"]
-    except (ValueError, LookupError, TypeError) as error:
-        raise VerificationError(f"statement: signed, but not an in-toto Statement ({error})") from None
-    if kinds != (STATEMENT_TYPE, PREDICATE_TYPE):
-        raise VerificationError(f"statement: got {kinds}, expected {(STATEMENT_TYPE, PREDICATE_TYPE)}")
-    return Verified(statement, entry["keyid"])
+    return Verified(_statement(payload), keyid)
 
 
 def key_id(key: Ed25519PublicKey) -> str:
@@ -251,6 +258,30 @@ def _read(path: str | os.PathLike[str]) -> tuple[bytes, int]:
             return file.read(1 << 16), os.fstat(file.fileno()).st_mode
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); expected a key in PEM") from None
+
+
+def _statement(payload: bytes) -> dict[str, Any]:
+    """Return what was signed: the key may have signed other things than reports, or other makers' reports."""
+    try:
+        statement: dict[str, Any] = json.loads(payload)
+        kinds = statement["_type"], statement["predicateType"]
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise VerificationError(f"statement: signed, but not an in-toto Statement ({error})") from None
+    if kinds != (STATEMENT_TYPE, PREDICATE_TYPE):
+        raise VerificationError(f"statement: got {kinds}, expected {(STATEMENT_TYPE, PREDICATE_TYPE)}")
+    try:
+        [subject], predicate = statement["subject"], statement["predicate"]
+        report, when = predicate["report"], predicate["timeAudited"]
+        datetime.fromisoformat(when.replace("Z", "+00:00"))
+        if report["schema"] != REPORT_SCHEMA:
+            raise ValueError(f"schema is {report['schema']!r:.80}")
+        if subject["digest"]["sha256"] != report["text_sha256"]:
+            raise ValueError("the subject is not the text of the report")
+        if canonical_json(statement) != payload:
+            raise ValueError("its JSON is not canonical")
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise VerificationError(f"statement: signed, but not as iet writes it ({error})") from None
+    return statement
 
 
 def _encoded(payload: bytes) -> bytes:

@@ -133,13 +133,16 @@ def _row(number: int, segment: Segment) -> tuple[str, ...]:
     tokens = "" if segment.start is None else f"{segment.start}-{segment.end}"
     if segment.left_out:
         return str(number), chars, tokens, "left out", "", "", ""
-    # A guess as likely as not by chance is not worth a name.
-    likely = segment.log_p < math.log(0.5) or (segment.error is not None and segment.error < 0.5)
-    guess = f" (perhaps {segment.best_guess})" if likely else ""
+    guess = f" (perhaps {segment.best_guess})" if is_likely(segment) else ""
     agent = segment.agent or f"unattributed{guess}"
     posterior = "" if segment.posterior is None else f"{segment.posterior:.2f}"
     error = "" if segment.error is None else _chance(segment.error)
     return str(number), chars, tokens, agent, posterior, error, p_value(segment.log_p)
+
+
+def is_likely(segment: Segment) -> bool:
+    """Tell whether the best guess is worth a name: one as likely as not by chance is not."""
+    return segment.log_p < math.log(0.5) or (segment.error is not None and segment.error < 0.5)
 
 
 def _chance(probability: float) -> str:
