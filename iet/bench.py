@@ -24,6 +24,7 @@ import iet
 from iet import kernels, native, reference
 from iet.errors import IetError, InputError
 from iet.registry import KeyTable, Registry
+from iet.report import terminal
 from iet.scheme import Scheme
 
 Sampler = Callable[[], float]
@@ -396,7 +397,7 @@ def noise(samples: Sequence[float]) -> float:
 
 
 def show(figures: Figures, file: TextIO | None = None) -> None:
-    """Print the figures: a table where rich is installed, columns of text otherwise."""
+    """Print the figures in columns, or, where the terminal is too narrow for them, in lines."""
     file = sys.stdout if file is None else file
     machine = figures.machine
     least, most = figures.rounds
@@ -420,7 +421,8 @@ def show(figures: Figures, file: TextIO | None = None) -> None:
             ),
         ]
         print(f"\n{work}", file=file)
-        _print_table(rows, file)
+        for row in terminal.table(rows, terminal.width_of(file), right=True):
+            print("\n".join(row), file=file)
     print(
         f"\nMedians of {least} to {most} rounds, everything in turn in each; every instruction set agreed"
         " with the reference to the bit first. The floors are NumPy's, on one thread. Between the quartiles"
@@ -432,30 +434,6 @@ def show(figures: Figures, file: TextIO | None = None) -> None:
         ),
         file=file,
     )
-
-
-def _print_table(rows: Sequence[tuple[str, ...]], file: TextIO) -> None:
-    if file.isatty():
-        try:
-            from rich.console import Console
-            from rich.table import Table
-        except ImportError:
-            pass
-        else:
-            table = Table(box=None, pad_edge=False)
-            for k, name in enumerate(rows[0]):
-                table.add_column(name, justify="right" if k else "left")
-            for row in rows[1:]:
-                table.add_row(*row)
-            Console(file=file, highlight=False, markup=False).print(table)
-            return
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    for row in rows:
-        cells = [
-            cell.rjust(width) if k else cell.ljust(width)
-            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip(), file=file)
 
 
 def _machine() -> dict[str, Any]:

@@ -1,92 +1,191 @@
-"""The report in a terminal: in colours where rich is installed, plain otherwise."""
+"""The report in a terminal: what the page shows, in colours where rich is installed, plain otherwise."""
 
 from __future__ import annotations
 
 import math
 import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-from iet.foreign import ForeignProfile
-from iet.report.model import Report, Segment, Span, p_value
-from iet.scheme import Profile
+import numpy as np
+
+from iet.decoding.windows import margin
+from iet.report.curves import columns_of, depths_of, means_of
+from iet.report.model import Report, Segment, Span, extent, p_value
+from iet.report.words import (
+    AGENT_COLUMNS,
+    COLOURS,
+    agent_row,
+    agents_note,
+    assumed,
+    cannot,
+    chance,
+    harmless,
+    headline,
+    in_order,
+    interval_unit,
+    legend,
+    shares_of,
+    transition_lines,
+    verdict,
+)
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-# Okabe and Ito's palette: told apart by the colour-blind. More agents than colours share them.
-COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
-_COLUMNS = ("#", "characters", "tokens", "agent", "posterior", "error", "p alone")
+_COLUMNS = ("#", "characters", "tokens", "agent", "posterior", "error", "p alone", "starts within")
+_BARS = "▁▂▃▄▅▆▇█"
+_SURE = 4
+"""Depth (of `iet.report.curves.DEPTHS`) below which the text is dim."""
 
 
-def plain(report: Report) -> str:
-    """Return the report as plain text, without the audited text itself."""
-    rows = [_COLUMNS, *(_row(i, segment) for i, segment in enumerate(report.segments, 1))]
-    widths = [max(len(row[k]) for row in rows) for k in range(len(_COLUMNS))]
-    table = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-    return "\n".join(
-        [
-            *headline(report),
-            "",
-            *table,
-            *legend(report),
-            "",
-            *evidence_lines(report),
-            *transition_lines(report),
-            *caveats(report),
-        ]
-    )
+class _Line(NamedTuple):
+    text: str
+    style: str = ""
+
+
+def plain(report: Report, width: int | None = None) -> str:
+    """Return the report as plain text, without the audited text itself.
+
+    Args:
+        report: what to show.
+        width: cells of a line. None: as many as it takes.
+    """
+    return "\n".join(line.text for line in [*_above(report, width), _Line(""), *_below(report, width)])
 
 
 def show(report: Report, file: TextIO | None = None) -> None:
     """Print the report with the text in the colours of its agents; plain where rich is missing."""
     file = sys.stdout if file is None else file
+    width = width_of(file)
+    parts = [*_above(report, width, _encodes(file))], [*_below(report, width)]
     try:
         from rich.console import Console
-        from rich.table import Table
+        from rich.text import Text
     except ImportError:
-        print(plain(report), file=file)
+        lines = [line.text for line in [*parts[0], _Line("")]]
         if report.text is not None:
-            print("\n" + marked_text(report), file=file)
+            lines += [*wrapped(marked_text(report), width), ""]
+        print("\n".join([*lines, *(line.text for line in parts[1])]), file=file)
         return
-    console = Console(file=file, highlight=False, markup=False, emoji=False)  # names may hold [brackets]
-    flow = not console.is_terminal and "COLUMNS" not in os.environ
-    if flow:  # what is piped on gets no line breaks of ours
-        console.width = 200
-    named = console.no_color or not console.is_terminal  # where colours say nothing, names do
+    console = Console(file=file, width=width or 200, highlight=False, markup=False, emoji=False)
     with console.capture() as shown:
-        for line in headline(report):
-            console.print(line, soft_wrap=flow)
-        table = Table(*_COLUMNS, box=None, pad_edge=False)
-        for i, segment in enumerate(report.segments, 1):
-            table.add_row(*_row(i, segment), style=style(report, segment.agent))
-        console.print(table)
-        for line in legend(report):
-            console.print(line, style="dim", soft_wrap=flow)
+        for line in [*parts[0], _Line("")]:
+            console.print(Text(line.text, line.style), soft_wrap=True)  # they are as long as they may be
         if report.text is not None:
+            console.print(coloured_text(report), soft_wrap=width is None)
             console.print()
-            console.print(coloured_text(report, named), soft_wrap=flow)
-        console.print()
-        for line in [*evidence_lines(report), *transition_lines(report), *caveats(report)]:
-            console.print(line, soft_wrap=flow)
+        for line in parts[1]:
+            console.print(Text(line.text, line.style), soft_wrap=True)
     file.write(shown.get())  # by hand: where the reader of a pipe is gone, rich would exit with 1
 
 
-def coloured_text(report: Report, named: bool = False) -> Text:
-    """Return the text for rich, each run in the colour of its agent, with names in brackets if `named`."""
+def width_of(file: TextIO) -> int | None:
+    """Return how many cells a line of a terminal has; None for what is piped on: no line is broken there."""
+    try:
+        return max(int(os.environ["COLUMNS"]), 20)
+    except (KeyError, ValueError):
+        pass
+    if not file.isatty():
+        return None
+    try:
+        return max(os.get_terminal_size(file.fileno()).columns, 20)
+    except (OSError, ValueError):
+        return 80
+
+
+def _encodes(file: TextIO) -> bool:
+    try:
+        _BARS.encode(getattr(file, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _above(report: Report, width: int | None, bars: bool = True) -> Iterator[_Line]:
+    """Yield what stands above the text: the answer, scores, segments."""
+    colours = styles(report)
+    yield from _wrapped([verdict(report)], width, "bold")
+    yield from _wrapped(headline(report), width)
+    yield _Line("")
+    if bars and report.trace is not None and len(report.trace.scores) > 1:
+        yield from _curves(report, width)
+        yield _Line("")
+    if report.segments:
+        rows = [_COLUMNS, *(_row(i, segment) for i, segment in enumerate(report.segments, 1))]
+        named = [None, *(segment.agent for segment in report.segments)]
+        for lines, name in zip(table(rows, width, wraps=3), named, strict=True):
+            yield from (_Line(line, colours.get(name, "")) for line in lines)
+    notes = legend(report)
+    if any(segment.start_interval is not None for segment in report.segments):
+        notes.append(f"starts within: {interval_unit(report)} between which the boundary may lie")
+    yield from _wrapped(notes, width, "dim")
+
+
+def _below(report: Report, width: int | None) -> Iterator[_Line]:
+    """Yield what stands below the text: agents, transitions, what was assumed and cannot be said."""
+    colours, (wrote, others) = styles(report), in_order(report)
+    shown = [*wrote, *others][: max(len(wrote), 30)]
+    if shown:
+        shares = shares_of(report)
+        read = [name for name in shown if name in report.evidence]
+        rows = [AGENT_COLUMNS, *(tuple(agent_row(report, name, shares)) for name in read)]
+        for lines, name in zip(table(rows, width), [None, *read], strict=True):
+            yield from (_Line(line, colours.get(name, "")) for line in lines)
+    yield from _wrapped(agents_note(report, len(wrote) + len(others) - len(shown)), width)
+    yield from _wrapped(transition_lines(report), width)
+    yield _Line("")
+    yield from _wrapped((f"{name}: {value}" for name, value in assumed(report)), width, "dim")
+    yield _Line("")
+    yield from _wrapped(cannot(report), width)
+
+
+def _curves(report: Report, width: int | None) -> Iterator[_Line]:
+    """Yield f(t, a) of the agents who occur as bars along the text, the margin, and where segments start."""
+    colours, trace = styles(report), report.trace
+    assert trace is not None
+    columns = columns_of(report, trace)
+    names = [harmless(trace.agents[column]) for column in columns]
+    whole = min(width or 100, 100)
+    label = min(max(_cells(name) for name in [*names, "margin"]), 20, whole // 2)
+    room = whole - label - 1
+    stride = -(-len(trace.scores) // room)
+    scores = means_of(trace.scores, stride)
+    gaps = means_of(margin(trace.scores)[:, None], stride)[:, 0]
+    highest = float(scores[:, columns].max(initial=0.0)) or 1.0
+    title = f"f(t, a) along the text, means of {trace.window} tokens under each agent's key"
+    yield from _wrapped([f"{title}, up to {highest:.2f}"], width)
+    for name, values in [*zip(names, scores[:, columns].T, strict=True), ("margin", gaps)]:
+        steps = (values / highest * len(_BARS)).astype(np.int64).clip(0, len(_BARS) - 1)
+        bars = "".join(_BARS[step] for step in steps)
+        yield _Line(f"{_padded(_cut(name, label), label)} {bars}", colours.get(name, ""))
+    positions = trace.centres[stride // 2 :: stride][: len(scores)]
+    starts = [extent(segment)[0] for segment in report.segments[1:]]
+    there = set(np.searchsorted((positions[1:] + positions[:-1]) / 2, starts).tolist())
+    marks = "".join("^" if i in there else " " for i in range(len(scores)))
+    yield _Line(f"{_padded('starts', label)} {marks}".rstrip())
+
+
+def coloured_text(report: Report) -> Text:
+    """Return the text for rich: runs in the colours of their agents, dim where that is unsure, with names."""
     from rich.text import Text
 
-    text = Text()
+    text, colours = Text(), styles(report)
     assert report.text is not None
     for start, end, agent, left_out in _runs(report):
-        if named:
-            text.append(f"{chr(10) if start else ''}[{_label(agent, left_out)}] ", style="bold")
+        colour = colours.get(agent, "")
         text.append(
-            harmless(report.text[start:end]), style="dim strike" if left_out else style(report, agent)
+            f"{chr(10) if start else ''}[{harmless(_label(agent, left_out))}] ", style=f"bold {colour}"
         )
+        if agent is None:
+            text.append(harmless(report.text[start:end]), style="dim strike" if left_out else "")
+            continue
+        edges, depths = depths_of(report.trace, agent, start, end)
+        for depth, a, b in zip(depths, edges, [*edges[1:], end], strict=True):
+            shade = colour if depth >= _SURE else f"dim {colour}"
+            text.append(harmless(report.text[a:b]), style=shade)
     return text
 
 
@@ -109,130 +208,25 @@ def _runs(report: Report) -> list[tuple[int, int, str | None, bool]]:
     return sorted([*left_out, *((*run, False) for run in report.char_agents)], key=lambda run: run[0])
 
 
-def style(report: Report, agent: str | None) -> str:
-    """Return rich's style for an agent; unattributed text is dim."""
-    return "dim" if agent is None else COLOURS[report.agents.index(agent) % len(COLOURS)]
-
-
-# Audited text comes from strangers: what steers a terminal (C0, DEL, C1, bidirectional overrides) is shown as
-# a symbol, or it could repaint what the report says. Line ends, tabs and right-to-left letters stay.
-_CONTROLS = {
-    **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"},
-    0x7F: 0x2421,
-    **dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD),
-}
-
-
-def harmless(text: str) -> str:
-    """Return the text with what steers a terminal or turns its order around as symbols."""
-    return text.replace("\r\n", "\n").translate(_CONTROLS)
+def styles(report: Report) -> dict[str | None, str]:
+    """Return rich's style for each agent who occurs: the colour that it has on the page."""
+    wrote, _ = in_order(report)
+    return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(wrote)}
 
 
 def _row(number: int, segment: Segment) -> tuple[str, ...]:
     chars = "" if segment.char_start is None else f"{segment.char_start}-{segment.char_end}"
     tokens = "" if segment.start is None else f"{segment.start}-{segment.end}"
     if segment.left_out:
-        return str(number), chars, tokens, "left out", "", "", ""
+        return str(number), chars, tokens, "left out", "", "", "", ""
     # A guess as likely as not by chance is not worth a name.
     likely = segment.log_p < math.log(0.5) or (segment.error is not None and segment.error < 0.5)
     guess = f" (perhaps {segment.best_guess})" if likely else ""
     agent = segment.agent or f"unattributed{guess}"
     posterior = "" if segment.posterior is None else f"{segment.posterior:.2f}"
-    error = "" if segment.error is None else _chance(segment.error)
-    return str(number), chars, tokens, agent, posterior, error, p_value(segment.log_p)
-
-
-def _chance(probability: float) -> str:
-    # A posterior is a float32: of less than a millionth it says no more.
-    return "< 1e-6" if probability < 1e-6 else p_value(math.log(probability))
-
-
-def headline(report: Report) -> list[str]:
-    """Return what was read, and how."""
-    count = len(report.segments)
-    size = f"{len(report.text):,} characters, " if report.text is not None else ""
-    separator = " · " if len(report.profiles) == 1 else "\n  "
-    choice = f"{report.coverage:.0%} attributed at level {report.level:g}"
-    left_out = f", {report.left_out:,} left out" if report.left_out else ""
-    several = "" if len(report.profiles) == 1 else f" of {len(report.profiles)} profiles"
-    return [
-        f"{size}{report.tokens:,} tokens{several}"
-        f" ({report.scored:,} scored, {report.repeated:,} repeats{left_out})"
-        f" · {count} segment{'' if count == 1 else 's'}"
-        f" · {choice if report.allow_unattributed else 'forced choice'}",
-        f"decoder {report.decoder} · {len(report.agents)} agents"
-        + "".join(f"{separator}{_profile(profile)}" for profile in report.profiles),
-        *_model_line(report),
-    ]
-
-
-def evidence_lines(report: Report) -> list[str]:
-    """Return who is found in the text, and how surely."""
-    chance = f"ranks among {report.decoys} decoy keys" if report.decoys else "the null law of scores"
-    law = f"p-values from {chance}, corrected for the number of keys"
-    agents = ", ".join(f"{name} (p {p_value(report.evidence[name])})" for name in report.found)
-    who = agents or f"none; lowest p {p_value(report.log_p)}"
-    return [f"agents found in the text at level {report.level:g}: {who} · {law}"]
-
-
-def legend(report: Report) -> list[str]:
-    """Return what the columns of the segments say, as far as they are filled."""
-    if not report.segments:
-        return []
-    lines = ["p alone: p-value of this segment by itself, whatever the rest of the text says about its agent"]
-    if any(segment.error is not None for segment in report.segments):
-        lines[:0] = [
-            "posterior: mean probability, over its tokens, that the agent wrote them ·"
-            " error: probability, at most, that it wrote none of them"
-        ]
-    if report.allow_unattributed:
-        rule = "error is at most {0}" if len(lines) > 1 else "p alone passes at a false-discovery rate of {0}"
-        found = "its agent is found in the text and its " if len(lines) > 1 else "its "
-        lines.append(f"a segment is attributed if {found}{rule.format(f'{report.level:g}')}")
-    return lines
-
-
-def _profile(profile: Profile | ForeignProfile) -> str:
-    draft = " · draft family" if profile.family.version == 0 else ""
-    return f"profile {profile.id}: {profile.scheme}, V {profile.vocab_size}{draft}"
-
-
-def _model_line(report: Report) -> list[str]:
-    if report.model is None:
-        return []
-    name, temperature, share = (report.model[field] for field in ("name", "temperature", "share"))
-    fitted = " (fitted)" if report.model["temperature_fitted"] else ""
-    return [f"read with {harmless(name)} at temperature {temperature:g}{fitted}, weight {share:.0%}"]
-
-
-def transition_lines(report: Report) -> list[str]:
-    """Return the transition graph in words: edges with counts and confidence, topology, μ."""
-    t = report.transitions
-    if not t.observed:
-        return ["transitions: none"]
-    confidence: dict[tuple[Any, Any], list[float]] = {}
-    for passage in t.observed:
-        confidence.setdefault((passage.source, passage.target), []).append(passage.confidence)
-    edges = ", ".join(f"{a} → {b} ×{len(p)} ({max(p):.2f})" for (a, b), p in sorted(confidence.items()))
-    names = " = ".join(t.topology.matches) or t.topology.name
-    return [f"transitions: {edges}", f"as a graph: {names} · μ = {t.bitmask:#x}"]
-
-
-def caveats(report: Report) -> list[str]:
-    """Return what this report in particular is unsure of."""
-    lines = []
-    if report.seam_share is not None:
-        lines.append(f"tokenization uncertain at the seams: {report.seam_share:.2%} of the characters")
-    if report.invisible:
-        lines.append(f"{report.invisible} invisible characters were left out before tokenizing")
-    if report.scored < 30:
-        lines.append(f"only {report.scored} scored tokens: too short to attribute at any useful level")
-    if report.segments:
-        lines.append(
-            "an agent wrote in its segments, not every word of them: short unmarked or copied passages inside"
-            " are read with their surroundings; a verbatim quotation reads as the quoted agent"
-        )
-    return lines
+    error = "" if segment.error is None else chance(segment.error)
+    within = "" if segment.start_interval is None else "{}-{}".format(*segment.start_interval)
+    return str(number), chars, tokens, agent, posterior, error, p_value(segment.log_p), within
 
 
 def comparison(report: Report, truth: Sequence[Span], file: TextIO | None = None) -> None:
@@ -250,8 +244,115 @@ def comparison(report: Report, truth: Sequence[Span], file: TextIO | None = None
             f"{who} {count / (end - start):.0%}" for who, count in sorted(shares.items(), key=lambda s: -s[1])
         )
         rows.append((str(number), f"{start}-{end}", agent or "nobody", recovered))
-    widths = [max(len(row[k]) for row in rows) for k in range(4)]
-    for row in rows:
-        print(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), file=file
+    for lines in table(rows, width_of(file), wraps=3):
+        print("\n".join(lines), file=file)
+
+
+# Lines and tables that fit
+
+
+def table(
+    rows: Sequence[Sequence[str]], width: int | None = None, *, wraps: int | None = None, right: bool = False
+) -> list[list[str]]:
+    """Lay out a table without rules, and return the lines of each row.
+
+    Args:
+        rows: the names of the columns, then the rows. A column without any content is left out.
+        width: cells of a line. Where columns do not fit, each row is a short paragraph, and the first one,
+            of the names, is empty. None: as many as it takes.
+        wraps: column whose cells may take several lines so that the table fits.
+        right: whether all columns but the first are flush right.
+    """
+    kept = [k for k in range(len(rows[0])) if any(row[k] for row in rows[1:])]
+    cells = [[harmless(row[k]) for k in kept] for row in rows]
+    widths = [max(_cells(row[k]) for row in cells) for k in range(len(kept))]
+    excess = sum(widths) + 2 * (len(kept) - 1) - (width or math.inf)
+    if excess > 0 and wraps in kept:
+        flexible = kept.index(wraps)
+        longest = max(_cells(word) for row in cells for word in row[flexible].split())
+        if widths[flexible] - excess >= longest:
+            widths[flexible] -= int(excess)
+            excess = 0
+    if excess > 0:
+        title = kept.index(wraps) if wraps in kept else 0
+        return [[], *(_paragraph(cells[0], row, title, width) for row in cells[1:])]
+    found = []
+    for row in cells:
+        columns = [wrapped(cell, size) for cell, size in zip(row, widths, strict=True)]
+        found.append(
+            [
+                "  ".join(
+                    _padded(column[i] if i < len(column) else "", size, right and k > 0)
+                    for k, (column, size) in enumerate(zip(columns, widths, strict=True))
+                ).rstrip()
+                for i in range(max(map(len, columns)))
+            ]
         )
+    return found
+
+
+def _paragraph(names: Sequence[str], row: Sequence[str], title: int, width: int | None) -> list[str]:
+    facts = [f"{names[k]} {cell}" for k, cell in enumerate(row) if cell and k not in (0, title)]
+    head = row[0] if title == 0 else f"{row[0]}  {row[title]}"
+    return [*wrapped(head, width), *wrapped(" · ".join(facts), width, "  ")]
+
+
+def _wrapped(lines: Iterable[str], width: int | None, style: str = "") -> Iterator[_Line]:
+    for line in lines:
+        yield from (_Line(piece, style) for piece in wrapped(line, width))
+
+
+def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
+    """Return the lines of a text, broken at spaces where they are longer than `width` cells.
+
+    Args:
+        text: its own line ends stay. Tabs become spaces.
+        width: cells of a line; a longer word is broken anywhere. None: nothing is broken.
+        indent: stands before each line, and counts.
+    """
+    found = []
+    for line in harmless(text).expandtabs().split("\n"):
+        start = 0
+        while width is not None:
+            piece = (
+                _cut(line[start : start + 4 * width], max(1, width - len(indent))) or line[start : start + 1]
+            )
+            end = start + len(piece)
+            if end >= len(line):
+                break
+            if line[end] != " ":  # else the break falls between words as it is
+                space = piece.rfind(" ")
+                end = start + space if piece[: max(space, 0)].strip() else end
+            found.append(indent + line[start:end].rstrip(" "))
+            start = end
+            while line.startswith(" ", start):
+                start += 1
+        found.append(indent + line[start:])
+    return found
+
+
+def _cut(text: str, width: int) -> str:
+    """Return the longest beginning of at most `width` cells, combining characters with their letter."""
+    used = 0
+    for i, character in enumerate(text):
+        used += _cells(character)
+        if used > width:
+            return text[:i]
+    return text
+
+
+def _cells(text: str) -> int:
+    """Return the cells of a terminal that a text takes: two for wide characters, none for combining ones."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0
+        if unicodedata.category(c) in ("Mn", "Me", "Cf") and c != "\u00ad"
+        else 1 + (unicodedata.east_asian_width(c) in "WF")
+        for c in text
+    )
+
+
+def _padded(text: str, width: int, right: bool = False) -> str:
+    gap = " " * (width - _cells(text))
+    return gap + text if right else text + gap
