@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.metadata
+import itertools
 import os
 import platform
 import random
@@ -23,8 +24,8 @@ from numpy.typing import NDArray
 import iet
 from iet import kernels, native, reference
 from iet.errors import IetError, InputError
+from iet.lines import table, width_of, wrapped
 from iet.registry import KeyTable, Registry
-from iet.report import terminal
 from iet.scheme import Scheme
 
 Sampler = Callable[[], float]
@@ -399,12 +400,12 @@ def noise(samples: Sequence[float]) -> float:
 def show(figures: Figures, file: TextIO | None = None) -> None:
     """Print the figures in columns, or, where the terminal is too narrow for them, in lines."""
     file = sys.stdout if file is None else file
-    machine = figures.machine
+    machine, width = figures.machine, width_of(file)
     least, most = figures.rounds
-    print(
+    found = wrapped(
         f"iet {machine['iet']} · numpy {machine['numpy']} · Python {machine['python']} · {machine['system']}"
         f" · {machine['cores']} cores · {machine['isa'] or machine['host']} is what iet uses here",
-        file=file,
+        width,
     )
     for work in dict.fromkeys(line.work for line in figures.lines):
         lines = [line for line in figures.lines if line.work == work]
@@ -420,20 +421,17 @@ def show(figures: Figures, file: TextIO | None = None) -> None:
                 for line in lines
             ),
         ]
-        print(f"\n{work}", file=file)
-        for row in terminal.table(rows, terminal.width_of(file), right=True):
-            print("\n".join(row), file=file)
-    print(
+        found += ["", *wrapped(work, width), *itertools.chain(*table(rows, width, right=True))]
+    busy = (
+        ": this machine is busy, so take the figures for no more than that." if figures.noise > 0.3 else "."
+    )
+    found += wrapped(
         f"\nMedians of {least} to {most} rounds, everything in turn in each; every instruction set agreed"
         " with the reference to the bit first. The floors are NumPy's, on one thread. Between the quartiles"
-        f" a line moves by up to {figures.noise:.0%}"
-        + (
-            ": this machine is busy, so take the figures for no more than that."
-            if figures.noise > 0.3
-            else "."
-        ),
-        file=file,
+        f" a line moves by up to {figures.noise:.0%}{busy}",
+        width,
     )
+    print("\n".join(found), file=file)
 
 
 def _machine() -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import Any
 
 from iet.engines import SCHEMES
 from iet.errors import BackendUnavailable, IetError, InputError, VerificationError
+from iet.lines import harmless, width_of, wrapped
 from iet.progress import progress
 
 
@@ -47,17 +48,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (IetError, OSError) as error:
-        print(f"iet: {_harmless(str(error))}", file=sys.stderr)  # it may quote what it read
+        print(f"iet: {harmless(str(error))}", file=sys.stderr)  # it may quote what it read
         return 3
     except KeyboardInterrupt:
         print("iet: interrupted", file=sys.stderr)
         return 3
 
 
-def _harmless(text: str) -> str:
-    from iet.report.words import harmless
-
-    return harmless(text)
+def _say(text: str) -> None:
+    """Print lines that fit a terminal and cannot steer it."""
+    print("\n".join(wrapped(text, width_of(sys.stdout))))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -468,7 +468,7 @@ def _load(arguments: argparse.Namespace) -> Any:
 
 def _demo(arguments: argparse.Namespace) -> int:
     from iet.demo.stage import stage
-    from iet.report.terminal import comparison, show, width_of, wrapped
+    from iet.report.terminal import comparison, show
     from iet.report.words import transition_lines
 
     outcome = stage(
@@ -493,9 +493,7 @@ def _demo(arguments: argparse.Namespace) -> int:
         print(json.dumps({**figures, "report": outcome.report.to_dict()}, indent=1))
         return 0
     show(outcome.report)
-    width = width_of(sys.stdout)
-    title = "\nEvery token given to an agent (forced choice, as in the paper), beside the truth:\n"
-    print("\n".join(wrapped(title, width)))
+    _say("\nEvery token given to an agent (forced choice, as in the paper), beside the truth:\n")
     comparison(outcome.forced, outcome.conversation.spans)
     there = free.accuracy_where_attributed
     last = [
@@ -510,7 +508,7 @@ def _demo(arguments: argparse.Namespace) -> int:
         f" {arguments.out}/final.txt, truth.json, team.json, report.html (open it in a browser)\n"
         f"again, from the text alone: iet audit {arguments.out}/final.txt -r {arguments.out}/team.json",
     ]
-    print("\n".join(line for text in last for line in wrapped(text, width)))
+    _say("\n".join(last))
     return 0
 
 
@@ -644,7 +642,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         verified = signed.verify(envelope, public)
         verified.check(text=text, registry=registry, opening=opening)
     except VerificationError as error:
-        print(f"iet: {arguments.file}: not verified: {_harmless(str(error))}", file=sys.stderr)
+        print(f"iet: {arguments.file}: not verified: {harmless(str(error))}", file=sys.stderr)
         return 1
     if arguments.json:
         print(json.dumps(verified.statement, indent=1))
@@ -660,7 +658,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         f"agents found: {', '.join(found) or 'none'}; {report['coverage']:.0%} attributed\n"
         f"compared with it: {', '.join(checked) or 'nothing (--text, -r, --opening)'}"
     )
-    print(_harmless(lines))
+    _say(lines)
     return 0
 
 
@@ -830,13 +828,13 @@ def _keys_list(arguments: argparse.Namespace) -> int:
         return 0
     for profile_id, profile in registry.profiles.items():
         scheme = profile.scheme
-        print(
+        _say(
             f"profile {profile_id}: {scheme.family}, κ {scheme.kappa:g}, n {scheme.n_gram}, k_p {scheme.k_p},"
-            f" V {profile.vocab_size}, tokenizer {_harmless(profile.tokenizer_source or 'none')}"
+            f" V {profile.vocab_size}, tokenizer {profile.tokenizer_source or 'none'}"
         )
         for name in registry.names(profile_id):
             keys = registry.keys(name)
-            print(f"  {name}  epoch {keys[-1].epoch}, made {keys[-1].created}, keys: {len(keys)}")
+            _say(f"  {name}  epoch {keys[-1].epoch}, made {keys[-1].created}, keys: {len(keys)}")
     return 0
 
 
@@ -935,25 +933,25 @@ def _ask_server(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(found.to_dict(), indent=1))
         return 0 if found.arrives else 1
-    print(f"{found.server} · model {found.model} · agent {found.agent} · profile {found.profile}")
+    _say(f"{found.server} · model {found.model} · agent {found.agent} · profile {found.profile}")
     for name, text in ((f"text under {found.agent}", found.named), ("text without an agent", found.unnamed)):
         if text.status == 200:
             read = f"{text.tokens} tokens, p {p_value(text.log_p)}: {'' if text.marked else 'un'}marked"
         else:
-            read = f"refused with HTTP {text.status} ({_harmless(text.said)})"
-        print(f"{name}: {read}")
+            read = f"refused with HTTP {text.status} ({text.said})"
+        _say(f"{name}: {read}")
     unknown = f"refused with HTTP {found.unknown.status}" if found.unknown.status != 200 else "answered"
-    print(f"a name that nobody has: {unknown}")
+    _say(f"a name that nobody has: {unknown}")
     for warning in found.warnings:
-        print(f"warning: {warning}")
+        _say(f"warning: {warning}")
     if found.arrives:
-        print(f"the mark of {found.agent} arrives")
+        _say(f"the mark of {found.agent} arrives")
     elif found.named.status != 200:
-        print(f"FAILED: the server refuses {found.agent}; is it in the server's registry?")
+        _say(f"FAILED: the server refuses {found.agent}; is it in the server's registry?")
     elif found.others:
-        print(f"FAILED: the mark there is that of {', '.join(found.others)}, not of {found.agent}")
+        _say(f"FAILED: the mark there is that of {', '.join(found.others)}, not of {found.agent}")
     else:
-        print(
+        _say(
             f"FAILED: no mark of {found.agent} at p <= {live.LEVEL:g}. Is the processor loaded, has its"
             " registry the key that this one has, is the tokenizer the model's, was the text long enough?"
         )
@@ -971,17 +969,17 @@ def _doctor(arguments: argparse.Namespace) -> int:
         return 0 if found.healthy else 1
     backends = found.backends
     isa = f" ({backends.isa}; this machine runs {', '.join(backends.isas)})" if backends.isa else ""
-    print(f"iet {found.iet} · Python {found.python} · {found.machine} · scheme {found.scheme}")
-    print(f"host backend: {backends.host}{isa}: {backends.cpu}")
-    print(f"cuda: {backends.cuda}")
-    print(
+    _say(f"iet {found.iet} · Python {found.python} · {found.machine} · scheme {found.scheme}")
+    _say(f"host backend: {backends.host}{isa}: {backends.cpu}")
+    _say(f"cuda: {backends.cuda}")
+    _say(
         "packages: "
         + ", ".join(f"{name} {version or '(missing)'}" for name, version in found.packages.items())
     )
     for name, (good, total) in found.checks.items():
-        print(f"self-test {name}: {good} of {total} known answers agree{'' if good == total else '  FAILED'}")
+        _say(f"self-test {name}: {good} of {total} known answers agree{'' if good == total else '  FAILED'}")
     if not found.checks:
-        print("self-test: the known answers are not installed  FAILED")
+        _say("self-test: the known answers are not installed  FAILED")
     return 0 if found.healthy else 1
 
 

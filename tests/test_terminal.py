@@ -18,6 +18,7 @@ import pytest
 
 import iet
 import iet.progress
+from iet import lines
 from iet.cli import main
 from iet.progress import progress
 from iet.registry import Registry
@@ -164,13 +165,13 @@ def test_scores_and_starts_lie_above_each_other(report: Report, monkeypatch: pyt
         text=None,
         segments=tuple(dataclasses.replace(s, char_start=None, char_end=None) for s in report.segments),
     )
-    lines = ESCAPES.sub("", shown(by_ids)).split("\n")
-    first = next(i for i, line in enumerate(lines) if line.startswith("f(t, a) along"))
-    bars = [line for line in lines[first : first + 6] if set(line) & set("▁▂▃▄▅▆▇█")]
+    found = ESCAPES.sub("", shown(by_ids)).split("\n")
+    first = next(i for i, line in enumerate(found) if line.startswith("f(t, a) along"))
+    bars = [line for line in found[first : first + 6] if set(line) & set("▁▂▃▄▅▆▇█")]
     offset = 14  # the longest name that is drawn takes 20 cells at most
     assert len(bars) == 3
     strongest = {bar[:3]: bar for bar in bars}
-    starts = next(line for line in lines[first:] if line.startswith("starts"))
+    starts = next(line for line in found[first:] if line.startswith("starts"))
     marks = [i for i, character in enumerate(starts) if character == "^"]
     assert len(marks) == len(report.segments) - 1
     # Between the two hand-overs the second agent's bar is the high one.
@@ -197,15 +198,15 @@ def test_tables_fit_or_become_paragraphs(width: int) -> None:
         ("1", "批評家", "one two three four five", ""),
         ("2", "b", "", ""),
     ]
-    lines = [line for row in terminal.table(rows, width, wraps=2) for line in row]
-    assert max(map(cells, lines)) <= width
-    assert not any("unused" in line for line in lines)
-    words = " ".join(" ".join(lines).split())
+    found = [line for row in lines.table(rows, width, wraps=2) for line in row]
+    assert max(map(cells, found)) <= width
+    assert not any("unused" in line for line in found)
+    words = " ".join(" ".join(found).split())
     assert "批評家" in words
     assert "one two three four five" in words or width == 44
     if width == 100:
-        assert lines == ["turn  who     what", "1     批評家  one two three four five", "2     b"]
-    assert terminal.table(rows[:2], right=True)[1] == ["1     批評家  one two three four five"]
+        assert found == ["turn  who     what", "1     批評家  one two three four five", "2     b"]
+    assert lines.table(rows[:2], right=True)[1] == ["1     批評家  one two three four five"]
 
 
 @pytest.mark.parametrize(
@@ -226,16 +227,16 @@ def test_tables_fit_or_become_paragraphs(width: int) -> None:
     ],
 )
 def test_lines_break_between_words_where_they_can(text: str, width: int | None, expected: list[str]) -> None:
-    assert terminal.wrapped(text, width) == expected
+    assert lines.wrapped(text, width) == expected
 
 
 def test_the_width_is_the_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert terminal.width_of(io.StringIO()) is None
-    assert terminal.width_of(Terminal()) == 80  # it has no size to ask for
+    assert lines.width_of(io.StringIO()) is None
+    assert lines.width_of(Terminal()) == 80  # it has no size to ask for
     monkeypatch.setenv("COLUMNS", "57")
-    assert terminal.width_of(Terminal()) == terminal.width_of(io.StringIO()) == 57
+    assert lines.width_of(Terminal()) == lines.width_of(io.StringIO()) == 57
     monkeypatch.setenv("COLUMNS", "wide")
-    assert terminal.width_of(io.StringIO()) is None
+    assert lines.width_of(io.StringIO()) is None
 
 
 # Commands
@@ -291,8 +292,8 @@ def test_an_audit_in_a_terminal(team: pathlib.Path, monkeypatch: pytest.MonkeyPa
     assert "auditing" not in result
     assert "␛[31m" in result
     assert "\x1b[1m" in result
-    lines = ESCAPES.sub("", result).replace("\r", "").split("\n")
-    assert max(map(cells, lines)) <= 50
+    found = ESCAPES.sub("", result).replace("\r", "").split("\n")
+    assert max(map(cells, found)) <= 50
     monkeypatch.setenv("TERM", "dumb")
     code, written = in_terminal(
         50, "-c", run, "audit", str(team / "final.txt"), "-r", str(team / "team.json")

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from iet.decoding.windows import margin
+from iet.lines import harmless
 from iet.report.curves import columns_of, depths_of, means_of
 from iet.report.model import Report, Segment, extent, p_value
 from iet.report.words import (
@@ -30,7 +31,6 @@ from iet.report.words import (
     cannot,
     chance,
     evidence_lines,
-    harmless,
     headline,
     in_order,
     interval_unit,

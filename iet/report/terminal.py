@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 import numpy as np
 
 from iet.decoding.windows import margin
+from iet.lines import cells, cut, harmless, padded, table, width_of, wrapped
 from iet.report.curves import columns_of, depths_of, means_of
 from iet.report.model import Report, Segment, Span, extent, p_value
 from iet.report.words import (
@@ -22,7 +21,6 @@ from iet.report.words import (
     assumed,
     cannot,
     chance,
-    harmless,
     headline,
     in_order,
     interval_unit,
@@ -82,20 +80,6 @@ def show(report: Report, file: TextIO | None = None) -> None:
     file.write(shown.get())  # by hand: where the reader of a pipe is gone, rich would exit with 1
 
 
-def width_of(file: TextIO) -> int | None:
-    """Return how many cells a line of a terminal has; None for what is piped on: no line is broken there."""
-    try:
-        return max(int(os.environ["COLUMNS"]), 20)
-    except (KeyError, ValueError):
-        pass
-    if not file.isatty():
-        return None
-    try:
-        return max(os.get_terminal_size(file.fileno()).columns, 20)
-    except (OSError, ValueError):
-        return 80
-
-
 def _encodes(file: TextIO) -> bool:
     try:
         _BARS.encode(getattr(file, "encoding", None) or "utf-8")
@@ -149,7 +133,7 @@ def _curves(report: Report, width: int | None) -> Iterator[_Line]:
     columns = columns_of(report, trace)
     names = [harmless(trace.agents[column]) for column in columns]
     whole = min(width or 100, 100)
-    label = min(max(_cells(name) for name in [*names, "margin"]), 20, whole // 2)
+    label = min(max(cells(name) for name in [*names, "margin"]), 20, whole // 2)
     room = whole - label - 1
     stride = -(-len(trace.scores) // room)
     scores = means_of(trace.scores, stride)
@@ -160,12 +144,12 @@ def _curves(report: Report, width: int | None) -> Iterator[_Line]:
     for name, values in [*zip(names, scores[:, columns].T, strict=True), ("margin", gaps)]:
         steps = (values / highest * len(_BARS)).astype(np.int64).clip(0, len(_BARS) - 1)
         bars = "".join(_BARS[step] for step in steps)
-        yield _Line(f"{_padded(_cut(name, label), label)} {bars}", colours.get(name, ""))
+        yield _Line(f"{padded(cut(name, label), label)} {bars}", colours.get(name, ""))
     positions = trace.centres[stride // 2 :: stride][: len(scores)]
     starts = [extent(segment)[0] for segment in report.segments[1:]]
     there = set(np.searchsorted((positions[1:] + positions[:-1]) / 2, starts).tolist())
     marks = "".join("^" if i in there else " " for i in range(len(scores)))
-    yield _Line(f"{_padded('starts', label)} {marks}".rstrip())
+    yield _Line(f"{padded('starts', label)} {marks}".rstrip())
 
 
 def coloured_text(report: Report) -> Text:
@@ -248,111 +232,6 @@ def comparison(report: Report, truth: Sequence[Span], file: TextIO | None = None
         print("\n".join(lines), file=file)
 
 
-# Lines and tables that fit
-
-
-def table(
-    rows: Sequence[Sequence[str]], width: int | None = None, *, wraps: int | None = None, right: bool = False
-) -> list[list[str]]:
-    """Lay out a table without rules, and return the lines of each row.
-
-    Args:
-        rows: the names of the columns, then the rows. A column without any content is left out.
-        width: cells of a line. Where columns do not fit, each row is a short paragraph, and the first one,
-            of the names, is empty. None: as many as it takes.
-        wraps: column whose cells may take several lines so that the table fits.
-        right: whether all columns but the first are flush right.
-    """
-    kept = [k for k in range(len(rows[0])) if any(row[k] for row in rows[1:])]
-    cells = [[harmless(row[k]) for k in kept] for row in rows]
-    widths = [max(_cells(row[k]) for row in cells) for k in range(len(kept))]
-    excess = sum(widths) + 2 * (len(kept) - 1) - (width or math.inf)
-    if excess > 0 and wraps in kept:
-        flexible = kept.index(wraps)
-        longest = max(_cells(word) for row in cells for word in row[flexible].split())
-        if widths[flexible] - excess >= longest:
-            widths[flexible] -= int(excess)
-            excess = 0
-    if excess > 0:
-        title = kept.index(wraps) if wraps in kept else 0
-        return [[], *(_paragraph(cells[0], row, title, width) for row in cells[1:])]
-    found = []
-    for row in cells:
-        columns = [wrapped(cell, size) for cell, size in zip(row, widths, strict=True)]
-        found.append(
-            [
-                "  ".join(
-                    _padded(column[i] if i < len(column) else "", size, right and k > 0)
-                    for k, (column, size) in enumerate(zip(columns, widths, strict=True))
-                ).rstrip()
-                for i in range(max(map(len, columns)))
-            ]
-        )
-    return found
-
-
-def _paragraph(names: Sequence[str], row: Sequence[str], title: int, width: int | None) -> list[str]:
-    facts = [f"{names[k]} {cell}" for k, cell in enumerate(row) if cell and k not in (0, title)]
-    head = row[0] if title == 0 else f"{row[0]}  {row[title]}"
-    return [*wrapped(head, width), *wrapped(" · ".join(facts), width, "  ")]
-
-
 def _wrapped(lines: Iterable[str], width: int | None, style: str = "") -> Iterator[_Line]:
     for line in lines:
         yield from (_Line(piece, style) for piece in wrapped(line, width))
-
-
-def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
-    """Return the lines of a text, broken at spaces where they are longer than `width` cells.
-
-    Args:
-        text: its own line ends stay. Tabs become spaces.
-        width: cells of a line; a longer word is broken anywhere. None: nothing is broken.
-        indent: stands before each line, and counts.
-    """
-    found = []
-    for line in harmless(text).expandtabs().split("\n"):
-        start = 0
-        while width is not None:
-            piece = (
-                _cut(line[start : start + 4 * width], max(1, width - len(indent))) or line[start : start + 1]
-            )
-            end = start + len(piece)
-            if end >= len(line):
-                break
-            if line[end] != " ":  # else the break falls between words as it is
-                space = piece.rfind(" ")
-                end = start + space if piece[: max(space, 0)].strip() else end
-            found.append(indent + line[start:end].rstrip(" "))
-            start = end
-            while line.startswith(" ", start):
-                start += 1
-        found.append(indent + line[start:])
-    return found
-
-
-def _cut(text: str, width: int) -> str:
-    """Return the longest beginning of at most `width` cells, combining characters with their letter."""
-    used = 0
-    for i, character in enumerate(text):
-        used += _cells(character)
-        if used > width:
-            return text[:i]
-    return text
-
-
-def _cells(text: str) -> int:
-    """Return the cells of a terminal that a text takes: two for wide characters, none for combining ones."""
-    if text.isascii():
-        return len(text)
-    return sum(
-        0
-        if unicodedata.category(c) in ("Mn", "Me", "Cf") and c != "\u00ad"
-        else 1 + (unicodedata.east_asian_width(c) in "WF")
-        for c in text
-    )
-
-
-def _padded(text: str, width: int, right: bool = False) -> str:
-    gap = " " * (width - _cells(text))
-    return gap + text if right else text + gap

@@ -7,25 +7,13 @@ import math
 from typing import Any
 
 from iet.foreign import ForeignProfile
+from iet.lines import harmless
 from iet.report.model import Report, Segment, extent, p_value
 from iet.scheme import Profile
 from iet.waterfall import WaterfallScheme
 
 # Okabe and Ito's palette: told apart by the colour-blind. More agents than colours share them.
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
-
-# Audited text comes from strangers: what steers a terminal (C0, DEL, C1, bidirectional overrides) is shown as
-# a symbol, or it could repaint what the report says. Line ends, tabs and right-to-left letters stay.
-_CONTROLS = {
-    **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"},
-    0x7F: 0x2421,
-    **dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD),
-}
-
-
-def harmless(text: str) -> str:
-    """Return the text with what steers a terminal or turns its order around as symbols."""
-    return text.replace("\r\n", "\n").translate(_CONTROLS)
 
 
 def chance(probability: float) -> str:
