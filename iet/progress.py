@@ -64,7 +64,8 @@ def _rich_bar(line: str, total: float | None) -> _RichBar | None:
     console = Console(file=sys.stderr)
     if not console.is_interactive or console.is_dumb_terminal:
         return None
-    columns = (TextColumn("iet: {task.description}", markup=False), BarColumn(20), TimeElapsedColumn())
+    bar = BarColumn(min(20, console.width // 10))  # the words come first
+    columns = (TextColumn("iet: {task.description}", markup=False), bar, TimeElapsedColumn())
     # What is printed meanwhile is a result: it belongs to stdout.
     return _RichBar(Progress(*columns, console=console, transient=True, redirect_stdout=False), line, total)
 
