@@ -36,6 +36,10 @@ def width_of(file: TextIO) -> int | None:
         return 80
 
 
+_NARROWEST = 14
+"""Cells of a column whose cells take several lines: narrower ones are harder to read than a paragraph."""
+
+
 def table(
     rows: Sequence[Sequence[str]], width: int | None = None, *, wraps: int | None = None, right: bool = False
 ) -> list[list[str]]:
@@ -55,7 +59,7 @@ def table(
     if excess > 0 and wraps in kept:
         flexible = kept.index(wraps)
         longest = max(cells(word) for row in shown for word in row[flexible].split())
-        if widths[flexible] - excess >= longest:
+        if widths[flexible] - excess >= max(longest, _NARROWEST):
             widths[flexible] -= int(excess)
             excess = 0
     if excess > 0:
