@@ -468,8 +468,7 @@ def _load(arguments: argparse.Namespace) -> Any:
 
 def _demo(arguments: argparse.Namespace) -> int:
     from iet.demo.stage import stage
-    from iet.report.terminal import comparison, show
-    from iet.report.words import transition_lines
+    from iet.report.terminal import comparison, show, transition_lines
 
     outcome = stage(
         arguments.out,
@@ -589,23 +588,22 @@ def _report(arguments: argparse.Namespace) -> int:
     registry = _keys_of(arguments)
     name = arguments.name or ("text" if arguments.file == "-" else pathlib.Path(arguments.file).name)
     text = _read_text(arguments.file)
-    with progress(_AUDITING) as move:
+    with progress(_AUDITING):
         found = _auditor(arguments, registry).audit(text, spans=arguments.span, skip=arguments.skip)
-        for path, form in forms.items():
-            move(f"writing {path.name}", 0)
-            if form == ".html":
-                found.to_html(path)
-            elif form == ".prov.json":
-                found.to_prov(path)
-            elif form == ".json":
-                found.to_json(path, text=not arguments.no_text)
-            elif form == ".dot":
-                write_file(path, found.transitions.to_dot().encode() + b"\n")
-            elif form == ".dsse.json":
-                write_file(path, signed.sign(found, key, name=name))
-            else:
-                _picture(found, path, form)
-    print("\n".join(map(str, forms)))
+    for path, form in forms.items():
+        if form == ".html":
+            found.to_html(path)
+        elif form == ".prov.json":
+            found.to_prov(path)
+        elif form == ".json":
+            found.to_json(path, text=not arguments.no_text)
+        elif form == ".dot":
+            write_file(path, found.transitions.to_dot().encode() + b"\n")
+        elif form == ".dsse.json":
+            write_file(path, signed.sign(found, key, name=name))
+        else:
+            _picture(found, path, form)
+        print(path)
     return 0
 
 

@@ -19,8 +19,7 @@ import pytest
 
 from iet.errors import InputError
 from iet.report import Report
-from iet.report.curves import DEPTHS
-from iet.report.html import content, page
+from iet.report.html import DEPTHS, content, page
 from tests.test_auditor import DECODERS, TEXT, reader, spell, team, write
 from tests.test_report import report_of
 

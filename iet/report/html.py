@@ -17,32 +17,26 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from iet.decoding.windows import margin
-from iet.lines import harmless
-from iet.report.curves import columns_of, depths_of, means_of
-from iet.report.model import Report, Segment, extent, p_value
-from iet.report.words import (
-    AGENT_COLUMNS,
+from iet.report.model import Report, Segment, Trace, extent, p_value
+from iet.report.terminal import (
     COLOURS,
-    agent_row,
-    agents_note,
-    assumed,
-    cannot,
-    chance,
+    caveats,
     evidence_lines,
+    harmless,
     headline,
-    in_order,
-    interval_unit,
     legend,
-    shares_of,
     transition_lines,
-    verdict,
-    within,
 )
+from iet.waterfall import WaterfallScheme
 
 DASHES = ("solid", "dashed", "dotted", "double")
 """Lines under the text beside its colour: both together tell 28 agents apart, in print and for everybody."""
+
+DEPTHS = 5
+"""Steps in which the text is shaded by posterior."""
 
 POINTS = 1500
 """A curve has no more: a screen shows no more."""
@@ -56,7 +50,7 @@ def page(report: Report) -> str:
     data = json.dumps(content(report), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     parts = {
         "policy": f"'sha256-{policy}'",
-        "title": html.escape(f"iet: {verdict(report)}"),
+        "title": html.escape(f"iet: {_verdict(report)}"),
         "script": script,
         "data": data.replace("<", "\\u003c"),
     }
@@ -74,8 +68,8 @@ def page(report: Report) -> str:
 
 def fragment(report: Report) -> str:
     """Return the verdict and the coloured text for a notebook: HTML without scripts or style sheets."""
-    lines = [f"<p><b>{html.escape(verdict(report))}</b></p>"]
-    wrote, _ = in_order(report)
+    lines = [f"<p><b>{html.escape(_verdict(report))}</b></p>"]
+    wrote = list(dict.fromkeys(s.agent for s in report.segments if s.agent is not None))
     pieces = []
     for segment in report.segments if report.text is not None else ():
         start, end = extent(segment)
@@ -99,12 +93,13 @@ def fragment(report: Report) -> str:
 def content(report: Report) -> dict[str, Any]:
     """Return what the page shows, as JSON has it."""
     unit = "characters" if report.text is not None else "tokens"
-    wrote, others = in_order(report)
-    agents = [*wrote, *others]
+    wrote = list(dict.fromkeys(s.agent for s in report.segments if s.agent is not None))
+    others = [name for name in report.evidence if name not in wrote]
+    agents = [*wrote, *sorted(others, key=lambda name: report.evidence[name])]
     places = {name: i for i, name in enumerate(agents)}
     spans = [extent(segment) for segment in report.segments]
     length = len(report.text) if report.text is not None else report.tokens
-    shares = shares_of(report)
+    shares = _shares(report, spans)
     segments = [
         _segment(report, number, segment, span, places, runs)
         for number, (segment, span, runs) in enumerate(
@@ -113,7 +108,7 @@ def content(report: Report) -> dict[str, Any]:
     ]
     shown = agents[: max(len(wrote), 30)]
     return {
-        "verdict": verdict(report),
+        "verdict": _verdict(report),
         "lines": headline(report),
         "has_text": report.text is not None,
         "length": length,
@@ -124,12 +119,12 @@ def content(report: Report) -> dict[str, Any]:
                 "colour": COLOURS[i % len(COLOURS)],
                 "dash": DASHES[i // len(COLOURS) % len(DASHES)],
                 "share": shares.get(name, 0.0),
-                "row": agent_row(report, name, shares) if name in report.evidence else None,
+                "row": _agent_row(report, name, shares) if name in report.evidence else None,
             }
             for i, name in enumerate(shown)
         ],
-        "agent_columns": AGENT_COLUMNS,
-        "agents_note": agents_note(report, len(agents) - len(shown)),
+        "agent_columns": ["agent", "found", "p in the text", "strength of its mark", "segments", "share"],
+        "agents_note": _agents_note(report, len(agents) - len(shown)),
         "segments": segments,
         "segment_columns": [
             "#",
@@ -138,16 +133,38 @@ def content(report: Report) -> dict[str, Any]:
             "posterior",
             "error",
             "p alone",
-            f"starts · ends within, {interval_unit(report)}",
+            f"starts · ends within, {_interval_unit(report)}",
         ],
         "legend": legend(report),
         "boundaries": [end for (_, end), (start, _) in itertools.pairwise(spans) if end == start],
         "doubts": _doubts(report),
         "curves": _curves(report, places),
         "graph": _graph(report, places),
-        "assumed": assumed(report),
-        "cannot": cannot(report),
+        "assumed": _assumed(report),
+        "cannot": _cannot(report),
     }
+
+
+def _verdict(report: Report) -> str:
+    if not report.segments:
+        return "Nothing in this text could be read"
+    if not report.allow_unattributed:
+        return f"Every token given to one of {len(report.agents)} agents (forced choice)"
+    if not report.found:
+        return "No registered agent was found in this text"
+    count = len(report.found)
+    some = ", ".join(report.found[:6]) + (f" and {count - 6} more" if count > 6 else "")
+    return f"{some} wrote in this text; {report.coverage:.0%} of it is attributed"
+
+
+def _shares(report: Report, spans: list[tuple[int, int]]) -> dict[str | None, float]:
+    """Return the share of what was read that each agent has, and nobody (None)."""
+    shares: dict[str | None, float] = {}
+    for segment, (start, end) in zip(report.segments, spans, strict=True):
+        if not segment.left_out:
+            shares[segment.agent] = shares.get(segment.agent, 0) + end - start
+    total = sum(shares.values()) or 1
+    return {agent: size / total for agent, size in shares.items()}
 
 
 def _runs(report: Report) -> Iterator[list[tuple[int, str]] | None]:
@@ -163,13 +180,28 @@ def _runs(report: Report) -> Iterator[list[tuple[int, str]] | None]:
         if segment.agent is None:
             yield [(0, harmless(text[low:high]))]
             continue
-        edges, depths = depths_of(trace, segment.agent, low, high)
+        edges, depths = _depths(trace, segment.agent, low, high)
         bounds = [*edges, high]
         yield [
             (depth, harmless(text[a:b]))
             for depth, a, b in zip(depths, bounds, bounds[1:], strict=False)
             if b > a
         ]
+
+
+def _depths(trace: Trace | None, agent: str, low: int, high: int) -> tuple[list[int], list[int]]:
+    """Return where runs of one depth begin in characters [low, high), and their depths, 1 to `DEPTHS`."""
+    if trace is None or trace.posterior is None or agent not in trace.agents:
+        return [low], [DEPTHS]
+    first, last = np.searchsorted(trace.starts, [low, high])
+    if first == last:
+        return [low], [DEPTHS]
+    column = trace.posterior[first:last, trace.agents.index(agent)]
+    depths = 1 + (column * DEPTHS).astype(np.int64).clip(0, DEPTHS - 1)
+    changes = np.flatnonzero(np.append(True, depths[1:] != depths[:-1]))
+    starts = trace.starts[first:last][changes]
+    starts[0] = low  # what stands before the first token belongs to it
+    return starts.tolist(), depths[changes].tolist()
 
 
 def _segment(
@@ -192,7 +224,7 @@ def _segment(
         if segment.posterior is not None:
             facts.append(("posterior", f"{segment.posterior:.3f}"))
         if segment.error is not None:
-            facts.append(("error", chance(segment.error)))
+            facts.append(("error", _small(segment.error)))
         facts.append(("p alone", p_value(segment.log_p)))
         facts.append(("log p alone", f"{segment.log_p:.2f}"))
         if segment.best_guess is not None:
@@ -200,11 +232,11 @@ def _segment(
         for side, interval in (("starts", segment.start_interval), ("ends", segment.end_interval)):
             if interval is not None:
                 facts.append(
-                    (f"{side} within", f"{interval_unit(report)} {interval[0]:,} to {interval[1]:,}")
+                    (f"{side} within", f"{_interval_unit(report)} {interval[0]:,} to {interval[1]:,}")
                 )
         why = _why(report, segment)
     posterior = "" if segment.posterior is None else f"{segment.posterior:.2f}"
-    error = "" if segment.error is None else chance(segment.error)
+    error = "" if segment.error is None else _small(segment.error)
     cells = ["", "", ""] if segment.left_out else [posterior, error, p_value(segment.log_p)]
     return {
         "agent": None if segment.agent is None else places[segment.agent],
@@ -215,8 +247,24 @@ def _segment(
         "title": title,
         "facts": facts,
         "why": why,
-        "row": [str(number), title, where, *cells, within(segment)],
+        "row": [str(number), title, where, *cells, _within(segment)],
     }
+
+
+def _small(probability: float) -> str:
+    return "< 1e-6" if probability < 1e-6 else p_value(math.log(probability))
+
+
+def _interval_unit(report: Report) -> str:
+    return "characters" if len(report.profiles) > 1 else "tokens"
+
+
+def _within(segment: Segment) -> str:
+    """Say where the segment's two boundaries may lie, as far as they are uncertain."""
+    if segment.start_interval is None or segment.end_interval is None:
+        return ""
+    (a, b), (c, d) = segment.start_interval, segment.end_interval
+    return f"{a:,} to {b:,} · {c:,} to {d:,}"
 
 
 def _why(report: Report, segment: Segment) -> list[str]:
@@ -236,8 +284,8 @@ def _why(report: Report, segment: Segment) -> list[str]:
             needed = max(own, math.exp(found))
             return [
                 f"Attributed because {guess} is found in the text (p {p_value(found)}) and the error of this"
-                f" segment ({chance(own)}) is at most the level ({level:g}).",
-                f"It would be unattributed at a level below {chance(needed)}, if the segment were cut much"
+                f" segment ({_small(own)}) is at most the level ({level:g}).",
+                f"It would be unattributed at a level below {_small(needed)}, if the segment were cut much"
                 " shorter, or if many of its words were replaced.",
             ]
         return [
@@ -251,12 +299,32 @@ def _why(report: Report, segment: Segment) -> list[str]:
             f" (p {p_value(found)}, needed {level:g})."
         )
     else:
-        shown = chance(own) if by_error else p_value(segment.log_p)
+        shown = _small(own) if by_error else p_value(segment.log_p)
         lines.append(
             f"Unattributed: {guess} explains it best, but the segment's {name} ({shown}) is above what"
             f" level {level:g} asks for."
         )
     lines.append("More text of the same agent, or a key that is not in this registry, could change that.")
+    return lines
+
+
+def _agent_row(report: Report, name: str, shares: dict[str | None, float]) -> list[str]:
+    strength = None if report.strengths is None else report.strengths.get(name)
+    count = sum(segment.agent == name for segment in report.segments)
+    return [
+        name,
+        "yes" if name in report.found else "no",
+        p_value(report.evidence[name]),
+        "" if strength is None else f"{strength:.2f}",
+        str(count),
+        f"{shares.get(name, 0.0):.1%}",
+    ]
+
+
+def _agents_note(report: Report, more: int) -> list[str]:
+    lines = evidence_lines(report)
+    if more:
+        lines.append(f"{more} more agents of the registry, with higher p-values, are not shown.")
     return lines
 
 
@@ -285,13 +353,13 @@ def _curves(report: Report, places: dict[str, int]) -> dict[str, Any] | None:
     trace = report.trace
     if trace is None or not len(trace.scores):
         return None
-    columns = columns_of(report, trace)
+    columns = _columns(report, trace)
     if not columns:
         return None
     stride = -(-len(trace.scores) // POINTS)
-    scores = means_of(trace.scores, stride)
+    scores = _means(trace.scores, stride)
     positions = trace.centres[stride // 2 :: stride][: len(scores)]
-    gaps = means_of(margin(trace.scores)[:, None], stride)[:, 0]
+    gaps = _means(margin(trace.scores)[:, None], stride)[:, 0]
     shown = np.round(scores[:, columns], 3)
     return {
         "positions": positions.tolist(),
@@ -307,6 +375,20 @@ def _curves(report: Report, places: dict[str, int]) -> dict[str, Any] | None:
         + ". Below: who is the agent there, and the margin between the best two keys. Dashed: boundaries;"
         " shaded: where they may lie.",
     }
+
+
+def _columns(report: Report, trace: Trace) -> list[int]:
+    """Return the columns that are drawn: agents who occur, else the three that are the likeliest."""
+    wrote = [s.agent for s in report.segments if s.agent is not None]
+    guessed = sorted(trace.agents, key=lambda name: report.evidence.get(name, 0.0))[:3]
+    return [trace.agents.index(name) for name in dict.fromkeys(wrote or guessed) if name in trace.agents]
+
+
+def _means(values: NDArray[Any], stride: int) -> NDArray[np.float64]:
+    """Return the means [ceil(W/stride), K] of `stride` rows each."""
+    firsts = np.arange(0, len(values), stride)
+    sums = np.add.reduceat(values.astype(np.float64), firsts, axis=0)
+    return np.asarray(sums / np.diff(np.append(firsts, len(values)))[:, None])
 
 
 def _graph(report: Report, places: dict[str, int]) -> dict[str, Any] | None:
@@ -325,3 +407,50 @@ def _graph(report: Report, places: dict[str, int]) -> dict[str, Any] | None:
         ],
         "lines": transition_lines(report),
     }
+
+
+def _assumed(report: Report) -> list[tuple[str, str]]:
+    rows = []
+    for profile in report.profiles:
+        rows += [
+            (f"profile {profile.id}", f"{profile.scheme}, V {profile.vocab_size:,}"),
+            ("profile digest", profile.digest),
+            ("tokenizer digest", profile.tokenizer_digest or "none: token ids only"),
+        ]
+    chance = f"ranks among {report.decoys} decoy keys" if report.decoys else "the null law of scores"
+    rows += [
+        ("registry digest", report.registry_digest),
+        ("keys of", f"{len(report.evidence):,} agents were read"),
+        ("decoder", f"{report.decoder} {report.options or ''}".strip()),
+        ("level", f"{report.level:g}" if report.allow_unattributed else "none: forced choice"),
+        (
+            "p-values",
+            f"{chance}; corrected for the number of keys (Holm), p alone also for the choice of segment",
+        ),
+        ("tokens", f"{report.tokens:,}, {report.scored:,} scored, {report.repeated:,} repeats"),
+    ]
+    if report.text is not None:
+        rows.append(("text, SHA-256", hashlib.sha256(report.text.encode()).hexdigest()))
+    if report.model is not None:
+        rows.append(("read with model", f"{report.model['name']}, digest {report.model['digest']}"))
+    return rows
+
+
+def _cannot(report: Report) -> list[str]:
+    lines = caveats(report)
+    lines += [
+        "Short turns: below some dozens of tokens a mark is too weak to be read; such turns are read with"
+        " their surroundings or stay unattributed.",
+        "Edits: every changed word hides the mark of the words right after it. What somebody else has"
+        " rewritten is that somebody's, or nobody's.",
+        "Low entropy: where the next word was certain (code, lists, quotations, greedy decoding) no mark fits"
+        " in.",
+        "Unattributed does not mean written by a person: it means that no key of this registry explains it.",
+        "A p-value speaks of agents who hold only their own keys. It is no proof against someone who has"
+        " another's key, or who has learnt it from much text.",
+    ]
+    if any(isinstance(profile.scheme, WaterfallScheme) for profile in report.profiles):
+        lines.append(
+            "The ids of this scheme are no secrets: whoever knows them can write as any of the agents."
+        )
+    return lines
