@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's palette: told apart by the colour-blind. More agents than colours share them.
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
-_COLUMNS = ("#", "characters", "tokens", "agent", "posterior", "error", "p alone", "starts within")
+_COLUMNS = ("#", "characters", "tokens", "agent", "posterior", "error", "p alone")
 _BARS = "▁▂▃▄▅▆▇█"
 _SURE = 0.6
 """Posterior below which the text is dim."""
@@ -93,7 +93,8 @@ def _above(report: Report, said: dict[str, Any], width: int | None, bars: bool =
         yield from _curves(report, said, width)
         yield _Line("")
     if report.segments:
-        rows = [_COLUMNS, *(_row(i, segment) for i, segment in enumerate(report.segments, 1))]
+        rows = [(*_row(i, segment), _start(segment)) for i, segment in enumerate(report.segments, 1)]
+        rows.insert(0, (*_COLUMNS, "starts within"))
         names = [None, *(segment.agent for segment in report.segments)]
         yield from _styled(table(rows, width, wraps=3), names, styles(report))
     notes = legend(report)
@@ -142,6 +143,10 @@ def _curves(report: Report, said: dict[str, Any], width: int | None) -> Iterator
 def _wrapped(lines: Iterable[str], width: int | None, style: str = "") -> Iterator[_Line]:
     for line in lines:
         yield from (_Line(piece, style) for piece in wrapped(line, width))
+
+
+def _start(segment: Segment) -> str:
+    return "" if segment.start_interval is None else "{}-{}".format(*segment.start_interval)
 
 
 def _styled(
@@ -213,13 +218,12 @@ def _row(number: int, segment: Segment) -> tuple[str, ...]:
     chars = "" if segment.char_start is None else f"{segment.char_start}-{segment.char_end}"
     tokens = "" if segment.start is None else f"{segment.start}-{segment.end}"
     if segment.left_out:
-        return str(number), chars, tokens, "left out", "", "", "", ""
+        return str(number), chars, tokens, "left out", "", "", ""
     guess = f" (perhaps {segment.best_guess})" if is_likely(segment) else ""
     agent = segment.agent or f"unattributed{guess}"
     posterior = "" if segment.posterior is None else f"{segment.posterior:.2f}"
     error = "" if segment.error is None else _chance(segment.error)
-    within = "" if segment.start_interval is None else "{}-{}".format(*segment.start_interval)
-    return str(number), chars, tokens, agent, posterior, error, p_value(segment.log_p), within
+    return str(number), chars, tokens, agent, posterior, error, p_value(segment.log_p)
 
 
 def is_likely(segment: Segment) -> bool:
