@@ -156,6 +156,8 @@ def test_what_is_unsure_is_dim(report: Report) -> None:
     styles = {str(span.style) for span in text.spans}
     assert any(style.startswith("dim #") for style in styles)
     assert any(style.startswith("#") for style in styles)
+    assert "dim text:" in shown(report)
+    assert "dim text:" not in shown(report, io.StringIO())
 
 
 def test_scores_and_starts_lie_above_each_other(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
