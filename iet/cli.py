@@ -693,7 +693,7 @@ def _audit_files(arguments: argparse.Namespace, auditor: Any) -> int:
     if arguments.json:
         print(json.dumps(dataclasses.asdict(summary), indent=1))
     else:
-        print("\n".join(summary.lines()))
+        _say("\n".join(summary.lines()))
     return 1 if arguments.fail_on and getattr(summary, arguments.fail_on) else 0
 
 
