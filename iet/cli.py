@@ -763,17 +763,22 @@ def _read_text(file: str) -> str:
         ) from None
 
 
+_READING = "reading the tokenizer"
+
+
 def _keys_init(arguments: argparse.Namespace) -> int:
     import iet
 
-    registry = iet.Registry.create(arguments.path, **_profile(arguments))
+    with progress(_READING):
+        registry = iet.Registry.create(arguments.path, **_profile(arguments))
     print(f"{registry.path}: profile {registry.profile.id}, no agents yet")
     return 0
 
 
 def _keys_profile(arguments: argparse.Namespace) -> int:
     registry = _load(arguments)
-    profile = registry.add_profile(**_profile(arguments))
+    with progress(_READING):
+        profile = registry.add_profile(**_profile(arguments))
     print(f"{registry.path}: profile {profile}; iet keys add --profile {profile} NAME")
     return 0
 

@@ -9,6 +9,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import threading
 import time
 import unicodedata
 from typing import Any
@@ -306,6 +307,16 @@ def test_an_audit_in_a_terminal(team: pathlib.Path, monkeypatch: pytest.MonkeyPa
     assert max(map(cells, written.replace("\r", "").split("\n"))) <= 50
 
 
+class AtOnce(threading.Timer):
+    """A timer that does not wait: what is quick has its bar too."""
+
+    def start(self) -> None:
+        self.function()
+
+    def join(self, timeout: float | None = None) -> None:
+        pass
+
+
 def test_every_long_command_shows_a_bar_to_people_only(
     team: pathlib.Path,
     tmp_path: pathlib.Path,
@@ -314,27 +325,27 @@ def test_every_long_command_shows_a_bar_to_people_only(
 ) -> None:
     pytest.importorskip("rich")
     pytest.importorskip("pyarrow")
-    monkeypatch.setattr(iet.progress, "DELAY", 0.0)
+    monkeypatch.setattr(threading, "Timer", AtOnce)
     monkeypatch.setenv("IET_REGISTRY", str(team / "team.json"))
     text = str(team / "final.txt")
+
+    def filled(command: list[str], name: str) -> list[str]:
+        return [part.replace("NEW", str(tmp_path / f"{command[0]}-{name}")) for part in command]
+
     commands = {
         "auditing": ["audit", text],
+        "reading": ["keys", "init", "NEW", "--tokenizer", str(team / "tokenizer.json")],
         "auditing (": ["report", text, "-o", str(tmp_path / "report.html")],
-        "documents": ["audit", text, "-o"],
+        "documents": ["audit", text, "-o", "NEW/"],
         "texts": ["calibrate", "--null", text, "--registries", "1"],
         "measuring": ["bench", "--rows", "1", "--vocab-size", "50", "--tokens", "9", "--seconds", "0"],
     }
     for what, command in commands.items():
-        quiet = [*command, f"{tmp_path / 'piped'}/"] if command[-1] == "-o" else command
-        assert main(quiet) == 0
+        assert main(filled(command, "piped")) == 0
         assert capsys.readouterr().err == ""
-        seen = Terminal()
-        monkeypatch.setattr(sys, "stderr", seen)
-        assert main([*command, f"{tmp_path / 'seen'}/"] if command[-1] == "-o" else command) == 0
-        monkeypatch.undo()
-        monkeypatch.setattr(iet.progress, "DELAY", 0.0)
-        monkeypatch.setenv("IET_REGISTRY", str(team / "team.json"))
-        monkeypatch.setenv("TERM", "xterm-256color")
+        with monkeypatch.context() as seeing:
+            seeing.setattr(sys, "stderr", seen := Terminal())
+            assert main(filled(command, "seen")) == 0
         assert what in ESCAPES.sub("", seen.getvalue()), what
         assert seen.getvalue().endswith("\x1b[2K"), what  # and is gone at the end
         capsys.readouterr()
