@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.metadata
+import itertools
 import os
 import platform
 import random
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 import iet
 from iet import kernels, native, reference
 from iet.errors import IetError, InputError
+from iet.lines import table, width_of, wrapped
 from iet.registry import KeyTable, Registry
 from iet.scheme import Scheme
 
@@ -396,14 +398,14 @@ def noise(samples: Sequence[float]) -> float:
 
 
 def show(figures: Figures, file: TextIO | None = None) -> None:
-    """Print the figures: a table where rich is installed, columns of text otherwise."""
+    """Print the figures in columns, or, where the terminal is too narrow for them, in lines."""
     file = sys.stdout if file is None else file
-    machine = figures.machine
+    machine, width = figures.machine, width_of(file)
     least, most = figures.rounds
-    print(
+    found = wrapped(
         f"iet {machine['iet']} · numpy {machine['numpy']} · Python {machine['python']} · {machine['system']}"
         f" · {machine['cores']} cores · {machine['isa'] or machine['host']} is what iet uses here",
-        file=file,
+        width,
     )
     for work in dict.fromkeys(line.work for line in figures.lines):
         lines = [line for line in figures.lines if line.work == work]
@@ -419,43 +421,17 @@ def show(figures: Figures, file: TextIO | None = None) -> None:
                 for line in lines
             ),
         ]
-        print(f"\n{work}", file=file)
-        _print_table(rows, file)
-    print(
+        found += ["", *wrapped(work, width), *itertools.chain(*table(rows, width, right=True))]
+    busy = (
+        ": this machine is busy, so take the figures for no more than that." if figures.noise > 0.3 else "."
+    )
+    found += wrapped(
         f"\nMedians of {least} to {most} rounds, everything in turn in each; every instruction set agreed"
         " with the reference to the bit first. The floors are NumPy's, on one thread. Between the quartiles"
-        f" a line moves by up to {figures.noise:.0%}"
-        + (
-            ": this machine is busy, so take the figures for no more than that."
-            if figures.noise > 0.3
-            else "."
-        ),
-        file=file,
+        f" a line moves by up to {figures.noise:.0%}{busy}",
+        width,
     )
-
-
-def _print_table(rows: Sequence[tuple[str, ...]], file: TextIO) -> None:
-    if file.isatty():
-        try:
-            from rich.console import Console
-            from rich.table import Table
-        except ImportError:
-            pass
-        else:
-            table = Table(box=None, pad_edge=False)
-            for k, name in enumerate(rows[0]):
-                table.add_column(name, justify="right" if k else "left")
-            for row in rows[1:]:
-                table.add_row(*row)
-            Console(file=file, highlight=False, markup=False).print(table)
-            return
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    for row in rows:
-        cells = [
-            cell.rjust(width) if k else cell.ljust(width)
-            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip(), file=file)
+    print("\n".join(found), file=file)
 
 
 def _machine() -> dict[str, Any]:

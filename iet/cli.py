@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import io
+import itertools
 import json
 import math
 import os
@@ -19,6 +20,8 @@ from typing import Any
 
 from iet.engines import SCHEMES
 from iet.errors import BackendUnavailable, IetError, InputError, VerificationError
+from iet.lines import harmless, width_of, wrapped
+from iet.progress import progress
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,11 +48,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (IetError, OSError) as error:
-        print(f"iet: {error}", file=sys.stderr)
+        print(f"iet: {harmless(str(error))}", file=sys.stderr)  # it may quote what it read
         return 3
     except KeyboardInterrupt:
         print("iet: interrupted", file=sys.stderr)
         return 3
+
+
+def _say(text: str) -> None:
+    """Print lines that fit a terminal and cannot steer it."""
+    print("\n".join(wrapped(text, width_of(sys.stdout))))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -484,19 +492,22 @@ def _demo(arguments: argparse.Namespace) -> int:
         print(json.dumps({**figures, "report": outcome.report.to_dict()}, indent=1))
         return 0
     show(outcome.report)
-    print("\nEvery token given to an agent (forced choice, as in the paper), beside the truth:\n")
+    _say("\nEvery token given to an agent (forced choice, as in the paper), beside the truth:\n")
     comparison(outcome.forced, outcome.conversation.spans)
     there = free.accuracy_where_attributed
-    print("\n" + "\n".join(transition_lines(outcome.forced)))
-    print(
-        f"\nTokenAcc {forced.token_accuracy:.3f} · IoU {forced.mean_iou:.3f}"
-        f" · EdgeSim {forced.edge_similarity:.3f} · true graph: {outcome.true_topology}\n"
+    last = [
+        "",
+        *transition_lines(outcome.forced),
+        "",
+        f"TokenAcc {forced.token_accuracy:.3f} · IoU {forced.mean_iou:.3f}"
+        f" · EdgeSim {forced.edge_similarity:.3f} · true graph: {outcome.true_topology}",
         f"with evidence at level {outcome.report.level:g}: {free.coverage:.0%} of the tokens attributed"
         + ("" if there is None else f", {there:.1%} of them right")
         + f"\nwritten in {outcome.generation_seconds:.1f} s, audited in {outcome.audit_seconds:.2f} s ·"
-        f" {arguments.out}/final.txt, truth.json, team.json\n"
-        f"again, from the text alone: iet audit {arguments.out}/final.txt -r {arguments.out}/team.json"
-    )
+        f" {arguments.out}/final.txt, truth.json, team.json, report.html (open it in a browser)\n"
+        f"again, from the text alone: iet audit {arguments.out}/final.txt -r {arguments.out}/team.json",
+    ]
+    _say("\n".join(last))
     return 0
 
 
@@ -511,10 +522,10 @@ def _audit(arguments: argparse.Namespace) -> int:
         raise InputError(f"{output}: got a folder that is not there, expected one that is")
     registry = _keys_of(arguments)
     text = "" if bulk else _read_text(arguments.inputs[0])
-    auditor = _auditor(arguments, registry)
     if bulk:
-        return _audit_files(arguments, auditor)
-    report = auditor.audit(text, spans=arguments.span, skip=arguments.skip)
+        return _audit_files(arguments, _auditor(arguments, registry))
+    with progress(_AUDITING):
+        report = _auditor(arguments, registry).audit(text, spans=arguments.span, skip=arguments.skip)
     if output:
         report.to_json(output, text=not arguments.no_text)
     if arguments.json:
@@ -524,6 +535,9 @@ def _audit(arguments: argparse.Namespace) -> int:
     read = (segment for segment in report.segments if not segment.left_out)
     found = {"unattributed" if segment.agent is None else "attributed" for segment in read}
     return 1 if arguments.fail_on in found else 0
+
+
+_AUDITING = "auditing (the first audit on a machine compiles its loops, which takes some ten seconds)"
 
 
 def _keys_of(arguments: argparse.Namespace) -> Any:
@@ -576,21 +590,22 @@ def _report(arguments: argparse.Namespace) -> int:
     registry = _keys_of(arguments)
     name = arguments.name or ("text" if arguments.file == "-" else pathlib.Path(arguments.file).name)
     text = _read_text(arguments.file)
-    found = _auditor(arguments, registry).audit(text, spans=arguments.span, skip=arguments.skip)
-    made = {}
-    for path, form in forms.items():
-        if form == ".html":
-            made[path] = found.to_html().encode() + b"\n"
-        elif form == ".prov.json":
-            made[path] = found.to_prov().encode() + b"\n"
-        elif form == ".json":
-            made[path] = found.to_json(text=not arguments.no_text).encode() + b"\n"
-        elif form == ".dot":
-            made[path] = found.transitions.to_dot().encode() + b"\n"
-        elif form == ".dsse.json":
-            made[path] = signed.sign(found, key, name=name)
-        else:
-            made[path] = _picture(found, form)
+    with progress(_AUDITING):
+        found = _auditor(arguments, registry).audit(text, spans=arguments.span, skip=arguments.skip)
+        made = {}
+        for path, form in forms.items():
+            if form == ".html":
+                made[path] = found.to_html().encode() + b"\n"
+            elif form == ".prov.json":
+                made[path] = found.to_prov().encode() + b"\n"
+            elif form == ".json":
+                made[path] = found.to_json(text=not arguments.no_text).encode() + b"\n"
+            elif form == ".dot":
+                made[path] = found.transitions.to_dot().encode() + b"\n"
+            elif form == ".dsse.json":
+                made[path] = signed.sign(found, key, name=name)
+            else:
+                made[path] = _picture(found, form)
     for path, data in made.items():  # all of them or, where one cannot be made, none
         write_file(path, data)
         print(path)
@@ -631,7 +646,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         verified = signed.verify(envelope, public)
         verified.check(text=text, registry=registry, opening=opening)
     except VerificationError as error:
-        print(f"iet: {arguments.file}: not verified: {error}", file=sys.stderr)
+        print(f"iet: {arguments.file}: not verified: {harmless(str(error))}", file=sys.stderr)
         return 1
     if arguments.json:
         print(json.dumps(verified.statement, indent=1))
@@ -639,7 +654,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     report, subject = verified.report, verified.statement["subject"][0]
     found = [name for name, log_p in report["evidence"].items() if log_p <= math.log(report["level"])]
     checked = [what for what in ("text", "registry", "opening") if getattr(arguments, what) is not None]
-    print(
+    lines = (
         f"verified: signed by {verified.key_id}, {verified.audited}\n"
         f"text {subject['name']!r}, sha256 {subject['digest']['sha256']}\n"
         f"registry {report['registry_digest']}\n"
@@ -647,6 +662,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         f"agents found: {', '.join(found) or 'none'}; {report['coverage']:.0%} attributed\n"
         f"compared with it: {', '.join(checked) or 'nothing (--text, -r, --opening)'}"
     )
+    _say(lines)
     return 0
 
 
@@ -667,27 +683,23 @@ def _audit_files(arguments: argparse.Namespace, auditor: Any) -> int:
 
     for name, value in files.ONE_THREAD.items():  # a worker has one thread, and this process is the only one
         os.environ.setdefault(name, value)
-    shown, last = sys.stderr.isatty(), 0.0
+    last = 0.0
 
-    def progress(state: files.Progress) -> None:
+    def tell(state: files.Progress) -> None:
         nonlocal last
-        if shown:
-            print(f"\riet: {state}\x1b[K", end="", file=sys.stderr, flush=True)
-        elif state.seconds - last >= 60:  # a log keeps a line a minute
+        move(str(state), state.share)
+        if not sys.stderr.isatty() and state.seconds - last >= 60:  # a log keeps a line a minute
             last = state.seconds
             print(f"iet: {state}", file=sys.stderr, flush=True)
 
     given = {name: getattr(arguments, name) for name in _MANY}
     options = {name: value for name, value in given.items() if value is not None}
-    try:
-        summary = files.audit_files(auditor, arguments.inputs, arguments.output, progress=progress, **options)
-    finally:
-        if shown:
-            print("\r\x1b[K", end="", file=sys.stderr)
+    with progress(_AUDITING, 1.0) as move:
+        summary = files.audit_files(auditor, arguments.inputs, arguments.output, progress=tell, **options)
     if arguments.json:
         print(json.dumps(dataclasses.asdict(summary), indent=1))
     else:
-        print("\n".join(summary.lines()))
+        _say("\n".join(summary.lines()))
     return 1 if arguments.fail_on and getattr(summary, arguments.fail_on) else 0
 
 
@@ -757,17 +769,22 @@ def _read_text(file: str) -> str:
         ) from None
 
 
+_READING = "reading the tokenizer"
+
+
 def _keys_init(arguments: argparse.Namespace) -> int:
     import iet
 
-    registry = iet.Registry.create(arguments.path, **_profile(arguments))
+    with progress(_READING):
+        registry = iet.Registry.create(arguments.path, **_profile(arguments))
     print(f"{registry.path}: profile {registry.profile.id}, no agents yet")
     return 0
 
 
 def _keys_profile(arguments: argparse.Namespace) -> int:
     registry = _load(arguments)
-    profile = registry.add_profile(**_profile(arguments))
+    with progress(_READING):
+        profile = registry.add_profile(**_profile(arguments))
     print(f"{registry.path}: profile {profile}; iet keys add --profile {profile} NAME")
     return 0
 
@@ -820,13 +837,13 @@ def _keys_list(arguments: argparse.Namespace) -> int:
         return 0
     for profile_id, profile in registry.profiles.items():
         scheme = profile.scheme
-        print(
+        _say(
             f"profile {profile_id}: {scheme.family}, κ {scheme.kappa:g}, n {scheme.n_gram}, k_p {scheme.k_p},"
             f" V {profile.vocab_size}, tokenizer {profile.tokenizer_source or 'none'}"
         )
         for name in registry.names(profile_id):
             keys = registry.keys(name)
-            print(f"  {name}  epoch {keys[-1].epoch}, made {keys[-1].created}, keys: {len(keys)}")
+            _say(f"  {name}  epoch {keys[-1].epoch}, made {keys[-1].created}, keys: {len(keys)}")
     return 0
 
 
@@ -867,13 +884,13 @@ def _keys_import(arguments: argparse.Namespace) -> int:
 def _bench(arguments: argparse.Namespace) -> int:
     from iet import bench
 
-    print("iet: checking against the reference, then measuring ...", file=sys.stderr)
-    figures = bench.run(
-        rows=arguments.rows,
-        vocab_size=arguments.vocab_size,
-        tokens=arguments.tokens,
-        seconds=arguments.seconds,
-    )
+    with progress("checking against the reference, then measuring"):
+        figures = bench.run(
+            rows=arguments.rows,
+            vocab_size=arguments.vocab_size,
+            tokens=arguments.tokens,
+            seconds=arguments.seconds,
+        )
     if arguments.json:
         print(json.dumps(figures.to_dict(), indent=1))
     else:
@@ -884,30 +901,27 @@ def _bench(arguments: argparse.Namespace) -> int:
 def _calibrate(arguments: argparse.Namespace) -> int:
     from iet import calibrate
 
-    shown = sys.stderr.isatty()
-
-    def progress(line: str) -> None:
-        if shown:
-            print(f"\riet: {line}\x1b[K", end="", file=sys.stderr, flush=True)
-
     if arguments.power:
         level = 0.01 if arguments.level is None else arguments.level
-        rows = calibrate.power(level=level, seed=arguments.seed, progress=progress)
+        began = itertools.count()
+        with progress("calibrating", len(calibrate.ENTROPIES) * (len(calibrate.KAPPAS) + 1)) as move:
+            rows = calibrate.power(
+                level=level, seed=arguments.seed, progress=lambda line: move(line, next(began))
+            )
         found: Any = [dataclasses.asdict(row) for row in rows]
         text = calibrate.power_table(rows)
     else:
-        null = calibrate.null(
-            _load(arguments),
-            calibrate.read_corpus(arguments.null),
-            profile=arguments.profile,
-            tokenizer=arguments.tokenizer,
-            registries=20 if arguments.registries is None else arguments.registries,
-            seed=arguments.seed,
-            progress=progress,
-        )
+        with progress(_AUDITING) as move:
+            null = calibrate.null(
+                _load(arguments),
+                calibrate.read_corpus(arguments.null),
+                profile=arguments.profile,
+                tokenizer=arguments.tokenizer,
+                registries=20 if arguments.registries is None else arguments.registries,
+                seed=arguments.seed,
+                progress=lambda line: move(line, 0),
+            )
         found, text = dataclasses.asdict(null), calibrate.null_table(null)
-    if shown:
-        print("\r\x1b[K", end="", file=sys.stderr)
     print(json.dumps(found, indent=1) if arguments.json else text)
     return 0
 
@@ -917,35 +931,36 @@ def _ask_server(arguments: argparse.Namespace) -> int:
     from iet.report.model import p_value
 
     options = {name: getattr(arguments, name) for name in _OF_SERVER}
-    found = live.ask(
-        arguments.server,
-        arguments.agent,
-        _load(arguments),
-        progress=lambda line: print(f"iet: {line} ...", file=sys.stderr),
-        **{name: value for name, value in options.items() if value is not None},
-    )
+    with progress("asking the server") as move:
+        found = live.ask(
+            arguments.server,
+            arguments.agent,
+            _load(arguments),
+            progress=lambda line: move(line, 0),
+            **{name: value for name, value in options.items() if value is not None},
+        )
     if arguments.json:
         print(json.dumps(found.to_dict(), indent=1))
         return 0 if found.arrives else 1
-    print(f"{found.server} · model {found.model} · agent {found.agent} · profile {found.profile}")
+    _say(f"{found.server} · model {found.model} · agent {found.agent} · profile {found.profile}")
     for name, text in ((f"text under {found.agent}", found.named), ("text without an agent", found.unnamed)):
         if text.status == 200:
             read = f"{text.tokens} tokens, p {p_value(text.log_p)}: {'' if text.marked else 'un'}marked"
         else:
             read = f"refused with HTTP {text.status} ({text.said})"
-        print(f"{name}: {read}")
+        _say(f"{name}: {read}")
     unknown = f"refused with HTTP {found.unknown.status}" if found.unknown.status != 200 else "answered"
-    print(f"a name that nobody has: {unknown}")
+    _say(f"a name that nobody has: {unknown}")
     for warning in found.warnings:
-        print(f"warning: {warning}")
+        _say(f"warning: {warning}")
     if found.arrives:
-        print(f"the mark of {found.agent} arrives")
+        _say(f"the mark of {found.agent} arrives")
     elif found.named.status != 200:
-        print(f"FAILED: the server refuses {found.agent}; is it in the server's registry?")
+        _say(f"FAILED: the server refuses {found.agent}; is it in the server's registry?")
     elif found.others:
-        print(f"FAILED: the mark there is that of {', '.join(found.others)}, not of {found.agent}")
+        _say(f"FAILED: the mark there is that of {', '.join(found.others)}, not of {found.agent}")
     else:
-        print(
+        _say(
             f"FAILED: no mark of {found.agent} at p <= {live.LEVEL:g}. Is the processor loaded, has its"
             " registry the key that this one has, is the tokenizer the model's, was the text long enough?"
         )
@@ -963,17 +978,17 @@ def _doctor(arguments: argparse.Namespace) -> int:
         return 0 if found.healthy else 1
     backends = found.backends
     isa = f" ({backends.isa}; this machine runs {', '.join(backends.isas)})" if backends.isa else ""
-    print(f"iet {found.iet} · Python {found.python} · {found.machine} · scheme {found.scheme}")
-    print(f"host backend: {backends.host}{isa}: {backends.cpu}")
-    print(f"cuda: {backends.cuda}")
-    print(
+    _say(f"iet {found.iet} · Python {found.python} · {found.machine} · scheme {found.scheme}")
+    _say(f"host backend: {backends.host}{isa}: {backends.cpu}")
+    _say(f"cuda: {backends.cuda}")
+    _say(
         "packages: "
         + ", ".join(f"{name} {version or '(missing)'}" for name, version in found.packages.items())
     )
     for name, (good, total) in found.checks.items():
-        print(f"self-test {name}: {good} of {total} known answers agree{'' if good == total else '  FAILED'}")
+        _say(f"self-test {name}: {good} of {total} known answers agree{'' if good == total else '  FAILED'}")
     if not found.checks:
-        print("self-test: the known answers are not installed  FAILED")
+        _say("self-test: the known answers are not installed  FAILED")
     return 0 if found.healthy else 1
 
 

@@ -121,7 +121,7 @@ def ask(
     tokenizer: Any = None,
     tokens: int = 800,
     timeout: float = 120.0,
-    progress: Callable[[str], None] = lambda line: None,
+    progress: Callable[[str], object] = lambda line: None,
 ) -> Arrival:
     """Ask a server for text with and without an agent, and audit it.
 

@@ -135,7 +135,7 @@ def small(monkeypatch: pytest.MonkeyPatch, shipped: tuple[Any, Any]) -> None:
 
 
 def play(out: pathlib.Path, **options: Any) -> Outcome:
-    outcome: Outcome = stage(out, **{"rounds": 1, "progress": False, **options})
+    outcome: Outcome = stage(out, **{"rounds": 1, **options})
     return outcome
 
 
@@ -145,8 +145,9 @@ def test_a_demo_leaves_a_text_its_truth_and_a_private_registry(tmp_path: pathlib
     threads = torch.get_num_threads()
     outcome = play(tmp_path / "new" / "folder", seed=4)
     out = tmp_path / "new" / "folder"
-    assert sorted(os.listdir(out)) == ["final.txt", "team.json", "truth.json"]
+    assert sorted(os.listdir(out)) == ["final.txt", "report.html", "team.json", "truth.json"]
     assert (out / "final.txt").read_bytes().decode() == outcome.conversation.text == outcome.report.text
+    assert (out / "report.html").read_text(encoding="utf-8") == outcome.report.to_html() + "\n"
     truth = json.loads((out / "truth.json").read_text())
     assert (truth["seed"], truth["topology"]) == (4, "chain")
     assert truth["speakers"] == list(outcome.conversation.speakers)
@@ -197,7 +198,7 @@ def test_a_registry_that_no_demo_wrote_is_never_replaced(tmp_path: pathlib.Path,
     (tmp_path / "final.txt").write_text("mine")
     before = path.read_bytes()
     with pytest.raises(RegistryError, match=r"no demo wrote it, and its keys would be lost"):
-        stage(tmp_path, progress=False)
+        stage(tmp_path)
     assert path.read_bytes() == before
     assert (tmp_path / "final.txt").read_text() == "mine"
 
@@ -206,7 +207,7 @@ def test_what_is_no_registry_is_not_replaced_either(tmp_path: pathlib.Path) -> N
     (tmp_path / "team.json").write_text("notes of the team")
     (tmp_path / "truth.json").write_text("[]")
     with pytest.raises(RegistryError, match="no demo wrote it"):
-        stage(tmp_path, progress=False)
+        stage(tmp_path)
     assert (tmp_path / "team.json").read_text() == "notes of the team"
 
 
@@ -228,7 +229,7 @@ def test_bad_options_leave_nothing_behind(
     tmp_path: pathlib.Path, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError) as refusal:
-        stage(tmp_path / "out", progress=False, **options)
+        stage(tmp_path / "out", **options)
     assert message in str(refusal.value)
     assert not (tmp_path / "out").exists()
 
@@ -256,13 +257,13 @@ def test_an_interrupted_demo_leaves_the_last_one(
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize("missing", ["torch", "tqdm", "transformers"])
+@pytest.mark.parametrize("missing", ["torch", "transformers"])
 def test_a_missing_package_is_named_with_its_remedy(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(BackendUnavailable, match=rf"(?s){missing}.*pip install .*\[(demo|transformers)\]"):
-        stage(tmp_path, progress=False)
+        stage(tmp_path)
     assert os.listdir(tmp_path) == []
 
 

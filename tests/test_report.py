@@ -24,6 +24,7 @@ import iet
 from iet.errors import IetError
 from iet.registry import Registry
 from iet.report import REPORT_SCHEMA, Report, Segment, Span, terminal
+from iet.report.html import content
 from iet.report.model import p_value
 from iet.scheme import Profile, Scheme
 from iet.transitions import Transition, Transitions
@@ -326,10 +327,8 @@ def test_colours_only_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch) -> 
     terminal.show(report_of(), bare)
     assert "\x1b[38;5;" in coloured.getvalue()
     assert "\x1b[38;5;" not in bare.getvalue()
-    assert "[planner] " not in coloured.getvalue()
-    assert "[planner]" in re.sub(
-        r"\x1b\[[0-9;]*m", "", bare.getvalue()
-    )  # where colours say nothing, names do
+    for found in (coloured, bare):  # not everybody sees colours
+        assert "[planner]" in re.sub(r"\x1b\[[0-9;]*m", "", found.getvalue())
 
 
 def test_a_narrow_terminal_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,11 +340,15 @@ def test_a_narrow_terminal_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
         assert word in found
 
 
-def test_more_agents_than_colours_share_them() -> None:
+def test_agents_have_the_colours_that_they_have_on_the_page() -> None:
     names = tuple(f"agent {i}" for i in range(20))
-    report = report_of(agents=names)
-    assert terminal.style(report, names[0]) == terminal.style(report, names[len(terminal.COLOURS)])
-    assert terminal.style(report, None) == "dim"
+    first, second = report_of().segments
+    occur = tuple(dataclasses.replace(first, agent=names[i]) for i in (7, 0, *range(1, 7)))
+    colours = terminal.styles(report_of(agents=names, segments=(*occur, second)))
+    shown = content(report_of(agents=names, segments=(*occur, second)))["agents"]
+    assert colours == {agent["name"]: agent["colour"] for agent in shown[: len(occur)]}
+    assert colours[names[7]] != colours[names[0]]
+    assert colours[names[7]] == colours[names[6]]  # the eighth has the first one's again
 
 
 def test_the_comparison_says_what_became_of_each_turn() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import pathlib
 import time
@@ -16,6 +17,7 @@ from iet.auditor import Auditor
 from iet.demo import conversation
 from iet.errors import BackendUnavailable, IetError, InputError, RegistryError
 from iet.metrics import boundary_f1, edge_similarity, mean_iou, token_accuracy, token_labels
+from iet.progress import progress
 from iet.registry import Registry
 from iet.report import Report
 from iet.scheme import Scheme
@@ -134,18 +136,19 @@ def stage(
     temperature: float = 1.0,
     top_p: float = 1.0,
     decoder: str = "posterior",
-    progress: bool = True,
 ) -> Outcome:
     """Generate, write `final.txt`, `truth.json` and `team.json` into `out`, audit `final.txt`, and score.
+
+    The report is written there too, as `report.html`.
 
     Raises:
         InputError: an option is out of range.
         RegistryError: `out` holds a `team.json` that no demo wrote: its keys may be nowhere else.
-        BackendUnavailable: torch, transformers or tqdm is missing.
+        BackendUnavailable: torch or transformers is missing.
     """
     try:
-        import torch
-        from tqdm import tqdm
+        with progress("loading torch"):
+            import torch
     except ImportError as error:
         raise BackendUnavailable(
             f'the demo: {error}; pip install "implicit-execution-tracing[demo]"'
@@ -164,24 +167,24 @@ def stage(
     out.mkdir(parents=True, exist_ok=True)
 
     started = time.perf_counter()
-    model, tokenizer = conversation.load_model()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the matrices are small: more threads would only wait for each other
-    bar = tqdm(total=rounds * TURN_TOKENS[1], desc="agents write", unit="tok", disable=not progress)
+    written = itertools.count(1)
     try:
-        talk = conversation.converse(
-            model,
-            tokenizer,
-            registry,
-            speakers,
-            temperature=temperature,
-            top_p=top_p,
-            turn_tokens=TURN_TOKENS,
-            seed=seed,
-            on_token=bar.update,
-        )
+        with progress("agents write", rounds * TURN_TOKENS[1]) as move:
+            model, tokenizer = conversation.load_model()
+            talk = conversation.converse(
+                model,
+                tokenizer,
+                registry,
+                speakers,
+                temperature=temperature,
+                top_p=top_p,
+                turn_tokens=TURN_TOKENS,
+                seed=seed,
+                on_token=lambda: move("agents write", next(written)),
+            )
     finally:
-        bar.close()
         torch.set_num_threads(threads)
     generated = time.perf_counter()
     _refuse_foreign_registry(out)  # again: writing took a while
@@ -194,10 +197,11 @@ def stage(
 
     # From here on nothing but the final text and the registry is used.
     audited = time.perf_counter()
-    report = auditor.audit((out / "final.txt").read_bytes().decode())
-    finished = time.perf_counter()
-
-    forced = Auditor(registry, decoder=decoder, allow_unattributed=False).audit(report.text)
+    with progress("auditing (the first audit on a machine compiles its loops)"):
+        report = auditor.audit((out / "final.txt").read_bytes().decode())
+        finished = time.perf_counter()
+        forced = Auditor(registry, decoder=decoder, allow_unattributed=False).audit(report.text)
+    report.to_html(out / "report.html")
     return Outcome(
         report,
         forced,

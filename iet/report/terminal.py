@@ -1,15 +1,18 @@
-"""The report in a terminal: in colours where rich is installed, plain otherwise."""
+"""The report in a terminal: what the page shows, in colours where rich is installed, plain otherwise."""
 
 from __future__ import annotations
 
 import math
-import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+
+import numpy as np
 
 from iet.foreign import ForeignProfile
-from iet.report.model import Report, Segment, Span, p_value
+from iet.lines import cells, cut, padded, table, width_of, wrapped
+from iet.lines import harmless as harmless  # the page takes it from here
+from iet.report.model import Report, Segment, Span, extent, p_value
 from iet.scheme import Profile
 
 if TYPE_CHECKING:
@@ -18,76 +21,175 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette: told apart by the colour-blind. More agents than colours share them.
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
 _COLUMNS = ("#", "characters", "tokens", "agent", "posterior", "error", "p alone")
+_BARS = "▁▂▃▄▅▆▇█"
+_SURE = 0.6
+"""Posterior below which the text is dim."""
 
 
-def plain(report: Report) -> str:
-    """Return the report as plain text, without the audited text itself."""
-    rows = [_COLUMNS, *(_row(i, segment) for i, segment in enumerate(report.segments, 1))]
-    widths = [max(len(row[k]) for row in rows) for k in range(len(_COLUMNS))]
-    table = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-    return "\n".join(
-        [
-            *headline(report),
-            "",
-            *table,
-            *legend(report),
-            "",
-            *evidence_lines(report),
-            *transition_lines(report),
-            *caveats(report),
-        ]
-    )
+class _Line(NamedTuple):
+    text: str
+    style: str = ""
+
+
+def plain(report: Report, width: int | None = None) -> str:
+    """Return the report as plain text, without the audited text itself.
+
+    Args:
+        report: what to show.
+        width: cells of a line. None: as many as it takes.
+    """
+    said = _content(report)
+    lines = [*_above(report, said, width), _Line(""), *_below(report, said, width)]
+    return "\n".join(line.text for line in lines)
 
 
 def show(report: Report, file: TextIO | None = None) -> None:
     """Print the report with the text in the colours of its agents; plain where rich is missing."""
     file = sys.stdout if file is None else file
+    width, said = width_of(file), _content(report)
+    above = [*_above(report, said, width, _encodes(file)), _Line("")]
+    below = _below(report, said, width)
     try:
         from rich.console import Console
-        from rich.table import Table
+        from rich.text import Text
     except ImportError:
-        print(plain(report), file=file)
+        lines = [line.text for line in above]
         if report.text is not None:
-            print("\n" + marked_text(report), file=file)
+            lines += [*wrapped(marked_text(report), width), ""]
+        print("\n".join([*lines, *(line.text for line in below)]), file=file)
         return
-    console = Console(file=file, highlight=False, markup=False, emoji=False)  # names may hold [brackets]
-    flow = not console.is_terminal and "COLUMNS" not in os.environ
-    if flow:  # what is piped on gets no line breaks of ours
-        console.width = 200
-    named = console.no_color or not console.is_terminal  # where colours say nothing, names do
+    console = Console(file=file, width=width or 200, highlight=False, markup=False, emoji=False)
+    if console.color_system is not None and report.trace is not None and report.trace.posterior is not None:
+        note = f"dim text: the posterior of its agent is below {_SURE:g}"
+        above[-1:-1] = _wrapped([note] if report.text is not None else [], width, "dim")
     with console.capture() as shown:
-        for line in headline(report):
-            console.print(line, soft_wrap=flow)
-        table = Table(*_COLUMNS, box=None, pad_edge=False)
-        for i, segment in enumerate(report.segments, 1):
-            table.add_row(*_row(i, segment), style=style(report, segment.agent))
-        console.print(table)
-        for line in legend(report):
-            console.print(line, style="dim", soft_wrap=flow)
+        for line in above:
+            console.print(Text(line.text, line.style), soft_wrap=True)  # they are as long as they may be
         if report.text is not None:
+            console.print(coloured_text(report), soft_wrap=width is None)
             console.print()
-            console.print(coloured_text(report, named), soft_wrap=flow)
-        console.print()
-        for line in [*evidence_lines(report), *transition_lines(report), *caveats(report)]:
-            console.print(line, soft_wrap=flow)
+        for line in below:
+            console.print(Text(line.text, line.style), soft_wrap=True)
     file.write(shown.get())  # by hand: where the reader of a pipe is gone, rich would exit with 1
 
 
-def coloured_text(report: Report, named: bool = False) -> Text:
-    """Return the text for rich, each run in the colour of its agent, with names in brackets if `named`."""
+def _content(report: Report) -> dict[str, Any]:
+    from iet.report.html import content  # which takes its words from here
+
+    return content(report)
+
+
+def _encodes(file: TextIO) -> bool:
+    try:
+        _BARS.encode(getattr(file, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _above(report: Report, said: dict[str, Any], width: int | None, bars: bool = True) -> Iterator[_Line]:
+    """Yield what stands above the text: the answer, scores, segments."""
+    yield from _wrapped([said["verdict"]], width, "bold")
+    yield from _wrapped(headline(report), width)
+    yield _Line("")
+    if bars and said["curves"] is not None:
+        yield from _curves(report, said, width)
+        yield _Line("")
+    if report.segments:
+        rows = [(*_row(i, segment), _start(segment)) for i, segment in enumerate(report.segments, 1)]
+        rows.insert(0, (*_COLUMNS, "starts within"))
+        names = [None, *(segment.agent for segment in report.segments)]
+        yield from _styled(table(rows, width, wraps=3), names, styles(report))
+    notes = legend(report)
+    if any(segment.start_interval is not None for segment in report.segments):
+        unit = "characters" if len(report.profiles) > 1 else "tokens"
+        notes.append(f"starts within: {unit} between which the boundary may lie")
+    yield from _wrapped(notes, width, "dim")
+
+
+def _below(report: Report, said: dict[str, Any], width: int | None) -> Iterator[_Line]:
+    """Yield what stands below the text: agents, transitions, what was assumed and cannot be said."""
+    rows = [agent["row"] for agent in said["agents"] if agent["row"] is not None]
+    if rows:
+        lines = table([said["agent_columns"], *rows], width)
+        yield from _styled(lines, [None, *(row[0] for row in rows)], styles(report))
+    yield from _wrapped(said["agents_note"], width)
+    yield from _wrapped(transition_lines(report), width)
+    yield _Line("")
+    yield from _wrapped((f"{name}: {value}" for name, value in said["assumed"]), width, "dim")
+    yield _Line("")
+    yield from _wrapped(said["cannot"], width)
+
+
+def _curves(report: Report, said: dict[str, Any], width: int | None) -> Iterator[_Line]:
+    """Yield f(t, a) of the agents who occur as bars along the text, the margin, and where segments start."""
+    curves, colours = said["curves"], styles(report)
+    named = [(said["agents"][place]["name"], values) for place, values in curves["scores"]]
+    whole = min(width or 100, 100)
+    label = min(max(cells(name) for name, _ in [*named, ("margin", [])]), 20, whole // 2)
+    stride = -(-len(curves["positions"]) // (whole - label - 1))
+    highest = curves["high"] or 1.0
+    title = f"f(t, a), the mean score of a window, along the text under each agent's key, up to {highest:.2f}"
+    yield from _wrapped([title], width)
+    for name, values in [*named, ("margin", curves["margin"])]:
+        means = [float(np.mean(values[at : at + stride])) for at in range(0, len(values), stride)]
+        bars = (_BARS[min(max(int(mean / highest * len(_BARS)), 0), len(_BARS) - 1)] for mean in means)
+        yield _Line(f"{padded(cut(harmless(name), label), label)} {''.join(bars)}", colours.get(name, ""))
+    # A boundary stands under the bar whose middle is nearest.
+    middles = np.array(curves["positions"][stride // 2 :: stride])
+    starts = [extent(segment)[0] for segment in report.segments[1:]]
+    under = set(np.searchsorted((middles[1:] + middles[:-1]) / 2, starts).tolist())
+    marks = "".join("^" if i in under else " " for i in range(-(-len(curves["positions"]) // stride)))
+    yield _Line(f"{padded('starts', label)} {marks}".rstrip())
+
+
+def _wrapped(lines: Iterable[str], width: int | None, style: str = "") -> Iterator[_Line]:
+    for line in lines:
+        yield from (_Line(piece, style) for piece in wrapped(line, width))
+
+
+def _start(segment: Segment) -> str:
+    return "" if segment.start_interval is None else "{}-{}".format(*segment.start_interval)
+
+
+def _styled(
+    rows: Iterable[list[str]], names: Sequence[str | None], colours: dict[str | None, str]
+) -> Iterator[_Line]:
+    for lines, name in zip(rows, names, strict=True):
+        yield from (_Line(line, colours.get(name, "")) for line in lines)
+
+
+def coloured_text(report: Report) -> Text:
+    """Return the text for rich: runs in the colours of their agents, dim where that is unsure, with names."""
     from rich.text import Text
 
-    text = Text()
+    text, colours = Text(), styles(report)
     assert report.text is not None
     for start, end, agent, left_out in _runs(report):
-        if named:
-            text.append(f"{chr(10) if start else ''}[{_label(agent, left_out)}] ", style="bold")
-        text.append(
-            harmless(report.text[start:end]), style="dim strike" if left_out else style(report, agent)
-        )
+        colour = colours.get(agent, "")
+        text.append(f"{chr(10) if start else ''}[{harmless(_label(agent, left_out))}] ", f"bold {colour}")
+        if agent is None:
+            text.append(harmless(report.text[start:end]), "dim strike" if left_out else "")
+            continue
+        for a, b, sure in _sure(report, agent, start, end):
+            text.append(harmless(report.text[a:b]), colour if sure else f"dim {colour}")
     return text
+
+
+def _sure(report: Report, agent: str, start: int, end: int) -> Iterator[tuple[int, int, bool]]:
+    """Yield the runs of characters [start, end) in which the agent is sure, or not: (start, end, sure)."""
+    trace = report.trace
+    if trace is None or trace.posterior is None or agent not in trace.agents:
+        yield start, end, True
+        return
+    first, last = np.searchsorted(trace.starts, [start, end])
+    if first == last:  # no token starts here
+        yield start, end, True
+        return
+    sure = trace.posterior[first:last, trace.agents.index(agent)] >= _SURE
+    changes = np.flatnonzero(sure[1:] != sure[:-1]) + 1
+    edges = [start, *trace.starts[first:last][changes].tolist(), end]
+    yield from zip(edges, edges[1:], [bool(sure[0]), *sure[changes].tolist()], strict=False)
 
 
 def marked_text(report: Report) -> str:
@@ -109,23 +211,10 @@ def _runs(report: Report) -> list[tuple[int, int, str | None, bool]]:
     return sorted([*left_out, *((*run, False) for run in report.char_agents)], key=lambda run: run[0])
 
 
-def style(report: Report, agent: str | None) -> str:
-    """Return rich's style for an agent; unattributed text is dim."""
-    return "dim" if agent is None else COLOURS[report.agents.index(agent) % len(COLOURS)]
-
-
-# Audited text comes from strangers: what steers a terminal (C0, DEL, C1, bidirectional overrides) is shown as
-# a symbol, or it could repaint what the report says. Line ends, tabs and right-to-left letters stay.
-_CONTROLS = {
-    **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"},
-    0x7F: 0x2421,
-    **dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD),
-}
-
-
-def harmless(text: str) -> str:
-    """Return the text with what steers a terminal or turns its order around as symbols."""
-    return text.replace("\r\n", "\n").translate(_CONTROLS)
+def styles(report: Report) -> dict[str | None, str]:
+    """Return rich's style for each agent who occurs: the colour that it has on the page."""
+    wrote = dict.fromkeys(s.agent for s in report.segments if s.agent is not None)
+    return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(wrote)}
 
 
 def _row(number: int, segment: Segment) -> tuple[str, ...]:
@@ -253,8 +342,5 @@ def comparison(report: Report, truth: Sequence[Span], file: TextIO | None = None
             f"{who} {count / (end - start):.0%}" for who, count in sorted(shares.items(), key=lambda s: -s[1])
         )
         rows.append((str(number), f"{start}-{end}", agent or "nobody", recovered))
-    widths = [max(len(row[k]) for row in rows) for k in range(4)]
-    for row in rows:
-        print(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), file=file
-        )
+    for lines in table(rows, width_of(file), wraps=3):
+        print("\n".join(lines), file=file)

@@ -1,0 +1,71 @@
+"""Audit a folder of texts: files in, tables out, and a page for each document that deserves a look.
+
+Run `python examples/audit_folder.py` (it needs the extra `bulk`). It lets marked agents write four short
+texts, forgets who wrote what, and prints a line for each: its p-value, how much of it is attributed, and to
+whom. Of the texts with a finding that are not wholly attributed, in which somebody else wrote too, it writes
+pages to open in a browser. All of it lies in the folder audit-folder/.
+
+With texts and a registry of your own: `python examples/audit_folder.py TEXTS/ team.json OUT/`. Millions of
+texts are for `iet audit TEXTS/ -r team.json -o OUT/ --workers 16`: the same tables (docs/bulk.md).
+"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+import pyarrow.dataset
+
+import iet
+from iet.bulk.files import audit_files
+from iet.demo.conversation import converse, load_model
+
+
+def write_texts(folder: pathlib.Path, tokens: int = 300) -> tuple[pathlib.Path, pathlib.Path]:
+    """Write texts of marked agents (None: of nobody's) and their registry, in place of yours."""
+    texts, registry_path = folder / "texts", folder / "team.json"
+    texts.mkdir(parents=True)
+    registry = iet.Registry.create(registry_path, tokenizer="iet:demo")
+    for agent in ("planner", "critic", "engineer"):
+        registry.add(agent)
+    model, tokenizer = load_model()
+    for name, writers in {
+        "plan": ["planner"],
+        "review": ["critic", "planner"],
+        "inserted": ["engineer", None],
+        "human": [None],
+    }.items():
+        talk = converse(model, tokenizer, registry, [writers], turn_tokens=(tokens, tokens), seed=len(name))
+        (texts / f"{name}.txt").write_text(talk.text, encoding="utf-8", newline="")
+    return texts, registry_path
+
+
+def main(texts: pathlib.Path, registry_path: pathlib.Path, out: pathlib.Path) -> dict[str, list[str]]:
+    auditor = iet.Auditor(iet.Registry.load(registry_path))
+    print("\n".join(audit_files(auditor, [texts], out / "tables").lines()))
+
+    # The tables: a row for each document, and one for each segment.
+    tables = sorted((out / "tables").glob("documents-*.parquet"))
+    documents = pyarrow.dataset.dataset(tables).to_table().sort_by("log_p").to_pylist()
+    for row in documents:
+        who = ", ".join(row["found"]) or "nobody"
+        print(f"log p {row['log_p']:7.1f}  {row['coverage']:4.0%}  {pathlib.Path(row['file']).name}: {who}")
+
+    # Among many documents some have a low p-value by chance: of those kept here at most 1 % do.
+    kept = iet.evidence.discoveries([row["log_p"] for row in documents], level=0.01)
+    for row, keep in zip(documents, kept, strict=True):
+        if keep and row["coverage"] < 0.9:
+            file = pathlib.Path(row["file"])
+            auditor.audit(file.read_bytes().decode()).to_html(out / f"{file.stem}.html")
+            print(f"open {out / file.stem}.html")
+    return {pathlib.Path(row["file"]).stem: row["found"] for row in documents}
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 4:
+        main(*map(pathlib.Path, sys.argv[1:]))
+    else:
+        folder = pathlib.Path("audit-folder")
+        if folder.exists():
+            sys.exit(f"{folder} is there already: remove it, or give TEXTS/ team.json OUT/")
+        main(*write_texts(folder), folder)

@@ -1,0 +1,143 @@
+"""Lines for a terminal: they fit it, and what they quote cannot steer it."""
+
+from __future__ import annotations
+
+import math
+import os
+import unicodedata
+from collections.abc import Sequence
+from typing import TextIO
+
+# Audited text comes from strangers: what steers a terminal (C0, DEL, C1, bidirectional overrides) is shown as
+# a symbol, or it could repaint what the report says. Line ends, tabs and right-to-left letters stay.
+_CONTROLS = {
+    **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"},
+    0x7F: 0x2421,
+    **dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD),
+}
+
+
+def harmless(text: str) -> str:
+    """Return the text with what steers a terminal or turns its order around as symbols."""
+    return text.replace("\r\n", "\n").translate(_CONTROLS)
+
+
+def width_of(file: TextIO) -> int | None:
+    """Return how many cells a line of a terminal has; None for what is piped on: no line is broken there."""
+    try:
+        return max(int(os.environ["COLUMNS"]), 20)
+    except (KeyError, ValueError):
+        pass
+    if not file.isatty():
+        return None
+    try:
+        return max(os.get_terminal_size(file.fileno()).columns, 20)
+    except (OSError, ValueError):
+        return 80
+
+
+_NARROWEST = 14
+"""Cells of a column whose cells take several lines: narrower ones are harder to read than a paragraph."""
+
+
+def table(
+    rows: Sequence[Sequence[str]], width: int | None = None, *, wraps: int | None = None, right: bool = False
+) -> list[list[str]]:
+    """Lay out a table without rules, and return the lines of each row.
+
+    Args:
+        rows: the names of the columns, then the rows. A column without any content is left out.
+        width: cells of a line. Where columns do not fit, each row is a short paragraph, and the first one,
+            of the names, is empty. None: as many as it takes.
+        wraps: column whose cells may take several lines so that the table fits.
+        right: whether all columns but the first are flush right.
+    """
+    kept = [k for k in range(len(rows[0])) if any(row[k] for row in rows[1:])]
+    shown = [[harmless(row[k]) for k in kept] for row in rows]
+    widths = [max(cells(row[k]) for row in shown) for k in range(len(kept))]
+    excess = sum(widths) + 2 * (len(kept) - 1) - (width or math.inf)
+    if excess > 0 and wraps in kept:
+        flexible = kept.index(wraps)
+        longest = max(cells(word) for row in shown for word in row[flexible].split())
+        if widths[flexible] - excess >= max(longest, _NARROWEST):
+            widths[flexible] -= int(excess)
+            excess = 0
+    if excess > 0:
+        title = kept.index(wraps) if wraps in kept else 0
+        return [[], *(_paragraph(shown[0], row, title, width) for row in shown[1:])]
+    found = []
+    for row in shown:
+        columns = [wrapped(cell, size) for cell, size in zip(row, widths, strict=True)]
+        found.append(
+            [
+                "  ".join(
+                    padded(column[i] if i < len(column) else "", size, right and k > 0)
+                    for k, (column, size) in enumerate(zip(columns, widths, strict=True))
+                ).rstrip()
+                for i in range(max(map(len, columns)))
+            ]
+        )
+    return found
+
+
+def _paragraph(names: Sequence[str], row: Sequence[str], title: int, width: int | None) -> list[str]:
+    facts = [f"{names[k]} {cell}" for k, cell in enumerate(row) if cell and k not in (0, title)]
+    head = row[0] if title == 0 else f"{row[0]}  {row[title]}"
+    return [*wrapped(head, width), *wrapped(" · ".join(facts), width, "  ")]
+
+
+def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
+    """Return the lines of a text, broken at spaces where they are longer than `width` cells.
+
+    Args:
+        text: its own line ends stay. Tabs become spaces.
+        width: cells of a line; a longer word is broken anywhere. None: nothing is broken.
+        indent: stands before each line, and counts.
+    """
+    found = []
+    for line in harmless(text).expandtabs().split("\n"):
+        start = 0
+        while width is not None:
+            piece = (
+                cut(line[start : start + 4 * width], max(1, width - len(indent))) or line[start : start + 1]
+            )
+            end = start + len(piece)
+            if end >= len(line):
+                break
+            if line[end] != " ":  # else the break falls between words as it is
+                space = piece.rfind(" ")
+                end = start + space if piece[: max(space, 0)].strip() else end
+            found.append(indent + line[start:end].rstrip(" "))
+            start = end
+            while line.startswith(" ", start):
+                start += 1
+        found.append(indent + line[start:])
+    return found
+
+
+def cut(text: str, width: int) -> str:
+    """Return the longest beginning of at most `width` cells, combining characters with their letter."""
+    used = 0
+    for i, character in enumerate(text):
+        used += cells(character)
+        if used > width:
+            return text[:i]
+    return text
+
+
+def cells(text: str) -> int:
+    """Return the cells of a terminal that a text takes: two for wide characters, none for combining ones."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0
+        if unicodedata.category(c) in ("Mn", "Me", "Cf") and c != "\u00ad"
+        else 1 + (unicodedata.east_asian_width(c) in "WF")
+        for c in text
+    )
+
+
+def padded(text: str, width: int, right: bool = False) -> str:
+    """Return the text with spaces up to `width` cells."""
+    gap = " " * (width - cells(text))
+    return gap + text if right else text + gap
