@@ -68,6 +68,7 @@ def sglang(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
         abort=schedule_batch.FINISH_ABORT,
         kv=schedule_batch.ReqKvInfo,
         detector=lambda: importlib.import_module("sglang.srt.sampling.watermarking.detector"),
+        watermark=lambda: importlib.import_module("sglang.srt.sampling.watermarking.core"),
     )
 
 
@@ -448,3 +449,68 @@ def test_sglangs_own_detector_tells_the_agents_apart(
         for name in registry
     }
     assert p_values["critic"] < 1e-6 < 1e-3 < min(p_values["planner"], p_values["engineer"])
+
+
+@needs_sglang
+def test_text_of_sglangs_own_sampler_is_found_in_the_registry(sglang: types.SimpleNamespace) -> None:
+    """The shipped model, SGLang's state and choice of tokens, and a registry that has rotated a key since."""
+    pytest.importorskip("transformers")
+    from iet.demo.conversation import TASK, load_model
+
+    module, (model, tokenizer) = sglang.watermark(), load_model()
+    registry = iet.Registry.create(None, tokenizer=tokenizer)
+    for number, name in enumerate(["planner", "critic", "writer"], 1):
+        registry.add(name, secret=bytes([number]) * 32)
+    agents = ["critic", None, "planner"]
+    fields = [None if agent is None else json.dumps(native_watermark(registry, agent)) for agent in agents]
+    registry.rotate("planner", secret=b"\x09" * 32)
+
+    requests = [types.SimpleNamespace(sampling_params=types.SimpleNamespace(top_k=1 << 30)) for _ in agents]
+    for request, field in zip(requests, fields, strict=True):
+        given = None if field is None else json.loads(field)
+        request.sampling_params.watermark = module.normalize_watermark_request(given)
+    server = {"default_key": None, "default_context_window": 4, "default_enabled": False}
+    batch = module.build_watermark_batch_config(requests, **server, enforce_all=False, device="cpu")
+    rows = torch.arange(len(agents))
+    sampling = types.SimpleNamespace(
+        has_watermark_candidates=batch.has_candidates,
+        watermark_keys=batch.keys,
+        watermark_context_windows=batch.context_windows,
+        watermark_enabled=batch.enabled,
+        temperatures=torch.full((len(agents), 1), 0.9),
+        top_ks=torch.full((len(agents),), 1 << 30),
+        top_ps=torch.full((len(agents),), 0.95),
+        min_ps=torch.zeros(len(agents)),
+        max_top_k=1 << 30,
+    )
+    state = module.WatermarkState(
+        max_num_reqs=len(agents), context_window=4, max_contexts_per_req=4096, key=None, device="cpu"
+    )
+    state._ensure_selection_buffers = lambda *_: (None, None, None)  # of its kernels for GPUs
+    prompt = tokenizer(TASK).input_ids[:12]
+    state.init_from_prompt(rows, [prompt[-4:]] * len(agents))
+    ids, draws = torch.tensor([prompt] * len(agents)), torch.Generator().manual_seed(4)
+    with torch.inference_mode():
+        out = model(ids, use_cache=True)
+        for _ in range(100):
+            logits = out.logits[:, -1].float()
+            state.force(logits, rows, sampling)
+            tokens = torch.multinomial((logits / 0.9).softmax(-1), 1, generator=draws)
+            state.append(rows, tokens[:, 0])
+            ids = torch.cat([ids, tokens], dim=1)
+            out = model(tokens, past_key_values=out.past_key_values, use_cache=True)
+
+    keys = iet.EngineKeys(
+        "sglang-gumbel",
+        {name: [each.key.hex() for each in registry.engine_keys("sglang", agent=name)] for name in registry},
+        tokenizer=tokenizer,
+    )
+    auditor = iet.Auditor(keys, decoder="window")
+    for agent, row in zip(agents, ids, strict=True):
+        expected = () if agent is None else (agent,)
+        assert auditor.audit(token_ids=row.tolist()).found == expected
+        assert auditor.audit(tokenizer.decode(row[len(prompt) :])).found == expected
+    scores = iet.score_tokens(ids[2].tolist(), keys)[len(prompt) :].mean(axis=0)
+    columns = [(each.agent, each.epoch) for each in registry.engine_keys("sglang")]
+    assert columns[int(scores.argmax())] == ("planner", 0)
+    assert scores.max() > 1.5 > 1.3 > np.sort(scores)[-2]  # unmarked scores have mean 1
