@@ -338,7 +338,8 @@ def test_a_processor_without_its_arguments_warns(
 
 @needs_sglang
 @pytest.mark.parametrize(
-    "problem", ["no registry", "gumbel", "larger vocabulary", "no counter", "placeholder"]
+    "problem",
+    ["no registry", "mode", "mount", "gumbel", "larger vocabulary", "no counter", "placeholder"],
 )
 def test_a_server_that_cannot_mark_says_why(
     sglang: types.SimpleNamespace,
@@ -351,6 +352,8 @@ def test_a_server_that_cannot_mark_says_why(
     request = engine.add([7, 8], named("planner"))
     message = {
         "no registry": "no registry",
+        "mode": "IET_SECRET_MOUNT=1",
+        "mount": "IET_SECRET_MOUNT: got 'yes', expected 0 or 1",
         "gumbel": "SGLang's own watermark",
         "larger vocabulary": f"{COLUMNS}",
         "no counter": "0.5.23",
@@ -358,6 +361,10 @@ def test_a_server_that_cannot_mark_says_why(
     }[problem]
     if problem == "no registry":
         monkeypatch.delenv("IET_REGISTRY")
+    elif problem == "mode":
+        (tmp_path / "team.json").chmod(0o444)
+    elif problem == "mount":
+        monkeypatch.setenv("IET_SECRET_MOUNT", "yes")
     elif problem == "placeholder":
         request.origin_input_ids[-1] = -1
     elif problem == "no counter":
@@ -377,6 +384,22 @@ def test_a_server_that_cannot_mark_says_why(
         assert torch.equal(engine.steps[0][1], engine.steps[0][2])
     assert request.finished_reason.status_code == 500
     assert message in request.finished_reason.message
+
+
+@needs_sglang
+def test_a_registry_on_a_secret_mount(
+    sglang: types.SimpleNamespace,
+    registry: iet.Registry,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "team.json").chmod(0o444)
+    monkeypatch.setenv("IET_SECRET_MOUNT", "1")
+    engine = Engine(sglang)
+    request = engine.add([7, 8], named("planner"))
+    engine.step()
+    assert request.to_finish is request.finished_reason is None
+    assert not torch.equal(engine.steps[0][1], engine.steps[0][2])
 
 
 @needs_sglang

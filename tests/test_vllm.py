@@ -207,6 +207,16 @@ def test_a_required_agent(host: Any, validate: Any, monkeypatch: pytest.MonkeyPa
         validate(SamplingParams(extra_args={"iet_unmarked": 1}))
 
 
+def test_a_registry_on_a_secret_mount(host: Any, validate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = host().path
+    path.chmod(0o444)
+    params = SamplingParams(extra_args={"iet_agent": "planner"})
+    with pytest.raises(VLLMValidationError, match=r"mode 0444.*IET_SECRET_MOUNT=1"):
+        validate(params)
+    monkeypatch.setenv("IET_SECRET_MOUNT", "1")
+    validate(params)
+
+
 def test_a_frontend_without_a_registry_refuses_by_a_value_error(validate: Any) -> None:
     adapter._read_settings.cache_clear()
     with pytest.raises(VLLMValidationError, match="no registry"):
