@@ -191,7 +191,7 @@ def test_texts_that_are_written_at_once_are_told_apart(server: Server) -> None:
     agents += [] if server.runner == "V1" else [None]
     asked = [
         {
-            "prompt": (TASK * 4)[: 260 + 40 * number],
+            "prompt": (TASK * 4)[50 * number :][:300],
             "temperature": (0.9, 1.0, 1.2)[number % 3],
             "max_tokens": 90,
             **({} if agent is None else iet.agents.body(agent)),
