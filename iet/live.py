@@ -260,11 +260,7 @@ class _Server:
         if self._chat:
             messages = [{"role": "user", "content": "Continue this text.\n\n" + prompt}]
             status, answer = self._ask("/v1/chat/completions", {**body, "messages": messages})
-        if 300 <= status < 400:
-            raise BackendUnavailable(f"{self.url}: HTTP {status}, a redirection, is not followed")
-        if status in (401, 403):
-            raise BackendUnavailable(f"{self.url}: HTTP {status} ({self.said}); is ${KEY_VARIABLE} right?")
-        if 400 <= status < 500:
+        if status != 200:
             return status
         try:
             choice = answer["choices"][0]  # type: ignore[index]
@@ -286,9 +282,16 @@ class _Server:
                 return answer.status, json.loads(answer.read())
         except urllib.error.HTTPError as error:
             self.said = self._shown(error.read(2000))
-            if error.code >= 500:
-                raise BackendUnavailable(f"{self.url}: HTTP {error.code} ({self.said})") from None
-            return error.code, None
+            if 400 <= error.code < 500 and error.code not in (401, 408, 429):
+                return error.code, None
+            why = f"HTTP {error.code} ({self.said})"
+            if error.code == 401:
+                why += (
+                    f"; is ${KEY_VARIABLE} right?" if self._key else f"; it wants a key, in ${KEY_VARIABLE}"
+                )
+            elif error.code < 400:
+                why = f"HTTP {error.code}, a redirection, is not followed"
+            raise BackendUnavailable(f"{self.url}: {why}") from None
         except TimeoutError:
             raise self._too_slow() from None
         except urllib.error.URLError as error:

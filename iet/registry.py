@@ -975,7 +975,8 @@ def read_private(path: pathlib.Path, secret_mount: bool) -> _Secret:
                 if not secret_mount:
                     raise RegistryError(
                         f"{path}: mode {mode:04o}, expected 0600; {mend}"
-                        " (a read-only secret mount: secret_mount=True, --secret-mount)"
+                        " (a read-only secret mount: secret_mount=True, --secret-mount, in an engine"
+                        " IET_SECRET_MOUNT=1)"
                     )
                 # Root may write whatever the mode says, so for root the mode decides.
                 if os.access(path, os.W_OK) and (os.geteuid() != 0 or mode & 0o222):

@@ -18,9 +18,9 @@ class Server(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, reply: Reply, form: Callable[[str], Any]) -> None:
+    def __init__(self, reply: Reply, form: Callable[[str], Any], models: int) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.reply, self.form = reply, form
+        self.reply, self.form, self.models = reply, form, models
         self.requests: list[dict[str, Any]] = []
         self.asked: collections.Counter[str] = collections.Counter()
         self.released = threading.Event()
@@ -35,7 +35,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        self.answer(200, json.dumps({"object": "list", "data": [{"id": "tiny", "object": "model"}]}).encode())
+        listed = {"object": "list", "data": [{"id": "tiny", "object": "model"}]}
+        self.answer(self.server.models, json.dumps(listed).encode())
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -78,8 +79,8 @@ def completion(text: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def serving(reply: Reply, form: Callable[[str], Any] = completion) -> Iterator[Server]:
-    server = Server(reply, form)
+def serving(reply: Reply, form: Callable[[str], Any] = completion, *, models: int = 200) -> Iterator[Server]:
+    server = Server(reply, form, models)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pathlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -59,11 +60,22 @@ def _langgraph(url: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) 
 
 
 def _crewai(url: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
+    return _crewai_llm(url, body, monkeypatch).call("hello")
+
+
+def _crewai_llm(url: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
     for variable in ("CREWAI_DISABLE_TELEMETRY", "OTEL_SDK_DISABLED"):
         monkeypatch.setenv(variable, "true")
     framework = pytest.importorskip("crewai")
-    model = framework.LLM(model="m", provider="openai", base_url=url, api_key="none", extra_body=body)
-    return model.call("hello")
+    return framework.LLM(model="m", provider="openai", base_url=url, api_key="none", extra_body=body)
+
+
+def _crewai_crew(url: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
+    model = _crewai_llm(url, body, monkeypatch)
+    framework = pytest.importorskip("crewai")
+    writer = framework.Agent(role="writer", goal="write", backstory="none", llm=model)
+    task = framework.Task(description="hello", expected_output="a text", agent=writer)
+    return framework.Crew(agents=[writer], tasks=[task]).kickoff().raw
 
 
 def _autogen(url: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
@@ -118,6 +130,7 @@ FRAMEWORKS: dict[str, Callable[[str, dict[str, Any], pytest.MonkeyPatch], str]] 
     "langchain-openai": _langchain,
     "langgraph": _langgraph,
     "crewai": _crewai,
+    "crewai-crew": _crewai_crew,
     "autogen-ext": _autogen,
     "autogen-agentchat": _autogen_agents,
 }
@@ -126,9 +139,10 @@ FRAMEWORKS: dict[str, Callable[[str, dict[str, Any], pytest.MonkeyPatch], str]] 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_agent_is_on_the_wire(
-    framework: str, engine: agents.Engine, monkeypatch: pytest.MonkeyPatch
+    framework: str, engine: agents.Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("HOME", str(tmp_path))  # where CrewAI keeps a database and a key
     body = agents.body(NAME, engine=engine)
 
     def form(text: str) -> dict[str, Any]:

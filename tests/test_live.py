@@ -177,7 +177,8 @@ def test_sglang_is_asked_in_its_words(registry: Registry, write: Any) -> None:
     [
         (500, "HTTP 500"),
         (503, "HTTP 503"),
-        (401, "HTTP 401"),
+        (401, r"HTTP 401 .*; is \$OPENAI_API_KEY right"),
+        (429, "HTTP 429"),
         (None, "no answer within 0.3 s"),
         (b"<html>", "something else than JSON"),
         (b"{}", "answers without a text"),
@@ -190,6 +191,39 @@ def test_a_server_that_fails(registry: Registry, key: str, reply: Any, why: str)
             live.ask(server.url, "planner", registry, timeout=0.3 if reply is None else 30)
         assert server.url in str(refused.value)
     assert key not in str(refused.value)  # the server of the tests repeats it
+
+
+def test_a_server_that_wants_a_key_is_not_said_to_list_no_model(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(live.KEY_VARIABLE, raising=False)
+    for status, why in [
+        (401, r"HTTP 401 .*it wants a key, in \$OPENAI_API_KEY"),
+        (404, r"lists no model \(HTTP 404\); pass --model"),
+    ]:
+        with (
+            serving(lambda *_: "", form, models=status) as server,
+            pytest.raises(BackendUnavailable, match=why),
+        ):
+            live.ask(server.url, "planner", registry)
+
+
+def test_a_gateway_that_forbids_other_names_refuses(registry: Registry, write: Any) -> None:
+    def reply(body: dict[str, Any], attempt: int) -> Any:
+        return write(body, "planner") if body.get("vllm_xargs") == {"iet_agent": "planner"} else 403
+
+    with serving(reply, form) as server:
+        found = live.ask(server.url, "planner", registry, tokens=TOKENS)
+    assert found.arrives
+    assert found.unknown.status == found.unnamed.status == 403
+    assert found.warnings == ()
+
+
+def test_a_server_that_writes_nothing(registry: Registry) -> None:
+    with serving(lambda *_: "", form) as server:
+        found = live.ask(server.url, "planner", registry)
+    assert not found.arrives
+    assert found.named == found.unnamed == live.Finding(200)
 
 
 def test_a_server_that_is_not_there(registry: Registry) -> None:

@@ -68,6 +68,7 @@ def sglang(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
         abort=schedule_batch.FINISH_ABORT,
         kv=schedule_batch.ReqKvInfo,
         detector=lambda: importlib.import_module("sglang.srt.sampling.watermarking.detector"),
+        watermark=lambda: importlib.import_module("sglang.srt.sampling.watermarking.core"),
     )
 
 
@@ -337,7 +338,8 @@ def test_a_processor_without_its_arguments_warns(
 
 @needs_sglang
 @pytest.mark.parametrize(
-    "problem", ["no registry", "gumbel", "larger vocabulary", "no counter", "placeholder"]
+    "problem",
+    ["no registry", "mode", "mount", "gumbel", "larger vocabulary", "no counter", "placeholder"],
 )
 def test_a_server_that_cannot_mark_says_why(
     sglang: types.SimpleNamespace,
@@ -350,6 +352,8 @@ def test_a_server_that_cannot_mark_says_why(
     request = engine.add([7, 8], named("planner"))
     message = {
         "no registry": "no registry",
+        "mode": "IET_SECRET_MOUNT=1",
+        "mount": "IET_SECRET_MOUNT: got 'yes', expected 0 or 1",
         "gumbel": "SGLang's own watermark",
         "larger vocabulary": f"{COLUMNS}",
         "no counter": "0.5.23",
@@ -357,6 +361,10 @@ def test_a_server_that_cannot_mark_says_why(
     }[problem]
     if problem == "no registry":
         monkeypatch.delenv("IET_REGISTRY")
+    elif problem == "mode":
+        (tmp_path / "team.json").chmod(0o444)
+    elif problem == "mount":
+        monkeypatch.setenv("IET_SECRET_MOUNT", "yes")
     elif problem == "placeholder":
         request.origin_input_ids[-1] = -1
     elif problem == "no counter":
@@ -376,6 +384,22 @@ def test_a_server_that_cannot_mark_says_why(
         assert torch.equal(engine.steps[0][1], engine.steps[0][2])
     assert request.finished_reason.status_code == 500
     assert message in request.finished_reason.message
+
+
+@needs_sglang
+def test_a_registry_on_a_secret_mount(
+    sglang: types.SimpleNamespace,
+    registry: iet.Registry,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "team.json").chmod(0o444)
+    monkeypatch.setenv("IET_SECRET_MOUNT", "1")
+    engine = Engine(sglang)
+    request = engine.add([7, 8], named("planner"))
+    engine.step()
+    assert request.to_finish is request.finished_reason is None
+    assert not torch.equal(engine.steps[0][1], engine.steps[0][2])
 
 
 @needs_sglang
@@ -448,3 +472,68 @@ def test_sglangs_own_detector_tells_the_agents_apart(
         for name in registry
     }
     assert p_values["critic"] < 1e-6 < 1e-3 < min(p_values["planner"], p_values["engineer"])
+
+
+@needs_sglang
+def test_text_of_sglangs_own_sampler_is_found_in_the_registry(sglang: types.SimpleNamespace) -> None:
+    """The shipped model, SGLang's state and choice of tokens, and a registry that has rotated a key since."""
+    pytest.importorskip("transformers")
+    from iet.demo.conversation import TASK, load_model
+
+    module, (model, tokenizer) = sglang.watermark(), load_model()
+    registry = iet.Registry.create(None, tokenizer=tokenizer)
+    for number, name in enumerate(["planner", "critic", "writer"], 1):
+        registry.add(name, secret=bytes([number]) * 32)
+    agents = ["critic", None, "planner"]
+    fields = [None if agent is None else json.dumps(native_watermark(registry, agent)) for agent in agents]
+    registry.rotate("planner", secret=b"\x09" * 32)
+
+    requests = [types.SimpleNamespace(sampling_params=types.SimpleNamespace(top_k=1 << 30)) for _ in agents]
+    for request, field in zip(requests, fields, strict=True):
+        given = None if field is None else json.loads(field)
+        request.sampling_params.watermark = module.normalize_watermark_request(given)
+    server = {"default_key": None, "default_context_window": 4, "default_enabled": False}
+    batch = module.build_watermark_batch_config(requests, **server, enforce_all=False, device="cpu")
+    rows = torch.arange(len(agents))
+    sampling = types.SimpleNamespace(
+        has_watermark_candidates=batch.has_candidates,
+        watermark_keys=batch.keys,
+        watermark_context_windows=batch.context_windows,
+        watermark_enabled=batch.enabled,
+        temperatures=torch.full((len(agents), 1), 0.9),
+        top_ks=torch.full((len(agents),), 1 << 30),
+        top_ps=torch.full((len(agents),), 0.95),
+        min_ps=torch.zeros(len(agents)),
+        max_top_k=1 << 30,
+    )
+    state = module.WatermarkState(
+        max_num_reqs=len(agents), context_window=4, max_contexts_per_req=4096, key=None, device="cpu"
+    )
+    state._ensure_selection_buffers = lambda *_: (None, None, None)  # of its kernels for GPUs
+    prompt = tokenizer(TASK).input_ids[:12]
+    state.init_from_prompt(rows, [prompt[-4:]] * len(agents))
+    ids, draws = torch.tensor([prompt] * len(agents)), torch.Generator().manual_seed(4)
+    with torch.inference_mode():
+        out = model(ids, use_cache=True)
+        for _ in range(100):
+            logits = out.logits[:, -1].float()
+            state.force(logits, rows, sampling)
+            tokens = torch.multinomial((logits / 0.9).softmax(-1), 1, generator=draws)
+            state.append(rows, tokens[:, 0])
+            ids = torch.cat([ids, tokens], dim=1)
+            out = model(tokens, past_key_values=out.past_key_values, use_cache=True)
+
+    keys = iet.EngineKeys(
+        "sglang-gumbel",
+        {name: [each.key.hex() for each in registry.engine_keys("sglang", agent=name)] for name in registry},
+        tokenizer=tokenizer,
+    )
+    auditor = iet.Auditor(keys, decoder="window")
+    for agent, row in zip(agents, ids, strict=True):
+        expected = () if agent is None else (agent,)
+        assert auditor.audit(token_ids=row.tolist()).found == expected
+        assert auditor.audit(tokenizer.decode(row[len(prompt) :])).found == expected
+    scores = iet.score_tokens(ids[2].tolist(), keys)[len(prompt) :].mean(axis=0)
+    columns = [(each.agent, each.epoch) for each in registry.engine_keys("sglang")]
+    assert columns[int(scores.argmax())] == ("planner", 0)
+    assert scores.max() > 1.5 > 1.3 > np.sort(scores)[-2]  # unmarked scores have mean 1

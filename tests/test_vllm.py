@@ -34,6 +34,7 @@ if importlib.util.find_spec("vllm") is None:
 torch = pytest.importorskip("torch")
 vllm_stubs.install()
 
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from vllm import SamplingParams  # noqa: E402
 from vllm.exceptions import VLLMValidationError  # noqa: E402
 from vllm.v1.sample import logits_processor as v1  # noqa: E402
@@ -204,6 +205,16 @@ def test_a_required_agent(host: Any, validate: Any, monkeypatch: pytest.MonkeyPa
     validate(SamplingParams())
     with pytest.raises(VLLMValidationError, match="got an opt-out"):
         validate(SamplingParams(extra_args={"iet_unmarked": 1}))
+
+
+def test_a_registry_on_a_secret_mount(host: Any, validate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = host().path
+    path.chmod(0o444)
+    params = SamplingParams(extra_args={"iet_agent": "planner"})
+    with pytest.raises(VLLMValidationError, match=r"mode 0444.*IET_SECRET_MOUNT=1"):
+        validate(params)
+    monkeypatch.setenv("IET_SECRET_MOUNT", "1")
+    validate(params)
 
 
 def test_a_frontend_without_a_registry_refuses_by_a_value_error(validate: Any) -> None:
@@ -560,6 +571,52 @@ def test_v2_steps_without_an_agent_return_what_they_got(host: Any, monkeypatch: 
     processor.apply_staged_writes()
     found = processor.apply(logits.clone(), slots.context([(by_default, [])]))
     np.testing.assert_array_equal(found[0].numpy(), marked(logits[0], [4, 5], by_default, registry))
+
+
+class Queued(TorchDispatchMode):
+    """Counts what is queued on a device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.work = 0
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.work += not op.is_view
+        return op(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("drafts", [0, 2])
+def test_v2_nothing_is_read_back_and_one_kernel_marks(
+    host: Any, monkeypatch: pytest.MonkeyPatch, drafts: int
+) -> None:
+    """On tensors that hold nothing, reading a value raises, and so does meeting one of the host."""
+    host(n_gram=4)
+    slots, nowhere = Slots(3), torch.device("meta")
+    for name in ("all_token_ids", "total_len"):
+        getattr(slots, name).gpu = getattr(slots, name).gpu.to(nowhere)
+    marker = adapter._BySlot(adapter._settings(), dataclasses.replace(slots.state, device=nowhere), nowhere)
+    slot = slots.free.pop()
+    marker.add(slot, SamplingParams(temperature=0.5, extra_args={"iet_agent": "critic"}))
+    marker.flush()
+    row = torch.zeros(1 + drafts, dtype=torch.int32, device=nowhere)
+    context = v2.LogitsContext(
+        expanded_idx_mapping=row,
+        idx_mapping=row[:1],
+        idx_mapping_np=np.array([slot]),
+        expanded_local_pos=row,
+        input_ids=row,
+        pos=row,
+        seq_lens_upper_bound_np=np.zeros(1, dtype=np.int32),
+    )
+    marked = []
+    monkeypatch.setattr(adapter, "embed_", lambda *given, **named: marked.append((*given[1:3], named)))
+    with Queued() as queued:
+        marker.apply(torch.zeros(1 + drafts, WIDTH, device=nowhere), context)
+    ((contexts, keys, named),) = marked
+    assert contexts.shape == (1 + drafts, 3)
+    assert keys.shape == named["temperature"].shape == (1 + drafts,)
+    assert {each.device for each in (contexts, keys, named["temperature"])} == {nowhere}
+    assert queued.work <= (31 if drafts else 15)  # as the docstring says; embed_ is one more
 
 
 def test_v2_warm_up_under_a_required_agent(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from iet.errors import InputError
 from iet.scheme import Scheme
 
@@ -39,3 +41,18 @@ def before_temperature(scheme: Scheme, temperature: object, instead: str) -> flo
     ):
         raise InputError(f"temperature: got {temperature!r}, expected a finite number above 0")
     return float(temperature)
+
+
+def switch(name: str) -> bool:
+    """Tell whether an environment variable is 1; 0 or nothing is no.
+
+    Args:
+        name: of the variable.
+
+    Raises:
+        InputError: it is something else.
+    """
+    value = os.environ.get(name) or "0"
+    if value not in ("0", "1"):
+        raise InputError(f"{name}: got {value!r:.80}, expected 0 or 1")
+    return value == "1"

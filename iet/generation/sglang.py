@@ -33,6 +33,7 @@ import numpy as np
 
 from iet.agents import AGENT_FIELD, SGLANG_PROCESSOR
 from iet.errors import IetError, InputError
+from iet.generation import switch
 from iet.kernels import embed_
 from iet.registry import KeyTable, Registry
 
@@ -49,8 +50,9 @@ class IETLogitsProcessor:
     """Add κ·temperature·φ to the rows of requests that name an agent, after penalties, before temperature.
 
     SGLang makes an instance from the name that a request carries (`iet.agents.body`), so none holds a key:
-    the registry is the one that IET_REGISTRY names on the server, read once per process. Restart the server
-    after a rotation. No base class of SGLang's is needed, and importing this loads neither SGLang nor torch.
+    the registry is the one that IET_REGISTRY names on the server, read once per process; IET_SECRET_MOUNT=1
+    accepts a read-only mount of any file mode. Restart the server after a rotation. No base class of SGLang's
+    is needed, and importing this loads neither SGLang nor torch.
 
     A scheme of family "gumbel" is refused: it chooses the token after temperature, top-k and top-p, and this
     runs before them.
@@ -188,7 +190,10 @@ def _key(agent: object) -> tuple[KeyTable, int]:
 
 @functools.cache
 def _registry() -> Registry:
-    return Registry.load()
+    try:
+        return Registry.load(secret_mount=switch("IET_SECRET_MOUNT"))
+    except InputError as error:  # not the client's
+        raise _ServerError(str(error)) from None
 
 
 def _abort(request: Any, error: IetError) -> None:

@@ -24,6 +24,7 @@ from iet.agents import AGENT_FIELD as AGENT
 from iet.agents import UNMARKED_FIELD as UNMARKED
 from iet.cuda import Refusals
 from iet.errors import BackendUnavailable, IetError, InputError, ShapeError
+from iet.generation import switch
 from iet.kernels import embed_, prepare
 from iet.registry import KeyTable, Registry
 
@@ -107,15 +108,17 @@ class _Settings:
 
 
 def _settings() -> _Settings:
-    names = "IET_REGISTRY", "IET_SECRET_MOUNT", "IET_PROFILE", "IET_REQUIRE_AGENT", "IET_DEFAULT_AGENT"
-    return _read_settings(*(os.environ.get(name) or None for name in names))
+    path, profile, default = (
+        os.environ.get(name) or None for name in ("IET_REGISTRY", "IET_PROFILE", "IET_DEFAULT_AGENT")
+    )
+    return _read_settings(path, switch("IET_SECRET_MOUNT"), profile, switch("IET_REQUIRE_AGENT"), default)
 
 
 @functools.lru_cache(maxsize=1)
 def _read_settings(
-    path: str | None, secret_mount: str | None, profile: str | None, require: str | None, default: str | None
+    path: str | None, secret_mount: bool, profile: str | None, require: bool, default: str | None
 ) -> _Settings:
-    registry = Registry.load(path, secret_mount=_switch("IET_SECRET_MOUNT", secret_mount))
+    registry = Registry.load(path, secret_mount=secret_mount)
     keys = registry.marking_keys(profile)
     if keys.profile.scheme.family == "gumbel":
         raise InputError(
@@ -125,15 +128,7 @@ def _read_settings(
     slots = {name: slot for slot, name in enumerate(registry.names(profile))}
     if default is not None and default not in slots:
         raise InputError(f"IET_DEFAULT_AGENT: got {default!r:.80}, expected one of {list(slots)}")
-    return _Settings(
-        keys, slots, _switch("IET_REQUIRE_AGENT", require), -1 if default is None else slots[default]
-    )
-
-
-def _switch(name: str, value: str | None) -> bool:
-    if value not in (None, "0", "1"):
-        raise InputError(f"{name}: got {value!r:.80}, expected 0 or 1")
-    return value == "1"
+    return _Settings(keys, slots, require, -1 if default is None else slots[default])
 
 
 class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the installed vLLM has
@@ -167,8 +162,9 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
         ShapeError: the model's vocabulary is smaller than V.
         BackendUnavailable: the device is neither the CPU nor CUDA, or the CUDA module is missing.
 
-    A step costs O(B·V) for marked rows, in one launch; with the V2 runner the contexts are read on the device
-    and nothing is copied or waited for. Deterministic, and the same on every rank.
+    A step costs O(B·V) for marked rows, in one kernel. With the V2 runner the contexts are gathered on the
+    device by torch's own, 15 small ones or with drafts 31, whatever B is; nothing is copied or waited for.
+    Deterministic, and the same on every rank.
     """
 
     def __init__(self, vllm_config: Any, where: Any, is_pin_memory: bool = False) -> None:
