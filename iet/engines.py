@@ -143,8 +143,8 @@ class _Gumbel(EngineScheme):
         """Return x_j [T, K]."""
         scored = self.scored(ids, vocab_size)
         words = self._filled(ids, -1).astype(np.uint32)  # -1 becomes 2^32 - 1, as in vLLM
-        scores = np.zeros((len(ids), len(keys)), np.float32)
         if cpu is not None:
+            scores = np.empty((len(ids), len(keys)), np.float32)
             cpu.engine_gumbel(
                 self.prf,
                 words.ctypes.data,
@@ -156,7 +156,9 @@ class _Gumbel(EngineScheme):
                 scores.ctypes.data,
                 threads,
             )
-        elif scored.any():
+            return scores
+        scores = np.zeros((len(ids), len(keys)), np.float32)
+        if scored.any():
             n_grams = np.lib.stride_tricks.sliding_window_view(words, self.n_gram)[scored]
             for column, key in enumerate(keys.tolist()):
                 scores[scored, column] = self.score(n_grams, key)
@@ -439,8 +441,12 @@ class SynthId(EngineScheme):
         return numbers
 
     def _hashes(self, ids: Ids, places: Ids) -> NDArray[np.uint64]:
-        n_grams = ids[places[:, None] + np.arange(1 - self.n_gram, 1)]
-        return reference.synthid_hash(n_grams) & np.uint64(self.sampling_table_size - 1)
+        if not len(places):
+            return np.zeros(0, np.uint64)
+        # Of all n-grams: one run through the ids for each place in them.
+        n_grams = np.lib.stride_tricks.sliding_window_view(ids, self.n_gram)
+        hashes = reference.synthid_hash(n_grams)[places - (self.n_gram - 1)]
+        return hashes & np.uint64(self.sampling_table_size - 1)
 
     def prepare(self, keys: Keys) -> Any:
         """Return what a text does not change and is worth keeping, an array [..., K], or None."""

@@ -14,105 +14,186 @@ namespace {
 
 // ---------------------------------------------------------------- keyed Gumbel-max
 
-struct Texts {  // a block of tokens, what does not depend on the key
-  int count;
-  const uint32_t* words;            // context and token of lane i are words[i .. i + width]
-  uint32_t context[kColumnTokens];  // murmur: its hash, scrambled
-  uint32_t token[kColumnTokens];    // murmur: scrambled
-  bool scored[kColumnTokens];
-};
-
 // Lanes of 64 bits whose low halves are multiplied: a compiler takes the product of whole lanes, at 3 times the
 // cost. High halves may hold anything.
 #if defined(__AVX512F__) && !defined(IET_PORTABLE)
 using Wide = __m512i;
 inline Wide load(const uint64_t* from) { return _mm512_loadu_si512(from); }
 inline void store(uint64_t* to, Wide x) { _mm512_storeu_si512(to, x); }
-inline Wide set(uint32_t x) { return _mm512_set1_epi64(x); }
+inline Wide set(uint64_t x) { return _mm512_set1_epi64(static_cast<long long>(x)); }
 inline Wide low_product(Wide x, Wide y) { return _mm512_mul_epu32(x, y); }
 inline Wide high_half(Wide x) { return _mm512_srli_epi64(x, 32); }
 inline Wide exclusive_or(Wide x, Wide y) { return _mm512_xor_si512(x, y); }
+inline Wide exclusive_or(Wide x, Wide y, Wide z) { return _mm512_ternarylogic_epi64(x, y, z, 0x96); }
 inline Wide plus(Wide x, Wide y) { return _mm512_add_epi64(x, y); }
+inline Wide choose(Wide mask, Wide x, Wide y) { return _mm512_ternarylogic_epi64(mask, x, y, 0xCA); }
 #elif defined(__AVX2__) && !defined(IET_PORTABLE)
 using Wide = __m256i;
 inline Wide load(const uint64_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
 inline void store(uint64_t* to, Wide x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x); }
-inline Wide set(uint32_t x) { return _mm256_set1_epi64x(x); }
+inline Wide set(uint64_t x) { return _mm256_set1_epi64x(static_cast<long long>(x)); }
 inline Wide low_product(Wide x, Wide y) { return _mm256_mul_epu32(x, y); }
 inline Wide high_half(Wide x) { return _mm256_srli_epi64(x, 32); }
 inline Wide exclusive_or(Wide x, Wide y) { return _mm256_xor_si256(x, y); }
+inline Wide exclusive_or(Wide x, Wide y, Wide z) { return exclusive_or(exclusive_or(y, z), x); }
 inline Wide plus(Wide x, Wide y) { return _mm256_add_epi64(x, y); }
+inline Wide choose(Wide mask, Wide x, Wide y) { return _mm256_blendv_epi8(y, x, mask); }
 #elif defined(__SSE2__) && !defined(IET_PORTABLE)
 using Wide = __m128i;
 inline Wide load(const uint64_t* from) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); }
 inline void store(uint64_t* to, Wide x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), x); }
-inline Wide set(uint32_t x) { return _mm_set1_epi64x(x); }
+inline Wide set(uint64_t x) { return _mm_set1_epi64x(static_cast<long long>(x)); }
 inline Wide low_product(Wide x, Wide y) { return _mm_mul_epu32(x, y); }
 inline Wide high_half(Wide x) { return _mm_srli_epi64(x, 32); }
 inline Wide exclusive_or(Wide x, Wide y) { return _mm_xor_si128(x, y); }
+inline Wide exclusive_or(Wide x, Wide y, Wide z) { return exclusive_or(exclusive_or(y, z), x); }
 inline Wide plus(Wide x, Wide y) { return _mm_add_epi64(x, y); }
+inline Wide choose(Wide mask, Wide x, Wide y) {
+  return _mm_or_si128(_mm_and_si128(mask, x), _mm_andnot_si128(mask, y));
+}
 #else
 using Wide = uint64_t;
 inline Wide load(const uint64_t* from) { return *from; }
 inline void store(uint64_t* to, Wide x) { *to = x; }
-inline Wide set(uint32_t x) { return x; }
+inline Wide set(uint64_t x) { return x; }
 inline Wide low_product(Wide x, Wide y) { return (x & 0xFFFFFFFFu) * (y & 0xFFFFFFFFu); }
 inline Wide high_half(Wide x) { return x >> 32; }
 inline Wide exclusive_or(Wide x, Wide y) { return x ^ y; }
+inline Wide exclusive_or(Wide x, Wide y, Wide z) { return x ^ y ^ z; }
 inline Wide plus(Wide x, Wide y) { return x + y; }
+inline Wide choose(Wide mask, Wide x, Wide y) { return mask ? x : y; }
 #endif
 constexpr int kWide = sizeof(Wide) / sizeof(uint64_t);
 static_assert(kColumnTokens % kWide == 0, "whole vectors");
 
-// Words of a block of counters, in the low halves.
+// A word of each token of a block, in the low halves.
 using Words = uint64_t[kColumnTokens];
 
-// Philox4x32-10 of all lanes, in place; key0 of each lane, key1 of all.
-void philox(int count, Words& word0, Words& word1, Words& word2, Words& word3, const Words& keys0,
-            uint32_t key1) {
-  const Wide factor0 = set(0xD2511F53u), factor1 = set(0xCD9E8D57u);
-  for (int i = 0; i < count; i += kWide) {
-    Wide c0 = load(word0 + i), c1 = load(word1 + i), c2 = load(word2 + i), c3 = load(word3 + i);
-    Wide key0 = load(keys0 + i);
-    uint32_t second = key1;
-    for (int round = 0; round < 10; ++round) {
-      const Wide product0 = low_product(c0, factor0), product1 = low_product(c2, factor1);
-      c0 = exclusive_or(exclusive_or(high_half(product1), c1), key0);
-      c2 = exclusive_or(exclusive_or(high_half(product0), c3), set(second));
-      c1 = product1, c3 = product0;
-      key0 = plus(key0, set(0x9E3779B9u)), second += 0xBB67AE85u;
+struct Texts {  // a block of tokens, what does not depend on the key
+  int count;
+  const uint32_t* words;  // context and token of lane i are words[i .. i + width]
+  union {
+    struct {
+      uint32_t context[kColumnTokens];  // its hash, scrambled
+      uint32_t token[kColumnTokens];    // scrambled
+    } murmur;
+    struct {
+      alignas(64) Words context[16][4];  // every 4 words of the context
+      Words round[4];                    // what the first round makes of the first 4, without the key
+      Words product;                     // of the token's number div 4 in its first round
+      Words factor, high, odd;           // which word of the last round is the token's: all bits set, or none
+    } philox;
+  };
+};
+
+constexpr uint32_t kFactor0 = 0xD2511F53u, kFactor1 = 0xCD9E8D57u;
+constexpr uint32_t kStep0 = 0x9E3779B9u, kStep1 = 0xBB67AE85u;
+constexpr int kRounds = 10;
+
+struct PhiloxKeys {  // of one half of a key
+  Wide rounds[kRounds];
+  PhiloxKeys(uint32_t key, uint32_t step) {
+    for (int round = 0; round < kRounds; ++round, key += step) rounds[round] = set(key);
+  }
+};
+
+// So many vectors at once: a round waits for the one before it, and there is room for others meanwhile.
+constexpr int kAtOnce = sizeof(Wide) == 64 ? 4 : 2;
+static_assert(kColumnTokens % (kAtOnce * kWide) == 0, "whole vectors");
+
+inline void philox_round(Wide& c0, Wide& c1, Wide& c2, Wide& c3, Wide key0, Wide key1) {
+  const Wide product0 = low_product(c0, set(kFactor0)), product1 = low_product(c2, set(kFactor1));
+  c0 = exclusive_or(high_half(product1), c1, key0);
+  c2 = exclusive_or(high_half(product0), c3, key1);
+  c1 = product1, c3 = product0;
+}
+
+// Philox4x32-10 takes two multiplications a round. The key enters behind them, so of the context's first round
+// and of the token's half of its first are left to each key what follows; and of the token's last, the one
+// product that its word comes from.
+void prepare_philox(uint32_t width, Texts& block) {
+  auto& to = block.philox;
+  const int count = block.count;
+  const uint32_t* words = block.words;
+  for (uint32_t offset = 0; offset < width; offset += 4) {
+    for (uint32_t w = 0; w < 4; ++w) {
+      // Behind the last word are 2^32 - 1 less their place.
+      Words& into = to.context[offset / 4][w];
+      const bool there = offset + w < width;
+      for (int i = 0; i < count && there; ++i) into[i] = words[i + offset + w];
+      for (int i = 0; i < count && !there; ++i) into[i] = 0xFFFFFFFFu - w;
+      for (int i = count; i < kColumnTokens; ++i) into[i] = 0;
     }
-    store(word0 + i, c0), store(word1 + i, c1), store(word2 + i, c2), store(word3 + i, c3);
+  }
+  for (int i = 0; i < kColumnTokens; ++i) {
+    const uint64_t product0 = (to.context[0][0][i] ^ 0x574D4358u) * kFactor0;
+    const uint64_t product1 = to.context[0][2][i] * kFactor1;
+    to.round[0][i] = product1 >> 32 ^ to.context[0][1][i] ^ width;
+    to.round[1][i] = product1;
+    to.round[2][i] = product0 >> 32 ^ to.context[0][3][i];
+    to.round[3][i] = product0;
+  }
+  for (int i = 0; i < kColumnTokens; ++i) {
+    const uint64_t token = i < count ? words[i + width] : 0;
+    to.product[i] = (token >> 2) * kFactor0;
+    to.high[i] = 0 - (token >> 1 & 1);
+    to.odd[i] = 0 - (token & 1);
+    to.factor[i] = token & 2 ? kFactor0 : kFactor1;
   }
 }
 
 void score_philox(uint64_t key, uint32_t width, const Texts& block, float* scores) {
   const uint32_t key0 = static_cast<uint32_t>(key), key1 = static_cast<uint32_t>(key >> 32);
-  const int count = block.count;
-  Words c0, c1, c2, c3, keys0, token;
-  for (int i = 0; i < kColumnTokens; ++i) c0[i] = 0x574D4358u, c1[i] = width, c2[i] = 0, c3[i] = 0;
-  for (uint32_t offset = 0; offset < width; offset += 4) {
-    // Four words of the context; those behind the last one are 2^32 - 1 less their place.
-    const uint32_t* words = block.words + offset;
-    const uint32_t there = width - offset;
-    for (int i = 0; i < kColumnTokens; ++i) keys0[i] = key0 ^ offset;
-    for (int i = 0; i < count; ++i) c0[i] ^= words[i];
-    for (int i = 0; i < count; ++i) c1[i] ^= there > 1 ? words[i + 1] : 0xFFFFFFFEu;
-    for (int i = 0; i < count; ++i) c2[i] ^= there > 2 ? words[i + 2] : 0xFFFFFFFDu;
-    for (int i = 0; i < count; ++i) c3[i] ^= there > 3 ? words[i + 3] : 0xFFFFFFFCu;
-    philox(count, c0, c1, c2, c3, keys0, key1);
+  const PhiloxKeys first(key0, kStep0), second(key1, kStep1), of_token(key1 ^ 0x574D544Bu, kStep1);
+  const auto& from = block.philox;
+  alignas(64) Words found;
+  for (int i = 0; i < block.count; i += kAtOnce * kWide) {
+    Wide c0[kAtOnce], c1[kAtOnce], c2[kAtOnce], c3[kAtOnce], keys_of_lanes[kAtOnce];
+    for (int s = 0; s < kAtOnce; ++s) {
+      const int at = i + s * kWide;
+      c0[s] = exclusive_or(load(from.round[0] + at), first.rounds[0]), c1[s] = load(from.round[1] + at);
+      c2[s] = exclusive_or(load(from.round[2] + at), second.rounds[0]), c3[s] = load(from.round[3] + at);
+    }
+    for (int round = 1; round < kRounds; ++round)
+      for (int s = 0; s < kAtOnce; ++s)
+        philox_round(c0[s], c1[s], c2[s], c3[s], first.rounds[round], second.rounds[round]);
+    for (uint32_t offset = 4; offset < width; offset += 4) {
+      const Words* words = from.context[offset / 4];
+      const PhiloxKeys keys(key0 ^ offset, kStep0);
+      for (int s = 0; s < kAtOnce; ++s) {
+        const int at = i + s * kWide;
+        c0[s] = exclusive_or(c0[s], load(words[0] + at)), c1[s] = exclusive_or(c1[s], load(words[1] + at));
+        c2[s] = exclusive_or(c2[s], load(words[2] + at)), c3[s] = exclusive_or(c3[s], load(words[3] + at));
+      }
+      for (int round = 0; round < kRounds; ++round)
+        for (int s = 0; s < kAtOnce; ++s)
+          philox_round(c0[s], c1[s], c2[s], c3[s], keys.rounds[round], second.rounds[round]);
+    }
+    for (int s = 0; s < kAtOnce; ++s) {
+      const Wide product0 = load(from.product + i + s * kWide), product1 = low_product(c1[s], set(kFactor1));
+      keys_of_lanes[s] = exclusive_or(c3[s], set(key0));
+      c0[s] = exclusive_or(high_half(product1), c0[s], keys_of_lanes[s]);
+      c2[s] = exclusive_or(high_half(product0), c2[s], of_token.rounds[0]);
+      c1[s] = product1, c3[s] = product0;
+    }
+    for (int round = 1; round < kRounds - 1; ++round) {
+      for (int s = 0; s < kAtOnce; ++s) {
+        keys_of_lanes[s] = plus(keys_of_lanes[s], set(kStep0));
+        philox_round(c0[s], c1[s], c2[s], c3[s], keys_of_lanes[s], of_token.rounds[round]);
+      }
+    }
+    for (int s = 0; s < kAtOnce; ++s) {
+      const int at = i + s * kWide;
+      const Wide high = load(from.high + at), last = plus(keys_of_lanes[s], set(kStep0));
+      const Wide product = low_product(choose(high, c0[s], c2[s]), load(from.factor + at));
+      const Wide even = exclusive_or(high_half(product), choose(high, c3[s], c1[s]),
+                                     choose(high, of_token.rounds[kRounds - 1], last));
+      store(found + at, choose(load(from.odd + at), product, even));
+    }
   }
-  const uint32_t* tokens = block.words + width;
-  for (int i = 0; i < kColumnTokens; ++i) keys0[i] = key0 ^ c3[i];
-  for (int i = 0; i < count; ++i) token[i] = tokens[i] >> 2;
-  for (int i = count; i < kColumnTokens; ++i) token[i] = 0;
-  philox(count, token, c0, c1, c2, keys0, key1 ^ 0x574D544Bu);
-  for (int i = 0; i < count; ++i) {
-    const bool odd = (tokens[i] & 1u) != 0, high = (tokens[i] & 2u) != 0;
-    const uint64_t first = odd ? c0[i] : token[i], second = odd ? c2[i] : c1[i];
-    const uint32_t word = static_cast<uint32_t>(high ? second : first);
+  for (int i = 0; i < block.count; ++i) {
     // 1 - u, u = (m + 1) / (2^24 + 1) as float32, is (2^24 - m) / 2^24 but for a rounding of u below 1/2.
-    const int32_t rest = 0x1000000 - static_cast<int32_t>(word >> 8);
+    const int32_t rest = 0x1000000 - static_cast<int32_t>(static_cast<uint32_t>(found[i]) >> 8);
     scores[i] = minus_log(fmul(static_cast<float>(rest), 0x1p-24f));
   }
 }
@@ -130,14 +211,14 @@ inline uint32_t murmur_finish(uint32_t state, uint32_t bytes) {
   return state ^ state >> 16;
 }
 
-void hash_contexts(uint32_t width, Texts& block) {
+void prepare_murmur(uint32_t width, Texts& block) {
   const int count = block.count;
   uint32_t states[kColumnTokens] = {};
   for (uint32_t w = 0; w < width; ++w)
     for (int i = 0; i < count; ++i) states[i] = murmur_join(states[i], murmur_scramble(block.words[i + w]));
   for (int i = 0; i < count; ++i) {
-    block.context[i] = murmur_scramble(murmur_finish(states[i], 4 * width));
-    block.token[i] = murmur_scramble(block.words[i + width]);
+    block.murmur.context[i] = murmur_scramble(murmur_finish(states[i], 4 * width));
+    block.murmur.token[i] = murmur_scramble(block.words[i + width]);
   }
 }
 
@@ -145,7 +226,8 @@ void score_murmur(uint64_t key, uint32_t, const Texts& block, float* scores) {
   const uint32_t low = murmur_join(0, murmur_scramble(static_cast<uint32_t>(key)));
   const uint32_t start = murmur_join(low, murmur_scramble(static_cast<uint32_t>(key >> 32)));
   for (int i = 0; i < block.count; ++i) {
-    const uint32_t h = murmur_finish(murmur_join(murmur_join(start, block.context[i]), block.token[i]), 16);
+    const uint32_t h =
+        murmur_finish(murmur_join(murmur_join(start, block.murmur.context[i]), block.murmur.token[i]), 16);
     // 1 - u = (2^32 - h - 0.5) / 2^32
     const float rest = fadd(static_cast<float>(~h), 0.5f);
     scores[i] = minus_log(fmul(rest, 0x1p-32f));
@@ -201,14 +283,16 @@ void find_green(const GreenArgs& args, uint32_t seed, const uint32_t* tokens, in
 namespace IET_ISA {
 
 void engine_gumbel_tile(const EngineGumbelArgs& args, const Tile& tile) {
-  const auto score = args.prf == EnginePrf::philox ? score_philox : score_murmur;
+  const bool philox = args.prf == EnginePrf::philox;
+  const auto prepare = philox ? prepare_philox : prepare_murmur;
+  const auto score = philox ? score_philox : score_murmur;
   Texts block;
   Columns gathered;
   for (int64_t first = tile.token_begin; first < tile.token_end; first += kColumnTokens) {
     const int64_t left = tile.token_end - first;
     block.count = static_cast<int>(left < kColumnTokens ? left : kColumnTokens);
     block.words = args.words + first;
-    if (args.prf == EnginePrf::murmur) hash_contexts(args.width, block);
+    prepare(args.width, block);
     for (int64_t key = tile.key_begin; key < tile.key_end; key += kColumns) {
       const int columns = static_cast<int>(tile.key_end - key < kColumns ? tile.key_end - key : kColumns);
       for (int c = 0; c < columns; ++c) {
