@@ -109,16 +109,18 @@ struct GreenArgs {
 // SynthID: g-values summed over depth, Σ_d weights[d]·g[(hash + key_d) mod size], for every hash; then of the
 // n-grams of a text scale·sum + offset.
 struct SynthidArgs {
-  uint32_t bits;             // size = 2^bits, up to 2^16
-  const uint16_t* g_values;  // [2 size] 0 or 1, twice the same
-  const uint32_t* keys;      // [n_keys, depth]
-  const uint32_t* weights;   // [depth], of sum below 2^16
+  uint32_t bits;            // size = 2^bits, up to 2^16
+  const uint8_t* g_values;  // [2 size] 0 or 255, twice the same
+  const uint32_t* keys;     // [n_keys, depth]
+  const uint32_t* weights;  // [depth], of sum below 2^16, or 2^8 if not `wide`
   uint32_t depth;
   int64_t n_keys;
-  uint16_t* tables;  // [size, n_keys], rows `stride` apart
+  bool wide;
+  void* tables;  // [size, n_keys] uint16, or uint8 if not `wide`; rows `stride` entries apart
   int64_t stride;
-  const uint16_t* hashes;  // [tokens] below the size
-  const bool* scored;      // [tokens]
+  uint32_t n_gram;
+  const uint32_t* words;  // [tokens], the ids
+  const bool* scored;     // [tokens], where n ids end
   int64_t tokens;
   float scale, offset;
   float* scores;  // [tokens, n_keys] packed

@@ -451,18 +451,22 @@ class SynthId(EngineScheme):
     def prepare(self, keys: Keys) -> Any:
         """Return what a text does not change and is worth keeping, an array [..., K], or None."""
         size = self.sampling_table_size
-        if cpu is None or size > 1 << 16 or 2 * size * len(keys) > _TABLES:
+        if cpu is None or size > 1 << 16 or self._entry.itemsize * size * len(keys) > _TABLES:
             return None
         return self._tables(keys, 0)
 
-    def _tables(self, keys: Keys, threads: int) -> NDArray[np.uint16]:
+    @property
+    def _entry(self) -> np.dtype[Any]:
+        return np.dtype(np.uint8 if self._weights.sum() < 1 << 8 else np.uint16)
+
+    def _tables(self, keys: Keys, threads: int) -> NDArray[Any]:
         size = self.sampling_table_size
         # h goes to (h + k)·M + 1, so g is looked up in a table in that order: one rotation for each depth.
         order = np.arange(size, dtype=np.uint64) * np.uint64(6364136223846793005) + np.uint64(1)
         g = _sampling_table(size, self.sampling_table_seed)[(order & np.uint64(size - 1)).astype(np.int64)]
-        twice, weights = np.tile(g.astype(np.uint16), 2), self._weights.astype(np.uint32)
+        twice, weights = np.tile(g * np.uint8(255), 2), self._weights.astype(np.uint32)
         low = np.ascontiguousarray(keys & np.uint64(size - 1), np.uint32)
-        tables = np.empty((size, len(keys)), np.uint16)
+        tables = np.empty((size, len(keys)), self._entry)
         assert cpu is not None
         cpu.synthid_tables(
             size.bit_length() - 1,
@@ -471,6 +475,7 @@ class SynthId(EngineScheme):
             len(keys),
             weights.ctypes.data,
             self.depth,
+            tables.itemsize > 1,
             tables.ctypes.data,
             threads,
         )
@@ -479,29 +484,31 @@ class SynthId(EngineScheme):
     def scores(self, ids: Ids, keys: Keys, vocab_size: int, prepared: Any, threads: int) -> NDArray[Any]:
         """Return x_j [T, K]."""
         scored, draws = self.scored(ids, vocab_size), _draws(self)
-        places = np.flatnonzero(scored)
-        scores = np.zeros((len(ids), len(keys)), np.float32)
         if cpu is None or self.sampling_table_size > 1 << 16:
             table = _sampling_table(self.sampling_table_size, self.sampling_table_seed)
+            places = np.flatnonzero(scored)
             n_grams = ids[places[:, None] + np.arange(1 - self.n_gram, 1)]
+            scores = np.zeros((len(ids), len(keys)), np.float32)
             for column, key in enumerate(keys):
                 sums = reference.synthid_g_values(n_grams, key, table) @ self._weights
                 scores[places, column] = sums.astype(np.float32) * np.float32(draws.step) + np.float32(
                     draws.low
                 )
             return scores
-        hashes = np.zeros(len(ids), np.uint16)
-        hashes[places] = self._hashes(ids, places)
+        scores = np.empty((len(ids), len(keys)), np.float32)
+        words = ids.astype(np.uint32)  # of which only what `scored` checks is read
         block = max(1, len(keys)) if prepared is not None else 256
         for first in range(0, len(keys), block):
             tables = self._tables(keys[first : first + block], threads) if prepared is None else prepared
             part = scores if block >= len(keys) else np.empty((len(ids), tables.shape[1]), np.float32)
             cpu.synthid_scores(
                 self.sampling_table_size.bit_length() - 1,
+                tables.itemsize > 1,
                 tables.ctypes.data,
                 tables.strides[0] // tables.itemsize,
                 tables.shape[1],
-                hashes.ctypes.data,
+                self.n_gram,
+                words.ctypes.data,
                 scored.ctypes.data,
                 len(ids),
                 draws.step,

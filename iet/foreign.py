@@ -141,7 +141,7 @@ class ForeignKeys(abc.ABC):
         Raises:
             InputError: `profile` is not the id of its only profile.
         """
-        if profile not in (None, self.profile.id):
+        if profile is not None and profile != self.profile.id:  # an id takes longer than a short text
             raise InputError(f"profile: got {profile!r}, expected {self.profile.id!r} or None")
         return self
 
