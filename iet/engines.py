@@ -347,7 +347,7 @@ def _green_tokens(
         each = np.repeat(seeds, np.diff(offsets))
         return reference.green_tokens(each, tokens, vocab_size, green).astype(np.uint8)
     found = np.empty(len(tokens), np.uint8)
-    reciprocals = 1.0 / (vocab_size - np.arange(green, dtype=np.float64))
+    inverses, shifts, limits = _divisors(vocab_size, green)
     cpu.kgw_green(
         vocab_size,
         green,
@@ -356,10 +356,26 @@ def _green_tokens(
         offsets.ctypes.data,
         tokens.ctypes.data,
         found.ctypes.data,
-        reciprocals.ctypes.data,
+        inverses.ctypes.data,
+        shifts.ctypes.data,
+        limits.ctypes.data,
         threads,
     )
     return found
+
+
+@functools.lru_cache(maxsize=4)
+def _divisors(vocab_size: int, green: int) -> NDArray[np.uint32]:
+    # [3, steps]: what tells multiples of V - i = 2^shift·odd: 1 / odd mod 2^32, shift, (2^32 - 1) div (V - i).
+    steps = -(-green // 16) * 16  # the native loop reads whole vectors
+    divisors = np.maximum(1, vocab_size - np.arange(steps, dtype=np.int64))
+    powers = divisors & -divisors
+    odd = (divisors // powers).astype(np.uint32)
+    inverses = odd.copy()  # right in the lowest 3 bits; each step doubles them
+    for _ in range(4):
+        inverses *= np.uint32(2) - odd * inverses
+    shifts = np.log2(powers).astype(np.uint32)
+    return np.stack([inverses, shifts, (0xFFFFFFFF // divisors).astype(np.uint32)])
 
 
 # ---------------------------------------------------------------- SynthID

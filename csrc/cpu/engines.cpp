@@ -1,12 +1,9 @@
 // Scores of what serving engines mark with: keyed Gumbel-max of vLLM and of SGLang, the green lists of KGW and
 // the g-values of SynthID, both as transformers has them. docs/engines.md has the equations; the readable twins
 // are in iet/reference.py. No standard library here, as in embed.cpp.
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
-
 #include "../ops.h"
 #include "columns.h"
+#include "lanes.h"
 #include "twister.h"
 
 namespace iet {
@@ -21,42 +18,37 @@ using Wide = __m512i;
 inline Wide load(const uint64_t* from) { return _mm512_loadu_si512(from); }
 inline void store(uint64_t* to, Wide x) { _mm512_storeu_si512(to, x); }
 inline Wide set(uint64_t x) { return _mm512_set1_epi64(static_cast<long long>(x)); }
-inline Wide low_product(Wide x, Wide y) { return _mm512_mul_epu32(x, y); }
+inline Wide product_of_lows(Wide x, Wide y) { return _mm512_mul_epu32(x, y); }
 inline Wide high_half(Wide x) { return _mm512_srli_epi64(x, 32); }
 inline Wide exclusive_or(Wide x, Wide y) { return _mm512_xor_si512(x, y); }
 inline Wide exclusive_or(Wide x, Wide y, Wide z) { return _mm512_ternarylogic_epi64(x, y, z, 0x96); }
 inline Wide plus(Wide x, Wide y) { return _mm512_add_epi64(x, y); }
-inline Wide choose(Wide mask, Wide x, Wide y) { return _mm512_ternarylogic_epi64(mask, x, y, 0xCA); }
 #elif defined(__AVX2__) && !defined(IET_PORTABLE)
 using Wide = __m256i;
 inline Wide load(const uint64_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
 inline void store(uint64_t* to, Wide x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x); }
 inline Wide set(uint64_t x) { return _mm256_set1_epi64x(static_cast<long long>(x)); }
-inline Wide low_product(Wide x, Wide y) { return _mm256_mul_epu32(x, y); }
+inline Wide product_of_lows(Wide x, Wide y) { return _mm256_mul_epu32(x, y); }
 inline Wide high_half(Wide x) { return _mm256_srli_epi64(x, 32); }
 inline Wide exclusive_or(Wide x, Wide y) { return _mm256_xor_si256(x, y); }
 inline Wide exclusive_or(Wide x, Wide y, Wide z) { return exclusive_or(exclusive_or(y, z), x); }
 inline Wide plus(Wide x, Wide y) { return _mm256_add_epi64(x, y); }
-inline Wide choose(Wide mask, Wide x, Wide y) { return _mm256_blendv_epi8(y, x, mask); }
 #elif defined(__SSE2__) && !defined(IET_PORTABLE)
 using Wide = __m128i;
 inline Wide load(const uint64_t* from) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); }
 inline void store(uint64_t* to, Wide x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), x); }
 inline Wide set(uint64_t x) { return _mm_set1_epi64x(static_cast<long long>(x)); }
-inline Wide low_product(Wide x, Wide y) { return _mm_mul_epu32(x, y); }
+inline Wide product_of_lows(Wide x, Wide y) { return _mm_mul_epu32(x, y); }
 inline Wide high_half(Wide x) { return _mm_srli_epi64(x, 32); }
 inline Wide exclusive_or(Wide x, Wide y) { return _mm_xor_si128(x, y); }
 inline Wide exclusive_or(Wide x, Wide y, Wide z) { return exclusive_or(exclusive_or(y, z), x); }
 inline Wide plus(Wide x, Wide y) { return _mm_add_epi64(x, y); }
-inline Wide choose(Wide mask, Wide x, Wide y) {
-  return _mm_or_si128(_mm_and_si128(mask, x), _mm_andnot_si128(mask, y));
-}
 #else
 using Wide = uint64_t;
 inline Wide load(const uint64_t* from) { return *from; }
 inline void store(uint64_t* to, Wide x) { *to = x; }
 inline Wide set(uint64_t x) { return x; }
-inline Wide low_product(Wide x, Wide y) { return (x & 0xFFFFFFFFu) * (y & 0xFFFFFFFFu); }
+inline Wide product_of_lows(Wide x, Wide y) { return (x & 0xFFFFFFFFu) * (y & 0xFFFFFFFFu); }
 inline Wide high_half(Wide x) { return x >> 32; }
 inline Wide exclusive_or(Wide x, Wide y) { return x ^ y; }
 inline Wide exclusive_or(Wide x, Wide y, Wide z) { return x ^ y ^ z; }
@@ -102,7 +94,7 @@ constexpr int kAtOnce = sizeof(Wide) == 64 ? 4 : 2;
 static_assert(kColumnTokens % (kAtOnce * kWide) == 0, "whole vectors");
 
 inline void philox_round(Wide& c0, Wide& c1, Wide& c2, Wide& c3, Wide key0, Wide key1) {
-  const Wide product0 = low_product(c0, set(kFactor0)), product1 = low_product(c2, set(kFactor1));
+  const Wide product0 = product_of_lows(c0, set(kFactor0)), product1 = product_of_lows(c2, set(kFactor1));
   c0 = exclusive_or(high_half(product1), c1, key0);
   c2 = exclusive_or(high_half(product0), c3, key1);
   c1 = product1, c3 = product0;
@@ -170,7 +162,8 @@ void score_philox(uint64_t key, uint32_t width, const Texts& block, float* score
           philox_round(c0[s], c1[s], c2[s], c3[s], keys.rounds[round], second.rounds[round]);
     }
     for (int s = 0; s < kAtOnce; ++s) {
-      const Wide product0 = load(from.product + i + s * kWide), product1 = low_product(c1[s], set(kFactor1));
+      const Wide product0 = load(from.product + i + s * kWide),
+                 product1 = product_of_lows(c1[s], set(kFactor1));
       keys_of_lanes[s] = exclusive_or(c3[s], set(key0));
       c0[s] = exclusive_or(high_half(product1), c0[s], keys_of_lanes[s]);
       c2[s] = exclusive_or(high_half(product0), c2[s], of_token.rounds[0]);
@@ -185,7 +178,7 @@ void score_philox(uint64_t key, uint32_t width, const Texts& block, float* score
     for (int s = 0; s < kAtOnce; ++s) {
       const int at = i + s * kWide;
       const Wide high = load(from.high + at), last = plus(keys_of_lanes[s], set(kStep0));
-      const Wide product = low_product(choose(high, c0[s], c2[s]), load(from.factor + at));
+      const Wide product = product_of_lows(choose(high, c0[s], c2[s]), load(from.factor + at));
       const Wide even = exclusive_or(high_half(product), choose(high, c3[s], c1[s]),
                                      choose(high, of_token.rounds[kRounds - 1], last));
       store(found + at, choose(load(from.odd + at), product, even));
@@ -236,46 +229,123 @@ void score_murmur(uint64_t key, uint32_t, const Texts& block, float* scores) {
 
 // ---------------------------------------------------------------- KGW
 
-// Tell whether some tokens are among the first `green` places of torch.randperm(vocab). Step i of its shuffle
-// swaps the places i and t = i + draw mod (vocab - i), so a token that lies at t is final at i: it is green.
-// One that lies at i moves on to t.
-void find_green(const GreenArgs& args, uint32_t seed, const uint32_t* tokens, int64_t count, uint8_t* found,
-                uint32_t* places) {
-  Twister twister;
-  twister.seed_with_word(seed);
-  const uint32_t steps = args.green < args.vocab ? args.green : args.vocab - 1;
-  int64_t open = count;  // tokens that are not known to be green
-  for (int64_t k = 0; k < count; ++k) places[k] = tokens[k], found[k] = 0;
-  alignas(64) uint32_t targets[kTwisterState];
-  for (uint32_t first = 0; first < steps && open > 0; first += kTwisterState) {
-    twister.advance();
-    const int left = steps - first < kTwisterState ? static_cast<int>(steps - first) : kTwisterState;
-    const double* reciprocals = args.reciprocals + first;
-    for (int i = 0; i < left; ++i) {
-      // The quotient of draw + 1/2, never near an integer: rounding moves it by less than 1/2^20 of the gap.
-      const uint32_t draw = temper(twister.words[i]);
-      const double half = static_cast<double>(static_cast<int32_t>(draw ^ 0x80000000u)) + 2147483648.5;
-      const uint32_t quotient = static_cast<uint32_t>(static_cast<int32_t>(half * reciprocals[i]));
-      const uint32_t step = first + static_cast<uint32_t>(i);
-      targets[i] = step + draw - quotient * (args.vocab - step);
+// Step i of torch.randperm's shuffle swaps the places i and t = i + draw mod (vocab - i). So a token that lies
+// at t is final at i, one of the first `green` places; one that lies at i moves on to t. That takes a division
+// a step. But draw mod d = place - i, d = vocab - i, only if d divides draw + (vocab - place), which a product
+// with an inverse tells: n is a multiple of d = 2^k·odd if and only if rotr(n / odd mod 2^32, k) <= (2^32 - 1)
+// div d. Sixteen lists are made side by side. Where a list may have met a token, and where the token's own
+// place or a sum beyond 2^32 is in the way, the steps are done again by division.
+constexpr int kLists = kGreenLists, kSteps = kGreenSteps;
+static_assert(kTwisterState % kSteps == 0, "whole rounds of the generator");
+
+using ListWords = uint32_t[kLists];
+constexpr int kHalfLanes = kLanes / 2;  // of I32
+static_assert(kLists % kHalfLanes == 0, "whole vectors");
+
+struct alignas(64) Lists {
+  ListWords words[kTwisterState], draws[kSteps];
+  ListWords highest;  // of the draws
+};
+
+void seed_lists(const uint32_t* seeds, int64_t count, Lists& lists) {
+  for (int l = 0; l < kLists; ++l) lists.words[0][l] = seeds[l < count ? l : 0];
+  const I32 factor = set32(1812433253u);
+  for (int l = 0; l < kLists; l += kHalfLanes) {
+    I32 x = load32(lists.words[0] + l);
+    for (int i = 1; i < kTwisterState; ++i) {
+      x = add32(low_product32(xor32(x, shift_right<30>(x)), factor), set32(static_cast<uint32_t>(i)));
+      store32(lists.words[i] + l, x);
     }
-    for (int64_t k = 0; k < count; ++k) {
-      for (int after = 0; found[k] == 0;) {
-        const uint32_t place = places[k];
-        uint32_t hit = 0;
-        for (int i = after; i < left; ++i) hit |= targets[i] == place ? 1u : 0u;
-        if (hit) {
-          found[k] = 1;
-          --open;
-        }
-        if (hit || place - first >= static_cast<uint32_t>(left)) break;
-        after = static_cast<int>(place - first) + 1;
-        places[k] = targets[place - first];
+  }
+}
+
+// The draws from word `first` of the generators on: `twist` and `temper` of twister.h.
+void draw_lists(int first, Lists& lists) {
+  const I32 low_bits = set32(0x7FFFFFFFu), one = set32(1), zero = set32(0), matrix = set32(0x9908B0DFu);
+  const I32 mask7 = set32(0x9D2C5680u), mask15 = set32(0xEFC60000u);
+  for (int l = 0; l < kLists; l += kHalfLanes) {
+    I32 high = load32(lists.words[first] + l), highest = zero;
+    for (int k = 0; k < kSteps; ++k) {
+      const int i = first + k, next = i + 1 < kTwisterState ? i + 1 : 0;
+      const int middle =
+          i < kTwisterState - kTwisterMiddle ? i + kTwisterMiddle : i + kTwisterMiddle - kTwisterState;
+      const I32 low = load32(lists.words[next] + l);
+      const I32 twisted = xor32(load32(lists.words[middle] + l), shift_right<1>(choose(low_bits, low, high)));
+      I32 y = xor_and(twisted, sub32(zero, and32(low, one)), matrix);
+      store32(lists.words[i] + l, y);
+      high = low;
+      y = xor32(y, shift_right<11>(y));
+      y = xor_and(y, shift_left<7>(y), mask7);
+      y = xor_and(y, shift_left<15>(y), mask15);
+      y = xor32(y, shift_right<18>(y));
+      store32(lists.draws[k] + l, y);
+      highest = max32(highest, y);
+    }
+    store32(lists.highest + l, highest);
+  }
+}
+
+// Whether some list may have to do with its token in these steps; `rests`: vocab - place.
+bool may_meet(const GreenArgs& args, uint32_t first, const Lists& lists, const uint32_t* rests) {
+  ListWords met;
+  for (int l = 0; l < kLists; l += kHalfLanes) {
+    const I32 rest = load32(rests + l);
+    const I32 after = sub32(set32(args.vocab - first), rest);  // the place, from the first of these on
+    I32 found = or_at_most(set32(0), after, set32(kSteps - 1));
+    found = or_at_most(found, xor32(rest, set32(~0u)), load32(lists.highest + l));
+    for (uint32_t k = 0; k < kSteps; ++k) {
+      const uint32_t step = first + k;
+      const I32 sum = add32(load32(lists.draws[k] + l), rest);
+      const I32 quotient = rotate_right(low_product32(sum, set32(args.inverses[step])), args.shifts[step]);
+      found = or_at_most(found, quotient, set32(args.limits[step]));
+    }
+    store32(met + l, found);
+  }
+  uint32_t any = 0;
+  for (int l = 0; l < kLists; ++l) any |= met[l];
+  return any != 0;
+}
+
+// Do the steps for one token that lies at vocab - rest, and tell whether it is final.
+bool follow(const GreenArgs& args, uint32_t first, uint32_t last, const uint32_t* draws, uint32_t& rest) {
+  for (uint32_t step = first; step < last; ++step, draws += kLists) {
+    const uint32_t left = args.vocab - step, place = args.vocab - rest, target = step + *draws % left;
+    if (target == place) return true;
+    if (place == step) rest = args.vocab - target;
+  }
+  return false;
+}
+
+// The tokens of up to kLists seeds. `rests`: room for kLists words for each token of any seed.
+void find_green(const GreenArgs& args, int64_t seed, int64_t count, uint32_t* rests, Lists& lists) {
+  const uint32_t steps = args.green < args.vocab ? args.green : args.vocab - 1;
+  const int64_t* offsets = args.offsets + seed;
+  int64_t most = 0;
+  for (int64_t l = 0; l < count; ++l) {
+    const int64_t tokens = offsets[l + 1] - offsets[l];
+    most = tokens > most ? tokens : most;
+  }
+  for (int64_t n = 0; n < most; ++n) {
+    for (int64_t l = 0; l < kLists; ++l) {
+      const bool there = l < count && offsets[l] + n < offsets[l + 1];
+      rests[n * kLists + l] = there ? args.vocab - args.tokens[offsets[l] + n] : 0;  // 0: nothing to find
+      if (there) args.is_green[offsets[l] + n] = args.green < args.vocab ? 0 : 1;
+    }
+  }
+  seed_lists(args.seeds + seed, count, lists);
+  for (uint32_t first = 0; first < steps; first += kSteps) {
+    const uint32_t last = steps - first < kSteps ? steps : first + kSteps;
+    draw_lists(static_cast<int>(first % kTwisterState), lists);
+    for (int64_t n = 0; n < most; ++n) {
+      uint32_t* rest = rests + n * kLists;
+      if (!may_meet(args, first, lists, rest)) continue;
+      for (int64_t l = 0; l < count; ++l) {
+        if (rest[l] == 0 || !follow(args, first, last, lists.draws[0] + l, rest[l])) continue;
+        args.is_green[offsets[l] + n] = 1;
+        rest[l] = 0;
       }
     }
   }
-  if (args.green < args.vocab) return;
-  for (int64_t k = 0; k < count; ++k) found[k] = 1;
 }
 
 // ---------------------------------------------------------------- SynthID
@@ -352,11 +422,10 @@ void engine_gumbel_tile(const EngineGumbelArgs& args, const Tile& tile) {
   }
 }
 
-void kgw_green(const GreenArgs& args, int64_t begin, int64_t end, uint32_t* places) {
-  for (int64_t seed = begin; seed < end; ++seed) {
-    const int64_t first = args.offsets[seed], count = args.offsets[seed + 1] - first;
-    find_green(args, args.seeds[seed], args.tokens + first, count, args.is_green + first, places);
-  }
+void kgw_green(const GreenArgs& args, int64_t begin, int64_t end, uint32_t* rests) {
+  Lists lists;
+  for (int64_t seed = begin; seed < end; seed += kLists)
+    find_green(args, seed, end - seed < kLists ? end - seed : kLists, rests, lists);
 }
 
 void synthid_tables(const SynthidArgs& args, int64_t begin, int64_t end) {
