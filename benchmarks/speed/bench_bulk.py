@@ -281,7 +281,7 @@ def main() -> None:
     content: dict[str, Any] = {
         "command": " ".join(["python -m benchmarks.speed.bench_bulk", f"-o {arguments.output}"])
         + (" --data PATH" if logs else "")
-        + f" --documents {arguments.documents}",
+        + (" --quick" if arguments.quick else f" --documents {arguments.documents}"),
         "quick": arguments.quick,
         "environment": load,
         "documents": len(texts),
