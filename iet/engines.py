@@ -366,7 +366,7 @@ def _green_tokens(
 
 @functools.lru_cache(maxsize=4)
 def _divisors(vocab_size: int, green: int) -> NDArray[np.uint32]:
-    # [3, steps]: what tells multiples of V - i = 2^shift·odd: 1 / odd mod 2^32, shift, (2^32 - 1) div (V - i).
+    # [3, steps]: what tells multiples of d = V - i = 2^shift·odd: 1 / odd mod 2^32, shift, (2^32 - 1) div d.
     steps = -(-green // 16) * 16  # the native loop reads whole vectors
     divisors = np.maximum(1, vocab_size - np.arange(steps, dtype=np.int64))
     powers = divisors & -divisors

@@ -183,7 +183,7 @@ def test_an_unknown_instruction_set_is_refused() -> None:
 # ---------------------------------------------------------------- benchmarks/speed
 
 
-@pytest.mark.parametrize("name", (*NAMES, "engines"))
+@pytest.mark.parametrize("name", [*NAMES, "engines"])
 def test_every_suite_validates_and_runs(name: str) -> None:
     suites = importlib.import_module(f"benchmarks.speed.bench_{name}").suites(True)
     assert len({suite.name for suite in suites}) == len(suites)
@@ -273,6 +273,17 @@ def test_bulk_ratios_are_formed_within_rounds() -> None:
     two: Any = rows["audit, cusum, two workers"]
     assert two["times_one_worker"]["median"] == pytest.approx(2.0)
     assert two["tokens_per_second"] == pytest.approx(5000 / 1.2)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_the_start_is_left_out_of_what_is_steady(workers: int) -> None:
+    # 7 seconds until the workers are there, half a second between them, 12 chunks of 10 for each, 2 seconds each.
+    done = sorted(7 + 2 * (i + 1) + worker / 2 for worker in range(workers) for i in range(12))
+    marks = [(10.0 * (i + 1), seconds, 100.0 + (i == 0)) for i, seconds in enumerate(done)]
+    found = bench_bulk.figures(workers, [*marks, (marks[-1][0], done[-1], 110.0)], 1.0)
+    assert found["steady"] == pytest.approx(24.0)
+    assert found["seconds"] == done[-1]
+    assert (found["quarter_mb"], found["peak_mb"]) == (100.0, 110.0)
 
 
 def test_documents_of_bulk_audits_have_as_many_tokens() -> None:

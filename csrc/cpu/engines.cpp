@@ -100,9 +100,9 @@ inline void philox_round(Wide& c0, Wide& c1, Wide& c2, Wide& c3, Wide key0, Wide
   c1 = product1, c3 = product0;
 }
 
-// Philox4x32-10 takes two multiplications a round. The key enters behind them, so of the context's first round
-// and of the token's half of its first are left to each key what follows; and of the token's last, the one
-// product that its word comes from.
+// Philox4x32-10 takes two multiplications a round, and the key enters behind them. So those of the context's
+// first round and one of the token's first are the same for every key, and done here; in the token's last round
+// only the product is made that its word comes from.
 void prepare_philox(uint32_t width, Texts& block) {
   auto& to = block.philox;
   const int count = block.count;
