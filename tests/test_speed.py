@@ -277,7 +277,7 @@ def test_bulk_ratios_are_formed_within_rounds() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_the_start_is_left_out_of_what_is_steady(workers: int) -> None:
-    # 7 seconds until the workers are there, half a second between them, 12 chunks of 10 for each, 2 seconds each.
+    # 7 seconds until there are workers, half a second between them, 12 chunks of 10 for each, of 2 seconds.
     done = sorted(7 + 2 * (i + 1) + worker / 2 for worker in range(workers) for i in range(12))
     marks = [(10.0 * (i + 1), seconds, 100.0 + (i == 0)) for i, seconds in enumerate(done)]
     found = bench_bulk.figures(workers, [*marks, (marks[-1][0], done[-1], 110.0)], 1.0)
