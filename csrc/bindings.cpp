@@ -116,7 +116,8 @@ void engine_gumbel(uint32_t prf, uintptr_t words, uint32_t width, uintptr_t scor
 }
 
 void kgw_green(uint32_t vocab, uint32_t green, uintptr_t seeds, int64_t n_seeds, uintptr_t offsets,
-               uintptr_t tokens, uintptr_t is_green, uintptr_t reciprocals, int num_threads) {
+               uintptr_t tokens, uintptr_t is_green, uintptr_t inverses, uintptr_t shifts, uintptr_t limits,
+               int num_threads) {
   if (vocab < 2 || vocab > (1u << 24) || green > vocab) throw py::value_error("vocab_size out of range");
   py::gil_scoped_release release;
   const GreenArgs args{vocab,
@@ -126,37 +127,42 @@ void kgw_green(uint32_t vocab, uint32_t green, uintptr_t seeds, int64_t n_seeds,
                        at<int64_t>(offsets),
                        at<uint32_t>(tokens),
                        at<uint8_t>(is_green),
-                       at<double>(reciprocals)};
+                       at<uint32_t>(inverses),
+                       at<uint32_t>(shifts),
+                       at<uint32_t>(limits)};
   kgw_green_cpu(args, num_threads);
 }
 
 void synthid_tables(uint32_t bits, uintptr_t g_values, uintptr_t keys, int64_t n_keys, uintptr_t weights,
-                    uint32_t depth, uintptr_t tables, int num_threads) {
+                    uint32_t depth, bool wide, uintptr_t tables, int num_threads) {
   if (bits > 16) throw py::value_error("bits out of range");
   py::gil_scoped_release release;
   SynthidArgs args{};
   args.bits = bits;
-  args.g_values = at<uint16_t>(g_values);
+  args.g_values = at<uint8_t>(g_values);
   args.keys = at<uint32_t>(keys);
   args.weights = at<uint32_t>(weights);
   args.depth = depth;
   args.n_keys = n_keys;
-  args.tables = at<uint16_t>(tables);
+  args.wide = wide;
+  args.tables = at<uint8_t>(tables);
   args.stride = n_keys;
   synthid_tables_cpu(args, num_threads);
 }
 
-void synthid_scores(uint32_t bits, uintptr_t tables, int64_t stride, int64_t n_keys, uintptr_t hashes,
-                    uintptr_t scored, int64_t tokens, float scale, float offset, uintptr_t scores,
-                    int num_threads) {
+void synthid_scores(uint32_t bits, bool wide, uintptr_t tables, int64_t stride, int64_t n_keys, uint32_t n_gram,
+                    uintptr_t words, uintptr_t scored, int64_t tokens, float scale, float offset,
+                    uintptr_t scores, int num_threads) {
   if (bits > 16) throw py::value_error("bits out of range");
   py::gil_scoped_release release;
   SynthidArgs args{};
   args.bits = bits;
   args.n_keys = n_keys;
-  args.tables = at<uint16_t>(tables);
+  args.wide = wide;
+  args.tables = at<uint8_t>(tables);
   args.stride = stride;
-  args.hashes = at<uint16_t>(hashes);
+  args.n_gram = n_gram;
+  args.words = at<uint32_t>(words);
   args.scored = at<bool>(scored);
   args.tokens = tokens;
   args.scale = scale;

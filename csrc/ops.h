@@ -100,25 +100,31 @@ struct GreenArgs {
   uint32_t vocab, green;
   const uint32_t* seeds;  // [n_seeds]
   int64_t n_seeds;
-  const int64_t* offsets;     // [n_seeds + 1]: the tokens of seed s are [offsets[s], offsets[s + 1])
-  const uint32_t* tokens;     // ids below V
-  uint8_t* is_green;          // as many
-  const double* reciprocals;  // [green] 1 / (vocab - i)
+  const int64_t* offsets;  // [n_seeds + 1]: the tokens of seed s are [offsets[s], offsets[s + 1])
+  const uint32_t* tokens;  // ids below V
+  uint8_t* is_green;       // as many
+  // Of d = vocab - i = 2^shift·odd, for each step i, and on to a multiple of kGreenSteps:
+  const uint32_t* inverses;  // 1 / odd mod 2^32
+  const uint32_t* shifts;
+  const uint32_t* limits;  // (2^32 - 1) div d
 };
+constexpr int kGreenLists = 16, kGreenSteps = 16;  // made side by side, and at once
 
 // SynthID: g-values summed over depth, Σ_d weights[d]·g[(hash + key_d) mod size], for every hash; then of the
 // n-grams of a text scale·sum + offset.
 struct SynthidArgs {
-  uint32_t bits;             // size = 2^bits, up to 2^16
-  const uint16_t* g_values;  // [2 size] 0 or 1, twice the same
-  const uint32_t* keys;      // [n_keys, depth]
-  const uint32_t* weights;   // [depth], of sum below 2^16
+  uint32_t bits;            // size = 2^bits, up to 2^16
+  const uint8_t* g_values;  // [2 size] 0 or 255, twice the same
+  const uint32_t* keys;     // [n_keys, depth]
+  const uint32_t* weights;  // [depth], of sum below 2^16, or 2^8 if not `wide`
   uint32_t depth;
   int64_t n_keys;
-  uint16_t* tables;  // [size, n_keys], rows `stride` apart
+  bool wide;
+  void* tables;  // [size, n_keys] uint16, or uint8 if not `wide`; rows `stride` entries apart
   int64_t stride;
-  const uint16_t* hashes;  // [tokens] below the size
-  const bool* scored;      // [tokens]
+  uint32_t n_gram;
+  const uint32_t* words;  // [tokens], the ids
+  const bool* scored;     // [tokens], where n ids end
   int64_t tokens;
   float scale, offset;
   float* scores;  // [tokens, n_keys] packed
@@ -154,7 +160,7 @@ struct Tile {
   void waterfall_ranks(const WaterfallArgs&, int64_t begin, int64_t end, uint32_t* scratch);      \
   void waterfall_permute(uint32_t vocab, const uint32_t* seed, uint32_t length, uint32_t* ranks); \
   void engine_gumbel_tile(const EngineGumbelArgs&, const Tile&);                                  \
-  void kgw_green(const GreenArgs&, int64_t begin, int64_t end, uint32_t* places);                 \
+  void kgw_green(const GreenArgs&, int64_t begin, int64_t end, uint32_t* rests);                  \
   void synthid_tables(const SynthidArgs&, int64_t begin, int64_t end);                            \
   void synthid_tile(const SynthidArgs&, const Tile&);                                             \
   void torch_permute(uint32_t count, uint32_t seed, uint32_t* permutation);                       \
@@ -176,8 +182,8 @@ struct CpuLoops {
   void (*waterfall_ranks)(const WaterfallArgs&, int64_t begin, int64_t end, uint32_t* scratch);
   void (*waterfall_permute)(uint32_t vocab, const uint32_t* seed, uint32_t length, uint32_t* ranks);
   void (*engine_gumbel_tile)(const EngineGumbelArgs&, const Tile&);
-  // The seeds [begin, end); `places`: room for as many words as any seed has tokens.
-  void (*kgw_green)(const GreenArgs&, int64_t begin, int64_t end, uint32_t* places);
+  // The seeds [begin, end); `rests`: room for kGreenLists words for each token of any seed.
+  void (*kgw_green)(const GreenArgs&, int64_t begin, int64_t end, uint32_t* rests);
   void (*synthid_tables)(const SynthidArgs&, int64_t begin, int64_t end);  // keys
   void (*synthid_tile)(const SynthidArgs&, const Tile&);
   void (*torch_permute)(uint32_t count, uint32_t seed, uint32_t* permutation);

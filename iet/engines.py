@@ -143,8 +143,8 @@ class _Gumbel(EngineScheme):
         """Return x_j [T, K]."""
         scored = self.scored(ids, vocab_size)
         words = self._filled(ids, -1).astype(np.uint32)  # -1 becomes 2^32 - 1, as in vLLM
-        scores = np.zeros((len(ids), len(keys)), np.float32)
         if cpu is not None:
+            scores = np.empty((len(ids), len(keys)), np.float32)
             cpu.engine_gumbel(
                 self.prf,
                 words.ctypes.data,
@@ -156,7 +156,9 @@ class _Gumbel(EngineScheme):
                 scores.ctypes.data,
                 threads,
             )
-        elif scored.any():
+            return scores
+        scores = np.zeros((len(ids), len(keys)), np.float32)
+        if scored.any():
             n_grams = np.lib.stride_tricks.sliding_window_view(words, self.n_gram)[scored]
             for column, key in enumerate(keys.tolist()):
                 scores[scored, column] = self.score(n_grams, key)
@@ -345,7 +347,7 @@ def _green_tokens(
         each = np.repeat(seeds, np.diff(offsets))
         return reference.green_tokens(each, tokens, vocab_size, green).astype(np.uint8)
     found = np.empty(len(tokens), np.uint8)
-    reciprocals = 1.0 / (vocab_size - np.arange(green, dtype=np.float64))
+    inverses, shifts, limits = _divisors(vocab_size, green)
     cpu.kgw_green(
         vocab_size,
         green,
@@ -354,10 +356,26 @@ def _green_tokens(
         offsets.ctypes.data,
         tokens.ctypes.data,
         found.ctypes.data,
-        reciprocals.ctypes.data,
+        inverses.ctypes.data,
+        shifts.ctypes.data,
+        limits.ctypes.data,
         threads,
     )
     return found
+
+
+@functools.lru_cache(maxsize=4)
+def _divisors(vocab_size: int, green: int) -> NDArray[np.uint32]:
+    # [3, steps]: what tells multiples of d = V - i = 2^shift·odd: 1 / odd mod 2^32, shift, (2^32 - 1) div d.
+    steps = -(-green // 16) * 16  # the native loop reads whole vectors
+    divisors = np.maximum(1, vocab_size - np.arange(steps, dtype=np.int64))
+    powers = divisors & -divisors
+    odd = (divisors // powers).astype(np.uint32)
+    inverses = odd.copy()  # right in the lowest 3 bits; each step doubles them
+    for _ in range(4):
+        inverses *= np.uint32(2) - odd * inverses
+    shifts = np.log2(powers).astype(np.uint32)
+    return np.stack([inverses, shifts, (0xFFFFFFFF // divisors).astype(np.uint32)])
 
 
 # ---------------------------------------------------------------- SynthID
@@ -439,24 +457,32 @@ class SynthId(EngineScheme):
         return numbers
 
     def _hashes(self, ids: Ids, places: Ids) -> NDArray[np.uint64]:
-        n_grams = ids[places[:, None] + np.arange(1 - self.n_gram, 1)]
-        return reference.synthid_hash(n_grams) & np.uint64(self.sampling_table_size - 1)
+        if not len(places):
+            return np.zeros(0, np.uint64)
+        # Of all n-grams: one run through the ids for each place in them.
+        n_grams = np.lib.stride_tricks.sliding_window_view(ids, self.n_gram)
+        hashes = reference.synthid_hash(n_grams)[places - (self.n_gram - 1)]
+        return hashes & np.uint64(self.sampling_table_size - 1)
 
     def prepare(self, keys: Keys) -> Any:
         """Return what a text does not change and is worth keeping, an array [..., K], or None."""
         size = self.sampling_table_size
-        if cpu is None or size > 1 << 16 or 2 * size * len(keys) > _TABLES:
+        if cpu is None or size > 1 << 16 or self._entry.itemsize * size * len(keys) > _TABLES:
             return None
         return self._tables(keys, 0)
 
-    def _tables(self, keys: Keys, threads: int) -> NDArray[np.uint16]:
+    @property
+    def _entry(self) -> np.dtype[Any]:
+        return np.dtype(np.uint8 if self._weights.sum() < 1 << 8 else np.uint16)
+
+    def _tables(self, keys: Keys, threads: int) -> NDArray[Any]:
         size = self.sampling_table_size
         # h goes to (h + k)·M + 1, so g is looked up in a table in that order: one rotation for each depth.
         order = np.arange(size, dtype=np.uint64) * np.uint64(6364136223846793005) + np.uint64(1)
         g = _sampling_table(size, self.sampling_table_seed)[(order & np.uint64(size - 1)).astype(np.int64)]
-        twice, weights = np.tile(g.astype(np.uint16), 2), self._weights.astype(np.uint32)
+        twice, weights = np.tile(g * np.uint8(255), 2), self._weights.astype(np.uint32)
         low = np.ascontiguousarray(keys & np.uint64(size - 1), np.uint32)
-        tables = np.empty((size, len(keys)), np.uint16)
+        tables = np.empty((size, len(keys)), self._entry)
         assert cpu is not None
         cpu.synthid_tables(
             size.bit_length() - 1,
@@ -465,6 +491,7 @@ class SynthId(EngineScheme):
             len(keys),
             weights.ctypes.data,
             self.depth,
+            tables.itemsize > 1,
             tables.ctypes.data,
             threads,
         )
@@ -473,29 +500,31 @@ class SynthId(EngineScheme):
     def scores(self, ids: Ids, keys: Keys, vocab_size: int, prepared: Any, threads: int) -> NDArray[Any]:
         """Return x_j [T, K]."""
         scored, draws = self.scored(ids, vocab_size), _draws(self)
-        places = np.flatnonzero(scored)
-        scores = np.zeros((len(ids), len(keys)), np.float32)
         if cpu is None or self.sampling_table_size > 1 << 16:
             table = _sampling_table(self.sampling_table_size, self.sampling_table_seed)
+            places = np.flatnonzero(scored)
             n_grams = ids[places[:, None] + np.arange(1 - self.n_gram, 1)]
+            scores = np.zeros((len(ids), len(keys)), np.float32)
             for column, key in enumerate(keys):
                 sums = reference.synthid_g_values(n_grams, key, table) @ self._weights
                 scores[places, column] = sums.astype(np.float32) * np.float32(draws.step) + np.float32(
                     draws.low
                 )
             return scores
-        hashes = np.zeros(len(ids), np.uint16)
-        hashes[places] = self._hashes(ids, places)
+        scores = np.empty((len(ids), len(keys)), np.float32)
+        words = ids.astype(np.uint32)  # of which only what `scored` checks is read
         block = max(1, len(keys)) if prepared is not None else 256
         for first in range(0, len(keys), block):
             tables = self._tables(keys[first : first + block], threads) if prepared is None else prepared
             part = scores if block >= len(keys) else np.empty((len(ids), tables.shape[1]), np.float32)
             cpu.synthid_scores(
                 self.sampling_table_size.bit_length() - 1,
+                tables.itemsize > 1,
                 tables.ctypes.data,
                 tables.strides[0] // tables.itemsize,
                 tables.shape[1],
-                hashes.ctypes.data,
+                self.n_gram,
+                words.ctypes.data,
                 scored.ctypes.data,
                 len(ids),
                 draws.step,

@@ -126,13 +126,19 @@ class ForeignKeys(abc.ABC):
     ) -> NDArray[np.float64]:
         """Return sums over spans [S, K]: what `score_spans` does, which checks, under this scheme."""
         block = 32
-        counted = counted & self.scored(token_ids)
-        sums = np.empty((len(cuts) - 1, len(self)))
+        places = np.flatnonzero(counted & self.scored(token_ids))
+        edges = np.searchsorted(places, cuts)
+        filled = edges[1:] > edges[:-1]
+        sums = np.zeros((len(cuts) - 1, len(self)))
+        if not filled.any():
+            return sums
+        places, starts = places[edges[0] : edges[-1]], edges[:-1][filled] - edges[0]
         for first in range(0, len(self), block):  # so that [T, K] is never there
-            scores = self.subset(slice(first, first + block)).scores(token_ids, num_threads)
-            units = np.rint(np.where(counted[:, None], scores, 0).astype(np.float64) / reference.SPAN_UNIT)
-            total = np.concatenate([np.zeros((1, units.shape[1])), np.cumsum(units, axis=0)])
-            sums[:, first : first + block] = (total[cuts[1:]] - total[cuts[:-1]]) * reference.SPAN_UNIT
+            units = self.subset(slice(first, first + block)).scores(token_ids, num_threads)[places]
+            units *= 1 / reference.SPAN_UNIT  # a power of two
+            np.rint(units, out=units)
+            sums[filled, first : first + block] = np.add.reduceat(units, starts, axis=0, dtype=np.float64)
+        sums *= reference.SPAN_UNIT
         return sums
 
     def scoring_keys(self, profile: str | None = None) -> Self:
@@ -141,7 +147,7 @@ class ForeignKeys(abc.ABC):
         Raises:
             InputError: `profile` is not the id of its only profile.
         """
-        if profile not in (None, self.profile.id):
+        if profile is not None and profile != self.profile.id:  # an id takes longer than a short text
             raise InputError(f"profile: got {profile!r}, expected {self.profile.id!r} or None")
         return self
 

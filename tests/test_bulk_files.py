@@ -163,6 +163,7 @@ def test_what_is_refused_before_any_work(auditor: Auditor, tmp_path: pathlib.Pat
     good.write_bytes(json_lines(["one"]))
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 no")
     (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "nothing.jsonl").write_text('{"body": "a"}')
     pq.write_table(pa.table({"text": [1]}), tmp_path / "numbers.parquet")
     pq.write_table(pa.table({"token_ids": [[1]]}), tmp_path / "ids.parquet")
     (tmp_path / "empty").mkdir()
@@ -183,7 +184,8 @@ def test_what_is_refused_before_any_work(auditor: Auditor, tmp_path: pathlib.Pat
         (["a.jsonl"], {"chunk_rows": True}, "chunk_rows: got True"),
         (["a.jsonl"], {"shard": (3, 2)}, "shard: got"),
         (["a.jsonl"], {"shard": (1, 2), "fdr": 0.1}, "expected one shard"),
-        (["a.jsonl"], {"fdr": 2}, "level: got 2"),
+        (["a.jsonl"], {"fdr": 2}, "fdr: got 2"),
+        (["nothing.jsonl"], {}, "got ['body'], expected 'text' or 'token_ids' among them"),
     ]
     for inputs, options, message in cases:
         with pytest.raises(InputError) as raised:
@@ -354,6 +356,27 @@ def test_a_killed_worker_ends_the_run_and_a_killed_run_its_workers(
     assert summary.documents == len(documents(registry)) * 3
     audit_files(auditor, [path], tmp_path / "whole", chunk_rows=1)
     assert tables(out) == tables(tmp_path / "whole")
+
+
+@posix
+def test_ctrl_c_says_so_and_nothing_else(registry: Registry, tmp_path: pathlib.Path) -> None:
+    """It reaches all processes of a terminal; here while the workers start."""
+    path, out = tmp_path / "a.jsonl", tmp_path / "out"
+    path.write_bytes(json_lines(documents(registry) * 20))
+    command = [sys.executable, "-m", "iet", "audit", str(path), "-r", str(registry.path), "-o", str(out)]
+    run = subprocess.Popen(
+        [*command, "--chunk-rows", "1", "--workers", "2"],
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    while not (out / "run.json").exists() and run.poll() is None:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    os.killpg(run.pid, signal.SIGINT)
+    assert run.communicate()[1] == b"iet: interrupted\n"
+    assert run.returncode == 3
+    assert not json.loads((out / "shard-1-of-1.json").read_text())["complete"]
 
 
 @posix

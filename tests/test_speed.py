@@ -16,9 +16,17 @@ import numpy as np
 import pytest
 
 from benchmarks import recording, tables
-from benchmarks.speed import bench_audit, bench_decode, bench_likelihood, bench_page, peers, texts
+from benchmarks.speed import (
+    bench_audit,
+    bench_bulk,
+    bench_decode,
+    bench_likelihood,
+    bench_page,
+    peers,
+    texts,
+)
 from benchmarks.speed.suite import Contestant, Suite, markdown, number, run
-from iet import alignment, auditor, bench, kernels, native
+from iet import alignment, auditor, bench, kernels, native, tokenizer
 from iet.cli import main
 from iet.errors import BackendUnavailable, IetError, InputError
 
@@ -184,7 +192,7 @@ def test_an_unknown_instruction_set_is_refused() -> None:
 # ---------------------------------------------------------------- benchmarks/speed
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "engines"])
 def test_every_suite_validates_and_runs(name: str) -> None:
     suites = importlib.import_module(f"benchmarks.speed.bench_{name}").suites(True)
     assert len({suite.name for suite in suites}) == len(suites)
@@ -253,6 +261,78 @@ def test_audits_that_differ_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(IetError, match="differs from one of all keys"):
         bench_audit.validate(registry, text)
     assert (kernels.backends(), auditor.ALL_KEYS) == (before, limit)
+
+
+def test_bulk_audits_are_timed(tmp_path: pathlib.Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.speed.bench_bulk", "-o", str(tmp_path / "bulk.json")]
+    subprocess.run([*command, "--quick"], check=True, cwd=ROOT, capture_output=True)
+    content = json.loads((tmp_path / "bulk.json").read_text())
+    assert content["quick"]
+    assert content["command"].endswith("bulk.json --quick")
+    assert (content["documents"], content["keys"]) == (60, 6)
+    assert [row["what"] for row in content["results"]] == list(bench_bulk.CONTESTANTS)
+    for row in content["results"]:
+        assert row["tokens_per_second"] == pytest.approx(
+            row["documents_per_second"] * content["tokens"] / content["documents"]
+        )
+        assert row["peak_mb"] >= row["quarter_mb"] > 50
+        assert (row["times_one_worker"] is None) == ("two workers" not in row["what"])
+    others = {row["what"] for row in content["detectors"]} | set(content["skipped"])
+    assert {"vLLM detector", "SGLang detector", "transformers KGW detector"} <= others
+    shown = (tmp_path / "bulk.md").read_text()
+    assert all(f"| {name} |" in shown for name in bench_bulk.CONTESTANTS)
+
+
+def test_bulk_ratios_are_formed_within_rounds() -> None:
+    def samples(*seconds: float) -> list[dict[str, float]]:
+        rest = {"quarter_mb": 1.0, "peak_mb": 2.0}
+        return [dict.fromkeys(("process", "cpu", "seconds", "steady"), s) | rest for s in seconds]
+
+    # A machine that becomes twice as slow with each round.
+    times = {name: (1.0, 2.0, 4.0) for name in bench_bulk.CONTESTANTS}
+    times |= {"audit, cusum": (1.2, 2.4, 4.8), "audit, cusum, two workers": (0.6, 1.2, 2.4)}
+    found = {name: samples(*seconds) for name, seconds in times.items()}
+    rows = {row["what"]: row for row in bench_bulk.results(found, 100, 5000)}
+    cusum: Any = rows["audit, cusum"]
+    assert cusum["over_encode_batch"] == pytest.approx({"low": 1.2, "median": 1.2, "high": 1.2})
+    assert cusum["times_one_worker"] is None
+    assert cusum["documents_per_second"] == pytest.approx(100 / 2.4)
+    two: Any = rows["audit, cusum, two workers"]
+    assert two["times_one_worker"]["median"] == pytest.approx(2.0)
+    assert two["tokens_per_second"] == pytest.approx(5000 / 1.2)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_the_start_is_left_out_of_what_is_steady(workers: int) -> None:
+    # 7 seconds until there are workers, half a second between them, 12 chunks of 10 for each, of 2 seconds.
+    done = sorted(7 + 2 * (i + 1) + worker / 2 for worker in range(workers) for i in range(12))
+    marks = [(10.0 * (i + 1), seconds, 100.0 + (i == 0)) for i, seconds in enumerate(done)]
+    found = bench_bulk.figures(workers, [*marks, (marks[-1][0], done[-1], 110.0)], 1.0)
+    assert found["steady"] == pytest.approx(24.0)
+    assert found["seconds"] == done[-1]
+    assert (found["quarter_mb"], found["peak_mb"]) == (100.0, 110.0)
+
+
+def test_documents_of_bulk_audits_have_as_many_tokens() -> None:
+    text = "The planner hands the plan to the critic. " * 400
+    found = bench_bulk.documents([text, "short"], 5)
+    assert len(found) == 5
+    counts = [len(tokenizer.Tokenizer("iet:demo").encode(text).token_ids) for text in found]
+    assert all(abs(count - bench_bulk.TOKENS) <= 2 for count in counts)
+    with pytest.raises(IetError, match="no text has 1000 tokens"):
+        bench_bulk.documents(["short"], 5)
+
+
+def test_bulk_audits_that_differ_are_not_timed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    registry, some = bench_audit.team(), ["The plan is to read it first. " * 20]
+    bench_bulk.validate(registry, some, tmp_path)
+    audit = auditor.Auditor.audit
+    monkeypatch.setattr(auditor.Auditor, "audit", lambda self, text: audit(self, text[:-9]))
+    (tmp_path / "again").mkdir()
+    with pytest.raises(IetError, match="cusum: the tables do not hold what audits one by one find"):
+        bench_bulk.validate(registry, some, tmp_path / "again")
 
 
 def test_a_folder_without_agent_logs_is_refused(tmp_path: pathlib.Path) -> None:

@@ -6,8 +6,8 @@ Documents of about 1,000 tokens, six agents. Every sample is a process of its ow
 own; contestants run in turn, round after round, and ratios are formed within rounds. The floor is
 `encode_batch` on one thread, of texts that lie in memory, with nothing read of its result: no file, no audit,
 no table. An audit reads the file, tokenizes, audits and writes both tables. "steady" leaves out what comes
-before the first chunk is done, such as starting workers and loading compiled loops, which a run of hours does
-not see. Processor time, of workers as well, is what a machine that others share changes least.
+before every worker has done a chunk, such as starting workers and loading compiled loops, which a run of
+hours does not see. Processor time, of workers as well, is what a machine that others share changes least.
 
 The peers are the detectors of other watermarks on a few of the same documents, in memory and tokenized, each
 with one key; ours is divided by its number of keys. With --data, a folder with who_and_when/, documents are
@@ -142,6 +142,19 @@ def _peak_mb() -> float:
     return total
 
 
+def figures(workers: int, marks: Sequence[Sequence[float]], cpu: float) -> dict[str, float]:
+    """Return what a sample's marks (documents, seconds, megabytes so far) say."""
+    # When the first chunk is done, that of every other worker nearly is: each is to have one behind it.
+    (first, begun, _), (count, seconds, peak) = marks[min(workers, len(marks)) - 1], marks[-1]
+    return {
+        "cpu": cpu,
+        "seconds": seconds,
+        "steady": (seconds - begun) / max(1, count - first) * count,
+        "quarter_mb": next(megabytes for documents, _, megabytes in marks if documents >= count / 4),
+        "peak_mb": peak,
+    }
+
+
 def measure(folder: pathlib.Path, rounds: int, chunk_rows: int) -> dict[str, list[dict[str, float]]]:
     """Return the figures of every round of every contestant."""
 
@@ -151,19 +164,7 @@ def measure(folder: pathlib.Path, rounds: int, chunk_rows: int) -> dict[str, lis
         began = time.perf_counter()
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         process = time.perf_counter() - began
-        taken = json.loads(done.stdout)
-        marks = taken["marks"]
-        (first, begun, early), (count, seconds, peak) = marks[0], marks[-1]
-        quarter = next(mark[2] for mark in marks if mark[0] >= count / 4)
-        return {
-            "process": process,
-            "cpu": taken["cpu"],
-            "seconds": seconds,
-            "steady": (seconds - begun) / max(1, count - first) * count,
-            "first_mb": early,
-            "quarter_mb": quarter,
-            "peak_mb": peak,
-        }
+        return {"process": process, **figures(CONTESTANTS[name][1], **json.loads(done.stdout))}
 
     found: dict[str, list[dict[str, float]]] = {name: [] for name in CONTESTANTS}
     for number in range(rounds):
@@ -281,7 +282,7 @@ def main() -> None:
     content: dict[str, Any] = {
         "command": " ".join(["python -m benchmarks.speed.bench_bulk", f"-o {arguments.output}"])
         + (" --data PATH" if logs else "")
-        + f" --documents {arguments.documents}",
+        + (" --quick" if arguments.quick else f" --documents {arguments.documents}"),
         "quick": arguments.quick,
         "environment": load,
         "documents": len(texts),

@@ -150,11 +150,15 @@ void kgw_green_cpu(const GreenArgs& args, int num_threads) {
     const int64_t count = args.offsets[s + 1] - args.offsets[s];
     most = count > most ? count : most;
   }
-  const int64_t grain = args.green < kGrain ? kGrain / (args.green + 1) : 1;
-  const int workers = parallel_workers(args.n_seeds, grain, num_threads);
-  const std::unique_ptr<uint32_t[]> places(new uint32_t[static_cast<size_t>(workers * most)]);
-  in_parallel(args.n_seeds, grain, num_threads, [&](int worker, int64_t begin, int64_t end) {
-    selected->kgw_green(args, begin, end, places.get() + worker * most);
+  const int64_t groups = (args.n_seeds + kGreenLists - 1) / kGreenLists;
+  const int64_t draws = int64_t{kGreenLists} * (args.green + 1), grain = draws < kGrain ? kGrain / draws : 1;
+  const int workers = parallel_workers(groups, grain, num_threads);
+  const int64_t room = kGreenLists * most;
+  const std::unique_ptr<uint32_t[]> rests(new uint32_t[static_cast<size_t>(workers * room)]);
+  in_parallel(groups, grain, num_threads, [&](int worker, int64_t begin, int64_t end) {
+    const int64_t last = end * kGreenLists;
+    selected->kgw_green(args, begin * kGreenLists, last < args.n_seeds ? last : args.n_seeds,
+                        rests.get() + worker * room);
   });
 }
 

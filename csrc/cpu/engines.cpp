@@ -1,12 +1,9 @@
 // Scores of what serving engines mark with: keyed Gumbel-max of vLLM and of SGLang, the green lists of KGW and
 // the g-values of SynthID, both as transformers has them. docs/engines.md has the equations; the readable twins
 // are in iet/reference.py. No standard library here, as in embed.cpp.
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
-
 #include "../ops.h"
 #include "columns.h"
+#include "lanes.h"
 #include "twister.h"
 
 namespace iet {
@@ -14,105 +11,182 @@ namespace {
 
 // ---------------------------------------------------------------- keyed Gumbel-max
 
-struct Texts {  // a block of tokens, what does not depend on the key
-  int count;
-  const uint32_t* words;            // context and token of lane i are words[i .. i + width]
-  uint32_t context[kColumnTokens];  // murmur: its hash, scrambled
-  uint32_t token[kColumnTokens];    // murmur: scrambled
-  bool scored[kColumnTokens];
-};
-
 // Lanes of 64 bits whose low halves are multiplied: a compiler takes the product of whole lanes, at 3 times the
 // cost. High halves may hold anything.
 #if defined(__AVX512F__) && !defined(IET_PORTABLE)
 using Wide = __m512i;
 inline Wide load(const uint64_t* from) { return _mm512_loadu_si512(from); }
 inline void store(uint64_t* to, Wide x) { _mm512_storeu_si512(to, x); }
-inline Wide set(uint32_t x) { return _mm512_set1_epi64(x); }
-inline Wide low_product(Wide x, Wide y) { return _mm512_mul_epu32(x, y); }
+inline Wide set(uint64_t x) { return _mm512_set1_epi64(static_cast<long long>(x)); }
+inline Wide product_of_lows(Wide x, Wide y) { return _mm512_mul_epu32(x, y); }
 inline Wide high_half(Wide x) { return _mm512_srli_epi64(x, 32); }
 inline Wide exclusive_or(Wide x, Wide y) { return _mm512_xor_si512(x, y); }
+inline Wide exclusive_or(Wide x, Wide y, Wide z) { return _mm512_ternarylogic_epi64(x, y, z, 0x96); }
 inline Wide plus(Wide x, Wide y) { return _mm512_add_epi64(x, y); }
 #elif defined(__AVX2__) && !defined(IET_PORTABLE)
 using Wide = __m256i;
 inline Wide load(const uint64_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
 inline void store(uint64_t* to, Wide x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x); }
-inline Wide set(uint32_t x) { return _mm256_set1_epi64x(x); }
-inline Wide low_product(Wide x, Wide y) { return _mm256_mul_epu32(x, y); }
+inline Wide set(uint64_t x) { return _mm256_set1_epi64x(static_cast<long long>(x)); }
+inline Wide product_of_lows(Wide x, Wide y) { return _mm256_mul_epu32(x, y); }
 inline Wide high_half(Wide x) { return _mm256_srli_epi64(x, 32); }
 inline Wide exclusive_or(Wide x, Wide y) { return _mm256_xor_si256(x, y); }
+inline Wide exclusive_or(Wide x, Wide y, Wide z) { return exclusive_or(exclusive_or(y, z), x); }
 inline Wide plus(Wide x, Wide y) { return _mm256_add_epi64(x, y); }
 #elif defined(__SSE2__) && !defined(IET_PORTABLE)
 using Wide = __m128i;
 inline Wide load(const uint64_t* from) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); }
 inline void store(uint64_t* to, Wide x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), x); }
-inline Wide set(uint32_t x) { return _mm_set1_epi64x(x); }
-inline Wide low_product(Wide x, Wide y) { return _mm_mul_epu32(x, y); }
+inline Wide set(uint64_t x) { return _mm_set1_epi64x(static_cast<long long>(x)); }
+inline Wide product_of_lows(Wide x, Wide y) { return _mm_mul_epu32(x, y); }
 inline Wide high_half(Wide x) { return _mm_srli_epi64(x, 32); }
 inline Wide exclusive_or(Wide x, Wide y) { return _mm_xor_si128(x, y); }
+inline Wide exclusive_or(Wide x, Wide y, Wide z) { return exclusive_or(exclusive_or(y, z), x); }
 inline Wide plus(Wide x, Wide y) { return _mm_add_epi64(x, y); }
 #else
 using Wide = uint64_t;
 inline Wide load(const uint64_t* from) { return *from; }
 inline void store(uint64_t* to, Wide x) { *to = x; }
-inline Wide set(uint32_t x) { return x; }
-inline Wide low_product(Wide x, Wide y) { return (x & 0xFFFFFFFFu) * (y & 0xFFFFFFFFu); }
+inline Wide set(uint64_t x) { return x; }
+inline Wide product_of_lows(Wide x, Wide y) { return (x & 0xFFFFFFFFu) * (y & 0xFFFFFFFFu); }
 inline Wide high_half(Wide x) { return x >> 32; }
 inline Wide exclusive_or(Wide x, Wide y) { return x ^ y; }
+inline Wide exclusive_or(Wide x, Wide y, Wide z) { return x ^ y ^ z; }
 inline Wide plus(Wide x, Wide y) { return x + y; }
+inline Wide choose(Wide mask, Wide x, Wide y) { return mask ? x : y; }
 #endif
 constexpr int kWide = sizeof(Wide) / sizeof(uint64_t);
 static_assert(kColumnTokens % kWide == 0, "whole vectors");
 
-// Words of a block of counters, in the low halves.
+// A word of each token of a block, in the low halves.
 using Words = uint64_t[kColumnTokens];
 
-// Philox4x32-10 of all lanes, in place; key0 of each lane, key1 of all.
-void philox(int count, Words& word0, Words& word1, Words& word2, Words& word3, const Words& keys0,
-            uint32_t key1) {
-  const Wide factor0 = set(0xD2511F53u), factor1 = set(0xCD9E8D57u);
-  for (int i = 0; i < count; i += kWide) {
-    Wide c0 = load(word0 + i), c1 = load(word1 + i), c2 = load(word2 + i), c3 = load(word3 + i);
-    Wide key0 = load(keys0 + i);
-    uint32_t second = key1;
-    for (int round = 0; round < 10; ++round) {
-      const Wide product0 = low_product(c0, factor0), product1 = low_product(c2, factor1);
-      c0 = exclusive_or(exclusive_or(high_half(product1), c1), key0);
-      c2 = exclusive_or(exclusive_or(high_half(product0), c3), set(second));
-      c1 = product1, c3 = product0;
-      key0 = plus(key0, set(0x9E3779B9u)), second += 0xBB67AE85u;
+struct Texts {  // a block of tokens, what does not depend on the key
+  int count;
+  const uint32_t* words;  // context and token of lane i are words[i .. i + width]
+  union {
+    struct {
+      uint32_t context[kColumnTokens];  // its hash, scrambled
+      uint32_t token[kColumnTokens];    // scrambled
+    } murmur;
+    struct {
+      alignas(64) Words context[16][4];  // every 4 words of the context
+      Words round[4];                    // what the first round makes of the first 4, without the key
+      Words product;                     // of the token's number div 4 in its first round
+      Words factor, high, odd;           // which word of the last round is the token's: all bits set, or none
+    } philox;
+  };
+};
+
+constexpr uint32_t kFactor0 = 0xD2511F53u, kFactor1 = 0xCD9E8D57u;
+constexpr uint32_t kStep0 = 0x9E3779B9u, kStep1 = 0xBB67AE85u;
+constexpr int kRounds = 10;
+
+struct PhiloxKeys {  // of one half of a key
+  Wide rounds[kRounds];
+  PhiloxKeys(uint32_t key, uint32_t step) {
+    for (int round = 0; round < kRounds; ++round, key += step) rounds[round] = set(key);
+  }
+};
+
+// So many vectors at once: a round waits for the one before it, and there is room for others meanwhile.
+constexpr int kAtOnce = sizeof(Wide) == 64 ? 4 : 2;
+static_assert(kColumnTokens % (kAtOnce * kWide) == 0, "whole vectors");
+
+inline void philox_round(Wide& c0, Wide& c1, Wide& c2, Wide& c3, Wide key0, Wide key1) {
+  const Wide product0 = product_of_lows(c0, set(kFactor0)), product1 = product_of_lows(c2, set(kFactor1));
+  c0 = exclusive_or(high_half(product1), c1, key0);
+  c2 = exclusive_or(high_half(product0), c3, key1);
+  c1 = product1, c3 = product0;
+}
+
+// Philox4x32-10 takes two multiplications a round, and the key enters behind them. So those of the context's
+// first round and one of the token's first are the same for every key, and done here; in the token's last round
+// only the product is made that its word comes from.
+void prepare_philox(uint32_t width, Texts& block) {
+  auto& to = block.philox;
+  const int count = block.count;
+  const uint32_t* words = block.words;
+  for (uint32_t offset = 0; offset < width; offset += 4) {
+    for (uint32_t w = 0; w < 4; ++w) {
+      // Behind the last word are 2^32 - 1 less their place.
+      Words& into = to.context[offset / 4][w];
+      const bool there = offset + w < width;
+      for (int i = 0; i < count && there; ++i) into[i] = words[i + offset + w];
+      for (int i = 0; i < count && !there; ++i) into[i] = 0xFFFFFFFFu - w;
+      for (int i = count; i < kColumnTokens; ++i) into[i] = 0;
     }
-    store(word0 + i, c0), store(word1 + i, c1), store(word2 + i, c2), store(word3 + i, c3);
+  }
+  for (int i = 0; i < kColumnTokens; ++i) {
+    const uint64_t product0 = (to.context[0][0][i] ^ 0x574D4358u) * kFactor0;
+    const uint64_t product1 = to.context[0][2][i] * kFactor1;
+    to.round[0][i] = product1 >> 32 ^ to.context[0][1][i] ^ width;
+    to.round[1][i] = product1;
+    to.round[2][i] = product0 >> 32 ^ to.context[0][3][i];
+    to.round[3][i] = product0;
+  }
+  for (int i = 0; i < kColumnTokens; ++i) {
+    const uint64_t token = i < count ? words[i + width] : 0;
+    to.product[i] = (token >> 2) * kFactor0;
+    to.high[i] = 0 - (token >> 1 & 1);
+    to.odd[i] = 0 - (token & 1);
+    to.factor[i] = token & 2 ? kFactor0 : kFactor1;
   }
 }
 
 void score_philox(uint64_t key, uint32_t width, const Texts& block, float* scores) {
   const uint32_t key0 = static_cast<uint32_t>(key), key1 = static_cast<uint32_t>(key >> 32);
-  const int count = block.count;
-  Words c0, c1, c2, c3, keys0, token;
-  for (int i = 0; i < kColumnTokens; ++i) c0[i] = 0x574D4358u, c1[i] = width, c2[i] = 0, c3[i] = 0;
-  for (uint32_t offset = 0; offset < width; offset += 4) {
-    // Four words of the context; those behind the last one are 2^32 - 1 less their place.
-    const uint32_t* words = block.words + offset;
-    const uint32_t there = width - offset;
-    for (int i = 0; i < kColumnTokens; ++i) keys0[i] = key0 ^ offset;
-    for (int i = 0; i < count; ++i) c0[i] ^= words[i];
-    for (int i = 0; i < count; ++i) c1[i] ^= there > 1 ? words[i + 1] : 0xFFFFFFFEu;
-    for (int i = 0; i < count; ++i) c2[i] ^= there > 2 ? words[i + 2] : 0xFFFFFFFDu;
-    for (int i = 0; i < count; ++i) c3[i] ^= there > 3 ? words[i + 3] : 0xFFFFFFFCu;
-    philox(count, c0, c1, c2, c3, keys0, key1);
+  const PhiloxKeys first(key0, kStep0), second(key1, kStep1), of_token(key1 ^ 0x574D544Bu, kStep1);
+  const auto& from = block.philox;
+  alignas(64) Words found;
+  for (int i = 0; i < block.count; i += kAtOnce * kWide) {
+    Wide c0[kAtOnce], c1[kAtOnce], c2[kAtOnce], c3[kAtOnce], keys_of_lanes[kAtOnce];
+    for (int s = 0; s < kAtOnce; ++s) {
+      const int at = i + s * kWide;
+      c0[s] = exclusive_or(load(from.round[0] + at), first.rounds[0]), c1[s] = load(from.round[1] + at);
+      c2[s] = exclusive_or(load(from.round[2] + at), second.rounds[0]), c3[s] = load(from.round[3] + at);
+    }
+    for (int round = 1; round < kRounds; ++round)
+      for (int s = 0; s < kAtOnce; ++s)
+        philox_round(c0[s], c1[s], c2[s], c3[s], first.rounds[round], second.rounds[round]);
+    for (uint32_t offset = 4; offset < width; offset += 4) {
+      const Words* words = from.context[offset / 4];
+      const PhiloxKeys keys(key0 ^ offset, kStep0);
+      for (int s = 0; s < kAtOnce; ++s) {
+        const int at = i + s * kWide;
+        c0[s] = exclusive_or(c0[s], load(words[0] + at)), c1[s] = exclusive_or(c1[s], load(words[1] + at));
+        c2[s] = exclusive_or(c2[s], load(words[2] + at)), c3[s] = exclusive_or(c3[s], load(words[3] + at));
+      }
+      for (int round = 0; round < kRounds; ++round)
+        for (int s = 0; s < kAtOnce; ++s)
+          philox_round(c0[s], c1[s], c2[s], c3[s], keys.rounds[round], second.rounds[round]);
+    }
+    for (int s = 0; s < kAtOnce; ++s) {
+      const Wide product0 = load(from.product + i + s * kWide),
+                 product1 = product_of_lows(c1[s], set(kFactor1));
+      keys_of_lanes[s] = exclusive_or(c3[s], set(key0));
+      c0[s] = exclusive_or(high_half(product1), c0[s], keys_of_lanes[s]);
+      c2[s] = exclusive_or(high_half(product0), c2[s], of_token.rounds[0]);
+      c1[s] = product1, c3[s] = product0;
+    }
+    for (int round = 1; round < kRounds - 1; ++round) {
+      for (int s = 0; s < kAtOnce; ++s) {
+        keys_of_lanes[s] = plus(keys_of_lanes[s], set(kStep0));
+        philox_round(c0[s], c1[s], c2[s], c3[s], keys_of_lanes[s], of_token.rounds[round]);
+      }
+    }
+    for (int s = 0; s < kAtOnce; ++s) {
+      const int at = i + s * kWide;
+      const Wide high = load(from.high + at), last = plus(keys_of_lanes[s], set(kStep0));
+      const Wide product = product_of_lows(choose(high, c0[s], c2[s]), load(from.factor + at));
+      const Wide even = exclusive_or(high_half(product), choose(high, c3[s], c1[s]),
+                                     choose(high, of_token.rounds[kRounds - 1], last));
+      store(found + at, choose(load(from.odd + at), product, even));
+    }
   }
-  const uint32_t* tokens = block.words + width;
-  for (int i = 0; i < kColumnTokens; ++i) keys0[i] = key0 ^ c3[i];
-  for (int i = 0; i < count; ++i) token[i] = tokens[i] >> 2;
-  for (int i = count; i < kColumnTokens; ++i) token[i] = 0;
-  philox(count, token, c0, c1, c2, keys0, key1 ^ 0x574D544Bu);
-  for (int i = 0; i < count; ++i) {
-    const bool odd = (tokens[i] & 1u) != 0, high = (tokens[i] & 2u) != 0;
-    const uint64_t first = odd ? c0[i] : token[i], second = odd ? c2[i] : c1[i];
-    const uint32_t word = static_cast<uint32_t>(high ? second : first);
+  for (int i = 0; i < block.count; ++i) {
     // 1 - u, u = (m + 1) / (2^24 + 1) as float32, is (2^24 - m) / 2^24 but for a rounding of u below 1/2.
-    const int32_t rest = 0x1000000 - static_cast<int32_t>(word >> 8);
+    const int32_t rest = 0x1000000 - static_cast<int32_t>(static_cast<uint32_t>(found[i]) >> 8);
     scores[i] = minus_log(fmul(static_cast<float>(rest), 0x1p-24f));
   }
 }
@@ -130,14 +204,14 @@ inline uint32_t murmur_finish(uint32_t state, uint32_t bytes) {
   return state ^ state >> 16;
 }
 
-void hash_contexts(uint32_t width, Texts& block) {
+void prepare_murmur(uint32_t width, Texts& block) {
   const int count = block.count;
   uint32_t states[kColumnTokens] = {};
   for (uint32_t w = 0; w < width; ++w)
     for (int i = 0; i < count; ++i) states[i] = murmur_join(states[i], murmur_scramble(block.words[i + w]));
   for (int i = 0; i < count; ++i) {
-    block.context[i] = murmur_scramble(murmur_finish(states[i], 4 * width));
-    block.token[i] = murmur_scramble(block.words[i + width]);
+    block.murmur.context[i] = murmur_scramble(murmur_finish(states[i], 4 * width));
+    block.murmur.token[i] = murmur_scramble(block.words[i + width]);
   }
 }
 
@@ -145,7 +219,8 @@ void score_murmur(uint64_t key, uint32_t, const Texts& block, float* scores) {
   const uint32_t low = murmur_join(0, murmur_scramble(static_cast<uint32_t>(key)));
   const uint32_t start = murmur_join(low, murmur_scramble(static_cast<uint32_t>(key >> 32)));
   for (int i = 0; i < block.count; ++i) {
-    const uint32_t h = murmur_finish(murmur_join(murmur_join(start, block.context[i]), block.token[i]), 16);
+    const uint32_t h =
+        murmur_finish(murmur_join(murmur_join(start, block.murmur.context[i]), block.murmur.token[i]), 16);
     // 1 - u = (2^32 - h - 0.5) / 2^32
     const float rest = fadd(static_cast<float>(~h), 0.5f);
     scores[i] = minus_log(fmul(rest, 0x1p-32f));
@@ -154,46 +229,171 @@ void score_murmur(uint64_t key, uint32_t, const Texts& block, float* scores) {
 
 // ---------------------------------------------------------------- KGW
 
-// Tell whether some tokens are among the first `green` places of torch.randperm(vocab). Step i of its shuffle
-// swaps the places i and t = i + draw mod (vocab - i), so a token that lies at t is final at i: it is green.
-// One that lies at i moves on to t.
-void find_green(const GreenArgs& args, uint32_t seed, const uint32_t* tokens, int64_t count, uint8_t* found,
-                uint32_t* places) {
-  Twister twister;
-  twister.seed_with_word(seed);
-  const uint32_t steps = args.green < args.vocab ? args.green : args.vocab - 1;
-  int64_t open = count;  // tokens that are not known to be green
-  for (int64_t k = 0; k < count; ++k) places[k] = tokens[k], found[k] = 0;
-  alignas(64) uint32_t targets[kTwisterState];
-  for (uint32_t first = 0; first < steps && open > 0; first += kTwisterState) {
-    twister.advance();
-    const int left = steps - first < kTwisterState ? static_cast<int>(steps - first) : kTwisterState;
-    const double* reciprocals = args.reciprocals + first;
-    for (int i = 0; i < left; ++i) {
-      // The quotient of draw + 1/2, never near an integer: rounding moves it by less than 1/2^20 of the gap.
-      const uint32_t draw = temper(twister.words[i]);
-      const double half = static_cast<double>(static_cast<int32_t>(draw ^ 0x80000000u)) + 2147483648.5;
-      const uint32_t quotient = static_cast<uint32_t>(static_cast<int32_t>(half * reciprocals[i]));
-      const uint32_t step = first + static_cast<uint32_t>(i);
-      targets[i] = step + draw - quotient * (args.vocab - step);
+// Step i of torch.randperm's shuffle swaps the places i and t = i + draw mod (vocab - i). So a token that lies
+// at t is final at i, one of the first `green` places; one that lies at i moves on to t. That takes a division
+// a step. But draw mod d = place - i, d = vocab - i, only if d divides draw + (vocab - place), which a product
+// with an inverse tells: n is a multiple of d = 2^k·odd if and only if rotr(n / odd mod 2^32, k) <= (2^32 - 1)
+// div d. Sixteen lists are made side by side. Where a list may have met a token, and where the token's own
+// place or a sum beyond 2^32 is in the way, the steps are done again by division.
+constexpr int kLists = kGreenLists, kSteps = kGreenSteps;
+static_assert(kTwisterState % kSteps == 0, "whole rounds of the generator");
+
+using ListWords = uint32_t[kLists];
+constexpr int kHalfLanes = kLanes / 2;  // of I32
+static_assert(kLists % kHalfLanes == 0, "whole vectors");
+
+struct alignas(64) Lists {
+  ListWords words[kTwisterState], draws[kSteps];
+  ListWords highest;  // of the draws
+};
+
+void seed_lists(const uint32_t* seeds, int64_t count, Lists& lists) {
+  for (int l = 0; l < kLists; ++l) lists.words[0][l] = seeds[l < count ? l : 0];
+  const I32 factor = set32(1812433253u);
+  for (int l = 0; l < kLists; l += kHalfLanes) {
+    I32 x = load32(lists.words[0] + l);
+    for (int i = 1; i < kTwisterState; ++i) {
+      x = add32(low_product32(xor32(x, shift_right<30>(x)), factor), set32(static_cast<uint32_t>(i)));
+      store32(lists.words[i] + l, x);
     }
-    for (int64_t k = 0; k < count; ++k) {
-      for (int after = 0; found[k] == 0;) {
-        const uint32_t place = places[k];
-        uint32_t hit = 0;
-        for (int i = after; i < left; ++i) hit |= targets[i] == place ? 1u : 0u;
-        if (hit) {
-          found[k] = 1;
-          --open;
-        }
-        if (hit || place - first >= static_cast<uint32_t>(left)) break;
-        after = static_cast<int>(place - first) + 1;
-        places[k] = targets[place - first];
+  }
+}
+
+// The draws from word `first` of the generators on: `twist` and `temper` of twister.h.
+void draw_lists(int first, Lists& lists) {
+  const I32 low_bits = set32(0x7FFFFFFFu), one = set32(1), zero = set32(0), matrix = set32(0x9908B0DFu);
+  const I32 mask7 = set32(0x9D2C5680u), mask15 = set32(0xEFC60000u);
+  for (int l = 0; l < kLists; l += kHalfLanes) {
+    I32 high = load32(lists.words[first] + l), highest = zero;
+    for (int k = 0; k < kSteps; ++k) {
+      const int i = first + k, next = i + 1 < kTwisterState ? i + 1 : 0;
+      const int middle =
+          i < kTwisterState - kTwisterMiddle ? i + kTwisterMiddle : i + kTwisterMiddle - kTwisterState;
+      const I32 low = load32(lists.words[next] + l);
+      const I32 twisted = xor32(load32(lists.words[middle] + l), shift_right<1>(choose(low_bits, low, high)));
+      I32 y = xor_and(twisted, sub32(zero, and32(low, one)), matrix);
+      store32(lists.words[i] + l, y);
+      high = low;
+      y = xor32(y, shift_right<11>(y));
+      y = xor_and(y, shift_left<7>(y), mask7);
+      y = xor_and(y, shift_left<15>(y), mask15);
+      y = xor32(y, shift_right<18>(y));
+      store32(lists.draws[k] + l, y);
+      highest = max32(highest, y);
+    }
+    store32(lists.highest + l, highest);
+  }
+}
+
+// Whether some list may have to do with its token in these steps; `rests`: vocab - place.
+bool may_meet(const GreenArgs& args, uint32_t first, const Lists& lists, const uint32_t* rests) {
+  ListWords met;
+  for (int l = 0; l < kLists; l += kHalfLanes) {
+    const I32 rest = load32(rests + l);
+    const I32 after = sub32(set32(args.vocab - first), rest);  // the place, from the first of these on
+    I32 found = or_at_most(set32(0), after, set32(kSteps - 1));
+    found = or_at_most(found, xor32(rest, set32(~0u)), load32(lists.highest + l));
+    for (uint32_t k = 0; k < kSteps; ++k) {
+      const uint32_t step = first + k;
+      const I32 sum = add32(load32(lists.draws[k] + l), rest);
+      const I32 quotient = rotate_right(low_product32(sum, set32(args.inverses[step])), args.shifts[step]);
+      found = or_at_most(found, quotient, set32(args.limits[step]));
+    }
+    store32(met + l, found);
+  }
+  uint32_t any = 0;
+  for (int l = 0; l < kLists; ++l) any |= met[l];
+  return any != 0;
+}
+
+// Do the steps for one token that lies at vocab - rest, and tell whether it is final.
+bool follow(const GreenArgs& args, uint32_t first, uint32_t last, const uint32_t* draws, uint32_t& rest) {
+  for (uint32_t step = first; step < last; ++step, draws += kLists) {
+    const uint32_t left = args.vocab - step, place = args.vocab - rest, target = step + *draws % left;
+    if (target == place) return true;
+    if (place == step) rest = args.vocab - target;
+  }
+  return false;
+}
+
+// The tokens of up to kLists seeds. `rests`: room for kLists words for each token of any seed.
+void find_green(const GreenArgs& args, int64_t seed, int64_t count, uint32_t* rests, Lists& lists) {
+  const uint32_t steps = args.green < args.vocab ? args.green : args.vocab - 1;
+  const int64_t* offsets = args.offsets + seed;
+  int64_t most = 0;
+  for (int64_t l = 0; l < count; ++l) {
+    const int64_t tokens = offsets[l + 1] - offsets[l];
+    most = tokens > most ? tokens : most;
+  }
+  for (int64_t n = 0; n < most; ++n) {
+    for (int64_t l = 0; l < kLists; ++l) {
+      const bool there = l < count && offsets[l] + n < offsets[l + 1];
+      rests[n * kLists + l] = there ? args.vocab - args.tokens[offsets[l] + n] : 0;  // 0: nothing to find
+      if (there) args.is_green[offsets[l] + n] = args.green < args.vocab ? 0 : 1;
+    }
+  }
+  seed_lists(args.seeds + seed, count, lists);
+  for (uint32_t first = 0; first < steps; first += kSteps) {
+    const uint32_t last = steps - first < kSteps ? steps : first + kSteps;
+    draw_lists(static_cast<int>(first % kTwisterState), lists);
+    for (int64_t n = 0; n < most; ++n) {
+      uint32_t* rest = rests + n * kLists;
+      if (!may_meet(args, first, lists, rest)) continue;
+      for (int64_t l = 0; l < count; ++l) {
+        if (rest[l] == 0 || !follow(args, first, last, lists.draws[0] + l, rest[l])) continue;
+        args.is_green[offsets[l] + n] = 1;
+        rest[l] = 0;
       }
     }
   }
-  if (args.green < args.vocab) return;
-  for (int64_t k = 0; k < count; ++k) found[k] = 1;
+}
+
+// ---------------------------------------------------------------- SynthID
+
+// Depth d of an n-gram with hash h reads g[(h + k_d) mod size]: a rotation of one table. So the sum over depth
+// is a table of h alone, made once for a key. The entries of all keys for one h lie side by side, so that a
+// token is scored by one run through memory.
+template <class Entry>
+void make_tables(const SynthidArgs& args, Entry* tables, int64_t begin, int64_t end) {
+  const uint32_t size = 1u << args.bits;
+  for (int64_t key = begin; key < end; key += kColumns) {
+    const int columns = static_cast<int>(end - key < kColumns ? end - key : kColumns);
+    for (uint32_t first = 0; first < size; first += kColumnTokens) {
+      const int count = static_cast<int>(size - first < kColumnTokens ? size - first : kColumnTokens);
+      Entry sums[kColumns][kColumnTokens] = {};
+      for (int c = 0; c < columns; ++c) {
+        const uint32_t* keys = args.keys + (key + c) * args.depth;
+        for (uint32_t d = 0; d < args.depth; ++d) {
+          const Entry weight = static_cast<Entry>(args.weights[d]);
+          const uint8_t* g = args.g_values + first + (keys[d] & (size - 1));  // all bits set, or none
+          for (int i = 0; i < count; ++i) {
+            const Entry mask = static_cast<Entry>(static_cast<int8_t>(g[i]));
+            sums[c][i] = static_cast<Entry>(sums[c][i] + (weight & mask));
+          }
+        }
+      }
+      for (int i = 0; i < count; ++i)
+        for (int c = 0; c < columns; ++c) tables[(first + i) * args.stride + key + c] = sums[c][i];
+    }
+  }
+}
+
+template <class Entry>
+void read_tables(const SynthidArgs& args, const Entry* tables, const Tile& tile) {
+  const float scale = args.scale, offset = args.offset;
+  const uint32_t mask = (1u << args.bits) - 1;
+  for (int64_t t = tile.token_begin; t < tile.token_end; ++t) {
+    float* scores = args.scores + t * args.n_keys;
+    if (args.scored[t]) {
+      uint32_t hash = 1;  // its low half, which is enough
+      for (int64_t j = t + 1 - args.n_gram; j <= t; ++j) hash = (hash + args.words[j]) * 0x4C957F2Du + 1;
+      const Entry* sums = tables + (hash & mask) * args.stride;
+      for (int64_t k = tile.key_begin; k < tile.key_end; ++k)
+        scores[k] = fadd(fmul(static_cast<float>(sums[k]), scale), offset);
+    } else {
+      for (int64_t k = tile.key_begin; k < tile.key_end; ++k) scores[k] = 0.0f;
+    }
+  }
 }
 
 }  // namespace
@@ -201,14 +401,16 @@ void find_green(const GreenArgs& args, uint32_t seed, const uint32_t* tokens, in
 namespace IET_ISA {
 
 void engine_gumbel_tile(const EngineGumbelArgs& args, const Tile& tile) {
-  const auto score = args.prf == EnginePrf::philox ? score_philox : score_murmur;
+  const bool philox = args.prf == EnginePrf::philox;
+  const auto prepare = philox ? prepare_philox : prepare_murmur;
+  const auto score = philox ? score_philox : score_murmur;
   Texts block;
   Columns gathered;
   for (int64_t first = tile.token_begin; first < tile.token_end; first += kColumnTokens) {
     const int64_t left = tile.token_end - first;
     block.count = static_cast<int>(left < kColumnTokens ? left : kColumnTokens);
     block.words = args.words + first;
-    if (args.prf == EnginePrf::murmur) hash_contexts(args.width, block);
+    prepare(args.width, block);
     for (int64_t key = tile.key_begin; key < tile.key_end; key += kColumns) {
       const int columns = static_cast<int>(tile.key_end - key < kColumns ? tile.key_end - key : kColumns);
       for (int c = 0; c < columns; ++c) {
@@ -220,49 +422,20 @@ void engine_gumbel_tile(const EngineGumbelArgs& args, const Tile& tile) {
   }
 }
 
-void kgw_green(const GreenArgs& args, int64_t begin, int64_t end, uint32_t* places) {
-  for (int64_t seed = begin; seed < end; ++seed) {
-    const int64_t first = args.offsets[seed], count = args.offsets[seed + 1] - first;
-    find_green(args, args.seeds[seed], args.tokens + first, count, args.is_green + first, places);
-  }
+void kgw_green(const GreenArgs& args, int64_t begin, int64_t end, uint32_t* rests) {
+  Lists lists;
+  for (int64_t seed = begin; seed < end; seed += kLists)
+    find_green(args, seed, end - seed < kLists ? end - seed : kLists, rests, lists);
 }
 
-// Depth d of an n-gram with hash h reads g[(h + k_d) mod size]: a rotation of one table. So the sum over depth
-// is a table of h alone, made once for a key. The entries of all keys for one h lie side by side, so that a
-// token is scored by one run through memory.
 void synthid_tables(const SynthidArgs& args, int64_t begin, int64_t end) {
-  const uint32_t size = 1u << args.bits;
-  for (int64_t key = begin; key < end; key += kColumns) {
-    const int columns = static_cast<int>(end - key < kColumns ? end - key : kColumns);
-    for (uint32_t first = 0; first < size; first += kColumnTokens) {
-      const int count = static_cast<int>(size - first < kColumnTokens ? size - first : kColumnTokens);
-      uint16_t sums[kColumns][kColumnTokens] = {};
-      for (int c = 0; c < columns; ++c) {
-        const uint32_t* keys = args.keys + (key + c) * args.depth;
-        for (uint32_t d = 0; d < args.depth; ++d) {
-          const uint16_t weight = static_cast<uint16_t>(args.weights[d]);
-          const uint16_t* g = args.g_values + first + (keys[d] & (size - 1));
-          for (int i = 0; i < count; ++i) sums[c][i] = static_cast<uint16_t>(sums[c][i] + weight * g[i]);
-        }
-      }
-      for (int i = 0; i < count; ++i)
-        for (int c = 0; c < columns; ++c) args.tables[(first + i) * args.stride + key + c] = sums[c][i];
-    }
-  }
+  if (args.wide) make_tables(args, static_cast<uint16_t*>(args.tables), begin, end);
+  else make_tables(args, static_cast<uint8_t*>(args.tables), begin, end);
 }
 
 void synthid_tile(const SynthidArgs& args, const Tile& tile) {
-  const float scale = args.scale, offset = args.offset;
-  for (int64_t t = tile.token_begin; t < tile.token_end; ++t) {
-    const uint16_t* sums = args.tables + args.hashes[t] * args.stride;
-    float* scores = args.scores + t * args.n_keys;
-    if (args.scored[t]) {
-      for (int64_t k = tile.key_begin; k < tile.key_end; ++k)
-        scores[k] = fadd(fmul(static_cast<float>(sums[k]), scale), offset);
-    } else {
-      for (int64_t k = tile.key_begin; k < tile.key_end; ++k) scores[k] = 0.0f;
-    }
-  }
+  if (args.wide) read_tables(args, static_cast<const uint16_t*>(args.tables), tile);
+  else read_tables(args, static_cast<const uint8_t*>(args.tables), tile);
 }
 
 void torch_permute(uint32_t count, uint32_t seed, uint32_t* permutation) {

@@ -102,15 +102,17 @@ def chosen_column(names: Iterable[str], text_column: str | None, ids_column: str
     there = list(names)
     if text_column is not None and ids_column is not None:
         raise InputError(f"columns: got text {text_column!r} and ids {ids_column!r}, expected one of them")
-    if text_column is None and ids_column is None:
-        if "text" in there:
-            return "text", False
-        ids_column = "token_ids"
-    name = ids_column if text_column is None else text_column
-    assert name is not None
-    if name not in there:
-        raise InputError(f"columns: got {there[:20]}, expected {name!r} among them (or name another column)")
-    return name, text_column is None
+    for name, ids in ((text_column, False), (ids_column, True)):
+        if name is not None and name not in there:
+            raise InputError(f"columns: got {there[:20]}, expected {name!r} among them")
+        if name is not None:
+            return name, ids
+    for name, ids in (("text", False), ("token_ids", True)):
+        if name in there:
+            return name, ids
+    raise InputError(
+        f"columns: got {there[:20]}, expected 'text' or 'token_ids' among them (or name another column)"
+    )
 
 
 def check_type(field: pa.Field, ids: bool) -> None:

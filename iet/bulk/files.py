@@ -28,6 +28,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from multiprocessing import resource_tracker
 from typing import Any
 
 import numpy as np
@@ -170,7 +171,10 @@ def audit_files(
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
             raise InputError(f"{name}: got {value!r}, expected an int of at least 1")
     if fdr is not None:
-        discoveries([], fdr)
+        try:
+            discoveries([], fdr)
+        except InputError:
+            raise InputError(f"fdr: got {fdr!r}, expected a number between 0 and 1") from None
         if count > 1:
             raise InputError(f"fdr: got shard {index}/{count}, expected one shard, which has all documents")
     folder = pathlib.Path(out)
@@ -336,7 +340,8 @@ def _audited(
             process = spawn.Process(
                 target=_work, args=(theirs, packed, job), name=f"iet-audit-{number}", daemon=True
             )
-            process.start()
+            with _undisturbed():
+                process.start()
             theirs.close()
             running[ours] = process
         idle, upcoming = list(running), next(stream, None)
@@ -353,11 +358,29 @@ def _audited(
                     raise error
                 idle.append(ready)
                 yield at_work.pop(ready)
+    except (KeyboardInterrupt, GeneratorExit):  # at once: a kill does no harm
+        for process in running.values():
+            process.terminate()
+        raise
     finally:
         for connection in running:
             connection.close()
         for process in running.values():
             process.join()
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Hold Ctrl-C back, here for a moment, and for ever in a process that is started meanwhile."""
+    if sys.platform == "win32":
+        yield
+        return
+    resource_tracker.ensure_running()  # the first process to be started starts it, and would let Ctrl-C in
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _passed_on(process: Any, call: Callable[..., Any], *arguments: Any) -> Any:
