@@ -1,4 +1,4 @@
-"""Write the tables of README.md and docs/numbers.md from the committed results, between their markers.
+"""Write the tables of README and docs from the committed results, between their markers.
 
 python -m benchmarks.tables            rewrite them
 python -m benchmarks.tables --check    exit 1 where they differ from the results
@@ -425,8 +425,52 @@ def _times(ratio: Mapping[str, float]) -> str:
     return f"{ratio['median']:.2f} x"
 
 
+def engines(results: pathlib.Path) -> str:
+    """Return what scores of engines' marks cost, beside the engines' own detectors."""
+    content, rows = _content(results, "engines"), []
+    for suite in sorted(content["suites"], key=lambda suite: str(suite["suite"])):
+        ours, (peer,) = suite["floors"][0], (r for r in suite["results"] if r["kind"] == "peer")
+        (own,) = (result for result in suite["results"] if result["what"] == ours)
+        costs = [number(result["value"]["median"]) for result in (own, peer)]
+        where = suite["suite"].removesuffix(", random ids")
+        rows.append([where, ours, costs[0], peer["what"], costs[1], f"{peer['over'][ours]['median']:,.0f}"])
+    heads = ("scheme", "`iet`", "ns per token and key", "the engine", "ns", "ratio")
+    return f"{table(heads, rows)}\n\n`{content['command']}`: {_link('engines')}."
+
+
+def bulk(results: pathlib.Path) -> str:
+    """Return what audits of many documents cost over tokenizing them, and beside engines' detectors."""
+    content = _content(results, "bulk")
+    rows = []
+    for found in content["results"]:
+        workers = found["times_one_worker"]
+        rows.append(
+            [
+                found["what"],
+                f"{found['documents_per_second']:,.0f}",
+                _times(found["over_encode_batch"]),
+                _times(workers) if workers else "",
+                f"{found['peak_mb']:,.0f}",
+            ]
+        )
+    heads = ("what", "documents a second", "over `encode_batch`", "over one worker", "peak MB")
+    others = [f"{found['what']} {1e-3 * found['microseconds']:.1f}" for found in content["detectors"]]
+    each = 1e-3 * content["microseconds_per_document_and_key"]
+    before = (
+        f"{content['documents']:,} agent logs of 1,000 tokens under {content['keys']} keys, from JSON lines to"
+        " tables, beside the tokenizer's own call on the same documents:"
+    )
+    after = (
+        f"With everything that is {each:.2f} ms for a document and a key; detectors take, on the ids alone, in"
+        f" ms: {', '.join(others)}. `{content['command']}`: {_link('bulk')}."
+    )
+    return "\n\n".join([before, table(heads, rows), after])
+
+
 TABLES: Mapping[str, Mapping[str, Callable[[pathlib.Path], str]]] = {
     "README.md": {"needed": needed, "summary": summary},
+    "docs/bulk.md": {"bulk": bulk},
+    "docs/engines.md": {"engines": engines},
     "docs/numbers.md": {"power": power, "accuracy": accuracy, "paper": paper, "speed": speed},
 }
 """File -> its tables, by the name in their markers."""
