@@ -457,12 +457,12 @@ def bulk(results: pathlib.Path) -> str:
     others = [f"{found['what']} {1e-3 * found['microseconds']:.1f}" for found in content["detectors"]]
     each = 1e-3 * content["microseconds_per_document_and_key"]
     before = (
-        f"{content['documents']:,} agent logs of 1,000 tokens under {content['keys']} keys, from JSON lines to"
-        " tables, beside the tokenizer's own call on the same documents:"
+        f"{content['documents']:,} agent logs of 1,000 tokens under {content['keys']} keys, from JSON lines"
+        " to tables, beside the tokenizer's own call on the same documents:"
     )
     after = (
-        f"With everything that is {each:.2f} ms for a document and a key; detectors take, on the ids alone, in"
-        f" ms: {', '.join(others)}. `{content['command']}`: {_link('bulk')}."
+        f"With everything that is {each:.2f} ms for a document and a key; detectors take, on the ids"
+        f" alone, in ms: {', '.join(others)}. `{content['command']}`: {_link('bulk')}."
     )
     return "\n\n".join([before, table(heads, rows), after])
 
