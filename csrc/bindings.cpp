@@ -116,8 +116,7 @@ void engine_gumbel(uint32_t prf, uintptr_t words, uint32_t width, uintptr_t scor
 }
 
 void kgw_green(uint32_t vocab, uint32_t green, uintptr_t seeds, int64_t n_seeds, uintptr_t offsets,
-               uintptr_t tokens, uintptr_t is_green, uintptr_t inverses, uintptr_t shifts, uintptr_t limits,
-               int num_threads) {
+               uintptr_t tokens, uintptr_t is_green, int num_threads) {
   if (vocab < 2 || vocab > (1u << 24) || green > vocab) throw py::value_error("vocab_size out of range");
   py::gil_scoped_release release;
   const GreenArgs args{vocab,
@@ -127,9 +126,7 @@ void kgw_green(uint32_t vocab, uint32_t green, uintptr_t seeds, int64_t n_seeds,
                        at<int64_t>(offsets),
                        at<uint32_t>(tokens),
                        at<uint8_t>(is_green),
-                       at<uint32_t>(inverses),
-                       at<uint32_t>(shifts),
-                       at<uint32_t>(limits)};
+                       nullptr};
   kgw_green_cpu(args, num_threads);
 }
 

@@ -103,12 +103,13 @@ struct GreenArgs {
   const int64_t* offsets;  // [n_seeds + 1]: the tokens of seed s are [offsets[s], offsets[s + 1])
   const uint32_t* tokens;  // ids below V
   uint8_t* is_green;       // as many
-  // Of d = vocab - i = 2^shift·odd, for each step i, and on to a multiple of kGreenSteps:
-  const uint32_t* inverses;  // 1 / odd mod 2^32
-  const uint32_t* shifts;
-  const uint32_t* limits;  // (2^32 - 1) div d
+  const struct GreenStep* steps;
 };
-constexpr int kGreenLists = 16, kGreenSteps = 16;  // made side by side, and at once
+struct GreenStep {      // of torch.randperm, each below `green`
+  uint32_t step, left;  // left = vocab - step
+  float factor;         // 2 / left, less 2 to 4 times 2^-24 of it
+};
+constexpr int kGreenLists = 32;  // made side by side
 
 // SynthID: g-values summed over depth, Σ_d weights[d]·g[(hash + key_d) mod size], for every hash; then of the
 // n-grams of a text scale·sum + offset.
@@ -140,7 +141,7 @@ void permute_cpu(uint32_t vocab, const PermuteArgs&);
 void waterfall_ranks_cpu(const WaterfallArgs&, int num_threads);
 void waterfall_permute_cpu(uint32_t vocab, const uint32_t* seed, uint32_t length, uint32_t* ranks);
 void engine_gumbel_cpu(const EngineGumbelArgs&, int num_threads);
-void kgw_green_cpu(const GreenArgs&, int num_threads);
+void kgw_green_cpu(GreenArgs, int num_threads);
 void synthid_tables_cpu(const SynthidArgs&, int num_threads);  // makes the tables
 void synthid_scores_cpu(const SynthidArgs&, int num_threads);  // reads them
 void torch_permute_cpu(uint32_t count, uint32_t seed, uint32_t* permutation);
@@ -160,7 +161,7 @@ struct Tile {
   void waterfall_ranks(const WaterfallArgs&, int64_t begin, int64_t end, uint32_t* scratch);      \
   void waterfall_permute(uint32_t vocab, const uint32_t* seed, uint32_t length, uint32_t* ranks); \
   void engine_gumbel_tile(const EngineGumbelArgs&, const Tile&);                                  \
-  void kgw_green(const GreenArgs&, int64_t begin, int64_t end, uint32_t* rests);                  \
+  void kgw_green(const GreenArgs&, int64_t begin, int64_t end, uint32_t* places);                 \
   void synthid_tables(const SynthidArgs&, int64_t begin, int64_t end);                            \
   void synthid_tile(const SynthidArgs&, const Tile&);                                             \
   void torch_permute(uint32_t count, uint32_t seed, uint32_t* permutation);                       \
@@ -182,8 +183,8 @@ struct CpuLoops {
   void (*waterfall_ranks)(const WaterfallArgs&, int64_t begin, int64_t end, uint32_t* scratch);
   void (*waterfall_permute)(uint32_t vocab, const uint32_t* seed, uint32_t length, uint32_t* ranks);
   void (*engine_gumbel_tile)(const EngineGumbelArgs&, const Tile&);
-  // The seeds [begin, end); `rests`: room for kGreenLists words for each token of any seed.
-  void (*kgw_green)(const GreenArgs&, int64_t begin, int64_t end, uint32_t* rests);
+  // The seeds [begin, end); `places`: room for kGreenLists words for each token of any seed.
+  void (*kgw_green)(const GreenArgs&, int64_t begin, int64_t end, uint32_t* places);
   void (*synthid_tables)(const SynthidArgs&, int64_t begin, int64_t end);  // keys
   void (*synthid_tile)(const SynthidArgs&, const Tile&);
   void (*torch_permute)(uint32_t count, uint32_t seed, uint32_t* permutation);

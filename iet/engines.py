@@ -68,8 +68,10 @@ class EngineScheme(abc.ABC):
         """Return a key as numbers, or raise an InputError that does not show it."""
 
     @abc.abstractmethod
-    def scores(self, ids: Ids, keys: Keys, vocab_size: int, prepared: Any, threads: int) -> NDArray[Any]:
-        """Return x_j [T, K]."""
+    def scores(
+        self, ids: Ids, scored: Mask, keys: Keys, vocab_size: int, prepared: Any, threads: int
+    ) -> NDArray[Any]:
+        """Return x_j [T, K] where `scored`, else 0. Before the first id, and as good as -1, is nothing."""
 
     def prepare(self, keys: Keys) -> Any:
         """Return what a text does not change and is worth keeping, an array [..., K], or None."""
@@ -139,9 +141,10 @@ class _Gumbel(EngineScheme):
         counted = np.concatenate([np.zeros(self.n_gram - 1, np.bool_), counting])
         return number_pairs(beyond, counted, self.n_gram, contexts=True)[self.n_gram - 1 :]
 
-    def scores(self, ids: Ids, keys: Keys, vocab_size: int, prepared: Any, threads: int) -> NDArray[Any]:
+    def scores(
+        self, ids: Ids, scored: Mask, keys: Keys, vocab_size: int, prepared: Any, threads: int
+    ) -> NDArray[Any]:
         """Return x_j [T, K]."""
-        scored = self.scored(ids, vocab_size)
         words = self._filled(ids, -1).astype(np.uint32)  # -1 becomes 2^32 - 1, as in vLLM
         if cpu is not None:
             scores = np.empty((len(ids), len(keys)), np.float32)
@@ -285,8 +288,10 @@ class Kgw(EngineScheme):
             scored[1:] &= ids[:-1] != 0
         return scored
 
-    def scores(self, ids: Ids, keys: Keys, vocab_size: int, prepared: Any, threads: int) -> NDArray[Any]:
-        """Return x_j [T, K]."""
+    def scores(
+        self, ids: Ids, scored: Mask, keys: Keys, vocab_size: int, prepared: Any, threads: int
+    ) -> NDArray[Any]:
+        """Return x_j [T, K], also after id 0, where `scored` is false."""
         green = self._green(vocab_size)
         scores = np.zeros((len(ids), len(keys)), np.float32)
         where = np.flatnonzero(runs_of_ids(ids, self.n_gram, vocab_size))
@@ -296,23 +301,37 @@ class Kgw(EngineScheme):
         n_grams = ids[where[:, None] + np.arange(1 - self.n_gram, 1)]
         if self.seeding_scheme == "lefthash":
             pairs, pair = np.unique(n_grams[:, 0] * vocab_size + n_grams[:, 1], return_inverse=True)
-            contexts, offsets = np.unique(pairs // vocab_size, return_index=True)
-            tokens = pairs % vocab_size
+            contexts, context, counts = np.unique(
+                pairs // vocab_size, return_inverse=True, return_counts=True
+            )
+            # Those with most tokens first: lists that are made side by side then have as many to find.
+            falling = np.argsort(-counts, kind="stable")
+            order = np.argsort(-counts[context], kind="stable")
+            contexts, counts, tokens = contexts[falling], counts[falling], pairs[order] % vocab_size
+            pair = np.argsort(order)[pair]
         else:
             contexts, pair = np.unique(n_grams, axis=0, return_inverse=True)
-            offsets, tokens = np.arange(len(contexts)), contexts[:, -1]
-        offsets = np.append(offsets, len(tokens)).astype(np.int64)
+            counts, tokens = np.ones(len(contexts), np.int64), contexts[:, -1]
+        offsets = np.append(0, np.cumsum(counts))
         tokens = np.ascontiguousarray(tokens, np.uint32)
+        found = np.empty((len(tokens), len(keys)), np.uint8)
         for column, key in enumerate(keys.tolist()):
             seeds = _left_seeds(key, contexts) if contexts.ndim == 1 else _self_seeds(key, contexts)
-            found = _green_tokens(seeds, offsets, tokens, vocab_size, green, threads)
-            scores[where, column] = found[pair.reshape(-1)]
+            found[:, column] = _green_tokens(seeds, offsets, tokens, vocab_size, green, threads)
+        scores[where] = found[pair.reshape(-1)]
         return scores
 
 
 def _left_seeds(key: int, contexts: Ids) -> NDArray[np.uint32]:
-    # key·id mod (2^64 - 1), of which torch's generator on the CPU takes the low 32 bits.
-    return np.array([key * id % ((1 << 64) - 1) & 0xFFFFFFFF for id in contexts.tolist()], np.uint32)
+    # key·id mod (2^64 - 1), of which torch's generator on the CPU takes the low 32 bits. The product is
+    # high·2^64 + low, which leaves the same as high + low; if that is all bits set, it leaves 0.
+    ids = contexts.astype(np.uint64)
+    shift, upper, lower = np.uint64(32), np.uint64(key >> 32) * ids, np.uint64(key & 0xFFFFFFFF) * ids
+    low = (upper << shift) + lower
+    high = (upper >> shift) + (low < lower)
+    sums = low + high
+    sums += sums < high
+    return np.where(sums == np.uint64(0xFFFFFFFFFFFFFFFF), 0, sums & np.uint64(0xFFFFFFFF)).astype(np.uint32)
 
 
 def _self_seeds(key: int, n_grams: Ids) -> NDArray[np.uint32]:
@@ -347,7 +366,6 @@ def _green_tokens(
         each = np.repeat(seeds, np.diff(offsets))
         return reference.green_tokens(each, tokens, vocab_size, green).astype(np.uint8)
     found = np.empty(len(tokens), np.uint8)
-    inverses, shifts, limits = _divisors(vocab_size, green)
     cpu.kgw_green(
         vocab_size,
         green,
@@ -356,26 +374,9 @@ def _green_tokens(
         offsets.ctypes.data,
         tokens.ctypes.data,
         found.ctypes.data,
-        inverses.ctypes.data,
-        shifts.ctypes.data,
-        limits.ctypes.data,
         threads,
     )
     return found
-
-
-@functools.lru_cache(maxsize=4)
-def _divisors(vocab_size: int, green: int) -> NDArray[np.uint32]:
-    # [3, steps]: what tells multiples of d = V - i = 2^shift·odd: 1 / odd mod 2^32, shift, (2^32 - 1) div d.
-    steps = -(-green // 16) * 16  # the native loop reads whole vectors
-    divisors = np.maximum(1, vocab_size - np.arange(steps, dtype=np.int64))
-    powers = divisors & -divisors
-    odd = (divisors // powers).astype(np.uint32)
-    inverses = odd.copy()  # right in the lowest 3 bits; each step doubles them
-    for _ in range(4):
-        inverses *= np.uint32(2) - odd * inverses
-    shifts = np.log2(powers).astype(np.uint32)
-    return np.stack([inverses, shifts, (0xFFFFFFFF // divisors).astype(np.uint32)])
 
 
 # ---------------------------------------------------------------- SynthID
@@ -497,9 +498,11 @@ class SynthId(EngineScheme):
         )
         return tables
 
-    def scores(self, ids: Ids, keys: Keys, vocab_size: int, prepared: Any, threads: int) -> NDArray[Any]:
+    def scores(
+        self, ids: Ids, scored: Mask, keys: Keys, vocab_size: int, prepared: Any, threads: int
+    ) -> NDArray[Any]:
         """Return x_j [T, K]."""
-        scored, draws = self.scored(ids, vocab_size), _draws(self)
+        draws = _draws(self)
         if cpu is None or self.sampling_table_size > 1 << 16:
             table = _sampling_table(self.sampling_table_size, self.sampling_table_seed)
             places = np.flatnonzero(scored)
@@ -697,8 +700,33 @@ class EngineKeys(ForeignKeys):
 
     def scores(self, token_ids: Ids, num_threads: int) -> NDArray[np.float32]:
         """Return x_j [T, K] of `token_ids`: `score_tokens`, which checks them and `num_threads`, here."""
+        return self._scores(token_ids, self.scored(token_ids), num_threads)
+
+    def _scores(self, ids: Ids, scored: Mask, threads: int) -> NDArray[np.float32]:
         self._prepare()
-        return self.scheme.scores(token_ids, self.keys, self.profile.vocab_size, self._prepared, num_threads)
+        return self.scheme.scores(ids, scored, self.keys, self.profile.vocab_size, self._prepared, threads)
+
+    def read_many(self, texts: Sequence[Ids], num_threads: int) -> tuple[Ids, Ids, Ids, NDArray[np.float32]]:
+        """Number and score texts that stand one behind the other, each after as many -1 as a context has.
+
+        Args:
+            texts: ids [T_d] of each of D texts.
+            num_threads: as for `scores`.
+
+        Returns:
+            ids [N]; where each text starts [D]; what `pair_numbers` (of all that is scored) and `scores` of
+            each return, [N] and [N, K]: -1 and 0 between texts.
+        """
+        between = np.full(max(1, self.profile.scheme.n_gram - 1), -1)
+        ids = np.concatenate([part for text in texts for part in (between, text)])
+        lengths = np.array([len(text) for text in texts], np.int64)
+        starts = np.cumsum(lengths + len(between)) - lengths
+        scored, pairs = np.zeros(len(ids), np.bool_), np.full(len(ids), -1)
+        for text, start in zip(texts, starts.tolist(), strict=True):
+            mine = slice(start, start + len(text))
+            scored[mine] = self.scored(text)
+            pairs[mine] = self.pair_numbers(text, scored[mine])
+        return ids, starts, pairs, self._scores(ids, scored, num_threads)
 
     def _prepare(self) -> None:
         if self._prepared is None:

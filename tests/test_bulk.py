@@ -12,7 +12,9 @@ import pyarrow as pa
 import pytest
 from bulk_documents import documents, team
 
+import iet
 from iet.auditor import Auditor
+from iet.bulk import together
 from iet.bulk.arrow import SCHEMA, audit_batch
 from iet.errors import InputError, ShapeError, TokenizerMismatch
 from iet.registry import Registry
@@ -193,3 +195,54 @@ def test_numbers_come_from_reports(registry: Registry) -> None:
     assert row["tokens"] == 301
     assert [segment["agent"] for segment in row["segments"]] == ["planner"]
     assert np.isfinite(row["segments"][0]["posterior"])
+
+
+ENGINES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "vllm-gumbel": (lambda row: row[0], {}),
+    "sglang-gumbel": (lambda row: f"{row[0]:x}", {"n_gram": 3}),
+    "kgw": (lambda row: row[0], {}),
+    "kgw selfhash": (lambda row: row[0], {"seeding_scheme": "selfhash", "n_gram": 2}),
+    "kgw selfhash 1": (lambda row: row[0], {"seeding_scheme": "selfhash"}),
+    "synthid": (lambda row: row, {}),
+}
+
+
+@pytest.mark.parametrize("decoder", ["cusum", "posterior"])
+@pytest.mark.parametrize("name", ENGINES)
+def test_marks_of_engines(registry: Registry, name: str, decoder: str) -> None:
+    form, parameters = ENGINES[name]
+    rng = np.random.default_rng(3)
+    numbers = rng.integers(1, 1 << 62, (4, 8)).tolist()
+    agents = {"a": form(numbers[0]), "b": [form(numbers[1]), form(numbers[2])], "c": form(numbers[3])}
+    tokenizer = registry.open_tokenizer()
+    size = tokenizer.backend.get_vocab_size()
+    keys = iet.EngineKeys(name.split()[0], agents, tokenizer=tokenizer.backend, vocab_size=size, **parameters)
+    # Ids as a sampler with the mark would choose them: each of the highest score of a few drawn ones.
+    marked = list[int]()
+    for place in range(360):
+        some = rng.integers(0, size, 12)
+        column = min(place // 120, 2)
+        tries = [iet.score_tokens([*marked[-8:], int(id)], keys)[-1, column] for id in some]
+        marked.append(int(some[np.argmax(tries)]))
+    texts = [
+        np.array(marked),
+        rng.integers(0, size, 150),
+        np.array(marked[100:140] * 3),
+        np.array(marked[:3]),
+        np.array([], np.int64),
+        np.array([0, 5, 0, 0, 7, 5, 0, 5]),
+        tokenizer.encode("Who wrote what, and how would we know? " * 4).token_ids,
+    ]
+    auditor = Auditor(keys, decoder)
+    assert together.can_read(auditor)
+    batch = pa.RecordBatch.from_arrays([pa.array([t.tolist() for t in texts])], ["token_ids"])
+    found = auditor.audit_batch(batch).to_pylist()
+    assert found == rows_of(auditor, None, texts)
+    assert found[0]["coverage"] > 0.5
+    for text, scores in zip(texts, split_scores(keys, texts), strict=True):
+        assert np.array_equal(scores, iet.score_tokens(text, keys))
+
+
+def split_scores(keys: iet.EngineKeys, texts: list[Any]) -> list[Any]:
+    _, starts, _, scores = keys.read_many(texts, 1)
+    return [scores[start : start + len(text)] for start, text in zip(starts.tolist(), texts, strict=True)]

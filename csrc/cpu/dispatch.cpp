@@ -144,7 +144,13 @@ void engine_gumbel_cpu(const EngineGumbelArgs& args, int num_threads) {
              [&](const Tile& tile) { selected->engine_gumbel_tile(args, tile); });
 }
 
-void kgw_green_cpu(const GreenArgs& args, int num_threads) {
+void kgw_green_cpu(GreenArgs args, int num_threads) {
+  const std::unique_ptr<GreenStep[]> steps(new GreenStep[args.green]);
+  for (uint32_t step = 0; step < args.green; ++step) {
+    const uint32_t left = args.vocab - step;
+    steps[step] = {step, left, static_cast<float>(2.0 / left * (1 - 3 * 0x1p-24))};
+  }
+  args.steps = steps.get();
   int64_t most = 1;
   for (int64_t s = 0; s < args.n_seeds; ++s) {
     const int64_t count = args.offsets[s + 1] - args.offsets[s];
@@ -154,11 +160,11 @@ void kgw_green_cpu(const GreenArgs& args, int num_threads) {
   const int64_t draws = int64_t{kGreenLists} * (args.green + 1), grain = draws < kGrain ? kGrain / draws : 1;
   const int workers = parallel_workers(groups, grain, num_threads);
   const int64_t room = kGreenLists * most;
-  const std::unique_ptr<uint32_t[]> rests(new uint32_t[static_cast<size_t>(workers * room)]);
+  const std::unique_ptr<uint32_t[]> places(new uint32_t[static_cast<size_t>(workers * room)]);
   in_parallel(groups, grain, num_threads, [&](int worker, int64_t begin, int64_t end) {
     const int64_t last = end * kGreenLists;
     selected->kgw_green(args, begin * kGreenLists, last < args.n_seeds ? last : args.n_seeds,
-                        rests.get() + worker * room);
+                        places.get() + worker * room);
   });
 }
 

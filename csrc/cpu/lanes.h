@@ -69,11 +69,10 @@ inline I32 where_less(I32 x, I32 y, I32 then, I32 otherwise) {  // x < y ? then 
   return _mm512_mask_mov_epi32(otherwise, _mm512_cmplt_epi32_mask(x, y), then);
 }
 inline void store32(uint32_t* to, I32 x) { _mm512_storeu_si512(to, x); }
-inline I32 max32(I32 x, I32 y) { return _mm512_max_epu32(x, y); }  // unsigned
-inline I32 or_at_most(I32 x, I32 y, I32 limits) {                  // x | (y <= limit ? ~0 : 0), unsigned
-  return _mm512_mask_mov_epi32(x, _mm512_cmple_epu32_mask(y, limits), _mm512_set1_epi32(-1));
+inline I32 min32(I32 x, I32 y) { return _mm512_min_epu32(x, y); }  // unsigned
+inline I32 or_equal(I32 x, I32 y, I32 z) {                         // x | (y == z ? ~0 : 0)
+  return _mm512_mask_mov_epi32(x, _mm512_cmpeq_epi32_mask(y, z), _mm512_set1_epi32(-1));
 }
-inline I32 rotate_right(I32 x, uint32_t bits) { return _mm512_rorv_epi32(x, set32(bits)); }
 inline I32 choose(I32 mask, I32 x, I32 y) { return _mm512_ternarylogic_epi32(mask, x, y, 0xCA); }
 inline I32 xor_and(I32 x, I32 y, I32 z) { return _mm512_ternarylogic_epi32(x, y, z, 0x78); }  // x ^ (y & z)
 
@@ -152,14 +151,8 @@ inline I32 where_less(I32 x, I32 y, I32 then, I32 otherwise) {
   return _mm256_blendv_epi8(otherwise, then, _mm256_cmpgt_epi32(y, x));
 }
 inline void store32(uint32_t* to, I32 x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x); }
-inline I32 max32(I32 x, I32 y) { return _mm256_max_epu32(x, y); }
-inline I32 or_at_most(I32 x, I32 y, I32 limits) {
-  return _mm256_or_si256(x, _mm256_cmpeq_epi32(_mm256_min_epu32(y, limits), y));
-}
-inline I32 rotate_right(I32 x, uint32_t bits) {
-  return _mm256_or_si256(_mm256_srl_epi32(x, _mm_cvtsi32_si128(static_cast<int>(bits))),
-                         _mm256_sll_epi32(x, _mm_cvtsi32_si128(static_cast<int>(32 - bits))));
-}
+inline I32 min32(I32 x, I32 y) { return _mm256_min_epu32(x, y); }
+inline I32 or_equal(I32 x, I32 y, I32 z) { return _mm256_or_si256(x, _mm256_cmpeq_epi32(y, z)); }
 inline I32 choose(I32 mask, I32 x, I32 y) { return xor32(and32(xor32(x, y), mask), y); }
 inline I32 xor_and(I32 x, I32 y, I32 z) { return xor32(x, and32(y, z)); }
 
@@ -244,19 +237,12 @@ inline I32 where_less(I32 x, I32 y, I32 then, I32 otherwise) {
   return _mm_or_si128(_mm_and_si128(less, then), _mm_andnot_si128(less, otherwise));
 }
 inline void store32(uint32_t* to, I32 x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), x); }
-inline I32 greater32(I32 x, I32 y) {
-  const I32 sign = _mm_set1_epi32(static_cast<int>(0x80000000u));
-  return _mm_cmpgt_epi32(_mm_xor_si128(x, sign), _mm_xor_si128(y, sign));
-}
 inline I32 choose(I32 mask, I32 x, I32 y) { return xor32(and32(xor32(x, y), mask), y); }
-inline I32 max32(I32 x, I32 y) { return choose(greater32(x, y), x, y); }
-inline I32 or_at_most(I32 x, I32 y, I32 limits) {
-  return _mm_or_si128(x, _mm_xor_si128(greater32(y, limits), _mm_set1_epi32(-1)));
+inline I32 min32(I32 x, I32 y) {
+  const I32 sign = _mm_set1_epi32(static_cast<int>(0x80000000u));
+  return choose(_mm_cmpgt_epi32(_mm_xor_si128(x, sign), _mm_xor_si128(y, sign)), y, x);
 }
-inline I32 rotate_right(I32 x, uint32_t bits) {
-  return _mm_or_si128(_mm_srl_epi32(x, _mm_cvtsi32_si128(static_cast<int>(bits))),
-                      _mm_sll_epi32(x, _mm_cvtsi32_si128(static_cast<int>(32 - bits))));
-}
+inline I32 or_equal(I32 x, I32 y, I32 z) { return _mm_or_si128(x, _mm_cmpeq_epi32(y, z)); }
 inline I32 xor_and(I32 x, I32 y, I32 z) { return xor32(x, and32(y, z)); }
 
 inline F32 set_float(float x) { return _mm_set1_ps(x); }
@@ -375,14 +361,11 @@ inline I32 where_less(I32 x, I32 y, I32 then, I32 otherwise) {
 inline void store32(uint32_t* to, I32 x) {
   for (int i = 0; i < kLanes / 2; ++i) to[i] = x.at[i];
 }
-inline I32 max32(I32 x, I32 y) {
-  return each<I32>([=](unsigned i) { return x.at[i] > y.at[i] ? x.at[i] : y.at[i]; });
+inline I32 min32(I32 x, I32 y) {
+  return each<I32>([=](unsigned i) { return x.at[i] < y.at[i] ? x.at[i] : y.at[i]; });
 }
-inline I32 or_at_most(I32 x, I32 y, I32 limits) {
-  return each<I32>([=](unsigned i) { return y.at[i] <= limits.at[i] ? ~0u : x.at[i]; });
-}
-inline I32 rotate_right(I32 x, uint32_t bits) {
-  return each<I32>([=](unsigned i) { return x.at[i] >> bits | x.at[i] << (-bits & 31u); });
+inline I32 or_equal(I32 x, I32 y, I32 z) {
+  return each<I32>([=](unsigned i) { return y.at[i] == z.at[i] ? ~0u : x.at[i]; });
 }
 inline I32 choose(I32 mask, I32 x, I32 y) {
   return each<I32>([=](unsigned i) { return ((x.at[i] ^ y.at[i]) & mask.at[i]) ^ y.at[i]; });

@@ -409,6 +409,7 @@ def _work(connection: multiprocessing.connection.Connection, packed: bytes, job:
                 connection.send(None)
             except (IetError, OSError) as error:
                 connection.send(error)
+    os._exit(0)  # all is on disk: taking the interpreter down takes 0.2 s, which the parent would wait
 
 
 ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "IET_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -558,9 +559,9 @@ def _summary(folder: pathlib.Path, mine: range, fdr: float | None) -> Summary:
     )
     log_p = [np.zeros(0)]
     for index in found:
-        table = pq.read_table(
-            _path(folder, "documents", index), columns=["segments", "tokens", "coverage", "log_p"]
-        )
+        # Not pq.read_table, which imports pyarrow.dataset, at 0.2 s.
+        with pq.ParquetFile(_path(folder, "documents", index)) as stored:
+            table = stored.read(["segments", "tokens", "coverage", "log_p"])
         columns = {name: table.column(name).to_numpy() for name in table.column_names}
         totals["documents"] += table.num_rows
         totals["segments"] += int(columns["segments"].sum())

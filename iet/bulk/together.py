@@ -21,7 +21,8 @@ from iet.decoding import DECODERS, column_summary, log_activity
 from iet.decoding.activity import evidence_blocks_of
 from iet.decoding.cusum import cusum_labels, cusum_parameters
 from iet.decoding.jit import njit
-from iet.decoding.pairs import novelty_weights, number_pairs_of
+from iet.decoding.pairs import novelty_weights, number_pairs_of, repeats
+from iet.engines import EngineKeys
 from iet.errors import InputError
 from iet.evidence import activity_log_p, discoveries, over_keys, segment_log_p
 from iet.kernels import score_tokens
@@ -29,12 +30,14 @@ from iet.reference import is_scored
 from iet.registry import KeyTable
 from iet.tokenizer import Encoding
 
+Keys = KeyTable | EngineKeys
+
 
 def can_read(auditor: Auditor) -> bool:
     """Tell whether `find` reads as this auditor does: one profile, few keys, and the marks alone."""
     return (
         len(auditor._readers) == 1
-        and isinstance(auditor._readers[0].keys, KeyTable)
+        and isinstance(auditor._readers[0].keys, Keys)
         and len(auditor._readers[0].keys) <= ALL_KEYS
         and auditor._decoder in ("cusum", "posterior")
         and auditor._decoys == 0
@@ -50,6 +53,7 @@ class _Texts:
     Attributes:
         ids: int64 [N], also those between texts.
         starts, ends: int64 [D], the tokens `[start, end)` of each text.
+        numbers: int64 [N], the text of each token, or before which it stands.
         pairs: int64 [N], as `pair_numbers` counts them in each text; -1 where not scored.
         repeated: bool [N].
         scores: float32 [N, K].
@@ -58,23 +62,33 @@ class _Texts:
     ids: Integers
     starts: Integers
     ends: Integers
+    numbers: Integers
     pairs: Integers
     repeated: NDArray[np.bool_]
     scores: NDArray[np.float32]
 
     @classmethod
-    def of(cls, texts: Sequence[Integers], keys: KeyTable) -> _Texts:
+    def of(cls, texts: Sequence[Integers], keys: Keys) -> _Texts:
         """Score the ids of some texts."""
-        profile = keys.profile
         lengths = np.array([len(text) for text in texts], np.int64)
-        ends = np.cumsum(lengths + 1)
-        between = np.array([profile.vocab_size])  # carries no mark, and ends every context
-        ids = np.concatenate([part for text in texts for part in (between, text)])
-        scored = is_scored(ids, profile.scheme.n_gram, profile.vocab_size, profile.unmarked_ids)
-        pairs, repeated = number_pairs_of(
-            ids, scored, ends - lengths, ends, profile.scheme.n_gram, profile.scheme.family == "gumbel"
-        )
-        return cls(ids, ends - lengths, ends, pairs, repeated, score_tokens(ids, keys))
+        if isinstance(keys, EngineKeys):
+            ids, starts, pairs, scores = keys.read_many(texts, 0)
+            ends, repeated = starts + lengths, np.zeros(len(ids), np.bool_)
+            for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+                repeated[start:end] = repeats(pairs[start:end])
+        else:
+            profile = keys.profile
+            ends = np.cumsum(lengths + 1)
+            starts = ends - lengths
+            between = np.array([profile.vocab_size])  # carries no mark, and ends every context
+            ids = np.concatenate([part for text in texts for part in (between, text)])
+            scored = is_scored(ids, profile.scheme.n_gram, profile.vocab_size, profile.unmarked_ids)
+            pairs, repeated = number_pairs_of(
+                ids, scored, starts, ends, profile.scheme.n_gram, profile.scheme.family == "gumbel"
+            )
+            scores = score_tokens(ids, keys)
+        numbers = np.repeat(np.arange(len(texts)), np.diff(ends, prepend=0))
+        return cls(ids, starts, ends, numbers, pairs, repeated, scores)
 
     def each(self, mask: NDArray[np.bool_]) -> Integers:
         """Return how many tokens of each text the mask [N] names."""
@@ -90,7 +104,7 @@ def find(auditor: Auditor, texts: Sequence[str] | None, ids: Sequence[Integers] 
     """
     reader = auditor._readers[0]
     keys = reader.keys
-    assert isinstance(keys, KeyTable)
+    assert isinstance(keys, Keys)
     encodings: Sequence[Encoding] = ()
     if ids is None:
         assert texts is not None
@@ -157,7 +171,7 @@ def _in(of: Integers, text: int, mask: NDArray[np.bool_]) -> Integers:
     return np.asarray(low + np.flatnonzero(mask[low:high]))
 
 
-def _evidence(read: _Texts, keys: KeyTable, counted: NDArray[np.bool_]) -> Floats:
+def _evidence(read: _Texts, keys: Keys, counted: NDArray[np.bool_]) -> Floats:
     """Return the log p-value of every agent in every text [D, A]; NaN for agents without a key."""
     family = keys.profile.family
     sums, counts, edges = evidence_blocks_of(read.scores, counted, read.starts, read.ends)
@@ -169,7 +183,7 @@ def _evidence(read: _Texts, keys: KeyTable, counted: NDArray[np.bool_]) -> Float
     return lowest
 
 
-def _cusum(auditor: Auditor, read: _Texts, keys: KeyTable, scored: NDArray[np.bool_]) -> NDArray[np.int32]:
+def _cusum(auditor: Auditor, read: _Texts, keys: Keys, scored: NDArray[np.bool_]) -> NDArray[np.int32]:
     defaults = DECODERS["cusum"].__kwdefaults__ or {}
     parameters = cusum_parameters(
         keys.profile.family,
@@ -181,7 +195,7 @@ def _cusum(auditor: Auditor, read: _Texts, keys: KeyTable, scored: NDArray[np.bo
 
 
 def _posterior(
-    auditor: Auditor, read: _Texts, keys: KeyTable
+    auditor: Auditor, read: _Texts, keys: Keys
 ) -> tuple[NDArray[np.int32], list[NDArray[np.float32]]]:
     """Return the labels, and of each text the posterior of every key: the chain is run text by text."""
     labels, posteriors = np.full(len(read.ids), -1, np.int32), []
@@ -206,7 +220,7 @@ def _spans(
     begins = np.zeros(len(labels), np.bool_)
     begins[1:] = agents[1:] != agents[:-1]
     begins[read.starts[read.ends > read.starts]] = True
-    begins[read.starts - 1] = False  # what stands between texts
+    begins[np.arange(len(labels)) < read.starts[read.numbers]] = False  # what stands between texts
     firsts = np.flatnonzero(begins)
     of = np.searchsorted(read.ends, firsts, "right")
     starts = firsts - read.starts[of]
@@ -218,7 +232,7 @@ def _spans(
 
 def _explain(
     read: _Texts,
-    keys: KeyTable,
+    keys: Keys,
     owners: Integers,
     of: Integers,
     starts: Integers,
@@ -230,15 +244,10 @@ def _explain(
     firsts = read.starts[of]
     _best_keys_njit(read.scores, firsts + starts, firsts + ends, agents, owners, best)
     # Pairs get numbers of their own in each text: the first token's place is more than any number before.
-    pairs = np.where(read.pairs >= 0, read.pairs + np.repeat(read.starts, _strides(read)), -1)
+    pairs = np.where(read.pairs >= 0, read.pairs + read.starts[read.numbers], -1)
     texts = firsts, (read.ends - read.starts)[of]
     log_p = segment_log_p(read.scores, pairs, starts, ends, best, keys.profile.family, len(keys), texts=texts)
     return owners[best], log_p
-
-
-def _strides(read: _Texts) -> Integers:
-    """Return how many tokens there are from the one before each text to its end."""
-    return read.ends - read.starts + 1
 
 
 @njit
