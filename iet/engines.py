@@ -444,26 +444,26 @@ class SynthId(EngineScheme):
         """Number the positions that are `counting`: the same number, no new evidence."""
         # No new evidence is what follows a context that stood before, which the engine leaves unmarked, and
         # an n-gram with the hash of an earlier one: its g-values are the same under every key.
-        from iet.decoding.pairs import number_pairs
+        from iet.decoding.pairs import number_pairs, repeats
 
         places = np.flatnonzero(counting)
         numbers = np.full(len(ids), -1)
         if not len(places):
             return numbers
         contexts = number_pairs(ids, counting, self.n_gram, contexts=True)[places]
-        firsts = np.minimum(_first_places(contexts), _first_places(self._hashes(ids, places)))
+        hashes = number_pairs(self._hashes(ids, places), np.ones(len(places), np.bool_), 1)
+        firsts = np.minimum(*(np.flatnonzero(~repeats(each))[each] for each in (contexts, hashes)))
         while (firsts != firsts[firsts]).any():
             firsts = firsts[firsts]
-        numbers[places] = np.unique(firsts, return_inverse=True)[1]
+        new = firsts == np.arange(len(places))
+        numbers[places] = (np.cumsum(new) - 1)[firsts]
         return numbers
 
-    def _hashes(self, ids: Ids, places: Ids) -> NDArray[np.uint64]:
-        if not len(places):
-            return np.zeros(0, np.uint64)
+    def _hashes(self, ids: Ids, places: Ids) -> NDArray[np.int64]:
         # Of all n-grams: one run through the ids for each place in them.
         n_grams = np.lib.stride_tricks.sliding_window_view(ids, self.n_gram)
         hashes = reference.synthid_hash(n_grams)[places - (self.n_gram - 1)]
-        return hashes & np.uint64(self.sampling_table_size - 1)
+        return (hashes & np.uint64(self.sampling_table_size - 1)).astype(np.int64)
 
     def prepare(self, keys: Keys) -> Any:
         """Return what a text does not change and is worth keeping, an array [..., K], or None."""
@@ -552,12 +552,6 @@ def _draws(scheme: SynthId) -> Draws:
 @functools.lru_cache(maxsize=4)
 def _sampling_table(size: int, seed: int) -> NDArray[np.uint8]:
     return reference.synthid_table(size, seed)
-
-
-def _first_places(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Return where each value first stood, [N]."""
-    _, first, number = np.unique(values, return_index=True, return_inverse=True)
-    return np.asarray(first[number.reshape(-1)], np.int64)
 
 
 SCHEMES: Mapping[str, type[EngineScheme]] = {
