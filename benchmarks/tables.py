@@ -454,17 +454,33 @@ def bulk(results: pathlib.Path) -> str:
             ]
         )
     heads = ("what", "documents a second", "over `encode_batch`", "over one worker", "peak MB")
-    others = [f"{found['what']} {1e-3 * found['microseconds']:.1f}" for found in content["detectors"]]
-    each = 1e-3 * content["microseconds_per_document_and_key"]
     before = (
         f"{content['documents']:,} agent logs of 1,000 tokens under {content['keys']} keys, from JSON lines"
         " to tables, beside the tokenizer's own call on the same documents:"
     )
-    after = (
-        f"With everything that is {each:.2f} ms for a document and a key; detectors take, on the ids"
-        f" alone, in ms: {', '.join(others)}. `{content['command']}`: {_link('bulk')}."
+    between = (
+        f"Reading what engines mark, in µs for one of {content['detector_documents']} of these documents and"
+        f" one of {content['detector_keys']} keys, from ids on; the engine's detector reads one document and"
+        " one key at a time:"
     )
-    return "\n\n".join([before, table(heads, rows), after])
+    others = [
+        [
+            found["what"],
+            f"{found['detector_microseconds']['median']:,.0f}",
+            *(
+                cell
+                for what in ("scores", "audit")
+                for cell in (
+                    f"{found[f'{what}_microseconds']['median']:.1f}",
+                    f"{found[f'over_{what}']['median']:,.0f} x",
+                )
+            ),
+        ]
+        for found in content["detectors"]
+    ]
+    columns = ("detector", "µs", "scores alone", "so many times", "audit (`cusum`)", "so many times")
+    after = f"`{content['command']}`: {_link('bulk')}."
+    return "\n\n".join([before, table(heads, rows), between, table(columns, others), after])
 
 
 TABLES: Mapping[str, Mapping[str, Callable[[pathlib.Path], str]]] = {

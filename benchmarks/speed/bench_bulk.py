@@ -9,14 +9,17 @@ no table. An audit reads the file, tokenizes, audits and writes both tables. "st
 before every worker has done a chunk, such as starting workers and loading compiled loops, which a run of
 hours does not see. Processor time, of workers as well, is what a machine that others share changes least.
 
-The peers are the detectors of other watermarks on a few of the same documents, in memory and tokenized, each
-with one key; ours is divided by its number of keys. With --data, a folder with who_and_when/, documents are
-cut from real agent logs, else from text of the shipped model; where there are fewer they are read again.
+The peers are the engines' own detectors on a few of the same documents, in memory and tokenized, each of one
+key and down to its p-value (SynthID: g-values). Ours read the same marks in a batch of these documents, under
+as many keys as are read at once: scores alone, and whole audits; times are for a document and a key. Scores
+are compared with the detectors' first. With --data, a folder with who_and_when/, documents are cut from real
+agent logs, else from text of the shipped model; where there are fewer they are read again.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import multiprocessing
@@ -33,15 +36,17 @@ from typing import Any
 if __name__ == "__main__":  # before anything starts threads
     os.environ |= {"TOKENIZERS_PARALLELISM": "false", "IET_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 import iet
-from benchmarks import engine_wheels
 from benchmarks.recording import environment, table, write
 from benchmarks.speed.bench_audit import agent_logs, marked_text, team
 from iet import bench
-from iet.bulk import files, records
+from iet.auditor import ALL_KEYS
+from iet.bulk import files
+from iet.bulk.records import BATCH_RECORDS, audit_records
 from iet.errors import IetError
 from iet.registry import Registry
 from iet.tokenizer import DEMO_SOURCE, Tokenizer
@@ -104,7 +109,7 @@ def sample(name: str, folder: pathlib.Path, chunk_rows: int) -> None:
     if decoder is None:
         lines = (folder / "documents.jsonl").read_text(encoding="utf-8").splitlines()
         texts = [json.loads(line)["text"] for line in lines]
-        backend, size = Tokenizer(DEMO_SOURCE).backend, records.BATCH_RECORDS
+        backend, size = Tokenizer(DEMO_SOURCE).backend, BATCH_RECORDS
         before, started = time.process_time(), time.perf_counter()
         for low in range(0, len(texts), size):
             backend.encode_batch(texts[low : low + size], add_special_tokens=False)
@@ -208,39 +213,53 @@ def results(found: dict[str, list[dict[str, float]]], count: int, tokens: int) -
     return rows
 
 
-def detectors(texts: Sequence[str], rounds: int) -> tuple[list[dict[str, object]], dict[str, str]]:
-    """Return what the detectors of others take for a document and a key, and why some are missing."""
-    from benchmarks.speed import peers  # here, because it imports torch, which is memory
+def detectors(
+    texts: Sequence[str], detected: int, keys: int, rounds: int
+) -> tuple[list[dict[str, object]], dict[str, str]]:
+    """Return what reading engines' marks takes for a document and a key, and why some are missing.
+
+    Raises:
+        IetError: our scores are not the detector's.
+    """
+    from benchmarks.speed import bench_engines  # here, because it imports torch, which is memory
 
     tokenizer = Tokenizer(DEMO_SOURCE)
-    readers, skipped = peers.readers(tokenizer.vocab_size)
-    for engine, name in (("vllm", "vLLM detector"), ("sglang", "SGLang detector")):
-        why = engine_wheels.missing(engine)
-        if why is None:
-            readers[name] = _engine_reader(engine)
-        else:
+    ids = [encoding.token_ids for encoding in tokenizer.encode_batch(texts)]
+    rows, skipped = list[dict[str, object]](), dict[str, str]()
+    for scheme, (name, make) in bench_engines.PEERS.items():
+        why = bench_engines.missing(scheme)
+        if why is not None:
             skipped[name] = why
-    ids = [tokenizer.encode(text).token_ids for text in texts]
-    calls = {
-        name: bench.timed(lambda reader=reader: [reader(each) for each in ids])
-        for name, reader in readers.items()
-    }
-    samples = bench.interleaved(calls, rounds) if calls else {}
-    rows: list[dict[str, object]] = [
-        {"what": name, "microseconds": bench.spread(seconds).median / len(ids) * 1e6}
-        for name, seconds in samples.items()
-    ]
+            continue
+        marks = bench_engines.engine_keys(scheme, keys, tokenizer.vocab_size)
+        detect, scores_of = make(tokenizer.vocab_size, marks)
+        expected = np.asarray(scores_of(ids[0]), np.float64)
+        found = marks.scores(ids[0], 1)[-len(expected) :, 0]
+        if not np.allclose(found, expected, rtol=1e-6, atol=1e-5):
+            raise IetError(f"{scheme}: scores differ from those of {name}")
+        few, auditor = ids[:detected], iet.Auditor(marks, "cusum")
+        calls: dict[str, Callable[[], object]] = {
+            "detector": functools.partial(lambda read, each: [read(one) for one in each], detect, few),
+            "scores": functools.partial(marks.read_many, ids, 1),
+            "audit": functools.partial(lambda *given: list(audit_records(*given, ids=True)), auditor, ids),
+        }
+        counts = {"detector": len(few), "scores": len(ids) * keys, "audit": len(ids) * keys}
+        samples = {
+            what: [seconds / counts[what] for seconds in each]
+            for what, each in bench.interleaved(
+                {what: bench.timed(call) for what, call in calls.items()}, rounds
+            ).items()
+        }
+        rows.append(
+            {
+                "what": name,
+                "scheme": scheme,
+                **{f"{what}_microseconds": bench.spread(each).times(1e6) for what, each in samples.items()},
+                "over_scores": bench.ratio(samples["detector"], samples["scores"]),
+                "over_audit": bench.ratio(samples["detector"], samples["audit"]),
+            }
+        )
     return rows, skipped
-
-
-def _engine_reader(engine: str) -> Callable[[Any], object]:
-    """Return an engine's own detector of its Gumbel-max mark, under one key."""
-    module = engine_wheels.detector(engine)
-    if engine == "vllm":
-        detect = module.GumbelWatermarkDetector(42).detect
-    else:
-        detect = module.WatermarkDetector("2a").detect_tokens
-    return lambda ids: detect(ids.tolist())
 
 
 def main() -> None:
@@ -275,10 +294,10 @@ def main() -> None:
         (folder / "documents.jsonl").write_text(lines, encoding="utf-8")
         validate(registry, texts[: 6 if arguments.quick else 40], folder)
         found = measure(folder, arguments.rounds, arguments.chunk_rows)
-    others, skipped = detectors(texts[: 1 if arguments.quick else 3], arguments.rounds)
-    rows = results(found, len(texts), tokens)
-    keys = len(registry.scoring_keys())
-    ours = {row["what"]: 1e6 / float(str(row["documents_per_second"])) / keys for row in rows}["audit, cusum"]
+    # Documents from everywhere, as many as are read at once, and as many keys.
+    batch, detected, detector_keys = (2, 1, 3) if arguments.quick else (BATCH_RECORDS, 4, ALL_KEYS)
+    some = texts[:: max(1, len(texts) // batch)][:batch]
+    others, skipped = detectors(some, detected, detector_keys, arguments.rounds)
     content: dict[str, Any] = {
         "command": " ".join(["python -m benchmarks.speed.bench_bulk", f"-o {arguments.output}"])
         + (" --data PATH" if logs else "")
@@ -290,10 +309,14 @@ def main() -> None:
         "tokens": tokens,
         "text": "agent logs" if logs else "the shipped model's",
         "rounds": arguments.rounds,
-        "keys": keys,
-        "results": rows,
-        "detectors": [{**row, "over_ours": float(str(row["microseconds"])) / ours} for row in others],
-        "microseconds_per_document_and_key": ours,
+        "keys": len(registry.scoring_keys()),
+        "results": results(found, len(texts), tokens),
+        "detectors": [
+            {key: value._asdict() if isinstance(value, bench.Spread) else value for key, value in row.items()}
+            for row in others
+        ],
+        "detector_keys": detector_keys,
+        "detector_documents": len(some),
         "skipped": skipped,
     }
     write(arguments.output, content, markdown(content))
@@ -302,8 +325,10 @@ def main() -> None:
 def markdown(content: dict[str, Any]) -> str:
     """Return the record as two tables."""
 
-    def shown(value: dict[str, float] | None) -> str:
-        return "" if value is None else f"{value['median']:.2f} ({value['low']:.2f} to {value['high']:.2f})"
+    def shown(value: dict[str, float] | None, form: str = ".2f") -> str:
+        if value is None:
+            return ""
+        return f"{value['median']:{form}} ({value['low']:{form}} to {value['high']:{form}})"
 
     rows = [
         [
@@ -337,14 +362,22 @@ def markdown(content: dict[str, Any]) -> str:
     ]
     if content["detectors"]:
         parts.append(
-            "For a document and a key; ours, with everything:"
-            f" {content['microseconds_per_document_and_key']:.0f} µs"
+            "µs for a document and a key: the engine's detector of one key, and ours of"
+            f" {content['detector_keys']} in a batch of {content['detector_documents']} documents, from ids"
+            " to scores, and to tables (`cusum`); medians (quartiles)"
         )
+        forms = {
+            "detector_microseconds": ",.0f",
+            "scores_microseconds": ",.2f",
+            "over_scores": ",.0f",
+            "audit_microseconds": ",.2f",
+            "over_audit": ",.0f",
+        }
         cells = [
-            [row["what"], f"{row['microseconds']:,.0f}", f"{row['over_ours']:,.0f}"]
+            [row["what"], *(shown(row[name], form) for name, form in forms.items())]
             for row in content["detectors"]
         ]
-        parts.append(table(["detector", "µs", "over ours"], cells))
+        parts.append(table(["detector", "µs", "our scores", "ratio", "our audit", "ratio"], cells))
     parts += [f"Not run: {name} ({why})." for name, why in content["skipped"].items()]
     return "\n\n".join(parts)
 
