@@ -46,6 +46,34 @@ MAX_DEPTH = 100
 _TABLES = 1 << 26  # bytes of SynthID's tables that keys hold on to
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Texts:
+    """Texts that stand one behind the other, as many -1 before each as a context has, so that none crosses.
+
+    Attributes:
+        ids: int64 [N].
+        starts, ends: int64 [D], the ids `[start, end)` of each text.
+        between: bool [N], what is of no text.
+    """
+
+    ids: Ids
+    starts: Ids
+    ends: Ids
+    between: Mask
+
+    @classmethod
+    def of(cls, texts: Sequence[Ids], n_gram: int) -> Texts:
+        """Join the ids [T_d] of D texts."""
+        gap = np.full(max(1, n_gram - 1), -1)
+        lengths = np.array([len(text) for text in texts], np.int64)
+        ends = np.cumsum(lengths + len(gap))
+        between = np.ones(ends[-1], np.bool_)
+        for start, end in zip((ends - lengths).tolist(), ends.tolist(), strict=True):
+            between[start:end] = False
+        ids = np.concatenate([part for text in texts for part in (gap, text)])
+        return cls(ids, ends - lengths, ends, between)
+
+
 @dataclasses.dataclass(frozen=True)
 class EngineScheme(abc.ABC):
     """The choices behind an engine's mark that a reader must know.
@@ -71,7 +99,7 @@ class EngineScheme(abc.ABC):
     def scores(
         self, ids: Ids, scored: Mask, keys: Keys, vocab_size: int, prepared: Any, threads: int
     ) -> NDArray[Any]:
-        """Return x_j [T, K] where `scored`, else 0. Before the first id, and as good as -1, is nothing."""
+        """Return x_j [N, K] of joined texts, of which `scored` says what is scored."""
 
     def prepare(self, keys: Keys) -> Any:
         """Return what a text does not change and is worth keeping, an array [..., K], or None."""
@@ -81,15 +109,19 @@ class EngineScheme(abc.ABC):
         """Tell whether this is a list of keys, not a key."""
         return isinstance(key, (list, tuple, np.ndarray))
 
-    def scored(self, ids: Ids, vocab_size: int) -> Mask:
-        """Tell which positions are scored, and not alike under every key, [T]."""
-        return runs_of_ids(ids, self.n_gram, vocab_size)
+    def scored(self, texts: Texts, vocab_size: int) -> Mask:
+        """Tell which positions are scored, and not alike under every key, [N]."""
+        return runs_of_ids(texts.ids, self.n_gram, vocab_size)
 
-    def pair_numbers(self, ids: Ids, counting: Mask) -> Ids:
-        """Number the positions that are `counting`: the same number, no new evidence."""
-        from iet.decoding.pairs import number_pairs  # here, because it imports numba
+    def pair_numbers(self, texts: Texts, counting: Mask) -> tuple[Ids, Mask]:
+        """Number the positions of each text that are `counting`: the same number, no new evidence.
 
-        return number_pairs(ids, counting, self.n_gram)
+        Returns:
+            Numbers [N] from 0 in the order of first occurrence, else -1; which of them stood before [N].
+        """
+        from iet.decoding.pairs import number_pairs_of  # here, because it imports numba
+
+        return number_pairs_of(texts.ids, counting, texts.starts, texts.ends, self.n_gram)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -123,29 +155,29 @@ class _Gumbel(EngineScheme):
         """Return the null law of the scores."""
         return FAMILIES["gumbel"]
 
-    def _filled(self, ids: Ids, filler: int) -> Ids:
-        return np.concatenate([np.full(self.n_gram - 1, filler), ids])
-
-    def scored(self, ids: Ids, vocab_size: int) -> Mask:
-        """Tell which positions are scored, and not alike under every key, [T]."""
+    def scored(self, texts: Texts, vocab_size: int) -> Mask:
+        """Tell which positions are scored, and not alike under every key, [N]."""
         if not self.padded:
-            return super().scored(ids, vocab_size)
-        return super().scored(self._filled(ids, 0), vocab_size)[self.n_gram - 1 :]
+            return super().scored(texts, vocab_size)
+        filled = np.where(texts.between, 0, texts.ids)
+        return runs_of_ids(filled, self.n_gram, vocab_size) & ~texts.between
 
-    def pair_numbers(self, ids: Ids, counting: Mask) -> Ids:
-        """Number the positions that are `counting`: the same number, no new evidence."""
-        # Engines mark the first token after a context only, and their detectors count no other.
-        from iet.decoding.pairs import number_pairs
+    def pair_numbers(self, texts: Texts, counting: Mask) -> tuple[Ids, Mask]:
+        """Number the positions of each text that are `counting`: the same number, no new evidence."""
+        # Engines mark the first token after a context only, and their detectors count no other. A context may
+        # begin before the text.
+        from iet.decoding.pairs import number_pairs_of
 
-        beyond = self._filled(ids, MAX_VOCAB_SIZE)
-        counted = np.concatenate([np.zeros(self.n_gram - 1, np.bool_), counting])
-        return number_pairs(beyond, counted, self.n_gram, contexts=True)[self.n_gram - 1 :]
+        filled = np.where(texts.between, MAX_VOCAB_SIZE, texts.ids)
+        starts = texts.starts - (self.n_gram - 1)
+        return number_pairs_of(filled, counting, starts, texts.ends, self.n_gram, contexts=True)
 
     def scores(
         self, ids: Ids, scored: Mask, keys: Keys, vocab_size: int, prepared: Any, threads: int
     ) -> NDArray[Any]:
         """Return x_j [T, K]."""
-        words = self._filled(ids, -1).astype(np.uint32)  # -1 becomes 2^32 - 1, as in vLLM
+        # -1 becomes 2^32 - 1, as in vLLM.
+        words = np.concatenate([np.full(self.n_gram - 1, -1), ids]).astype(np.uint32)
         if cpu is not None:
             scores = np.empty((len(ids), len(keys)), np.float32)
             cpu.engine_gumbel(
@@ -281,11 +313,11 @@ class Kgw(EngineScheme):
         """Return a key as numbers, or raise an InputError that does not show it."""
         return (checked_integer(what, key, 1, (1 << 63) - 1, secret=True),)
 
-    def scored(self, ids: Ids, vocab_size: int) -> Mask:
-        """Tell which positions are scored, and not alike under every key, [T]."""
-        scored = super().scored(ids, vocab_size)
+    def scored(self, texts: Texts, vocab_size: int) -> Mask:
+        """Tell which positions are scored, and not alike under every key, [N]."""
+        scored = super().scored(texts, vocab_size)
         if self.seeding_scheme == "lefthash":  # after id 0 the list is the same under every key
-            scored[1:] &= ids[:-1] != 0
+            scored[1:] &= texts.ids[:-1] != 0
         return scored
 
     def scores(
@@ -440,30 +472,20 @@ class SynthId(EngineScheme):
         """Tell whether this is a list of keys, not a key."""
         return super().is_list(key) and len(key) > 0 and super().is_list(key[0])
 
-    def pair_numbers(self, ids: Ids, counting: Mask) -> Ids:
-        """Number the positions that are `counting`: the same number, no new evidence."""
+    def pair_numbers(self, texts: Texts, counting: Mask) -> tuple[Ids, Mask]:
+        """Number the positions of each text that are `counting`: the same number, no new evidence."""
         # No new evidence is what follows a context that stood before, which the engine leaves unmarked, and
         # an n-gram with the hash of an earlier one: its g-values are the same under every key.
-        from iet.decoding.pairs import number_pairs, repeats
+        from iet.decoding.pairs import merged_numbers_of, number_pairs_of
 
-        places = np.flatnonzero(counting)
-        numbers = np.full(len(ids), -1)
-        if not len(places):
-            return numbers
-        contexts = number_pairs(ids, counting, self.n_gram, contexts=True)[places]
-        hashes = number_pairs(self._hashes(ids, places), np.ones(len(places), np.bool_), 1)
-        firsts = np.minimum(*(np.flatnonzero(~repeats(each))[each] for each in (contexts, hashes)))
-        while (firsts != firsts[firsts]).any():
-            firsts = firsts[firsts]
-        new = firsts == np.arange(len(places))
-        numbers[places] = (np.cumsum(new) - 1)[firsts]
-        return numbers
-
-    def _hashes(self, ids: Ids, places: Ids) -> NDArray[np.int64]:
-        # Of all n-grams: one run through the ids for each place in them.
-        n_grams = np.lib.stride_tricks.sliding_window_view(ids, self.n_gram)
-        hashes = reference.synthid_hash(n_grams)[places - (self.n_gram - 1)]
-        return (hashes & np.uint64(self.sampling_table_size - 1)).astype(np.int64)
+        where = texts.starts, texts.ends
+        hashes = np.zeros(len(texts.ids), np.int64)
+        if len(hashes) >= self.n_gram:
+            n_grams = np.lib.stride_tricks.sliding_window_view(texts.ids, self.n_gram)
+            hashed = reference.synthid_hash(n_grams) & np.uint64(self.sampling_table_size - 1)
+            hashes[self.n_gram - 1 :] = hashed
+        contexts, _ = number_pairs_of(texts.ids, counting, *where, self.n_gram, contexts=True)
+        return merged_numbers_of(contexts, number_pairs_of(hashes, counting, *where, 1)[0], *where)
 
     def prepare(self, keys: Keys) -> Any:
         """Return what a text does not change and is worth keeping, an array [..., K], or None."""
@@ -694,33 +716,15 @@ class EngineKeys(ForeignKeys):
 
     def scores(self, token_ids: Ids, num_threads: int) -> NDArray[np.float32]:
         """Return x_j [T, K] of `token_ids`: `score_tokens`, which checks them and `num_threads`, here."""
-        return self._scores(token_ids, self.scored(token_ids), num_threads)
+        texts = self.join([token_ids])
+        return self._scores(texts, self.scheme.scored(texts, self.profile.vocab_size), num_threads)[
+            texts.starts[0] :
+        ]
 
-    def _scores(self, ids: Ids, scored: Mask, threads: int) -> NDArray[np.float32]:
+    def _scores(self, texts: Texts, scored: Mask, threads: int) -> NDArray[np.float32]:
         self._prepare()
-        return self.scheme.scores(ids, scored, self.keys, self.profile.vocab_size, self._prepared, threads)
-
-    def read_many(self, texts: Sequence[Ids], num_threads: int) -> tuple[Ids, Ids, Ids, NDArray[np.float32]]:
-        """Number and score texts that stand one behind the other, each after as many -1 as a context has.
-
-        Args:
-            texts: ids [T_d] of each of D texts.
-            num_threads: as for `scores`.
-
-        Returns:
-            ids [N]; where each text starts [D]; what `pair_numbers` (of all that is scored) and `scores` of
-            each return, [N] and [N, K]: -1 and 0 between texts.
-        """
-        between = np.full(max(1, self.profile.scheme.n_gram - 1), -1)
-        ids = np.concatenate([part for text in texts for part in (between, text)])
-        lengths = np.array([len(text) for text in texts], np.int64)
-        starts = np.cumsum(lengths + len(between)) - lengths
-        scored, pairs = np.zeros(len(ids), np.bool_), np.full(len(ids), -1)
-        for text, start in zip(texts, starts.tolist(), strict=True):
-            mine = slice(start, start + len(text))
-            scored[mine] = self.scored(text)
-            pairs[mine] = self.pair_numbers(text, scored[mine])
-        return ids, starts, pairs, self._scores(ids, scored, num_threads)
+        size = self.profile.vocab_size
+        return self.scheme.scores(texts.ids, scored, self.keys, size, self._prepared, threads)
 
     def _prepare(self) -> None:
         if self._prepared is None:
@@ -728,11 +732,24 @@ class EngineKeys(ForeignKeys):
 
     def scored(self, token_ids: Ids) -> Mask:
         """Tell which positions are scored, and not alike under every key, [T]."""
-        return self.scheme.scored(token_ids, self.profile.vocab_size)
+        texts = self.join([token_ids])
+        return self.scheme.scored(texts, self.profile.vocab_size)[texts.starts[0] :]
 
     def pair_numbers(self, token_ids: Ids, counting: Mask) -> Ids:
         """Number the positions of `token_ids` that are `counting` [T]: `kernels.pair_numbers` here."""
-        return self.scheme.pair_numbers(token_ids, counting)
+        texts = self.join([token_ids])
+        start = int(texts.starts[0])
+        counted = np.concatenate([np.zeros(start, np.bool_), counting])
+        return self.scheme.pair_numbers(texts, counted)[0][start:]
+
+    def join(self, texts: Sequence[Ids]) -> Texts:
+        """Put texts one behind the other, so that each is read as it is by itself."""
+        return Texts.of(texts, self.profile.scheme.n_gram)
+
+    def read(self, texts: Texts, num_threads: int) -> tuple[Ids, Mask, NDArray[np.float32]]:
+        """Return `pair_numbers` of what is scored in each text, which stood before [N], `scores` [N, K]."""
+        scored = self.scheme.scored(texts, self.profile.vocab_size)
+        return *self.scheme.pair_numbers(texts, scored), self._scores(texts, scored, num_threads)
 
     def subset(self, columns: slice | NDArray[np.int64]) -> EngineKeys:
         """Return the same with some of the keys; `owners` are still places in all the names."""

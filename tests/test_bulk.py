@@ -239,10 +239,7 @@ def test_marks_of_engines(registry: Registry, name: str, decoder: str) -> None:
     found = auditor.audit_batch(batch).to_pylist()
     assert found == rows_of(auditor, None, texts)
     assert found[0]["coverage"] > 0.5
-    for text, scores in zip(texts, split_scores(keys, texts), strict=True):
-        assert np.array_equal(scores, iet.score_tokens(text, keys))
-
-
-def split_scores(keys: iet.EngineKeys, texts: list[Any]) -> list[Any]:
-    _, starts, _, scores = keys.read_many(texts, 1)
-    return [scores[start : start + len(text)] for start, text in zip(starts.tolist(), texts, strict=True)]
+    joined = keys.join(texts)
+    _, _, scores = keys.read(joined, 1)
+    for text, start, end in zip(texts, joined.starts.tolist(), joined.ends.tolist(), strict=True):
+        assert np.array_equal(scores[start:end], iet.score_tokens(text, keys))

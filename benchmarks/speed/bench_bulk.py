@@ -240,7 +240,7 @@ def detectors(
         few, auditor = ids[:detected], iet.Auditor(marks, "cusum")
         calls: dict[str, Callable[[], object]] = {
             "detector": functools.partial(lambda read, each: [read(one) for one in each], detect, few),
-            "scores": functools.partial(marks.read_many, ids, 1),
+            "scores": functools.partial(lambda keys, texts: keys.read(keys.join(texts), 1), marks, ids),
             "audit": functools.partial(lambda *given: list(audit_records(*given, ids=True)), auditor, ids),
         }
         counts = {"detector": len(few), "scores": len(ids) * keys, "audit": len(ids) * keys}

@@ -21,7 +21,7 @@ from iet.decoding import DECODERS, column_summary, log_activity
 from iet.decoding.activity import evidence_blocks_of
 from iet.decoding.cusum import cusum_labels, cusum_parameters
 from iet.decoding.jit import njit
-from iet.decoding.pairs import novelty_weights, number_pairs_of, repeats
+from iet.decoding.pairs import novelty_weights, number_pairs_of
 from iet.engines import EngineKeys
 from iet.errors import InputError
 from iet.evidence import activity_log_p, discoveries, over_keys, segment_log_p
@@ -70,14 +70,13 @@ class _Texts:
     @classmethod
     def of(cls, texts: Sequence[Integers], keys: Keys) -> _Texts:
         """Score the ids of some texts."""
-        lengths = np.array([len(text) for text in texts], np.int64)
         if isinstance(keys, EngineKeys):
-            ids, starts, pairs, scores = keys.read_many(texts, 0)
-            ends, repeated = starts + lengths, np.zeros(len(ids), np.bool_)
-            for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-                repeated[start:end] = repeats(pairs[start:end])
+            joined = keys.join(texts)
+            ids, starts, ends = joined.ids, joined.starts, joined.ends
+            pairs, repeated, scores = keys.read(joined, 0)
         else:
             profile = keys.profile
+            lengths = np.array([len(text) for text in texts], np.int64)
             ends = np.cumsum(lengths + 1)
             starts = ends - lengths
             between = np.array([profile.vocab_size])  # carries no mark, and ends every context

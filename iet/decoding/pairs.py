@@ -91,6 +91,53 @@ def _number_texts_njit(
         _repeats_njit(numbers[start:end], repeated[start:end])
 
 
+def merged_numbers_of(
+    numbers: npt.NDArray[np.int64],
+    others: npt.NDArray[np.int64],
+    starts: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Number the tokens of many texts so that equal numbers of either kind are equal: as `number_pairs_of`.
+
+    Args:
+        numbers, others: [T], of each text from 0 in the order of first occurrence, or both -1.
+        starts, ends: int64 [D], the tokens `[start, end)` of each text.
+    """
+    merged, repeated = np.full(len(numbers), -1), np.zeros(len(numbers), np.bool_)
+    firsts = np.empty((2, int((ends - starts).max(initial=0))), np.int64)
+    _merge_njit(numbers, others, starts, ends, firsts, merged, repeated)
+    return merged, repeated
+
+
+@njit
+def _merge_njit(
+    numbers: npt.NDArray[np.int64],
+    others: npt.NDArray[np.int64],
+    starts: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+    firsts: npt.NDArray[np.int64],
+    merged: npt.NDArray[np.int64],
+    repeated: npt.NDArray[np.bool_],
+) -> None:
+    for d in range(len(starts)):
+        firsts[:, : ends[d] - starts[d]] = -1
+        count = 0
+        for t in range(starts[d], ends[d]):
+            if numbers[t] < 0:
+                continue
+            first = t  # the earliest token with one of the two numbers
+            for kind, number in ((0, numbers[t]), (1, others[t])):
+                if firsts[kind, number] < 0:
+                    firsts[kind, number] = t
+                first = min(first, firsts[kind, number])
+            repeated[t] = first < t
+            if first == t:
+                merged[t] = count
+                count += 1
+            else:
+                merged[t] = merged[first]
+
+
 def repeats(pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Tell which of the `pair_numbers` [T] stood earlier in the text; false where not scored. O(T)."""
     repeated = np.zeros(len(pairs), np.bool_)
