@@ -261,6 +261,39 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
 
 
 @needs_native
+@pytest.mark.parametrize(
+    ("vocab_size", "green"), [(3, 2), (700, 690), (2090, 60), (4096, 2000), (6000, 5990), (1 << 24, 1 << 20)]
+)
+def test_whole_green_lists(vocab_size: int, green: int) -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    lists = 3 if vocab_size > 1 << 20 else 70  # more than are made side by side
+    seeds = np.append(rng.integers(0, 1 << 32, lists - 1), (1 << 32) - 1).astype(np.uint32)
+    some = np.arange(vocab_size, dtype=np.uint32) if vocab_size < 10_000 else None
+    tokens, expected = [], []
+    for number, seed in enumerate(seeds.tolist()):
+        order = torch.randperm(vocab_size, generator=torch.Generator().manual_seed(seed)).numpy()
+        # Whole lists, and lists of a few tokens between them.
+        mine = order[rng.integers(0, vocab_size, number % 7)] if some is None or number % 3 else some
+        tokens.append(mine.astype(np.uint32))
+        expected.append(np.isin(mine, order[:green]))
+    offsets = np.cumsum([0, *(len(mine) for mine in tokens)])
+    for isa in each_isa():
+        for threads in (1, 2):
+            found = engines._green_tokens(seeds, offsets, np.concatenate(tokens), vocab_size, green, threads)
+            assert np.array_equal(found, np.concatenate(expected)), (isa, threads)
+
+
+def test_seeds_of_lists() -> None:
+    ids = np.append(np.random.default_rng(0).integers(0, 1 << 24, 500), [0, 1, 255, (1 << 24) - 1])
+    top = (1 << 64) - 1
+    # The third is a divisor of 2^64 - 1: with an id of 255 nothing is left.
+    for key in (1, 15485863, top // 255, 3 * (top // 255) // 2, (1 << 63) - 1, (1 << 62) + 987654321):
+        expected = [key * id % top & 0xFFFFFFFF for id in ids.tolist()]
+        assert engines._left_seeds(key, ids).tolist() == expected
+
+
+@needs_native
 @pytest.mark.parametrize("scheme", engines.SCHEMES)
 def test_every_instruction_set_is_the_reference(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for options in OPTIONS[scheme]:
