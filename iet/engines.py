@@ -747,7 +747,16 @@ class EngineKeys(ForeignKeys):
         return Texts.of(texts, self.profile.scheme.n_gram)
 
     def read(self, texts: Texts, num_threads: int) -> tuple[Ids, Mask, NDArray[np.float32]]:
-        """Return `pair_numbers` of what is scored in each text, which stood before [N], `scores` [N, K]."""
+        """Read many texts at once.
+
+        Args:
+            texts: what `join` returns.
+            num_threads: as for `scores`.
+
+        Returns:
+            Of each text `pair_numbers` of what is scored [N], which of them stood before [N], `scores` [N, K];
+            between texts -1, false and 0. Each as if the text stood by itself, to the bit.
+        """
         scored = self.scheme.scored(texts, self.profile.vocab_size)
         return *self.scheme.pair_numbers(texts, scored), self._scores(texts, scored, num_threads)
 
