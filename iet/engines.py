@@ -53,13 +53,11 @@ class Texts:
     Attributes:
         ids: int64 [N].
         starts, ends: int64 [D], the ids `[start, end)` of each text.
-        between: bool [N], what is of no text.
     """
 
     ids: Ids
     starts: Ids
     ends: Ids
-    between: Mask
 
     @classmethod
     def of(cls, texts: Sequence[Ids], n_gram: int) -> Texts:
@@ -67,11 +65,15 @@ class Texts:
         gap = np.full(max(1, n_gram - 1), -1)
         lengths = np.array([len(text) for text in texts], np.int64)
         ends = np.cumsum(lengths + len(gap))
-        between = np.ones(ends[-1], np.bool_)
-        for start, end in zip((ends - lengths).tolist(), ends.tolist(), strict=True):
+        return cls(np.concatenate([part for text in texts for part in (gap, text)]), ends - lengths, ends)
+
+    @property
+    def between(self) -> Mask:
+        """What is of no text, [N]."""
+        between = np.ones(len(self.ids), np.bool_)
+        for start, end in zip(self.starts.tolist(), self.ends.tolist(), strict=True):
             between[start:end] = False
-        ids = np.concatenate([part for text in texts for part in (gap, text)])
-        return cls(ids, ends - lengths, ends, between)
+        return between
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,8 +161,8 @@ class _Gumbel(EngineScheme):
         """Tell which positions are scored, and not alike under every key, [N]."""
         if not self.padded:
             return super().scored(texts, vocab_size)
-        filled = np.where(texts.between, 0, texts.ids)
-        return runs_of_ids(filled, self.n_gram, vocab_size) & ~texts.between
+        between = texts.between
+        return runs_of_ids(np.where(between, 0, texts.ids), self.n_gram, vocab_size) & ~between
 
     def pair_numbers(self, texts: Texts, counting: Mask) -> tuple[Ids, Mask]:
         """Number the positions of each text that are `counting`: the same number, no new evidence."""
@@ -754,7 +756,7 @@ class EngineKeys(ForeignKeys):
             num_threads: as for `scores`.
 
         Returns:
-            Of each text `pair_numbers` of what is scored [N], which of them stood before [N], `scores` [N, K];
+            Of each text `pair_numbers` of what is scored, which of them stood before [N], `scores` [N, K];
             between texts -1, false and 0. Each as if the text stood by itself, to the bit.
         """
         scored = self.scheme.scored(texts, self.profile.vocab_size)
