@@ -224,7 +224,7 @@ def _is_bulk(arguments: argparse.Namespace) -> bool:
     return (
         len(arguments.inputs) > 1
         or any(getattr(arguments, name) not in (None, False) for name in _MANY)
-        or first.endswith(
+        or first.lower().endswith(
             (".parquet", ".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.zst", ".ndjson.zst")
         )
         or os.path.isdir(first)

@@ -89,13 +89,19 @@ WRITERS: dict[str, Callable[[pathlib.Path, list[str]], object]] = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-@pytest.mark.parametrize("chunk_rows", [3, 4096])
+@pytest.mark.parametrize(("chunk_rows", "in_folder"), [(3, True), (4096, False)])
 def test_formats(
-    registry: Registry, auditor: Auditor, tmp_path: pathlib.Path, name: str, chunk_rows: int
+    registry: Registry,
+    auditor: Auditor,
+    tmp_path: pathlib.Path,
+    name: str,
+    chunk_rows: int,
+    in_folder: bool,
 ) -> None:
-    path, texts = tmp_path / name, documents(registry)
+    path, texts = tmp_path / (name.upper() if in_folder else name), documents(registry)
     WRITERS[name](path, texts)
-    summary = audit_files(auditor, [path], tmp_path / "out", id_column="id", chunk_rows=chunk_rows)
+    given = tmp_path if in_folder else path
+    summary = audit_files(auditor, [given], tmp_path / "out", id_column="id", chunk_rows=chunk_rows)
     found, segments, bad = tables(tmp_path / "out")
     where: list[Any] = [(str(path), i, f"d{i}") for i in range(len(texts))]
     assert (found, segments) == expected_rows(auditor, where, texts)

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from iet.bulk.arrow import check_type, chosen_column, values_of
 from iet.errors import BackendUnavailable, InputError
 
-_LINES = re.compile(r"\.(jsonl|ndjson)(\.gz|\.zst)?$")
+_LINES = re.compile(r"\.(jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
 _PIECE_ROWS = 64
 _PEEK_LINES, _EDGE = 100, 1 << 20
 
@@ -124,14 +124,14 @@ def _walk(folder: pathlib.Path, out: pathlib.Path) -> Iterator[str]:
             if not name.startswith(".") and (pathlib.Path(path) / name).resolve() != out
         ]
         for name in files:
-            readable = name.endswith((".parquet", ".txt")) or _LINES.search(name)
+            readable = name.lower().endswith((".parquet", ".txt")) or _LINES.search(name)
             if readable and not name.startswith("."):
                 yield os.path.join(path, name)
 
 
 def _source(path: str) -> Source:
-    kind = "parquet" if path.endswith(".parquet") else "jsonl" if _LINES.search(path) else "text"
-    if path.endswith(".zst") and kind == "jsonl":
+    kind = "parquet" if path.lower().endswith(".parquet") else "jsonl" if _LINES.search(path) else "text"
+    if path.lower().endswith(".zst") and kind == "jsonl":
         try:
             import zstandard  # noqa: F401
         except ImportError:
@@ -266,7 +266,7 @@ def _parquet(source: Source) -> Iterator[pq.ParquetFile]:
 def _lines(source: Source) -> Iterator[tuple[int, bytes, int]]:
     """Return the lines of a file that are not blank: number from 0, bytes, and how far the file is read."""
     broken: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error)
-    if source.path.endswith(".zst"):
+    if source.path.lower().endswith(".zst"):
         import zstandard
 
         broken += (zstandard.ZstdError,)
@@ -280,9 +280,10 @@ def _lines(source: Source) -> Iterator[tuple[int, bytes, int]]:
 
 
 def _decompressed(source: Source, raw: BinaryIO) -> Iterable[bytes]:
-    if source.path.endswith(".gz"):
+    name = source.path.lower()
+    if name.endswith(".gz"):
         return gzip.GzipFile(fileobj=raw)
-    return io.BufferedReader(_Zstandard(raw), 1 << 17) if source.path.endswith(".zst") else raw
+    return io.BufferedReader(_Zstandard(raw), 1 << 17) if name.endswith(".zst") else raw
 
 
 class _Zstandard(io.RawIOBase):
