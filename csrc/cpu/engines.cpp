@@ -230,7 +230,7 @@ void score_murmur(uint64_t key, uint32_t, const Texts& block, float* scores) {
 // ---------------------------------------------------------------- KGW
 
 // Step i of torch.randperm's shuffle swaps the places i and t = i + draw mod (vocab - i). So a token that lies
-// at t is final at i, one of the first `green` places; one that lies at i moves on to t. Sixteen lists are made
+// at t is final at i, one of the first `green` places; one that lies at i moves on to t. Many lists are made
 // side by side, a few steps at once: what their t are does not depend on the tokens, and whether one of them is
 // a token's place, or the token's place is one of these steps, is a comparison each.
 constexpr int kLists = kGreenLists, kSteps = 48;
