@@ -718,10 +718,12 @@ class EngineKeys(ForeignKeys):
 
     def scores(self, token_ids: Ids, num_threads: int) -> NDArray[np.float32]:
         """Return x_j [T, K] of `token_ids`: `score_tokens`, which checks them and `num_threads`, here."""
-        texts = self.join([token_ids])
-        return self._scores(texts, self.scheme.scored(texts, self.profile.vocab_size), num_threads)[
-            texts.starts[0] :
-        ]
+        texts = self._text(token_ids)
+        scored = self.scheme.scored(texts, self.profile.vocab_size)
+        return self._scores(texts, scored, num_threads)[texts.starts[0] :]
+
+    def _text(self, token_ids: Ids) -> Texts:
+        return Texts.of([token_ids], self.scheme.n_gram)
 
     def _scores(self, texts: Texts, scored: Mask, threads: int) -> NDArray[np.float32]:
         self._prepare()
@@ -734,25 +736,21 @@ class EngineKeys(ForeignKeys):
 
     def scored(self, token_ids: Ids) -> Mask:
         """Tell which positions are scored, and not alike under every key, [T]."""
-        texts = self.join([token_ids])
+        texts = self._text(token_ids)
         return self.scheme.scored(texts, self.profile.vocab_size)[texts.starts[0] :]
 
     def pair_numbers(self, token_ids: Ids, counting: Mask) -> Ids:
         """Number the positions of `token_ids` that are `counting` [T]: `kernels.pair_numbers` here."""
-        texts = self.join([token_ids])
+        texts = self._text(token_ids)
         start = int(texts.starts[0])
         counted = np.concatenate([np.zeros(start, np.bool_), counting])
         return self.scheme.pair_numbers(texts, counted)[0][start:]
-
-    def join(self, texts: Sequence[Ids]) -> Texts:
-        """Put texts one behind the other, so that each is read as it is by itself."""
-        return Texts.of(texts, self.profile.scheme.n_gram)
 
     def read(self, texts: Texts, num_threads: int) -> tuple[Ids, Mask, NDArray[np.float32]]:
         """Read many texts at once.
 
         Args:
-            texts: what `join` returns.
+            texts: `Texts.of` this scheme's n.
             num_threads: as for `scores`.
 
         Returns:

@@ -13,6 +13,7 @@ import pytest
 from bulk_documents import documents, team
 
 import iet
+from iet import engines
 from iet.auditor import Auditor
 from iet.bulk import together
 from iet.bulk.arrow import SCHEMA, audit_batch
@@ -241,7 +242,7 @@ def test_marks_of_engines(registry: Registry, name: str, decoder: str) -> None:
     found = auditor.audit_batch(batch).to_pylist()
     assert found == rows_of(auditor, None, texts)
     assert found[0]["coverage"] > 0.5
-    joined = keys.join(texts)
+    joined = engines.Texts.of(texts, keys.profile.scheme.n_gram)
     _, _, scores = keys.read(joined, 1)
     for text, start, end in zip(texts, joined.starts.tolist(), joined.ends.tolist(), strict=True):
         assert np.array_equal(scores[start:end], iet.score_tokens(text, keys))

@@ -59,6 +59,17 @@ def without_rich(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rich", None)
 
 
+@pytest.fixture(params=[True, False], ids=["rich", "without rich"])
+def rich(request: pytest.FixtureRequest) -> bool:
+    """Whether rich is installed: each way in turn."""
+    installed: bool = request.param
+    if installed:
+        pytest.importorskip("rich")
+    else:
+        request.getfixturevalue("without_rich")
+    return installed
+
+
 def cells(line: str) -> int:
     """Cells of a line in a terminal: not the implementation's own count."""
     return sum(
@@ -101,15 +112,10 @@ def shown(report: Report, file: io.StringIO | None = None) -> str:
 # The report
 
 
-@pytest.mark.parametrize("rich", [True, False])
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120, 200])
 def test_no_line_is_longer_than_the_terminal_and_none_is_lost(
-    report: Report, width: int, rich: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    report: Report, width: int, rich: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if rich:
-        pytest.importorskip("rich")
-    else:
-        request.getfixturevalue("without_rich")
     monkeypatch.setenv("COLUMNS", str(width))
     output = ESCAPES.sub("", shown(report))
     assert max(map(cells, output.split("\n"))) <= width
@@ -126,15 +132,10 @@ def test_no_line_is_longer_than_the_terminal_and_none_is_lost(
     assert "unattributed" in pieces
 
 
-@pytest.mark.parametrize("rich", [True, False])
 @pytest.mark.parametrize("name", ["TERM=dumb", "NO_COLOR=1", "FORCE_COLOR=1", "piped"])
 def test_what_steers_a_terminal_comes_from_us_alone(
-    report: Report, name: str, rich: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    report: Report, name: str, rich: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if rich:
-        pytest.importorskip("rich")
-    else:
-        request.getfixturevalue("without_rich")
     if "=" in name:
         monkeypatch.setenv(*name.split("="))
     output = shown(report, io.StringIO() if name in ("piped", "FORCE_COLOR=1") else None)
@@ -361,14 +362,7 @@ def test_an_error_cannot_steer_the_terminal(team: pathlib.Path, capsys: pytest.C
 # The bar
 
 
-@pytest.mark.parametrize("rich", [True, False])
-def test_a_bar_moves_and_is_gone(
-    rich: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    if rich:
-        pytest.importorskip("rich")
-    else:
-        request.getfixturevalue("without_rich")
+def test_a_bar_moves_and_is_gone(rich: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(iet.progress, "DELAY", 0.0)
     file = Terminal()
     monkeypatch.setattr(sys, "stderr", file)

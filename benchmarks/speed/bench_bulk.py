@@ -47,6 +47,7 @@ from iet import bench
 from iet.auditor import ALL_KEYS
 from iet.bulk import files
 from iet.bulk.records import BATCH_RECORDS, audit_records
+from iet.engines import Texts
 from iet.errors import IetError
 from iet.registry import Registry
 from iet.tokenizer import DEMO_SOURCE, Tokenizer
@@ -240,7 +241,9 @@ def detectors(
         few, auditor = ids[:detected], iet.Auditor(marks, "cusum")
         calls: dict[str, Callable[[], object]] = {
             "detector": functools.partial(lambda read, each: [read(one) for one in each], detect, few),
-            "scores": functools.partial(lambda keys, texts: keys.read(keys.join(texts), 1), marks, ids),
+            "scores": functools.partial(
+                lambda keys, texts: keys.read(Texts.of(texts, keys.scheme.n_gram), 1), marks, ids
+            ),
             "audit": functools.partial(lambda *given: list(audit_records(*given, ids=True)), auditor, ids),
         }
         counts = {"detector": len(few), "scores": len(ids) * keys, "audit": len(ids) * keys}

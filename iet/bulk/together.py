@@ -1,7 +1,7 @@
 """Many texts read in one pass: the numbers of `Auditor.audit`, without its cost for each call.
 
-The texts stand one behind the other, an id that carries no mark before each, so that no context crosses from
-one to the next. Every step then is one call for all of them, to the very loops that read a single text. What
+The texts stand one behind the other, ids that carry no mark before each, so that no context crosses from one
+to the next. Every step then is one call for all of them, to the very loops that read a single text. What
 a table does not hold (transitions, intervals of boundaries) is not computed.
 """
 
@@ -22,7 +22,7 @@ from iet.decoding.activity import evidence_blocks_of
 from iet.decoding.cusum import cusum_labels, cusum_parameters
 from iet.decoding.jit import njit
 from iet.decoding.pairs import novelty_weights, number_pairs_of
-from iet.engines import EngineKeys
+from iet.engines import EngineKeys, Texts
 from iet.errors import InputError
 from iet.evidence import activity_log_p, discoveries, over_keys, segment_log_p
 from iet.kernels import score_tokens
@@ -70,20 +70,16 @@ class _Texts:
     @classmethod
     def of(cls, texts: Sequence[Integers], keys: Keys) -> _Texts:
         """Score the ids of some texts."""
+        n_gram = keys.profile.scheme.n_gram
+        joined = Texts.of(texts, n_gram)
+        ids, starts, ends = joined.ids, joined.starts, joined.ends
         if isinstance(keys, EngineKeys):
-            joined = keys.join(texts)
-            ids, starts, ends = joined.ids, joined.starts, joined.ends
             pairs, repeated, scores = keys.read(joined, 0)
         else:
             profile = keys.profile
-            lengths = np.array([len(text) for text in texts], np.int64)
-            ends = np.cumsum(lengths + 1)
-            starts = ends - lengths
-            between = np.array([profile.vocab_size])  # carries no mark, and ends every context
-            ids = np.concatenate([part for text in texts for part in (between, text)])
-            scored = is_scored(ids, profile.scheme.n_gram, profile.vocab_size, profile.unmarked_ids)
+            scored = is_scored(ids, n_gram, profile.vocab_size, profile.unmarked_ids)
             pairs, repeated = number_pairs_of(
-                ids, scored, starts, ends, profile.scheme.n_gram, profile.scheme.family == "gumbel"
+                ids, scored, starts, ends, n_gram, profile.scheme.family == "gumbel"
             )
             scores = score_tokens(ids, keys)
         numbers = np.repeat(np.arange(len(texts)), np.diff(ends, prepend=0))
