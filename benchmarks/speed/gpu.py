@@ -24,8 +24,9 @@ import torch
 
 import iet
 from benchmarks.recording import environment, table, write
-from iet import kernels, reference
-from iet.registry import KeyTable, Registry
+from iet import kernels
+from iet.marks.registry import KeyTable, Registry
+from iet.native import reference
 
 SHAPES = ((256, 128256), (64, 32000))
 DTYPES = ("float32", "float16", "bfloat16")
