@@ -18,7 +18,7 @@ import iet
 from iet.audit.evidence import activity_log_p, log_tail
 from iet.audit.metrics import token_accuracy
 from iet.decoding import log_activity
-from iet.marks.scheme import FAMILIES
+from iet.marks.families import FAMILIES
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from iet.decoding.activity import BLOCK, ENTRY_RATES, MEAN_SEGMENT, STRENGTHS, log_activity
-from iet.marks.scheme import FAMILIES
+from iet.marks.families import FAMILIES
 
 COUNTS = tuple(2**k for k in range(5, 18))
 # Where P falls from 1 the law is steep, and what is read off between two points must not be below it.

@@ -31,7 +31,7 @@ from tqdm import tqdm
 
 from benchmarks.recording import environment, table, write
 from iet import kernels
-from iet.marks.scheme import FAMILIES
+from iet.marks.families import FAMILIES
 from iet.native import reference
 
 VOCAB_SIZES = (32000, 32003, 128256, 151936)

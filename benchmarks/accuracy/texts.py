@@ -37,8 +37,9 @@ from numpy.typing import NDArray
 from iet.demo.conversation import JOINER, Conversation
 from iet.demo.conversation import MODEL as SHIPPED_MODEL
 from iet.errors import InputError
+from iet.marks.families import FAMILIES
 from iet.marks.registry import Registry
-from iet.marks.scheme import FAMILIES, Scheme
+from iet.marks.scheme import Scheme
 from iet.marks.tokenizer import Tokenizer
 from iet.report import Span
 

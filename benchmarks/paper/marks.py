@@ -79,7 +79,7 @@ class Mark:
     """A way to mark.
 
     Attributes:
-        family: of `iet.marks.scheme.FAMILIES`: the law of its scores.
+        family: of `iet.marks.families.FAMILIES`: the law of its scores.
         source: where it is defined.
         scheme: strength -> Scheme, for iet's own; also what unmarked text is read with.
         green: (key, previous id, V) -> green list, for the others.
@@ -153,7 +153,7 @@ class Keys:
 
     Attributes:
         names: of the agents, in the order of the columns.
-        family: of `iet.marks.scheme.FAMILIES`.
+        family: of `iet.marks.families.FAMILIES`.
         registry: for iet's own marks, so that an `Auditor` can be made; else None.
     """
 

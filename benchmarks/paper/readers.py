@@ -18,7 +18,7 @@ from iet.audit.metrics import token_accuracy, token_labels
 from iet.decoding import Segmentation, decode, log_activity, windows
 from iet.decoding.activity import evidence_blocks
 from iet.decoding.transitions import transitions
-from iet.marks.scheme import FAMILIES
+from iet.marks.families import FAMILIES
 from iet.marks.tokenizer import Tokenizer
 from iet.native.pairs import repeats
 

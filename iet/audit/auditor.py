@@ -47,9 +47,10 @@ from iet.decoding.posterior import evidence_weight, log_ratios
 from iet.decoding.transitions import transitions
 from iet.errors import InputError
 from iet.kernels import check_token_ids, score_tokens
+from iet.marks.families import FEWEST_ODD, FEWEST_VALUES, few_values
 from iet.marks.foreign.keys import ForeignKeys, ForeignProfile
 from iet.marks.registry import KeyTable, Registry
-from iet.marks.scheme import FEWEST_ODD, FEWEST_VALUES, Profile, few_values
+from iet.marks.scheme import Profile
 from iet.marks.tokenizer import Encoding, Tokenizer
 from iet.report import LEFT_OUT, Report, Segment, Trace
 from iet.report.model import plain

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iet.errors import InputError
-from iet.marks.scheme import FAMILIES, Draws, Family
+from iet.marks.families import FAMILIES, Draws, Family
 from iet.native.jit import njit
 
 __all__ = [
@@ -249,7 +249,7 @@ def _gamma_njit(totals: Floats, counts: Integers, log_p: Floats) -> None:
 
 LOG_TAILS: Mapping[str, Callable[[Floats, Integers], Floats]] = {
     "fourier": _saddlepoint(FAMILIES["fourier"]),  # arcsine law
-    # Two points; `iet.marks.scheme.few_values` are refused, which make their mean more than 1/4096.
+    # Two points; `iet.marks.families.few_values` are refused, which make their mean more than 1/4096.
     "square": _binomial,
     "gumbel": _gamma,  # exponential law
 }

@@ -14,8 +14,9 @@ import numpy as np
 import iet
 import iet.native
 from iet import kernels
+from iet.marks.families import FAMILIES
 from iet.marks.registry import Registry, derive_subkey
-from iet.marks.scheme import FAMILIES, Scheme
+from iet.marks.scheme import Scheme
 from iet.native.load import SCHEME_VERSION
 
 PACKAGES = ("numpy", "numba", "tokenizers", "torch", "transformers", "rich")

@@ -27,7 +27,7 @@ from iet.decoding.segmentation import (
 )
 from iet.decoding.windows import column_summary, margin, span_sums, window_decode, windows
 from iet.errors import InputError, ShapeError
-from iet.marks.scheme import FAMILIES, Family
+from iet.marks.families import FAMILIES, Family
 from iet.native.pairs import repeats
 
 __all__ = [

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iet.errors import ShapeError
-from iet.marks.scheme import Family
+from iet.marks.families import Family
 from iet.native.jit import njit
 
 Floats = npt.NDArray[np.float64]

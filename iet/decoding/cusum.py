@@ -16,7 +16,7 @@ from iet.decoding.windows import (
     windows_njit,
 )
 from iet.errors import InputError, ShapeError
-from iet.marks.scheme import Family
+from iet.marks.families import Family
 from iet.native.jit import njit
 
 ANCHORS = {"start": 0.0, "centre": 0.5, "end": 1.0}

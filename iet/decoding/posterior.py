@@ -14,7 +14,7 @@ from iet.decoding.activity import evidence_blocks, log_activity
 from iet.decoding.chain import Posterior, exponentials, log_likelihoods, posteriors, prior_of
 from iet.decoding.segmentation import NOBODY, Scores, Segmentation, check_number
 from iet.errors import InputError, ShapeError
-from iet.marks.scheme import Family
+from iet.marks.families import Family
 from iet.native.jit import njit
 from iet.native.pairs import fresh_weights, shared_weights
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from iet.decoding.segmentation import NOBODY, Scores, Segmentation, check_number, check_scores
 from iet.errors import InputError, ShapeError
-from iet.marks.scheme import Family
+from iet.marks.families import Family
 from iet.native.jit import njit
 
 

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from iet.errors import IetError, InputError, RegistryError, SchemeMismatch, TokenizerMismatch
 from iet.marks.commitment import Leaf, Opening, commitment, open_leaf, registry_digest
-from iet.marks.scheme import Profile, Scheme, canonical_digest, few_values
+from iet.marks.families import few_values
+from iet.marks.scheme import Profile, Scheme, canonical_digest
 from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
 
 FORMAT = "iet.registry/1"

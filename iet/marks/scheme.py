@@ -1,4 +1,4 @@
-"""What a mark is: `Scheme` (the choices), `Profile` (a scheme bound to one vocabulary), the families.
+"""What a mark is: `Scheme` (the choices) and `Profile` (a scheme bound to one vocabulary).
 
 A profile is a file format. Its digest covers everything that changes a single logit or score, so two
 hosts with the same digest mark and read alike.
@@ -6,146 +6,19 @@ hosts with the same digest mark and read alike.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import hashlib
 import json
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
-import numpy as np
-
 from iet.errors import InputError, SchemeMismatch
+from iet.marks.families import FAMILIES, Family
 from iet.native.load import SCHEME_VERSION
 
 MAX_VOCAB_SIZE = 1 << 24
 MIN_N_GRAM, MAX_N_GRAM = 2, 16
-
-
-@dataclasses.dataclass(frozen=True)
-class Draws:
-    """A score that is a weighted sum of draws: low + step·Σ_d weights[d]·g_d, with g_d 1 or 0.
-
-    Attributes:
-        weights: positive integers.
-        chance: of a 1 in unmarked text, 0 < chance < 1.
-        low: the score where every draw is 0.
-        step: of the score, for each unit of the sum.
-    """
-
-    weights: tuple[int, ...]
-    chance: float
-    low: float
-    step: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Family:
-    """A perturbation φ with what its scores look like with and without a mark.
-
-    Tokens drawn from softmax(logits + κ·φ) follow, when many tokens are likely, the null law of the score
-    tilted by exp(λ·x) with λ = κ; predictable text has a smaller λ. So the log-likelihood ratio of one
-    score x is λ·x - log_mgf(λ), and `mean(λ)`, the derivative of `log_mgf`, is the expected score.
-
-    Attributes:
-        name: key in `FAMILIES`.
-        code: the number that the native modules know it by.
-        version: version of this family's φ and score, part of every profile digest. 0 is a draft.
-        variance: variance of an unmarked score (its mean is 0, for odd V and `square` 1/V).
-        log_mgf: λ -> log E[exp(λ·x)] of an unmarked score; a number, or elementwise on an array.
-        mean: λ -> expected score at strength λ; likewise. `mean(0)` is that of an unmarked score.
-        strength_limit: `log_mgf` is finite for λ below it.
-        n_gram: of a `Scheme` that names none.
-        kappa: likewise. Where it is fixed, no other is accepted.
-        fixed_kappa: κ, k_p and placement have no meaning: they are this `kappa`, 1 and "final".
-        draws: what the scores are sums of, if they are (`drawn_family`); None for all of `FAMILIES`.
-    """
-
-    name: str
-    code: int
-    version: int
-    variance: float
-    log_mgf: Callable[[Any], Any]
-    mean: Callable[[Any], Any]
-    strength_limit: float = math.inf
-    n_gram: int = 2
-    kappa: float = 0.8
-    fixed_kappa: bool = False
-    draws: Draws | None = None
-
-
-def _log_i0(x: Any) -> Any:
-    size = np.abs(x)
-    large = size - 0.5 * np.log(2 * np.pi * np.maximum(size, 500.0))
-    return np.where(size < 500, np.log(np.i0(np.minimum(size, 500.0))), large)[()]
-
-
-def _i1_over_i0(x: Any) -> Any:
-    # I1(x)/I0(x) by Perron's continued fraction, evaluated backwards: exact to rounding for |x| <= 500.
-    ratio = 0.0
-    for order in range(int(np.max(np.abs(x), initial=0.0)) + 40, 0, -1):
-        ratio = x / (2.0 * order + x * ratio)
-    return ratio
-
-
-def _log_cosh(x: Any) -> Any:
-    return np.abs(x) + np.log1p(np.exp(-2 * np.abs(x))) - np.log(2.0)
-
-
-def _exponential_log_mgf(x: Any) -> Any:
-    return -np.log1p(-x)
-
-
-def _exponential_mean(x: Any) -> Any:
-    return 1 / (1 - x)
-
-
-FAMILIES: Mapping[str, Family] = {
-    # φ(r) = cos(2π·k_p·r/V): the paper's choice. Its null law is the arcsine law on [-1, 1].
-    "fourier": Family("fourier", 0, 1, 0.5, _log_i0, _i1_over_i0),
-    # φ(r) = ±1: null law two points of weight one half.
-    "square": Family("square", 1, 1, 1.0, _log_cosh, np.tanh),
-    # Keyed Gumbel-max sampling: the token is argmax(logits - log(-log u)), its score -log(1 - u), and the
-    # null law Exp(1). The tilt is a summary there: a token of probability p has u^(1/p) uniform.
-    "gumbel": Family(
-        "gumbel",
-        2,
-        1,
-        1.0,
-        _exponential_log_mgf,
-        _exponential_mean,
-        strength_limit=1.0,
-        n_gram=4,
-        kappa=1.0,
-        fixed_kappa=True,
-    ),
-}
-
-
-@functools.cache
-def drawn_family(name: str, draws: Draws) -> Family:
-    """Return the family of scores that are sums of draws, such as those of serving engines, under a name.
-
-    log_mgf(λ) = λ·low + Σ_d log(1 - q + q·exp(λ·step·weights[d])),    q the chance
-    """
-    counted = collections.Counter(draws.weights)
-    values = [(draws.step * weight, count) for weight, count in sorted(counted.items())]
-    odds = math.log(draws.chance / (1 - draws.chance))
-
-    def log_mgf(x: Any) -> Any:
-        base = math.log1p(-draws.chance)
-        return x * draws.low + sum(n * (base + np.logaddexp(0.0, odds + x * value)) for value, n in values)
-
-    def mean(x: Any) -> Any:
-        # 1 / (1 + exp(-z)) without overflow
-        tilted = ((np.tanh((odds + x * value) / 2) + 1) / 2 * (n * value) for value, n in values)
-        return draws.low + sum(tilted)
-
-    variance = draws.chance * (1 - draws.chance) * sum(n * value**2 for value, n in values)
-    return Family(name, -1, 1, variance, log_mgf, mean, draws=draws)
-
 
 _OF_FAMILY: Any = None  # stands for the family's own value in the arguments of a Scheme, and is never kept
 
@@ -309,28 +182,6 @@ class Profile:
             return cls(scheme=scheme, unmarked_ids=tuple(fields.pop("unmarked_ids", ())), **fields)
         except (TypeError, KeyError) as error:
             raise InputError(f"profile: fields {sorted(map(str, data))} do not form one ({error})") from None
-
-
-FEWEST_VALUES, FEWEST_ODD = 64, 4096
-"""Of φ, for text to be audited, see `few_values`."""
-
-
-def few_values(vocab_size: int, frequencies: Any, family: Family) -> Any:
-    """Tell of which k_p [K] the scores do not follow the family's null law: chance would pass for evidence.
-
-    φ takes q = V / gcd(V, k_p) values. Family "fourier" follows the arcsine law from a few dozen on. The mean
-    of "square" is 0 for even q and 1/q for odd q, which adds √n/q standard deviations to a sum of n scores.
-
-    Returns:
-        bool [K]: 1 < gcd(V, k_p) and q < `FEWEST_VALUES`, or for "square" q is odd and below `FEWEST_ODD`.
-        "gumbel" has no frequency.
-    """
-    shared = np.gcd(vocab_size, np.asarray(frequencies, np.int64))
-    values = vocab_size // shared
-    few = (shared > 1) & (values < FEWEST_VALUES)
-    if family.name == "square":
-        few |= (values % 2 == 1) & (values < FEWEST_ODD)
-    return few & (family.name != "gumbel")
 
 
 def canonical_json(content: object) -> bytes:

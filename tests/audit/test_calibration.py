@@ -15,7 +15,7 @@ import iet
 from iet import calibrate, cli
 from iet.cli.demo import demo_registry
 from iet.errors import InputError
-from iet.marks.scheme import FAMILIES
+from iet.marks.families import FAMILIES
 from iet.marks.tokenizer import DEMO_SOURCE
 
 TEXT = pathlib.Path(__file__).parents[2] / "README.md"

@@ -22,8 +22,8 @@ from iet.audit.evidence import (
 )
 from iet.decoding import activity
 from iet.errors import InputError, ShapeError
+from iet.marks.families import FAMILIES, Family, few_values
 from iet.marks.registry import usable
-from iet.marks.scheme import FAMILIES, Family, few_values
 
 FOURIER, SQUARE = FAMILIES["fourier"], FAMILIES["square"]
 

@@ -26,8 +26,9 @@ from iet.cli.demo import demo_registry, true_labels
 from iet.decoding import decode
 from iet.demo.conversation import Conversation, converse, load_model
 from iet.errors import BackendUnavailable, InputError, ShapeError
+from iet.marks.families import FAMILIES
 from iet.marks.registry import Registry
-from iet.marks.scheme import FAMILIES, Scheme
+from iet.marks.scheme import Scheme
 from iet.report import terminal
 
 V = 64
@@ -137,7 +138,7 @@ def test_marked_text_says_more_with_its_model_than_without() -> None:
     for ids in written("critic", rows=4, tokens=400):
         scores = iet.score_tokens(ids, team())
         found = read(ids)
-        without = 0.8 * scores - iet.marks.scheme.FAMILIES["fourier"].log_mgf(0.8)
+        without = 0.8 * scores - iet.marks.families.FAMILIES["fourier"].log_mgf(0.8)
         sums = found.values.sum(axis=0)
         assert sums[1] > 10 > max(sums[0], sums[2])
         gains.append(sums[1] - without.sum(axis=0)[1])

@@ -33,7 +33,7 @@ from iet.decoding import (
 from iet.decoding import chain as chain_module
 from iet.decoding.posterior import at_most, block_sums
 from iet.errors import InputError, ShapeError
-from iet.marks.scheme import FAMILIES
+from iet.marks.families import FAMILIES
 from iet.native import jit
 from iet.native.pairs import fresh_weights, novelty_weights, shared_weights
 

@@ -19,8 +19,9 @@ from benchmarks.accuracy import noise_quality
 from benchmarks.accuracy.scheme_quality import failures
 from iet import kernels
 from iet.errors import InputError
+from iet.marks.families import FAMILIES
 from iet.marks.registry import Registry
-from iet.marks.scheme import FAMILIES, Profile, Scheme
+from iet.marks.scheme import Profile, Scheme
 from iet.native import load as native
 from iet.native import reference
 

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iet.errors import InputError, SchemeMismatch
-from iet.marks.scheme import FAMILIES, MAX_VOCAB_SIZE, Family, Profile, Scheme, canonical_digest
+from iet.marks.families import FAMILIES, Family
+from iet.marks.scheme import MAX_VOCAB_SIZE, Profile, Scheme, canonical_digest
 
 
 def with_values(field: str, *values: Any) -> list[tuple[str, Any]]:

@@ -103,6 +103,6 @@ def test_a_mark_shifts_the_mean_score_as_theory_says() -> None:
     probabilities = np.exp(logits[0]) / np.exp(logits[0]).sum()
     tokens = np.stack([np.full(vocab_size, 7), np.arange(vocab_size)], axis=1).reshape(-1)
     scores = reference.score_tokens(tokens, 2, **keys)[1::2, 0]
-    from iet.marks.scheme import FAMILIES
+    from iet.marks.families import FAMILIES
 
     assert probabilities @ scores == pytest.approx(FAMILIES["fourier"].mean(kappa), abs=1e-4)

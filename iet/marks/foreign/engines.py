@@ -27,9 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.errors import InputError, RegistryError
+from iet.marks.families import FAMILIES, Draws, Family, drawn_family
 from iet.marks.foreign.keys import ForeignKeys, ForeignProfile, Ids, checked_integer, runs_of_ids
 from iet.marks.registry import checked_name, read_private
-from iet.marks.scheme import FAMILIES, MAX_VOCAB_SIZE, Draws, Family, canonical_digest, drawn_family
+from iet.marks.scheme import MAX_VOCAB_SIZE, canonical_digest
 from iet.marks.tokenizer import Tokenizer
 from iet.native import reference
 from iet.native.load import cpu

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.errors import InputError, TokenizerMismatch
-from iet.marks.scheme import Family, canonical_digest
+from iet.marks.families import Family
+from iet.marks.scheme import canonical_digest
 from iet.marks.tokenizer import Tokenizer
 from iet.native import reference
 

@@ -20,8 +20,8 @@ from iet import evidence, kernels
 from iet.cli import main
 from iet.demo.conversation import MODEL
 from iet.errors import InputError, RegistryError, ShapeError
+from iet.marks.families import Draws, drawn_family
 from iet.marks.foreign import engines
-from iet.marks.scheme import Draws, drawn_family
 from iet.native import load as native
 from iet.native import reference
 
