@@ -485,9 +485,9 @@ def bulk(results: pathlib.Path) -> str:
 
 TABLES: Mapping[str, Mapping[str, Callable[[pathlib.Path], str]]] = {
     "README.md": {"needed": needed, "summary": summary},
-    "docs/bulk.md": {"bulk": bulk},
-    "docs/engines.md": {"engines": engines},
-    "docs/numbers.md": {"power": power, "accuracy": accuracy, "paper": paper, "speed": speed},
+    "docs/using/bulk.md": {"bulk": bulk},
+    "docs/how/engines.md": {"engines": engines},
+    "docs/worth/numbers.md": {"power": power, "accuracy": accuracy, "paper": paper, "speed": speed},
 }
 """File -> its tables, by the name in their markers."""
 

@@ -11,7 +11,7 @@ from typing import Any
 from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).parent.parent
-_PICTURE = re.compile(r"!\[[^\]]*\]\(\.\./([^)\s]+)\)")
+_PICTURE = re.compile(r"!\[[^\]]*\]\((?:\.\./)+(?!images/)([^)\s]+)\)")
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -19,7 +19,7 @@ def on_files(files: Any, config: Any) -> Any:
     """Add README.md as the first page."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     files.append(File.generated(config, "index.md", content=_linked(text, "index.md", "")))
-    for page in (ROOT / "docs").glob("*.md"):
+    for page in (ROOT / "docs").rglob("*.md"):
         for name in _PICTURE.findall(page.read_text(encoding="utf-8")):
             files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
     return files

@@ -6,7 +6,7 @@ whom. Of the texts with a finding that are not wholly attributed, in which someb
 pages to open in a browser. All of it lies in the folder audit-folder/.
 
 With texts and a registry of your own: `python examples/audit_folder.py TEXTS/ team.json OUT/`. Millions of
-texts are for `iet audit TEXTS/ -r team.json -o OUT/ --workers 16`: the same tables (docs/bulk.md).
+texts are for `iet audit TEXTS/ -r team.json -o OUT/ --workers 16`: the same tables (docs/using/bulk.md).
 """
 
 from __future__ import annotations

@@ -63,7 +63,8 @@ def embed_(
 
     Family `gumbel` adds -log(-log u) instead, u a uniform number hashed from k_π and v, and to every column
     of a marked row. Then the token is the largest of those that the sampler keeps: take float32 logits,
-    after temperature and top-p, and do not sample again (docs/gumbel.md; `iet.WatermarkingConfig` does so).
+    after temperature and top-p, and do not sample again (docs/how/gumbel.md; `iet.WatermarkingConfig` does
+    so).
 
     Args:
         logits: float32, float16 or bfloat16 [B, >= V], a writable numpy array or a torch tensor on the CPU
@@ -345,8 +346,9 @@ def score_tokens(
     Either under the keys of a registry, or under those of another scheme, which is named:
     `score_tokens(token_ids, scheme="waterfall", keys=[42], vocab_size=V)` scores text that the public
     Waterfall package marked, with the package's numbers: φ(RandomState((id, *context)).permutation(V)[y_j]).
-    See docs/waterfall.md; the mean of a column is the package's `q_score`. Text that a serving engine marked
-    is scored likewise: `score_tokens(token_ids, scheme="vllm-gumbel", keys=[42])`, see docs/engines.md.
+    See docs/how/waterfall.md; the mean of a column is the package's `q_score`. Text that a serving engine
+    marked is scored likewise: `score_tokens(token_ids, scheme="vllm-gumbel", keys=[42])`, see
+    docs/how/engines.md.
 
     Args:
         token_ids: integer ids [T]; a CUDA tensor (int32 or int64) is scored where it lies.
@@ -372,7 +374,7 @@ def score_tokens(
         scheme `waterfall`, as in the package. There a context with an id at or above V, after which the
         package marks with the identity permutation whatever the id, gives φ(y_j) under every key: it is in
         the scores, as in the package's, but tells nobody apart, so `positions` does not count it as scored.
-        Under the scheme of an engine float32, see docs/engines.md.
+        Under the scheme of an engine float32, see docs/how/engines.md.
 
     Raises:
         ShapeError: `token_ids` is not one-dimensional or not integer.
@@ -380,7 +382,7 @@ def score_tokens(
         BackendUnavailable: a CUDA tensor without the CUDA module, or under a scheme that is not ours.
 
     Deterministic, and the same to the bit on every backend. O(T·K); under schemes `waterfall` and `kgw`
-    O(V·K) for every distinct context (see docs/waterfall.md for how long that is).
+    O(V·K) for every distinct context (see docs/how/waterfall.md for how long that is).
     """
     table: KeyTable | ForeignKeys
     if scheme is not None:

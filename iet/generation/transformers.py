@@ -217,7 +217,7 @@ class LogitsProcessor(_Processor):
 class WatermarkingConfig(BaseWatermarkingConfig):
     """Mark final logits, after temperature and top-p: for `generate(watermarking_config=...)`.
 
-    The documented default. With a scheme of family "gumbel" it chooses the token itself (docs/gumbel.md):
+    The documented default. With a scheme of family "gumbel" it chooses the token itself (docs/how/gumbel.md):
     that needs `do_sample=True` and no beams. Under greedy decoding or beam search nothing could be marked:
     `generate` then warns and its logits stay as they are.
 

@@ -2,9 +2,9 @@
 
     IET_REGISTRY=host.json vllm serve MODEL --logits-processors iet.generation.vllm:IETLogitsProcessor
 
-docs/vllm.md is the recipe, and says what does not work. vLLM runs this class in two places: where requests
-arrive (`validate_params` only) and next to the model. Both read the same environment, because vLLM hands its
-configuration to the second one alone. Importing this module does not touch CUDA.
+docs/using/vllm.md is the recipe, and says what does not work. vLLM runs this class in two places: where
+requests arrive (`validate_params` only) and next to the model. Both read the same environment, because vLLM
+hands its configuration to the second one alone. Importing this module does not touch CUDA.
 
 No entry point is registered. vLLM would load it for every server of the environment, marked or not, and its
 V1 runner does not repair the placeholders in the token lists of a processor that comes as one.

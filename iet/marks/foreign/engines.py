@@ -1,4 +1,4 @@
-"""Marks of serving engines, read number for number: docs/engines.md has the equations and their sources.
+"""Marks of serving engines, read number for number: docs/how/engines.md has the equations and their sources.
 
     vllm-gumbel     vLLM's keyed Gumbel-max: Philox4x32-10 of (key, context, token)
     sglang-gumbel   SGLang's keyed Gumbel-max: MurmurHash3 of (key, context, token)
