@@ -1,4 +1,4 @@
-"""The core of bulk audits: an Arrow RecordBatch of documents in, one of findings out.
+"""The core of bulk audits: an Arrow RecordBatch of documents in, one of results out.
 
 pyarrow comes with `pip install "implicit-execution-tracing[bulk]"`.
 """
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from iet.audit.auditor import Auditor
-from iet.bulk.findings import SEGMENT_AGENTS, SEGMENT_FLOATS, SEGMENT_INTEGERS, Findings
+from iet.bulk.columns import SEGMENT_AGENTS, SEGMENT_FLOATS, SEGMENT_INTEGERS, Results
 from iet.bulk.records import audit_records
 from iet.errors import InputError, ShapeError
 from iet.marks.registry import Registry
@@ -40,7 +40,7 @@ DOCUMENT = pa.struct(
     ]
 )
 """One document, as in `iet.report.Report`; `best_agent` is the one with the lowest log p, null if none is
-below 0, and `found` are those that are found at the auditor's level, the surest first."""
+below 0; `found` has the agents that are found at the auditor's level, the surest first."""
 
 SCHEMA = pa.schema([("problem", pa.string()), *DOCUMENT, ("segments", pa.list_(SEGMENT))])
 """What `audit_batch` returns. `problem` says what is wrong with a record, whose other columns are null."""
@@ -64,26 +64,26 @@ def audit_batch(
 
     Returns:
         RecordBatch of `SCHEMA`, a row for each of the batch, in its order. A record that cannot be read
-        (null, not UTF-8, an id that the profile has not) has its reason in `problem`.
+        (null, not UTF-8, an id outside the vocabulary) has its reason in `problem`.
 
     Raises:
-        InputError: no such column, or both are named, or ids for several profiles or with `break_odds`.
-        ShapeError: the column holds neither.
+        InputError: no such column, or both are named; or ids, with several profiles or with `break_odds`.
+        ShapeError: the column holds something else.
         TokenizerMismatch: no tokenizer with the profile's digest.
 
-    Deterministic. Memory is that of the batch's findings; the work is cut in smaller parts.
+    Deterministic. Memory is that of the batch's results; the work is cut in smaller parts.
     """
     if not isinstance(batch, pa.RecordBatch):
         raise InputError(f"batch: got {type(batch).__name__}, expected pyarrow.RecordBatch")
     name, ids = chosen_column(batch.schema.names, text_column, ids_column)
     check_type(batch.schema.field(name), ids)
     check_readable(auditor, ids)
-    problems, parts = list[str | None](), list[Findings]()
-    for reasons, findings in audit_records(auditor, values_of(batch.column(name), ids), ids=ids):
+    problems, parts = list[str | None](), list[Results]()
+    for reasons, results in audit_records(auditor, values_of(batch.column(name), ids), ids=ids):
         problems += reasons
-        parts.append(findings)
+        parts.append(results)
     good = np.array([problem is None for problem in problems], np.bool_)
-    # A null takes no row of the findings.
+    # A null takes no row of the results.
     places = pa.array(np.where(good, np.cumsum(good) - 1, 0), mask=~good)
     found = pa.concat_tables([pa.Table.from_batches([_nested(part)]) for part in parts] or [_none()])
     table = found.combine_chunks().take(places)
@@ -156,7 +156,7 @@ def values_of(column: pa.Array, ids: bool) -> list[Any]:
     return [None if not row.is_valid else row.values.to_numpy(zero_copy_only=False) for row in column]
 
 
-def _nested(found: Findings) -> pa.RecordBatch:
+def _nested(found: Results) -> pa.RecordBatch:
     """Return a row for each document, with its segments in a list."""
     documents, segments = document_columns(found), segment_columns(found)
     lists = pa.ListArray.from_arrays(
@@ -173,7 +173,7 @@ def _none() -> pa.Table:
     return _FOUND.empty_table()
 
 
-def document_columns(found: Findings) -> dict[str, pa.Array]:
+def document_columns(found: Results) -> dict[str, pa.Array]:
     """Return the columns of `DOCUMENT` over the documents."""
     columns = {name: pa.array(values) for name, values in found.documents.items()}
     columns["best_agent"] = _agents(found, found.best_agent)
@@ -181,7 +181,7 @@ def document_columns(found: Findings) -> dict[str, pa.Array]:
     return {field.name: columns[field.name] for field in DOCUMENT}
 
 
-def segment_columns(found: Findings) -> dict[str, pa.Array]:
+def segment_columns(found: Results) -> dict[str, pa.Array]:
     """Return the columns of `SEGMENT` over the segments of all documents."""
     count = int(found.segment_counts.sum())
     columns = {}
@@ -196,7 +196,7 @@ def segment_columns(found: Findings) -> dict[str, pa.Array]:
     return columns
 
 
-def _agents(found: Findings, indices: np.ndarray[Any, Any]) -> pa.Array:
+def _agents(found: Results, indices: np.ndarray[Any, Any]) -> pa.Array:
     names = pa.array(found.names, pa.string())
     return names.take(pa.array(np.maximum(indices, 0), pa.int64(), mask=indices < 0))
 
@@ -206,7 +206,7 @@ def _offsets(counts: np.ndarray[Any, Any]) -> pa.Array:
 
 
 class Annotator:
-    """Put findings beside the documents of Arrow tables: what Ray Data, datasets and others map over.
+    """Put the results of audits beside the documents of Arrow tables; Ray Data, datasets and others map it.
 
     Args:
         registry: path of a registry file, or the registry.
@@ -234,7 +234,7 @@ class Annotator:
         self._prefix = prefix
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Return the table with the columns of `SCHEMA`; those of these names are replaced."""
+        """Return the table with the columns of `SCHEMA`; columns that have their names are replaced."""
         found = [self._auditor.audit_batch(batch, **self._columns) for batch in table.to_batches()]
         results = pa.Table.from_batches(found, SCHEMA)
         names = [self._prefix + name for name in SCHEMA.names]

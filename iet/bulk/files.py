@@ -17,18 +17,14 @@ import contextlib
 import dataclasses
 import functools
 import json
-import multiprocessing
-import multiprocessing.connection
 import os
 import pathlib
 import pickle
 import re
 import secrets
-import signal
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from multiprocessing import resource_tracker
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,9 +35,10 @@ import iet
 from iet.audit.auditor import Auditor
 from iet.audit.evidence import discoveries
 from iet.bulk.arrow import DOCUMENT, SEGMENT, check_readable, document_columns, segment_columns
-from iet.bulk.inputs import Chunk, Columns, Source, choose_columns, chunks, expand, pieces, shown_id
+from iet.bulk.inputs import Chunk, Columns, Source, choose_columns, chunks, expand, read, shown_id
 from iet.bulk.records import audit_records
-from iet.errors import IetError, InputError
+from iet.bulk.workers import audited
+from iet.errors import InputError
 
 CHUNK_ROWS, CHUNK_SIZE = 4096, 1 << 24
 """A chunk ends after so many records, or after so many bytes (of JSON lines), characters or ids."""
@@ -196,12 +193,12 @@ def audit_files(
         done = _done(folder)
         _sweep(folder, mine, state.name)
         job = _Job(folder, tuple(sources), columns)
-        read = _Tracker(sources, progress)
-        stream = chunks(pieces(sources, columns), chunk_rows, CHUNK_SIZE)
-        wanted = read.skipping(stream, lambda chunk: chunk.index in mine and chunk.index not in done)
-        with contextlib.closing(_audited(auditor, packed, job, wanted, workers)) as finished:
+        tracker = _Tracker(sources, progress)
+        stream = chunks(read(sources, columns), chunk_rows, CHUNK_SIZE)
+        wanted = tracker.skipping(stream, lambda chunk: chunk.index in mine and chunk.index not in done)
+        with contextlib.closing(audited(auditor, packed, job, wanted, workers)) as finished:
             for chunk in finished:
-                read.audited(chunk)
+                tracker.audited(chunk)
         summary = _summary(folder, mine, fdr)
         _commit(state, lambda path: _write_json(path, {"complete": True, **dataclasses.asdict(summary)}))
     return summary
@@ -218,9 +215,9 @@ class _Job:
     def audit(self, auditor: Auditor, chunk: Chunk, alive: Callable[[], bool] = lambda: True) -> None:
         """Audit one chunk and commit it, unless nobody waits for it any more."""
         rows, values = list[tuple[str, int, str | None]](), list[Any]()
-        for piece in chunk.pieces:
-            for row, value, id in zip(piece.rows, piece.values, piece.ids, strict=True):
-                source = self.sources[piece.source]
+        for records in chunk.records:
+            for row, value, id in zip(records.rows, records.values, records.ids, strict=True):
+                source = self.sources[records.source]
                 if source.kind == "jsonl":
                     value, id = _parsed(value, self.columns)
                 rows.append((source.path, row, id))
@@ -300,7 +297,7 @@ class _Tracker:
     def skipping(self, stream: Iterable[Chunk], wanted: Callable[[Chunk], bool]) -> Iterator[Chunk]:
         """Pass on the chunks that are wanted."""
         for chunk in stream:
-            last = chunk.pieces[-1]
+            last = chunk.records[-1]
             read = int(self._before[last.source]) + last.position
             if wanted(chunk):
                 self._bytes[chunk.index] = read - self._read
@@ -318,102 +315,6 @@ class _Tracker:
             self._report(
                 Progress(self._documents, seconds, self._read / self._total, self._fresh / self._total)
             )
-
-
-def _audited(
-    auditor: Auditor, packed: bytes, job: _Job, stream: Iterator[Chunk], workers: int
-) -> Generator[tuple[int, int]]:
-    """Audit the chunks and return the index and size of each that is done."""
-    if workers == 1:
-        for chunk in stream:
-            job.audit(auditor, chunk)
-            yield chunk.index, len(chunk)
-        return
-    # Not concurrent.futures: its workers would wait for ever for a parent that was killed. Here the death of
-    # the parent closes the only other end of a worker's pipe.
-    spawn = multiprocessing.get_context("spawn")
-    running = dict[multiprocessing.connection.Connection, Any]()
-    at_work = dict[multiprocessing.connection.Connection, tuple[int, int]]()
-    try:
-        for number in range(workers):
-            ours, theirs = spawn.Pipe()
-            process = spawn.Process(
-                target=_work, args=(theirs, packed, job), name=f"iet-audit-{number}", daemon=True
-            )
-            with _undisturbed():
-                process.start()
-            theirs.close()
-            running[ours] = process
-        idle, upcoming = list(running), next(stream, None)
-        while upcoming is not None or at_work:
-            while idle and upcoming is not None:
-                connection = idle.pop()
-                at_work[connection] = upcoming.index, len(upcoming)
-                _passed_on(running[connection], connection.send, upcoming)
-                upcoming = next(stream, None)
-            for ready in multiprocessing.connection.wait(list(at_work)):
-                assert isinstance(ready, multiprocessing.connection.Connection)
-                error = _passed_on(running[ready], ready.recv)
-                if error is not None:
-                    raise error
-                idle.append(ready)
-                yield at_work.pop(ready)
-    except (KeyboardInterrupt, GeneratorExit):  # at once: a kill does no harm
-        for process in running.values():
-            process.terminate()
-        raise
-    finally:
-        for connection in running:
-            connection.close()
-        for process in running.values():
-            process.join()
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Hold Ctrl-C back, here for a moment, and for ever in a process that is started meanwhile."""
-    if sys.platform == "win32":
-        yield
-        return
-    resource_tracker.ensure_running()  # the first process to be started starts it, and would let Ctrl-C in
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _passed_on(process: Any, call: Callable[..., Any], *arguments: Any) -> Any:
-    try:
-        return call(*arguments)
-    except (EOFError, OSError):
-        process.join()
-        raise IetError(
-            f"{process.name}: the worker died (exit code {process.exitcode}); the chunks that are done stay,"
-            " and a run with resume goes on"
-        ) from None
-
-
-def _work(connection: multiprocessing.connection.Connection, packed: bytes, job: _Job) -> None:
-    """Audit chunks as they come, until the parent goes away."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the run
-    os.environ |= ONE_THREAD
-    parent = os.getppid()
-    auditor: Auditor | None = None
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        while True:
-            chunk = connection.recv()
-            try:
-                auditor = auditor or pickle.loads(packed)
-                job.audit(auditor, chunk, lambda: os.getppid() == parent)
-                connection.send(None)
-            except (IetError, OSError) as error:
-                connection.send(error)
-    os._exit(0)  # all is on disk: taking the interpreter down takes 0.2 s, which the parent would wait
-
-
-ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "IET_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""The environment of a worker: as many processes as cores, each with one thread."""
 
 
 def _checked_shard(shard: tuple[int, int]) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from iet.bulk.arrow import check_type, chosen_column, values_of
 from iet.errors import BackendUnavailable, InputError
 
 _LINES = re.compile(r"\.(jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
-_PIECE_ROWS = 64
+_READ_ROWS = 64
 _PEEK_LINES, _EDGE = 100, 1 << 20
 
 
@@ -54,7 +54,7 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """What is read of every record: the column of documents, whether it holds ids, the one of their names."""
+    """The columns to read: `name` holds the documents, as token ids if `ids`; `id` holds their names."""
 
     name: str
     ids: bool
@@ -62,15 +62,15 @@ class Columns:
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
-    """Some consecutive records of one source, as they were read.
+class Records:
+    """Consecutive records of one source, as they were read.
 
     Attributes:
         source: index of the source.
         rows: the place of each record in it, from 0 on.
-        values: each a document, or a line of JSON.
-        ids: name of each, None where there is none.
-        position: bytes of the source that have been read.
+        values: a document each, or a line of JSON.
+        ids: the name of each, or None.
+        position: number of bytes of the source that have been read.
     """
 
     source: int
@@ -79,7 +79,7 @@ class Piece:
     ids: list[str | None]
     position: int
 
-    def cut(self, start: int, end: int) -> Piece:
+    def cut(self, start: int, end: int) -> Records:
         """Return the records `[start, end)` of it."""
         return dataclasses.replace(
             self, rows=self.rows[start:end], values=self.values[start:end], ids=self.ids[start:end]
@@ -87,7 +87,7 @@ class Piece:
 
 
 def expand(inputs: Iterable[str | os.PathLike[str]], out: pathlib.Path) -> list[Source]:
-    """Return the files that paths, folders and patterns name, those of a folder by path.
+    """Return the files that paths, folders and patterns name; files of a folder are sorted by path.
 
     A folder stands for all .parquet, .jsonl, .ndjson (also .gz, .zst) and .txt files below it, without hidden
     ones and without `out`.
@@ -151,7 +151,7 @@ def choose_columns(
     """Return the columns to read, the same of all files.
 
     Raises:
-        InputError, ShapeError: a file has none of them, or holds something else there, or is broken.
+        InputError, ShapeError: a file lacks a column, holds something else there, or is broken.
     """
     chosen: tuple[str, bool] | None = None
     for source in sources:
@@ -182,7 +182,7 @@ def choose_columns(
 
 
 def _fields(source: Source) -> dict[str, pa.Field | None] | None:
-    """Return the names of a file's columns, those of Parquet with their types; None if it has no record."""
+    """Return the names of a file's columns, in Parquet with their types; None if it has no record."""
     if source.kind == "parquet":
         with _parquet(source) as file:
             return {field.name: field for field in file.schema_arrow}
@@ -194,8 +194,8 @@ def _fields(source: Source) -> dict[str, pa.Field | None] | None:
     return dict.fromkeys(names) or None
 
 
-def pieces(sources: Sequence[Source], columns: Columns) -> Iterator[Piece]:
-    """Read all sources, one after another, in small pieces.
+def read(sources: Sequence[Source], columns: Columns) -> Iterator[Records]:
+    """Read all sources, one after another, a few records at a time.
 
     Raises:
         InputError: a file is broken, such as a compressed one that ends too early.
@@ -206,21 +206,21 @@ def pieces(sources: Sequence[Source], columns: Columns) -> Iterator[Piece]:
                 data = pathlib.Path(source.path).read_bytes()
             except OSError as error:
                 raise InputError(f"{source.path}: cannot be read ({error.strerror})") from None
-            yield Piece(index, [0], [data], [None], source.size)
+            yield Records(index, [0], [data], [None], source.size)
         elif source.kind == "parquet":
             yield from _rows(index, source, columns)
         else:
             lines = _lines(source)
-            while some := list(itertools.islice(lines, _PIECE_ROWS)):
+            while some := list(itertools.islice(lines, _READ_ROWS)):
                 rows, values, positions = zip(*some, strict=True)
-                yield Piece(index, rows, list(values), _no_ids(len(rows)), positions[-1])
+                yield Records(index, rows, list(values), _no_ids(len(rows)), positions[-1])
 
 
-def _rows(index: int, source: Source, columns: Columns) -> Iterator[Piece]:
+def _rows(index: int, source: Source, columns: Columns) -> Iterator[Records]:
     names = [columns.name] + [columns.id] * (columns.id is not None)
     with _parquet(source) as file:
         row, count = 0, max(1, file.metadata.num_rows)
-        batches = file.iter_batches(_PIECE_ROWS, columns=names, use_threads=False)
+        batches = file.iter_batches(_READ_ROWS, columns=names, use_threads=False)
         while True:
             try:
                 batch = next(batches, None)
@@ -232,11 +232,10 @@ def _rows(index: int, source: Source, columns: Columns) -> Iterator[Piece]:
             ids = _ids(batch.column(names[1])) if columns.id is not None else _no_ids(len(values))
             rows = range(row, row + len(values))
             row += len(values)
-            yield Piece(index, rows, values, ids, source.size * row // count)
+            yield Records(index, rows, values, ids, source.size * row // count)
 
 
 def _no_ids(count: int) -> list[str | None]:
-
     return [None] * count
 
 
@@ -264,7 +263,7 @@ def _parquet(source: Source) -> Iterator[pq.ParquetFile]:
 
 
 def _lines(source: Source) -> Iterator[tuple[int, bytes, int]]:
-    """Return the lines of a file that are not blank: number from 0, bytes, and how far the file is read."""
+    """Yield the lines that are not blank: number from 0, bytes, and the bytes of the file read so far."""
     broken: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error)
     if source.path.lower().endswith(".zst"):
         import zstandard
@@ -287,7 +286,7 @@ def _decompressed(source: Source, raw: BinaryIO) -> Iterable[bytes]:
 
 
 class _Zstandard(io.RawIOBase):
-    """The content of all frames; one that ends too early is an error, to zstandard's own reader it is not."""
+    """The content of all frames. A frame that ends too early raises, unlike in zstandard's own class."""
 
     def __init__(self, raw: BinaryIO) -> None:
         import zstandard
@@ -320,27 +319,27 @@ class _Zstandard(io.RawIOBase):
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """What is audited and committed together: `index` counts the chunks of all inputs from 0 on."""
+    """Records that are audited and committed together; `index` counts the chunks of all inputs from 0."""
 
     index: int
-    pieces: list[Piece]
+    records: list[Records]
 
     def __len__(self) -> int:
-        return sum(len(piece.rows) for piece in self.pieces)
+        return sum(len(some.rows) for some in self.records)
 
 
-def chunks(stream: Iterable[Piece], rows: int, size: int) -> Iterator[Chunk]:
-    """Cut the stream after `rows` records, or earlier after `size` bytes, characters or ids: by it alone."""
-    index, chunk, count, total = 0, list[Piece](), 0, 0
-    for piece in stream:
+def chunks(stream: Iterable[Records], rows: int, size: int) -> Iterator[Chunk]:
+    """Cut the stream after `rows` records, or earlier after `size` bytes, characters or ids."""
+    index, chunk, count, total = 0, list[Records](), 0, 0
+    for records in stream:
         start = 0
-        for at, value in enumerate(piece.values):
+        for at, value in enumerate(records.values):
             count += 1
             total += 0 if value is None else len(value)
             if count == rows or total >= size:
-                yield Chunk(index, [*chunk, piece.cut(start, at + 1)])
+                yield Chunk(index, [*chunk, records.cut(start, at + 1)])
                 index, chunk, count, total, start = index + 1, [], 0, 0, at + 1
-        if start < len(piece.values):
-            chunk.append(piece.cut(start, len(piece.values)))
+        if start < len(records.values):
+            chunk.append(records.cut(start, len(records.values)))
     if chunk:
         yield Chunk(index, chunk)

@@ -18,7 +18,7 @@ import os
 from typing import Any
 
 from iet.bulk.arrow import Annotator
-from iet.bulk.files import ONE_THREAD
+from iet.bulk.workers import ONE_THREAD
 
 
 class IETAudit(Annotator):

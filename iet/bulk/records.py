@@ -1,4 +1,4 @@
-"""Records as they come, good and bad: the good ones are audited together, the bad ones have a reason."""
+"""Audit records as they come: the good ones together, and for each bad one a reason."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import numpy as np
 
 from iet.audit.auditor import Auditor
 from iet.bulk import together
-from iet.bulk.findings import Findings, of_reports
+from iet.bulk.columns import Results, of_reports
 from iet.errors import IetError, InputError
 
 BATCH_RECORDS, BATCH_SIZE = 64, 1 << 18
-"""How many records are audited at once, at most, and of how many characters (or ids) in all."""
+"""Maximum number of records that are audited at once, and of their characters (or ids) in all."""
 
 
 def audit_records(
     auditor: Auditor, records: Sequence[Any], *, ids: bool = False
-) -> Iterator[tuple[list[str | None], Findings]]:
+) -> Iterator[tuple[list[str | None], Results]]:
     """Audit records in batches that bound the memory, whatever is wrong with some of them.
 
     Args:
         auditor: who audits.
-        records: texts, or with `ids` token ids; anything else is a bad record, an InputError one whose fault
-            is known.
+        records: texts, or with `ids` token ids; anything else is a bad record. An InputError stands for a
+            record whose fault is already known.
         ids: whether they are token ids.
 
     Returns:
-        For each batch, in order: what is wrong with each record (None: nothing), and what was found in the
-        good ones.
+        For each batch, in order: what is wrong with each record (None: nothing), and the results of the good
+        ones.
 
     Raises:
         TokenizerMismatch: no tokenizer with the profile's digest.
@@ -46,7 +46,7 @@ def audit_records(
         yield _audit(auditor, batch, ids)
 
 
-def _audit(auditor: Auditor, batch: list[Any], ids: bool) -> tuple[list[str | None], Findings]:
+def _audit(auditor: Auditor, batch: list[Any], ids: bool) -> tuple[list[str | None], Results]:
     values, reasons = list[Any](), list[str | None]()
     limit = auditor.profiles[0].vocab_size
     for record in batch:
@@ -62,7 +62,7 @@ def _audit(auditor: Auditor, batch: list[Any], ids: bool) -> tuple[list[str | No
     except IetError:
         if not values:
             raise
-    # Some record is to blame: each by itself, so that the others are read.
+    # Audit each by itself: some record is to blame, and the others are to be read all the same.
     good = list[Any]()
     left = iter(values)
     for i, reason in enumerate(reasons):
@@ -76,7 +76,7 @@ def _audit(auditor: Auditor, batch: list[Any], ids: bool) -> tuple[list[str | No
     return reasons, _find(auditor, good, ids)
 
 
-def _find(auditor: Auditor, values: list[Any], ids: bool) -> Findings:
+def _find(auditor: Auditor, values: list[Any], ids: bool) -> Results:
     if values and together.can_read(auditor):
         return together.find(auditor, None, values) if ids else together.find(auditor, values)
     reports = [auditor.audit(token_ids=v) for v in values] if ids else list(auditor.audit_many(values))

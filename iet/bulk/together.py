@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from iet.audit.auditor import ALL_KEYS, Auditor
 from iet.audit.evidence import activity_log_p, discoveries, over_keys, segment_log_p
-from iet.bulk.findings import Findings, Floats, Integers, found_agents
+from iet.bulk.columns import Floats, Integers, Results, found_agents
 from iet.decoding import DECODERS, column_summary, log_activity
 from iet.decoding.activity import evidence_blocks_of
 from iet.decoding.cusum import cusum_labels, cusum_parameters
@@ -91,7 +91,7 @@ class _Texts:
         return np.asarray(total[self.ends] - total[self.starts])
 
 
-def find(auditor: Auditor, texts: Sequence[str] | None, ids: Sequence[Integers] | None = None) -> Findings:
+def find(auditor: Auditor, texts: Sequence[str] | None, ids: Sequence[Integers] | None = None) -> Results:
     """Audit some texts, or some texts' ids.
 
     Raises:
@@ -132,7 +132,7 @@ def find(auditor: Auditor, texts: Sequence[str] | None, ids: Sequence[Integers] 
     lengths = read.ends - read.starts
     covered = np.bincount(of, weights=(ends - starts) * attributed, minlength=len(ids))
     lows, highs = _characters(texts, encodings, counts, starts) if texts is not None else (None, None)
-    return Findings(
+    return Results(
         auditor.agents,
         {
             "tokens": lengths,

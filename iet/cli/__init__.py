@@ -675,13 +675,14 @@ def _read_bytes(path: pathlib.Path) -> bytes:
 
 def _audit_files(arguments: argparse.Namespace, auditor: Any) -> int:
     try:
-        from iet.bulk import files
+        from iet.bulk import files, workers
     except ImportError as error:
         raise BackendUnavailable(
             f'many documents need {error.name}; pip install "implicit-execution-tracing[bulk]"'
         ) from None
 
-    for name, value in files.ONE_THREAD.items():  # a worker has one thread, and this process is the only one
+    # A worker has one thread, and this process is the only one.
+    for name, value in workers.ONE_THREAD.items():
         os.environ.setdefault(name, value)
     last = 0.0
 

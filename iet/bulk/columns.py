@@ -1,4 +1,4 @@
-"""What a table holds of many audits: columns over the documents, and over their segments."""
+"""The results of many audits in columns: some over the documents, some over their segments."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SEGMENT_FLOATS = ("log_p", "posterior", "error")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Findings:
-    """What D documents with S segments in all show.
+class Results:
+    """Results of D documents, which have S segments in all.
 
     Attributes:
         names: of the agents.
@@ -32,8 +32,8 @@ class Findings:
         found: int64 [F], the agents that are found (`Report.found`), document after document.
         found_counts: int64 [D], how many of them each document has.
         segment_counts: int64 [D], how many segments each document has.
-        segments: [S] each, as in `Segment`; agents are indices, -1 for None. What a report leaves open is
-            None.
+        segments: [S] each, as in `Segment`; agents are indices, -1 for None. A column that the reports leave
+            open is None.
     """
 
     names: tuple[str, ...]
@@ -45,8 +45,8 @@ class Findings:
     segments: dict[str, NDArray[Any] | None]
 
 
-def of_reports(names: tuple[str, ...], reports: Sequence[Report]) -> Findings:
-    """Return what some reports hold."""
+def of_reports(names: tuple[str, ...], reports: Sequence[Report]) -> Results:
+    """Return the columns of some reports."""
     at = {name: i for i, name in enumerate(names)}
     segments = [segment for report in reports for segment in report.segments]
     columns: dict[str, NDArray[Any] | None] = {}
@@ -58,7 +58,7 @@ def of_reports(names: tuple[str, ...], reports: Sequence[Report]) -> Findings:
         columns[name] = np.array([at.get(getattr(segment, name), -1) for segment in segments], np.int64)
     lowest = [min(report.evidence, key=report.evidence.__getitem__) for report in reports]
     found = [report.found for report in reports]
-    return Findings(
+    return Results(
         names,
         {
             name: np.array([getattr(report, name) for report in reports], kind)
@@ -83,7 +83,7 @@ DOCUMENT_COLUMNS: dict[str, Any] = {
     "log_p": np.float64,
     "coverage": np.float64,
 }
-"""The columns of `Findings.documents` and their types."""
+"""The columns of `Results.documents` and their types."""
 
 
 def found_agents(evidence: Floats, level: float) -> tuple[Integers, Integers, Integers]:

@@ -1,0 +1,120 @@
+"""Audit chunks in processes of their own, which end with the process that started them."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Callable, Generator, Iterator
+from multiprocessing import resource_tracker
+from typing import Any, Protocol
+
+from iet.audit.auditor import Auditor
+from iet.bulk.inputs import Chunk
+from iet.errors import IetError
+
+ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "IET_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+"""The environment of a worker: as many processes as cores, each with one thread."""
+
+
+class Job(Protocol):
+    """What is done with a chunk. It is pickled for each worker."""
+
+    def audit(self, auditor: Auditor, chunk: Chunk, alive: Callable[[], bool] = ...) -> None:
+        """Audit a chunk and commit it, unless `alive` says that nobody waits for it any more."""
+
+
+def audited(
+    auditor: Auditor, packed: bytes, job: Job, stream: Iterator[Chunk], workers: int
+) -> Generator[tuple[int, int]]:
+    """Audit the chunks and return the index and size of each that is done."""
+    if workers == 1:
+        for chunk in stream:
+            job.audit(auditor, chunk)
+            yield chunk.index, len(chunk)
+        return
+    # Not concurrent.futures: its workers would wait for ever for a parent that was killed. Here the death of
+    # the parent closes the only other end of a worker's pipe.
+    spawn = multiprocessing.get_context("spawn")
+    running = dict[multiprocessing.connection.Connection, Any]()
+    at_work = dict[multiprocessing.connection.Connection, tuple[int, int]]()
+    try:
+        for number in range(workers):
+            ours, theirs = spawn.Pipe()
+            process = spawn.Process(
+                target=_work, args=(theirs, packed, job), name=f"iet-audit-{number}", daemon=True
+            )
+            with _undisturbed():
+                process.start()
+            theirs.close()
+            running[ours] = process
+        idle, upcoming = list(running), next(stream, None)
+        while upcoming is not None or at_work:
+            while idle and upcoming is not None:
+                connection = idle.pop()
+                at_work[connection] = upcoming.index, len(upcoming)
+                _passed_on(running[connection], connection.send, upcoming)
+                upcoming = next(stream, None)
+            for ready in multiprocessing.connection.wait(list(at_work)):
+                assert isinstance(ready, multiprocessing.connection.Connection)
+                error = _passed_on(running[ready], ready.recv)
+                if error is not None:
+                    raise error
+                idle.append(ready)
+                yield at_work.pop(ready)
+    except (KeyboardInterrupt, GeneratorExit):  # at once: a kill does no harm
+        for process in running.values():
+            process.terminate()
+        raise
+    finally:
+        for connection in running:
+            connection.close()
+        for process in running.values():
+            process.join()
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Hold Ctrl-C back, here for a moment, and for ever in a process that is started meanwhile."""
+    if sys.platform == "win32":
+        yield
+        return
+    resource_tracker.ensure_running()  # the first process to be started starts it, and would let Ctrl-C in
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _passed_on(process: Any, call: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return call(*arguments)
+    except (EOFError, OSError):
+        process.join()
+        raise IetError(
+            f"{process.name}: the worker died (exit code {process.exitcode}); the chunks that are done stay,"
+            " and a run with resume goes on"
+        ) from None
+
+
+def _work(connection: multiprocessing.connection.Connection, packed: bytes, job: Job) -> None:
+    """Audit chunks as they come, until the parent goes away."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the run
+    os.environ |= ONE_THREAD
+    parent = os.getppid()
+    auditor: Auditor | None = None
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            chunk = connection.recv()
+            try:
+                auditor = auditor or pickle.loads(packed)
+                job.audit(auditor, chunk, lambda: os.getppid() == parent)
+                connection.send(None)
+            except (IetError, OSError) as error:
+                connection.send(error)
+    os._exit(0)  # all is on disk: taking the interpreter down takes 0.2 s, which the parent would wait
