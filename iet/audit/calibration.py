@@ -19,7 +19,8 @@ from iet.decoding import log_activity
 from iet.decoding.activity import BLOCK
 from iet.errors import InputError
 from iet.marks.families import FAMILIES
-from iet.marks.registry import Registry, usable
+from iet.marks.keys import usable
+from iet.marks.registry import Registry
 from iet.marks.scheme import Profile
 
 __all__ = ["Null", "Power", "null", "null_table", "power", "power_table", "read_corpus"]

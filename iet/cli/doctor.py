@@ -15,7 +15,8 @@ import iet
 import iet.native
 from iet import kernels
 from iet.marks.families import FAMILIES
-from iet.marks.registry import Registry, derive_subkey
+from iet.marks.keys import derive_subkey
+from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 from iet.native.load import SCHEME_VERSION
 

@@ -23,7 +23,7 @@ from iet.audit.evidence import (
 from iet.decoding import activity
 from iet.errors import InputError, ShapeError
 from iet.marks.families import FAMILIES, Family, few_values
-from iet.marks.registry import usable
+from iet.marks.keys import usable
 
 FOURIER, SQUARE = FAMILIES["fourier"], FAMILIES["square"]
 

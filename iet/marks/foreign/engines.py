@@ -29,7 +29,8 @@ from numpy.typing import NDArray
 from iet.errors import InputError, RegistryError
 from iet.marks.families import FAMILIES, Draws, Family, drawn_family
 from iet.marks.foreign.keys import ForeignKeys, ForeignProfile, Ids, checked_integer, runs_of_ids
-from iet.marks.registry import checked_name, read_private
+from iet.marks.keys import checked_name
+from iet.marks.registry import read_private
 from iet.marks.scheme import MAX_VOCAB_SIZE, canonical_digest
 from iet.marks.tokenizer import Tokenizer
 from iet.native import reference
