@@ -10,14 +10,16 @@ sys.path.insert(0, str(pathlib.Path("build/sanitized").resolve()))
 import numpy as np  # noqa: E402
 
 import iet  # noqa: E402
-from iet import kernels, native, reference, waterfall  # noqa: E402
+from iet import kernels  # noqa: E402
+from iet.marks.foreign import waterfall  # noqa: E402
+from iet.native import load, reference  # noqa: E402
 
 assert "sanitized" in iet.__file__, iet.__file__
 assert iet.backends().host == "cpu", iet.backends()
 rng = np.random.default_rng(0)
 count = 0
 for isa in iet.backends().isas:
-    native.cpu.select_isa(isa)
+    load.cpu.select_isa(isa)
     for vocab_size in (1, 2, 31, 32, 33, 255, 257, 1000, 32003, 128256):
         for n_gram, family, unmarked in (
             (2, "fourier", ()),
