@@ -2,8 +2,8 @@
 
 Run `python examples/audit_folder.py` (it needs the extra `bulk`). It lets marked agents write four short
 texts, forgets who wrote what, and prints a line for each: its p-value, how much of it is attributed, and to
-whom. Of the texts with a finding that are not wholly attributed, in which somebody else wrote too, it writes
-pages to open in a browser. All of it lies in the folder audit-folder/.
+whom. Where an agent is found but somebody else wrote too, it also writes a page to open in a browser. All of
+it lies in the folder audit-folder/.
 
 With texts and a registry of your own: `python examples/audit_folder.py TEXTS/ team.json OUT/`. Millions of
 texts are for `iet audit TEXTS/ -r team.json -o OUT/ --workers 16`: the same tables (docs/using/bulk.md).
@@ -51,7 +51,7 @@ def main(texts: pathlib.Path, registry_path: pathlib.Path, out: pathlib.Path) ->
         who = ", ".join(row["found"]) or "nobody"
         print(f"log p {row['log_p']:7.1f}  {row['coverage']:4.0%}  {pathlib.Path(row['file']).name}: {who}")
 
-    # Among many documents some have a low p-value by chance: of those kept here at most 1 % do.
+    # Among many documents some have a low p-value by chance. Of the ones kept here at most 1 % have.
     kept = iet.evidence.discoveries([row["log_p"] for row in documents], level=0.01)
     for row, keep in zip(documents, kept, strict=True):
         if keep and row["coverage"] < 0.9:

@@ -1,4 +1,4 @@
-"""Every refusal of `iet`: each names what was wrong, its value, and what is accepted."""
+"""The errors of `iet`: a message names what was wrong, its value, and what is accepted."""
 
 from __future__ import annotations
 
@@ -37,4 +37,4 @@ class BackendUnavailable(IetError, RuntimeError):
 
 
 class VerificationError(IetError):
-    """A signed report was changed, is not the signer's, or does not speak of what lies beside it."""
+    """A signed report was changed, is not the signer's, or is not about the text or registry given."""

@@ -1,4 +1,4 @@
-"""How much text a finding needs, and how often it would be wrong on text of one's own (`iet calibrate`)."""
+"""Measure how much text a finding needs, and how often it is false on text of your own (`iet calibrate`)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from iet.marks.scheme import Profile
 __all__ = ["Null", "Power", "null", "null_table", "power", "power_table", "read_corpus"]
 
 LEVELS = (1e-2, 1e-3, 1e-4)
-"""What `null` counts at."""
+"""The levels at which `null` counts."""
 
 ENTROPIES = (0.25, 0.5, 1.0, 2.0, 3.0)
 KAPPAS = (0.4, 0.8, 1.6)
 KEYS = (1, 6, 100, 10_000)
 UNCERTAIN_NATS = 2.5
 SHORTEST = 2 * BLOCK
-"""Tokens at which `power` begins to look."""
+"""Number of tokens from which `power` searches."""
 
 _CANDIDATES = 256
 Floats = NDArray[np.float64]
@@ -49,11 +49,11 @@ class Power:
     Attributes:
         family: "fourier" or "gumbel".
         kappa: κ; 1 in family "gumbel".
-        entropy: mean nats per token of the distribution that is drawn from.
-        level: of the finding.
-        share: of texts of that length in which the agent is found.
-        most: tokens that were tried at most.
-        tokens: number of keys in the registry -> tokens, None: more than `most`.
+        entropy: mean nats per token of the distribution that tokens are drawn from.
+        level: at which the agent is found.
+        share: of the texts of that length, in which it is found.
+        most: maximum number of tokens that was tried.
+        tokens: number of keys in the registry -> number of tokens; None: more than `most`.
     """
 
     family: str
@@ -80,21 +80,21 @@ def power(
 ) -> list[Power]:
     """Return how many tokens one agent must have written to be found, by simulation of scores.
 
-    Text is taken as a mixture: a share H / 2.5 of its tokens is drawn from distributions of 2.5 nats (all of
-    it, of H nats, where H is more), the rest is certain and carries no mark. So it is in text of language
-    models at low temperature; how well it meets the shipped model's is in `benchmarks/results/power.md`. The
-    finding is that of `Auditor`: the p-value of the agent's key (`iet.evidence.activity_log_p`), corrected
-    for the number of keys, is at most `level`. All tokens are the agent's, no pair repeats.
+    Text is taken as a mixture, as language models write it at low temperature: a share H / 2.5 of its tokens
+    is drawn from distributions of 2.5 nats, the others are certain and carry no mark. Above 2.5 nats all are
+    drawn from distributions of H nats. `benchmarks/results/power.md` compares this with texts of the shipped
+    model. As in `Auditor`, the agent is found if the p-value of its key (`iet.evidence.activity_log_p`),
+    corrected for the number of keys, is at most `level`. All tokens are the agent's, no pair repeats.
 
     Args:
         entropies: H in nats per token, above 0.
         kappas: κ of family "fourier"; a row of "gumbel", which has none, comes last.
         keys: sizes of the registry.
         level: 0 < level < 1.
-        share: in so many texts it is found, 0 < share < 1.
-        most: tokens at most.
-        texts: simulated for each length, at least 1.
-        draws: scores from which their tokens are taken, a multiple of 16.
+        share: of the texts, in which it has to be found, 0 < share < 1.
+        most: maximum number of tokens to try.
+        texts: number of texts simulated for each length, at least 1.
+        draws: number of scores that the texts are drawn from, a multiple of 16.
         seed: of every draw.
         progress: called with a line before each row.
 
@@ -127,7 +127,7 @@ def power(
 
 
 def power_table(rows: Sequence[Power]) -> str:
-    """Return the rows as a Markdown table, under a line that says of what."""
+    """Return the rows as a Markdown table, with a line above that says what it shows."""
     keys, row = list(rows[0].tokens), rows[0]
     lines = [
         f"Tokens of one agent after which it is found in {row.share:.0%} of texts at level {row.level:g},"
@@ -146,7 +146,7 @@ def power_table(rows: Sequence[Power]) -> str:
 
 
 def tokens_needed(count: int | None, most: int) -> str:
-    """Return a number of tokens as the tables have it."""
+    """Return a number of tokens as the tables show it."""
     if count is None:
         return f"> {most:,}"
     return f"≤ {count:,}" if count == SHORTEST else f"{count:,}"
@@ -222,9 +222,9 @@ class Null:
     """How often text without a mark was read as marked.
 
     Attributes:
-        texts: how many were audited.
-        registries: how many registries of drawn keys read each.
-        agents: keys in each.
+        texts: number of texts.
+        registries: number of registries of drawn keys under which each text was audited.
+        agents: number of keys in each registry.
         levels: level -> (share of pairs in which an agent is found, its 95 % interval (low, high), share in
             which a segment is attributed).
         lowest: natural log of the lowest p-value of all.
@@ -247,17 +247,16 @@ def null(
     seed: int = 0,
     progress: Callable[[str], object] = lambda _: None,
 ) -> Null:
-    """Audit unmarked text under registries of drawn keys, and count what is found though nothing is there.
+    """Audit unmarked text under registries of drawn keys, and count how often an agent is found.
 
-    Every text is read by `registries` registries of its own with as many keys as `registry` under the same
-    profile, so that even some dozens of texts tell something. Intervals treat the texts as the independent
-    units.
+    Every text is audited under `registries` registries of its own, each with as many keys as `registry` and
+    the same profile, so that some dozens of texts are enough. Intervals take texts as the independent units.
 
     Args:
-        registry: whose profile and number of keys (of all epochs) are calibrated; its own keys are not used.
+        registry: gives the profile and the number of keys (of all epochs); its own keys are not used.
         texts: unmarked, not empty.
         profile, tokenizer: as in `Auditor`.
-        registries: how many read each text, at least 1.
+        registries: number of registries for each text, at least 1.
         seed: of their keys.
         progress: called with a line after each text.
 
@@ -270,14 +269,14 @@ def null(
         raise InputError(f"registries: got {registries!r}, expected an int of at least 1")
     agents = len(registry.scoring_keys(profile))
     chosen = registry.get_profile(profile)
-    reader = registry.open_tokenizer(profile, tokenizer)
+    opened = registry.open_tokenizer(profile, tokenizer)
     found, attributed = [], []
     for number, text in enumerate(texts, 1):
         row: tuple[list[float], list[float]] = ([], [])
-        ids = reader.encode(text).token_ids
+        ids = opened.encode(text).token_ids
         for drawn in range(registries):
-            # Texts share pairs: keys that read several texts would be lucky, or not, in all of them.
-            registry = _drawn(chosen, reader, agents, f"{seed}/{number}/{drawn}")
+            # Draw other keys for each text: texts share pairs, so one key is lucky, or not, in all of them.
+            registry = _drawn(chosen, opened, agents, f"{seed}/{number}/{drawn}")
             report = Auditor(registry, level=0.999).audit(token_ids=ids)
             row[0].append(report.log_p)
             sure = [
@@ -302,7 +301,7 @@ def null(
 
 
 def null_table(found: Null) -> str:
-    """Return the rates as a Markdown table, under a line that says of what."""
+    """Return the rates as a Markdown table, with a line above that says what it shows."""
     lines = [
         f"{found.texts:,} texts, each under {found.registries} registries of {found.agents} drawn keys;"
         f" lowest p-value 10^{found.lowest / math.log(10):.1f}",
@@ -318,8 +317,8 @@ def null_table(found: Null) -> str:
 def clustered_interval(hits: Floats, each: int, seed: int = 0, draws: int = 2000) -> tuple[float, float]:
     """Return the 95 % interval of a rate from its share in each text [N]: texts are the independent units.
 
-    Bootstrap over texts. Where fewer than five of `each` x N pairs hit, or N is below five, Wilson's interval
-    for the share of texts with a hit: the rate is that at most, and at least so much divided by `each`.
+    Bootstrap over texts. Where fewer than five of the `each` x N pairs hit, or N is below five: from Wilson's
+    interval for the share of texts with a hit. The rate is at most that share, and at least it over `each`.
     """
     if hits.sum() * each < 5 or len(hits) < 5:
         low, high = _wilson(int((hits > 0).sum()), len(hits))
@@ -346,7 +345,7 @@ def _drawn(profile: Profile, tokenizer: Any, agents: int, label: str) -> Registr
         unmarked_ids=profile.unmarked_ids,
     )
     for agent in range(agents):
-        for number in range(64):  # with some V no key is usable, and the auditor says so
+        for number in range(64):  # for some V no key is usable; the auditor then raises
             name = f"iet calibrate/{label}/{agent}/{number}"
             secret = hashlib.blake2b(name.encode(), digest_size=32).digest()
             if usable(profile, secret):
@@ -359,11 +358,11 @@ def read_corpus(path: pathlib.Path) -> Iterator[str]:
     """Yield the texts of a corpus: a folder's files, the "text" of each line of a `.jsonl`, or one file.
 
     Args:
-        path: a folder is read with all below it, in the order of names; of its files those ending in .txt,
-            .md, .rst or .jsonl.
+        path: a file, or a folder, of which the files below it that end in .txt, .md, .rst or .jsonl are read,
+            in the order of their names.
 
     Raises:
-        InputError: nothing to read there, no UTF-8, or a line of JSON without a text; names file and line.
+        InputError: there is nothing to read, a file is not UTF-8, or a line has no text; names file and line.
     """
     kinds = (".txt", ".md", ".rst", ".jsonl")
     if not path.exists():

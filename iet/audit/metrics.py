@@ -20,8 +20,8 @@ def token_accuracy(truth: npt.ArrayLike, found: npt.ArrayLike) -> float:
 
         TokenAcc = 1/T · Σ_t 1[ĝ(t) = g(t)]
 
-    A token of nobody (-1) counts like any other: it is right if it is found unattributed, and an unattributed
-    token of an agent is wrong. 1 for T = 0. The paper has no such tokens.
+    A token of nobody (-1) counts like any other: it is right where it is found unattributed, and an agent's
+    token that is found unattributed is wrong. 1 for T = 0. In the paper every token has an agent.
 
     Args:
         truth, found: [T] ints of at least -1.
@@ -98,8 +98,8 @@ def boundary_f1(truth: npt.ArrayLike, found: npt.ArrayLike, margin: int = 16) ->
 
         F1 = 2·m / (|truth| + |found|),    m = the most pairs (s, ŝ) with |s - ŝ| <= margin, no point twice
 
-    Going through both in order and pairing the first two that are near enough reaches this m. 1 if both are
-    empty. Not in the paper.
+    Computed by pairing, in order, the first two points that are near enough. 1 if both are empty. Not in the
+    paper.
 
     Args:
         truth, found: change points, ints in any order, without duplicates.
@@ -182,7 +182,7 @@ def token_labels(spans: Sequence[tuple[int, int, int]], char_ends: npt.ArrayLike
 
     Args:
         spans: (char_start, char_end, label) in order, not overlapping. What lies between two spans (a joiner)
-            belongs to the one after it.
+            belongs to the second.
         char_ends: [T], where each token ends, as `Tokenizer.encode` returns it.
 
     Returns:

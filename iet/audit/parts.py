@@ -1,4 +1,4 @@
-"""Which parts of a text are read, and where given boundaries cut it."""
+"""Parts: the spans of a text that an audit reads, and the boundaries that are given."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Mask = NDArray[np.bool_]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Parts:
-    """What an audit leaves out of a text, and the true boundaries in the rest if they are known.
+    """What an audit leaves out of a text, and the boundaries in the rest if they are given.
 
     Attributes:
         length: of the text, in characters, or in tokens where only ids are audited.
         left_out: int64 [L, 2], spans in the same unit, ascending; between two of them something is read.
-        boundaries: int64 [B], ascending, inside the text; None: they are to be found.
+        boundaries: int64 [S - 1], ascending, inside the text; None: they are to be found.
     """
 
     length: int
@@ -32,16 +32,16 @@ class Parts:
     def of(
         cls, length: int, spans: ArrayLike | None, skip: ArrayLike | None, boundaries: ArrayLike | None
     ) -> Parts:
-        """Check what the caller gave, in the unit of `length`, in any order, overlapping or not.
+        """Return the parts that a caller gave, in any order, overlapping or not, in the unit of `length`.
 
         Args:
             length: of the text.
             spans: [N, 2], the only parts to read; None: all of it.
             skip: [M, 2], parts not to read, also within `spans`; None: none.
-            boundaries: [B], cuts between what is read; None: they are to be found.
+            boundaries: [S - 1], where a new segment starts; None: they are to be found.
 
         Raises:
-            ShapeError: these are not pairs of integers, or not integers.
+            ShapeError: spans are not pairs of integers, or boundaries not integers.
             InputError: one lies outside the text, or ends before it starts.
         """
         skipped = _spans("skip", skip, length)
@@ -61,14 +61,14 @@ class Parts:
         return cls(length, _union(skipped), cuts)
 
     def read(self, extents: Integers) -> Mask:
-        """Tell which tokens lie wholly in what is read, from their `[start, end)` [T, 2], ascending."""
+        """Tell which tokens, `[start, end)` [T, 2] and ascending, are read as a whole."""
         starts, ends = extents.T
         last = np.searchsorted(self.left_out[:, 0], np.maximum(ends, starts + 1)) - 1
         before: Mask = (last < 0) | (np.append(self.left_out[:, 1], 0)[last] <= starts)
         return before
 
     def whole(self, extents: Integers) -> Mask:
-        """Tell which tokens are cut by no boundary, from their `[start, end)` [T, 2]."""
+        """Tell which tokens, `[start, end)` [T, 2], no boundary cuts."""
         if self.boundaries is None:
             return np.ones(len(extents), np.bool_)
         inside = np.searchsorted(self.boundaries, extents[:, 1]) - 1
@@ -76,10 +76,10 @@ class Parts:
         return ~cut
 
     def without_gaps(self, starts: Integers) -> Parts:
-        """Leave out as well what is read between two left-out parts, or at an end, but holds no token.
+        """Leave out, too, each gap without a token between left-out spans or at an end of the text.
 
         Args:
-            starts: [R] of the tokens that are read, ascending.
+            starts: [R], where the tokens that are read start, ascending.
         """
         if not len(self.left_out):
             return self
@@ -133,7 +133,7 @@ def _integers(name: str, values: Any, width: int) -> Integers:
 
 
 def _union(spans: Integers) -> Integers:
-    """Return what the spans [N, 2] cover, as spans that neither overlap nor touch."""
+    """Return spans that cover the same as the spans [N, 2], and neither overlap nor touch."""
     spans = spans[np.argsort(spans[:, 0], kind="stable")]
     spans = spans[spans[:, 0] < spans[:, 1]]
     if not len(spans):

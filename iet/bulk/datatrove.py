@@ -20,12 +20,12 @@ from iet.marks.registry import Registry
 
 
 class IETAudit(PipelineStep):  # type: ignore[misc, unused-ignore]
-    """Put what `iet.bulk.arrow.audit_batch` finds in each document into its metadata.
+    """Put the results of `iet.bulk.arrow.audit_batch` into the metadata of each document.
 
     Args:
         registry: path of a registry file, which every task loads.
         prefix: of the names in the metadata.
-        batch_size: documents that are read together, at least 1.
+        batch_size: number of documents that are read together, at least 1.
         options: of `Auditor`.
     """
 

@@ -1,4 +1,4 @@
-"""Audits of files of any size, cut in chunks that the input alone decides; each is committed whole or not.
+"""Audit files of any size in chunks that depend on the input alone; each is committed whole or not at all.
 
 A folder `out` holds, for chunk N,
 
@@ -7,8 +7,8 @@ A folder `out` holds, for chunk N,
     documents-N.parquet    a row for each document (`DOCUMENTS`)
 
 each written under another name, brought to disk, and renamed, in this order. So a chunk is done if and only
-if its documents stand, and a run that was killed at any moment goes on with the chunks that are not. Beside
-them run.json says what was read and how; shard-I-of-N.json what came out, once all of a shard is done.
+if its documents stand, and after a kill at any moment a run goes on with the chunks that are not done. Beside
+them run.json says what was read and how; shard-I-of-N.json holds the summary, once all of a shard is done.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from iet.bulk.workers import audited
 from iet.errors import InputError
 
 CHUNK_ROWS, CHUNK_SIZE = 4096, 1 << 24
-"""A chunk ends after so many records, or after so many bytes (of JSON lines), characters or ids."""
+"""Maximum number of records in a chunk; it also ends at so many bytes (of JSON lines), characters or ids."""
 
 _WHERE = [("file", pa.string()), ("row", pa.int64()), ("id", pa.string())]
 
 DOCUMENTS = pa.schema([*_WHERE, *DOCUMENT, ("segments", pa.int64())], {"iet.schema": "iet.documents/1"})
-"""A row for each document: file and row (from 0; of JSON lines the line) it was read from, its id, what is
-found in it, how many segments it has."""
+"""A row for each document: the file and row that it was read from (from 0; in JSON lines the line), its id,
+its results, and its number of segments."""
 
 SEGMENTS = pa.schema([*_WHERE, ("segment", pa.int64()), *SEGMENT], {"iet.schema": "iet.segments/1"})
 """A row for each segment, numbered from 0 in its document."""
@@ -55,16 +55,17 @@ SEGMENTS = pa.schema([*_WHERE, ("segment", pa.int64()), *SEGMENT], {"iet.schema"
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What is in the output of one shard.
+    """The output of one shard in numbers.
 
     Attributes:
-        documents, segments, quarantined: how many rows, and how many records could not be read.
-        tokens: of all documents.
-        attributed: documents in which some text is attributed.
-        unattributed: documents in which some text is not.
-        fdr: false-discovery rate over documents, None where none was asked for.
-        fdr_log_p: documents with a log p of at most this are discoveries at that rate; None: there are none.
-        fdr_documents: how many they are.
+        documents, segments: number of rows.
+        quarantined: number of records that could not be read.
+        tokens: number of tokens in all documents.
+        attributed: number of documents in which some text is attributed.
+        unattributed: number of documents in which some text is not.
+        fdr: false-discovery rate over documents, None if none was asked for.
+        fdr_log_p: documents with at most this log p are discoveries at that rate; None: there are none.
+        fdr_documents: number of discoveries.
     """
 
     documents: int
@@ -78,7 +79,7 @@ class Summary:
     fdr_documents: int | None = None
 
     def lines(self) -> list[str]:
-        """Say it in words."""
+        """Return the summary in words."""
         told = [
             f"{self.documents:,} documents of {self.tokens:,} tokens, {self.segments:,} segments;"
             f" text is attributed in {self.attributed:,} documents",
@@ -96,10 +97,10 @@ class Progress:
     """How far a run is.
 
     Attributes:
-        documents: audited by this process.
-        seconds: since it began to audit.
-        share: of the input's bytes that have been read, 0 to 1.
-        fresh: of them those that this process audited.
+        documents: number of documents that this process audited.
+        seconds: time since it began to audit.
+        share: share of the input's bytes that have been read, 0 to 1.
+        fresh: share of the input's bytes that this process audited.
     """
 
     documents: int
@@ -139,17 +140,17 @@ def audit_files(
         auditor: who audits. With several workers its registry must be a file.
         inputs: Parquet, JSON lines (.jsonl or .ndjson, also .gz and .zst) and text files (one document each),
             folders of such, and patterns.
-        out: folder of the output, made if it is missing. Otherwise it must be empty, unless `resume` says to
-            go on, or all in it is of other shards of this very run.
+        out: folder of the output, made if it is missing. It must be empty, unless `resume` is set or it holds
+            other shards of the same run.
         text_column, ids_column: as in `iet.bulk.arrow.audit_batch`, the same for all files.
-        id_column: name of a column that names the documents. None: file and row do.
-        shard: (i, n), 1 <= i <= n: audit every n-th chunk, the i-th first. n runs, at the same time or not,
-            on one machine or on many, with i from 1 to n and all else equal, do all the work once.
+        id_column: a column that names the documents. None: file and row name them.
+        shard: (i, n), 1 <= i <= n: audit every n-th chunk from the i-th on. n runs, with i from 1 to n and
+            all else equal, at any time and on any machine, do all the work once.
         resume: go on where a run with the same arguments was stopped.
-        workers: processes that audit, with one thread each, at least 1; 1: this process.
-        chunk_rows: records in a chunk, which is what a kill can cost; at least 1.
+        workers: number of processes that audit, with one thread each; 1: this process.
+        chunk_rows: maximum number of records in a chunk, which is what a kill can cost; at least 1.
         fdr: also find the documents to report at this false-discovery rate (`iet.evidence.discoveries`), 0 to
-            1, of all documents: one shard only.
+            1. It is over all documents, so there must be one shard.
         progress: called after every chunk.
 
     Returns:
@@ -206,7 +207,7 @@ def audit_files(
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
-    """What every chunk is audited with."""
+    """The parameters of a run that every chunk needs."""
 
     folder: pathlib.Path
     sources: tuple[Source, ...]
@@ -262,7 +263,7 @@ class _Job:
 
 
 def _parsed(line: bytes, columns: Columns) -> tuple[Any, str | None]:
-    """Return the document and the id of a line of JSON, in place of the document what is wrong with it."""
+    """Return the document and the id of a line of JSON; in place of a bad document, the error."""
     id = None
     try:
         record = json.loads(line)
@@ -283,7 +284,7 @@ def _parsed(line: bytes, columns: Columns) -> tuple[Any, str | None]:
 
 
 class _Tracker:
-    """Counts what is read and audited, and reports it."""
+    """Count what is read and audited, and report it."""
 
     def __init__(self, sources: Sequence[Source], report: Callable[[Progress], None] | None) -> None:
         sizes = [source.size for source in sources]
@@ -332,7 +333,7 @@ def _path(folder: pathlib.Path, kind: str, index: int) -> pathlib.Path:
 
 
 def _done(folder: pathlib.Path) -> set[int]:
-    """Return the chunks whose documents stand."""
+    """Return the indices of the chunks whose documents stand."""
     return {int(found[1]) for name in os.listdir(folder) if (found := _DOCUMENTS_NAME.fullmatch(name))}
 
 
@@ -349,7 +350,7 @@ def _sweep(folder: pathlib.Path, mine: range, state: str) -> None:
 
 
 def _commit(target: pathlib.Path, write: Callable[[pathlib.Path], None]) -> None:
-    """Let a file appear whole, or not at all, whatever happens to the process or to the machine."""
+    """Let a file appear as a whole or not at all, whatever happens to the process or the machine."""
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     try:
         write(temporary)
@@ -363,7 +364,7 @@ def _commit(target: pathlib.Path, write: Callable[[pathlib.Path], None]) -> None
 
 
 def _sync(path: pathlib.Path) -> None:
-    if path.is_dir() and sys.platform == "win32":  # has no such call for folders
+    if path.is_dir() and sys.platform == "win32":  # Windows has no such call for folders
         return
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
@@ -385,7 +386,7 @@ def _write_lines(path: pathlib.Path, records: list[dict[str, Any]]) -> None:
 def _claimed(
     folder: pathlib.Path, configuration: dict[str, Any], index: int, count: int, resume: bool
 ) -> Iterator[pathlib.Path]:
-    """Hold the folder for one shard of this very run, and return where its summary goes.
+    """Hold the folder for one shard of this run, and yield the path of its summary.
 
     Raises:
         InputError: another run has it, or is at work on the shard.
@@ -420,8 +421,8 @@ def _claimed(
 
 @contextlib.contextmanager
 def _locked(path: pathlib.Path, refusal: str) -> Iterator[None]:
-    # The lock goes with the process, however it ends. Without such locks (Windows, some network file systems)
-    # it is up to the user not to start a shard twice; even that doubles nothing.
+    # The lock ends with the process, however that ends. Windows and some network file systems have none:
+    # there a shard that is started twice does its work twice, and the result is the same.
     if sys.platform == "win32":
         yield
         return
@@ -441,7 +442,7 @@ def _locked(path: pathlib.Path, refusal: str) -> Iterator[None]:
 
 
 def _differences(before: Any, now: Any, where: str = "") -> Iterator[str]:
-    """Say what differs between two configurations."""
+    """Yield each difference between two configurations, in words."""
     if isinstance(before, dict) and isinstance(now, dict):
         for name in sorted({*before, *now}):
             yield from _differences(before.get(name), now.get(name), f"{where}.{name}" if where else name)
@@ -453,7 +454,7 @@ def _differences(before: Any, now: Any, where: str = "") -> Iterator[str]:
 
 
 def _summary(folder: pathlib.Path, mine: range, fdr: float | None) -> Summary:
-    """Count what the shard's files hold."""
+    """Return the summary of a shard from its files."""
     found = sorted(index for index in _done(folder) if index in mine)
     totals = dict.fromkeys(
         ("documents", "segments", "quarantined", "tokens", "attributed", "unattributed"), 0

@@ -22,7 +22,7 @@ from iet.bulk.workers import ONE_THREAD
 
 
 class IETAudit(Annotator):
-    """What `iet.bulk.arrow.Annotator` is, as the actor of `Dataset.map_batches`: with one thread, as its CPU.
+    """An `iet.bulk.arrow.Annotator` as the actor of `Dataset.map_batches`, with one thread for its one CPU.
 
     Args:
         registry: path of a registry file.

@@ -31,14 +31,14 @@ class Job(Protocol):
 def audited(
     auditor: Auditor, packed: bytes, job: Job, stream: Iterator[Chunk], workers: int
 ) -> Generator[tuple[int, int]]:
-    """Audit the chunks and return the index and size of each that is done."""
+    """Audit the chunks, and yield the index and the number of records of each that is done."""
     if workers == 1:
         for chunk in stream:
             job.audit(auditor, chunk)
             yield chunk.index, len(chunk)
         return
-    # Not concurrent.futures: its workers would wait for ever for a parent that was killed. Here the death of
-    # the parent closes the only other end of a worker's pipe.
+    # Workers of concurrent.futures would wait for ever for a parent that was killed. Here the death of the
+    # parent closes the only other end of a worker's pipe.
     spawn = multiprocessing.get_context("spawn")
     running = dict[multiprocessing.connection.Connection, Any]()
     at_work = dict[multiprocessing.connection.Connection, tuple[int, int]]()
@@ -79,7 +79,7 @@ def audited(
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Hold Ctrl-C back, here for a moment, and for ever in a process that is started meanwhile."""
+    """Hold Ctrl-C back: here for a moment, and for ever in a process that is started meanwhile."""
     if sys.platform == "win32":
         yield
         return
@@ -117,4 +117,4 @@ def _work(connection: multiprocessing.connection.Connection, packed: bytes, job:
                 connection.send(None)
             except (IetError, OSError) as error:
                 connection.send(error)
-    os._exit(0)  # all is on disk: taking the interpreter down takes 0.2 s, which the parent would wait
+    os._exit(0)  # all is on disk; to take the interpreter down would let the parent wait for 0.2 s

@@ -1,4 +1,4 @@
-"""How likely a turn begins at each token, as told by what stands before it in the text."""
+"""The odds that a turn begins at each token, from the line breaks and sentence ends before it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from iet.errors import InputError
 
 BREAK_ODDS: Mapping[str, float] = {"paragraph": 20.0, "line": 10.0, "sentence": 3.0}
-"""Kind of break -> how much likelier a turn begins there than elsewhere. Guesses, fitted to nothing.
+"""Kind of break -> how much likelier a turn begins there than elsewhere. Guessed, not fitted.
 
 TokenAcc on 30 texts of each cell of the shipped model, family fourier, turns of 60 to 400 tokens cut anywhere
 (`benchmarks/accuracy/decoders.py --breaks`): -0.004 on average where a space joins them, +0.020 where an
@@ -25,10 +25,10 @@ _BREAK = re.compile(
 
 
 def check_break_odds(odds: bool | Mapping[str, float]) -> dict[str, float] | None:
-    """Return the odds of every kind: `BREAK_ODDS` for True, 1 for what a mapping leaves out; None for False.
+    """Return the odds of every kind: `BREAK_ODDS` for True, 1 for kinds missing in a mapping, None for False.
 
     Raises:
-        InputError: a kind is unknown, or its odds are no number from 1e-3 to 1e6.
+        InputError: a kind is unknown, or its odds are not a number from 1e-3 to 1e6.
     """
     if odds is False or odds is None:
         return None
@@ -52,12 +52,12 @@ def break_odds(
 
     A break is white space that holds two line breaks ("paragraph") or one ("line"), or the white space after
     a full stop, question or exclamation mark ("sentence"; marks of Chinese and Japanese need no space). It
-    gives its odds to one token: the first that starts in it or right behind it, since the white space between
-    two turns may be the later one's. No token does where a single one holds all of the break and more.
+    gives its odds to one token: the first that starts in the break or right after it, since the white space
+    between two turns may belong to the second. If one token holds all of the break and more, none gets them.
 
     Args:
         text: any length.
-        starts: [T], ascending, the characters at which the tokens start.
+        starts: [T], the characters at which the tokens start, ascending.
         odds: of every kind of break.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Who wrote each piece of a text whose boundaries are known: the oracle beside the decoders."""
+"""Name the agent of each piece of a text whose boundaries are given."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ Floats = npt.NDArray[np.float64]
 def piece_ratios(
     sums: Floats, counts: Floats, family: Family, nobody: float, agents: int, **options: Any
 ) -> tuple[Floats, Floats]:
-    """Return how well every agent explains every piece, as the decoder "posterior" weighs it.
+    """Return the log-likelihood ratio of every agent for every piece, as the decoder "posterior" weighs it.
 
         log Π_t p(x_t | a) / p(x_t | nobody) = λ_a·Σ_t x_t(a) - n·log_mgf(λ_a)
 
-    λ is fitted by expectation maximisation (`fit_strengths`), the pieces being independent of each other.
+    λ is fitted by expectation maximisation (`fit_strengths`); pieces are taken as independent.
 
     Args:
-        sums: Σ x [S, A] over the tokens with evidence of each piece.
-        counts: n [S] of them.
+        sums: Σ x [S, A] over the tokens of each piece that count as evidence.
+        counts: n [S], number of these tokens.
         family: of the scores.
         nobody: prior share of pieces that no agent wrote, 0 to 0.99.
-        agents: how many agents share the rest of it, at least A.
-        options: of the decoder; used are `strengths`, `iterations`, `start_strength` and `shrinkage`.
+        agents: number of agents that share the other pieces, at least A.
+        options: of the decoder; `strengths`, `iterations`, `start_strength` and `shrinkage` are used.
 
     Returns:
         [S, A] and λ [A], float64. O(S·A) an iteration. Deterministic.

@@ -1,6 +1,6 @@
 """The canonical communication topologies: templates, classification, and a walk along the edges.
 
-All is deterministic; a template or a class costs O(n²), a step of a walk at most O(n²).
+Deterministic; a template or a class costs O(n²), a step of a walk at most O(n²).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Edges = Iterable[tuple[int, int]]
 Adjacency = npt.NDArray[np.bool_]
 
 OTHER = "other"
-"""The class of a graph that is no template."""
+"""The class of a graph that equals no template."""
 
 
 def _chain(n: int) -> Edges:
@@ -58,7 +58,7 @@ TOPOLOGIES: Mapping[str, Callable[[int], Edges]] = {
 
 
 class Match(NamedTuple):
-    """The class of a graph: the first of `matches`, all templates that it equals, or "other"."""
+    """The class of a graph: `matches` are all templates that it equals, `name` the first, or "other"."""
 
     name: str
     matches: tuple[str, ...]
@@ -93,9 +93,9 @@ def template(name: str, n: int) -> Adjacency:
 def classify(adjacency: npt.ArrayLike) -> Match:
     """Name the topology whose template has the same edges, on the symmetrised support.
 
-    Non-zero entries are edges, direction and diagonal do not count, and labels do: a star is one around agent
-    0. Small graphs are several templates at once (with two agents all are one edge; with four, star_ring is
-    complete): `matches` holds all, in the order of `TOPOLOGIES`. The paper names the classes and no rule.
+    Non-zero entries are edges. Direction and diagonal do not count; labels do: a star is one around agent 0.
+    Small graphs equal several templates (with two agents all are one edge; with four, star_ring is complete):
+    `matches` holds all, in the order of `TOPOLOGIES`. The paper names the classes and gives no rule.
 
     Args:
         adjacency: [n, n] numbers or bool.

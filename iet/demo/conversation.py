@@ -22,13 +22,13 @@ TASK = (
     "shelves and computers. The mayor asks for a plan that the council can vote on next week. "
     "Discuss what should be done first, what it costs, and what could go wrong."
 )
-"""What the agents of the demo talk about. It is their prompt and no part of the final text."""
+"""The task of the demo's agents. It is their prompt, and no part of the final text."""
 
 ROLES = ("planner", "researcher", "critic", "engineer", "writer", "treasurer")
 """Names of the demo's agents, 4 to 6 of them."""
 
 JOINER = " "
-"""What stands between turns: one space, which occurs everywhere inside turns too."""
+"""The text between turns: one space, which occurs everywhere inside turns too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Conversation:
     """A text, and the truth about it.
 
     Attributes:
-        text: what survives: the turns, joined.
+        text: the turns, joined; all that survives.
         spans: one per turn, over the characters of `text`; a joiner belongs to the turn after it.
         speakers: agents in the order of the turns, None for an unmarked one.
     """
@@ -80,7 +80,7 @@ def load_model(path: str | pathlib.Path = MODEL) -> tuple[Any, Any]:
 
 
 def speakers_of_walk(topology: str, agents: Sequence[str], rounds: int, seed: int) -> list[list[str]]:
-    """Return who speaks in every round: a walk along the edges, as many turns a round as there are agents.
+    """Return the speakers of every round: a walk along the edges, with a turn for each agent in a round.
 
     Raises:
         InputError: unknown topology, fewer than two agents, or rounds out of range.
@@ -113,11 +113,11 @@ def converse(
     Args:
         model, tokenizer: of transformers, as `load_model` returns them.
         registry: holds every agent's key.
-        rounds: who speaks in each round, one row per turn; None speaks unmarked.
+        rounds: the speakers of each round, one row of the batch for each; None speaks unmarked.
         task: the prompt.
         temperature, top_p: of the sampler; κ counts after both.
         turn_tokens: lengths are drawn uniformly from [low, high]. No turn ends earlier.
-        max_prompt_tokens: the oldest text is cut off the prompt beyond this; the task stays.
+        max_prompt_tokens: maximum length of the prompt; the oldest text is cut off, the task stays.
         seed: draws lengths and tokens. Two runs on one machine and version of torch agree to the bit.
         on_token: called after every step of a batch.
 

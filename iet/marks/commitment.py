@@ -24,7 +24,7 @@ OPENING_SCHEMA = "iet.opening/1"
 
 
 def commitment(secret: bytes) -> str:
-    """Return what is made public of a secret: BLAKE2b-256 keyed with it, in hex."""
+    """Return the public commitment to a secret: BLAKE2b-256 keyed with it, in hex."""
     return hashlib.blake2b(COMMITMENT_LABEL, key=secret, digest_size=32).hexdigest()
 
 
@@ -57,8 +57,8 @@ class Opening:
     Attributes:
         leaf: the key.
         index: of the leaf, from 0.
-        keys: how many leaves there are.
-        path: hashes in hex of the subtrees beside the leaf's, the lowest first.
+        keys: number of leaves.
+        path: hashes in hex of the subtrees beside the leaf, from the lowest up.
         profiles: ids of the registry's profiles, ascending.
     """
 
@@ -73,7 +73,7 @@ class Opening:
         """The registry's digest that this opens. O(log keys).
 
         Raises:
-            InputError: the path has another length than the place of the leaf asks for.
+            InputError: the path is not as long as the place of the leaf requires.
         """
         sides = _sides(self.index, self.keys)
         if len(sides) != len(self.path):
@@ -94,7 +94,7 @@ class Opening:
         """Read the JSON form.
 
         Raises:
-            InputError: it is none.
+            InputError: it is not an opening.
         """
         try:
             fields = dict(data)
@@ -167,7 +167,7 @@ def _root(hashes: Sequence[bytes]) -> bytes:
 
 
 def _path(hashes: Sequence[bytes], index: int) -> list[bytes]:
-    """Return the roots of the subtrees beside the leaf's, the lowest first."""
+    """Return the roots of the subtrees beside the leaf, from the lowest up."""
     if len(hashes) == 1:
         return []
     split = _split(len(hashes))

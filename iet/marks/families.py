@@ -14,13 +14,13 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Draws:
-    """A score that is a weighted sum of draws: low + step·Σ_d weights[d]·g_d, with g_d 1 or 0.
+    """A score that is a weighted sum of draws of 0 or 1: low + step·Σ_d weights[d]·g_d.
 
     Attributes:
         weights: positive integers.
-        chance: of a 1 in unmarked text, 0 < chance < 1.
-        low: the score where every draw is 0.
-        step: of the score, for each unit of the sum.
+        chance: probability that a draw is 1 in unmarked text, between 0 and 1.
+        low: the score if every draw is 0.
+        step: what a unit of the sum adds to the score.
     """
 
     weights: tuple[int, ...]
@@ -39,16 +39,16 @@ class Family:
 
     Attributes:
         name: key in `FAMILIES`.
-        code: the number that the native modules know it by.
+        code: its number in the native modules.
         version: version of this family's φ and score, part of every profile digest. 0 is a draft.
         variance: variance of an unmarked score (its mean is 0, for odd V and `square` 1/V).
-        log_mgf: λ -> log E[exp(λ·x)] of an unmarked score; a number, or elementwise on an array.
-        mean: λ -> expected score at strength λ; likewise. `mean(0)` is that of an unmarked score.
+        log_mgf: λ -> log E[exp(λ·x)] of an unmarked score; of a number, or of each number in an array.
+        mean: λ -> expected score at strength λ; likewise. `mean(0)` is the mean of an unmarked score.
         strength_limit: `log_mgf` is finite for λ below it.
-        n_gram: of a `Scheme` that names none.
-        kappa: likewise. Where it is fixed, no other is accepted.
-        fixed_kappa: κ, k_p and placement have no meaning: they are this `kappa`, 1 and "final".
-        draws: what the scores are sums of, if they are (`drawn_family`); None for all of `FAMILIES`.
+        n_gram: default of a `Scheme`.
+        kappa: likewise.
+        fixed_kappa: whether κ, k_p and placement have no meaning: they must be this `kappa`, 1 and "final".
+        draws: the draws that a score is a sum of (`drawn_family`); None for all of `FAMILIES`.
     """
 
     name: str
@@ -114,9 +114,9 @@ FAMILIES: Mapping[str, Family] = {
 
 @functools.cache
 def drawn_family(name: str, draws: Draws) -> Family:
-    """Return the family of scores that are sums of draws, such as those of serving engines, under a name.
+    """Return a family of scores that are sums of draws, as some serving engines have them.
 
-    log_mgf(λ) = λ·low + Σ_d log(1 - q + q·exp(λ·step·weights[d])),    q the chance
+    log_mgf(λ) = λ·low + Σ_d log(1 - q + q·exp(λ·step·weights[d])),    q = draws.chance
     """
     counted = collections.Counter(draws.weights)
     values = [(draws.step * weight, count) for weight, count in sorted(counted.items())]
@@ -136,18 +136,24 @@ def drawn_family(name: str, draws: Draws) -> Family:
 
 
 FEWEST_VALUES, FEWEST_ODD = 64, 4096
-"""Of φ, for text to be audited, see `few_values`."""
+"""Minimum number of values of φ for text to be audited, and of an odd number of them; see `few_values`."""
 
 
 def few_values(vocab_size: int, frequencies: Any, family: Family) -> Any:
-    """Tell of which k_p [K] the scores do not follow the family's null law: chance would pass for evidence.
+    """Tell for which k_p φ takes so few values that scores do not follow the family's null law.
+
+    Chance would pass for evidence there.
 
     φ takes q = V / gcd(V, k_p) values. Family "fourier" follows the arcsine law from a few dozen on. The mean
     of "square" is 0 for even q and 1/q for odd q, which adds √n/q standard deviations to a sum of n scores.
 
+    Args:
+        vocab_size: V.
+        frequencies: k_p [K].
+        family: "gumbel" has no frequency, so none is bad there.
+
     Returns:
         bool [K]: 1 < gcd(V, k_p) and q < `FEWEST_VALUES`, or for "square" q is odd and below `FEWEST_ODD`.
-        "gumbel" has no frequency.
     """
     shared = np.gcd(vocab_size, np.asarray(frequencies, np.int64))
     values = vocab_size // shared

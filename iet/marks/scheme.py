@@ -20,7 +20,7 @@ from iet.native.load import SCHEME_VERSION
 MAX_VOCAB_SIZE = 1 << 24
 MIN_N_GRAM, MAX_N_GRAM = 2, 16
 
-_OF_FAMILY: Any = None  # stands for the family's own value in the arguments of a Scheme, and is never kept
+_OF_FAMILY: Any = None  # argument of a `Scheme` that is replaced by the family's own value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,8 @@ class Scheme:
     version: int = SCHEME_VERSION
 
     def __post_init__(self) -> None:
-        # First, because another version may accept other values. `False` and 0.0 equal 0 but not in a digest.
+        # Check this first, because another version may accept other values. False and 0.0 equal 0, but have
+        # another digest.
         if not _is_int(self.version) or self.version != SCHEME_VERSION:
             draft = " (0 was a draft, and its marks are lost)" if self.version == 0 else ""
             raise SchemeMismatch(
@@ -97,14 +98,14 @@ class Scheme:
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-    """A scheme bound to one vocabulary: all that marking and reading must agree on, but for the keys.
+    """A scheme bound to one vocabulary: all that marking and auditing must agree on, except the keys.
 
     Attributes:
         scheme: the choices.
         vocab_size: V, 1 to 2^24. Stored, never read off the logits, which are often padded beyond it.
         tokenizer_digest: digest of the tokenizer's canonical content, or None (token ids only).
-        unmarked_ids: special and padding ids below V, ascending: their logits stay as they are (but for
-            family "gumbel"), and a position at or after one of them is not scored.
+        unmarked_ids: special and padding ids below V, ascending. Their logits stay as they are (except in
+            family "gumbel"), and a position is not scored if it or its context holds one of them.
         tokenizer_source: where the tokenizer was found; a hint, not part of the digest.
     """
 
@@ -185,7 +186,7 @@ class Profile:
 
 
 def canonical_json(content: object) -> bytes:
-    """Return the one form of `content` that is hashed and signed: sorted keys, no spaces, UTF-8.
+    """Return the form of `content` that is hashed and signed: sorted keys, no spaces, UTF-8.
 
     Raises:
         ValueError: a number is NaN or infinite, for which JSON has no form.

@@ -41,13 +41,13 @@ INVISIBLE = frozenset(
 selectors, tags). An audit skips them, because inserted ones would change the ids around them. The
 zero-width joiners U+200C and U+200D spell words in several scripts and stay."""
 
-_IS_INVISIBLE = np.zeros(max(INVISIBLE) + 2, dtype=np.bool_)  # the last entry stands for all beyond it
+_IS_INVISIBLE = np.zeros(max(INVISIBLE) + 2, dtype=np.bool_)  # the last entry: all higher code points
 _IS_INVISIBLE[list(INVISIBLE)] = True
 
 
 @functools.cache
 def _decomposed() -> re.Pattern[str]:
-    """Return what finds a character with others behind it that Unicode may compose with it."""
+    """Return the pattern of a character and those after it that Unicode may compose with it."""
     points = [*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)]  # vowels and final consonants of Hangul
     for point in range(0x300, 0x20000):
         character = chr(point)
@@ -66,7 +66,7 @@ class Encoding:
 
     Attributes:
         token_ids: int64 [T].
-        skipped: how many invisible characters were left out.
+        skipped: number of invisible characters that were left out.
     """
 
     token_ids: NDArray[np.int64]
@@ -85,7 +85,7 @@ class Encoding:
         return self.characters(range(len(self.token_ids)))[:, 1]
 
     def characters(self, tokens: Iterable[int]) -> NDArray[np.int64]:
-        """Return what some tokens cover: code points `[start, end)` of the text as given, int64 [N, 2].
+        """Return the code points `[start, end)` of the text as given that some tokens cover, int64 [N, 2].
 
         Where several tokens spell one character, all cover it. O(N), or O(T) once for a text beyond ASCII.
         """
@@ -106,7 +106,7 @@ class _Offsets(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class _TokenizersOffsets:
-    """Offsets as the tokenizer has written them down."""
+    """Offsets that the tokenizer kept while it encoded."""
 
     encoded: Any
 
@@ -119,7 +119,7 @@ class _TokenizersOffsets:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _SpelledOffsets:
-    """Offsets counted along the bytes that the tokens spell, which are those of the text."""
+    """Offsets counted along the bytes that the tokens spell, where these are the bytes of the text."""
 
     raw: NDArray[np.uint8]
     ends: NDArray[np.int64]  # [T], in bytes
@@ -139,7 +139,7 @@ class _SpelledOffsets:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _LateOffsets:
-    """Offsets that are found when they are asked for first: a text in one segment needs none."""
+    """Offsets that are found on first use: a text in one segment needs none."""
 
     tokenizer: Tokenizer
     ids: NDArray[np.int64]
@@ -248,7 +248,7 @@ class Tokenizer:
         ]
 
     def offsets(self, ids: NDArray[np.int64], text: str) -> _Offsets:
-        """Return the offsets of `ids`, which are those of `text`."""
+        """Return the offsets of `ids`, the tokens of `text`."""
         spelled = self._spelling.offsets(ids, text)
         return spelled or _TokenizersOffsets(self.backend.encode(text, add_special_tokens=False))
 
@@ -275,9 +275,9 @@ def _int64(ids: list[int]) -> NDArray[np.int64]:
 
 
 def _visible(text: object) -> tuple[str, NDArray[np.int64] | None, int]:
-    """Return what of `text` is tokenized, the kept positions, and how many invisible characters there are.
+    """Return `text` without `INVISIBLE` and composed (`_composed`), its positions, the number left out.
 
-    Without `INVISIBLE`, and composed (see `_composed`). Positions None: all; the last entry is the end.
+    Positions None: all are kept. The last entry is the end of `text`.
     """
     if not isinstance(text, str):
         raise InputError(f"text: got {type(text).__name__}, expected str")

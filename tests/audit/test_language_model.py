@@ -19,8 +19,9 @@ import transformers
 
 import iet
 from iet.audit import language_model as likelihood
-from iet.audit.language_model import LanguageModel, gumbel_log_ratios, mixture_weights
+from iet.audit.language_model import LanguageModel
 from iet.audit.metrics import token_accuracy
+from iet.audit.mixture import POWERS, gumbel_log_ratios, mixture_weights
 from iet.cli import main
 from iet.cli.demo import demo_registry, true_labels
 from iet.decoding import decode
@@ -241,8 +242,8 @@ def gumbel_text(tokens: int, seed: int) -> tuple[Any, Any]:
 def test_gumbel_ratios_are_those_of_the_density() -> None:
     q, scores = gumbel_text(300, 5)
     u = -np.expm1(-scores)
-    density = sum((u ** (1 / q[:, None] ** p - 1)) / q[:, None] ** p for p in likelihood.POWERS)
-    expected = np.log((1 + density) / (1 + len(likelihood.POWERS)))
+    density = sum((u ** (1 / q[:, None] ** p - 1)) / q[:, None] ** p for p in POWERS)
+    expected = np.log((1 + density) / (1 + len(POWERS)))
     counted = np.ones(300, np.bool_)
     counted[7] = False
     found = gumbel_log_ratios(scores, q, counted, iterations=0)
