@@ -534,7 +534,7 @@ def test_threads_are_checked() -> None:
 
 @compiled
 def test_the_environment_sets_the_threads() -> None:
-    script = "import iet.native as n; n.check_environment(); print(n.cpu.num_threads())"
+    script = "import iet.native.load as n; n.check_environment(); print(n.cpu.num_threads())"
     for value, output in (("3", "3"), ("", None), ("0", ""), ("many", ""), ("-1", ""), ("4294967296", "")):
         run = python(script, IET_NUM_THREADS=value)
         if output is None:
@@ -551,5 +551,5 @@ def test_the_environment_sets_the_threads() -> None:
 @compiled
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
 def test_a_pinned_process_takes_no_more_threads_than_it_may_run_on() -> None:
-    script = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); import iet.native as n;"
+    script = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); import iet.native.load as n;"
     assert python(script + "print(n.cpu.num_threads())", IET_NUM_THREADS="").stdout.strip() == "1"
