@@ -36,6 +36,7 @@ Nothing here imports what it judges: no native module, no registry.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Sequence
@@ -45,6 +46,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from iet.errors import InputError
+from iet.native.marking import Marking
 
 _U16 = np.uint64(0xFFFF)  # all integer steps run in uint64 and are cut to their width by a mask
 
@@ -304,16 +306,11 @@ def float32_to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
 
 
 def embed_(
+    marking: Marking,
     logits: NDArray[Any],
     contexts: NDArray[np.integer[Any]],
     slots: NDArray[np.integer[Any]],
     kappas: NDArray[np.float32],
-    *,
-    subkeys: NDArray[np.uint8],
-    k_p: NDArray[np.integer[Any]],
-    vocab_size: int,
-    family: str = "fourier",
-    unmarked_ids: tuple[int, ...] = (),
 ) -> None:
     """Add κ·φ(P(v)) to the first V logits of every marked row, in place.
 
@@ -321,16 +318,13 @@ def embed_(
     maximum is one of the ordinary sampler's draws only if no id goes without noise.
 
     Args:
+        marking: the keys and what they mark under; its κ is not read.
         logits: float32 or float16 [B, >= V], or uint16: the bits of bfloat16.
         contexts: [B, n-1], oldest first. A row whose context holds an id that carries no mark stays as it is.
         slots: [B], row -> key; -1 is an unmarked row.
         kappas: float32 [B].
-        subkeys: uint8 [K, 16].
-        k_p: [K].
-        vocab_size: V.
-        family: "fourier", "square" or "gumbel".
-        unmarked_ids: ids whose logits stay as they are.
     """
+    vocab_size, family, unmarked_ids = marking.vocab_size, marking.family, marking.unmarked_ids
     if family == "gumbel":
         ids = np.arange(logits.shape[1])
     else:
@@ -338,11 +332,11 @@ def embed_(
     for row, slot in enumerate(slots):
         if slot < 0 or not is_marked_id(contexts[row], vocab_size, unmarked_ids).all():
             continue
-        seed = context_seed(subkeys[slot], contexts[row])
+        seed = context_seed(marking.subkeys[slot], contexts[row])
         if family == "gumbel":
             shift = kappas[row] * gumbel_noise(ids, seed)
         else:
-            shift = kappas[row] * phi(permute(ids, seed, vocab_size), k_p[slot], vocab_size, family)
+            shift = kappas[row] * phi(permute(ids, seed, vocab_size), marking.k_p[slot], vocab_size, family)
         # float16 may overflow to infinity, and a signalling NaN becomes a quiet one, as in every backend.
         with np.errstate(over="ignore", invalid="ignore"):
             if logits.dtype == np.uint16:
@@ -351,30 +345,23 @@ def embed_(
                 logits[row, ids] = (logits[row, ids].astype(np.float32) + shift).astype(logits.dtype)
 
 
-def score_tokens(
-    token_ids: NDArray[np.integer[Any]],
-    n_gram: int,
-    *,
-    subkeys: NDArray[np.uint8],
-    k_p: NDArray[np.integer[Any]],
-    vocab_size: int,
-    family: str = "fourier",
-    unmarked_ids: tuple[int, ...] = (),
-) -> NDArray[np.float32]:
+def score_tokens(marking: Marking, token_ids: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
     """Return x_j(a) for every position and key: float32 [T, K], 0 where not scored.
 
     φ(P(k_π^(j), y_j)), or in family `gumbel` -log(1 - u) of y_j.
     """
-    scores = np.zeros((len(token_ids), len(subkeys)), dtype=np.float32)
-    positions = np.flatnonzero(is_scored(token_ids, n_gram, vocab_size, unmarked_ids))
+    n_gram, vocab_size, family = marking.n_gram, marking.vocab_size, marking.family
+    scores = np.zeros((len(token_ids), len(marking)), dtype=np.float32)
+    positions = np.flatnonzero(is_scored(token_ids, n_gram, vocab_size, marking.unmarked_ids))
     ids = np.asarray(token_ids)[positions]
     contexts = np.asarray(token_ids)[positions[:, None] + np.arange(1 - n_gram, 0)]
-    for key in range(len(subkeys)):
-        seeds = context_seed(subkeys[key], contexts)
+    for key in range(len(marking)):
+        seeds = context_seed(marking.subkeys[key], contexts)
         if family == "gumbel":
             scores[positions, key] = gumbel_score(ids, seeds)
         else:
-            scores[positions, key] = phi(permute(ids, seeds, vocab_size), k_p[key], vocab_size, family)
+            ranks = permute(ids, seeds, vocab_size)
+            scores[positions, key] = phi(ranks, marking.k_p[key], vocab_size, family)
     return scores
 
 
@@ -383,32 +370,20 @@ SPAN_UNIT = 2.0**-22
 
 
 def score_spans(
+    marking: Marking,
     token_ids: NDArray[np.integer[Any]],
     boundaries: NDArray[np.integer[Any]],
     counted: NDArray[np.bool_],
-    n_gram: int,
-    *,
-    subkeys: NDArray[np.uint8],
-    k_p: NDArray[np.integer[Any]],
-    vocab_size: int,
-    family: str = "fourier",
-    unmarked_ids: tuple[int, ...] = (),
 ) -> NDArray[np.float64]:
     """Return Σ x_j(a) over the counted j of [boundaries[s], boundaries[s+1]): float64 [S, K].
 
     Every score is rounded to a multiple of 2^-22, half to even, so the sum does not depend on its order.
     """
-    sums = np.zeros((len(boundaries) - 1, len(subkeys)))
-    for key in range(len(subkeys)):  # one column at a time: [T, K] is never there
-        column = score_tokens(
-            token_ids,
-            n_gram,
-            subkeys=subkeys[key : key + 1],
-            k_p=k_p[key : key + 1],
-            vocab_size=vocab_size,
-            family=family,
-            unmarked_ids=unmarked_ids,
-        )[:, 0]
+    sums = np.zeros((len(boundaries) - 1, len(marking)))
+    for key in range(len(marking)):  # one column at a time: [T, K] is never there
+        one = slice(key, key + 1)
+        alone = dataclasses.replace(marking, subkeys=marking.subkeys[one], k_p=marking.k_p[one])
+        column = score_tokens(alone, token_ids)[:, 0]
         units = np.rint(np.where(counted, column, 0).astype(np.float64) / SPAN_UNIT)
         total = np.append(0.0, np.cumsum(units))
         sums[:, key] = (total[boundaries[1:]] - total[boundaries[:-1]]) * SPAN_UNIT
