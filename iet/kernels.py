@@ -13,7 +13,8 @@ from iet.errors import BackendUnavailable, InputError, ShapeError
 from iet.marks.foreign.engines import SCHEMES, EngineKeys
 from iet.marks.foreign.keys import ForeignKeys
 from iet.marks.foreign.waterfall import WaterfallKeys
-from iet.marks.registry import KeyTable, Registry
+from iet.marks.keys import KeyTable
+from iet.marks.registry import Registry
 from iet.marks.scheme import MAX_VOCAB_SIZE
 from iet.native import cuda, reference
 from iet.native.cuda import is_tensor as _is_tensor

@@ -19,7 +19,8 @@ import pytest
 import iet
 from iet import kernels
 from iet.errors import BackendUnavailable, InputError, ShapeError
-from iet.marks.registry import Registry, derive_frequency, derive_subkey
+from iet.marks.keys import derive_frequency, derive_subkey
+from iet.marks.registry import Registry
 from iet.marks.scheme import SCHEME_VERSION, Profile, Scheme
 from iet.native import load as native
 from iet.native import reference

@@ -21,7 +21,7 @@ from iet import kernels
 from iet.cli import bench
 from iet.cli.bench import select_isa, timed
 from iet.errors import IetError
-from iet.marks.registry import KeyTable
+from iet.marks.keys import KeyTable
 from iet.native import reference
 
 UNIT, FACTOR = "ns per token·key", 1e9

@@ -14,7 +14,7 @@ from iet.audit.parts import Parts
 from iet.decoding import Segmentation
 from iet.kernels import pair_numbers, score_spans, score_tokens
 from iet.marks.foreign.keys import ForeignKeys
-from iet.marks.registry import KeyTable
+from iet.marks.keys import KeyTable
 from iet.marks.tokenizer import Encoding
 from iet.native.pairs import novelty_weights, repeats
 

@@ -48,7 +48,8 @@ from iet.decoding.transitions import transitions
 from iet.errors import InputError
 from iet.kernels import check_token_ids, score_tokens
 from iet.marks.foreign.keys import ForeignKeys, ForeignProfile
-from iet.marks.registry import KeyTable, Registry
+from iet.marks.keys import KeyTable
+from iet.marks.registry import Registry
 from iet.marks.scheme import FEWEST_ODD, FEWEST_VALUES, Profile, few_values
 from iet.marks.tokenizer import Encoding, Tokenizer
 from iet.report import LEFT_OUT, Report, Segment, Trace

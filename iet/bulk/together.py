@@ -24,7 +24,7 @@ from iet.decoding.cusum import cusum_labels, cusum_parameters
 from iet.errors import InputError
 from iet.kernels import score_tokens
 from iet.marks.foreign.engines import EngineKeys, Texts
-from iet.marks.registry import KeyTable
+from iet.marks.keys import KeyTable
 from iet.marks.tokenizer import Encoding
 from iet.native.jit import njit
 from iet.native.pairs import novelty_weights, number_pairs_of

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 import iet
 from iet import kernels
 from iet.errors import IetError, InputError
-from iet.marks.registry import KeyTable, Registry
+from iet.marks.keys import KeyTable
+from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 from iet.native import load as native
 from iet.native import reference

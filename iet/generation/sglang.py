@@ -35,7 +35,8 @@ from iet.errors import IetError, InputError
 from iet.generation import switch
 from iet.generation.agents import AGENT_FIELD, SGLANG_PROCESSOR
 from iet.kernels import embed_
-from iet.marks.registry import KeyTable, Registry
+from iet.marks.keys import KeyTable
+from iet.marks.registry import Registry
 
 if TYPE_CHECKING:
     import torch

@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from iet.errors import BackendUnavailable, InputError, SchemeMismatch, ShapeError
 from iet.generation import before_temperature
 from iet.kernels import embed_
-from iet.marks.registry import KeyTable, Registry
+from iet.marks.keys import KeyTable
+from iet.marks.registry import Registry
 from iet.native.cuda import Refusals
 
 try:

@@ -25,7 +25,8 @@ from iet.generation import switch
 from iet.generation.agents import AGENT_FIELD as AGENT
 from iet.generation.agents import UNMARKED_FIELD as UNMARKED
 from iet.kernels import embed_, prepare
-from iet.marks.registry import KeyTable, Registry
+from iet.marks.keys import KeyTable
+from iet.marks.registry import Registry
 from iet.native.cuda import Refusals
 
 try:

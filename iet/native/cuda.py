@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from iet.errors import BackendUnavailable, InputError, ShapeError
-from iet.marks.registry import KeyTable
+from iet.marks.keys import KeyTable
 from iet.native import reference
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ import iet
 from iet import kernels
 from iet.audit.evidence import log_tail
 from iet.errors import InputError, RegistryError, ShapeError, TokenizerMismatch
-from iet.marks.registry import Registry, derive_subkey
+from iet.marks.keys import derive_subkey
+from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 from iet.native.pairs import repeats
 

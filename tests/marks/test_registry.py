@@ -25,7 +25,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iet.errors import IetError, InputError, RegistryError, SchemeMismatch, TokenizerMismatch
-from iet.marks.registry import AgentKey, KeyTable, Registry, derive_frequency, derive_subkey
+from iet.marks.keys import AgentKey, KeyTable, derive_frequency, derive_subkey
+from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme, canonical_digest
 from iet.marks.tokenizer import Tokenizer
 

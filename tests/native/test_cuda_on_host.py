@@ -21,7 +21,7 @@ import pytest
 
 from iet import kernels
 from iet.errors import BackendUnavailable, InputError, ShapeError
-from iet.marks.registry import KeyTable
+from iet.marks.keys import KeyTable
 from iet.native import cuda, reference
 from tests.support.cuda_cases import (
     DTYPES,

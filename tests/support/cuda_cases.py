@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iet.marks.registry import KeyTable, Registry
+from iet.marks.keys import KeyTable
+from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 from iet.native import reference
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from iet.marks.registry import derive_frequency, derive_subkey
+from iet.marks.keys import derive_frequency, derive_subkey
 from iet.marks.scheme import FAMILIES, SCHEME_VERSION, Profile, Scheme
 from iet.native import reference
 
