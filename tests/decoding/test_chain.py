@@ -12,10 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iet.decoding import chain as chain_module
-from iet.decoding import (
-    decode,
-    forward_backward,
-)
+from iet.decoding import decode, forward_backward
 from iet.errors import InputError, ShapeError
 from tests.support.scores import score_matrices
 

@@ -9,15 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iet.decoding import (
-    cusum,
-    decode,
-    margin,
-    refine,
-    smooth,
-    span_sums,
-    windows,
-)
+from iet.decoding import cusum, decode, margin, refine, smooth, span_sums, windows
 from iet.errors import InputError, ShapeError
 from tests.support.scores import score_matrices
 

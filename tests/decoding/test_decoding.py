@@ -10,12 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iet.audit.metrics import boundary_f1, coverage, token_accuracy
-from iet.decoding import (
-    DECODERS,
-    Segmentation,
-    Span,
-    decode,
-)
+from iet.decoding import DECODERS, Segmentation, Span, decode
 from iet.errors import InputError, ShapeError
 from tests.support.conditions import INTERPRETED
 from tests.support.scores import synthetic

@@ -11,15 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iet.audit.metrics import token_accuracy
-from iet.decoding import (
-    Span,
-    boundary_intervals,
-    candidates,
-    decode,
-    fit,
-    span_sums,
-    windows,
-)
+from iet.decoding import Span, boundary_intervals, candidates, decode, fit, span_sums, windows
 from iet.decoding.posterior import at_most, block_sums
 from iet.errors import InputError, ShapeError
 from tests.support.conditions import INTERPRETED

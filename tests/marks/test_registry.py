@@ -741,10 +741,7 @@ def test_no_repr_shows_a_secret(team: Registry, caplog: pytest.LogCaptureFixture
     assert (
         key == AgentKey("critic", 0, key.created, secret(1)) != AgentKey("critic", 0, key.created, secret(2))
     )
-    assert [field.name for field in dataclasses.fields(KeyTable) if field.repr] == [
-        "names",
-        "epochs",
-    ]
+    assert [field.name for field in dataclasses.fields(KeyTable) if field.repr] == ["names", "epochs"]
 
 
 def test_no_error_shows_a_secret(team: Registry, path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
