@@ -8,9 +8,10 @@ import os
 import pathlib
 import pickle
 import stat
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -105,14 +106,12 @@ def test_a_profile_that_would_mark_differently_is_refused(team: Registry, path: 
 
 
 def test_missing_files_and_folders_are_refused(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(RegistryError, match="cannot be read"):
-        Registry.load(tmp_path / "nothing.json")
-    with pytest.raises(RegistryError, match="not a file"):
-        Registry.load(tmp_path)
-    with pytest.raises(RegistryError, match="cannot be written"):
-        Registry.create(tmp_path / "no" / "folder.json", vocab_size=V)
-    with pytest.raises(RegistryError, match="cannot be written"):
-        Registry.create(tmp_path, vocab_size=V, overwrite=True)
+    for path, message in ((tmp_path / "nothing.json", "cannot be read"), (tmp_path, "not a file")):
+        with pytest.raises(RegistryError, match=message):
+            Registry.load(path)
+    for path, overwrite in ((tmp_path / "no" / "folder.json", False), (tmp_path, True)):
+        with pytest.raises(RegistryError, match="cannot be written"):
+            Registry.create(path, vocab_size=V, overwrite=overwrite)
     with pytest.raises(InputError, match="data: got NoneType"):
         Registry.loads(None)  # type: ignore[arg-type]
 
@@ -185,44 +184,41 @@ def test_a_secret_mount_is_read_only(team: Registry, path: pathlib.Path, tmp_pat
     assert stat.S_IMODE((tmp_path / "own.json").stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("broken", ["replace", "fsync", "open"])
-def test_a_failed_save_changes_nothing(
-    team: Registry, path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, broken: str
+FULL = OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("broken", "raised", "expected", "message"),
+    [
+        *(
+            (name, FULL, RegistryError, r"cannot be written \(No space")
+            for name in ("replace", "fsync", "open")
+        ),
+        ("replace", KeyboardInterrupt(), KeyboardInterrupt, "^$"),
+    ],
+)
+def test_a_save_that_fails_or_is_interrupted_changes_nothing(
+    team: Registry,
+    path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    broken: str,
+    raised: BaseException,
+    expected: type[BaseException],
+    message: str,
 ) -> None:
     before, digest = path.read_bytes(), team.digest
-
-    def fail(*arguments: object, **more: object) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(f"iet.marks.registry.os.{broken}", fail)
-        with pytest.raises(RegistryError, match=r"cannot be written \(No space left on device\)"):
-            team.add("reader")
-        with pytest.raises(RegistryError, match="cannot be written"):
-            team.rotate("critic")
+        patch.setattr(f"iet.marks.registry.os.{broken}", Mock(side_effect=raised))
+        for change in (lambda: team.add("reader"), lambda: team.rotate("critic")):
+            with pytest.raises(expected, match=message):
+                change()
     assert path.read_bytes() == before
     assert os.listdir(path.parent) == [path.name]
     assert team.digest == digest
+    assert "reader" not in team
     assert team.marking_keys().epochs.tolist() == [0, 0, 0]
     team.add("reader")
     assert Registry.load(path).digest == team.digest
-
-
-def test_an_interrupted_save_changes_nothing(
-    team: Registry, path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = path.read_bytes()
-
-    def interrupt(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("iet.marks.registry.os.replace", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            team.add("reader")
-    assert path.read_bytes() == before
-    assert os.listdir(path.parent) == [path.name]
-    assert "reader" not in team
 
 
 def test_no_update_is_lost(team: Registry, path: pathlib.Path) -> None:
@@ -246,11 +242,8 @@ def test_writers_at_once_lose_nothing(team: Registry, path: pathlib.Path) -> Non
                 Registry.load(path).add(f"agent {number}")
                 return
 
-    threads = [threading.Thread(target=add, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, range(8)))
     assert len(Registry.load(path)) == 11
     assert os.listdir(path.parent) == [path.name]
 
