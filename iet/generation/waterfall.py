@@ -13,7 +13,7 @@ from iet.errors import BackendUnavailable, InputError, ShapeError
 from iet.generation.checks import names_of_rows, rows_of_a_prompt
 from iet.marks.foreign.keys import checked_integer
 from iet.marks.foreign.waterfall import WaterfallKeys, waterfall_permutation
-from iet.native import reference
+from iet.native import foreign
 
 try:
     import torch
@@ -67,7 +67,7 @@ class WaterfallLogitsProcessor(transformers.LogitsProcessor):
         self._words = keys.profile.scheme.n_gram - 1
         self._first_marked = prompt_length + self._words
         self._prompt_length = prompt_length
-        phi = reference.waterfall_phi(keys.profile.vocab_size, keys.scheme.k_p)
+        phi = foreign.waterfall_phi(keys.profile.vocab_size, keys.scheme.k_p)
         self._shift = torch.from_numpy(phi * kappa)
         self._rebuild = functools.partial(type(self), keys, agents, prompt_length=prompt_length, kappa=kappa)
 
