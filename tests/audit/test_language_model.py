@@ -11,7 +11,6 @@ import subprocess
 import sys
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pytest
 import torch
@@ -27,43 +26,28 @@ from iet.decoding import decode
 from iet.demo.conversation import Conversation, converse, load_model
 from iet.errors import BackendUnavailable, InputError, ShapeError
 from iet.marks.registry import Registry
-from iet.marks.scheme import FAMILIES, Scheme
-from iet.report import terminal
+from iet.marks.scheme import FAMILIES
+from tests.support import teams
+from tests.support.models import tiny_model
+from tests.support.reports import assert_fits_the_schema
+from tests.support.teams import NAMES
 
 V = 64
-NAMES = ("planner", "critic", "writer")
 
 
 @functools.cache
-def small_model(kind: str = "llama", vocab_size: int = V) -> Any:
+def small_model(kind: str = "Llama", vocab_size: int = V) -> Any:
     """A random model of one layer that finds some tokens much likelier than others, and begins with none."""
-    torch.manual_seed(0)
-    sizes: dict[str, Any] = {
-        "vocab_size": vocab_size,
-        "hidden_size": 32,
-        "intermediate_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 4096,
-        "initializer_range": 0.4,
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "pad_token_id": None,
-    }
-    if kind == "local":  # each token depends on the eight before it
-        config = transformers.MistralConfig(**sizes, sliding_window=8, attn_implementation="eager")
-        return transformers.MistralForCausalLM(config).eval()
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).eval()
+    # Of kind "Mistral" each token depends on the eight before it.
+    local = {"sliding_window": 8, "attn_implementation": "eager"} if kind == "Mistral" else {}
+    sizes = {"num_hidden_layers": 1, "num_key_value_heads": 2, "intermediate_size": 32, **local}
+    return tiny_model(vocab_size, kind, max_position_embeddings=4096, initializer_range=0.4, **sizes)
 
 
 @functools.cache
 def team(family: str = "fourier", placement: str = "final", kappa: float = 0.8, n_gram: int = 2) -> Registry:
-    scheme = Scheme(kappa=kappa, n_gram=n_gram, family=family, placement=placement)  # type: ignore[arg-type]
-    registry = Registry.create(None, vocab_size=V, scheme=scheme)
-    for number, name in enumerate(NAMES):
-        registry.add(name, secret=bytes([number + 1]) * 32)
-    return registry
+    scheme = {"family": family, "placement": placement, "kappa": kappa, "n_gram": n_gram}
+    return teams.team(NAMES, numbered=1, vocab_size=V, **scheme)
 
 
 def written(agent: str | None, rows: int, tokens: int, temperature: float = 1.0, seed: int = 0) -> Any:
@@ -178,7 +162,7 @@ def test_a_model_that_knows_nothing_gets_no_weight() -> None:
 
 
 def test_windows_and_batches_give_the_numbers_of_one_pass() -> None:
-    model = small_model("local")
+    model = small_model("Mistral")
     ids = np.random.default_rng(3).integers(0, V, 210)
     whole = read(ids, model=model, temperature=1.0)
     for window, stride, batch in [(32, 16, 3), (32, 20, 1), (64, 50, 16), (210, 1, 1), (209, None, 4)]:
@@ -189,7 +173,7 @@ def test_windows_and_batches_give_the_numbers_of_one_pass() -> None:
 
 def test_a_window_that_is_too_short_to_see_enough_gives_others() -> None:
     ids = np.random.default_rng(3).integers(0, V, 210)
-    model = small_model("local")
+    model = small_model("Mistral")
     short = read(ids, model=model, temperature=1.0, window=16, stride=16)
     assert np.abs(short.values - read(ids, model=model, temperature=1.0).values).max() > 1e-3
 
@@ -333,8 +317,7 @@ def test_an_audit_with_the_model_that_wrote_finds_more_and_names_it() -> None:
     )
     assert without.model is None
     assert without.to_dict()["model"] is None
-    schema = json.loads(pathlib.Path(terminal.__file__).with_name("schema.json").read_text())
-    jsonschema.validate(json.loads(report.to_json()), schema)
+    assert_fits_the_schema(report)
 
 
 def test_evidence_rests_on_the_scores_alone() -> None:

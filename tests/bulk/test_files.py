@@ -91,12 +91,7 @@ WRITERS: dict[str, Callable[[pathlib.Path, list[str]], object]] = {
 @pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.parametrize(("chunk_rows", "in_folder"), [(3, True), (4096, False)])
 def test_formats(
-    registry: Registry,
-    auditor: Auditor,
-    tmp_path: pathlib.Path,
-    name: str,
-    chunk_rows: int,
-    in_folder: bool,
+    registry: Registry, auditor: Auditor, tmp_path: pathlib.Path, name: str, chunk_rows: int, in_folder: bool
 ) -> None:
     path, texts = tmp_path / (name.upper() if in_folder else name), documents(registry)
     WRITERS[name](path, texts)
