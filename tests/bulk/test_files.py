@@ -27,20 +27,10 @@ from iet.bulk.files import DOCUMENTS, SEGMENTS, Summary, audit_files
 from iet.cli import main
 from iet.errors import IetError, InputError
 from iet.marks.registry import Registry
-from tests.support.bulk_documents import documents, team
+from tests.support.bulk_documents import documents
+from tests.support.conditions import posix
 
-posix = pytest.mark.skipif(os.name != "posix", reason="signals are POSIX")
 LINES = [b'{"text": "one", "id": 1}', b"{broken", b'{"text": null}', b"", b'{"text": "two", "id": "b"}']
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
-    return team(tmp_path_factory.mktemp("team"))
-
-
-@pytest.fixture(scope="module")
-def auditor(registry: Registry) -> Auditor:
-    return Auditor(registry, "cusum")
 
 
 def json_lines(texts: list[str]) -> bytes:
