@@ -147,7 +147,6 @@ def test_agents_of_two_families_are_found_in_one_text() -> None:
         assert (segment.char_start, segment.start, segment.end) == (at, None, None)
         at = segment.char_end or 0
         for interval, inner in ((segment.start_interval, at), (segment.end_interval, at)):
-            assert interval is not None
             assert 0 <= interval[0] <= interval[1] <= len(TALK.text), inner
         assert segment.start_interval[0] <= segment.char_start <= segment.start_interval[1]  # type: ignore[index]
         assert segment.posterior is not None
@@ -157,7 +156,6 @@ def test_agents_of_two_families_are_found_in_one_text() -> None:
         for a, b in itertools.pairwise(report.segments)
         if a.agent and b.agent and a.agent != b.agent
     ]
-    assert report.strengths is not None
     assert set(report.strengths) == set(NAMES)
 
 
