@@ -392,17 +392,17 @@ def test_the_command_line_takes_a_model(tmp_path: pathlib.Path, capsys: pytest.C
 
 
 def test_what_cannot_be_read_is_refused_before_any_work() -> None:
-    with pytest.raises(InputError, match="model: got int, expected a causal model"):
-        iet.Auditor(team(), model=5)
-    with pytest.raises(ShapeError, match="vocabulary: got 32, expected at least 64"):
-        iet.Auditor(team(), model=small_model(vocab_size=32))
-    with pytest.raises(InputError, match="decoder 'cusum', expected 'posterior'"):
-        iet.Auditor(team(), decoder="cusum", model=small_model())
-    with pytest.raises(InputError, match="strengths: got some and log_ratios"):
-        iet.Auditor(team(), model=small_model(), strengths=[1.0, 1.0, 1.0])
     waterfall = iet.WaterfallKeys({"planner": 1}, vocab_size=V)
-    with pytest.raises(InputError, match="waterfall, n 2, k_p 1, whose strength is not known"):
-        iet.Auditor(waterfall, model=small_model())
+    small, narrow = small_model(), small_model(vocab_size=32)
+    for keys, options, error, message in (
+        (team(), {"model": 5}, InputError, "model: got int, expected a causal model"),
+        (team(), {"model": narrow}, ShapeError, "vocabulary: got 32, expected at least 64"),
+        (team(), {"model": small, "decoder": "cusum"}, InputError, "decoder 'cusum', expected 'posterior'"),
+        (team(), {"model": small, "strengths": [1.0] * 3}, InputError, "strengths: got some and log_ratios"),
+        (waterfall, {"model": small}, InputError, "waterfall, n 2, k_p 1, whose strength is not known"),
+    ):
+        with pytest.raises(error, match=message):
+            iet.Auditor(keys, **options)
 
 
 @pytest.mark.parametrize(
