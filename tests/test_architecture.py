@@ -69,7 +69,6 @@ PENDING: set[str] = {
     "tests/generation/test_vllm.py is above 500 lines",
     "tests/marks/foreign/test_engines.py is above 500 lines",
     "tests/marks/foreign/test_waterfall.py is above 500 lines",
-    "tests/marks/test_registry.py is above 500 lines",
     "tests/report/test_html.py is above 500 lines",
     "tests/test_kernels.py is above 500 lines",
     "tests/test_paper_llm.py is above 500 lines",
