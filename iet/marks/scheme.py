@@ -16,8 +16,8 @@ from typing import Any, Literal
 from iet.errors import InputError, SchemeMismatch
 from iet.marks.families import FAMILIES, Family
 from iet.native.load import SCHEME_VERSION
+from iet.native.marking import MAX_VOCAB_SIZE as MAX_VOCAB_SIZE
 
-MAX_VOCAB_SIZE = 1 << 24
 MIN_N_GRAM, MAX_N_GRAM = 2, 16
 
 _OF_FAMILY: Any = None  # argument of a `Scheme` that is replaced by the family's own value
