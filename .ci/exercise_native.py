@@ -12,6 +12,7 @@ import numpy as np  # noqa: E402
 import iet  # noqa: E402
 from iet import kernels  # noqa: E402
 from iet.marks.foreign import waterfall  # noqa: E402
+from iet.native import load as native  # noqa: E402
 from iet.native import reference  # noqa: E402
 
 assert "sanitized" in iet.__file__, iet.__file__
