@@ -27,8 +27,7 @@ from iet.audit.mixture import FITTED_TOKENS, Echo, gumbel_log_ratios, mixture_we
 from iet.decoding.segmentation import check_number
 from iet.errors import BackendUnavailable, InputError, ShapeError
 from iet.kernels import check_token_ids, score_tokens
-from iet.marks.foreign.keys import ForeignKeys
-from iet.marks.keys import KeyTable
+from iet.marks.keys import Keys, KeyTable
 from iet.marks.tokenizer import DEMO_MODEL, DEMO_SOURCE
 
 Floats = npt.NDArray[np.float64]
@@ -157,14 +156,14 @@ class LanguageModel:
             self._digest = state.hexdigest()
         return self._digest
 
-    def check(self, keys: KeyTable | ForeignKeys) -> None:
+    def check(self, keys: Keys) -> None:
         """Refuse keys whose scores this model cannot weigh.
 
         Raises:
             ShapeError: the model's vocabulary is smaller than V.
             InputError: keys of another scheme: it does not say how strong the mark is.
         """
-        if isinstance(keys, ForeignKeys):
+        if not isinstance(keys, KeyTable):
             raise InputError(
                 f"model: got keys of {keys.profile.scheme}, whose strength is not known; expected those of a"
                 " registry"
@@ -190,7 +189,7 @@ class LanguageModel:
     def log_ratios(
         self,
         token_ids: npt.ArrayLike,
-        keys: KeyTable | ForeignKeys,
+        keys: Keys,
         scores: npt.NDArray[Any],
         scored: npt.NDArray[np.bool_],
     ) -> LogRatios:

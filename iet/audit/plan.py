@@ -17,10 +17,10 @@ from iet.decoding.breaks import check_break_odds
 from iet.errors import InputError
 from iet.kernels import check_token_ids
 from iet.marks.families import FEWEST_ODD, FEWEST_VALUES, few_values
-from iet.marks.foreign.keys import ForeignKeys, ForeignProfile
-from iet.marks.keys import KeyTable
+from iet.marks.foreign.keys import ForeignKeys
+from iet.marks.keys import AnyProfile, Keys, KeyTable
 from iet.marks.registry import Registry
-from iet.marks.scheme import Profile, canonical_digest
+from iet.marks.scheme import canonical_digest
 from iet.marks.tokenizer import Encoding, Tokenizer
 
 ALL_KEYS = 64
@@ -40,7 +40,7 @@ class ProfileReader:
         source, profile_id, tokenizer: where its tokenizer is opened from.
     """
 
-    keys: KeyTable | ForeignKeys
+    keys: Keys
     decoys: KeyTable | None
     first: int
     source: Source
@@ -202,7 +202,7 @@ class Plan:
         return sum(len(reader.keys) for reader in self.readers)
 
     @property
-    def profiles(self) -> tuple[Profile | ForeignProfile, ...]:
+    def profiles(self) -> tuple[AnyProfile, ...]:
         """Schemes, vocabularies and tokenizers that are assumed."""
         return tuple(reader.keys.profile for reader in self.readers)
 
@@ -279,7 +279,7 @@ def _readers(
     places = [(source, id) for source in sources for id in _profiles(source, profile, known)]
     readers, first = list[ProfileReader](), 0
     for (source, id), opened_from in zip(places, _tokenizers(tokenizer, places), strict=True):
-        keys: KeyTable | ForeignKeys = source.scoring_keys(id)
+        keys: Keys = source.scoring_keys(id)
         nobodys = keys.decoys(decoys) if isinstance(keys, KeyTable) and decoys else None
         if known is not None:
             names = keys.names
@@ -340,7 +340,7 @@ def _known(sources: Sequence[Source], names: Iterable[str]) -> tuple[str, ...]:
     return chosen
 
 
-def _refuse_few_values(keys: KeyTable | ForeignKeys) -> None:
+def _refuse_few_values(keys: Keys) -> None:
     if not isinstance(keys, KeyTable):
         return
     profile = keys.profile
