@@ -20,8 +20,8 @@ from tests.support.cuda_cases import (
     expected,
     laid_out,
     random_logits,
-    team,
 )
+from tests.support.keys import key_table
 
 torch = pytest.importorskip("torch")
 
@@ -45,7 +45,7 @@ def test_embed_is_the_reference(device: str, vocab_size: int, family: str) -> No
     few = min(3, vocab_size // 2)
     unmarked = (*range(few), *range(vocab_size - few, vocab_size)) if vocab_size > 255 else tuple(range(few))
     k_p = 1 if family == "gumbel" else max(1, min(7, (vocab_size - 1) // 2))
-    keys = team(vocab_size, n_gram=n_gram, family=family, k_p=k_p, unmarked_ids=unmarked)
+    keys = key_table(vocab_size, n_gram=n_gram, family=family, k_p=k_p, unmarked_ids=unmarked)
     marked = np.setdiff1d(np.arange(vocab_size), unmarked)
     contexts = torch.tensor(rng.choice(marked, (6, n_gram - 1)))
     contexts[3, 0] = vocab_size
@@ -65,7 +65,7 @@ def test_embed_is_the_reference(device: str, vocab_size: int, family: str) -> No
 
 
 def test_every_half_rounds_once_to_nearest_even(device: str) -> None:
-    keys = team(256, agents=1)
+    keys = key_table(256, agents=1)
     contexts, slots = torch.arange(256)[:, None], torch.zeros(256, dtype=torch.int32)
     shifts = torch.zeros(256, 256, device=device)
     iet.embed_(shifts, contexts.to(device), slots.to(device), keys)
@@ -80,7 +80,7 @@ def test_every_half_rounds_once_to_nearest_even(device: str) -> None:
 def test_thousands_of_unmarked_ids_and_rows_by_index(device: str) -> None:
     rng = np.random.default_rng(8)
     unmarked = tuple(sorted(rng.choice(32003, 5000, replace=False).tolist()))
-    keys = team(32003, unmarked_ids=unmarked)
+    keys = key_table(32003, unmarked_ids=unmarked)
     contexts = torch.tensor(rng.choice(np.setdiff1d(np.arange(32003), unmarked), (2, 1)), dtype=torch.int32)
     slots, rows, temperature = torch.tensor([1, 0]), torch.tensor([4, 1]), torch.tensor([0.5, 2.0])
     for dtype in DTYPES:
@@ -95,7 +95,7 @@ def test_thousands_of_unmarked_ids_and_rows_by_index(device: str) -> None:
 
 
 def test_a_graph_replays_with_new_contents(device: str) -> None:
-    keys = team(32003, agents=4)
+    keys = key_table(32003, agents=4)
     rng = np.random.default_rng(1)
     logits = torch.zeros(5, 32003, device=device)
     contexts = torch.zeros(5, 1, dtype=torch.int64, device=device)
@@ -127,7 +127,7 @@ def test_a_graph_replays_with_new_contents(device: str) -> None:
 
 
 def test_it_runs_on_the_current_stream(device: str) -> None:
-    keys = team(128256)
+    keys = key_table(128256)
     values = torch.zeros(8, 128256)
     contexts, slots = torch.arange(8)[:, None], torch.zeros(8, dtype=torch.int64)
     want = expected(values, contexts, slots, keys, np.full(8, np.float32(0.8)))
@@ -147,7 +147,7 @@ def test_it_runs_on_the_current_stream(device: str) -> None:
 
 
 def test_nothing_is_allocated(device: str) -> None:
-    keys = team(32000)
+    keys = key_table(32000)
     logits = torch.zeros(16, 32000, device=device)
     contexts, slots = (
         torch.zeros(16, 1, dtype=torch.int64, device=device),
@@ -163,7 +163,7 @@ def test_nothing_is_allocated(device: str) -> None:
 
 
 def test_what_is_refused_is_told_at_a_synchronisation(device: str) -> None:
-    keys = team(300)
+    keys = key_table(300)
     for slots, contexts, words in (
         ([0, 1], [[5], [-1]], "contexts: row 1"),
         ([3, 1], [[5], [6]], "slots: row 0"),
@@ -182,7 +182,7 @@ def test_scores_are_the_reference(device: str) -> None:
     rng = np.random.default_rng(3)
     for vocab_size, agents, n_gram in ((1, 1, 2), (257, 3, 3), (32003, 300, 2), (128256, 6, 5)):
         for family in ("fourier", "square", "gumbel"):
-            keys = team(vocab_size, agents=agents, n_gram=n_gram, family=family)
+            keys = key_table(vocab_size, agents=agents, n_gram=n_gram, family=family)
             ids = rng.integers(0, vocab_size + 1, 500)
             counted = rng.random(500) < 0.7
             tensor = torch.tensor(ids, device=device)

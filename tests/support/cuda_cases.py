@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from iet.marks.keys import KeyTable
-from iet.marks.registry import Registry
-from iet.marks.scheme import Scheme
 from iet.native import reference
 
 torch = pytest.importorskip("torch")
@@ -17,16 +15,6 @@ torch = pytest.importorskip("torch")
 VOCAB_SIZES = (1, 2, 31, 32, 33, 255, 257, 32000, 32003, 128256)
 DTYPES = ("float32", "float16", "bfloat16")
 LAYOUTS = ("packed", "aligned", "misaligned", "strided", "transposed")
-
-
-def team(vocab_size: int, agents: int = 3, unmarked_ids: tuple[int, ...] = (), **scheme: Any) -> KeyTable:
-    rng = np.random.default_rng(vocab_size)
-    registry = Registry.create(
-        None, vocab_size=vocab_size, unmarked_ids=unmarked_ids, scheme=Scheme(**scheme)
-    )
-    for i in range(agents):
-        registry.add(f"agent {i}", secret=rng.bytes(32))
-    return registry.marking_keys()
 
 
 def bits(values: Any) -> Any:
