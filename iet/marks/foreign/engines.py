@@ -203,19 +203,16 @@ class EngineKeys(ForeignKeys):
         counted = np.concatenate([np.zeros(start, np.bool_), counting])
         return self.scheme.pair_numbers(texts, counted)[0][start:]
 
-    def read(self, texts: Texts, num_threads: int) -> tuple[Ids, Mask, NDArray[np.float32]]:
-        """Read many texts at once.
+    def pairs(self, texts: Texts) -> tuple[Ids, Mask]:
+        """Return `pair_numbers` of what is scored in each of many texts, and which of them stood before [N].
 
-        Args:
-            texts: `Texts.of` this scheme's n.
-            num_threads: as for `scores`.
-
-        Returns:
-            Of each text `pair_numbers` of what is scored, which of them stood before [N], `scores` [N, K];
-            between texts -1, false and 0. Each as if the text stood by itself, to the bit.
+        Between texts -1 and false. Each as if the text stood by itself.
         """
-        scored = self.scheme.scored(texts, self.profile.vocab_size)
-        return *self.scheme.pair_numbers(texts, scored), self._scores(texts, scored, num_threads)
+        return self.scheme.pair_numbers(texts, self.scheme.scored(texts, self.profile.vocab_size))
+
+    def scores_of(self, texts: Texts, num_threads: int = 0) -> NDArray[np.float32]:
+        """Return `scores` [N, K] of many texts at once, 0 between them: each as if it stood by itself."""
+        return self._scores(texts, self.scheme.scored(texts, self.profile.vocab_size), num_threads)
 
     def subset(self, columns: slice | NDArray[np.int64]) -> EngineKeys:
         """Return the same with some of the keys; `owners` are still places in all the names."""
