@@ -11,17 +11,17 @@ import pytest
 import iet
 from iet import kernels
 from iet.errors import BackendUnavailable, InputError, ShapeError
-from iet.marks.registry import Registry
 from iet.native import reference
 from tests.support.cuda_cases import (
     DTYPES,
     LAYOUTS,
     bits,
+    check_embed,
     expected,
-    laid_out,
     random_logits,
 )
 from tests.support.keys import key_table
+from tests.support.teams import team
 
 torch = pytest.importorskip("torch")
 
@@ -40,27 +40,7 @@ def device() -> str:
 @pytest.mark.parametrize("family", ["fourier", "square", "gumbel"])
 @pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
 def test_embed_is_the_reference(device: str, vocab_size: int, family: str) -> None:
-    rng = np.random.default_rng(vocab_size)
-    n_gram = int(rng.integers(2, 6))
-    few = min(3, vocab_size // 2)
-    unmarked = (*range(few), *range(vocab_size - few, vocab_size)) if vocab_size > 255 else tuple(range(few))
-    k_p = 1 if family == "gumbel" else max(1, min(7, (vocab_size - 1) // 2))
-    keys = key_table(vocab_size, n_gram=n_gram, family=family, k_p=k_p, unmarked_ids=unmarked)
-    marked = np.setdiff1d(np.arange(vocab_size), unmarked)
-    contexts = torch.tensor(rng.choice(marked, (6, n_gram - 1)))
-    contexts[3, 0] = vocab_size
-    slots = torch.tensor([2, -1, 0, 1, 1, 1])
-    kappas = np.full(6, np.float32(keys.profile.scheme.kappa))
-    for dtype in DTYPES:
-        values = random_logits(rng, 6, vocab_size + 5, dtype)
-        want = expected(values, contexts, slots, keys, kappas)
-        for layout in LAYOUTS:
-            logits, memory = laid_out(values, layout, device)
-            before = memory.clone()
-            iet.embed_(logits, contexts.to(device), slots.to(device), keys)
-            assert torch.equal(bits(logits.cpu()), bits(want)), (dtype, layout)
-            logits.copy_(values)
-            assert torch.equal(bits(memory), bits(before)), "something beside the logits was written"
+    check_embed(iet.embed_, vocab_size, family, LAYOUTS, device)
     kernels.raise_if_refused(device)
 
 
@@ -201,9 +181,7 @@ def test_scores_are_the_reference(device: str) -> None:
 
 def test_generate_marks_on_the_device_as_on_the_host(device: str) -> None:
     pytest.importorskip("transformers")
-    registry = Registry.create(None, vocab_size=300)
-    for name in ("planner", "critic"):
-        registry.add(name, secret=name.encode() * 6)
+    registry = team(("planner", "critic"), vocab_size=300)
     processor = iet.LogitsProcessor(registry, ["planner", None, "critic"], temperature=0.7)
     rng = np.random.default_rng(5)
     for _ in range(3):

@@ -7,6 +7,7 @@ streams, graphs, the device's own rounding and conversion instructions, speed) i
 
 from __future__ import annotations
 
+import functools
 import importlib.machinery
 import importlib.util
 import os
@@ -28,6 +29,7 @@ from tests.support.cuda_cases import (
     LAYOUTS,
     VOCAB_SIZES,
     bits,
+    check_embed,
     expected,
     laid_out,
     random_logits,
@@ -89,33 +91,10 @@ def embed_(module: Any, logits: Any, contexts: Any, slots: Any, keys: KeyTable, 
 @pytest.mark.parametrize("family", ["fourier", "square", "gumbel"])
 @pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
 def test_embed_is_the_reference(module: Any, vocab_size: int, family: str) -> None:
-    rng = np.random.default_rng(vocab_size)
-    n_gram = int(rng.integers(2, 6))
-    few = min(3, vocab_size // 2)
-    unmarked = (*range(few), *range(vocab_size - few, vocab_size)) if vocab_size > 255 else tuple(range(few))
-    k_p = 1 if family == "gumbel" else max(1, min(7, (vocab_size - 1) // 2))
-    keys = key_table(vocab_size, n_gram=n_gram, family=family, k_p=k_p, unmarked_ids=unmarked)
-    marked = np.setdiff1d(np.arange(vocab_size), unmarked)
-    contexts = torch.tensor(rng.choice(marked, (6, n_gram - 1)))
-    contexts[3, 0] = vocab_size  # padding of the vocabulary: no mark
-    if unmarked:
-        contexts[4, -1] = unmarked[-1]
-    slots = torch.tensor([2, -1, 0, 1, 1, 1])
-    kappas = np.full(6, np.float32(keys.profile.scheme.kappa))
     # The largest vocabulary in one layout each, so that all of it takes seconds.
-    for dtype in DTYPES:
-        for layout in LAYOUTS if vocab_size < 1000 else ("aligned", "misaligned"):
-            values = random_logits(rng, 6, vocab_size + 5, dtype)
-            want = expected(values, contexts, slots, keys, kappas)
-            logits, memory = laid_out(values, layout)
-            before = memory.clone()
-            embed_(module, logits, contexts, slots, keys)
-            assert torch.equal(bits(logits), bits(want)), (dtype, layout)
-            padding = torch.equal(bits(logits[:, vocab_size:]), bits(values[:, vocab_size:]))
-            assert padding is (family != "gumbel")
-            logits.copy_(values)
-            assert torch.equal(bits(memory), bits(before)), "something beside the logits was written"
-    assert cuda._refused[logits.device].tolist() == [0] * len(cuda._REFUSED)
+    layouts = LAYOUTS if vocab_size < 1000 else ("aligned", "misaligned")
+    check_embed(functools.partial(embed_, module), vocab_size, family, layouts)
+    assert cuda._refused[torch.device("cpu")].tolist() == [0] * len(cuda._REFUSED)
 
 
 def test_embed_with_thousands_of_unmarked_ids(module: Any) -> None:
