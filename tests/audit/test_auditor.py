@@ -84,9 +84,7 @@ def test_forced_choice_leaves_no_token_unattributed(decoder: str) -> None:
 
 def test_evidence_decides_and_the_posterior_is_that_of_the_segment() -> None:
     report = reader(level=0.01).audit(TEXT)
-    assert report.posterior is not None
     assert report.posterior.shape == (len(IDS), 3)
-    assert report.posterior_agents is not None
     assert report.posterior_agents.tolist() == [0, 1, 2]
     assert (report.posterior >= 0).all()
     assert (report.posterior.sum(axis=1) <= 1 + 1e-5).all()
@@ -95,13 +93,10 @@ def test_evidence_decides_and_the_posterior_is_that_of_the_segment() -> None:
         column = report.agents.index(segment.best_guess)
         span = report.posterior[segment.start : segment.end, column]
         assert segment.posterior == pytest.approx(span.mean(dtype=np.float64), abs=1e-6)
-        assert segment.start_interval is not None
-        assert segment.end_interval is not None
         assert segment.start_interval[0] <= segment.start <= segment.start_interval[1]
         assert segment.end_interval[0] <= segment.end <= segment.end_interval[1]
     ours = [segment.posterior for segment in report.segments if segment.agent]
     assert min(p for p in ours if p is not None) > 0.8
-    assert report.strengths is not None
     assert set(report.strengths) == set(NAMES)
 
 
@@ -135,7 +130,6 @@ def test_permuted_agents_permute_the_result() -> None:
     for a, b in zip(first.segments, second.segments, strict=True):
         assert (a.start, a.end, a.agent, a.best_guess) == (b.start, b.end, b.agent, b.best_guess)
         assert b.log_p == pytest.approx(a.log_p)
-    assert first.posterior is not None
     assert second.posterior is not None
     np.testing.assert_allclose(second.posterior, first.posterior[:, order], atol=1e-4)
     dense = [report.transitions.dense(NAMES).confidence for report in (first, second)]
@@ -149,7 +143,6 @@ def test_old_and_new_keys_of_an_agent_are_one_agent() -> None:
     report = reader(registry).audit(text)
     assert agents_of(report) == ["critic"]
     assert report.agents == NAMES
-    assert report.posterior is not None
     assert report.posterior.shape[1] == 3
     assert report.transitions.observed == ()
 
@@ -211,7 +204,6 @@ def test_runs_tile_any_text(decoder: str, backend: tokenizers.Tokenizer) -> None
     def check(text: str) -> None:
         report = auditor.audit(text)
         assert_tiles(report, text)
-        assert report.seam_share is not None
         assert 0 <= report.seam_share <= 1
 
     check()

@@ -52,15 +52,10 @@ def test_among_many_keys_only_candidates_are_read_and_the_result_is_the_same(
     if decoder != "posterior":
         assert few.posterior is few.posterior_agents is None
         return
-    assert few.posterior is not None
-    assert few.posterior_agents is not None
-    assert every.posterior is not None
     assert few.posterior.shape == (len(ids), len(few.posterior_agents))
     assert 3 <= len(few.posterior_agents) < 203
     np.testing.assert_allclose(few.posterior, every.posterior[:, few.posterior_agents], atol=1e-6)
     assert every.posterior.sum() == pytest.approx(few.posterior.sum(), rel=1e-6)
-    assert few.strengths is not None
-    assert every.strengths is not None
     assert few.strengths.items() <= {n: pytest.approx(v) for n, v in every.strengths.items()}.items()
 
 
@@ -80,7 +75,6 @@ def test_strengths_that_are_given_reach_the_candidates() -> None:
     registry = team([*CROWD, *NAMES])
     strengths = np.linspace(0.5, 2.5, 203)
     report = reader(registry, strengths=strengths).audit(token_ids=IDS)
-    assert report.strengths is not None
     for name, strength in report.strengths.items():
         assert strength == strengths[report.agents.index(name)]
     assert "planner" in report.strengths

@@ -147,7 +147,6 @@ def test_agents_of_two_families_are_found_in_one_text() -> None:
         assert (segment.char_start, segment.start, segment.end) == (at, None, None)
         at = segment.char_end or 0
         for interval, inner in ((segment.start_interval, at), (segment.end_interval, at)):
-            assert interval is not None
             assert 0 <= interval[0] <= interval[1] <= len(TALK.text), inner
         assert segment.start_interval[0] <= segment.char_start <= segment.start_interval[1]  # type: ignore[index]
         assert segment.posterior is not None
@@ -157,7 +156,6 @@ def test_agents_of_two_families_are_found_in_one_text() -> None:
         for a, b in itertools.pairwise(report.segments)
         if a.agent and b.agent and a.agent != b.agent
     ]
-    assert report.strengths is not None
     assert set(report.strengths) == set(NAMES)
 
 
@@ -305,17 +303,18 @@ def test_copies_find_their_tokenizers(tmp_path: pathlib.Path) -> None:
 
 
 def test_what_several_profiles_cannot_be_asked_is_refused() -> None:
-    for decoder in ("cusum", "window"):
-        with pytest.raises(InputError, match="2 profiles, which only the decoder 'posterior' reads"):
-            iet.Auditor(TEAM, decoder)
-    with pytest.raises(InputError, match="strengths"):
-        iet.Auditor(TEAM, strengths=[1.0, 1.0, 1.0, 1.0])
+    one_decoder = "2 profiles, which only the decoder 'posterior' reads"
+    for options, error, message in (
+        ({"decoder": "cusum"}, InputError, one_decoder),
+        ({"decoder": "window"}, InputError, one_decoder),
+        ({"strengths": [1.0] * 4}, InputError, "strengths"),
+        ({"tokenizer": "a.json"}, InputError, r"tokenizer: got str, expected \{profile id: tokenizer\}"),
+        ({"tokenizer": {"other": "a.json"}}, RegistryError, "profile 'other' is not in the registry"),
+    ):
+        with pytest.raises(error, match=message):
+            iet.Auditor(TEAM, **options)
     with pytest.raises(InputError, match="token_ids: of which profile"):
         iet.Auditor(TEAM).audit(token_ids=[1, 2, 3])
-    with pytest.raises(InputError, match=r"tokenizer: got str, expected \{profile id: tokenizer\}"):
-        iet.Auditor(TEAM, tokenizer="tokenizer.json")
-    with pytest.raises(RegistryError, match="profile 'other' is not in the registry"):
-        iet.Auditor(TEAM, tokenizer={"other": "tokenizer.json"})
 
 
 @pytest.mark.parametrize("text", ["", "a", "\u200b", "naïve 🙂"])

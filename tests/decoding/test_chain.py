@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iet.decoding import chain as chain_module
-from iet.decoding import decode, forward_backward
+from iet.decoding import forward_backward
 from iet.errors import InputError, ShapeError
 from tests.support.scores import score_matrices
 
@@ -169,19 +169,11 @@ def test_chain_stays_finite_at_the_extremes(options: dict[str, Any]) -> None:
         ({"stages": 0}, InputError, "stages: got 0"),
         ({"odds": np.ones(3)}, ShapeError, r"odds: got \[3\], expected \[4\]"),
         ({"odds": np.zeros(4)}, InputError, "odds: got 0"),
+        ({"log_ratios": np.full((5, 2), np.nan)}, InputError, "log_ratios: got NaN"),
+        ({"mean_segment": math.nan}, InputError, "mean_segment: got nan"),
+        ({"shares": [math.inf, 1]}, InputError, r"shares: got \[inf, 1\]"),
     ],
 )
 def test_a_chain_refuses_what_it_cannot_be(arguments, error, words):
     with pytest.raises(error, match=words):
         forward_backward(**{"log_ratios": np.zeros((4, 2)), **arguments})
-
-
-def test_chain_refuses_what_is_no_number() -> None:
-    with pytest.raises(InputError, match=r"log_ratios: got NaN"):
-        forward_backward(np.full((5, 2), np.nan))
-    with pytest.raises(InputError, match=r"mean_segment: got nan"):
-        forward_backward(np.zeros((5, 2)), mean_segment=math.nan)
-    with pytest.raises(InputError, match=r"shares: got \[inf, 1\]"):
-        forward_backward(np.zeros((5, 2)), shares=[math.inf, 1])
-    with pytest.raises(InputError, match=r"shrinkage: got inf"):
-        decode(np.zeros((5, 2), np.float32), shrinkage=math.inf)

@@ -192,7 +192,6 @@ def test_forced_choice_of_a_long_text_that_nobody_marked(agents: int) -> None:
     # Nobody explains such a text better by e^thousands, but is not in the chain.
     scores = np.random.default_rng(3).uniform(-1, 1, (20_000, agents)).astype(np.float32)
     found = decode(scores, strengths=[2.0] * agents)
-    assert found.posterior is not None
     np.testing.assert_allclose(found.posterior.sum(axis=1), 1, atol=1e-5)
 
 
