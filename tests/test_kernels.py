@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import pickle
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 import iet
 from iet import kernels
-from iet.errors import BackendUnavailable, InputError, ShapeError
+from iet.errors import BackendUnavailable, IetError, InputError, ShapeError
 from iet.marks.keys import KeyTable, derive_frequency, derive_subkey
 from iet.marks.registry import Registry
 from iet.marks.scheme import SCHEME_VERSION, Profile, Scheme
@@ -190,6 +191,14 @@ def test_embed_then_score_reads_the_same_slot() -> None:
         tokens = np.stack([np.full(500, context), np.arange(500)], axis=1).reshape(-1)
         scores = kernels.score_tokens(tokens, keys)[1::2]
         assert np.array_equal(logits[0], np.float32(0.8) * scores[:, slot])
+
+
+def test_what_a_native_call_needs_is_made_once_and_shows_no_key() -> None:
+    keys = key_table(100)
+    assert keys.marking is keys.marking
+    assert "subkeys" not in repr(keys.marking)
+    with pytest.raises(IetError, match="not pickled"):
+        pickle.dumps(keys.marking)
 
 
 def test_batch_is_a_loop_and_agents_permute() -> None:

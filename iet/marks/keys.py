@@ -165,6 +165,7 @@ class KeyTable:
             profile.vocab_size,
             scheme.n_gram,
             scheme.family,
+            profile.family.code,
             scheme.kappa,
             profile.unmarked_ids,
             self.subkeys,
