@@ -36,6 +36,10 @@ from tests.support.vllm_engine import (
     v2,
 )
 
+each_scheme = pytest.mark.parametrize(
+    "scheme", [{"kappa": 2.0}, {"n_gram": 4, "k_p": "per-agent", "family": "square"}, {"placement": "raw"}]
+)
+
 
 @pytest.fixture
 def host(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Registry]:
@@ -45,9 +49,7 @@ def host(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
 # ---------------------------------------------------------------- V1: vLLM's batch and its bookkeeping
 
 
-@pytest.mark.parametrize(
-    "scheme", [{"kappa": 2.0}, {"n_gram": 4, "k_p": "per-agent", "family": "square"}, {"placement": "raw"}]
-)
+@each_scheme
 def test_v1_rows_that_come_go_and_move(host: Any, scheme: dict[str, Any]) -> None:
     registry = host(**scheme)
     rng, engine = np.random.default_rng(1), Batch()
@@ -168,9 +170,7 @@ def test_v1_interface_order_removed_added_moved(host: Any) -> None:
 # ---------------------------------------------------------------- V2: slots, drafts, histories on the device
 
 
-@pytest.mark.parametrize(
-    "scheme", [{"kappa": 2.0}, {"n_gram": 4, "k_p": "per-agent", "family": "square"}, {"placement": "raw"}]
-)
+@each_scheme
 def test_v2_slots_that_are_recycled_and_rows_that_verify_drafts(host: Any, scheme: dict[str, Any]) -> None:
     registry = host(**scheme)
     rng, slots = np.random.default_rng(3), Slots(5)
