@@ -28,7 +28,6 @@ from iet.decoding.segmentation import (
 from iet.decoding.windows import column_summary, margin, span_sums, window_decode, windows
 from iet.errors import InputError, ShapeError
 from iet.marks.scheme import FAMILIES, Family
-from iet.native.pairs import repeats
 
 __all__ = [
     "DECODERS",
@@ -118,8 +117,8 @@ def decode(
     if pairs is not None:
         if scored is not None or repeated is not None:
             raise InputError("pairs: got scored or repeated as well, expected pairs alone: it says both")
-        numbers = check_pairs(pairs, len(x))
-        scored, repeated = numbers >= 0, repeats(numbers)
+        numbers, repeated = check_pairs(pairs, len(x))
+        scored = numbers >= 0
     if log_ratios is not None:
         if decoder != "posterior":
             raise InputError(f"log_ratios: got decoder {decoder!r}, expected 'posterior', which reads them")
