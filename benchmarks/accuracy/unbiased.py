@@ -31,7 +31,7 @@ from benchmarks.recording import environment, table, write
 from iet.demo import conversation
 from iet.generation.transformers import _KeyedSampler
 from iet.kernels import embed_
-from iet.marks.registry import KeyTable
+from iet.marks.keys import KeyTable
 from iet.marks.scheme import Profile, Scheme
 
 LEVEL = 1e-3

@@ -24,7 +24,7 @@ from benchmarks.speed.suite import Contestant, Suite, main
 from iet import kernels
 from iet.cli import bench
 from iet.cli.bench import select_isa, timed
-from iet.marks.registry import KeyTable
+from iet.marks.keys import KeyTable
 
 FLOORS = ("float32 add [B, V]", "float32 add [V]")
 PAST = 6  # ids of a row that peers are shown: as many as any of them looks at

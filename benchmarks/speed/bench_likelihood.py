@@ -27,7 +27,7 @@ from benchmarks.speed.bench_audit import AGENTS, marked_text, team
 from iet.audit.language_model import LanguageModel
 from iet.cli import bench
 from iet.errors import IetError
-from iet.marks.registry import KeyTable
+from iet.marks.keys import KeyTable
 from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
 
 KEYS = (4, 16, 64, 256)

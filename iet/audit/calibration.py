@@ -18,7 +18,8 @@ from iet.audit.evidence import activity_log_p
 from iet.decoding import log_activity
 from iet.decoding.activity import BLOCK
 from iet.errors import InputError
-from iet.marks.registry import Registry, usable
+from iet.marks.keys import usable
+from iet.marks.registry import Registry
 from iet.marks.scheme import FAMILIES, Profile
 
 __all__ = ["Null", "Power", "null", "null_table", "power", "power_table", "read_corpus"]

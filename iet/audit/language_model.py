@@ -27,7 +27,7 @@ from iet.decoding.segmentation import check_number
 from iet.errors import BackendUnavailable, InputError, ShapeError
 from iet.kernels import check_token_ids, score_tokens
 from iet.marks.foreign.keys import ForeignKeys
-from iet.marks.registry import KeyTable
+from iet.marks.keys import KeyTable
 from iet.marks.tokenizer import DEMO_MODEL, DEMO_SOURCE
 from iet.native.pairs import number_pairs
 

@@ -990,7 +990,3 @@ def _doctor(arguments: argparse.Namespace) -> int:
     if not found.checks:
         _say("self-test: the known answers are not installed  FAILED")
     return 0 if found.healthy else 1
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

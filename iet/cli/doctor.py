@@ -14,7 +14,8 @@ import numpy as np
 import iet
 import iet.native
 from iet import kernels
-from iet.marks.registry import Registry, derive_subkey
+from iet.marks.keys import derive_subkey
+from iet.marks.registry import Registry
 from iet.marks.scheme import FAMILIES, Scheme
 from iet.native.load import SCHEME_VERSION
 

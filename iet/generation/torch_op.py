@@ -23,7 +23,8 @@ import weakref
 
 from iet import kernels
 from iet.errors import BackendUnavailable, InputError, ShapeError
-from iet.marks.registry import KeyTable, Registry
+from iet.marks.keys import KeyTable
+from iet.marks.registry import Registry
 
 try:
     import torch

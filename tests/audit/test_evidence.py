@@ -22,7 +22,7 @@ from iet.audit.evidence import (
 )
 from iet.decoding import activity
 from iet.errors import InputError, ShapeError
-from iet.marks.registry import usable
+from iet.marks.keys import usable
 from iet.marks.scheme import FAMILIES, Family, few_values
 
 FOURIER, SQUARE = FAMILIES["fourier"], FAMILIES["square"]

@@ -604,7 +604,7 @@ def test_a_reader_that_goes_away_is_no_failure(
     team: pathlib.Path, tmp_path: pathlib.Path, more: list[str]
 ) -> None:
     (tmp_path / "long.txt").write_text("w1 w2 w3 " * 40_000)  # more than a pipe holds
-    command = [sys.executable, "-m", "iet.cli", "audit", str(tmp_path / "long.txt"), "-r", str(team), *more]
+    command = [sys.executable, "-m", "iet", "audit", str(tmp_path / "long.txt"), "-r", str(team), *more]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -213,7 +213,7 @@ def test_a_request_that_is_no_object_is_refused(request_: Any, named: str) -> No
 
 def test_naming_an_agent_loads_neither_torch_nor_an_engine() -> None:
     code = (
-        "import sys, iet.agents; iet.agents.body('a'); iet.agents.body('a', engine='sglang');"
+        "import sys, iet; iet.agents.body('a'); iet.agents.body('a', engine='sglang');"
         "print(*{'torch', 'numba', 'transformers', 'sglang', 'vllm', 'dill'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,7 +11,8 @@ import pytest
 
 import iet
 from iet.errors import InputError, ShapeError
-from iet.marks.registry import Registry, derive_subkey
+from iet.marks.keys import derive_subkey
+from iet.marks.registry import Registry
 from iet.native import reference
 
 torch = pytest.importorskip("torch")

@@ -14,7 +14,8 @@ import pytest
 import iet
 from iet import kernels
 from iet.errors import InputError
-from iet.marks.registry import KeyTable, Registry
+from iet.marks.keys import KeyTable
+from iet.marks.registry import Registry
 
 torch = pytest.importorskip("torch")
 

@@ -19,7 +19,8 @@ import iet
 from iet.audit.metrics import token_accuracy, token_labels
 from iet.demo import conversation
 from iet.errors import InputError, RegistryError, SchemeMismatch, ShapeError
-from iet.marks.registry import Registry, derive_subkey
+from iet.marks.keys import derive_subkey
+from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 from iet.marks.tokenizer import DEMO_SOURCE
 from iet.native import reference

@@ -1,5 +1,5 @@
 // What csrc/cuda/permute.cu defines, for a module that runs on the host.
-#include "../../csrc/ops.h"
+#include "../../../csrc/ops.h"
 
 namespace iet {
 
