@@ -13,6 +13,7 @@ import numba  # type: ignore[import-untyped, unused-ignore]
 
 config: Any = numba.config
 
+_OPTIONS = {"nogil": True, "no_cfunc_wrapper": True}  # no loop is called from C
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -23,19 +24,19 @@ def njit(function: _F) -> _F:
     in the user's cache folder. Where none of them can be written, in `private_folder`.
     """
     try:
-        return cast(_F, numba.njit(cache=True, nogil=True)(function))
+        return cast(_F, numba.njit(cache=True, **_OPTIONS)(function))
     except RuntimeError:  # no folder that can be written
         folder = private_folder()
     if folder is not None:
         usual = config.CACHE_DIR
         config.CACHE_DIR = folder  # read when a function is decorated: others keep the usual one
         try:
-            return cast(_F, numba.njit(cache=True, nogil=True)(function))
+            return cast(_F, numba.njit(cache=True, **_OPTIONS)(function))
         except RuntimeError:
             pass
         finally:
             config.CACHE_DIR = usual
-    return cast(_F, numba.njit(nogil=True)(function))
+    return cast(_F, numba.njit(**_OPTIONS)(function))
 
 
 def private_folder() -> str | None:
