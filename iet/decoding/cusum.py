@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from iet.decoding.segmentation import NOBODY, Scores, Segmentation, check_number, check_scores
+from iet.decoding.segmentation import NOBODY, Scored, Scores, Segmentation, check_number, check_scores
 from iet.decoding.windows import (
     attribution_threshold,
     margin_njit,
@@ -183,35 +184,11 @@ def _refine_njit(f: Scores, change_points: npt.NDArray[np.int64], radius: int) -
                 change_points[s] = place
 
 
-def cusum_decode(
-    scores: Scores,
-    family: Family,
-    scored: npt.NDArray[np.bool_],
-    repeated: npt.NDArray[np.bool_],
-    allow_unattributed: bool,
-    agents: int | None = None,
-    pairs: npt.NDArray[np.int64] | None = None,
-    *,
-    window: int = 64,
-    step: int = 16,
-    smooth_windows: int = 5,
-    tau: float = 0.1,
-    min_points: int = 10,
-    radius: int = 8,
-    anchor: Literal["start", "centre", "end"] = "centre",
-    level: float = 0.01,
-) -> Segmentation:
-    """Attribute a text as the paper does (§ Agent Attribution).
-
-    Windows, margin, smoothing, recursive CUSUM, refinement; then labels. The label of a segment is its
-    dominant agent, the one with the highest sum of token scores, every position counted; neighbouring
-    segments of one agent are merged. A margin only dips where two equally strong agents meet, so boundaries
-    are missed that `posterior` finds.
+@dataclasses.dataclass(frozen=True)
+class CusumOptions:
+    """Options of the decoder "cusum".
 
     Args:
-        scores, family, scored, repeated, allow_unattributed, agents: as in `decode`. A segment is
-            unattributed when its sum, less the mean of unmarked scores, does not exceed
-            `attribution_threshold`; the paper always chooses.
         window: w in tokens (the paper's `window_tokens`).
         step: tokens between windows (the paper's `step_tokens`).
         smooth_windows: the paper's `smooth_win`; see `smooth`, where the formula is ours.
@@ -223,29 +200,45 @@ def cusum_decode(
             the paper; f looks ahead, so at the centre the window is half the next agent's.
         level: significance level of one segment, for `allow_unattributed`.
 
-    Cost: O(T·A) time, T·A/2 bytes at step 16. Deterministic.
+    Raises:
+        InputError: one is out of range.
     """
-    f = windows(scores, window, step)
-    labels = np.empty(len(scores), np.int32)
-    parameters = cusum_parameters(
-        family,
-        allow_unattributed,
-        agents or scores.shape[1],
-        window=window,
-        step=step,
-        smooth_windows=smooth_windows,
-        tau=tau,
-        min_points=min_points,
-        radius=radius,
-        anchor=anchor,
-        level=level,
-    )
-    _labels_njit(scores, scored, f, parameters, labels)
-    return Segmentation(labels, window_scores=f)
+
+    window: int = 64
+    step: int = 16
+    smooth_windows: int = 5
+    tau: float = 0.1
+    min_points: int = 10
+    radius: int = 8
+    anchor: Literal["start", "centre", "end"] = "centre"
+    level: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.anchor not in ANCHORS:
+            raise InputError(f"anchor: got {self.anchor!r}, expected one of {sorted(ANCHORS)}")
+        for name, value, low in (
+            ("window", self.window, 1),
+            ("step", self.step, 1),
+            ("smooth", self.smooth_windows, 1),
+            ("min_points", self.min_points, 1),
+            ("radius", self.radius, 0),
+        ):
+            check_number(name, value, low)
+        check_number("tau", self.tau, 0, integer=False)
+        if self.smooth_windows % 2 == 0:
+            raise InputError(f"smooth: got {self.smooth_windows}, expected an odd int")
+
+    def check(self, family: Family, agents: int) -> None:
+        """Refuse what does not go with scores of a family under the keys of so many agents.
+
+        Raises:
+            InputError: `level` is out of range.
+        """
+        attribution_threshold(family, agents, self.level)
 
 
 class CusumParameters(NamedTuple):
-    """The options of `cusum_decode` as its loops take them."""
+    """`CusumOptions` as the loops take them, for one family and number of agents."""
 
     window: int
     step: int
@@ -257,51 +250,48 @@ class CusumParameters(NamedTuple):
     mean: float
     threshold: float
 
+    @classmethod
+    def of(
+        cls, options: CusumOptions, family: Family, allow_unattributed: bool, agents: int
+    ) -> CusumParameters:
+        """Return what the loops take."""
+        return cls(
+            int(options.window),
+            int(options.step),
+            int(options.smooth_windows),
+            float(options.tau),
+            int(options.min_points),
+            int(options.radius),
+            # A boundary at window i lies between windows i - 1 and i: half a step before the anchor of i.
+            int(ANCHORS[options.anchor] * options.window) - int(options.step) // 2,
+            float(family.mean(0.0)),
+            attribution_threshold(family, agents, options.level) if allow_unattributed else -np.inf,
+        )
 
-def cusum_parameters(
-    family: Family,
-    allow_unattributed: bool,
-    agents: int,
-    *,
-    window: int,
-    step: int,
-    smooth_windows: int,
-    tau: float,
-    min_points: int,
-    radius: int,
-    anchor: str,
-    level: float,
-) -> CusumParameters:
-    """Check the options of `cusum_decode`, and return what its loops take.
 
-    Raises:
-        InputError: one is out of range.
+def cusum_decode(text: Scored, options: CusumOptions, allow_unattributed: bool) -> Segmentation:
+    """Attribute a text as the paper does (§ Agent Attribution).
+
+    Windows, margin, smoothing, recursive CUSUM, refinement; then labels. The label of a segment is its
+    dominant agent, the one with the highest sum of token scores, every position counted; neighbouring
+    segments of one agent are merged. A margin only dips where two equally strong agents meet, so boundaries
+    are missed that `posterior` finds.
+
+    Args:
+        text: what is read. Repeats count.
+        options: see `CusumOptions`.
+        allow_unattributed: a segment is unattributed when its sum, less the mean of unmarked scores, does not
+            exceed `attribution_threshold`. False: the paper's choice, always an agent.
+
+    Cost: O(T·A) time, T·A/2 bytes at step 16. Deterministic.
     """
-    if anchor not in ANCHORS:
-        raise InputError(f"anchor: got {anchor!r}, expected one of {sorted(ANCHORS)}")
-    for name, value, low in (
-        ("window", window, 1),
-        ("step", step, 1),
-        ("smooth", smooth_windows, 1),
-        ("min_points", min_points, 1),
-        ("radius", radius, 0),
-    ):
-        check_number(name, value, low)
-    check_number("tau", tau, 0, integer=False)
-    if smooth_windows % 2 == 0:
-        raise InputError(f"smooth: got {smooth_windows}, expected an odd int")
-    return CusumParameters(
-        int(window),
-        int(step),
-        int(smooth_windows),
-        float(tau),
-        int(min_points),
-        int(radius),
-        # A boundary at window i lies between windows i - 1 and i: half a step before the anchor of i.
-        int(ANCHORS[anchor] * window) - int(step) // 2,
-        float(family.mean(0.0)),
-        attribution_threshold(family, agents, level) if allow_unattributed else -np.inf,
-    )
+    assert text.family is not None
+    f = windows(text.values, options.window, options.step)
+    labels = np.empty(len(text.values), np.int32)
+    agents = text.agents or text.values.shape[1]
+    parameters = CusumParameters.of(options, text.family, allow_unattributed, agents)
+    _labels_njit(text.values, text.scored, f, parameters, labels)
+    return Segmentation(labels, window_scores=f)
 
 
 @njit
@@ -348,7 +338,7 @@ def cusum_labels(
     Args:
         scores, scored: x [T, A] and [T] of all texts, finite.
         starts, ends: int64 [D], the tokens `[start, end)` of each text.
-        parameters: `cusum_parameters`.
+        parameters: `CusumParameters.of` the options.
 
     Returns:
         int32 [T], -1 outside all texts. Cost: O(T·A). Deterministic.

@@ -325,7 +325,7 @@ def test_evidence_rests_on_the_scores_alone() -> None:
     scores = iet.score_tokens(ids, registry)
     report = iet.Auditor(registry, model="iet:demo").audit(conversation.text)
     columns = np.array([registry.names().index(segment.best_guess) for segment in report.segments])
-    expected = iet.audit.auditor.segment_log_p(
+    expected = iet.evidence.segment_log_p(
         scores,
         iet.kernels.pair_numbers(ids, registry),
         np.array([segment.start for segment in report.segments]),

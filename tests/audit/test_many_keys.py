@@ -33,7 +33,7 @@ def test_among_many_keys_only_candidates_are_read_and_the_result_is_the_same(
     auditor = reader(registry, decoder, **options)
     ids = IDS[:451] if options else IDS
     few = auditor.audit(token_ids=ids)
-    monkeypatch.setattr(iet.audit.auditor, "ALL_KEYS", 1000)
+    monkeypatch.setattr("iet.audit.plan.ALL_KEYS", 1000)
     every = auditor.audit(token_ids=ids)
     assert np.array_equal(few.token_agents, every.token_agents)
     assert [s._replace(confidence=0) for s in few.transitions.observed] == [

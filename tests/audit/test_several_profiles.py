@@ -230,7 +230,7 @@ def test_parts_are_left_out_in_the_tokens_of_every_profile() -> None:
 
 def test_among_many_keys_the_same_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     few = iet.Auditor(TEAM).audit(TALK.text)
-    monkeypatch.setattr(iet.audit.auditor, "ALL_KEYS", 1)
+    monkeypatch.setattr("iet.audit.plan.ALL_KEYS", 1)
     many = iet.Auditor(TEAM).audit(TALK.text)
     assert runs(few) == runs(many)
     assert TALK.accuracy(many) > 0.85

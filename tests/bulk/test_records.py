@@ -13,7 +13,6 @@ import pytest
 
 import iet
 from iet.audit.auditor import Auditor
-from iet.bulk import together
 from iet.bulk.arrow import SCHEMA, audit_batch
 from iet.errors import InputError, ShapeError, TokenizerMismatch
 from iet.marks.foreign import engines
@@ -144,8 +143,12 @@ def test_several_profiles(registry: Registry) -> None:
     both.add("stranger", profile=other, secret=b"s" * 32)
     auditor, texts = Auditor(both), documents(registry)[:6]
     assert read(auditor, texts) == rows_of(auditor, texts)
+    ids = [both.open_tokenizer(other).encode(text).token_ids for text in texts]
+    batch = pa.RecordBatch.from_pydict({"token_ids": [each.tolist() for each in ids]})
+    assert auditor.audit_batch(batch).to_pylist() == rows_of(auditor, None, ids)  # of one tokenizer
+    both.add("blind", profile=both.add_profile(vocab_size=400), secret=b"b" * 32)
     with pytest.raises(InputError, match="of which profile"):
-        auditor.audit_batch(pa.RecordBatch.from_pydict({"token_ids": [[1]]}))
+        Auditor(both).audit_batch(pa.RecordBatch.from_pydict({"token_ids": [[1]]}))
 
 
 def test_many_keys(registry: Registry) -> None:
@@ -218,12 +221,12 @@ def engine(request: pytest.FixtureRequest, registry: Registry) -> tuple[iet.Engi
 def test_marks_of_engines(engine: tuple[iet.EngineKeys, list[Any]], decoder: str) -> None:
     keys, texts = engine
     auditor = Auditor(keys, decoder)
-    assert together.can_read(auditor)
+    assert auditor.plan.many_at_once
     batch = pa.RecordBatch.from_arrays([pa.array([t.tolist() for t in texts])], ["token_ids"])
     found = auditor.audit_batch(batch).to_pylist()
     assert found == rows_of(auditor, None, texts)
     assert found[0]["coverage"] > 0.5
     joined = engines.Texts.of(texts, keys.profile.scheme.n_gram)
-    _, _, scores = keys.read(joined, 1)
+    scores = keys.scores_of(joined, 1)
     for text, start, end in zip(texts, joined.starts.tolist(), joined.ends.tolist(), strict=True):
         assert np.array_equal(scores[start:end], iet.score_tokens(text, keys))
