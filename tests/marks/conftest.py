@@ -7,7 +7,8 @@ import pathlib
 import pytest
 
 from iet.marks.registry import Registry
-from tests.support.registries import V, secret
+from tests.support.registries import V
+from tests.support.teams import secret
 
 
 @pytest.fixture

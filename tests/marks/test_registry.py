@@ -19,7 +19,8 @@ from iet.marks.keys import derive_frequency, derive_subkey
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 from iet.marks.tokenizer import Tokenizer
-from tests.support.registries import V, secret, spellings
+from tests.support.registries import V, spellings
+from tests.support.teams import secret
 
 
 def test_derived_keys_are_frozen() -> None:

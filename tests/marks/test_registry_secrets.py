@@ -17,7 +17,8 @@ import pytest
 from iet.errors import IetError, RegistryError
 from iet.marks.keys import AgentKey, KeyTable, derive_subkey
 from iet.marks.registry import Registry
-from tests.support.registries import V, damaged, secret, spellings
+from tests.support.registries import V, damaged, spellings
+from tests.support.teams import secret
 
 
 def shown(value: object) -> list[str]:

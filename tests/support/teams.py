@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,9 +49,11 @@ def byte_tokenizer(
 WORD_TOKENIZER = word_tokenizer()
 
 
-def secret(name: str) -> bytes:
-    """The name, padded to the 32 bytes of a secret."""
-    return name.encode()[:32].ljust(32, b".")
+def secret(of: str | int) -> bytes:
+    """32 bytes, the same at every run: a name, padded, or of a number what stands nowhere by chance."""
+    if isinstance(of, str):
+        return of.encode()[:32].ljust(32, b".")
+    return hashlib.blake2b(bytes([of]), digest_size=32).digest()
 
 
 def team(
