@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tokenizers
@@ -57,7 +57,7 @@ def secret(of: str | int) -> bytes:
 
 
 def team(
-    names: Sequence[str] = NAMES,
+    names: Sequence[str] | Mapping[str, int] = NAMES,
     path: Any = None,
     *,
     numbered: int | None = None,
@@ -68,6 +68,8 @@ def team(
 ) -> Registry:
     """A registry with one key for each name: `secret(name)`, or 32 times the byte numbered, numbered + 1, …
 
+    A mapping gives the number of each name's secret.
+
     With neither a tokenizer nor a vocabulary it is one of words, at a strength that short texts show.
     """
     if tokenizer is None and vocab_size is None:
@@ -77,5 +79,6 @@ def team(
         path, tokenizer=tokenizer, vocab_size=vocab_size, unmarked_ids=unmarked_ids, scheme=Scheme(**scheme)
     )
     for number, name in enumerate(names, numbered or 0):
-        registry.add(name, secret=secret(name) if numbered is None else bytes([number]) * 32)
+        of = names[name] if isinstance(names, Mapping) else name
+        registry.add(name, secret=secret(of) if numbered is None else bytes([number]) * 32)
     return registry
