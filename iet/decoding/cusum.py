@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -12,7 +13,6 @@ from iet.decoding.segmentation import NOBODY, Scored, Scores, Segmentation, chec
 from iet.decoding.windows import (
     attribution_threshold,
     margin_njit,
-    span_sums_njit,
     windows,
     windows_njit,
 )
@@ -52,7 +52,8 @@ def smooth(margins: npt.ArrayLike, width: int = 5) -> npt.NDArray[np.float64]:
 
 @njit
 def _smooth_njit(z: npt.NDArray[np.float64], width: int, mean: npt.NDArray[np.float64]) -> None:
-    total = np.zeros(len(z) + 1)
+    total = np.empty(len(z) + 1)
+    total[0] = 0.0
     for i in range(len(z)):
         total[i + 1] = total[i] + z[i]
     for i in range(len(z)):
@@ -87,9 +88,8 @@ def cusum(margins: npt.ArrayLike, tau: float = 0.1, min_points: int = 10) -> npt
     check_number("tau", tau, 0, integer=False)
     check_number("min_points", min_points, 1)
     z = _vector("margins", margins)
-    found = np.empty(len(z), np.int64)
-    stack = np.zeros((len(z) + 1, 2), np.int64)
-    return np.sort(found[: _cusum_njit(z, tau, min_points, stack, found)])
+    found, stack = np.empty(len(z), np.int64), np.empty((len(z) + 1, 2), np.int64)
+    return found[: _cusum_njit(z, float(tau), min_points, stack, found)]
 
 
 @njit
@@ -100,27 +100,30 @@ def _cusum_njit(
     stack: npt.NDArray[np.int64],
     found: npt.NDArray[np.int64],
 ) -> int:
+    # The left half is split first, while the right one waits below it: change points are found in order.
     count, depth = 0, 1
     stack[0, 0], stack[0, 1] = 0, len(z)
-    while depth > 0:
-        depth -= 1
-        low, high = stack[depth, 0], stack[depth, 1]
+    while True:
+        low, high = stack[depth - 1, 0], stack[depth - 1, 1]
         mean = 0.0
         for t in range(low, high):
             mean += z[t]
         mean /= max(high - low, 1)
-        best, split, c = float(tau), -1, 0.0
+        best, split, c = tau, -1, 0.0
         for t in range(low, high - min_points):
             c += z[t] - mean
             if abs(c) > best and t + 1 - low >= min_points:
                 best, split = abs(c), t + 1
         if split >= 0:
-            found[count] = split
-            count += 1
+            stack[depth - 1, 0] = split
             stack[depth, 0], stack[depth, 1] = low, split
-            stack[depth + 1, 0], stack[depth + 1, 1] = split, high
-            depth += 2
-    return count
+            depth += 1
+            continue
+        depth -= 1
+        if depth == 0:
+            return count
+        found[count] = high
+        count += 1
 
 
 def refine(
@@ -154,34 +157,43 @@ def refine(
     refined = np.array(change_points, np.int64)
     if not len(refined):
         return refined
-    _refine_njit(check_scores(f), refined, radius)
+    f = check_scores(f)
+    _refine_njit(f, len(refined), radius, np.empty(f.shape[1]), refined)
     return refined
 
 
 @njit
-def _refine_njit(f: Scores, change_points: npt.NDArray[np.int64], radius: int) -> None:
-    edges = np.zeros(len(change_points) + 2, np.int64)
-    edges[1:-1], edges[-1] = change_points, len(f)
-    sums = np.zeros((len(edges) - 1, f.shape[1]))
-    span_sums_njit(f, edges, sums)
-    dominant = np.empty(len(sums), np.int64)
-    for s in range(len(sums)):
-        dominant[s] = sums[s].argmax()
-    for s in range(len(change_points)):
-        left, right, old = dominant[s], dominant[s + 1], change_points[s]
-        if left == right:
-            continue
-        low = change_points[s - 1] + 1 if s else 1
-        high = change_points[s + 1] - 1 if s + 1 < len(change_points) else len(f) - 1
-        low, high = max(low, old - radius), min(high, old + radius)
-        gain = best = 0.0  # Σ f(i, L) - f(i, R) over low <= i < place
-        change_points[s] = low
-        for place in range(low + 1, high + 1):
-            gain += f[place - 1, left] - f[place - 1, right]
-            nearer = abs(place - old) < abs(change_points[s] - old)
-            if gain > best or (gain == best and nearer):
-                best = gain
-                change_points[s] = place
+def _refine_njit(
+    f: Scores,
+    count: int,
+    radius: int,
+    sums: npt.NDArray[np.float64],
+    change_points: npt.NDArray[np.int64],
+) -> None:
+    begin, left = 0, 0
+    for s in range(count + 1):
+        end = change_points[s] if s < count else len(f)
+        for a in range(len(sums)):
+            sums[a] = 0.0
+        for i in range(begin, end):
+            for a in range(len(sums)):
+                sums[a] += f[i, a]
+        right = 0
+        for a in range(1, len(sums)):
+            if sums[a] > sums[right]:
+                right = a
+        if s > 0 and left != right:  # of the boundary at `begin`
+            low = change_points[s - 2] + 1 if s > 1 else 1
+            low, high = max(low, begin - radius), min(end - 1, begin + radius)
+            gain = best = 0.0  # Σ f(i, L) - f(i, R) over low <= i < place
+            chosen = low
+            for place in range(low + 1, high + 1):
+                gain += f[place - 1, left] - f[place - 1, right]
+                nearer = abs(place - begin) < abs(chosen - begin)
+                if gain > best or (gain == best and nearer):
+                    best, chosen = gain, place
+            change_points[s - 1] = chosen
+        begin, left = end, right
 
 
 @dataclasses.dataclass(frozen=True)
@@ -303,27 +315,32 @@ def _labels_njit(
     labels: npt.NDArray[np.int32],
 ) -> None:
     """Label the tokens of one text: `margin`, `smooth`, `cusum`, `refine`, and the dominant agents."""
-    z, smoothed = np.empty(len(f)), np.empty(len(f))
+    z, smoothed, sums = np.empty(len(f)), np.empty(len(f)), np.empty(x.shape[1])
     margin_njit(f, z)
     _smooth_njit(z, parameters.smooth_windows, smoothed)
-    found, stack = np.empty(len(z), np.int64), np.zeros((len(z) + 1, 2), np.int64)
+    found, stack = np.empty(len(z), np.int64), np.empty((len(z) + 1, 2), np.int64)
     count = _cusum_njit(smoothed, parameters.tau, parameters.min_points, stack, found)
-    boundaries = np.sort(found[:count])
     if count > 0:
-        _refine_njit(f, boundaries, parameters.radius)
-    edges = np.zeros(count + 2, np.int64)
-    edges[1:-1] = boundaries * parameters.step + parameters.shift
-    edges[-1] = len(x)
-    totals = np.zeros((count + 1, x.shape[1]))
-    span_sums_njit(x, edges, totals)
+        _refine_njit(f, count, parameters.radius, sums, found)
+    begin = 0
     for s in range(count + 1):
-        best, counted = totals[s].argmax(), 0
-        for t in range(edges[s], edges[s + 1]):
+        end = found[s] * parameters.step + parameters.shift if s < count else len(x)
+        for a in range(len(sums)):
+            sums[a] = 0.0
+        counted, label = 0, 0
+        for t in range(begin, end):
             counted += scored[t]
-        surplus = totals[s, best] - parameters.mean * counted
-        labels[edges[s] : edges[s + 1]] = best
-        if parameters.threshold > -np.inf and surplus <= parameters.threshold * np.sqrt(counted):
-            labels[edges[s] : edges[s + 1]] = NOBODY
+            for a in range(len(sums)):
+                sums[a] += x[t, a]
+        for a in range(1, len(sums)):
+            if sums[a] > sums[label]:
+                label = a
+        surplus = sums[label] - parameters.mean * counted
+        if parameters.threshold > -np.inf and surplus <= parameters.threshold * math.sqrt(counted):
+            label = NOBODY
+        for t in range(begin, end):
+            labels[t] = label
+        begin = end
 
 
 def cusum_labels(
@@ -357,13 +374,14 @@ def _cusum_labels_njit(
     parameters: CusumParameters,
     labels: npt.NDArray[np.int32],
 ) -> None:
-    total = np.zeros(x.shape[1])
+    total = np.empty(x.shape[1])
     for d in range(len(starts)):
         start, end = starts[d], ends[d]
         width = min(parameters.window, end - start)
         count = (end - start - width) // parameters.step + 1 if width > 0 else 0
         f = np.empty((count, x.shape[1]))
-        total[:] = 0.0
+        for a in range(len(total)):
+            total[a] = 0.0
         windows_njit(x[start:end], width, parameters.step, total, f)
         _labels_njit(x[start:end], scored[start:end], f, parameters, labels[start:end])
 

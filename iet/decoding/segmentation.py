@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from iet.errors import InputError, ShapeError
 from iet.marks.scheme import Family
-from iet.native.pairs import numbered_njit
+from iet.native.pairs import numbered
 
 Scores = npt.NDArray[Any]
 """[T, A], float32 (or float64): the score of token t under the key of agent a."""
@@ -132,7 +132,7 @@ def check_pairs(pairs: npt.ArrayLike, length: int) -> npt.NDArray[np.int64]:
     if array.shape != (length,) or (array.dtype.kind not in "iu" and array.size):
         raise ShapeError("pairs", got=f"{array.dtype} {list(array.shape)}", expected=f"integers [{length}]")
     numbers = array.astype(np.int64, copy=False)
-    if not numbered_njit(numbers):
+    if not numbered(numbers):
         raise InputError(
             f"pairs: got numbers from {numbers.min()} to {numbers.max()}, expected 0, 1, 2, ... in the order"
             " of first occurrence, and -1"

@@ -126,26 +126,14 @@ def column_summary(
 
     Cost: O(T). Deterministic.
     """
-    means, highest = np.zeros(len(columns)), np.zeros(len(columns), np.float32)
-    _column_summary_njit(values, boundaries, columns, means, highest)
-    return means, highest
-
-
-@njit
-def _column_summary_njit(
-    values: npt.NDArray[np.float32],
-    boundaries: npt.NDArray[np.int64],
-    columns: npt.NDArray[np.int64],
-    means: npt.NDArray[np.float64],
-    highest: npt.NDArray[np.float32],
-) -> None:
-    for s in range(len(columns)):
-        total, start, end = 0.0, boundaries[s], boundaries[s + 1]
-        for t in range(start, end):
-            value = values[t, columns[s]]
-            total += value
-            highest[s] = max(highest[s], value)
-        means[s] = total / max(1, end - start)
+    lengths = np.diff(boundaries)
+    held = values[np.arange(boundaries[0], boundaries[-1]), np.repeat(columns, lengths)]
+    spans = np.repeat(np.arange(len(columns)), lengths)
+    totals = np.bincount(spans, held, len(columns))  # in float64, token by token
+    highest, there = np.zeros(len(columns), np.float32), lengths > 0
+    if len(held):
+        highest[there] = np.maximum.reduceat(held, (boundaries[:-1] - boundaries[0])[there])
+    return totals / np.maximum(1, lengths), highest
 
 
 def margin(window_scores: npt.ArrayLike) -> npt.NDArray[np.float64]:
