@@ -20,6 +20,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PACKAGES = ("iet", "benchmarks", "tests")
 COUNTED = ("iet", "csrc", "tests", "benchmarks")
 SUFFIXES = {".py", ".h", ".cpp", ".cu", ".cuh", ".js", ".html"}
+START, END = "<!-- house table -->", "<!-- /house table -->"
 NO_ROOM = {"__init__.py", "__main__.py", "__pycache__", "py.typed"}
 
 
@@ -182,13 +183,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.output is None:
         print(text)
         return 0
-    from benchmarks.tables import replaced  # takes seconds, as it loads every benchmark
-
-    try:
-        old = chosen.output.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        old = "# The house\n\n<!-- house table -->\n<!-- /house table -->\n"
-    chosen.output.write_text(replaced(chosen.output.name, old, "house", text), encoding="utf-8")
+    old = chosen.output.read_text(encoding="utf-8") if chosen.output.exists() else "# The house\n\n"
+    head, _, rest = old.partition(START)
+    tail = rest.partition(END)[2] or "\n"
+    chosen.output.write_text(f"{head}{START}\n\n{text}\n\n{END}{tail}", encoding="utf-8")
     return 0
 
 

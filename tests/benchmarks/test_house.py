@@ -31,14 +31,14 @@ def test_two_states_stand_beside_each_other(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_file_keeps_what_stands_around_the_tables(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(house, "report", lambda before: f"before: {before}")
     assert house.main([]) == 0
-    shown = capsys.readouterr().out.strip()
+    assert capsys.readouterr().out == "before: None\n"
     path = tmp_path / "house.md"
     assert house.main(["--output", str(path)]) == 0
     path.write_text(path.read_text() + "\n## Speed\n")
-    assert house.main(["--output", str(path)]) == 0
-    assert path.read_text() == (
-        f"# The house\n\n<!-- house table -->\n\n{shown}\n\n<!-- /house table -->\n\n## Speed\n"
-    )
+    assert house.main(["--output", str(path), "--before", "old"]) == 0
+    tables = "<!-- house table -->\n\nbefore: old\n\n<!-- /house table -->"
+    assert path.read_text() == f"# The house\n\n{tables}\n\n## Speed\n"
