@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import gzip
 import importlib.metadata
 import io
@@ -190,7 +189,8 @@ def write_table(
 
     Args:
         path: without a suffix.
-        header, cells: of the table, which the JSON holds as "table": a list of {heading: cell}.
+        header, cells: of the table, which the JSON holds as "table": a list of {heading: cell}, an interval as
+            [mean, low, high].
         content, rows: see `write`.
         title, note: what Markdown has before and after the table.
     """
@@ -206,7 +206,7 @@ def write_table(
 
 
 def _plain(cell: Cell) -> Any:
-    return dataclasses.asdict(cell) if isinstance(cell, Interval) else cell
+    return [cell.mean, cell.low, cell.high] if isinstance(cell, Interval) else cell
 
 
 def as_json(content: Any) -> str:

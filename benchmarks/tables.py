@@ -18,6 +18,7 @@ from typing import Any
 from benchmarks.accuracy.decoders import CUSUM, PAPERS_CUSUM
 from benchmarks.paper import table1
 from benchmarks.paper.quoted import TABLE1
+from benchmarks.paper.scoring import FIGURES
 from benchmarks.recording import table
 from benchmarks.speed.suite import number, quartiles
 from iet.calibrate import tokens_needed
@@ -253,16 +254,10 @@ def paper(results: pathlib.Path) -> str:
     for method in table1.METHODS:
         quoted = TABLE1.get(method.quoted or "", {})
         cells = [_triple([quoted.get(figure, ()) for figure in table1.PAIRED])]
-        for _, run in runs:
-            texts = [cell.get(method.name, []) for cell in run["figures"].values()]
-            cells.append(
-                _triple(
-                    [
-                        [_mean(known) for rows in texts if (known := _known(rows, figure))]
-                        for figure in table1.PAIRED
-                    ]
-                )
-            )
+        cells += [
+            _triple([_means(run, method.name, FIGURES[figure]) for figure in table1.PAIRED])
+            for _, run in runs
+        ]
         if any(cells[1:]):
             rows.append([method.name, *cells])
     columns = [f"{n} ({run['logs']['entropy']:.2f} nats)" for n, (_, run) in zip(names, runs, strict=True)]
@@ -302,8 +297,10 @@ def _against(name: str, run: Mapping[str, Any], path: pathlib.Path) -> str:
     )
 
 
-def _known(texts: Sequence[Mapping[str, float | None]], figure: str) -> list[float]:
-    return [value for text in texts if (value := text[figure]) is not None]
+def _means(run: Mapping[str, Any], method: str, figure: str) -> list[float]:
+    """Return the mean of a figure in every setting that has it."""
+    rows = (row for row in run["table"] if (row["method"], row["figure"]) == (method, figure))
+    return [cell[0] for row in rows for cell in row.values() if isinstance(cell, list)]
 
 
 def _mean(values: Sequence[float]) -> float:
