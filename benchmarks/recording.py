@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import gzip
 import importlib.metadata
@@ -11,6 +12,7 @@ import os
 import pathlib
 import platform
 import re
+import string
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -189,7 +191,7 @@ def write_table(
 
     Args:
         path: without a suffix.
-        header, cells: of the table, which the JSON holds as "table": a list of {heading: cell}, an interval as
+        header, cells: of the table, which the JSON holds as "table": a list of {heading: cell}, intervals as
             [mean, low, high].
         content, rows: see `write`.
         title, note: what Markdown has before and after the table.
@@ -226,3 +228,54 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _rounded(part) for key, part in value.items()}
     return [_rounded(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+class _Cells(string.Formatter):
+    """Formats cells; what is not there, or None, is empty."""
+
+    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        try:
+            return super().get_field(field_name, args, kwargs)
+        except (KeyError, TypeError):
+            return None, field_name
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return "" if value is None else str(format(value, format_spec))
+
+
+def columns(rows: Iterable[Mapping[str, Any]], formats: Mapping[str, str]) -> str:
+    """Return a Markdown table of rows.
+
+    Args:
+        rows: name -> value.
+        formats: heading -> cell, as in `str.format`: "{tokens:,}", "{over[median]:.2f}", "{interval[0]:.3f}".
+            A value that is None or not there is left out.
+    """
+    cells = _Cells()
+    return table(list(formats), [[cells.vformat(form, (), row) for form in formats.values()] for row in rows])
+
+
+def parser(module: str, doc: str | None) -> argparse.ArgumentParser:
+    """Return the parser of a benchmark's command line, with `-o`."""
+    made = argparse.ArgumentParser(prog=f"python -m {module}", description=(doc or "").split("\n")[0])
+    made.add_argument("-o", "--output", type=pathlib.Path, required=True, help="JSON; a table goes beside it")
+    return made
+
+
+def command(parser: argparse.ArgumentParser, given: argparse.Namespace) -> str:
+    """Return the command line of a result: what was not left at its default, folders without their paths."""
+    parts = [parser.prog]
+    for name, value in vars(given).items():
+        if value == parser.get_default(name):
+            continue
+        parts.append("-o" if name == "output" else f"--{name.replace('_', '-')}")
+        if isinstance(value, pathlib.Path):
+            relative = value.name if value.is_absolute() else value.as_posix()
+            parts.append({"work": "DIR", "data": "PATH"}.get(name, relative))
+        elif value is not True:
+            parts += [_quoted(each) for each in (value if isinstance(value, (list, tuple)) else [value])]
+    return " ".join(parts)
+
+
+def _quoted(value: object) -> str:
+    return str(value) if re.fullmatch(r"[\w.:/-]+", str(value)) else repr(value)
