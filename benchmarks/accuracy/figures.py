@@ -53,7 +53,7 @@ def accuracy(results: dict[str, Any]) -> Any:
 
 
 def reliability(axis: Any, results: dict[str, Any]) -> None:
-    counts, right = np.sum([r["reliability"] for r in results["cells"]], axis=0)
+    counts, right = np.array(results["reliability"])
     there = counts > 0
     middle = ((np.arange(BINS) + 0.5) / BINS)[there]
     axis.plot([0, 1], [0, 1], color="0.7")
