@@ -18,7 +18,7 @@ from typing import Any
 
 import iet
 from benchmarks.statistics import Interval
-from iet import bench
+from iet.cli import bench
 from iet.errors import ShapeError
 
 

@@ -7,11 +7,11 @@ import json
 import re
 
 import pytest
-from chat_server import Server, serving
 
 from benchmarks.paper.failure.trajectories import SUBSETS, Trajectory, Turn
 from benchmarks.paper.failure.verdicts import Prediction
 from iet.errors import BackendUnavailable, InputError
+from tests.support.chat_server import Server, serving
 
 pytest.importorskip("openai")
 

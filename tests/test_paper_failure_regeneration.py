@@ -9,10 +9,10 @@ import shutil
 from collections.abc import Sequence
 
 import pytest
-from paper_failures import algorithm_generated, trajectory, write
 
-from iet.auditor import Auditor
+from iet.audit.auditor import Auditor
 from iet.errors import InputError
+from tests.paper_failures import algorithm_generated, trajectory, write
 
 for needed in ("torch", "transformers", "matplotlib", "sklearn", "nltk", "langchain_text_splitters"):
     pytest.importorskip(needed)

@@ -8,7 +8,6 @@ import pathlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paper_failures import trajectory
 
 from benchmarks.paper.failure.corruption import corrupt_boundaries, remove_ids
 from benchmarks.paper.failure.restoration import (
@@ -28,7 +27,8 @@ from benchmarks.paper.failure.restoration import (
 from benchmarks.paper.failure.trajectories import JOINER, SUBSETS, Restored, Trajectory, agent_of, load
 from iet.demo.conversation import MODEL
 from iet.errors import InputError
-from iet.tokenizer import Tokenizer
+from iet.marks.tokenizer import Tokenizer
+from tests.paper_failures import trajectory
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
 

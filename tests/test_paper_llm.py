@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from chat_server import Server, serving
-from paper_logs import log_of, prose, words
 
+from iet.audit.metrics import token_accuracy
 from iet.errors import BackendUnavailable, InputError
-from iet.metrics import token_accuracy
-from iet.tokenizer import DEMO_SOURCE, Tokenizer
+from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
+from tests.paper_logs import log_of, prose, words
+from tests.support.chat_server import Server, serving
 
 pytest.importorskip("openai")
 

@@ -12,7 +12,7 @@ from scipy import special
 
 from benchmarks.accuracy.judged import Floats, Ids, Row, Seeds
 from benchmarks.accuracy.permutations import SET_SIZE, Setup, moments, near_multiple, phi_table
-from iet import reference
+from iet.native import reference
 
 # What k_p near a multiple of a, or ids close together, may cost: see `pairs` and `every_frequency`.
 CORRELATION_LIMIT = 0.02

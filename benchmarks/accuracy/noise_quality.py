@@ -24,7 +24,7 @@ from tqdm import tqdm
 from benchmarks.accuracy import judged
 from benchmarks.accuracy.judged import Ids, Row, Seeds, failures
 from benchmarks.recording import parser
-from iet import reference
+from iet.native import reference
 
 VOCAB_SIZE = 128256
 BITS = 24  # of a numerator: u·2^24, an odd number

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from benchmarks.accuracy import judged
 from benchmarks.accuracy.judged import Floats, Ids, Seeds
-from iet import kernels, reference
+from iet import kernels
+from iet.native import reference
 
 SET_SIZE = 64
 

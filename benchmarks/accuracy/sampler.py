@@ -20,7 +20,7 @@ from transformers import AttentionInterface
 from transformers.cache_utils import Cache
 
 import iet
-from iet.registry import KeyTable
+from iet.marks.keys import KeyTable
 
 ENTROPY_EVERY = 8
 """Steps between two measurements of the entropy."""

@@ -34,8 +34,8 @@ from benchmarks.accuracy.permutations import (
     phi_table,
 )
 from benchmarks.recording import columns, parser
-from iet import reference
-from iet.scheme import FAMILIES
+from iet.marks.scheme import FAMILIES
+from iet.native import reference
 
 VOCAB_SIZES = (32000, 32003, 128256, 151936)
 KAPPA = 0.8

@@ -23,7 +23,7 @@ from benchmarks.paper.marks import Marker
 from benchmarks.paper.prompts import Prompt, fitted
 from iet.demo.conversation import MODEL
 from iet.errors import BackendUnavailable, InputError
-from iet.tokenizer import Tokenizer
+from iet.marks.tokenizer import Tokenizer
 
 try:
     import torch
