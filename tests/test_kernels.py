@@ -23,7 +23,7 @@ from iet.marks.keys import derive_frequency, derive_subkey
 from iet.marks.registry import Registry
 from iet.marks.scheme import SCHEME_VERSION, Profile, Scheme
 from iet.native import reference
-from iet.native.load import load as native
+from iet.native import load as native
 from iet.native.pairs import repeats
 
 VECTORS = json.loads(

@@ -90,7 +90,7 @@ def markdown(content: dict[str, Any]) -> str:
         found = []
         for r in content["real"]:
             kappa = "" if r["family"] == "gumbel" else f", {r['kappa']:g}"
-            needed = {str(k): calibrate.tokens_needed(n, r["most"]) for k, n in r["tokens"].items()}
+            needed = {int(k): calibrate.tokens_needed(n, r["most"]) for k, n in r["tokens"].items()}
             found.append({**r, "strength": kappa, "needed": needed})
         keys = [int(k) for k in content["real"][0]["tokens"]]
         formats = {
