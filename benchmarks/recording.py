@@ -8,6 +8,7 @@ import gzip
 import importlib.metadata
 import io
 import json
+import math
 import os
 import pathlib
 import platform
@@ -257,6 +258,18 @@ def columns(rows: Iterable[Mapping[str, Any]], formats: Mapping[str, str] | Sequ
     """
     pairs = list(formats.items() if isinstance(formats, Mapping) else formats)
     return table([heading for heading, _ in pairs], [[_cell(form, row) for _, form in pairs] for row in rows])
+
+
+def number(value: float) -> str:
+    """Return three significant digits, without an exponent."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    digits = 2 - math.floor(math.log10(abs(value))) if value else 0
+    return f"{value:.{digits}f}"
+
+
+def quartiles(value: Mapping[str, float]) -> str:
+    return f"{number(value['low'])} to {number(value['high'])}"
 
 
 def parser(module: str, doc: str | None) -> argparse.ArgumentParser:

@@ -19,8 +19,7 @@ from benchmarks.accuracy.decoders import CUSUM, PAPERS_CUSUM
 from benchmarks.paper import table1
 from benchmarks.paper.quoted import TABLE1
 from benchmarks.paper.scoring import FIGURES
-from benchmarks.recording import table
-from benchmarks.speed.suite import number, quartiles
+from benchmarks.recording import number, quartiles, table
 from iet.audit.calibration import tokens_needed
 
 ROOT = pathlib.Path(__file__).parent.parent

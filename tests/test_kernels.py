@@ -22,8 +22,8 @@ from iet.errors import BackendUnavailable, InputError, ShapeError
 from iet.marks.keys import derive_frequency, derive_subkey
 from iet.marks.registry import Registry
 from iet.marks.scheme import SCHEME_VERSION, Profile, Scheme
-from iet.native import reference
 from iet.native import load as native
+from iet.native import reference
 from iet.native.pairs import repeats
 
 VECTORS = json.loads(

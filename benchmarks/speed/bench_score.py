@@ -1,9 +1,10 @@
 """Time `score_tokens` and `score_spans` on random ids and real text, after checking them with the reference.
 
-    python -m benchmarks.speed.bench_score -o benchmarks/results/score.json
+    python -m benchmarks.speed.bench_score -o benchmarks/results/score.json [--device cuda]
 
 The floor is writing the scores: a fill of [T, K] float32. Peers read the same ids on one thread, fewer of
 them where they are slow, under one key: none of them reads several at less than a multiple of the cost.
+`--device cuda` times the kernels of a GPU instead.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.speed import peers, texts
+from benchmarks.speed import device, peers, texts
 from benchmarks.speed.suite import Contestant, Suite, main
 from iet import kernels
 from iet.cli import bench
@@ -93,15 +94,10 @@ def peers_suite(real: bool, tokens: int, vocab_size: int, rounds: int, lengths: 
 def scaling_suite(tokens: int, vocab_size: int, keys: int, rounds: int) -> Suite:
     """Double T, K and threads: the cost of a token under a key should stay, and halve with the threads."""
     best = bench.isas()[-1]
-    contestants = {}
     first = f"T = {tokens}, K = {keys}"
-    for t, k in (
-        (tokens, keys),
-        (2 * tokens, keys),
-        (4 * tokens, keys),
-        (tokens, 2 * keys),
-        (tokens, 4 * keys),
-    ):
+    shapes = [(m * tokens, keys) for m in (1, 2, 4)] + [(tokens, m * keys) for m in (2, 4)]
+    contestants = {}
+    for t, k in shapes:
         ids, table = random_ids(t, vocab_size), bench.team(vocab_size, k).scoring_keys()
         contestants[f"T = {t}, K = {k}"] = scoring(ids, table, best, 1)
     ids, table = random_ids(tokens, vocab_size), bench.team(vocab_size, keys).scoring_keys()
@@ -128,30 +124,19 @@ def spans_suite(tokens: int, vocab_size: int, keys: int, span: int, rounds: int)
         return np.add.reduceat(kernels.score_tokens(ids, table, num_threads=1), cuts[:-1], dtype=np.float64)
 
     def check() -> None:
-        few = table_of(3)
+        few = bench.team(vocab_size, 3).scoring_keys()
         options = {"subkeys": few.subkeys, "k_p": few.k_p, "vocab_size": vocab_size}
-        expected = reference.score_spans(ids, cuts, np.ones(tokens, np.bool_), 2, **options)
-        for isa in bench.isas():
+        expected = reference.score_spans(ids, cuts, np.ones(tokens, np.bool_), 2, **options).tobytes()
+        for name, isa, count in bench.contenders():
             select_isa(isa)
-            for count in bench.thread_counts():
-                if kernels.score_spans(ids, cuts, few, num_threads=count).tobytes() != expected.tobytes():
-                    raise IetError(f"score_spans differs from the reference on {isa}, {count} threads")
-
-    def table_of(count: int) -> KeyTable:
-        return bench.team(vocab_size, count).scoring_keys()
+            if kernels.score_spans(ids, cuts, few, num_threads=count).tobytes() != expected:
+                raise IetError(f"score_spans differs from the reference on {name}")
 
     work = tokens * keys
-    contestants = {
-        name: Contestant(
-            timed(
-                functools.partial(kernels.score_spans, ids, cuts, table, num_threads=count),
-                functools.partial(select_isa, isa),
-            ),
-            "ours",
-            work,
-        )
-        for name, isa, count in bench.contenders()
-    }
+    contestants = {}
+    for name, isa, count in bench.contenders():
+        add = functools.partial(kernels.score_spans, ids, cuts, table, num_threads=count)
+        contestants[name] = Contestant(timed(add, functools.partial(select_isa, isa)), "ours", work)
     contestants["score_tokens, then add.reduceat"] = Contestant(
         timed(by_hand, functools.partial(select_isa, best)), "floor", work
     )
@@ -175,13 +160,58 @@ def validate(keys: KeyTable, ids: NDArray[np.int64]) -> None:
         bench.validate_score(keys, ids[:500], num_threads=count)
 
 
+def device_suite(tokens: int, keys: int, rounds: int, where: str) -> Suite:
+    """Score on a device, and sum over one span: with what is allocated and checked for each call."""
+    vocab_size, whole = 32000, np.array([0, tokens])
+    table = bench.team(vocab_size, keys).scoring_keys()
+    ids = torch.zeros(tokens, dtype=torch.int64, device=where)
+    generator = torch.Generator(where).manual_seed(2)
+    calls: dict[str, Callable[[], object]] = {
+        "score_tokens": lambda: kernels.score_tokens(ids, table),
+        "score_spans, one span": lambda: kernels.score_spans(ids, whole, table),
+        FILL: lambda: torch.zeros(tokens, keys, device=where),
+    }
+
+    def refresh() -> None:
+        ids.random_(0, vocab_size, generator=generator)
+
+    def check() -> None:
+        refresh()
+        found = torch.as_tensor(kernels.score_tokens(ids[:64], table)).cpu().numpy()
+        few = ids[:64].cpu().numpy()
+        validate(table, few)
+        if found.tobytes() != kernels.score_tokens(few, table).tobytes():
+            raise IetError(f"score_tokens on {where} differs from the CPU's")
+
+    return Suite(
+        name=f"score_tokens n = 2, T = {tokens}, K = {keys}, {where}",
+        unit=UNIT,
+        factor=FACTOR,
+        contestants={
+            name: Contestant(
+                device.waited(call, where, refresh), "floor" if name == FILL else "ours", tokens * keys
+            )
+            for name, call in calls.items()
+        },
+        floors=(FILL,),
+        validate=check,
+        rounds=rounds,
+        details=lambda: device.described(where),
+    )
+
+
+def device_suites(quick: bool, where: str) -> list[Suite]:
+    """Return what is measured on a device; `quick` is tiny."""
+    device.require(where)
+    texts, rounds = (((500, 20),), 2) if quick else (((4096, 10_000), (1_000_000, 6)), 21)
+    return [device_suite(*text, rounds, where) for text in texts]
+
+
 def suites(quick: bool) -> list[Suite]:
     """Return what is measured; `quick` is tiny."""
     torch.set_num_threads(1)
     tokens, vocab_size, keys, rounds = (300, 515, 3, 2) if quick else (1 << 16, 128256, 16, 15)
-    slow = {"Waterfall verify": 40, "transformers KGW detector": 40}
-    if not quick:
-        slow = {"Waterfall verify": 256, "transformers KGW detector": 256}
+    slow = dict.fromkeys(("Waterfall verify", "transformers KGW detector"), 40 if quick else 256)
     real = slow if quick else {"Waterfall verify": 4096, "transformers KGW detector": 1024}
     return [
         *(ngram_suite(n_gram, tokens, vocab_size, keys, rounds) for n_gram in (2, 3, 5)),
@@ -198,4 +228,5 @@ def bench_score(replay: Callable[[], None]) -> None:
 
 
 if __name__ == "__main__":
-    main("benchmarks.speed.bench_score", __doc__, suites, ("torch", "transformers", "waterfall"))
+    packages = ("torch", "transformers", "waterfall")
+    main("benchmarks.speed.bench_score", __doc__, suites, packages, device_suites)

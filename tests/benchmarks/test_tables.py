@@ -103,14 +103,19 @@ def test_the_docs_show_table_1_beside_the_papers(tmp_path: pathlib.Path) -> None
     tally = ("better in", "not told apart", "worse in")
 
     def run(temperature: float, entropy: float, records: int) -> dict[str, Any]:
-        texts = {"token_accuracy": 0.5, "iou": 0.25, "edge_similarity": None}
+        first = {"chain 4": [0.5, 0.4, 0.6], "tree 4": [0.5, 0.4, 0.6]}
+        iou = {"chain 4": [0.25, 0.2, 0.3], "paper chain 4": 0.9, "tree 4": [0.25, 0.2, 0.3]}
+        none = {"chain 4": None, "tree 4": None}
+        rows = [
+            {"method": method, "figure": figure, **cells}
+            for method in (ours, theirs)
+            for figure, cells in (("TokenAcc", first), ("IoU", iou), ("EdgeSim", none))
+        ]
+        rows[0] = {**rows[0], "tree 4": [0.75, 0.7, 0.8]}
         return {
             "configuration": {"temperature": temperature, "top_p": 0.9, "records": records},
             "logs": {"entropy": entropy},
-            "figures": {
-                "chain 4": {ours: [texts], theirs: [texts]},
-                "tree 4": {ours: [texts, {**texts, "token_accuracy": 1.0}], theirs: [texts]},
-            },
+            "table": rows,
             "against": [
                 {**lead, "figure": "TokenAcc", **dict(zip(tally, (9, 0, 0), strict=True))},
                 {**lead, "figure": "IoU", **dict(zip(tally, (6, 2, 1), strict=True))},

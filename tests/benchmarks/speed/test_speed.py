@@ -40,9 +40,13 @@ NAMES = ("embed", "score", "decode", "generate", "import")
 # ---------------------------------------------------------------- benchmarks/speed
 
 
-@pytest.mark.parametrize("name", [*NAMES, "engines"])
-def test_every_suite_validates_and_runs(name: str) -> None:
-    suites = importlib.import_module(f"benchmarks.speed.bench_{name}").suites(True)
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [*((name, None) for name in (*NAMES, "engines")), ("embed", "cpu"), ("score", "cpu")],
+)
+def test_every_suite_validates_and_runs(name: str, device: str | None) -> None:
+    module = importlib.import_module(f"benchmarks.speed.bench_{name}")
+    suites = module.suites(True) if device is None else module.device_suites(True, device)
     assert len({suite.name for suite in suites}) == len(suites)
     recorded = []
     for suite in suites:
@@ -92,7 +96,7 @@ def test_a_suite_that_fails_its_check_is_not_timed() -> None:
 
 
 def test_audits_that_differ_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    text, registry = texts.text()[:2000], bench_audit.team()
+    text, registry = texts.text()[:2000], texts.team()
     before, limit = kernels.backends(), auditor.ALL_KEYS
     bench_audit.validate(registry, text)
     assert (kernels.backends(), auditor.ALL_KEYS) == (before, limit)
@@ -176,7 +180,7 @@ def test_documents_of_bulk_audits_have_as_many_tokens() -> None:
 def test_bulk_audits_that_differ_are_not_timed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    registry, some = bench_audit.team(), ["The plan is to read it first. " * 20]
+    registry, some = texts.team(), ["The plan is to read it first. " * 20]
     bench_bulk.validate(registry, some, tmp_path)
     audit = auditor.Auditor.audit
     monkeypatch.setattr(auditor.Auditor, "audit", lambda self, text: audit(self, text[:-9]))
@@ -274,7 +278,7 @@ def test_a_suite_leaves_the_instruction_set_as_it_was() -> None:
 
 
 def test_ratios_are_compared_with_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = bench_audit.team().scoring_keys().subset(slice(0, 2))
+    keys = texts.team().scoring_keys().subset(slice(0, 2))
     ids = bench_audit.Tokenizer(bench_audit.DEMO_SOURCE).encode(texts.text()[:3000]).token_ids
     bench_likelihood.validate("iet:demo", ids, keys)
     embedded = bench_likelihood.embedded
