@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 
-from benchmarks import recording
+import pytest
+
+from benchmarks import recording, tables
 from benchmarks.recording import number
+from benchmarks.statistics import Interval
 
 
 def test_caches_are_read_from_sysfs(tmp_path: pathlib.Path) -> None:
@@ -31,19 +35,14 @@ def test_numbers_have_three_digits_and_no_exponent() -> None:
 def test_results_are_a_summary_a_table_and_rows(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    content = {
-        "value": 0.123456789,
-        "count": 1234567,
-        "list": [1.0, None, "a, [b"],
-        "deep": [{"κ": [1e-300]}],
-    }
+    deep = [{"κ": [1e-300, "a, [b"]}, {}]
+    content = {"value": 0.123456789, "count": 1234567, "list": [1.0, None], "deep": deep}
     rows = [{"text": i, "figure": i / 3} for i in range(3)]
     recording.write(tmp_path / "a" / "x.json", content, "| table |", rows=rows)
     assert capsys.readouterr().out == "| table |\n"
     written = (tmp_path / "a" / "x.json").read_text()
     assert json.loads(written) == {**content, "value": 0.123457}
-    assert '"deep": [\n' in written
-    assert '{"κ": [1e-300]}' in written or '"κ": [1e-300]' in written
+    assert '"list": [1.0, null],\n "deep": [\n' in written
     assert (tmp_path / "a" / "x.md").read_text() == "| table |\n"
     assert recording.read_rows(tmp_path / "a" / "x.json") == rows
     recording.write(tmp_path / "y.json", {}, "")
@@ -67,12 +66,8 @@ def test_a_result_of_one_table_holds_its_cells(tmp_path: pathlib.Path) -> None:
 def test_cells_that_are_not_there_are_empty() -> None:
     rows = [{"a": 1.25, "b": {"low": 2}}, {"a": None, "b": None, "c": [3.0]}]
     shown = recording.columns(rows, [("x", "{a:.1f}"), ("y", "{b[low]} of {a}"), ("x", "{c[0]:+.2f}")])
-    assert shown.splitlines() == [
-        "| x | y | x |",
-        "| --- | --- | --- |",
-        "| 1.2 | 2 of 1.25 |  |",
-        "|  |  | +3.00 |",
-    ]
+    assert shown.splitlines()[0] == "| x | y | x |"
+    assert shown.splitlines()[2:] == ["| 1.2 | 2 of 1.25 |  |", "|  |  | +3.00 |"]
 
 
 def test_a_command_line_is_recorded_without_the_paths_of_folders(tmp_path: pathlib.Path) -> None:
