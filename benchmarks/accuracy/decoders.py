@@ -43,7 +43,7 @@ from iet.audit.auditor import Auditor
 from iet.audit.metrics import mean_iou, token_accuracy
 from iet.cli.demo import compare, true_labels
 from iet.decoding import decode
-from iet.demo.conversation import Conversation
+from iet.demo.conversation import JOINER, Conversation
 from iet.kernels import pair_numbers, score_tokens
 from iet.marks.registry import Registry
 from iet.native.pairs import novelty_weights
@@ -73,7 +73,7 @@ class Text:
     truth: Labels
 
 
-def form(turns: texts.Turns, length: int, joiner: str = texts.JOINER, spurious: int = 0) -> Text:
+def form(turns: texts.Turns, length: int, joiner: str = JOINER, spurious: int = 0) -> Text:
     talk, registry = texts.form(turns, length, joiner=joiner, spurious=spurious)
     ids = registry.open_tokenizer().encode(talk.text).token_ids
     return Text(talk, registry, ids, true_labels(talk, registry))
@@ -97,7 +97,8 @@ def tune(tuning: Iterable[Text], family: str) -> dict[str, dict[str, Any]]:
     for text in tuning:
         scores = score_tokens(text.ids, text.registry)
         for options in itertools.product(*CUSUM_GRID.values()):
-            found = decode(scores, "cusum", family, **dict(zip(CUSUM_GRID, options, strict=True)))
+            given: dict[str, Any] = dict(zip(CUSUM_GRID, options, strict=True))
+            found = decode(scores, "cusum", family, **given)
             accuracy[options].append(token_accuracy(text.truth, found.token_agents))
     every = [dict(zip(CUSUM_GRID, options, strict=True)) for options in accuracy]
     mean = [float(np.mean(values)) for values in accuracy.values()]
@@ -114,7 +115,7 @@ def measure(
     """Return the figures of one text, and counts of how sure the posterior was and how often right."""
     figures: dict[str, float] = {"tokens": float(len(text.ids))}
 
-    def note(name: str, found: Labels) -> None:
+    def note(name: str, found: NDArray[np.integer[Any]]) -> None:
         figures[f"{name}/token_accuracy"] = token_accuracy(text.truth, found)
         figures[f"{name}/mean_iou"] = mean_iou(text.truth, found)
 
@@ -268,7 +269,7 @@ def shown(result: dict[str, Any]) -> dict[str, Any]:
 
 def reliability(results: Sequence[dict[str, Any]]) -> NDArray[np.float64]:
     """Return how many tokens, and right ones, all cells have by how sure the posterior was [2, BINS]."""
-    return np.sum([result["reliability"] for result in results], axis=0)
+    return np.asarray(np.sum([result["reliability"] for result in results], axis=0), np.float64)
 
 
 def calibration_error(reliability: NDArray[np.float64]) -> float:
@@ -305,8 +306,8 @@ def verdicts(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
         there = (r for r in results if f"{subtrahend}/{accuracy}" in r["figures"])
         return [lead(r, minuend, subtrahend) for r in there]
 
-    pairs = (("break odds, gain", gains("posterior", "posterior without breaks")),)
-    pairs += (("model, gain", gains("with model", "beside the model")),)
+    pairs = {"break odds, gain": gains("posterior", "posterior without breaks")}
+    pairs["model, gain"] = gains("with model", "beside the model")
     return {
         "posterior - window, lowest": min((lead(r, "posterior", "window") for r in results), default=None),
         **{
@@ -327,7 +328,11 @@ def verdicts(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
             for name, shown in ((accuracy, "TokenAcc"), ("mean_iou", "IoU"))
         },
         "spurious keys, largest change where the oracle is above 0.7": max(map(abs, change), default=None),
-        **{f"{name}, mean over {len(each)} cells": float(np.mean(each)) for name, each in pairs if each},
+        **{
+            f"{name}, mean over {len(each)} cells": float(np.mean(each))
+            for name, each in pairs.items()
+            if each
+        },
     }
 
 
@@ -410,7 +415,7 @@ def measured(
     work: pathlib.Path,
     chosen: Sequence[tuple[texts.Cell, int]],
     *,
-    joiner: str = texts.JOINER,
+    joiner: str = JOINER,
     breaks: bool = False,
     limit: int | None = None,
     model_texts: int = 0,
@@ -444,7 +449,7 @@ def main() -> None:
     models, families, lengths = list(texts.MODELS), list(texts.SCHEMES), list(texts.TURN_TOKENS)
     line = parser("benchmarks.accuracy.decoders", __doc__)
     line.add_argument("--work", type=pathlib.Path, required=True, help="folder of the texts")
-    line.add_argument("--joiner", default=texts.JOINER, help="between turns (default: one space)")
+    line.add_argument("--joiner", default=JOINER, help="between turns (default: one space)")
     line.add_argument("--breaks", action="store_true", help="let posterior look at line ends")
     line.add_argument("--models", nargs="+", default=models, choices=models)
     line.add_argument("--families", nargs="+", default=families, choices=families)

@@ -54,7 +54,7 @@ class NoiseSetup(judged.Setup):
 
 def scores(numerators: Numerators) -> NDArray[np.float64]:
     """Return -log(1 - u)."""
-    return -np.log1p(numerators * -(2.0**-BITS))
+    return np.asarray(-np.log1p(numerators * -(2.0**-BITS)))
 
 
 def top(numerators: Numerators, bits: int) -> NDArray[np.int64]:
@@ -184,7 +184,8 @@ def sums(setup: NoiseSetup) -> list[Row]:
 
     def over(ids: Ids, n: int) -> NDArray[np.int64]:
         seeds = setup.seeds(max(1, n // SET_SIZE))
-        return np.searchsorted(cuts, scores(setup.noise(ids, seeds[:, None])).sum(axis=1))
+        totals = scores(setup.noise(ids, seeds[:, None])).sum(axis=1)
+        return np.asarray(np.searchsorted(cuts, totals), np.int64)
 
     return [
         setup.counted("sums", f"{SET_SIZE} scores, {case}", SUM_CELLS, partial(over, ids))
@@ -200,10 +201,10 @@ def winners(setup: NoiseSetup) -> list[Row]:
         return setup.noise(ids, setup.seeds(max(1, n // size))[:, None])
 
     def which(size: int, n: int) -> NDArray[np.int64]:
-        return rows_of(size, n).argmax(axis=1)
+        return np.asarray(rows_of(size, n).argmax(axis=1), np.int64)
 
     def how_large(size: int, n: int) -> NDArray[np.int64]:
-        return (64 * (rows_of(size, n).max(axis=1) * 2.0**-BITS) ** size).astype(np.int64)
+        return np.asarray(64 * (rows_of(size, n).max(axis=1) * 2.0**-BITS) ** size, np.int64)
 
     return [
         setup.counted("winners", f"of {size}, {case}", cells, partial(draw, size))

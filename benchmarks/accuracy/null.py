@@ -54,7 +54,7 @@ Floats = NDArray[np.float64]
 def verdict(report: Report) -> tuple[float, float]:
     """Return log p of the text, and the lowest level, as a logarithm, at which a segment is attributed."""
     sure = [
-        max(report.evidence[s.best_guess], math.log(max(s.error or 0.0, 1e-12)))
+        max(report.evidence[s.agent], math.log(max(s.error or 0.0, 1e-12)))
         for s in report.segments
         if s.agent is not None
     ]

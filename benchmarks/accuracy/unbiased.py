@@ -145,7 +145,8 @@ def model_logits() -> dict[str, torch.Tensor]:
     found = {}
     for name, temperature, top_p in (("T = 1", 1.0, 1.0), ("T = 0.7, top-p 0.9", 0.7, 0.9)):
         final = transformers.TopPLogitsWarper(top_p)(text, logits / temperature)
-        entropies = torch.distributions.Categorical(logits=final).entropy()
+        log_p = torch.log_softmax(final, -1)
+        entropies = torch.special.entr(log_p.exp()).sum(-1)
         order = entropies.argsort()
         order = order[entropies[order] > 0.05]  # where the next token is certain there is nothing to count
         for place, index in (("low", 0), ("middle", len(order) // 2), ("high", -1)):
@@ -181,7 +182,7 @@ def texts(case: str, family: str, fallback: bool, draws: int, seed: int) -> Foun
         for _ in range(LENGTH):
             logits = chain[ids[:, -1]]
             if fallback:
-                chosen = sampler(ids, logits)  # type: ignore[arg-type]
+                chosen: Any = sampler(ids, logits)  # type: ignore[arg-type]
             else:
                 chosen = logits.clone()
                 embed_(chosen, ids[:, -WORDS:], slots, keys)

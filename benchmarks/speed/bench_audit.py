@@ -190,8 +190,8 @@ def processes(registry: Registry, text: str) -> list[dict[str, object]]:
             imports = run("none", "-c", "import numba, tokenizers")
             seconds.setdefault("import numba, tokenizers", []).append(imports)
             for decoder in ("cusum", "posterior"):
-                audit = ("-m", "iet.cli", "audit", str(folder / "final.txt"), "-r", str(folder / "team.json"))
-                audit += ("--decoder", decoder)
+                files = [str(folder / "final.txt"), "-r", str(folder / "team.json")]
+                audit = ["-m", "iet", "audit", *files, "--decoder", decoder]
                 if i < 3:
                     seconds.setdefault(f"iet audit, {decoder}, cold", []).append(run(f"{decoder}{i}", *audit))
                 seconds.setdefault(f"iet audit, {decoder}, warm", []).append(run(f"{decoder}0", *audit))

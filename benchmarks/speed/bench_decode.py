@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,7 +106,7 @@ def validate(agents: int) -> None:
     if (decode(scores, "window").token_agents != np.argmax(around, axis=1)).any():
         raise IetError(f"decoder window differs from the best sum around each token at A = {agents}")
     ratios = (0.8 * scores[::20] - 0.15).astype(np.float32)
-    both = forward_backward(ratios, 12.0, 0.3), dense_posterior(ratios, 12.0, 0.3)
+    both: Any = forward_backward(ratios, 12.0, 0.3), dense_posterior(ratios, 12.0, 0.3)
     for found, expected in zip(*both, strict=True):
         if not np.allclose(found, expected, atol=1e-5):
             raise IetError(f"forward_backward differs from multiplying matrices at A = {agents}")

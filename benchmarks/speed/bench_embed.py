@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from iet import kernels
 from iet.cli import bench
 from iet.cli.bench import select_isa, timed
 from iet.errors import IetError
-from iet.marks.registry import KeyTable
+from iet.marks.keys import KeyTable
 
 FLOORS = ("float32 add [B, V]", "float32 add [V]")
 DTYPES = ("float32", "float16", "bfloat16")
@@ -59,6 +59,11 @@ class Buffers:
             yield from made
 
 
+def release(made: Iterable[Buffers]) -> None:
+    for buffers in made:
+        buffers.release()
+
+
 def buffers_needed(size: int) -> int:
     """Return how many buffers of `size` bytes exceed the last cache by a quarter, within 1/8 of memory."""
     last = max(caches().values(), default=64 << 20)
@@ -80,7 +85,7 @@ class Ids:
         ids = texts.real_ids() % self._vocab_size
         starts = np.arange(self._rows) * (len(ids) // self._rows) + self._step
         self._step += 1
-        return ids[(starts[:, None] + np.arange(PAST)) % len(ids)]
+        return np.asarray(ids[(starts[:, None] + np.arange(PAST)) % len(ids)])
 
 
 def ours(
@@ -152,7 +157,7 @@ def batch_suite(
         rounds=rounds,
         skipped=skipped,
         note=_cache_note(count, size) + (f" {texts.NOTE}" if real else ""),
-        release=lambda: [buffers.release() for buffers in made],
+        release=lambda: release(made),
     )
 
 
@@ -175,16 +180,21 @@ def gumbel_suite(rows: int, vocab_size: int, rounds: int, quick: bool) -> Suite:
         ("torch noise: -log(-log u) and add", lambda: (logits.next(), biases.next()), _add_noise),
     ):
         contestants[name] = Contestant(timed(call, prepare), "floor", work)
+
+    def check() -> None:
+        for keys in tables.values():
+            validate(keys, "float32")
+
     return Suite(
         name=f"embed_ float32 [{rows}, {vocab_size}], families gumbel and fourier, n = 4",
         unit="ns per logit",
         factor=1e9,
         contestants=contestants,
         floors=FLOORS,
-        validate=lambda: [validate(keys, "float32") for keys in tables.values()],
+        validate=check,
         rounds=rounds,
         note=_cache_note(count, work * 4),
-        release=lambda: [buffers.release() for buffers in (logits, biases)],
+        release=lambda: release((logits, biases)),
     )
 
 
@@ -204,12 +214,13 @@ def call_suite(vocab_size: int, rounds: int) -> Suite:
         return (rng.integers(0, vocab_size, (1, 1)),)
 
     contestants = {}
-    for name, isa, logits, holder, slot in [
+    cases: list[tuple[str, str, Any, Any, int]] = [
         *((f"{isa}, tensor, key table", isa, tensor, keys, 2) for isa in bench.isas()),
         (f"{best}, array, key table", best, array, keys, 2),
         (f"{best}, tensor, registry", best, tensor, registry, 2),
         ("the same for an unmarked row", best, tensor, keys, -1),
-    ]:
+    ]
+    for name, isa, logits, holder, slot in cases:
         slots = np.array([slot])
         mark = functools.partial(kernels.embed_, logits, slots=slots, registry=holder, num_threads=1)
         contestants[name] = Contestant(timed(mark, functools.partial(context, isa)), "ours")

@@ -33,7 +33,7 @@ from iet.marks.registry import Registry
 ROWS, PROMPT = 32, 64
 
 
-class Watch(transformers.LogitsProcessor):  # type: ignore[misc]
+class Watch(transformers.LogitsProcessor):
     """Calls a processor, or none, and writes down when."""
 
     def __init__(self, inner: Any = None) -> None:
@@ -60,7 +60,7 @@ class WatchedConfig(WatermarkingConfig):
 
     watch: Watch
 
-    def construct_processor(self, vocab_size: int, device: object) -> transformers.LogitsProcessor:
+    def construct_processor(self, vocab_size: int, device: object = None) -> transformers.LogitsProcessor:
         self.watch = Watch(super().construct_processor(vocab_size, device))
         return self.watch
 

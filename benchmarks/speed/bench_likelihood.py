@@ -53,7 +53,7 @@ def _log_sums(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     highest = logits.max(axis=1, keepdims=True)
     logits -= highest
     np.exp(logits, out=logits)
-    return np.log(logits.sum(axis=1)) + highest[:, 0]
+    return np.asarray(np.log(logits.sum(axis=1)) + highest[:, 0])
 
 
 def validate(model: Any, ids: NDArray[np.int64], keys: KeyTable) -> None:

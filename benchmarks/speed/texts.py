@@ -15,10 +15,11 @@ from tokenizers import Tokenizer
 
 from iet.cli import bench
 from iet.demo import conversation
-from iet.demo.conversation import MODEL
-from iet.demo.conversation import ROLES as AGENTS
+from iet.demo.conversation import MODEL, ROLES
 from iet.marks.registry import Registry
 from iet.marks.tokenizer import DEMO_SOURCE
+
+AGENTS = ROLES
 
 NOTE = (
     "Real text: the language reference that CPython carries, as ids of the demo's tokenizer of 4,096 tokens."
