@@ -76,16 +76,10 @@ def agents_suite(agents: int, lengths: tuple[int, ...], rounds: int) -> Suite:
         contestants[f"{FLOOR}, T = {tokens}"] = Contestant(
             timed(np.copyto, functools.partial(text.copied, tokens)), "floor", tokens * agents
         )
-    return Suite(
-        name=f"decoders, A = {agents}",
-        unit="ns per token·agent",
-        factor=1e9,
-        contestants=contestants,
-        floors=(f"{FLOOR}, T = {max(lengths)}",),
-        validate=functools.partial(validate, agents),
-        rounds=rounds,
-        release=text.release,
-    )
+    name = f"decoders, A = {agents}"
+    floors = (f"{FLOOR}, T = {max(lengths)}",)
+    check = functools.partial(validate, agents)
+    return Suite(name, "ns per token·agent", contestants, floors, check, rounds, release=text.release)
 
 
 def _decode(decoder: str, scores: Scores, pairs: NDArray[np.int64]) -> None:

@@ -25,12 +25,13 @@ from benchmarks.speed import device, peers, texts
 from benchmarks.speed.suite import Contestant, Suite, main
 from iet import kernels
 from iet.cli import bench
-from iet.cli.bench import select_isa, timed
+from iet.cli.bench import Sampler, select_isa, timed
 from iet.errors import IetError
 from iet.marks.keys import KeyTable
 
 FLOORS = ("float32 add [B, V]", "float32 add [V]")
 DTYPES = ("float32", "float16", "bfloat16")
+UNIT = "ns per logit"
 PAST = 6  # ids of a row that peers are shown: as many as any of them looks at
 
 
@@ -147,18 +148,12 @@ def batch_suite(
         note = f"timed on {few} row{'s' if few > 1 else ''}, scaled" if few < rows else ""
         sample = timed(mark, functools.partial(for_peer, few))
         contestants[name] = Contestant(sample, "peer", few * vocab_size, note)
-    return Suite(
-        name=f"embed_ {dtype} [{rows}, {vocab_size}]" + (", real text" if real else ", random ids"),
-        unit="ns per logit",
-        factor=1e9,
-        contestants=contestants,
-        floors=(*FLOORS, f"{bench.isas()[-1]}, 1 thread"),
-        validate=functools.partial(validate, keys, dtype),
-        rounds=rounds,
-        skipped=skipped,
-        note=_cache_note(count, size) + (f" {texts.NOTE}" if real else ""),
-        release=lambda: release(made),
-    )
+    name = f"embed_ {dtype} [{rows}, {vocab_size}]" + (", real text" if real else ", random ids")
+    floors = (*FLOORS, f"{bench.isas()[-1]}, 1 thread")
+    check = functools.partial(validate, keys, dtype)
+    note = _cache_note(count, size) + (f" {texts.NOTE}" if real else "")
+    free = functools.partial(release, made)
+    return Suite(name, UNIT, contestants, floors, check, rounds, skipped, note, release=free)
 
 
 def gumbel_suite(rows: int, vocab_size: int, rounds: int, quick: bool) -> Suite:
@@ -185,17 +180,10 @@ def gumbel_suite(rows: int, vocab_size: int, rounds: int, quick: bool) -> Suite:
         for keys in tables.values():
             validate(keys, "float32")
 
-    return Suite(
-        name=f"embed_ float32 [{rows}, {vocab_size}], families gumbel and fourier, n = 4",
-        unit="ns per logit",
-        factor=1e9,
-        contestants=contestants,
-        floors=FLOORS,
-        validate=check,
-        rounds=rounds,
-        note=_cache_note(count, work * 4),
-        release=lambda: release((logits, biases)),
-    )
+    name = f"embed_ float32 [{rows}, {vocab_size}], families gumbel and fourier, n = 4"
+    note = _cache_note(count, work * 4)
+    free = functools.partial(release, (logits, biases))
+    return Suite(name, UNIT, contestants, FLOORS, check, rounds, note=note, release=free)
 
 
 def _add_noise(logits: torch.Tensor, noise: torch.Tensor) -> None:
@@ -226,16 +214,10 @@ def call_suite(vocab_size: int, rounds: int) -> Suite:
         contestants[name] = Contestant(timed(mark, functools.partial(context, isa)), "ours")
     contestants["torch add [1, V]"] = Contestant(timed(lambda: tensor.add_(bias)), "floor")
     contestants["numpy add [1, V]"] = Contestant(timed(lambda: np.add(array, array_bias, out=array)), "floor")
-    return Suite(
-        name=f"embed_ float32 [1, {vocab_size}], one call",
-        unit="µs",
-        factor=1e6,
-        contestants=contestants,
-        floors=("torch add [1, V]",),
-        validate=functools.partial(validate, keys, "float32"),
-        rounds=rounds,
-        note="One thread; the row stays in the cache, as the logits that a model has just written do.",
-    )
+    name = f"embed_ float32 [1, {vocab_size}], one call"
+    check = functools.partial(validate, keys, "float32")
+    note = "One thread; the row stays in the cache, as the logits that a model has just written do."
+    return Suite(name, "µs", contestants, ("torch add [1, V]",), check, rounds, note=note)
 
 
 def strided_suite(rows: int, vocab_size: int, rounds: int) -> Suite:
@@ -251,16 +233,11 @@ def strided_suite(rows: int, vocab_size: int, rounds: int) -> Suite:
     ):
         add = functools.partial(np.add, target, other, out=target)
         contestants[name] = Contestant(timed(add), "floor", dense.size)
-    return Suite(
-        name=f"embed_ float32 [{rows}, {vocab_size}], 12 bytes apart",
-        unit="ns per logit",
-        factor=1e9,
-        contestants=contestants,
-        floors=(*FLOORS, f"{bench.isas()[-1]}, 1 thread"),
-        validate=functools.partial(validate, keys, "float32", strided=True),
-        rounds=rounds,
-        note="The layout of llama.cpp. Floors are NumPy's; one buffer each, which stays in the last cache.",
-    )
+    name = f"embed_ float32 [{rows}, {vocab_size}], 12 bytes apart"
+    floors = (*FLOORS, f"{bench.isas()[-1]}, 1 thread")
+    check = functools.partial(validate, keys, "float32", strided=True)
+    note = "The layout of llama.cpp. Floors are NumPy's; one buffer each, which stays in the last cache."
+    return Suite(name, UNIT, contestants, floors, check, rounds, note=note)
 
 
 def validate(keys: KeyTable, dtype: str, strided: bool = False) -> None:
@@ -336,26 +313,18 @@ def device_suite(dtype: str, rows: int, vocab_size: int, rounds: int, where: str
     def refresh() -> None:
         buffers()["contexts"].random_(0, vocab_size, generator=buffers()["generator"])
 
-    return Suite(
-        name=f"embed_ {dtype} [{rows}, {vocab_size}], {where}",
-        unit="ns per logit",
-        factor=1e9,
-        contestants={
-            name: Contestant(
-                device.captured(call, count, where, refresh),
-                kind,
-                count * work,
-                moved=times * element.itemsize,
-            )
-            for name, (call, kind, times) in calls.items()
-        },
-        floors=("add [B, V]", "copy"),
-        validate=functools.partial(validate_device, keys, dtype, where),
-        rounds=rounds,
-        details=lambda: device.described(where),
-        note=f"Device time of {count} calls in a graph. GB/s counts what a line must move.",
-        release=made.clear,
-    )
+    def sample(call: Callable[[int], object]) -> Sampler:
+        return device.captured(call, count, where, refresh)
+
+    name = f"embed_ {dtype} [{rows}, {vocab_size}], {where}"
+    contestants = {
+        name: Contestant(sample(call), kind, count * work, "", times * element.itemsize)
+        for name, (call, kind, times) in calls.items()
+    }
+    check = functools.partial(validate_device, keys, dtype, where)
+    note = f"Device time of {count} calls in a graph. GB/s counts what a line must move."
+    floors, more = ("add [B, V]", "copy"), functools.partial(device.described, where)
+    return Suite(name, UNIT, contestants, floors, check, rounds, {}, note, more, made.clear)
 
 
 def host_suite(rounds: int, where: str) -> Suite:
@@ -368,18 +337,13 @@ def host_suite(rounds: int, where: str) -> Suite:
         "embed_": lambda: kernels.embed_(logits, context, context[0], keys),
         "add [1, V]": lambda: logits.add_(bias),
     }
-    return Suite(
-        name=f"embed_ float32 [1, {vocab_size}], one call, the host's time, {where}",
-        unit="µs",
-        factor=1e6,
-        contestants={
-            name: Contestant(device.returned(call, 20, where), kind, 20)
-            for (name, call), kind in zip(calls.items(), ("ours", "floor"), strict=True)
-        },
-        floors=("add [1, V]",),
-        validate=functools.partial(validate_device, keys, "float32", where),
-        rounds=rounds,
-    )
+    name = f"embed_ float32 [1, {vocab_size}], one call, the host's time, {where}"
+    contestants = {
+        name: Contestant(device.returned(call, 20, where), kind, 20)
+        for (name, call), kind in zip(calls.items(), ("ours", "floor"), strict=True)
+    }
+    check = functools.partial(validate_device, keys, "float32", where)
+    return Suite(name, "µs", contestants, ("add [1, V]",), check, rounds)
 
 
 def validate_device(keys: KeyTable, dtype: str, where: str) -> None:

@@ -28,7 +28,7 @@ from iet.cli import bench
 from iet.cli.bench import select_isa, timed
 from iet.errors import IetError
 
-UNIT, FACTOR = "ns per token·key", 1e9
+UNIT = "ns per token·key"
 DEPTH = 30
 
 # A detector of one key: what is timed, (ids [T]) -> anything; and its score of every token from n - 1 on.
@@ -141,16 +141,8 @@ def suite(
             if not np.allclose(answers[best][-len(expected) :, 0], expected, rtol=1e-6, atol=1e-5):
                 raise IetError(f"{scheme}: scores differ from those of {name}")
 
-    return Suite(
-        name=f"{scheme}, T = {tokens}, V = {vocab_size}, random ids",
-        unit=UNIT,
-        factor=FACTOR,
-        contestants=contestants,
-        floors=(first,),
-        validate=validate,
-        rounds=rounds,
-        skipped={} if why is None else {name: why},
-    )
+    title, skipped = f"{scheme}, T = {tokens}, V = {vocab_size}, random ids", {name: why} if why else {}
+    return Suite(title, UNIT, contestants, (first,), validate, rounds, skipped)
 
 
 def suites(quick: bool) -> list[Suite]:

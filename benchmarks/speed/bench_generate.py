@@ -151,22 +151,16 @@ class Stage:
 
 def generate_suite(threads: int, new_tokens: int, rounds: int) -> Suite:
     stage = Stage(threads, new_tokens)
-    return Suite(
-        name=f"model.generate, shipped model, B = {ROWS}, torch threads: {threads}",
-        unit="ms per step",
-        factor=1e3,
-        contestants={
-            "step with our mark": Contestant(functools.partial(stage.step, True), "ours"),
-            "step without": Contestant(functools.partial(stage.step, False), "floor"),
-            "our embed_, alone": Contestant(functools.partial(stage.alone, "embed_"), "ours"),
-            "clone of the logits, alone": Contestant(functools.partial(stage.alone, "clone"), "floor"),
-        },
-        floors=("step without",),
-        validate=stage.validate,
-        rounds=rounds,
-        note=f"{new_tokens} steps a sample; a processor returns a copy: `generate` may keep its argument.",
-        details=stage.details,
-    )
+    name = f"model.generate, shipped model, B = {ROWS}, torch threads: {threads}"
+    contestants = {
+        "step with our mark": Contestant(functools.partial(stage.step, True), "ours"),
+        "step without": Contestant(functools.partial(stage.step, False), "floor"),
+        "our embed_, alone": Contestant(functools.partial(stage.alone, "embed_"), "ours"),
+        "clone of the logits, alone": Contestant(functools.partial(stage.alone, "clone"), "floor"),
+    }
+    note = f"{new_tokens} steps a sample; a processor returns a copy: `generate` may keep its argument."
+    floors = ("step without",)
+    return Suite(name, "ms per step", contestants, floors, stage.validate, rounds, {}, note, stage.details)
 
 
 def suites(quick: bool) -> list[Suite]:

@@ -132,7 +132,6 @@ def suites(quick: bool) -> list[Suite]:
         Suite(
             name=f"open a report of {tokens:,} tokens",
             unit="ms",
-            factor=1e3,
             contestants={
                 **{name: Contestant(sample(name), "ours") for name in PAGES},
                 FLOOR: Contestant(sample(FLOOR), "floor"),

@@ -26,7 +26,7 @@ from iet.errors import IetError
 from iet.marks.keys import KeyTable
 from iet.native import reference
 
-UNIT, FACTOR = "ns per token·key", 1e9
+UNIT = "ns per token·key"
 FILL = "fill [T, K]"
 
 
@@ -53,15 +53,9 @@ def ngram_suite(
     ids = random_ids(tokens, vocab_size)
     ours = {name: scoring(ids, table, isa, count) for name, isa, count in bench.contenders()}
     of = "" if family == "fourier" else f", {family}"
-    return Suite(
-        name=f"score_tokens n = {n_gram}{of}, T = {tokens}, K = {keys}, random ids",
-        unit=UNIT,
-        factor=FACTOR,
-        contestants={**ours, FILL: fill(tokens, keys)},
-        floors=(FILL,),
-        validate=functools.partial(validate, table, ids),
-        rounds=rounds,
-    )
+    name = f"score_tokens n = {n_gram}{of}, T = {tokens}, K = {keys}, random ids"
+    check = functools.partial(validate, table, ids)
+    return Suite(name, UNIT, {**ours, FILL: fill(tokens, keys)}, (FILL,), check, rounds)
 
 
 def peers_suite(real: bool, tokens: int, vocab_size: int, rounds: int, lengths: dict[str, int]) -> Suite:
@@ -79,17 +73,10 @@ def peers_suite(real: bool, tokens: int, vocab_size: int, rounds: int, lengths: 
         few = np.ascontiguousarray(ids[: lengths.get(name, len(ids))])
         note = "K = 1" + ("" if len(few) == len(ids) else f", the first {len(few)} ids, scaled")
         contestants[name] = Contestant(timed(functools.partial(read, few)), "peer", len(few), note)
-    return Suite(
-        name=f"score_tokens beside peers, T = {len(ids)}, {'real text' if real else 'random ids'}",
-        unit=UNIT,
-        factor=FACTOR,
-        contestants=contestants,
-        floors=(f"{best}, 1 thread, K = 16",),
-        validate=functools.partial(validate, many, ids),
-        rounds=rounds,
-        skipped=skipped,
-        note=texts.NOTE if real else "",
-    )
+    name = f"score_tokens beside peers, T = {len(ids)}, {'real text' if real else 'random ids'}"
+    check = functools.partial(validate, many, ids)
+    floors, note = (f"{best}, 1 thread, K = 16",), texts.NOTE if real else ""
+    return Suite(name, UNIT, contestants, floors, check, rounds, skipped, note)
 
 
 def scaling_suite(tokens: int, vocab_size: int, keys: int, rounds: int) -> Suite:
@@ -104,16 +91,10 @@ def scaling_suite(tokens: int, vocab_size: int, keys: int, rounds: int) -> Suite
     ids, table = random_ids(tokens, vocab_size), bench.team(vocab_size, keys).scoring_keys()
     for count in bench.thread_counts()[1:]:
         contestants[f"{first}, {count} threads"] = scoring(ids, table, best, count)
-    return Suite(
-        name=f"score_tokens n = 2, T, K and threads doubled ({best})",
-        unit=UNIT,
-        factor=FACTOR,
-        contestants=contestants,
-        floors=(first,),
-        validate=functools.partial(validate, table, ids),
-        rounds=rounds,
-        note="Linear in T and K where the ratio is 1; linear in threads where it is 1 / threads.",
-    )
+    name = f"score_tokens n = 2, T, K and threads doubled ({best})"
+    check = functools.partial(validate, table, ids)
+    note = "Linear in T and K where the ratio is 1; linear in threads where it is 1 / threads."
+    return Suite(name, UNIT, contestants, (first,), check, rounds, note=note)
 
 
 def spans_suite(tokens: int, vocab_size: int, keys: int, span: int, rounds: int) -> Suite:
@@ -141,17 +122,11 @@ def spans_suite(tokens: int, vocab_size: int, keys: int, span: int, rounds: int)
     contestants["score_tokens, then add.reduceat"] = Contestant(
         timed(by_hand, functools.partial(select_isa, best)), "floor", work
     )
-    return Suite(
-        name=f"score_spans n = 2, T = {tokens}, K = {keys}, windows of {span}",
-        unit=UNIT,
-        factor=FACTOR,
-        contestants=contestants,
-        floors=("score_tokens, then add.reduceat",),
-        validate=check,
-        rounds=rounds,
-        note=f"score_spans keeps {8 * keys * (len(cuts) - 1) / 2**20:.1f} MiB of sums,"
-        f" score_tokens {4 * work / 2**20:.1f} MiB of scores.",
-    )
+    name = f"score_spans n = 2, T = {tokens}, K = {keys}, windows of {span}"
+    floors = ("score_tokens, then add.reduceat",)
+    sums, scores = (size / 2**20 for size in (8 * keys * (len(cuts) - 1), 4 * work))
+    note = f"score_spans keeps {sums:.1f} MiB of sums, score_tokens {scores:.1f} MiB of scores."
+    return Suite(name, UNIT, contestants, floors, check, rounds, note=note)
 
 
 def validate(keys: KeyTable, ids: NDArray[np.int64]) -> None:
@@ -184,21 +159,14 @@ def device_suite(tokens: int, keys: int, rounds: int, where: str) -> Suite:
         if found.tobytes() != kernels.score_tokens(few, table).tobytes():
             raise IetError(f"score_tokens on {where} differs from the CPU's")
 
-    return Suite(
-        name=f"score_tokens n = 2, T = {tokens}, K = {keys}, {where}",
-        unit=UNIT,
-        factor=FACTOR,
-        contestants={
-            name: Contestant(
-                device.waited(call, where, refresh), "floor" if name == FILL else "ours", tokens * keys
-            )
-            for name, call in calls.items()
-        },
-        floors=(FILL,),
-        validate=check,
-        rounds=rounds,
-        details=lambda: device.described(where),
-    )
+    name = f"score_tokens n = 2, T = {tokens}, K = {keys}, {where}"
+    contestants = {
+        name: Contestant(
+            device.waited(call, where, refresh), "floor" if name == FILL else "ours", tokens * keys
+        )
+        for name, call in calls.items()
+    }
+    return Suite(name, UNIT, contestants, (FILL,), check, rounds, details=lambda: device.described(where))
 
 
 def device_suites(quick: bool, where: str) -> list[Suite]:

@@ -14,6 +14,8 @@ from iet.cli import bench
 from iet.cli.bench import Sampler, Spread
 from iet.errors import BackendUnavailable
 
+UNITS = {"ns": 1e9, "µs": 1e6, "ms": 1e3}
+
 
 @dataclasses.dataclass(frozen=True)
 class Contestant:
@@ -40,8 +42,7 @@ class Suite:
 
     Attributes:
         name: what is done, with its shape.
-        unit: of the results, such as "ns per logit".
-        factor: seconds per unit of work -> unit.
+        unit: of the results, "ns", "µs" or "ms" and per what, such as "ns per logit".
         contestants: name -> contestant. Nothing big is made before the first sample.
         floors: names of those that every result is divided by, round by round.
         validate: compares every one of ours with the reference; raises where they differ.
@@ -54,7 +55,6 @@ class Suite:
 
     name: str
     unit: str
-    factor: float
     contestants: Mapping[str, Contestant]
     floors: Sequence[str]
     validate: Callable[[], None]
@@ -84,7 +84,7 @@ def run(suite: Suite) -> tuple[dict[str, Any], dict[str, list[float]]]:
         {
             "what": name,
             "kind": contestant.kind,
-            "value": _dict(bench.spread(per_unit[name]).times(suite.factor)),
+            "value": _dict(bench.spread(per_unit[name]).times(UNITS[suite.unit.split()[0]])),
             "over": {floor: _dict(bench.ratio(per_unit[name], per_unit[floor])) for floor in suite.floors},
             "note": contestant.note,
             **_gigabytes(contestant, per_unit[name]),

@@ -91,7 +91,7 @@ def test_a_suite_that_fails_its_check_is_not_timed() -> None:
     called: list[int] = []
     contestant = Contestant(bench.timed(lambda: called.append(1)), "ours")
     with pytest.raises(IetError, match="differs"):
-        run(Suite("x", "ms", 1e3, {"ours": contestant}, ("ours",), wrong, rounds=2))
+        run(Suite("x", "ms", {"ours": contestant}, ("ours",), wrong, rounds=2))
     assert called == []
 
 
@@ -125,7 +125,8 @@ def test_bulk_audits_are_timed(tmp_path: pathlib.Path) -> None:
     assert [row["what"] for row in content["results"]] == list(bench_bulk.CONTESTANTS)
     for row in content["results"]:
         assert row["tokens_per_second"] == pytest.approx(
-            row["documents_per_second"] * content["tokens"] / content["documents"]
+            row["documents_per_second"] * content["tokens"] / content["documents"],
+            rel=1e-5,  # six digits are written
         )
         assert row["peak_mb"] >= row["quarter_mb"] > 50
         assert (row["times_one_worker"] is None) == ("two workers" not in row["what"])
@@ -267,7 +268,7 @@ def test_a_suite_leaves_the_instruction_set_as_it_was() -> None:
     bench.select_isa(slowest)
     try:
         sampler = bench.timed(lambda: None, lambda: bench.select_isa(bench.isas()[-1]))
-        run(Suite("x", "ms", 1e3, {"ours": Contestant(sampler, "ours")}, ("ours",), lambda: None, rounds=2))
+        run(Suite("x", "ms", {"ours": Contestant(sampler, "ours")}, ("ours",), lambda: None, rounds=2))
         assert (kernels.backends().isa or "reference") == slowest
     finally:
         if before is not None:
