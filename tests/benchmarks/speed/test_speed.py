@@ -35,7 +35,7 @@ from iet.native import load as native
 from tests.support.speed_schema import RECORD
 
 ROOT = pathlib.Path(__file__).parents[3]
-NAMES = ("embed", "score", "decode", "generate", "import")
+NAMES = ("embed", "score", "decode", "generate", "import", "likelihood")
 
 # ---------------------------------------------------------------- benchmarks/speed
 
