@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 import pytest
-from chat_server import completion, serving
 
 from iet import agents
 from iet.errors import InputError
+from tests.support.chat_server import completion, serving
 
 ENGINES = get_args(agents.Engine)
 NAME = "Plänner №1"  # on the wire it is escaped, or UTF-8

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from chat_server import serving
 
 import iet
 from iet import live
@@ -20,6 +19,7 @@ from iet.cli import main
 from iet.errors import BackendUnavailable, InputError, TokenizerMismatch
 from iet.registry import Registry
 from iet.scheme import Scheme
+from tests.support.chat_server import serving
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")

@@ -33,7 +33,6 @@ from benchmarks.paper.baselines.llm_endpoints import (
     OpenAIEndpoint,
     Parameters,
 )
-from benchmarks.paper.engine import Loaded, load
 from benchmarks.paper.failure import judges, protocols, restore, table2
 from benchmarks.paper.failure.trajectories import SUBSETS
 from benchmarks.paper.protocol import PROTOCOLS
@@ -42,6 +41,7 @@ from benchmarks.paper.records import ROWS, read_records
 from benchmarks.paper.similarity import Embedder
 from benchmarks.paper.study import TUNING, Options, Study
 from benchmarks.paper.transforms import Translator, by_presidio
+from benchmarks.writing.models import Loaded, load
 from iet.demo.conversation import JOINER, MODEL
 from iet.errors import IetError, InputError
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.paper import plots, readers, scoring, similarity
-from benchmarks.paper.engine import Row, TransformersEngine
+from benchmarks.paper.author import ModelAuthor, Row
 from benchmarks.paper.logs import Log
 from benchmarks.paper.prompts import Heard, parsed, prompt_of
 from benchmarks.paper.protocol import NO_ANSWER, drawn_seed
@@ -243,7 +243,7 @@ class Regenerator:
     def __init__(self, study: Study) -> None:
         self._study = study
         setting = study.setting("chain", 4, "none")
-        self._engine = TransformersEngine(study.loaded, setting, batch=1)
+        self._engine = ModelAuthor(study.loaded, setting, batch=1)
 
     def __call__(self, log: Log, turn: int) -> str:
         """Return the text; the same for the same log and turn."""

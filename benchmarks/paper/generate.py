@@ -23,10 +23,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.paper import marks
-from benchmarks.paper.engine import Engine, Loaded, TransformersEngine, load
+from benchmarks.paper.author import Author, ModelAuthor
 from benchmarks.paper.logs import Log, Setting, Writer, summary
 from benchmarks.paper.protocol import PROTOCOLS, check_setting, converse
 from benchmarks.paper.records import ROWS, Record, chosen, claim, digest_of, read_records
+from benchmarks.writing.models import Loaded, load
 from iet.demo.conversation import JOINER, MODEL
 from iet.errors import IetError, InputError
 from iet.topology import TOPOLOGIES
@@ -159,15 +160,15 @@ def final_logits(loaded: Loaded, setting: Setting, records: Sequence[Record]) ->
         rows = rng.permutation(np.flatnonzero(going.cpu().numpy()))[:per_step]
         kept.append(logits[rows].float().cpu().numpy().copy())
 
-    engine = TransformersEngine(loaded, setting, on_logits=keep)
-    converse(engine, setting, records, loaded.reader)
+    author = ModelAuthor(loaded, setting, on_logits=keep)
+    converse(author, setting, records, loaded.reader)
     return np.concatenate(kept)[:_CALIBRATION_ROWS]
 
 
 def logs_of(
     setting: Setting,
     records: Sequence[Record],
-    engine: Engine,
+    author: Author,
     loaded: Loaded,
     out: pathlib.Path,
     *,
@@ -179,7 +180,7 @@ def logs_of(
     Args:
         setting: its file is `out / setting.name`.
         records: in the order in which they are grouped; other records in the file stay there.
-        engine: writes turns; it is not called where nothing is missing.
+        author: writes turns; it is not called where nothing is missing.
         loaded: the model, whose tokenizer the truth is counted with.
         group: records that are held and written together, None: see `GROUPS`; a group that was cut short is
             made again whole, and what was missing is written.
@@ -198,7 +199,7 @@ def logs_of(
         with tqdm(total=turns, desc=setting.name, unit="turn", disable=not progress or not turns) as bar:
             for some in todo:
                 before = bar.n
-                found = converse(engine, setting, some, loaded.reader, bar.update)
+                found = converse(author, setting, some, loaded.reader, bar.update)
                 writer.append(log for log in found if log.record not in writer.records)
                 whole = len(some) * setting.agents * (1 + setting.rounds)
                 bar.update(before + whole - bar.n)  # what an early stop left out
@@ -256,9 +257,9 @@ def _run(options: argparse.Namespace) -> int:
         print(f"{loaded.name} has no chat template: prompts are plain text, which it continues")
     setting = with_delta(setting, loaded, records[-_CALIBRATION_RECORDS:], options.out)
     print(f"{options.out / setting.name}\n{setting}")
-    engine = TransformersEngine(loaded, setting, batch=options.batch)
+    author = ModelAuthor(loaded, setting, batch=options.batch)
     started = time.monotonic()
-    logs = logs_of(setting, some, engine, loaded, options.out, group=options.group)
+    logs = logs_of(setting, some, author, loaded, options.out, group=options.group)
     print(f"{summary(logs)}; {time.monotonic() - started:.0f} s")
     return 0
 

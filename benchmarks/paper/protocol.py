@@ -31,7 +31,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from benchmarks.paper.engine import Engine, Row
+from benchmarks.paper.author import Author, Row
 from benchmarks.paper.logs import Log, Setting, Turn
 from benchmarks.paper.marks import agent_name, mark_of
 from benchmarks.paper.prompts import ATTACKER, Answer, Heard, parsed, prompt_of
@@ -76,7 +76,7 @@ def check_setting(setting: Setting) -> None:
 
 
 def converse(
-    engine: Engine,
+    author: Author,
     setting: Setting,
     records: Sequence[Record],
     tokenizer: Tokenizer,
@@ -85,7 +85,7 @@ def converse(
     """Hold the conversations of some records together.
 
     Args:
-        engine: writes turns.
+        author: writes turns.
         setting: what they are held by.
         records: one conversation each.
         tokenizer: of the model; the truth in tokens is counted with it.
@@ -101,7 +101,7 @@ def converse(
     """
     check_setting(setting)
     talks = [_Talk(setting, record) for record in records]
-    PROTOCOLS[setting.protocol](engine, setting, talks, on_turns)
+    PROTOCOLS[setting.protocol](author, setting, talks, on_turns)
     return [talk.log(tokenizer) for talk in talks]
 
 
@@ -196,7 +196,7 @@ def runs(labels: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
     return tuple((s, e, labels[s]) for s, e in zip(starts, [*starts[1:], len(labels)], strict=True))
 
 
-def _speak(engine: Engine, turns: Sequence[tuple[_Talk, int]], on_turns: Callable[[int], object]) -> None:
+def _speak(author: Author, turns: Sequence[tuple[_Talk, int]], on_turns: Callable[[int], object]) -> None:
     """Let agents of conversations speak at once: nobody hears what the others of this batch say."""
     said: list[tuple[tuple[int, ...], Answer, float] | None] = [None] * len(turns)
     for attempt in range(1 + ATTEMPTS):
@@ -205,7 +205,7 @@ def _speak(engine: Engine, turns: Sequence[tuple[_Talk, int]], on_turns: Callabl
             break
         rows = [turns[i][0].row(turns[i][1], attempt) for i in silent]
         agents = [agent_name(turns[i][0].record.index, turns[i][1]) for i in silent]
-        for i, found in zip(silent, engine.generate(rows, agents), strict=True):
+        for i, found in zip(silent, author.generate(rows, agents), strict=True):
             said[i] = found.ids, parsed(found.text), found.entropy
     for (talk, agent), turn in zip(turns, said, strict=True):
         assert turn is not None
@@ -215,19 +215,19 @@ def _speak(engine: Engine, turns: Sequence[tuple[_Talk, int]], on_turns: Callabl
 
 
 def _round_major(
-    engine: Engine, setting: Setting, talks: Sequence[_Talk], on_turns: Callable[[int], object]
+    author: Author, setting: Setting, talks: Sequence[_Talk], on_turns: Callable[[int], object]
 ) -> None:
     for number in range(1 + setting.rounds):
         going = [talk for talk in talks if not talk.stopped]
         if not going:
             break
-        _speak(engine, [(talk, agent) for talk in going for agent in range(setting.agents)], on_turns)
+        _speak(author, [(talk, agent) for talk in going for agent in range(setting.agents)], on_turns)
         for talk in going:
             talk.stopped = number < setting.rounds and talk.leaked()
 
 
 def _edge_walk(
-    engine: Engine, setting: Setting, talks: Sequence[_Talk], on_turns: Callable[[int], object]
+    author: Author, setting: Setting, talks: Sequence[_Talk], on_turns: Callable[[int], object]
 ) -> None:
     walks = {id(talk): speakers_of_walk(setting, talk.record.index) for talk in talks}
     edges = int(template(setting.topology, setting.agents).sum()) // 2
@@ -235,7 +235,7 @@ def _edge_walk(
         going = [talk for talk in talks if not talk.stopped]
         if not going:
             break
-        _speak(engine, [(talk, walks[id(talk)][step]) for talk in going], on_turns)
+        _speak(author, [(talk, walks[id(talk)][step]) for talk in going], on_turns)
         for talk in going:
             steps = walks[id(talk)]
             used = {frozenset(pair) for pair in pairwise(steps[: step + 1])}
@@ -244,7 +244,7 @@ def _edge_walk(
             )
 
 
-PROTOCOLS: Mapping[str, Callable[[Engine, Setting, Sequence[_Talk], Callable[[int], object]], None]] = {
+PROTOCOLS: Mapping[str, Callable[[Author, Setting, Sequence[_Talk], Callable[[int], object]], None]] = {
     "round-major": _round_major,
     "edge-walk": _edge_walk,
 }

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.paper import generate, readers
-from benchmarks.paper.engine import Engine, Loaded, TransformersEngine
+from benchmarks.paper.author import Author, ModelAuthor
 from benchmarks.paper.logs import Log, Setting, summary
 from benchmarks.paper.marks import Keys, Marker
 from benchmarks.paper.records import Record, chosen, claim, digest_of
 from benchmarks.paper.scoring import truth_of
 from benchmarks.recording import environment
+from benchmarks.writing.models import Loaded
 from iet.errors import InputError
 from iet.scheme import canonical_digest
 
@@ -91,9 +92,9 @@ class Study:
 
     def logs(self, setting: Setting, tuning: bool = False) -> list[Log]:
         """Return the logs of the records that are measured, or of those that options are chosen on."""
-        engine: Engine = TransformersEngine(self.loaded, setting, batch=self.options.batch)
+        author: Author = ModelAuthor(self.loaded, setting, batch=self.options.batch)
         some = self.others if tuning else self.records
-        return generate.logs_of(setting, some, engine, self.loaded, self.out / "logs")
+        return generate.logs_of(setting, some, author, self.loaded, self.out / "logs")
 
     def keys(self, log: Log, spurious: int = 0) -> Keys:
         """Return the keys of a log's agents, and of some that did not write."""

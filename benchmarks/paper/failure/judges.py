@@ -9,9 +9,9 @@ import torch
 import transformers
 
 from benchmarks.paper.baselines.llm_endpoints import Ask, Parameters, Refused
-from benchmarks.paper.engine import Loaded, templated
 from benchmarks.paper.failure.protocols import Judge, Sampling
 from benchmarks.paper.failure.questions import Words
+from benchmarks.writing.models import Loaded
 from iet.errors import InputError
 
 
@@ -47,12 +47,9 @@ class TransformersJudge:
         return self._answer
 
     def _ids(self, system: str, user: str) -> list[int]:
-        tokenizer = self.loaded.tokenizer
         if self.loaded.chat:
-            return templated(
-                tokenizer, [{"role": "system", "content": system}, {"role": "user", "content": user}]
-            )
-        return list(tokenizer(f"{system}\n\n{user}\n\n", verbose=False).input_ids)
+            return self.loaded.templated(system, user)
+        return list(self.loaded.tokenizer(f"{system}\n\n{user}\n\n", verbose=False).input_ids)
 
     @torch.inference_mode()
     def _answer(self, system: str, user: str, parameters: Parameters) -> str:
@@ -72,13 +69,11 @@ class TransformersJudge:
                 "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
                 "top_k": 0,
             }
-        ends = model.generation_config.eos_token_id
-        padding = loaded.tokenizer.pad_token_id
         new: Any = transformers.GenerationConfig
         config = new(
             max_new_tokens=sampling.max_tokens,
-            eos_token_id=ends if ends is not None else loaded.tokenizer.eos_token_id,
-            pad_token_id=padding if padding is not None else 0,
+            eos_token_id=loaded.ends or None,
+            pad_token_id=loaded.pad,
             **draw,
         )
         prompt = torch.tensor([ids], device=model.device)

@@ -35,11 +35,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.paper import logs, marks
-from benchmarks.paper.engine import Engine, Generated, Loaded, Row
+from benchmarks.paper.author import Author, Generated, Row
 from benchmarks.paper.failure.trajectories import JOINER, SUBSETS, Trajectory, Turn, agent_of, by_agent
 from benchmarks.paper.jsonl import Lines, parsed
 from benchmarks.paper.prompts import Part, Prompt
 from benchmarks.paper.protocol import ATTEMPTS, NO_ANSWER, drawn_seed
+from benchmarks.writing.models import Loaded
 from iet.errors import InputError, SchemeMismatch
 from iet.scheme import canonical_digest
 from iet.tokenizer import Tokenizer
@@ -102,7 +103,7 @@ class Rewriting:
 
     @property
     def sampling(self) -> logs.Setting:
-        """The same for an engine and a `Marker`; of what else a `Setting` says nothing is read."""
+        """The same for an author and a `Marker`; of what else a `Setting` says nothing is read."""
         return logs.Setting(
             topology="",
             agents=0,
@@ -180,7 +181,7 @@ def rewriting_of(
 def regenerate(
     trajectories: Sequence[Trajectory],
     rewriting: Rewriting,
-    engine: Engine,
+    author: Author,
     loaded: Loaded,
     out: pathlib.Path,
     *,
@@ -191,7 +192,7 @@ def regenerate(
     Args:
         trajectories: of the subset; other logs in the file stay there.
         rewriting: its file is `out / rewriting.name`.
-        engine: made with `rewriting.sampling`; it is not called where nothing is missing.
+        author: made with `rewriting.sampling`; it is not called where nothing is missing.
         loaded: the model, with whose tokenizer turns are counted and cut.
         progress: show tokens and the time left.
 
@@ -220,7 +221,7 @@ def regenerate(
                 for some in _alike(going):
                     rows = [talk.row() for talk in some]
                     before = sum(talk.left for talk in some)
-                    found = engine.generate(rows, [talk.agent for talk in some])
+                    found = author.generate(rows, [talk.agent for talk in some])
                     lines = [talk.take(part) for talk, part in zip(some, found, strict=True)]
                     file.append(line for line in lines if line is not None)
                     bar.update(before - sum(talk.left for talk in some))

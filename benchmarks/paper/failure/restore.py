@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.paper import results, scoring
-from benchmarks.paper.engine import Loaded, TransformersEngine
+from benchmarks.paper.author import ModelAuthor
 from benchmarks.paper.failure.corruption import cut_spans
 from benchmarks.paper.failure.regeneration import Rewriting, mean_entropy, regenerate, rewriting_of
 from benchmarks.paper.failure.restoration import (
@@ -47,6 +47,7 @@ from benchmarks.paper.failure.trajectories import (
 from benchmarks.paper.marks import Marker
 from benchmarks.paper.readers import LEVEL
 from benchmarks.recording import environment
+from benchmarks.writing.models import Loaded
 from iet.auditor import Auditor
 from iet.errors import InputError
 from iet.registry import Registry
@@ -199,8 +200,8 @@ def rewritten(
         part_tokens=options.part_tokens,
         prompt_tokens=options.prompt_tokens,
     )
-    engine = TransformersEngine(loaded, rewriting.sampling, batch=options.batch)
-    logs = regenerate(originals, rewriting, engine, loaded, folder)
+    author = ModelAuthor(loaded, rewriting.sampling, batch=options.batch)
+    logs = regenerate(originals, rewriting, author, loaded, folder)
     registry = Marker(rewriting.sampling, loaded.reader).registry(names)
     assert registry is not None
     return rewriting, logs, registry

@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from benchmarks.paper import quoted, results, scoring
 from benchmarks.paper.baselines.llm_endpoints import known_as
-from benchmarks.paper.engine import Loaded
 from benchmarks.paper.failure import protocols, restore
 from benchmarks.paper.failure.corruption import cut_spans
 from benchmarks.paper.failure.protocols import Judge, Outcome, Sampling
@@ -31,6 +30,7 @@ from benchmarks.paper.failure.trajectories import SUBSETS, Restored, Trajectory,
 from benchmarks.paper.failure.verdicts import CHANCE, Seen, chance, legacy_score, score
 from benchmarks.paper.readers import LEVEL
 from benchmarks.recording import environment
+from benchmarks.writing.models import Loaded
 from iet.auditor import Auditor
 from iet.errors import InputError
 from iet.registry import Registry

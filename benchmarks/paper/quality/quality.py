@@ -29,8 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.paper import marks, plots, results, scoring
+from benchmarks.paper.author import Author, Generated, ModelAuthor, Row
 from benchmarks.paper.baselines.llm_answers import Answers
-from benchmarks.paper.engine import Engine, Generated, Loaded, Row, TransformersEngine, load
 from benchmarks.paper.logs import Setting
 from benchmarks.paper.marks import Marker, agent_name
 from benchmarks.paper.prompts import Prompt
@@ -39,6 +39,7 @@ from benchmarks.paper.quality.strategies import AGENTS, STRATEGIES, WITHOUT_INST
 from benchmarks.paper.quality.tasks import COUNT, Problem, arithmetic, gsm8k
 from benchmarks.paper.scoring import Cell, Interval
 from benchmarks.recording import environment
+from benchmarks.writing.models import Loaded, load
 from iet.demo.conversation import MODEL
 from iet.errors import IetError, InputError
 from iet.scheme import canonical_digest
@@ -173,7 +174,7 @@ class Speaker:
     def say(self, calls: Sequence[Call], condition: Condition, number: int) -> list[Generated]:
         """Return one text per call, each under the key of its problem's agent."""
         setting = self.setting(condition, number)
-        engine: Engine = TransformersEngine(self.loaded, setting, batch=self.options.batch)
+        author: Author = ModelAuthor(self.loaded, setting, batch=self.options.batch)
         fewest, most = setting.turn_tokens
         shift = _AGAIN if condition.again else 0
         found: list[Generated] = []
@@ -189,7 +190,7 @@ class Speaker:
             )
             kept = self._answers.of(key)
             if not kept:
-                written = engine.generate(rows, names)
+                written = author.generate(rows, names)
                 line = json.dumps([[list(one.ids), one.entropy] for one in written])
                 self._answers.add(key, self.loaded.name, line, None)
                 kept = [line]
@@ -286,7 +287,7 @@ def log_probabilities(
 ) -> list[npt.NDArray[np.float64]]:
     """Return log p of every token of some texts in nats, each behind its prompt, under the unmarked model.
 
-    The distribution is the model's at temperature 1 over what the engine may draw: special tokens other
+    The distribution is the model's at temperature 1 over what the author may draw: special tokens other
     than the ends have probability 0.
     """
     import torch
@@ -400,8 +401,8 @@ def _nonce(number: int) -> str:
 
 
 def _prompt_ids(speaker: Speaker, calls: Sequence[Call]) -> list[list[int]]:
-    engine = TransformersEngine(speaker.loaded, speaker.setting(CONDITIONS[CLEAN], 0))
-    return [engine.prompt_ids(call.prompt) for call in calls]
+    author = ModelAuthor(speaker.loaded, speaker.setting(CONDITIONS[CLEAN], 0))
+    return [author.prompt_ids(call.prompt) for call in calls]
 
 
 def divergences(
@@ -415,10 +416,10 @@ def divergences(
             kept[row].append(logits[row].float().cpu().numpy().copy())
 
     setting = speaker.setting(CONDITIONS[CLEAN], 0)
-    engine = TransformersEngine(speaker.loaded, setting, batch=len(calls), on_logits=keep)
+    author = ModelAuthor(speaker.loaded, setting, batch=len(calls), on_logits=keep)
     fewest, most = setting.turn_tokens
     rows = [Row(call.prompt, _seed(speaker.options.seed, call), fewest, most) for call in calls]
-    engine.generate(rows, [None] * len(rows))
+    author.generate(rows, [None] * len(rows))
     return {
         kappa: [marks.mean_kl(np.stack(rows), kappa, seed=number) for number, rows in enumerate(kept) if rows]
         for kappa in kappas

@@ -23,10 +23,11 @@ for needed in ("transformers", "matplotlib", "sklearn", "nltk", "langchain_text_
 
 from benchmarks.paper import __main__ as command  # noqa: E402
 from benchmarks.paper import alterations, quoted, readers, scoring, spurious, sweeps, table1  # noqa: E402
-from benchmarks.paper.engine import TransformersEngine, load  # noqa: E402
+from benchmarks.paper.author import ModelAuthor  # noqa: E402
 from benchmarks.paper.records import COLUMNS, read_records  # noqa: E402
 from benchmarks.paper.study import Options, Study  # noqa: E402
 from benchmarks.paper.transforms import TRANSFORMS, by_rules  # noqa: E402
+from benchmarks.writing.models import load  # noqa: E402
 
 CHAIN = (("chain", 4),)
 ASKED = {"rounds": 1, "turn_tokens": (40, 40), "prompt_tokens": 160}
@@ -162,7 +163,7 @@ def test_the_table_has_every_method_beside_the_papers_numbers(
     def refuse(*_: Any) -> Any:
         raise AssertionError("what is on disk is not generated again")
 
-    monkeypatch.setattr(TransformersEngine, "generate", refuse)
+    monkeypatch.setattr(ModelAuthor, "generate", refuse)
     table1.run(study, settings=CHAIN)
     assert result(study, "table1")["figures"] == content["figures"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -26,11 +26,14 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("tqdm")
 
-from benchmarks.paper import engine as engines  # noqa: E402 - after the skips
-from benchmarks.paper import generate, protocol  # noqa: E402
-from benchmarks.paper.engine import Generated, Loaded, Row, TransformersEngine, load, nucleus  # noqa: E402
-from tests.test_paper_logs import row as csv_row  # noqa: E402
-from tests.test_paper_logs import write_csv  # noqa: E402
+from benchmarks.paper import generate, protocol  # noqa: E402 - after the skips
+from benchmarks.paper.author import Generated, ModelAuthor, Row  # noqa: E402
+from benchmarks.writing.models import Loaded, load  # noqa: E402
+from benchmarks.writing.sampler import nucleus  # noqa: E402
+from tests.support.mama import row as csv_row  # noqa: E402
+from tests.support.mama import write_csv  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 RECORDS = tuple(
     Record(
@@ -46,26 +49,13 @@ def setting(**fields: Any) -> Setting:
     return Setting(**{**base, **rest, **fields})
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module")
-def loaded() -> Loaded:
-    return load()
-
-
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     return Tokenizer(DEMO_SOURCE)
 
 
 class Script:
-    """An engine whose agents say who they are, or what they are told to say."""
+    """An author whose agents say who they are, or what they are told to say."""
 
     def __init__(self, lines: dict[tuple[str, int], str] | None = None) -> None:
         self.lines = lines or {}
@@ -309,43 +299,6 @@ def test_roles_reach_both_kinds_of_prompt() -> None:
 # ---------------------------------------------------------------- sampling
 
 
-def test_steps_give_what_the_model_gives_for_each_row_alone(loaded: Loaded) -> None:
-    rng = np.random.default_rng(0)
-    prompts = [rng.integers(3, 4096, size).tolist() for size in (23, 17, 2, 1)]
-    more = torch.from_numpy(rng.integers(3, 4096, (4, 6)))
-    ids = torch.zeros(4, 23 + 6, dtype=torch.int64)
-    real = torch.ones(4, 23 + 6, dtype=torch.bool)
-    for i, prompt in enumerate(prompts):
-        real[i, : 23 - len(prompt)] = False
-        ids[i, 23 - len(prompt) : 23] = torch.tensor(prompt)
-    with torch.inference_mode():
-        expected = [
-            torch.stack(
-                [
-                    loaded.model(torch.tensor([prompt + more[i, :t].tolist()])).logits[0, -1]
-                    for i, prompt in enumerate(prompts)
-                ]
-            )
-            for t in range(6)
-        ]
-        for steps, parts in (
-            (engines._buffered_steps, 8192),
-            (engines._buffered_steps, 46),
-            (engines._plain_steps, 0),
-        ):
-            before = engines._PREFILL_TOKENS
-            engines._PREFILL_TOKENS = parts
-            filled = ids.clone()
-            try:
-                with engines._attention_set(loaded.model) if parts else torch.no_grad():
-                    for t, logits in enumerate(steps(loaded.model, filled, real, 23)):
-                        assert torch.allclose(logits, expected[t], atol=2e-4), (steps, parts, t)
-                        filled[:, 23 + t] = more[:, t]
-            finally:
-                engines._PREFILL_TOKENS = before
-            assert t == 5
-
-
 @pytest.fixture(scope="module")
 def other_model(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """Return a folder with a model of another architecture, which runs through its own cache."""
@@ -361,26 +314,12 @@ def other_model(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def test_a_row_of_another_model_does_not_see_the_rows_beside_it(other_model: pathlib.Path) -> None:
-    engine = TransformersEngine(load(other_model), setting(turn_tokens=(9, 9), prompt_tokens=150))
+    author = ModelAuthor(load(other_model), setting(turn_tokens=(9, 9), prompt_tokens=150))
     rows = rows_of(4, 9, 9)
     rows[2] = dataclasses.replace(rows[2], prompt=Prompt("Hello.", (), "", "Yes,"))
-    together = engine.generate(rows, [None] * 4)
-    assert [turn.ids for turn in together] == [engine.generate([row], [None])[0].ids for row in rows]
+    together = author.generate(rows, [None] * 4)
+    assert [turn.ids for turn in together] == [author.generate([row], [None])[0].ids for row in rows]
     assert together[0].entropy > 5  # its parameters are noise
-
-
-@pytest.mark.parametrize("top_p", [0.3, 0.9, 0.999])
-def test_nucleus_is_that_of_transformers(top_p: float) -> None:
-    generator = torch.Generator().manual_seed(1)
-    logits = torch.randn(12, 2000, generator=generator) * torch.linspace(0.1, 6, 12)[:, None]
-    expected = transformers.TopPLogitsWarper(top_p)(None, logits.double())
-    found = nucleus(logits, top_p)
-    kept = found.isfinite()
-    assert (kept != expected.isfinite()).sum() <= 2  # sums of float32 end an id sooner or later
-    assert torch.equal(found[kept], logits[kept])
-    assert (kept.sum(1) > 64).any()  # beyond the first look
-    assert (kept.sum(1) > 512).any() or top_p < 0.9
-    assert torch.equal(nucleus(logits, 1.0), logits)
 
 
 def logits_after(loaded: Loaded, ids: list[int]) -> Any:
@@ -396,10 +335,10 @@ def rows_of(count: int, fewest: int, most: int) -> list[Row]:
 
 
 def test_turns_are_as_long_as_asked_and_tokens_are_what_the_model_likes(loaded: Loaded) -> None:
-    engine = TransformersEngine(loaded, setting(turn_tokens=(12, 12), temperature=0.7, top_p=0.9), batch=3)
+    author = ModelAuthor(loaded, setting(turn_tokens=(12, 12), temperature=0.7, top_p=0.9), batch=3)
     rows = rows_of(5, 12, 12)
     rows[1] = dataclasses.replace(rows[1], fewest=5, most=5)
-    found = engine.generate(rows, [None] * 5)
+    found = author.generate(rows, [None] * 5)
     assert [len(turn.ids) for turn in found] == [12, 5, 12, 12, 12]
     special = set(loaded.reader.special_ids)
     for row, turn in zip(rows, found, strict=True):
@@ -407,22 +346,22 @@ def test_turns_are_as_long_as_asked_and_tokens_are_what_the_model_likes(loaded: 
         assert turn.text == loaded.reader.decode(list(turn.ids)).strip().strip("\ufffd").strip()
         assert 0 < turn.entropy < np.log(4096)
         # Each token lies in the nucleus of the model's own distribution behind the row's own prompt.
-        ids = engine.prompt_ids(row.prompt) + list(turn.ids)
+        ids = author.prompt_ids(row.prompt) + list(turn.ids)
         logits = logits_after(loaded, ids)[-len(turn.ids) - 1 : -1]
         kept = nucleus(logits / 0.7, 0.9001).isfinite()
         assert kept[torch.arange(len(turn.ids)), list(turn.ids)].all()
-    assert found == engine.generate(rows, [None] * 5)
+    assert found == author.generate(rows, [None] * 5)
     with pytest.raises(InputError, match="agents: got 1 for 5 rows"):
-        engine.generate(rows, [None])
+        author.generate(rows, [None])
 
 
 def test_tokens_are_drawn_as_often_as_the_model_says(loaded: Loaded) -> None:
-    engine = TransformersEngine(loaded, setting(turn_tokens=(1, 1), top_p=0.5))
+    author = ModelAuthor(loaded, setting(turn_tokens=(1, 1), top_p=0.5))
     row = Row(Prompt("You are here.", (), "", "The"), 0, 1, 1)
     draws = 1500
-    found = engine.generate([dataclasses.replace(row, seed=i) for i in range(draws)], [None] * draws)
+    found = author.generate([dataclasses.replace(row, seed=i) for i in range(draws)], [None] * draws)
     counts = np.bincount([turn.ids[0] for turn in found], minlength=4096)
-    logits = logits_after(loaded, engine.prompt_ids(row.prompt))[-1:]
+    logits = logits_after(loaded, author.prompt_ids(row.prompt))[-1:]
     p = torch.softmax(nucleus(logits, 0.5), -1)[0].double().numpy()
     assert not counts[p == 0].any()
     likely = p * draws >= 8
@@ -432,12 +371,15 @@ def test_tokens_are_drawn_as_often_as_the_model_says(loaded: Loaded) -> None:
     assert chi2 < likely.sum() + 5 * np.sqrt(2 * likely.sum())
 
 
-def test_an_end_token_ends_a_turn_but_not_before_its_fewest(loaded: Loaded) -> None:
-    engine = TransformersEngine(loaded, setting(turn_tokens=(4, 40)))
-    engine._ends = loaded.reader.encode(" the of, and").token_ids.tolist()  # common ones
-    found = engine.generate(rows_of(8, 4, 40), [None] * 8)
+def test_an_end_token_ends_a_turn_but_not_before_its_fewest(
+    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    author = ModelAuthor(loaded, setting(turn_tokens=(4, 40)))
+    common = loaded.reader.encode(" the of, and").token_ids.tolist()
+    monkeypatch.setattr(Loaded, "ends", property(lambda _: common))
+    found = author.generate(rows_of(8, 4, 40), [None] * 8)
     lengths = [len(turn.ids) for turn in found]
-    assert not any(set(turn.ids) & set(engine._ends) for turn in found)
+    assert not any(set(turn.ids) & set(common) for turn in found)
     assert min(lengths) >= 4
     assert min(lengths) < 40
     assert len(set(lengths)) > 1
@@ -450,8 +392,8 @@ def test_a_chat_template_gets_messages(loaded: Loaded) -> None:
         tokenizer = transformers.AutoTokenizer.from_pretrained(iet.demo.conversation.MODEL)
         tokenizer.chat_template = chat_template
         chat = dataclasses.replace(loaded, tokenizer=tokenizer, chat=True)
-        engine = TransformersEngine(chat, setting(prompt_tokens=400))
-        ids = engine.prompt_ids(prompt_of(RECORDS[0], 1, 0, Heard()))
+        author = ModelAuthor(chat, setting(prompt_tokens=400))
+        ids = author.prompt_ids(prompt_of(RECORDS[0], 1, 0, Heard()))
         text = tokenizer.decode(ids)
         assert text.startswith(start)
         assert "<RESPONSE>" in text
@@ -459,11 +401,11 @@ def test_a_chat_template_gets_messages(loaded: Loaded) -> None:
         assert len(ids) <= 400
 
 
-def test_long_and_bad_settings_of_an_engine_are_refused(loaded: Loaded, tmp_path: pathlib.Path) -> None:
+def test_long_and_bad_settings_of_an_author_are_refused(loaded: Loaded, tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match="expected at most 4096 together"):
-        TransformersEngine(loaded, setting(turn_tokens=(1, 2000), prompt_tokens=3000))
+        ModelAuthor(loaded, setting(turn_tokens=(1, 2000), prompt_tokens=3000))
     with pytest.raises(InputError, match="batch: got 0"):
-        TransformersEngine(loaded, setting(), batch=0)
+        ModelAuthor(loaded, setting(), batch=0)
     with pytest.raises(InputError, match="holds no causal language model"):
         load(tmp_path)
 
@@ -477,7 +419,7 @@ def test_a_marked_conversation_reads_as_its_agents(loaded: Loaded, mark: str) ->
     made = generate.setting_of(
         loaded, mark=mark, turn_tokens=(60, 60), rounds=1, prompt_tokens=160, strength=strength
     )
-    (log,) = protocol.converse(TransformersEngine(loaded, made), made, RECORDS[:1], loaded.reader)
+    (log,) = protocol.converse(ModelAuthor(loaded, made), made, RECORDS[:1], loaded.reader)
     encoding = loaded.reader.encode(log.text)
     truth = token_labels(log.spans, encoding.char_ends)
     assert [tuple(span) for span in log.token_spans] == list(protocol.runs(truth.tolist()))

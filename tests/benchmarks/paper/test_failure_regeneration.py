@@ -9,16 +9,16 @@ import shutil
 from collections.abc import Sequence
 
 import pytest
-from paper_failures import algorithm_generated, trajectory, write
 
 from iet.auditor import Auditor
 from iet.errors import InputError
+from tests.support.failure_logs import algorithm_generated, trajectory, write
 
 for needed in ("torch", "transformers", "matplotlib", "sklearn", "nltk", "langchain_text_splitters"):
     pytest.importorskip(needed)
 
 from benchmarks.paper import __main__ as command  # noqa: E402
-from benchmarks.paper.engine import Generated, Loaded, Row, TransformersEngine, load  # noqa: E402
+from benchmarks.paper.author import Generated, ModelAuthor, Row  # noqa: E402
 from benchmarks.paper.failure import restore  # noqa: E402
 from benchmarks.paper.failure.corruption import remove_ids  # noqa: E402
 from benchmarks.paper.failure.regeneration import (  # noqa: E402
@@ -30,6 +30,7 @@ from benchmarks.paper.failure.regeneration import (  # noqa: E402
 from benchmarks.paper.failure.restoration import named, read_names, restore_names  # noqa: E402
 from benchmarks.paper.failure.trajectories import Trajectory  # noqa: E402
 from benchmarks.paper.marks import Marker  # noqa: E402
+from benchmarks.writing.models import Loaded  # noqa: E402
 
 LONG = " ".join(f"The number {i} is even." for i in range(60))
 TURNS = [
@@ -39,11 +40,6 @@ TURNS = [
     ("A", ""),
     ("A", "Done."),
 ]
-
-
-@pytest.fixture(scope="module")
-def loaded() -> Loaded:
-    return load()
 
 
 class Scribe:
@@ -100,9 +96,7 @@ def test_a_turn_is_written_from_the_conversation_and_from_itself(
     assert "".join(part.parts[1].text for part in parts) == LONG
     assert parts[0].opening == "B\n\nTurn 3:"
     assert all(part.opening.endswith("the the") and "go on" in part.request for part in parts[1:])
-    cut = TransformersEngine(loaded, rewriting_of(loaded, "Algorithm-Generated").sampling).prompt_ids(
-        parts[1]
-    )
+    cut = ModelAuthor(loaded, rewriting_of(loaded, "Algorithm-Generated").sampling).prompt_ids(parts[1])
     assert len(cut) <= 257  # 256, and the start token
 
 
@@ -194,8 +188,8 @@ def test_people_are_left_out_where_metadata_tell_them(loaded: Loaded, tmp_path: 
     said += [("WebSurfer", words), ("ComputerTerminal", "exitcode: 0 (execution succeeded)")]
     log = trajectory(said, subset="Hand-Crafted")
     rewriting = rewriting_of(loaded, "Hand-Crafted")
-    engine = TransformersEngine(loaded, rewriting.sampling)
-    (marked,) = regenerate([log], rewriting, engine, loaded, tmp_path, progress=False)
+    author = ModelAuthor(loaded, rewriting.sampling)
+    (marked,) = regenerate([log], rewriting, author, loaded, tmp_path, progress=False)
     registry = Marker(rewriting.sampling, loaded.reader).registry(log.agents)
     assert registry is not None
     assert list(registry) == ["Orchestrator", "WebSurfer"]

@@ -6,10 +6,10 @@ import pathlib
 from typing import Any
 
 import pytest
-from paper_failures import algorithm_generated, hand_crafted, write
 
 from benchmarks.paper.failure.trajectories import Turn, agent_of, all_agents, by_agent, load
 from iet.errors import InputError
+from tests.support.failure_logs import algorithm_generated, hand_crafted, write
 
 
 def test_names_are_the_identity_of_algorithm_generated_logs(tmp_path: pathlib.Path) -> None:

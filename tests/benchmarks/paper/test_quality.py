@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -25,8 +25,8 @@ pytest.importorskip("matplotlib")
 from benchmarks.lm import train_arithmetic  # noqa: E402 - after the skips
 from benchmarks.paper import __main__ as command  # noqa: E402
 from benchmarks.paper import plots, scoring  # noqa: E402
+from benchmarks.paper.author import Generated, ModelAuthor  # noqa: E402
 from benchmarks.paper.baselines.llm_answers import Answers  # noqa: E402
-from benchmarks.paper.engine import Generated, Loaded, TransformersEngine, load  # noqa: E402
 from benchmarks.paper.quality import quality  # noqa: E402
 from benchmarks.paper.quality.quality import (  # noqa: E402
     ARITHMETIC_MODEL,
@@ -38,20 +38,15 @@ from benchmarks.paper.quality.quality import (  # noqa: E402
     Speaker,
     spoken,
 )
+from benchmarks.writing.models import Loaded, load  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 STORIES = [
     ("Ann has 3 pens and buys 4. How many has she?", "She has 3+4=<<3+4=7>>7.\n#### 7"),
     ("A farm sells 1,500 eggs at 2 dollars. How much is that?", "1500*2=3000.\n#### 3,000"),
     ("It is 5 degrees and gets 9 colder. How warm is it?", "5-9=-4\n#### -4"),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -488,14 +483,14 @@ def test_the_experiment_from_the_command_line(
     def generate(*_: Any) -> Any:
         raise AssertionError("written again")
 
-    real = TransformersEngine.generate
+    real = ModelAuthor.generate
     monkeypatch.setattr(quality, "divergences", lambda *_: {kappa: [0.1] for kappa in quality.KAPPAS})
-    monkeypatch.setattr(TransformersEngine, "generate", generate)
+    monkeypatch.setattr(ModelAuthor, "generate", generate)
     assert command.main(usual) == 0
     capsys.readouterr()
     assert command.main([*usual, "--top-p", "0.5"]) == 1
     assert "they differ in top_p; choose another --out, or --overwrite" in capsys.readouterr().err
-    monkeypatch.setattr(TransformersEngine, "generate", real)
+    monkeypatch.setattr(ModelAuthor, "generate", real)
     assert (out / "quality.md").read_text(encoding="utf-8") == table
 
 

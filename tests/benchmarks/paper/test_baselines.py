@@ -8,11 +8,11 @@ import sys
 
 import numpy as np
 import pytest
-from paper_logs import log_of, prose, words
 
 from iet.errors import BackendUnavailable, InputError, ShapeError
 from iet.metrics import edge_similarity, token_accuracy
 from iet.tokenizer import DEMO_SOURCE, Tokenizer
+from tests.support.paper_logs import log_of, prose, words
 
 sklearn_text = pytest.importorskip("sklearn.feature_extraction.text")
 pytest.importorskip("langchain_text_splitters")

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from chat_server import serving
+
+from tests.support.chat_server import serving
 
 torch = pytest.importorskip("torch")
 for needed in ("transformers", "matplotlib", "sklearn", "openai"):

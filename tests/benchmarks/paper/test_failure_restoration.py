@@ -8,7 +8,6 @@ import pathlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paper_failures import trajectory
 
 from benchmarks.paper.failure.corruption import corrupt_boundaries, remove_ids
 from benchmarks.paper.failure.restoration import (
@@ -29,6 +28,7 @@ from benchmarks.paper.failure.trajectories import JOINER, SUBSETS, Restored, Tra
 from iet.demo.conversation import MODEL
 from iet.errors import InputError
 from iet.tokenizer import Tokenizer
+from tests.support.failure_logs import trajectory
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from chat_server import Server, serving
-from paper_logs import log_of, prose, words
 
 from iet.errors import BackendUnavailable, InputError
 from iet.metrics import token_accuracy
 from iet.tokenizer import DEMO_SOURCE, Tokenizer
+from tests.support.chat_server import Server, serving
+from tests.support.paper_logs import log_of, prose, words
 
 pytest.importorskip("openai")
 

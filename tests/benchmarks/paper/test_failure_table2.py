@@ -13,14 +13,13 @@ import pytest
 pytest.importorskip("openai")
 pytest.importorskip("transformers")
 
-from chat_server import serving
-
 from benchmarks.paper.__main__ import main
 from benchmarks.paper.failure import table2
 from benchmarks.paper.failure.protocols import Outcome
 from benchmarks.paper.failure.trajectories import SUBSETS, Trajectory, Turn, load
 from benchmarks.paper.failure.verdicts import Prediction, Seen
 from benchmarks.paper.quoted import TABLE2
+from tests.support.chat_server import serving
 
 NAMES = ("Planner", "Coder", "Computer_terminal", "Checker")
 STEPS = (1, 3)

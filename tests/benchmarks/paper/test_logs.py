@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import pathlib
@@ -13,28 +12,9 @@ import pytest
 from benchmarks.paper.logs import Log, Setting, Turn, Writer, read, summary
 from benchmarks.paper.records import COLUMNS, ROWS, chosen, read_records
 from iet.errors import InputError, SchemeMismatch
+from tests.support.mama import row, write_csv
 
 SETTING = Setting("chain", 4, "round-major", "fourier", "00", 0.7, 0.9, " | ", 5, strength=0.8)
-
-
-def row(number: int) -> dict[str, str]:
-    name, code = f"Ada Fischer {number}", f"ID-{number:04d}"
-    background, question = f"Case {number} is about papers.", f"What is done in case {number}?"
-    return {
-        "text": f"Private: {name}, {code},\nborn long ago.",
-        "pii": repr([{"entity": name, "types": ["name"]}, {"entity": code, "types": ["unique_identifier"]}]),
-        "generated_texts": f" [Task background]: {background}\n\n[Question]: {question}",
-        "task_backgrounds": background,
-        "questions": question,
-    }
-
-
-def write_csv(path: pathlib.Path, rows: list[dict[str, str]], columns: Any = COLUMNS) -> pathlib.Path:
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, columns, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
 
 
 @pytest.fixture

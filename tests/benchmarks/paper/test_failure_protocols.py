@@ -7,11 +7,11 @@ import json
 import re
 
 import pytest
-from chat_server import Server, serving
 
 from benchmarks.paper.failure.trajectories import SUBSETS, Trajectory, Turn
 from benchmarks.paper.failure.verdicts import Prediction
 from iet.errors import BackendUnavailable, InputError
+from tests.support.chat_server import Server, serving
 
 pytest.importorskip("openai")
 
@@ -216,14 +216,6 @@ def test_nonsense_is_refused_before_anything_is_asked(options, message):
 
 
 # A model of transformers
-
-
-@pytest.fixture(scope="module")
-def loaded():
-    pytest.importorskip("transformers")
-    from benchmarks.paper.engine import load
-
-    return load()
 
 
 def test_a_model_on_this_machine_answers_by_its_seed_alone(loaded, tmp_path):
