@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import iet
-from iet import bench
+from iet.cli import bench
 
 
 def environment(*packages: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from benchmarks.paper import table1
 from benchmarks.paper.quoted import TABLE1
 from benchmarks.recording import table
 from benchmarks.speed.suite import number, quartiles
-from iet.calibrate import tokens_needed
+from iet.audit.calibration import tokens_needed
 
 ROOT = pathlib.Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

@@ -1,4 +1,4 @@
-// iet._cpu: convert, check, release the GIL, call. No arithmetic; addresses come as integers, and Python
+// iet.native._cpu: convert, check, release the GIL, call. No arithmetic; addresses come as integers, and Python
 // keeps the arrays behind them alive and of the right shape.
 #include <pybind11/pybind11.h>
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from iet.engines import EngineKeys
 from iet.errors import (
     BackendUnavailable,
     IetError,
@@ -26,16 +25,21 @@ from iet.errors import (
     VerificationError,
 )
 from iet.kernels import backends, embed_, positions, score_spans, score_tokens
-from iet.registry import Registry
-from iet.scheme import Profile, Scheme
-from iet.waterfall import WaterfallKeys
+from iet.marks.foreign.engines import EngineKeys
+from iet.marks.foreign.waterfall import WaterfallKeys
+from iet.marks.registry import Registry
+from iet.marks.scheme import Profile, Scheme
 
 if TYPE_CHECKING:
-    from iet import agents, calibrate, decoding, evidence, metrics, topology
-    from iet.auditor import Auditor
+    from iet import decoding
+    from iet.audit import calibration as calibrate
+    from iet.audit import evidence, metrics
+    from iet.audit.auditor import Auditor
+    from iet.audit.language_model import LanguageModel
+    from iet.decoding import topology
+    from iet.generation import agents
     from iet.generation.transformers import LogitsProcessor, WatermarkingConfig
     from iet.generation.waterfall import WaterfallLogitsProcessor
-    from iet.likelihood import LanguageModel
     from iet.report import Report, Segment
 
 __version__ = "0.1.0"
@@ -74,28 +78,32 @@ __all__ = [
     "topology",
 ]
 
-_LAZY = {
-    "Auditor": "iet.auditor",
-    "LanguageModel": "iet.likelihood",
+_LAZY = {  # name -> the module that defines it
+    "Auditor": "iet.audit.auditor",
+    "LanguageModel": "iet.audit.language_model",
     "LogitsProcessor": "iet.generation.transformers",
     "Report": "iet.report",
     "Segment": "iet.report",
     "WaterfallLogitsProcessor": "iet.generation.waterfall",
     "WatermarkingConfig": "iet.generation.transformers",
-    "agents": "iet.agents",
-    "calibrate": "iet.calibrate",
+}
+_MODULES = {
+    "agents": "iet.generation.agents",
+    "calibrate": "iet.audit.calibration",
     "decoding": "iet.decoding",
-    "evidence": "iet.evidence",
-    "metrics": "iet.metrics",
-    "topology": "iet.topology",
+    "evidence": "iet.audit.evidence",
+    "metrics": "iet.audit.metrics",
+    "topology": "iet.decoding.topology",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    if name in _MODULES:
+        value: Any = importlib.import_module(_MODULES[name])
+    elif name in _LAZY:
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+    else:
         raise AttributeError(f"module 'iet' has no attribute {name!r}")
-    module = importlib.import_module(_LAZY[name])
-    value = module if _LAZY[name] == f"iet.{name}" else getattr(module, name)
     globals()[name] = value
     return value
 

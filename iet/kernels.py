@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from iet import cuda, reference
-from iet.cuda import is_tensor as _is_tensor
-from iet.engines import SCHEMES, EngineKeys
 from iet.errors import BackendUnavailable, InputError, ShapeError
-from iet.foreign import ForeignKeys
-from iet.native import Backends, backends, check_environment, load_cuda
-from iet.native import cpu as _cpu
-from iet.registry import KeyTable, Registry
-from iet.scheme import MAX_VOCAB_SIZE
-from iet.waterfall import WaterfallKeys
+from iet.marks.foreign.engines import SCHEMES, EngineKeys
+from iet.marks.foreign.keys import ForeignKeys
+from iet.marks.foreign.waterfall import WaterfallKeys
+from iet.marks.keys import KeyTable
+from iet.marks.registry import Registry
+from iet.marks.scheme import MAX_VOCAB_SIZE
+from iet.native import cuda, reference
+from iet.native.cuda import is_tensor as _is_tensor
+from iet.native.load import Backends, backends, check_environment, load_cuda
+from iet.native.load import cpu as _cpu
 
 if TYPE_CHECKING:
     import torch
@@ -353,7 +354,7 @@ def score_tokens(
         registry: the registry (all epochs of all agents), a `KeyTable` of it, `WaterfallKeys` or
             `EngineKeys`.
         profile: id of the profile, where the registry has several.
-        scheme: "waterfall" or a key of `iet.engines.SCHEMES`, in place of a registry.
+        scheme: "waterfall" or a key of `iet.marks.foreign.engines.SCHEMES`, in place of a registry.
         keys: the keys [K] of that scheme: of "waterfall" integer ids, 0 to 2^32 - 1, of the others see
             `EngineKeys`, here without agents.
         vocab_size: its V: of "waterfall" the tokenizer's vocabulary without added tokens, 3 to 2^24, of "kgw"
@@ -521,7 +522,7 @@ def positions(
     Returns:
         scored bool [T], repeated bool [T] (false where not scored). Expected O(T·n).
     """
-    from iet.decoding.pairs import repeats  # here, because it imports numba
+    from iet.native.pairs import repeats  # here, because it imports numba
 
     pairs = pair_numbers(token_ids, registry, profile=profile)
     return pairs >= 0, repeats(pairs)
@@ -550,7 +551,7 @@ def pair_numbers(
 
     Expected O(T·n).
     """
-    from iet.decoding.pairs import number_pairs  # here, because it imports numba
+    from iet.native.pairs import number_pairs  # here, because it imports numba
 
     keys = _keys(registry, "scoring_keys", profile)
     ids = check_token_ids(token_ids)

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import iet
+from iet.audit.evidence import activity_log_p, log_tail
+from iet.audit.metrics import token_accuracy
 from iet.decoding import log_activity
-from iet.evidence import activity_log_p, log_tail
-from iet.metrics import token_accuracy
-from iet.scheme import FAMILIES
+from iet.marks.scheme import FAMILIES
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -420,7 +420,7 @@ def test_the_far_tail_of_the_table_is_that_of_its_program(monkeypatch: pytest.Mo
     activity_null.block_sums.cache_clear()
     row = activity_null.tail("gumbel", 64, 40_000, seed=5)
     activity_null.block_sums.cache_clear()
-    table = json.loads((pathlib.Path(iet.__file__).parent / "activity_null.json").read_text())
+    table = json.loads((pathlib.Path(iet.__file__).parent / "audit" / "activity_null.json").read_text())
     frozen = table["log_p"]["gumbel"][table["counts"].index(64)]
     assert table["log_ratios"] == list(activity_null.LEVELS)
     far = [i for i, level in enumerate(activity_null.LEVELS) if 0 <= level <= 10]

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import iet
+from iet.audit.metrics import token_labels
 from iet.demo.conversation import load_model
 from iet.errors import InputError
-from iet.metrics import token_labels
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")

@@ -17,11 +17,14 @@ import numpy as np
 import pytest
 
 import iet
-from iet import kernels, native, reference
-from iet.decoding.pairs import repeats
+from iet import kernels
 from iet.errors import BackendUnavailable, InputError, ShapeError
-from iet.registry import Registry, derive_frequency, derive_subkey
-from iet.scheme import SCHEME_VERSION, Profile, Scheme
+from iet.marks.keys import derive_frequency, derive_subkey
+from iet.marks.registry import Registry
+from iet.marks.scheme import SCHEME_VERSION, Profile, Scheme
+from iet.native import load as native
+from iet.native import reference
+from iet.native.pairs import repeats
 
 VECTORS = json.loads(
     (pathlib.Path(__file__).parent / "vectors" / f"scheme_v{SCHEME_VERSION}.json").read_text()
@@ -82,7 +85,7 @@ def from_bits(values: list[str], dtype: str) -> np.ndarray[Any, Any]:
 def test_vectors_are_those_that_the_reference_makes() -> None:
     sys.path.insert(0, str(pathlib.Path(__file__).parent / "vectors"))
     try:
-        import make
+        from tests.vectors import make
     finally:
         sys.path.pop(0)
     assert json.loads(json.dumps(make.make())) == VECTORS
@@ -391,7 +394,7 @@ def test_every_name_in_all_can_be_had() -> None:
 def test_without_the_native_module_the_reference_serves_with_one_warning() -> None:
     code = """
 import sys, warnings
-sys.modules["iet._cpu"] = None
+sys.modules["iet.native._cpu"] = None
 with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter("always")
     import iet

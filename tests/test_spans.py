@@ -12,20 +12,31 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_auditor import DECODERS, NAMES, TEAM, TEXT, agents_of, byte_tokenizer, reader, spell, team, write
-from test_report import validator
 
 import iet
 from iet import kernels
-from iet.alignment import Reading
+from iet.audit.alignment import Reading
+from iet.audit.evidence import log_tail
+from iet.audit.parts import Parts
 from iet.errors import InputError, ShapeError
-from iet.evidence import log_tail
-from iet.parts import Parts
-from iet.registry import Registry
+from iet.marks.registry import Registry
+from iet.marks.scheme import Scheme
+from iet.marks.tokenizer import DEMO_SOURCE
 from iet.report import LEFT_OUT, Report
 from iet.report.terminal import marked_text
-from iet.scheme import Scheme
-from iet.tokenizer import DEMO_SOURCE
+from tests.audit.test_auditor import (
+    DECODERS,
+    NAMES,
+    TEAM,
+    TEXT,
+    agents_of,
+    byte_tokenizer,
+    reader,
+    spell,
+    team,
+    write,
+)
+from tests.report.test_report import validator
 
 
 def joined(turns: list[tuple[str | None, int]], seed: int = 0) -> tuple[str, list[tuple[int, int]]]:
@@ -336,7 +347,7 @@ def test_pieces_are_named_among_many_keys_as_among_few(decoder: str, monkeypatch
     for options in ({"boundaries": boundaries}, {"skip": HUMAN}):
         reports = []
         for limit in (64, 2):
-            monkeypatch.setattr(iet.auditor, "ALL_KEYS", limit)
+            monkeypatch.setattr(iet.audit.auditor, "ALL_KEYS", limit)
             reports.append(reader(TEAM, decoder).audit(DIALOGUE, **options))  # type: ignore[arg-type]
         few, many = reports
         for a, b in zip(few.segments, many.segments, strict=True):

@@ -27,9 +27,12 @@ from benchmarks.speed import (
     texts,
 )
 from benchmarks.speed.suite import Contestant, Suite, markdown, number, run
-from iet import alignment, auditor, bench, kernels, native, tokenizer
-from iet.cli import main
+from iet import kernels
+from iet.audit import alignment, auditor
+from iet.cli import bench, main
 from iet.errors import BackendUnavailable, IetError, InputError
+from iet.marks import tokenizer
+from iet.native import load as native
 
 ROOT = pathlib.Path(__file__).parent.parent
 NAMES = ("embed", "score", "decode", "generate", "import")

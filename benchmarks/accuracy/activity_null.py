@@ -1,6 +1,6 @@
 """Tabulate the null law of `log_activity`: how often a key that is not in a text seems to speak in it.
 
-    python -m benchmarks.accuracy.activity_null -o iet/activity_null.json
+    python -m benchmarks.accuracy.activity_null -o iet/audit/activity_null.json
 
 Over random keys the scores of a text without key a are independent draws from the family's null law, one for
 each distinct pair, whatever the text says. So the law of log Λ depends on their number n alone. Where P is
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from iet.decoding.activity import BLOCK, ENTRY_RATES, MEAN_SEGMENT, STRENGTHS, log_activity
-from iet.scheme import FAMILIES
+from iet.marks.scheme import FAMILIES
 
 COUNTS = tuple(2**k for k in range(5, 18))
 # Where P falls from 1 the law is steep, and what is read off between two points must not be below it.

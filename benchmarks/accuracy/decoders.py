@@ -38,14 +38,14 @@ from tqdm import tqdm
 import iet
 from benchmarks.accuracy import texts
 from benchmarks.recording import environment, table, write
-from iet.auditor import Auditor
+from iet.audit.auditor import Auditor
+from iet.audit.metrics import mean_iou, token_accuracy
+from iet.cli.demo import compare, true_labels
 from iet.decoding import decode
-from iet.decoding.pairs import novelty_weights
 from iet.demo.conversation import Conversation
-from iet.demo.stage import compare, true_labels
 from iet.kernels import pair_numbers, score_tokens
-from iet.metrics import mean_iou, token_accuracy
-from iet.registry import Registry
+from iet.marks.registry import Registry
+from iet.native.pairs import novelty_weights
 
 LEVEL = 0.01
 CUSUM_GRID = {

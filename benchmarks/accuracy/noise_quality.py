@@ -35,7 +35,7 @@ from benchmarks.accuracy.scheme_quality import (
     threshold_of,
 )
 from benchmarks.recording import environment, table, write
-from iet import reference
+from iet.native import reference
 
 VOCAB_SIZE = 128256
 BITS = 24  # of a numerator: u·2^24, an odd number

@@ -33,13 +33,13 @@ from tqdm import tqdm
 
 from benchmarks.accuracy import texts, unmarked
 from benchmarks.recording import environment, table, write
-from iet.auditor import Auditor
-from iet.calibrate import LEVELS, clustered_interval
+from iet.audit.auditor import Auditor
+from iet.audit.calibration import LEVELS, clustered_interval
+from iet.audit.evidence import log_tails
 from iet.decoding import DECODERS
-from iet.decoding.pairs import repeats
-from iet.evidence import log_tails
 from iet.kernels import pair_numbers, score_tokens
-from iet.registry import Registry
+from iet.marks.registry import Registry
+from iet.native.pairs import repeats
 from iet.report import Report
 
 SIZES = (2, 4, 6, 14)

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from benchmarks.accuracy import texts
 from benchmarks.recording import environment, table, write
 from iet import calibrate
+from iet.audit.evidence import activity_log_p
 from iet.decoding import log_activity
 from iet.decoding.activity import evidence_blocks
-from iet.decoding.pairs import repeats
-from iet.evidence import activity_log_p
 from iet.kernels import pair_numbers, score_tokens
-from iet.registry import Registry
+from iet.marks.registry import Registry
+from iet.native.pairs import repeats
 
 LEVEL, SHARE = 0.01, 0.9
 GRID = tuple(round(calibrate.SHORTEST * 1.12**step) for step in range(32))

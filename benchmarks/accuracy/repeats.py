@@ -34,13 +34,13 @@ from benchmarks.accuracy import texts, unmarked
 from benchmarks.accuracy.decoders import bootstrap, form
 from benchmarks.accuracy.null import uniformity
 from benchmarks.recording import environment, table, write
-from iet.calibrate import LEVELS, clustered_interval
+from iet.audit.calibration import LEVELS, clustered_interval
+from iet.audit.evidence import log_tails
+from iet.audit.metrics import token_accuracy
 from iet.decoding import decode
-from iet.decoding.pairs import novelty_weights, repeats
-from iet.evidence import log_tails
 from iet.kernels import pair_numbers, score_tokens
-from iet.metrics import token_accuracy
-from iet.registry import Registry
+from iet.marks.registry import Registry
+from iet.native.pairs import novelty_weights, repeats
 
 WAYS = ("share", "drop", "count")
 LENGTH = 200

@@ -30,8 +30,9 @@ from scipy import special
 from tqdm import tqdm
 
 from benchmarks.recording import environment, table, write
-from iet import kernels, reference
-from iet.scheme import FAMILIES
+from iet import kernels
+from iet.marks.scheme import FAMILIES
+from iet.native import reference
 
 VOCAB_SIZES = (32000, 32003, 128256, 151936)
 LEVEL = 1e-3

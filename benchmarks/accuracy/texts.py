@@ -37,10 +37,10 @@ from numpy.typing import NDArray
 from iet.demo.conversation import JOINER, Conversation
 from iet.demo.conversation import MODEL as SHIPPED_MODEL
 from iet.errors import InputError
-from iet.registry import Registry
+from iet.marks.registry import Registry
+from iet.marks.scheme import FAMILIES, Scheme
+from iet.marks.tokenizer import Tokenizer
 from iet.report import Span
-from iet.scheme import FAMILIES, Scheme
-from iet.tokenizer import Tokenizer
 
 MODELS = {"shipped": SHIPPED_MODEL, "second": pathlib.Path(__file__).parent / "model"}
 """Folders of the models: that of `iet demo`, and one that nothing was tuned on."""

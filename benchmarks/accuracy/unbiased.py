@@ -31,8 +31,8 @@ from benchmarks.recording import environment, table, write
 from iet.demo import conversation
 from iet.generation.transformers import _KeyedSampler
 from iet.kernels import embed_
-from iet.registry import KeyTable
-from iet.scheme import Profile, Scheme
+from iet.marks.keys import KeyTable
+from iet.marks.scheme import Profile, Scheme
 
 LEVEL = 1e-3
 BATCH = 64  # what fits a cache

@@ -28,9 +28,9 @@ from benchmarks.paper.logs import Log, Setting, Writer, summary
 from benchmarks.paper.protocol import PROTOCOLS, check_setting, converse
 from benchmarks.paper.records import ROWS, Record, chosen, claim, digest_of, read_records
 from benchmarks.writing.models import Loaded, load
+from iet.decoding.topology import TOPOLOGIES
 from iet.demo.conversation import JOINER, MODEL
 from iet.errors import IetError, InputError
-from iet.topology import TOPOLOGIES
 
 GROUPS = {"round-major": 16, "edge-walk": 64}
 """Protocol -> records that are held together, and written at once. A walk has one row a record in a batch."""

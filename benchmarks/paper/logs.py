@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from benchmarks.paper.jsonl import Lines, parsed
 from iet.errors import InputError, SchemeMismatch
-from iet.scheme import canonical_digest
+from iet.marks.scheme import canonical_digest
 
 FORMAT, VERSION = "iet paper logs", 1
 

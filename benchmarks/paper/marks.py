@@ -31,13 +31,13 @@ import numpy.typing as npt
 
 import iet
 from benchmarks.paper.logs import Setting
-from iet import reference
-from iet.decoding.pairs import number_pairs
 from iet.errors import BackendUnavailable, InputError
 from iet.kernels import embed_, pair_numbers
-from iet.registry import Registry
-from iet.scheme import Scheme, canonical_digest
-from iet.tokenizer import Tokenizer
+from iet.marks.registry import Registry
+from iet.marks.scheme import Scheme, canonical_digest
+from iet.marks.tokenizer import Tokenizer
+from iet.native import reference
+from iet.native.pairs import number_pairs
 
 KAPPA = 0.8
 GAMMA = 0.5
@@ -79,7 +79,7 @@ class Mark:
     """A way to mark.
 
     Attributes:
-        family: of `iet.scheme.FAMILIES`: the law of its scores.
+        family: of `iet.marks.scheme.FAMILIES`: the law of its scores.
         source: where it is defined.
         scheme: strength -> Scheme, for iet's own; also what unmarked text is read with.
         green: (key, previous id, V) -> green list, for the others.
@@ -153,7 +153,7 @@ class Keys:
 
     Attributes:
         names: of the agents, in the order of the columns.
-        family: of `iet.scheme.FAMILIES`.
+        family: of `iet.marks.scheme.FAMILIES`.
         registry: for iet's own marks, so that an `Auditor` can be made; else None.
     """
 

@@ -36,10 +36,10 @@ from benchmarks.paper.logs import Log, Setting, Turn
 from benchmarks.paper.marks import agent_name, mark_of
 from benchmarks.paper.prompts import ATTACKER, Answer, Heard, parsed, prompt_of
 from benchmarks.paper.records import Record
+from iet.audit.metrics import token_labels
+from iet.decoding.topology import Adjacency, template, walk
 from iet.errors import InputError
-from iet.metrics import token_labels
-from iet.tokenizer import Tokenizer
-from iet.topology import Adjacency, template, walk
+from iet.marks.tokenizer import Tokenizer
 
 ATTEMPTS = 3
 NO_ANSWER = "..."

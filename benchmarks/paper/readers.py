@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.paper.marks import Keys
-from iet.auditor import Auditor
+from iet.audit.auditor import Auditor
+from iet.audit.evidence import activity_log_p, discoveries, over_keys, segment_log_p
+from iet.audit.metrics import token_accuracy, token_labels
 from iet.decoding import Segmentation, decode, log_activity, windows
 from iet.decoding.activity import evidence_blocks
-from iet.decoding.pairs import repeats
-from iet.evidence import activity_log_p, discoveries, over_keys, segment_log_p
-from iet.metrics import token_accuracy, token_labels
-from iet.scheme import FAMILIES
-from iet.tokenizer import Tokenizer
-from iet.transitions import transitions
+from iet.decoding.transitions import transitions
+from iet.marks.scheme import FAMILIES
+from iet.marks.tokenizer import Tokenizer
+from iet.native.pairs import repeats
 
 LEVEL = 0.01
 """Of what is attributed where text may stay unattributed."""

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from iet.errors import InputError
-from iet.scheme import canonical_digest
+from iet.marks.scheme import canonical_digest
 
 COLUMNS = ("text", "pii", "generated_texts", "task_backgrounds", "questions")
 ROWS = 484

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from iet.errors import InputError
-from iet.scheme import canonical_digest
+from iet.marks.scheme import canonical_digest
 
 
 def writable(out: pathlib.Path) -> None:

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from benchmarks import recording
 from benchmarks.paper.logs import Log
 from benchmarks.paper.transforms.altered import Altered
-from iet.errors import InputError, ShapeError
-from iet.metrics import (
+from iet.audit.metrics import (
     boundary_f1,
     coverage,
     edge_similarity,
@@ -26,7 +25,8 @@ from iet.metrics import (
     token_accuracy,
     token_labels,
 )
-from iet.tokenizer import Tokenizer
+from iet.errors import InputError, ShapeError
+from iet.marks.tokenizer import Tokenizer
 
 Labels = NDArray[np.int64]
 

@@ -18,7 +18,7 @@ from benchmarks.paper.scoring import truth_of
 from benchmarks.recording import environment
 from benchmarks.writing.models import Loaded
 from iet.errors import InputError
-from iet.scheme import canonical_digest
+from iet.marks.scheme import canonical_digest
 
 TUNING = 8
 """Records on which options are chosen: behind those that are measured, in the same drawn order."""

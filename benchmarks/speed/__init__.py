@@ -6,7 +6,7 @@
     python -m benchmarks.tables                                 the tables of README and docs
 
 pytest-benchmark times one function after the other, which on a machine that drifts compares different
-conditions. So `iet.bench.interleaved` is the only clock here: it runs all contestants of a suite in turn,
+conditions. So `iet.cli.bench.interleaved` is the only clock here: it runs all contestants of a suite in turn,
 round after round, and pytest-benchmark is handed those samples (`conftest.py`), for its statistics, its JSON
 and its comparisons between runs. Ratios, formed within rounds, are in the JSON of the first two commands.
 

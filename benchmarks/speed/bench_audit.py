@@ -4,7 +4,7 @@ python -m benchmarks.speed.bench_audit -o benchmarks/results/audit.json
 
 Three parts. Six agents on one thread: each text is tokenized and audited in turn; the floor is the call
 `encode_batch`, with offsets and without reading anything from its result; ratios are medians over rounds. An
-audit can stay below it: with a byte-level tokenizer it does not ask for offsets (iet/tokenizer.py).
+audit can stay below it: with a byte-level tokenizer it does not ask for offsets (iet/marks/tokenizer.py).
 Ten thousand keys: a process of its own on all cores, with its peak memory. The command `iet audit`: whole
 processes, with an empty cache of compiled loops (cold) and with a filled one (warm). The shipped model writes
 the marked text. With --data, a folder with who_and_when/Hand-Crafted/*.json and corpus/, agent logs are read
@@ -33,10 +33,12 @@ import tokenizers
 
 import iet
 from benchmarks.recording import environment, table, write
-from iet import auditor, bench, kernels
+from iet import kernels
+from iet.audit import auditor
+from iet.cli import bench
 from iet.errors import IetError
-from iet.registry import Registry
-from iet.tokenizer import DEMO_SOURCE, Tokenizer
+from iet.marks.registry import Registry
+from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
 
 AGENTS = ("planner", "researcher", "critic", "engineer", "writer", "treasurer")
 MANY_KEYS, MANY_TOKENS = 10_000, 4_096

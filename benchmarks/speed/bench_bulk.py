@@ -43,14 +43,14 @@ import pyarrow.parquet as pq
 import iet
 from benchmarks.recording import environment, table, write
 from benchmarks.speed.bench_audit import agent_logs, marked_text, team
-from iet import bench
-from iet.auditor import ALL_KEYS
+from iet.audit.auditor import ALL_KEYS
 from iet.bulk import files
 from iet.bulk.records import BATCH_RECORDS, audit_records
-from iet.engines import Texts
+from iet.cli import bench
 from iet.errors import IetError
-from iet.registry import Registry
-from iet.tokenizer import DEMO_SOURCE, Tokenizer
+from iet.marks.foreign.engines import Texts
+from iet.marks.registry import Registry
+from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
 
 TOKENS = 1000
 FLOOR = "encode_batch"

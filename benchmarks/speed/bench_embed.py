@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from benchmarks.recording import caches, memory
 from benchmarks.speed import peers, texts
 from benchmarks.speed.suite import Contestant, Suite, main
-from iet import bench, kernels
-from iet.bench import select_isa, timed
-from iet.registry import KeyTable
+from iet import kernels
+from iet.cli import bench
+from iet.cli.bench import select_isa, timed
+from iet.marks.keys import KeyTable
 
 FLOORS = ("float32 add [B, V]", "float32 add [V]")
 PAST = 6  # ids of a row that peers are shown: as many as any of them looks at

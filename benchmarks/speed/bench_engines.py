@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from benchmarks import engine_wheels
 from benchmarks.speed.suite import Contestant, Suite, main
-from iet import EngineKeys, bench, kernels
-from iet.bench import select_isa, timed
+from iet import EngineKeys, kernels
+from iet.cli import bench
+from iet.cli.bench import select_isa, timed
 from iet.errors import IetError
 
 UNIT, FACTOR = "ns per token·key", 1e9

@@ -22,12 +22,13 @@ import torch
 import transformers
 
 from benchmarks.speed.suite import Contestant, Suite, main
-from iet import bench, kernels
+from iet import kernels
+from iet.cli import bench
+from iet.cli.demo import demo_registry
 from iet.demo.conversation import ROLES, TASK, load_model
-from iet.demo.stage import demo_registry
 from iet.errors import IetError
 from iet.generation.transformers import WatermarkingConfig
-from iet.registry import Registry
+from iet.marks.registry import Registry
 
 ROWS, PROMPT = 32, 64
 

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 import iet
 from benchmarks.recording import environment, table, write
 from benchmarks.speed.bench_audit import AGENTS, marked_text, team
-from iet import bench
+from iet.audit.language_model import LanguageModel
+from iet.cli import bench
 from iet.errors import IetError
-from iet.likelihood import LanguageModel
-from iet.registry import KeyTable
-from iet.tokenizer import DEMO_SOURCE, Tokenizer
+from iet.marks.keys import KeyTable
+from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
 
 KEYS = (4, 16, 64, 256)
 TOLERANCE = 1e-4

@@ -26,8 +26,8 @@ from benchmarks.speed import texts
 from benchmarks.speed.bench_audit import team
 from benchmarks.speed.suite import Contestant, Suite, main
 from iet.errors import BackendUnavailable, IetError
+from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
 from iet.report import Report
-from iet.tokenizer import DEMO_SOURCE, Tokenizer
 
 PAGES = ("page, 200 tokens a turn", "page, forced choice")
 FLOOR = "the text alone"

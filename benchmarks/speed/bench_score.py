@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 
 from benchmarks.speed import peers, texts
 from benchmarks.speed.suite import Contestant, Suite, main
-from iet import bench, kernels, reference
-from iet.bench import select_isa, timed
+from iet import kernels
+from iet.cli import bench
+from iet.cli.bench import select_isa, timed
 from iet.errors import IetError
-from iet.registry import KeyTable
+from iet.marks.keys import KeyTable
+from iet.native import reference
 
 UNIT, FACTOR = "ns per token·key", 1e9
 FILL = "fill [T, K]"

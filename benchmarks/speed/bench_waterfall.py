@@ -17,11 +17,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.recording import environment, table, write
-from iet import bench, kernels, reference, waterfall
-from iet.bench import select_isa, timed
+from iet import kernels
+from iet.cli import bench
+from iet.cli.bench import select_isa, timed
 from iet.errors import IetError
-from iet.tokenizer import Tokenizer
-from iet.waterfall import WaterfallKeys
+from iet.marks.foreign import waterfall
+from iet.marks.foreign.waterfall import WaterfallKeys
+from iet.marks.tokenizer import Tokenizer
+from iet.native import reference
 
 try:
     from waterfall.permute import Permute

@@ -24,8 +24,10 @@ import torch
 
 import iet
 from benchmarks.recording import environment, table, write
-from iet import kernels, reference
-from iet.registry import KeyTable, Registry
+from iet import kernels
+from iet.marks.keys import KeyTable
+from iet.marks.registry import Registry
+from iet.native import reference
 
 SHAPES = ((256, 128256), (64, 32000))
 DTYPES = ("float32", "float16", "bfloat16")

@@ -50,8 +50,8 @@ def exercise() -> None:
 
     import iet
     from iet import kernels
-    from iet.registry import Registry
-    from iet.scheme import Scheme
+    from iet.marks.registry import Registry
+    from iet.marks.scheme import Scheme
 
     for family, vocab_size in (
         ("fourier", 32000),
@@ -125,7 +125,7 @@ def main() -> None:
         return passed
 
     good = step("tests", [*python, "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu"], 1200)
-    good &= step("tests on the host", [*python, "pytest", "-q", "tests/test_cuda_on_host.py"], 600)
+    good &= step("tests on the host", [*python, "pytest", "-q", "tests/native/test_cuda_on_host.py"], 600)
     tool = sanitizer()
     for check in TOOLS:
         if tool is None:

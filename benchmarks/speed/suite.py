@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.recording import environment, table, write
-from iet import bench, kernels
-from iet.bench import Sampler, Spread
+from iet import kernels
+from iet.cli import bench
+from iet.cli.bench import Sampler, Spread
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Contestant:
     """One function that is timed.
 
     Attributes:
-        sample: does the work once and returns its seconds (`iet.bench.timed`).
+        sample: does the work once and returns its seconds (`iet.cli.bench.timed`).
         kind: "ours", "floor" or "peer".
         work: units of work in one sample, which the result is divided by.
         note: what a reader must know, such as a smaller size that was scaled.

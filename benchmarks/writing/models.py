@@ -12,7 +12,7 @@ import transformers
 
 from iet.demo.conversation import MODEL
 from iet.errors import InputError
-from iet.tokenizer import Tokenizer
+from iet.marks.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class Loaded:
         return int(padding if padding is not None else (self.ends or [0])[0])
 
     def templated(self, system: str, user: str) -> list[int]:
-        """Return a system and a user message as ids, merged where the chat template knows no system message."""
+        """Return two messages as ids, merged where the chat template knows no system message."""
         import jinja2
 
         def ids(*messages: tuple[str, str]) -> list[int]:

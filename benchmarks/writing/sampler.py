@@ -1,7 +1,7 @@
 """Sample from a language model of transformers, many rows at once, through transformers' own static cache.
 
-A step: raw logits -> a raw mark -> temperature -> top-p -> any other mark -> one draw. A row that has ended goes
-on unseen until all have.
+A step: raw logits -> a raw mark -> temperature -> top-p -> any other mark -> one draw. A row that has ended
+goes on unseen until all have.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BLOCK = 64  # ids summed at once when one is drawn
 _TOP = 64  # ids among which the nucleus is looked for first, then among eight times as many
 
 Mark = Callable[[Any, Any], Any]
-"""(ids so far [B, T], logits [B, V]) -> marked logits, as the processors of transformers; no argument changes."""
+"""(ids so far [B, T], logits [B, V]) -> marked logits, as processors of transformers; changes neither."""
 
 Uniforms = Callable[[int], Tensor]
 """Number of a step -> what its ids are drawn with, [2, B, 1], uniform on [0, 1); asked for after the mark."""
@@ -89,8 +89,8 @@ def sample(
         ends: None: every row has M tokens.
         mark: of the rows.
         raw: whether the mark stands before the temperature.
-        on_logits: called at every eighth step with the final unmarked logits [B, V] and the rows that have not
-            ended [B].
+        on_logits: called at every eighth step with the final unmarked logits [B, V] and the rows that have
+            not ended [B].
     """
     device, longest = model.device, max(map(len, prompts))
     ids = torch.full((len(prompts), longest + tokens), pad)

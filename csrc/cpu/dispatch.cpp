@@ -1,4 +1,4 @@
-// Which instruction set runs (chosen once by cpuid; IET_CPU names another, which iet/native.py passes on), and
+// Which instruction set runs (chosen once by cpuid; IET_CPU names another, which iet/native/load.py passes on), and
 // how the work is cut for threads.
 #include <cstring>
 #include <limits>

@@ -1,6 +1,6 @@
 // Scores of what serving engines mark with: keyed Gumbel-max of vLLM and of SGLang, the green lists of KGW and
 // the g-values of SynthID, both as transformers has them. docs/engines.md has the equations; the readable twins
-// are in iet/reference.py. No standard library here, as in embed.cpp.
+// are in iet/native/reference.py. No standard library here, as in embed.cpp.
 #include "../ops.h"
 #include "columns.h"
 #include "lanes.h"

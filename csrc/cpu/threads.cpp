@@ -89,7 +89,7 @@ int allowed_cores() {
 int default_num_threads() {
   static const int threads = [] {
     const char* asked = std::getenv("IET_NUM_THREADS");
-    const int number = asked != nullptr ? std::atoi(asked) : 0;  // iet/native.py has checked it
+    const int number = asked != nullptr ? std::atoi(asked) : 0;  // iet/native/load.py has checked it
     const int wanted = number > 0 ? number : allowed_cores();
     return wanted < 1 ? 1 : wanted < kMaxThreads ? wanted : kMaxThreads;
   }();

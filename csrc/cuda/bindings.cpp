@@ -1,4 +1,4 @@
-// iet._cuda: convert, check, release the GIL, call. Loaded on first use only. Addresses come as integers, and
+// iet.native._cuda: convert, check, release the GIL, call. Loaded on first use only. Addresses come as integers, and
 // Python keeps the tensors behind them alive and of the right shape.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

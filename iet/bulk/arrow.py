@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from iet.auditor import Auditor
+from iet.audit.auditor import Auditor
 from iet.bulk.findings import SEGMENT_AGENTS, SEGMENT_FLOATS, SEGMENT_INTEGERS, Findings
 from iet.bulk.records import audit_records
 from iet.errors import InputError, ShapeError
-from iet.registry import Registry
+from iet.marks.registry import Registry
 
 SEGMENT = pa.struct(
     [

@@ -14,9 +14,9 @@ import pyarrow as pa
 from datatrove.data import Document
 from datatrove.pipeline.base import PipelineStep
 
-from iet.auditor import Auditor
+from iet.audit.auditor import Auditor
 from iet.bulk.arrow import SCHEMA
-from iet.registry import Registry
+from iet.marks.registry import Registry
 
 
 class IETAudit(PipelineStep):  # type: ignore[misc, unused-ignore]

@@ -36,12 +36,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import iet
-from iet.auditor import Auditor
+from iet.audit.auditor import Auditor
+from iet.audit.evidence import discoveries
 from iet.bulk.arrow import DOCUMENT, SEGMENT, check_readable, document_columns, segment_columns
 from iet.bulk.inputs import Chunk, Columns, Source, choose_columns, chunks, expand, pieces, shown_id
 from iet.bulk.records import audit_records
 from iet.errors import IetError, InputError
-from iet.evidence import discoveries
 
 CHUNK_ROWS, CHUNK_SIZE = 4096, 1 << 24
 """A chunk ends after so many records, or after so many bytes (of JSON lines), characters or ids."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from iet.auditor import Auditor
+from iet.audit.auditor import Auditor
 from iet.bulk import together
 from iet.bulk.findings import Findings, of_reports
 from iet.errors import IetError, InputError

@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iet.auditor import ALL_KEYS, Auditor
+from iet.audit.auditor import ALL_KEYS, Auditor
+from iet.audit.evidence import activity_log_p, discoveries, over_keys, segment_log_p
 from iet.bulk.findings import Findings, Floats, Integers, found_agents
 from iet.decoding import DECODERS, column_summary, log_activity
 from iet.decoding.activity import evidence_blocks_of
 from iet.decoding.cusum import cusum_labels, cusum_parameters
-from iet.decoding.jit import njit
-from iet.decoding.pairs import novelty_weights, number_pairs_of
-from iet.engines import EngineKeys, Texts
 from iet.errors import InputError
-from iet.evidence import activity_log_p, discoveries, over_keys, segment_log_p
 from iet.kernels import score_tokens
-from iet.reference import is_scored
-from iet.registry import KeyTable
-from iet.tokenizer import Encoding
+from iet.marks.foreign.engines import EngineKeys, Texts
+from iet.marks.keys import KeyTable
+from iet.marks.tokenizer import Encoding
+from iet.native.jit import njit
+from iet.native.pairs import novelty_weights, number_pairs_of
+from iet.native.reference import is_scored
 
 Keys = KeyTable | EngineKeys
 

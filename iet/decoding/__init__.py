@@ -15,7 +15,6 @@ from iet.decoding.activity import log_activity
 from iet.decoding.candidates import CANDIDATES, SpanSums
 from iet.decoding.chain import boundary_intervals, forward_backward
 from iet.decoding.cusum import cusum, cusum_decode, refine, smooth
-from iet.decoding.pairs import repeats
 from iet.decoding.posterior import fit, posterior_decode
 from iet.decoding.segmentation import (
     NOBODY,
@@ -28,7 +27,8 @@ from iet.decoding.segmentation import (
 )
 from iet.decoding.windows import column_summary, margin, span_sums, window_decode, windows
 from iet.errors import InputError, ShapeError
-from iet.scheme import FAMILIES, Family
+from iet.marks.scheme import FAMILIES, Family
+from iet.native.pairs import repeats
 
 __all__ = [
     "DECODERS",
@@ -90,8 +90,8 @@ def decode(
             where not scored. They say all that `scored` and `repeated` say, which are not given then, and
             with what a repeat stands; None: unknown.
         log_ratios: [T, A] log-likelihood ratios of every agent against nobody, as
-            `iet.likelihood.LanguageModel.log_ratios` gives them. "posterior" then reads them in place of the
-            scores: every scored token counts, repeated or not, no strengths are fitted, and none returned.
+            `iet.LanguageModel.log_ratios` gives them. "posterior" then reads them in place of the scores:
+            every scored token counts, repeated or not, no strengths are fitted, and none returned.
         **options: the decoder's own, see `posterior_decode`, `cusum_decode`, `window_decode`.
 
     Returns:

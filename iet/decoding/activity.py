@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iet.decoding.jit import njit
 from iet.errors import ShapeError
-from iet.scheme import Family
+from iet.marks.scheme import Family
+from iet.native.jit import njit
 
 Floats = npt.NDArray[np.float64]
 

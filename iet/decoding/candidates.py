@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from iet.decoding.activity import block_counts, block_starts, log_activity
 from iet.decoding.posterior import at_most, likely_agents
-from iet.scheme import Family
+from iet.marks.scheme import Family
 
 Integers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

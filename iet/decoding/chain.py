@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iet.decoding.jit import njit
 from iet.decoding.segmentation import NOBODY, check_number
 from iet.errors import InputError, ShapeError
+from iet.native.jit import njit
 
 Floats = npt.NDArray[np.float64]
 Posterior = npt.NDArray[np.float32]

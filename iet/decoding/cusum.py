@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from iet.decoding.jit import njit
 from iet.decoding.segmentation import NOBODY, Scores, Segmentation, check_number, check_scores
 from iet.decoding.windows import (
     attribution_threshold,
@@ -17,7 +16,8 @@ from iet.decoding.windows import (
     windows_njit,
 )
 from iet.errors import InputError, ShapeError
-from iet.scheme import Family
+from iet.marks.scheme import Family
+from iet.native.jit import njit
 
 ANCHORS = {"start": 0.0, "centre": 0.5, "end": 1.0}
 """Where in a window a boundary that falls on it lies, as a share of its width."""

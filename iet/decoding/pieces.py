@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iet.decoding.posterior import fit_strengths, posterior_decode
-from iet.scheme import Family
+from iet.marks.scheme import Family
 
 Floats = npt.NDArray[np.float64]
 

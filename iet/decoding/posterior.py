@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from iet.decoding.activity import evidence_blocks, log_activity
 from iet.decoding.chain import Posterior, exponentials, log_likelihoods, posteriors, prior_of
-from iet.decoding.jit import njit
-from iet.decoding.pairs import fresh_weights, shared_weights
 from iet.decoding.segmentation import NOBODY, Scores, Segmentation, check_number
 from iet.errors import InputError, ShapeError
-from iet.scheme import Family
+from iet.marks.scheme import Family
+from iet.native.jit import njit
+from iet.native.pairs import fresh_weights, shared_weights
 
 MIN_STRENGTH, MAX_STRENGTH = 0.2, 4.0
 """The range of λ: below it a mark is not told from none in a segment of some hundred tokens."""

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from iet.decoding.pairs import numbered_njit
 from iet.errors import InputError, ShapeError
+from iet.native.pairs import numbered_njit
 
 Scores = npt.NDArray[Any]
 """[T, A], float32 (or float64): the score of token t under the key of agent a."""

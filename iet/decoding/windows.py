@@ -7,10 +7,10 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from iet.decoding.jit import njit
 from iet.decoding.segmentation import NOBODY, Scores, Segmentation, check_number, check_scores
 from iet.errors import InputError, ShapeError
-from iet.scheme import Family
+from iet.marks.scheme import Family
+from iet.native.jit import njit
 
 
 def windows(scores: npt.ArrayLike, window: int = 64, step: int = 16) -> npt.NDArray[np.float64]:

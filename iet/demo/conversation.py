@@ -8,10 +8,10 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from iet.decoding.topology import template, walk
 from iet.errors import BackendUnavailable, InputError
-from iet.registry import Registry
+from iet.marks.registry import Registry
 from iet.report import Span
-from iet.topology import template, walk
 
 MODEL = pathlib.Path(__file__).parent / "model"
 """Folder of the model that ships with the package."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from iet.errors import InputError
-from iet.scheme import Scheme
+from iet.marks.scheme import Scheme
 
 
 def before_temperature(scheme: Scheme, temperature: object, instead: str) -> float:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from iet.errors import InputError, ShapeError
 from iet.generation import before_temperature
 from iet.kernels import embed_
-from iet.registry import Registry
+from iet.marks.registry import Registry
 
 
 class LogitsProcessor:

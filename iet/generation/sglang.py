@@ -31,11 +31,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from iet.agents import AGENT_FIELD, SGLANG_PROCESSOR
 from iet.errors import IetError, InputError
 from iet.generation import switch
+from iet.generation.agents import AGENT_FIELD, SGLANG_PROCESSOR
 from iet.kernels import embed_
-from iet.registry import KeyTable, Registry
+from iet.marks.keys import KeyTable
+from iet.marks.registry import Registry
 
 if TYPE_CHECKING:
     import torch

@@ -24,11 +24,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iet.cuda import Refusals
 from iet.errors import BackendUnavailable, InputError, SchemeMismatch, ShapeError
 from iet.generation import before_temperature
 from iet.kernels import embed_
-from iet.registry import KeyTable, Registry
+from iet.marks.keys import KeyTable
+from iet.marks.registry import Registry
+from iet.native.cuda import Refusals
 
 try:
     import torch

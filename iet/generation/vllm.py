@@ -20,13 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from iet.agents import AGENT_FIELD as AGENT
-from iet.agents import UNMARKED_FIELD as UNMARKED
-from iet.cuda import Refusals
 from iet.errors import BackendUnavailable, IetError, InputError, ShapeError
 from iet.generation import switch
+from iet.generation.agents import AGENT_FIELD as AGENT
+from iet.generation.agents import UNMARKED_FIELD as UNMARKED
 from iet.kernels import embed_, prepare
-from iet.registry import KeyTable, Registry
+from iet.marks.keys import KeyTable
+from iet.marks.registry import Registry
+from iet.native.cuda import Refusals
 
 try:
     import torch

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from iet import reference
 from iet.errors import BackendUnavailable, InputError, ShapeError
-from iet.foreign import checked_integer
-from iet.waterfall import WaterfallKeys, waterfall_permutation
+from iet.marks.foreign.keys import checked_integer
+from iet.marks.foreign.waterfall import WaterfallKeys, waterfall_permutation
+from iet.native import reference
 
 try:
     import torch

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.decoding.windows import margin
+from iet.marks.foreign.waterfall import WaterfallScheme
 from iet.report.model import Report, Segment, Trace, extent, p_value
 from iet.report.terminal import (
     COLOURS,
@@ -35,7 +36,6 @@ from iet.report.terminal import (
     legend,
     transition_lines,
 )
-from iet.waterfall import WaterfallScheme
 
 DASHES = ("solid", "dashed", "dotted", "double")
 """Lines under the text beside its colour: both together tell 28 agents apart, in print and for everybody."""

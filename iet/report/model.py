@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from iet.decoding.transitions import Transitions
 from iet.errors import InputError
-from iet.foreign import ForeignProfile
-from iet.scheme import Profile
-from iet.transitions import Transitions
+from iet.marks.foreign.keys import ForeignProfile
+from iet.marks.scheme import Profile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,7 +79,7 @@ class Segment:
 
 
 class _Axis(Protocol):
-    """What a decoder went along, see `iet.alignment.Axis`."""
+    """What a decoder went along, see `iet.audit.alignment.Axis`."""
 
     @property
     def starts(self) -> NDArray[np.int64]: ...
@@ -146,7 +146,7 @@ class Report:
         tokens, left_out, scored, repeated: T, how many of them are not read because they lie at least partly
             in a part that was left out, how many are scored, how many repeat a (context, token) pair. With
             several profiles, in which the text has other tokens each, the sums over them.
-        invisible: characters that were left out before tokenizing (see `iet.tokenizer.INVISIBLE`).
+        invisible: characters that were left out before tokenizing (see `iet.marks.tokenizer.INVISIBLE`).
         seam_share: share of the characters in the two tokens that touch each boundary. Where a turn ended
             inside one, its text was generated as other tokens than those read. None without text.
         segments: in order.
@@ -160,7 +160,7 @@ class Report:
         strengths: fitted λ of each of those agents, None where the decoder has none.
         model: the language model that helped reading, None without: name, digest (None above 1 GiB),
             temperature, temperature_fitted, share (its weight beside the text itself and chance) and nats
-            (mean surprise at a token), see `iet.likelihood`.
+            (mean surprise at a token), see `iet.audit.language_model`.
         trace: scores and posteriors along the text, for pictures.
     """
 

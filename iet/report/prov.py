@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from iet.decoding.transitions import Transition
 from iet.report.model import Report, Segment
-from iet.transitions import Transition
 
 NAMESPACE = "https://pypi.org/project/implicit-execution-tracing/prov/v1#"
 

@@ -25,11 +25,11 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
-from iet.commitment import Opening
 from iet.errors import BackendUnavailable, InputError, VerificationError
-from iet.registry import Registry
+from iet.marks.commitment import Opening
+from iet.marks.registry import Registry
+from iet.marks.scheme import canonical_json
 from iet.report.model import REPORT_SCHEMA, Report
-from iet.scheme import canonical_json
 
 try:
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm

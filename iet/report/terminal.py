@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import numpy as np
 
-from iet.foreign import ForeignProfile
-from iet.lines import cells, cut, padded, table, width_of, wrapped
-from iet.lines import harmless as harmless  # the page takes it from here
+from iet.marks.foreign.keys import ForeignProfile
+from iet.marks.scheme import Profile
+from iet.report.lines import cells, cut, padded, table, width_of, wrapped
+from iet.report.lines import harmless as harmless  # the page takes it from here
 from iet.report.model import Report, Segment, Span, extent, p_value
-from iet.scheme import Profile
 
 if TYPE_CHECKING:
     from rich.text import Text

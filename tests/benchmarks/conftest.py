@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
-    """Let torch compute on one thread: matrices are small, and more threads would only wait for each other."""
+    """Let torch compute on one thread: the matrices are too small for more."""
     torch = pytest.importorskip("torch")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from iet import reference
-from iet.registry import derive_frequency, derive_subkey
-from iet.scheme import FAMILIES, SCHEME_VERSION, Profile, Scheme
+from iet.marks.keys import derive_frequency, derive_subkey
+from iet.marks.scheme import FAMILIES, SCHEME_VERSION, Profile, Scheme
+from iet.native import reference
 
 VOCAB_SIZES = (1, 2, 31, 32, 33, 255, 257, 32000, 32003, 128256, 151936, 262144, 1 << 24)
 FOLDER = pathlib.Path(__file__).parent

@@ -21,7 +21,7 @@ from benchmarks.paper.baselines.llm_endpoints import (
     known_as,
 )
 from iet.errors import BackendUnavailable, InputError
-from iet.scheme import canonical_digest
+from iet.marks.scheme import canonical_digest
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from benchmarks.paper.baselines.reading import Found, Labels, missing, read_tokens, unit_bounds, unit_texts
 from benchmarks.paper.logs import Log
 from iet.errors import InputError, ShapeError
-from iet.tokenizer import Tokenizer
+from iet.marks.tokenizer import Tokenizer
 
 SHARPNESS = np.concatenate([[0.0], np.geomspace(0.25, 256, 41)])
 """The grid of β; 0 is no preference."""

@@ -39,7 +39,7 @@ from benchmarks.paper.baselines.reading import (
 )
 from benchmarks.paper.logs import Log
 from iet.errors import InputError
-from iet.tokenizer import Tokenizer
+from iet.marks.tokenizer import Tokenizer
 
 ENDPOINTS: dict[str, OpenAIEndpoint] = {
     "chatgpt": OpenAIEndpoint("gpt-5-mini"),

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.paper.logs import Log
+from iet.audit.metrics import token_labels
 from iet.errors import BackendUnavailable, InputError
-from iet.metrics import token_labels
-from iet.tokenizer import Tokenizer
+from iet.marks.tokenizer import Tokenizer
 
 UNIT_TOKENS = 64
 """Tokens of a unit (§ Baseline Details for MAMA)."""

@@ -26,7 +26,7 @@ from benchmarks.paper.baselines.matching import match_segments
 from benchmarks.paper.baselines.reading import Found, missing, read_tokens
 from benchmarks.paper.logs import Log
 from iet.errors import InputError
-from iet.tokenizer import Tokenizer
+from iet.marks.tokenizer import Tokenizer
 
 WINDOW_WORDS = 30
 """Words on either side of a place whose similarity Semantic-BoW compares."""

@@ -42,8 +42,8 @@ from benchmarks.paper.prompts import Part, Prompt
 from benchmarks.paper.protocol import ATTEMPTS, NO_ANSWER, drawn_seed
 from benchmarks.writing.models import Loaded
 from iet.errors import InputError, SchemeMismatch
-from iet.scheme import canonical_digest
-from iet.tokenizer import Tokenizer
+from iet.marks.scheme import canonical_digest
+from iet.marks.tokenizer import Tokenizer
 
 FORMAT, VERSION = "iet rewritten trajectories", 1
 SHORT = {"part_tokens": 256, "prompt_tokens": 256}

@@ -32,9 +32,9 @@ from benchmarks.paper.failure.trajectories import (
     agent_of,
     by_agent,
 )
-from iet.auditor import Auditor
+from iet.audit.auditor import Auditor
+from iet.audit.metrics import boundary_f1, token_accuracy, token_labels
 from iet.errors import InputError
-from iet.metrics import boundary_f1, token_accuracy, token_labels
 from iet.report import Report
 
 Named = tuple[int, int, str]

@@ -48,11 +48,11 @@ from benchmarks.paper.marks import Marker
 from benchmarks.paper.readers import LEVEL
 from benchmarks.recording import environment
 from benchmarks.writing.models import Loaded
-from iet.auditor import Auditor
+from iet.audit.auditor import Auditor
 from iet.errors import InputError
-from iet.registry import Registry
-from iet.scheme import canonical_digest
-from iet.tokenizer import Tokenizer
+from iet.marks.registry import Registry
+from iet.marks.scheme import canonical_digest
+from iet.marks.tokenizer import Tokenizer
 
 MARKS: Mapping[str, str] = {"fourier": "fourier, κ = 0.8", "gumbel": "gumbel"}
 REGISTRIES: Mapping[str, str] = {"own": "the log's agents", "all": "all agents"}

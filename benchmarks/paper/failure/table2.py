@@ -31,10 +31,10 @@ from benchmarks.paper.failure.verdicts import CHANCE, Seen, chance, legacy_score
 from benchmarks.paper.readers import LEVEL
 from benchmarks.recording import environment
 from benchmarks.writing.models import Loaded
-from iet.auditor import Auditor
+from iet.audit.auditor import Auditor
 from iet.errors import InputError
-from iet.registry import Registry
-from iet.scheme import canonical_digest
+from iet.marks.registry import Registry
+from iet.marks.scheme import canonical_digest
 
 CLEAN = "clean"
 TITLES: Mapping[str, str] = {CLEAN: CLEAN, **{name: entry.title for name, entry in CORRUPTIONS.items()}}

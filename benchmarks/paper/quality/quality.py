@@ -42,7 +42,7 @@ from benchmarks.recording import environment
 from benchmarks.writing.models import Loaded, load
 from iet.demo.conversation import MODEL
 from iet.errors import IetError, InputError
-from iet.scheme import canonical_digest
+from iet.marks.scheme import canonical_digest
 
 ARITHMETIC_MODEL = pathlib.Path(__file__).with_name("model")
 KAPPAS = (0.2, 0.4, 0.8, 1.2, 1.6, 2.0)

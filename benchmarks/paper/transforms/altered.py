@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from benchmarks.paper.logs import Log
 from iet.errors import InputError
-from iet.tokenizer import Tokenizer
+from iet.marks.tokenizer import Tokenizer
 
 NOBODY = -1
 """Label of characters that no agent wrote."""
@@ -86,7 +86,7 @@ class Altered:
     def edges(self, agents: int) -> NDArray[np.float64]:
         """Return the adjacency matrix [n, n] of this text: 1 where j's characters follow those of another i.
 
-        As in `iet.transitions`, there is no passage across characters of nobody.
+        As in `iet.decoding.transitions`, there is no passage across characters of nobody.
         """
         matrix = np.zeros((agents, agents))
         for (_, _, before), (_, _, after) in itertools.pairwise(self.spans):

@@ -21,7 +21,7 @@ from benchmarks.paper.transforms.altered import (
     tokens_of,
 )
 from iet.errors import InputError
-from iet.tokenizer import Tokenizer
+from iet.marks.tokenizer import Tokenizer
 
 
 def unchanged(source: Spanned, rng: np.random.Generator) -> Altered:

@@ -21,7 +21,7 @@ from benchmarks.paper.transforms.altered import (
     writer_label,
 )
 from iet.errors import BackendUnavailable, InputError
-from iet.tokenizer import Tokenizer
+from iet.marks.tokenizer import Tokenizer
 
 
 class Place(NamedTuple):

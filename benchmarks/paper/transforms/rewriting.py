@@ -23,7 +23,7 @@ from benchmarks.paper.transforms.altered import (
     writer_label,
 )
 from iet.errors import InputError
-from iet.tokenizer import Tokenizer
+from iet.marks.tokenizer import Tokenizer
 
 Translate = Callable[[list[str]], Sequence[str]]
 """Sentences of one language to as many of another, e.g. a `translation.Translator`."""

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 import iet
 from benchmarks.lm.kneser_ney import KneserNey
+from iet.audit.metrics import token_labels
 from iet.demo.conversation import MODEL
-from iet.metrics import token_labels
-from iet.tokenizer import DEMO_SOURCE, Tokenizer
+from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
 
-BENCHMARKS = pathlib.Path(__file__).parent.parent / "benchmarks"
+BENCHMARKS = pathlib.Path(__file__).resolve().parents[3] / "benchmarks"
 RESULTS = BENCHMARKS / "results" / "lm.json"
 SECOND = BENCHMARKS / "accuracy" / "model"
 SECOND_RESULTS = BENCHMARKS / "results" / "lm_second.json"

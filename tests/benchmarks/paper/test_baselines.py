@@ -9,9 +9,9 @@ import sys
 import numpy as np
 import pytest
 
+from iet.audit.metrics import edge_similarity, token_accuracy
 from iet.errors import BackendUnavailable, InputError, ShapeError
-from iet.metrics import edge_similarity, token_accuracy
-from iet.tokenizer import DEMO_SOURCE, Tokenizer
+from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
 from tests.support.paper_logs import log_of, prose, words
 
 sklearn_text = pytest.importorskip("sklearn.feature_extraction.text")

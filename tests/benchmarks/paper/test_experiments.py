@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iet.auditor import Auditor
-from iet.decoding.pairs import novelty_weights
+from iet.audit.auditor import Auditor
+from iet.audit.metrics import token_accuracy
 from iet.errors import InputError
-from iet.metrics import token_accuracy
+from iet.native.pairs import novelty_weights
 
 torch = pytest.importorskip("torch")
 for needed in ("transformers", "matplotlib", "sklearn", "nltk", "langchain_text_splitters"):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from iet.auditor import Auditor
+from iet.audit.auditor import Auditor
 from iet.errors import InputError
 from tests.support.failure_logs import algorithm_generated, trajectory, write
 

@@ -27,10 +27,10 @@ from benchmarks.paper.failure.restoration import (
 from benchmarks.paper.failure.trajectories import JOINER, SUBSETS, Restored, Trajectory, agent_of, load
 from iet.demo.conversation import MODEL
 from iet.errors import InputError
-from iet.tokenizer import Tokenizer
+from iet.marks.tokenizer import Tokenizer
 from tests.support.failure_logs import trajectory
 
-DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
+DATA = pathlib.Path(__file__).resolve().parents[4] / "shared" / "data"
 
 NAMES = {
     "Algorithm-Generated": ("A", "B-C_Expert", "Computer_terminal"),

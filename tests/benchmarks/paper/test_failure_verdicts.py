@@ -26,7 +26,7 @@ from benchmarks.paper.failure.verdicts import (
     score,
 )
 
-DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
+DATA = pathlib.Path(__file__).resolve().parents[4] / "shared" / "data"
 
 
 def log_of(*turns: tuple[str, str], agent: str = "Coder", step: int = 0) -> Trajectory:

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from iet.audit.metrics import token_accuracy
 from iet.errors import BackendUnavailable, InputError
-from iet.metrics import token_accuracy
-from iet.tokenizer import DEMO_SOURCE, Tokenizer
+from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
 from tests.support.chat_server import Server, serving
 from tests.support.paper_logs import log_of, prose, words
 

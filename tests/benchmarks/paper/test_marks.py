@@ -14,7 +14,7 @@ from benchmarks.paper.logs import Setting
 from benchmarks.paper.marks import MARKS, Marker, agent_name
 from iet.errors import InputError
 from iet.kernels import embed_
-from iet.tokenizer import DEMO_SOURCE, Tokenizer
+from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -117,7 +117,7 @@ def test_unigram_scores_depend_on_the_token_alone(tokenizer: Tokenizer, ids: np.
 def test_scores_of_unmarked_ids_follow_the_family(tokenizer: Tokenizer, mark: str) -> None:
     ids = np.random.default_rng(1).integers(3, 4096, 3000)
     keys = Marker(setting(mark), tokenizer).keys(0)
-    family = iet.scheme.FAMILIES[keys.family]
+    family = iet.marks.scheme.FAMILIES[keys.family]
     scores = keys.scores(ids)[8:]
     assert np.abs(scores.mean(0) - family.mean(0.0)).max() < 5 * np.sqrt(family.variance / len(scores))
     assert np.abs(scores.var(0) - family.variance).max() < 0.25 * family.variance
@@ -207,7 +207,7 @@ def test_profiles_differ_where_reading_does(tokenizer: Tokenizer) -> None:
 
 def test_where_all_tokens_are_alike_delta_follows_from_the_families() -> None:
     # KL of a law tilted by λ is λ·mean(λ) - log_mgf(λ): that of ±1 at λ = δ/2, of the arcsine law at κ.
-    fourier, square = iet.scheme.FAMILIES["fourier"], iet.scheme.FAMILIES["square"]
+    fourier, square = iet.marks.scheme.FAMILIES["fourier"], iet.marks.scheme.FAMILIES["square"]
 
     def kl(family: Any, strength: float) -> float:
         return float(strength * family.mean(strength) - family.log_mgf(strength))

@@ -17,10 +17,10 @@ from benchmarks.paper.logs import Setting, read
 from benchmarks.paper.marks import MARKS, Marker
 from benchmarks.paper.prompts import Answer, Heard, Prompt, fitted, parsed, prompt_of, shares
 from benchmarks.paper.records import Record
+from iet.audit.metrics import token_labels
+from iet.decoding.topology import TOPOLOGIES, template
 from iet.errors import InputError
-from iet.metrics import token_labels
-from iet.tokenizer import DEMO_SOURCE, Tokenizer
-from iet.topology import TOPOLOGIES, template
+from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

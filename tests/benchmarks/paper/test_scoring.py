@@ -37,7 +37,7 @@ from benchmarks.paper.scoring import (
 from benchmarks.paper.similarity import Embedder, common_words, rouge_l, semantic_similarity
 from benchmarks.paper.transforms import pasted
 from iet.errors import BackendUnavailable, InputError, ShapeError
-from iet.tokenizer import DEMO_SOURCE, Tokenizer
+from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
 
 figures = st.lists(st.floats(0, 1, width=32), min_size=1, max_size=30)
 seeds = st.integers(0, 2**32)

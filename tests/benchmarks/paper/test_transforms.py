@@ -37,7 +37,7 @@ from benchmarks.paper.transforms.altered import parts_of, sentences_of, tokens_o
 from benchmarks.paper.transforms.cutting import paragraphs_of
 from benchmarks.paper.transforms.pii import RULES
 from iet.errors import BackendUnavailable, InputError
-from iet.tokenizer import DEMO_SOURCE, Tokenizer
+from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
 
 ALPHABETS = ("abcde", "fghij", "klmno")
 """Every agent writes with letters of his own, so that a text tells its truth."""

@@ -1,0 +1,1 @@
+"""Text in, report out: scores, segments, evidence, and who is named."""

@@ -1,0 +1,524 @@
+"""How surprising scores would be without a mark: of a key, of a segment, of many. The paper has no null."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from iet.errors import InputError
+from iet.marks.scheme import FAMILIES, Draws, Family
+from iet.native.jit import njit
+
+__all__ = [
+    "LOG_TAILS",
+    "activity_log_p",
+    "decoy_log_p",
+    "discoveries",
+    "log_tail",
+    "over_keys",
+    "piece_log_p",
+    "segment_log_p",
+]
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+_MAX_STRENGTH = 256.0
+
+
+def log_tail(total: float, count: int, family: Family) -> float:
+    """Return log P(Σ x >= s) for `count` independent unmarked scores.
+
+    Args:
+        total: s.
+        count: n, scores of distinct (context, token) pairs: a repeat is no new evidence.
+        family: whose null law the scores have: a key of `LOG_TAILS`.
+
+    Returns:
+        log_p <= 0, natural logarithm; 0 for n = 0.
+
+    Raises:
+        InputError: the family has no tail yet.
+
+    >>> round(log_tail(70.0, 200, FAMILIES["fourier"]), 2)
+    -28.16
+    """
+    return float(log_tails(np.array([total], np.float64), np.array([count]), family)[0])
+
+
+def log_tails(totals: Floats, counts: Integers, family: Family) -> Floats:
+    """Return `log_tail` of many sums [S] of as many scores [S] each."""
+    if family.draws is not None:
+        alike = len(set(family.draws.weights)) == 1
+        return _drawn(totals, counts, family.draws) if alike else _weighted(totals, counts, family)
+    if family.name not in LOG_TAILS:
+        raise InputError(f"family: got {family.name!r}, expected one of {sorted(LOG_TAILS)}")
+    return LOG_TAILS[family.name](totals, counts)
+
+
+def _saddlepoint(family: Family) -> Callable[[Floats, Integers], Floats]:
+    """Return the tails by Robinson's saddlepoint formula, for scores with a density.
+
+        log P ≈ -n·(λ·x̄ - K(λ)) + u²/2 + log Φ(-u),    K'(λ) = x̄ = s/n,    u = λ·√(n·K''(λ))
+
+    Relative error of P below 4 % from n = 20 on, and 1 % from n = 64 (tests/audit/test_evidence.py). Below
+    n = 20 P would be too small by up to a third: there Chernoff's bound -n·(λ·x̄ - K(λ)) is returned, which
+    never is. Below x̄ = 0 it is 1 - P(-s), and 1 for n < 20.
+    """
+
+    def tails(totals: Floats, counts: Integers) -> Floats:
+        strengths, log_mgf, mean, variance = _cumulants(family)
+        x = np.minimum(np.abs(totals) / np.maximum(counts, 1), 1 - 1e-9)
+        at = np.minimum(np.searchsorted(mean, x, "right") - 1, len(mean) - 2)
+        log_p = np.zeros(len(totals))
+        _saddlepoint_njit(totals, counts, x, at, strengths, log_mgf, mean, variance, log_p)
+        return log_p
+
+    return tails
+
+
+@functools.cache
+def _cumulants(family: Family) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return λ on a grid, and K = log_mgf, K' and K'' there."""
+    strengths = np.expm1(np.linspace(0.0, math.log1p(_MAX_STRENGTH), 512))
+    step = 3e-5 * (1 + strengths)
+    variance = (family.mean(strengths + step) - family.mean(strengths - step)) / (2 * step)
+    return strengths, family.log_mgf(strengths), family.mean(strengths), variance
+
+
+@njit
+def _saddlepoint_njit(
+    totals: Floats,
+    counts: Integers,
+    means: Floats,
+    places: Integers,
+    strengths: Floats,
+    log_mgf: Floats,
+    mean: Floats,
+    variance: Floats,
+    log_p: Floats,
+) -> None:
+    for i in range(len(totals)):
+        total, count, x, at = totals[i], counts[i], means[i], places[i]
+        if count == 0 or (count < 20 and total <= 0):
+            continue
+        # Between two points of the grid K is the quintic with their K, K' and K'': good to 1e-13.
+        h = strengths[at + 1] - strengths[at]
+        rise = log_mgf[at + 1] - log_mgf[at]
+        d0, d1 = h * mean[at], h * mean[at + 1]
+        s0, s1 = h * h * variance[at], h * h * variance[at + 1]
+        c3 = 10 * rise - 6 * d0 - 4 * d1 - 1.5 * s0 + 0.5 * s1
+        c4 = -15 * rise + 8 * d0 + 7 * d1 + 1.5 * s0 - s1
+        c5 = 6 * rise - 3 * d0 - 3 * d1 - 0.5 * s0 + 0.5 * s1
+        t = min((x - mean[at]) / (mean[at + 1] - mean[at]), 1.0)
+        for _ in range(3):  # Newton: λ with K'(λ) = x̄
+            slope = d0 + t * (s0 + t * (3 * c3 + t * (4 * c4 + t * 5 * c5)))
+            bend = s0 + t * (6 * c3 + t * (12 * c4 + t * 20 * c5))
+            t = min(t - (slope - h * x) / bend, 1.0)
+        bend = s0 + t * (6 * c3 + t * (12 * c4 + t * 20 * c5))
+        strength = strengths[at] + h * t
+        k = log_mgf[at] + t * (d0 + t * (s0 / 2 + t * (c3 + t * (c4 + t * c5))))
+        value = count * (k - strength * x)
+        if count >= 20:
+            u = strength * math.sqrt(count * max(bend / (h * h), 1e-12))
+            if u < 20:  # u²/2 + log Φ(-u), by an asymptotic series where both would overflow
+                value += u * u / 2 + math.log(math.erfc(u / math.sqrt(2.0)) / 2)
+            else:
+                value += -math.log(u) - math.log(2 * math.pi) / 2 + math.log1p(-1 / u**2 + 3 / u**4)
+        if total < 0:
+            value = math.log1p(-math.exp(value))
+        log_p[i] = min(0.0, value)
+
+
+def _binomial(totals: Floats, counts: Integers) -> Floats:
+    """Return the tails of sums of n fair signs, to rounding: P(Bin(n, 1/2) >= (n + s) / 2). O(√n) each."""
+    return _binomial_tails(np.ceil((counts + totals) / 2 - 1e-6).astype(np.int64), counts, 0.5)
+
+
+def _drawn(totals: Floats, counts: Integers, draws: Draws) -> Floats:
+    """Return the tails of sums of scores of D draws of equal weight: P(Bin(n·D, q) >= (s - n·low) / step)."""
+    step = draws.step * draws.weights[0]
+    # A score is a float32: what is off by less than 1/4 of a success is rounding.
+    successes = np.ceil((totals - counts * draws.low) / step - 0.25).astype(np.int64)
+    return _binomial_tails(successes, counts * len(draws.weights), draws.chance)
+
+
+def _weighted(totals: Floats, counts: Integers, family: Family) -> Floats:
+    """Return the tails of sums of scores of draws of several weights, by the formula of `_saddlepoint`.
+
+    λ is found by bisection. Chernoff's bound below 20 scores; 1 where the sum is below its mean.
+    """
+    assert family.draws is not None
+    draws = family.draws
+    means = totals / np.maximum(counts, 1)
+    highest = draws.low + draws.step * sum(draws.weights)
+    inside = np.minimum(means, highest - 1e-6 * draws.step)
+    low, high = np.zeros(len(totals)), np.full(len(totals), 40.0 / draws.step)
+    for _ in range(60):
+        middle = (low + high) / 2
+        below = family.mean(middle) < inside
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    log_p = counts * (family.log_mgf(low) - low * inside)
+    width = 1e-4 * (1 + low)
+    variance = (family.mean(low + width) - family.mean(low - width)) / (2 * width)
+    u = low * np.sqrt(counts * np.maximum(variance, 1e-300))
+    exact = (counts >= 20) & (u > 1e-3)
+    log_p[exact] += [
+        tail + x * x / 2 for x, tail in zip(u[exact], map(_log_normal_tail, u[exact]), strict=True)
+    ]
+    return np.where((counts > 0) & (means > family.mean(0.0)), np.minimum(log_p, 0.0), 0.0)
+
+
+def _log_normal_tail(u: float) -> float:
+    """Return log Φ(-u) of u >= 0."""
+    if u < 20:
+        return math.log(math.erfc(u / math.sqrt(2.0)) / 2)
+    return -u * u / 2 - math.log(u) - math.log(2 * math.pi) / 2 + math.log1p(-1 / u**2 + 3 / u**4)
+
+
+def _binomial_tails(successes: Integers, trials: Integers, chance: float) -> Floats:
+    """Return log P(Bin(n, q) >= k), to rounding. O(√n) each."""
+    log_p = np.zeros(len(trials))
+    _binomial_njit(successes, trials, chance, log_p)
+    return log_p
+
+
+@njit
+def _binomial_njit(successes: Integers, trials: Integers, chance: float, log_p: Floats) -> None:
+    for i in range(len(trials)):
+        count, k, q = trials[i], successes[i], chance
+        if k <= 0:
+            continue
+        if k > count:
+            log_p[i] = -np.inf
+            continue
+        rest = k <= count * q  # 1 - P(Bin(n, 1 - q) >= n + 1 - k), so that the terms below always fall
+        if rest:
+            k, q = count + 1 - k, 1.0 - q
+        first = math.lgamma(count + 1.0) - math.lgamma(k + 1.0) - math.lgamma(count - k + 1.0)
+        first += k * math.log(q) + (count - k) * math.log(1.0 - q)
+        term = terms = 1.0  # in units of the first term
+        odds = q / (1.0 - q)
+        for j in range(k, count):
+            term *= (count - j) / (j + 1) * odds
+            terms += term
+            if term < 1e-17:
+                break
+        value = first + math.log(terms)
+        log_p[i] = min(0.0, math.log1p(-math.exp(min(value, -1e-16))) if rest else value)
+
+
+def _gamma(totals: Floats, counts: Integers) -> Floats:
+    """Return the tails of sums of n exponential scores, to rounding: those of a gamma law of shape n."""
+    log_p = np.zeros(len(totals))
+    _gamma_njit(totals, counts, log_p)
+    return log_p
+
+
+@njit
+def _gamma_njit(totals: Floats, counts: Integers, log_p: Floats) -> None:
+    # P(Σ x >= s) is the chance of fewer than n arrivals up to time s: Σ_{k < n} e^-s s^k / k!.
+    for i in range(len(totals)):
+        count, total = counts[i], totals[i]
+        if count == 0 or total <= 0:
+            continue
+        rest = total < count  # 1 - Σ_{k >= n}, so that the terms below always fall
+        k = count if rest else count - 1
+        first = k * math.log(total) - total - math.lgamma(k + 1.0)
+        term = terms = 1.0  # in units of the first term
+        while term > 1e-17:
+            if rest:
+                k += 1
+                term *= total / k
+            elif k > 0:
+                term *= k / total
+                k -= 1
+            else:
+                break
+            terms += term
+        value = first + math.log(terms)
+        log_p[i] = min(0.0, math.log1p(-math.exp(min(value, -1e-16))) if rest else value)
+
+
+LOG_TAILS: Mapping[str, Callable[[Floats, Integers], Floats]] = {
+    "fourier": _saddlepoint(FAMILIES["fourier"]),  # arcsine law
+    # Two points; `iet.marks.scheme.few_values` are refused, which make their mean more than 1/4096.
+    "square": _binomial,
+    "gumbel": _gamma,  # exponential law
+}
+"""Family -> log P(Σ x >= s) as a function of arrays (s, n)."""
+
+
+def segment_log_p(
+    scores: npt.NDArray[Any],
+    pairs: Integers,
+    starts: Integers,
+    ends: Integers,
+    columns: Integers,
+    family: Family,
+    keys: int,
+    texts: tuple[Integers, Integers] | None = None,
+) -> Floats:
+    """Return the log p-value of each segment under one key, corrected for both having been chosen.
+
+    A union bound over everything that could have been chosen: the chance that unmarked text holds any segment
+    with a p-value of at most α, under any of the K keys, is at most α. To keep that union small, not the
+    segment itself is tested but its inside on a grid: ends move inwards to multiples of g, the largest power
+    of two of at most an eighth of its length. Such an inside is 7 to 15 grid cells long (1 to 15 for g = 1)
+    and starts at one of T/g + 1 places; every g from 1 to T/8 gets an equal share of the level.
+
+    Args:
+        scores: x_j [T, C] of the whole text, float32, under some keys.
+        pairs: int64 [T], number of the (context, token) pair, 0 to T - 1, -1 where not scored. A pair counts
+            once.
+        starts, ends: int64 [S], the segments: tokens `[start, end)`.
+        columns: int64 [S], the column of `scores` under which each segment is tested.
+        family: of the profile.
+        keys: K, how many there were to choose from.
+        texts: int64 [S] and [S], where the text of each segment starts, and its length T, if `scores` and
+            `pairs` are those of several texts; `starts` and `ends` are counted in each text. No pair has the
+            number of one of another text. None: all segments are of one text.
+
+    Returns:
+        log_p [S] float64 <= 0, natural logarithms. O(T).
+    """
+    firsts, lengths = (0, np.array([len(scores)])) if texts is None else texts
+    grid = 1 << (np.frexp(np.maximum(1, (ends - starts) // 8))[1].astype(np.int64) - 1)
+    lows, highs = -(-starts // grid) * grid, ends // grid * grid
+    totals, counts = np.zeros(len(lows)), np.zeros(len(lows), np.int64)
+    seen = np.full(len(pairs), -1, np.int32)  # the last segment that a pair was counted in
+    _distinct_njit(scores, pairs, lows + firsts, highs + firsts, columns, seen, totals, counts)
+    cells, places = np.where(grid == 1, 15, 9), lengths // grid + 1
+    grids = np.maximum(1, np.frexp((lengths // 8).astype(np.float64))[1])  # the bits of T/8
+    choices = cells * places * grids * float(keys)
+    corrected: Floats = np.minimum(0.0, log_tails(totals, counts, family) + np.log(choices))
+    return corrected
+
+
+def piece_log_p(
+    scores: npt.NDArray[Any],
+    pairs: Integers,
+    starts: Integers,
+    ends: Integers,
+    columns: Integers,
+    family: Family,
+    choices: int,
+) -> Floats:
+    """Return the log p-value of each piece of a text under one key, where the pieces are given.
+
+    Nobody chose where they start and end, so all of a piece is tested, and the union is over keys and pieces.
+
+    Args:
+        scores, pairs, starts, ends, columns, family: as in `segment_log_p`.
+        choices: how many keys there were to choose from, times the number of pieces.
+
+    Returns:
+        log_p [S] float64 <= 0, natural logarithms. O(T).
+    """
+    totals, counts = np.zeros(len(starts)), np.zeros(len(starts), np.int64)
+    seen = np.full(len(pairs), -1, np.int32)
+    _distinct_njit(scores, pairs, starts, ends, columns, seen, totals, counts)
+    corrected: Floats = np.minimum(0.0, log_tails(totals, counts, family) + np.log(float(choices)))
+    return corrected
+
+
+@njit
+def _distinct_njit(
+    scores: npt.NDArray[Any],
+    pairs: Integers,
+    lows: Integers,
+    highs: Integers,
+    columns: Integers,
+    seen: npt.NDArray[np.int32],
+    totals: Floats,
+    counts: Integers,
+) -> None:
+    for i in range(len(lows)):
+        for t in range(lows[i], highs[i]):
+            pair = pairs[t]
+            if pair >= 0 and seen[pair] != i:
+                seen[pair] = i
+                totals[i] += scores[t, columns[i]]
+                counts[i] += 1
+
+
+# ---------------------------------------------------------------- keys
+
+
+def activity_log_p(log_ratios: Floats, count: int | Integers, family: Family) -> Floats:
+    """Return the log p-value of each key's log Λ: how often a key that is not in the text has one as high.
+
+    Over random keys the scores of a text without that key are independent draws from the family's null law,
+    one for each distinct (context, token) pair, whatever the text says. So the law of log Λ depends on their
+    number alone; it is tabulated (`benchmarks/accuracy/activity_null.py`) and interpolated in log n, from
+    n = 131,072 on with the table's last row. Beyond the table it falls by e^-1 for each unit, as it nearly
+    does inside. Where p is above e^-1, and for n below 128, it is not smooth enough in n, and the higher of
+    the neighbouring rows is taken; likewise the higher entry in log Λ where p is above e^-1, and for family
+    "square", whose law has steps. For texts shorter than the table, of n < 32 (64 for "square"), and for
+    families of `drawn_family`, whose laws differ by their parameters, this is Markov's bound 1/Λ. A key by
+    itself: `over_keys` corrects for their number.
+
+    Args:
+        log_ratios: `iet.decoding.log_activity` [K], or [D, K] of several texts.
+        count: n, distinct pairs in the text, or int64 [D] of several.
+        family: of the profile.
+
+    Returns:
+        log_p, of the shape of `log_ratios`, float64 <= 0, natural logarithms; 0 for n = 0. O(K) a text.
+    """
+    if family.draws is not None:
+        none = np.expand_dims(np.asarray(count) == 0, -1)
+        return np.where(none, 0.0, -np.maximum(0.0, log_ratios))
+    levels, counts, table = _activity_null(family.name)
+    ratios = np.ascontiguousarray(log_ratios, np.float64).reshape(-1, np.shape(log_ratios)[-1])
+    log_p = np.zeros(ratios.shape)
+    each = np.asarray(count, np.int64).reshape(-1)
+    _activity_log_p_njit(ratios, each, levels, counts, np.log(counts), table, family.name == "square", log_p)
+    return log_p.reshape(np.shape(log_ratios))
+
+
+@njit
+def _activity_log_p_njit(
+    log_ratios: Floats,
+    texts: Integers,
+    levels: Floats,
+    counts: Floats,
+    log_counts: Floats,
+    table: Floats,
+    lattice: bool,
+    log_p: Floats,
+) -> None:
+    last = len(levels) - 1
+    row = np.empty(last + 1)
+    for d in range(len(texts)):
+        count = texts[d]
+        if count == 0:
+            continue
+        if count < counts[1 if lattice else 0]:
+            for a in range(log_ratios.shape[1]):
+                log_p[d, a] = -max(0.0, log_ratios[d, a])
+            continue
+        low, logarithm = len(counts) - 2, math.log(count)
+        while low > 0 and logarithm < log_counts[low]:
+            low -= 1
+        share = min(1.0, (logarithm - log_counts[low]) / (log_counts[low + 1] - log_counts[low]))
+        for i in range(last + 1):
+            lower, upper = table[low, i], table[low + 1, i]
+            highest = max(lower, upper)
+            row[i] = highest if highest > -1 or count < counts[2] else lower + share * (upper - lower)
+        for a in range(log_ratios.shape[1]):
+            x = log_ratios[d, a]
+            at = np.searchsorted(levels, x, "right") - 1
+            value = row[at] if at >= 0 else 0.0
+            if at < last and not (lattice or value > -1):
+                value += (row[at + 1] - row[at]) / (levels[at + 1] - levels[at]) * (x - levels[at])
+            log_p[d, a] = min(0.0, value - max(0.0, x - levels[last]))
+
+
+@functools.cache
+def _activity_null(family: str) -> tuple[Floats, Floats, Floats]:
+    path = pathlib.Path(__file__).with_name("activity_null.json")
+    null = json.loads(path.read_text(encoding="utf-8"))
+    if family not in null["log_p"]:
+        raise InputError(f"family: got {family!r}, expected one of {sorted(null['log_p'])}")
+    return np.array(null["log_ratios"]), np.array(null["counts"], np.float64), np.array(null["log_p"][family])
+
+
+def decoy_log_p(log_ratios: Floats, decoys: Floats) -> Floats:
+    """Return the log p-value of each key's log Λ by its rank among decoys: keys that nobody holds.
+
+        p = (1 + number of decoys with at least this log Λ) / (1 + M)
+
+    Nothing is assumed but that a key which is not in the text is as good as one that was never handed out.
+
+    Args:
+        log_ratios: log Λ [K].
+        decoys: log Λ [M] of decoy keys on the same text.
+
+    Returns:
+        log_p [K] float64, at least -log(1 + M).
+    """
+    ranked = np.sort(decoys)
+    above = len(ranked) - np.searchsorted(ranked, log_ratios, side="left")
+    return np.asarray(np.log((1.0 + above) / (1.0 + len(ranked))))
+
+
+def over_keys(log_p: Floats) -> Floats:
+    """Return the p-values of K keys corrected for their number, by Holm's steps.
+
+        p'_(i) = max over j <= i of 1 - (1 - p_(j))^(K - j + 1)
+
+    Unmarked keys are independent of each other and of the rest, so the chance that any key which is not in
+    the text comes out at α or below is α at most, and with the lowest of them exactly α: the lowest p' is the
+    p-value of the whole text.
+
+    Args:
+        log_p: natural logarithms [K], in any order, or [D, K] of several texts, each by itself.
+
+    Returns:
+        log_p <= 0, of the same shape.
+
+    >>> np.exp(over_keys(np.log([0.001, 0.5, 0.04]))).round(4).tolist()
+    [0.003, 0.5, 0.0784]
+    """
+    values = np.asarray(log_p, np.float64)
+    order = np.argsort(values, axis=-1, kind="stable")
+    left = np.arange(values.shape[-1], 0, -1)
+    small = np.minimum(np.take_along_axis(values, order, -1), -1e-300)
+    # log(1 - (1 - p)^k): k·p where p is too small to be seen beside 1.
+    with np.errstate(divide="ignore"):
+        exact = np.log(-np.expm1(left * np.log1p(-np.exp(small))))
+    stepped = np.where(small < -30, small + np.log(left), exact)
+    corrected = np.empty(values.shape)
+    np.put_along_axis(corrected, order, np.minimum(0.0, np.maximum.accumulate(stepped, axis=-1)), -1)
+    return corrected
+
+
+def discoveries(
+    log_p: npt.ArrayLike, level: float = 0.01, *, dependent: bool = False
+) -> npt.NDArray[np.bool_]:
+    """Tell which findings to report so that of those reported at most `level` are false on average.
+
+    Benjamini and Hochberg's step-up: the k lowest p-values, for the largest k with p_(k) <= k·level / m. Over
+    documents pass the `log_p` of their reports.
+
+    Args:
+        log_p: natural logarithms of m p-values [m], each valid by itself.
+        level: the false-discovery rate, 0 < level < 1.
+        dependent: True holds under any dependence (Benjamini and Yekutieli: level / Σ 1/i), False needs
+            independent or positively dependent ones, as those of documents are.
+
+    Returns:
+        bool [m].
+
+    Raises:
+        InputError: a number is out of range.
+
+    >>> discoveries(np.log([0.001, 0.2, 0.019, 0.6]), level=0.05).tolist()
+    [True, False, True, False]
+    """
+    try:
+        values = np.asarray(log_p, np.float64)
+    except (TypeError, ValueError):
+        values = np.full((), np.nan)
+    if values.ndim != 1 or not (values <= 0).all():
+        raise InputError(
+            f"log_p: got {log_p!r:.80}, expected logarithms of p-values, a vector of numbers <= 0"
+        )
+    if isinstance(level, bool) or not isinstance(level, (int, float, np.floating)) or not 0 < level < 1:
+        raise InputError(f"level: got {level!r}, expected a number between 0 and 1")
+    count = len(values)
+    if count == 0:
+        return np.zeros(0, np.bool_)
+    ranks = np.arange(1, count + 1)
+    share = level / count / (float((1 / ranks).sum()) if dependent else 1.0)
+    ranked = np.sort(values)
+    passing = np.flatnonzero(ranked <= np.log(ranks * share))
+    return values <= (ranked[passing[-1]] if len(passing) else -np.inf)

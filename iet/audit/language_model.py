@@ -1,0 +1,563 @@
+"""Reading with a language model's help: how likely each token was, so that predictable ones weigh nothing.
+
+Not in the paper. Where the next token has the distribution q without a mark, a mark that adds κ·φ to the
+logits makes it
+
+    P(y | a) = q(y)·exp(κ·φ_a(y)) / Z(a),    Z(a) = Σ_v q(v)·exp(κ·φ_a(v))
+
+so the log-likelihood ratio of agent a against nobody is κ·x(a) - log Z(a). Without q a decoder takes Z for
+that of uniform q; where one token is certain, Z(a) = exp(κ·x(a)), and what looked like evidence is none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import inspect
+import itertools
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from iet.decoding.segmentation import check_number
+from iet.errors import BackendUnavailable, InputError, ShapeError
+from iet.kernels import check_token_ids, score_tokens
+from iet.marks.foreign.keys import ForeignKeys
+from iet.marks.keys import KeyTable
+from iet.marks.tokenizer import DEMO_MODEL, DEMO_SOURCE
+from iet.native.pairs import number_pairs
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+TEMPERATURES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3, 1.5, 2.0)
+"""What a sampler's temperature is fitted to."""
+
+FITTED_TOKENS = 8192
+"""The temperature is fitted on about so many tokens at the start of the text."""
+
+ORDERS = 6
+"""The text predicts itself from contexts of n - 1 to n + 4 ids (16 - 1 at most)."""
+
+DIGEST_BYTES = 1 << 30
+"""Parameters of larger models are not hashed."""
+
+POWERS = (1.0, 0.75, 0.5, 0.25, 0.125)
+"""Of q, by which a Gumbel score is read: 1 where the model is right, less where it knows less."""
+
+BLOCK, PRIOR_TOKENS, FITTED_KEYS = 64, 30.0, 32
+
+_TILE = 1 << 22  # numbers in one array of a tile: 16 MB
+_MOST_CONTEXT = 15  # of `number_pairs`
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LogRatios:
+    """What a text says for each key, token by token, and what was fitted.
+
+    Attributes:
+        values: float32 [T, K], log P(token | marked under the key) - log P(token | unmarked); 0 where not
+            scored.
+        temperature: that the model was read at.
+        share: mean weight of the model in the prediction; the rest is the text itself, and chance.
+        nats: mean surprise -log q(y) of the scored tokens.
+    """
+
+    values: npt.NDArray[np.float32]
+    temperature: float
+    share: float
+    nats: float
+
+
+class LanguageModel:
+    """Predict every token of a text with a causal language model, and weigh its scores by that.
+
+        llr_t(a) = κ·x_t(a) - log Σ_v q_t(v)·exp(κ·φ_a(v))    (fourier, square; κ/T for placement "raw")
+        llr_t(a) = -log q_t(y) + (1/q_t(y) - 1)·log u_t(a)    (gumbel, u = 1 - exp(-x): `gumbel_log_ratios`)
+
+    The model reads nothing but the text: neither the prompts, nor how the sampler was set. So it is not
+    trusted with more than it shows on this text: q is a mixture of
+
+    * softmax(logits / T) of the model, T fitted by maximum likelihood of the text;
+    * what followed earlier in the text where the same n - 1 to n + 4 ids stood before (a phrase that returns
+      is predicted by itself, whatever the model makes of it; so repeated pairs are counted every time);
+    * the uniform distribution,
+
+    with weights fitted by expectation maximisation of the text's likelihood, for each longest context that
+    stood before. A model that knows nothing of such text gets no weight.
+
+    Args:
+        model: a causal language model of transformers, or a path or id of one (then in float32 on the CPU),
+            or "iet:demo", the one that ships with the package. Its tokenizer must be the profile's: token id
+            v is column v of its logits.
+        temperature: of the sampler, where it is known; None fits it. Always 1 for logits that are final.
+        window: tokens of one pass, at least 16; the model's own limit, if lower.
+        stride: new tokens of one pass, 1 to window; each of them sees at least window - stride before it.
+            None: three quarters of the window.
+        batch: windows in one pass, at least 1.
+        top: at each position, so many of the likeliest tokens are looked at one by one; over the others
+            exp(κ·φ) is taken as its mean. At least V is exact. With 64 a log-likelihood ratio under the
+            shipped model was off by 0.004 on average and by 0.04 at most (text of temperature 1).
+
+    Raises:
+        InputError: an argument is out of range, or `model` is not such a model.
+        BackendUnavailable: torch or transformers is missing.
+
+    Deterministic, as far as the model is. Memory: batch·window·V logits, and T·K float64.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        temperature: float | None = None,
+        window: int = 1024,
+        stride: int | None = None,
+        batch: int = 4,
+        top: int = 64,
+    ) -> None:
+        if temperature is not None:
+            check_number("temperature", temperature, 0.05, 20, integer=False)
+        check_number("window", window, 16)
+        check_number("stride", 1 if stride is None else stride, 1, window)
+        check_number("batch", batch, 1)
+        check_number("top", top, 1)
+        self._source, (self._model, self.name) = model, _open_model(model)
+        self._config = self._model.config.get_text_config()
+        most = getattr(self._config, "max_position_embeddings", None) or window + 1
+        self._window = min(window, most - 1)  # one for the token that begins a text
+        self._stride = max(1, self._window * 3 // 4) if stride is None else stride
+        check_number("stride", self._stride, 1, self._window)  # the model's limit may be lower
+        self._temperature, self._batch, self._top = temperature, batch, top
+        self._digest: str | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A model that came from a path is found there again.
+        options: dict[str, Any] = {
+            "temperature": self._temperature,
+            "window": self._window,
+            "stride": self._stride,
+        }
+        rebuild = functools.partial(type(self), **options, batch=self._batch, top=self._top)
+        return rebuild, (self._source,)
+
+    @property
+    def vocab_size(self) -> int:
+        """How many ids the model knows."""
+        return int(self._config.vocab_size)
+
+    @property
+    def digest(self) -> str | None:
+        """BLAKE2b-256, in hex, of names, dtypes, shapes and bytes of the parameters; None above 1 GiB."""
+        if self._digest is None:
+            parameters = self._model.state_dict()
+            if sum(p.numel() * p.element_size() for p in parameters.values()) > DIGEST_BYTES:
+                return None
+            state = hashlib.blake2b(digest_size=32)
+            for name in sorted(parameters):
+                p = parameters[name].detach().cpu().contiguous()
+                state.update(f"{name} {p.dtype} {list(p.shape)}\n".encode())
+                state.update(p.reshape(-1).view(_torch().uint8).numpy().tobytes())
+            self._digest = state.hexdigest()
+        return self._digest
+
+    def check(self, keys: KeyTable | ForeignKeys) -> None:
+        """Refuse keys that this model cannot read.
+
+        Raises:
+            ShapeError: the model's vocabulary is smaller than V.
+            InputError: keys of another scheme: it does not say how strong the mark is.
+        """
+        if isinstance(keys, ForeignKeys):
+            raise InputError(
+                f"model: got keys of {keys.profile.scheme}, whose strength is not known; expected those of a"
+                " registry"
+            )
+        if self.vocab_size < keys.profile.vocab_size:
+            raise ShapeError(
+                "the model's vocabulary",
+                got=self.vocab_size,
+                expected=f"at least {keys.profile.vocab_size}, V of the profile",
+            )
+
+    def describe(self, found: LogRatios) -> dict[str, Any]:
+        """Return what a report says about the model, in JSON types."""
+        return {
+            "name": self.name,
+            "digest": self.digest,
+            "temperature": found.temperature,
+            "temperature_fitted": self._temperature is None,
+            "share": found.share,
+            "nats": found.nats,
+        }
+
+    def log_ratios(
+        self,
+        token_ids: npt.ArrayLike,
+        keys: KeyTable | ForeignKeys,
+        scores: npt.NDArray[Any],
+        scored: npt.NDArray[np.bool_],
+    ) -> LogRatios:
+        """Return the log-likelihood ratio of every key at every token.
+
+        Args:
+            token_ids: integer ids [T]; one that the model does not know is shown to it as its first.
+            keys: K keys of one profile.
+            scores: x [T, K] of the text under them.
+            scored: bool [T].
+
+        Raises:
+            ShapeError: a shape does not fit, or the model's vocabulary is smaller than V.
+            InputError: keys of another scheme.
+
+        Cost: T·window/stride tokens of the model, T·V for the fit, T·K·(top + n + 4) for the ratios.
+        """
+        self.check(keys)
+        assert isinstance(keys, KeyTable)
+        ids = check_token_ids(token_ids)
+        if scores.shape != (len(ids), len(keys)):
+            raise ShapeError("scores", got=list(scores.shape), expected=[len(ids), len(keys)])
+        if scored.shape != ids.shape:
+            raise ShapeError("scored", got=list(scored.shape), expected=list(ids.shape))
+        scheme, family, vocab_size = keys.profile.scheme, keys.profile.family, keys.profile.vocab_size
+        gumbel = family.name == "gumbel"
+        pieces = self._pieces(ids, vocab_size)
+        first = list(_take(pieces, FITTED_TOKENS))
+        temperature = self._fit_temperature(first, vocab_size)
+        kappa = scheme.kappa / (temperature if scheme.placement == "raw" else 1.0)
+        at_chance = float(np.exp(family.log_mgf(kappa))) if not gumbel else 1.0
+        chances = np.full(len(ids), 1.0 / vocab_size)
+        tilts = np.ones((len(ids), len(keys)))
+        column = self._temperatures().index(temperature)
+        for piece in itertools.chain(first, pieces):
+            here = slice(piece.start, piece.start + len(piece.chosen))
+            chances[here] = np.exp(piece.chosen / temperature - piece.log_sums[:, column])
+            if not gumbel:
+                q = np.exp(piece.logits / temperature - piece.log_sums[:, column, None])
+                tilts[here] = _tilts(ids, here, piece.tokens, q, keys, kappa, at_chance)
+        orders = range(scheme.n_gram - 1, min(scheme.n_gram - 1 + ORDERS, _MOST_CONTEXT + 1))
+        echoes = [_Echo.of(ids, context) for context in orders]
+        predictions = np.stack([chances, np.full(len(ids), 1.0 / vocab_size), *(e.hits for e in echoes)])
+        weights = mixture_weights(predictions, np.sum([e.seen for e in echoes], axis=0), scored)
+        q = (weights * predictions).sum(axis=0)
+        if gumbel:
+            values = gumbel_log_ratios(scores, q, scored & ~echoes[0].seen)  # a seen context carries no mark
+        else:
+            tilts *= weights[0][:, None]
+            tilts += at_chance * weights[1][:, None]
+            factors = np.exp(kappa * scores.astype(np.float64))
+            for echo, weight in zip(echoes, weights[2:], strict=True):
+                tilts += weight[:, None] * echo.tilts(factors)
+            values = kappa * scores - np.log(tilts)
+        values[~scored] = 0.0
+        some = scored.any()
+        return LogRatios(
+            values.astype(np.float32),
+            temperature,
+            float(weights[0][scored].mean()) if some else 0.0,
+            float(-np.log(q[scored]).mean()) if some else 0.0,
+        )
+
+    def _temperatures(self) -> tuple[float, ...]:
+        return TEMPERATURES if self._temperature is None else (float(self._temperature),)
+
+    def _fit_temperature(self, pieces: list[_Piece], vocab_size: int) -> float:
+        """Return the temperature that makes the text likeliest, where one token in ten is drawn at random."""
+        likelihoods = [
+            sum(
+                float(np.log(0.9 * np.exp(piece.chosen / t - piece.log_sums[:, i]) + 0.1 / vocab_size).sum())
+                for piece in pieces
+            )
+            for i, t in enumerate(self._temperatures())
+        ]
+        # Of equals, as in a text of one token, the one nearest to 1.
+        fits = zip(likelihoods, (-abs(t - 1.0) for t in self._temperatures()), strict=True)
+        return self._temperatures()[max(enumerate(fits), key=lambda fit: fit[1])[0]]
+
+    def logits(self, token_ids: npt.ArrayLike, vocab_size: int) -> Iterator[tuple[int, Any]]:
+        """Return the model's logits of tokens 1 to T - 1, window by window.
+
+        Args:
+            token_ids: integer ids [T].
+            vocab_size: columns that count.
+
+        Returns:
+            An iterator of the first token and a tensor [R, vocab_size] on the model's device: each row is the
+            prediction of one token, made before it. Every token is predicted once.
+        """
+        ids = check_token_ids(token_ids)
+        if len(ids) < 2:
+            return
+        torch = _torch()
+        known = torch.from_numpy(np.where((ids >= 0) & (ids < self.vocab_size), ids, 0))
+        known = known.to(self._model.device)
+        begin = getattr(self._config, "bos_token_id", None)
+        lead = [begin] if isinstance(begin, int) else []
+        size = min(self._window, len(ids))
+        starts = [*range(0, len(ids) - size, self._stride), len(ids) - size]
+        news = [1, *(start + size for start in starts[:-1])]  # the first token that a window is asked for
+        for low in range(0, len(starts), self._batch):
+            some = slice(low, low + self._batch)
+            rows = torch.stack([known[start : start + size] for start in starts[some]])
+            if lead:
+                rows = torch.cat([rows.new_tensor([lead] * len(rows)), rows], dim=1)
+            # The last row predicts what comes after the window.
+            asked = [start + size - new for start, new in zip(starts[some], news[some], strict=True)]
+            logits = self._forward(rows, max(asked) + 1)[..., :vocab_size]
+            for row, new, count in zip(logits, news[some], asked, strict=True):
+                yield new, row[-1 - count : -1]
+
+    def _forward(self, rows: Any, last: int) -> Any:
+        """Return the logits of at least the last so many places of every row."""
+        model = self._model
+        keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
+        modes = [(module, module.training) for module in model.modules()]
+        model.train(False)
+        try:
+            with _torch().no_grad():
+                return model(
+                    input_ids=rows, use_cache=False, **{"logits_to_keep": last} if keeps else {}
+                ).logits
+        finally:
+            for module, training in modes:
+                module.training = training
+
+    def _pieces(self, ids: Integers, vocab_size: int) -> Iterator[_Piece]:
+        """Predict tokens 1 to T - 1, in order."""
+        torch = _torch()
+        for start, logits in self.logits(ids, vocab_size):
+            following = torch.from_numpy(ids[start : start + len(logits)].clip(0, vocab_size - 1))
+            following = following.to(logits.device)[:, None]
+            # Small enough for a cache of the processor, large enough to keep another device busy.
+            rows = max(1, (1 << 18 if logits.device.type == "cpu" else 1 << 24) // vocab_size)
+            for low in range(0, len(logits), rows):
+                tile = logits[low : low + rows].float()
+                tile = tile - tile.amax(dim=1, keepdim=True)
+                top = tile.topk(min(self._top, vocab_size), dim=1)
+                sums = [(tile * (1.0 / t)).exp_().sum(dim=1) for t in self._temperatures()]
+                yield _Piece(
+                    start + low,
+                    top.indices.cpu().numpy(),
+                    top.values.cpu().numpy().astype(np.float64),
+                    torch.stack(sums, dim=1).log().cpu().numpy().astype(np.float64),
+                    tile.gather(1, following[low : low + rows])[:, 0].cpu().numpy().astype(np.float64),
+                )
+
+
+class _Piece(NamedTuple):
+    """Predictions of some consecutive tokens."""
+
+    start: int
+    tokens: Integers  # [R, top], the likeliest
+    logits: Floats  # [R, top], theirs less the highest, as all below
+    log_sums: Floats  # [R, temperatures], log Σ exp(logits / T) over all
+    chosen: Floats  # [R], the logit of the token that stands in the text
+
+
+def _take(pieces: Iterator[_Piece], tokens: int) -> Iterator[_Piece]:
+    while tokens > 0:
+        piece = next(pieces, None)
+        if piece is None:
+            return
+        tokens -= len(piece.chosen)
+        yield piece
+
+
+def _tilts(
+    ids: Integers, here: slice, tokens: Integers, q: Floats, keys: KeyTable, kappa: float, at_chance: float
+) -> Floats:
+    """Return Z(a) [R, K]: Σ q(v)·exp(κ·φ_a(v)) over the tokens given, and its mean for the rest of q."""
+    n = keys.profile.scheme.n_gram
+    rest = (1.0 - q.sum(axis=1)).clip(0.0)
+    tilts = np.ones((len(q), len(keys)))
+    step = max(1, _TILE // (tokens.shape[1] * (n + 1) * len(keys)))
+    first = max(0, n - 1 - here.start)  # earlier ones have no context
+    for low in range(first, len(q), step):
+        rows = np.arange(low, min(low + step, len(q)))
+        # As a text: context, token, and an id that is none, so that only the token is scored.
+        pairs = np.full((len(rows), tokens.shape[1], n + 1), -1)
+        pairs[..., : n - 1] = ids[here.start + rows[:, None] + np.arange(1 - n, 0)][:, None]
+        pairs[..., n - 1] = tokens[rows]
+        phi = score_tokens(pairs.ravel(), keys).reshape(*pairs.shape, -1)[..., n - 1, :]
+        tilts[rows] = np.einsum("rv,rva->ra", q[rows], np.exp(np.float32(kappa) * phi))
+        tilts[rows] += at_chance * rest[rows, None]
+    return tilts
+
+
+class _Echo(NamedTuple):
+    """What the text itself predicts: what followed earlier where the same ids stood before."""
+
+    seen: npt.NDArray[np.bool_]  # [T], whether they did
+    hits: Floats  # [T], the share of this token among what followed
+    order: Integers  # [T], tokens after equal contexts side by side
+    first: Integers  # [T], for each place in `order` the first with this context
+
+    @classmethod
+    def of(cls, ids: Integers, context: int) -> _Echo:
+        """Predict from `context` ids."""
+        t = np.arange(len(ids))
+        ends = number_pairs(ids, t >= context - 1, context)
+        numbers = np.append(np.full(min(1, len(ids)), -1), ends[:-1])  # of the ids before a token
+        order, first = _groups(numbers)
+        followed, first_pair = _groups(number_pairs(ids, t >= context, context + 1))
+        earlier, same = np.empty(len(ids)), np.empty(len(ids))
+        earlier[order], same[followed] = t - first, t - first_pair
+        seen = (earlier > 0) & (numbers >= 0)
+        return cls(seen, np.where(seen, same / np.maximum(earlier, 1), 0.0), order, first)
+
+    def tilts(self, factors: Floats) -> Floats:
+        """Return Z(a) [T, K], the mean factor of what followed; factors [T, K] are exp(κ·x) of the text.
+
+        φ depends on the n - 1 ids before a token, so what followed them earlier would have that factor again.
+        """
+        before = np.cumsum(factors[self.order], axis=0) - factors[self.order]
+        before -= before[self.first]
+        before /= np.maximum(np.arange(len(self.order)) - self.first, 1)[:, None]
+        tilts = np.empty_like(factors)
+        tilts[self.order] = before
+        tilts[~self.seen] = 1.0
+        return tilts
+
+
+def _groups(numbers: Integers) -> tuple[Integers, Integers]:
+    """Return the order with equal numbers side by side, and for each place in it where its group starts."""
+    order = np.argsort(numbers, kind="stable")
+    places = np.arange(len(numbers))
+    new = np.append(True, np.diff(numbers[order]) != 0)[: len(numbers)]
+    return order, np.maximum.accumulate(np.where(new, places, 0))
+
+
+def mixture_weights(
+    predictions: Floats, depth: npt.NDArray[Any], counted: npt.NDArray[np.bool_], iterations: int = 120
+) -> Floats:
+    """Fit the weights of a mixture of predictions by expectation maximisation.
+
+        w_s ∝ Σ_t w_s·q_s(y_t) / Σ_r w_r·q_r(y_t) + m      for all tokens t of one depth
+
+    Args:
+        predictions: q_s(y_t) [S, T]: the probability that each gave to the token that stands there. The first
+            two are always there, and of the others the first `depth`.
+        depth: integers [T], 0 to S - 2.
+        counted: bool [T], the tokens that are fitted on.
+        iterations: of expectation and maximisation.
+
+    Returns:
+        w [S, T] float64, which sum to 1 for each token. m = 4 / S tokens each keep a weight from 0 where a
+        depth is rare. Deterministic, O(iterations·S·T).
+    """
+    weights = np.zeros_like(predictions)
+    for d in np.unique(depth).tolist():
+        tokens = depth == d
+        q = predictions[: 2 + d, tokens & counted]
+        prior = np.full(len(q), 4.0 / len(q))
+        w = np.full(len(q), 1.0 / len(q))
+        for _ in range(iterations):
+            joint = w[:, None] * q
+            w = (joint / joint.sum(axis=0)).sum(axis=1) + prior
+            w /= w.sum()
+        weights[: 2 + d, tokens] = w[:, None]
+    return weights
+
+
+def gumbel_log_ratios(
+    scores: npt.NDArray[Any], q: Floats, counted: npt.NDArray[np.bool_], iterations: int = 12
+) -> Floats:
+    """Return the log-likelihood ratios of Gumbel scores, for tokens of about probability q.
+
+        u = 1 - exp(-s);    under the mark of a key u^(1/q) is uniform, so u has the density
+        f(u; q) = u^(1/q - 1) / q,    and 1 without a mark
+        llr = log(w_0 + Σ_p w_p·f(u; q^p)),    p = 1, 3/4, 1/2, 1/4, 1/8
+
+    A single f would be merciless where q is too small: a token of q = 1e-3 that in truth had 1/2 says -1,000
+    against its writer. How far q is to be trusted shows in the text: w is fitted by expectation maximisation,
+    each block of 64 tokens being some key's. Where it is nobody's, w_0 takes over.
+
+    Args:
+        scores: s [T, K], at least 0.
+        q: [T], 0 < q <= 1.
+        counted: bool [T], the tokens that may carry a mark.
+        iterations: of expectation and maximisation, on the first 8192 tokens and the 32 keys with the highest
+            sum in a block; 0 leaves equal weights.
+
+    Returns:
+        float64 [T, K]; 0 where not counted. Deterministic, O(iterations·T·K).
+    """
+    places = np.flatnonzero(counted)
+    weights = np.full(len(POWERS) + 1, 1.0 / (len(POWERS) + 1))
+    first = places[:FITTED_TOKENS]
+    edges = np.arange(0, len(first), BLOCK)
+    fitted = scores[first]
+    if scores.shape[1] > FITTED_KEYS and len(first):  # those that may have written a block
+        highest = np.add.reduceat(fitted, edges, axis=0).max(axis=0)
+        fitted = fitted[:, np.argsort(-highest, kind="stable")[:FITTED_KEYS]]
+    logs = _log_densities(fitted, q[first])
+    for _ in range(iterations if len(logs) else 0):
+        ratios = np.logaddexp.reduce(logs + np.log(weights), axis=2)
+        sums = np.add.reduceat(ratios, edges, axis=0)
+        sums -= np.logaddexp.reduce(sums, axis=1)[:, None]
+        whose = np.repeat(np.exp(sums), np.diff(np.append(edges, len(logs))), axis=0)
+        parts = np.exp(logs + np.log(weights) - ratios[:, :, None])
+        weights = np.einsum("tk,tks->s", whose, parts) + PRIOR_TOKENS / len(weights)
+        weights /= weights.sum()
+    values = np.zeros(scores.shape)
+    step = max(1, _TILE // (scores.shape[1] * len(weights)))
+    for low in range(0, len(places), step):
+        some = places[low : low + step]
+        values[some] = np.logaddexp.reduce(_log_densities(scores[some], q[some]) + np.log(weights), axis=2)
+    return values
+
+
+def _log_densities(scores: npt.NDArray[Any], q: Floats) -> Floats:
+    """Return log f(u; q^p) [T, K, powers], and 0 for no mark as the last."""
+    inverses = 1.0 / q[:, None] ** np.array(POWERS)
+    with np.errstate(divide="ignore"):
+        log_u = np.log(-np.expm1(-scores.astype(np.float64))).clip(-1e6)[:, :, None]  # finite at u = 0
+    logs = np.log(inverses)[:, None] + (inverses - 1)[:, None] * log_u
+    return np.concatenate([logs, np.zeros_like(log_u)], axis=2)
+
+
+def _open_model(model: Any) -> tuple[Any, str]:
+    """Return the model and its name."""
+    if isinstance(model, (str, os.PathLike)):
+        _torch()
+        try:
+            import transformers
+        except ImportError as error:
+            raise _unavailable(error) from None
+        bars: Any = transformers.utils.logging
+        shown = bars.is_progress_bar_enabled()
+        bars.disable_progress_bar()
+        path = DEMO_MODEL if model == DEMO_SOURCE else model
+        try:
+            opened = transformers.AutoModelForCausalLM.from_pretrained(path, dtype="float32")
+        except (OSError, ValueError) as error:
+            raise InputError(f"model: {str(model)!r} holds no causal language model ({error})") from None
+        finally:
+            if shown:
+                bars.enable_progress_bar()
+        return opened, str(model)
+    _torch()
+    parts = ("config", "forward", "device", "state_dict")
+    if not all(hasattr(model, part) for part in parts) or not hasattr(model.config, "get_text_config"):
+        raise InputError(
+            f"model: got {type(model).__name__}, expected a causal model of transformers, or its path or id"
+        )
+    return model, getattr(model.config, "_name_or_path", "") or type(model).__name__
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise _unavailable(error) from None
+    return torch
+
+
+def _unavailable(error: ImportError) -> BackendUnavailable:
+    return BackendUnavailable(
+        f'reading with a model: {error}; pip install "implicit-execution-tracing[transformers]"'
+    )

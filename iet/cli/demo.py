@@ -1,0 +1,214 @@
+"""`iet demo`: stage a conversation, throw its labels away, recover them from the text, and compare."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import pathlib
+import time
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iet.audit.auditor import Auditor
+from iet.audit.metrics import boundary_f1, edge_similarity, mean_iou, token_accuracy, token_labels
+from iet.cli.progress import progress
+from iet.decoding.topology import classify
+from iet.demo import conversation
+from iet.errors import BackendUnavailable, IetError, InputError, RegistryError
+from iet.marks.registry import Registry
+from iet.marks.scheme import Scheme
+from iet.marks.tokenizer import DEMO_SOURCE
+from iet.report import Report
+
+TURN_TOKENS = (150, 250)
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """How far a report agrees with the truth (`iet.metrics`).
+
+    Attributes:
+        token_accuracy, mean_iou, edge_similarity: the paper's metrics.
+        boundary_f1: of the change points, ±16 tokens.
+        coverage: share of tokens that are attributed.
+        accuracy_where_attributed: TokenAcc of those, None if there are none.
+    """
+
+    token_accuracy: float
+    mean_iou: float
+    edge_similarity: float
+    boundary_f1: float
+    coverage: float
+    accuracy_where_attributed: float | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a demo shows.
+
+    Attributes:
+        report: the audit of `final.txt`, with text that fails the level unattributed.
+        forced: the same with an agent for every token, as in the paper.
+        conversation: the truth.
+        true_topology: class of the true transition graph.
+        figures, forced_figures: of both reports.
+        generation_seconds, audit_seconds: of `report`.
+    """
+
+    report: Report
+    forced: Report
+    conversation: conversation.Conversation
+    true_topology: str
+    figures: Figures
+    forced_figures: Figures
+    generation_seconds: float
+    audit_seconds: float
+
+
+def true_labels(talk: conversation.Conversation, registry: Registry) -> NDArray[np.int64]:
+    """Return the true agent of every token of the text as it is tokenized now, as slots of the registry."""
+    spans = [(s.start, s.end, -1 if s.agent is None else registry.slot(s.agent)) for s in talk.spans]
+    return token_labels(spans, registry.open_tokenizer().encode(talk.text).char_ends)
+
+
+def true_edges(talk: conversation.Conversation, registry: Registry) -> NDArray[np.float64]:
+    """Return the true adjacency matrix over the slots of the registry."""
+    edges = np.zeros((len(registry), len(registry)))
+    for a, b in pairwise(talk.speakers):
+        if a is not None and b is not None and a != b:
+            edges[registry.slot(a), registry.slot(b)] = 1
+    return edges
+
+
+def compare(talk: conversation.Conversation, registry: Registry, report: Report) -> Figures:
+    """Score a report of `talk.text` against the truth."""
+    truth, found = true_labels(talk, registry), report.token_agents
+    attributed = found >= 0
+    return Figures(
+        token_accuracy(truth, found),
+        mean_iou(truth, found),
+        edge_similarity(true_edges(talk, registry), report.transitions.dense(registry.names()).confidence),
+        boundary_f1(np.flatnonzero(np.diff(truth)) + 1, np.flatnonzero(np.diff(found)) + 1),
+        report.coverage,
+        token_accuracy(truth[attributed], found[attributed]) if attributed.any() else None,
+    )
+
+
+def demo_registry(names: tuple[str, ...], seed: int, scheme: Scheme = Scheme()) -> Registry:  # noqa: B008 - frozen
+    """Return a registry in memory whose keys follow from `seed`: reproducible, and therefore not secret."""
+    registry = Registry.create(None, tokenizer=DEMO_SOURCE, scheme=scheme)
+    for name in names:
+        registry.add(name, secret=_secret(seed, name))
+    return registry
+
+
+def _secret(seed: int, name: str) -> bytes:
+    return hashlib.blake2b(f"iet demo/{seed}/{name}".encode(), digest_size=32).digest()
+
+
+def _refuse_foreign_registry(out: pathlib.Path) -> None:
+    # What a demo wrote can be made again from its seed; the keys of any other registry would be lost.
+    path = out / "team.json"
+    if not path.exists():
+        return
+    try:
+        seed = json.loads((out / "truth.json").read_text())["seed"]
+        found = Registry.load(path)
+        keys = [key for name in found for key in found.keys(name)]
+        if keys and all(key.secret == _secret(seed, key.agent) for key in keys):
+            return
+    except (IetError, OSError, ValueError, LookupError, TypeError):
+        pass
+    raise RegistryError(f"{path}: no demo wrote it, and its keys would be lost; expected another --out")
+
+
+def stage(
+    out: pathlib.Path,
+    *,
+    topology: str = "chain",
+    agents: int = 4,
+    rounds: int = 3,
+    seed: int = 0,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    decoder: str = "posterior",
+) -> Outcome:
+    """Generate, write `final.txt`, `truth.json` and `team.json` into `out`, audit `final.txt`, and score.
+
+    The report is written there too, as `report.html`.
+
+    Raises:
+        InputError: an option is out of range.
+        RegistryError: `out` holds a `team.json` that no demo wrote: its keys may be nowhere else.
+        BackendUnavailable: torch or transformers is missing.
+    """
+    try:
+        with progress("loading torch"):
+            import torch
+    except ImportError as error:
+        raise BackendUnavailable(
+            f'the demo: {error}; pip install "implicit-execution-tracing[demo]"'
+        ) from None
+    if not 4 <= agents <= len(conversation.ROLES):
+        raise InputError(f"agents: got {agents!r}, expected 4 to {len(conversation.ROLES)}")
+    if not 0 < temperature < float("inf") or not 0 < top_p <= 1:
+        raise InputError(
+            f"temperature, top_p: got {temperature!r}, {top_p!r}, expected above 0, and top_p up to 1"
+        )
+    names = conversation.ROLES[:agents]
+    speakers = conversation.speakers_of_walk(topology, names, rounds, seed)
+    registry = demo_registry(names, seed)
+    auditor = Auditor(registry, decoder=decoder)
+    _refuse_foreign_registry(out)
+    out.mkdir(parents=True, exist_ok=True)
+
+    started = time.perf_counter()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the matrices are small: more threads would only wait for each other
+    written = itertools.count(1)
+    try:
+        with progress("agents write", rounds * TURN_TOKENS[1]) as move:
+            model, tokenizer = conversation.load_model()
+            talk = conversation.converse(
+                model,
+                tokenizer,
+                registry,
+                speakers,
+                temperature=temperature,
+                top_p=top_p,
+                turn_tokens=TURN_TOKENS,
+                seed=seed,
+                on_token=lambda: move("agents write", next(written)),
+            )
+    finally:
+        torch.set_num_threads(threads)
+    generated = time.perf_counter()
+    _refuse_foreign_registry(out)  # again: writing took a while
+    (out / "final.txt").write_text(talk.text, encoding="utf-8", newline="")
+    (out / "team.json").unlink(missing_ok=True)
+    registry.save(out / "team.json")
+    (out / "truth.json").write_text(
+        json.dumps({"seed": seed, "topology": topology, **talk.truth()}, indent=1) + "\n"
+    )
+
+    # From here on nothing but the final text and the registry is used.
+    audited = time.perf_counter()
+    with progress("auditing (the first audit on a machine compiles its loops)"):
+        report = auditor.audit((out / "final.txt").read_bytes().decode())
+        finished = time.perf_counter()
+        forced = Auditor(registry, decoder=decoder, allow_unattributed=False).audit(report.text)
+    report.to_html(out / "report.html")
+    return Outcome(
+        report,
+        forced,
+        talk,
+        classify(true_edges(talk, registry)).name,
+        compare(talk, registry, report),
+        compare(talk, registry, forced),
+        generated - started,
+        finished - audited,
+    )

@@ -1,0 +1,319 @@
+"""Whether the text of a running server carries an agent's mark: `iet doctor --server URL --agent A`.
+
+It asks an OpenAI-compatible server for text under the agent's name, and without one, audits both, and asks
+once under a name that nobody has. Only the standard library speaks to the server.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import http.client
+import json
+import math
+import os
+import secrets
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+from iet.audit.auditor import Auditor
+from iet.errors import BackendUnavailable, InputError
+from iet.generation.agents import ENGINES, Engine, body
+from iet.marks.registry import Registry
+
+KEY_VARIABLE = "OPENAI_API_KEY"
+"""Holds what the server wants as a bearer token, if anything."""
+
+LEVEL = 1e-4
+"""p-value that the agent's mark must reach, and that unmarked text must not."""
+
+PROMPTS = (
+    "The keeper of the lighthouse had not spoken to anyone for three weeks when",
+    "Here is what I remember about the summer in which the river changed its course:",
+    "A short history of the market square, told by the people who worked there.",
+    "There are several ways to repair an old wooden boat. To begin with,",
+)
+"""Beginnings that leave much open: a mark shows only where more than one token is likely."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One kind of text that a server wrote, and what an audit for the agent says.
+
+    Attributes:
+        status: of the HTTP answer: 200, or the code with which the request was refused.
+        tokens: that were scored; 0 without text.
+        log_p: natural log of the p-value of the agent's mark; 0 without text.
+        said: what the server says of a request that it refused.
+    """
+
+    status: int
+    tokens: int = 0
+    log_p: float = 0.0
+    said: str = ""
+
+    @property
+    def marked(self) -> bool:
+        """Whether the mark is there, at `LEVEL`."""
+        return self.log_p <= math.log(LEVEL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrival:
+    """Whether a mark arrives.
+
+    Attributes:
+        server, model, agent, profile: what was asked, and under which profile it was read.
+        named: text under the agent's name.
+        unnamed: text of requests that name nobody.
+        unknown: the answer to a name that nobody has (no text is asked for).
+        others: other agents of the registry whose mark is in `named`, where the agent's is not.
+    """
+
+    server: str
+    model: str
+    agent: str
+    profile: str
+    named: Finding
+    unnamed: Finding
+    unknown: Finding
+    others: tuple[str, ...] = ()
+
+    @property
+    def arrives(self) -> bool:
+        """Whether the text under the agent's name carries its mark."""
+        return self.named.marked
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is not wrong in itself, but not what most servers are meant to do."""
+        found = []
+        if self.unnamed.status == 200 and self.unnamed.marked:
+            found.append(
+                f"requests that name nobody are marked for {self.agent!r}: right only if it is the server's"
+                " default agent"
+            )
+        if self.unknown.status == 200:
+            found.append(
+                "a request under a name that nobody has was not refused: a misspelt name loses the mark"
+            )
+        return tuple(found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            **dataclasses.asdict(self),
+            "arrives": self.arrives,
+            "level": LEVEL,
+            "warnings": list(self.warnings),
+        }
+
+
+def ask(
+    server: str,
+    agent: str,
+    registry: Registry,
+    *,
+    model: str | None = None,
+    engine: Engine = "vllm",
+    tokenizer: Any = None,
+    tokens: int = 800,
+    timeout: float = 120.0,
+    progress: Callable[[str], object] = lambda line: None,
+) -> Arrival:
+    """Ask a server for text with and without an agent, and audit it.
+
+    Args:
+        server: URL of an OpenAI-compatible server, with or without /v1. A key is read from the environment
+            variable `OPENAI_API_KEY`.
+        agent: whose mark is to arrive.
+        registry: holds its key.
+        model: name of the model there. None: the first one that the server lists.
+        engine: "vllm" or "sglang": how a request names its agent.
+        tokenizer: of the agent's profile, where the registry's note of it does not lead there.
+        tokens: to ask for, with the agent and without it, each.
+        timeout: of an answer, in seconds.
+        progress: told what is being asked.
+
+    Returns:
+        What was found.
+
+    Raises:
+        InputError: an argument is out of range.
+        RegistryError: the agent is unknown.
+        TokenizerMismatch: the tokenizer is not the profile's, or not there.
+        BackendUnavailable: the server is not there, is too slow, or failed.
+
+    The text is sampled at temperature 1 and by the server's own draw, so figures differ from run to run.
+    """
+    if engine not in ENGINES:
+        raise InputError(f"engine: got {engine!r}, expected one of {list(ENGINES)}")
+    if tokens < len(PROMPTS):
+        raise InputError(f"tokens: got {tokens}, expected at least {len(PROMPTS)}")
+    if not 0 < timeout < math.inf:
+        raise InputError(f"timeout: got {timeout}, expected a number of seconds above 0")
+    profile = registry.profile_of(agent)
+    auditor = Auditor(registry, profile=profile.id, tokenizer=tokenizer, known_agents=[agent], level=LEVEL)
+    registry.open_tokenizer(profile.id, tokenizer)  # if it is missing, say so before the server writes
+    there = _Server(server, timeout)
+    chosen = there.first_model() if model is None else model
+
+    progress(f"asking {there.url} for text of {agent}")
+    texts = there.write(chosen, tokens, body(agent, engine=engine))
+    named = there.refusal(texts) if isinstance(texts, int) else _found(auditor, texts, agent)
+    progress("asking for text without an agent")
+    without = there.write(chosen, tokens, {})
+    unnamed = there.refusal(without) if isinstance(without, int) else _found(auditor, without, agent)
+    progress("asking under a name that nobody has")
+    nobody = there.write(chosen, 1, body(f"nobody-{secrets.token_hex(4)}", engine=engine))
+    others: tuple[str, ...] = ()
+    if not isinstance(texts, int) and not named.marked and len(registry.names(profile.id)) > 1:
+        everyone = Auditor(registry, profile=profile.id, tokenizer=tokenizer, level=LEVEL)
+        others = _report(everyone, texts).found
+    return Arrival(
+        there.url,
+        chosen,
+        agent,
+        profile.id,
+        named,
+        unnamed,
+        there.refusal(nobody) if isinstance(nobody, int) else Finding(200),
+        others,
+    )
+
+
+def _found(auditor: Auditor, texts: list[str], agent: str) -> Finding:
+    report = _report(auditor, texts)
+    return Finding(200, report.scored, report.evidence[agent])
+
+
+def _report(auditor: Auditor, texts: list[str]) -> Any:
+    """Audit texts as one, without what stands between them."""
+    joiner, spans, start = "\n\n", [], 0
+    for text in texts:
+        spans.append((start, start + len(text)))
+        start += len(text) + len(joiner)
+    return auditor.audit(joiner.join(texts), spans=spans)
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows nothing: the key would go with the request to wherever the answer points."""
+
+    def redirect_request(self, *arguments: Any) -> None:
+        return None
+
+
+class _Server:
+    """Speaks to one server. What it says is shown without the key, which some servers repeat."""
+
+    def __init__(self, url: str, timeout: float) -> None:
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InputError(
+                f"server: got {parts.scheme}://..., expected a URL such as http://localhost:8000"
+            )
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise InputError(
+                "server: got a URL with a user, a password or a query, expected none; a key is read from"
+                f" ${KEY_VARIABLE}"
+            )
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self.said = ""
+        self._timeout = timeout
+        self._key = os.environ.get(KEY_VARIABLE, "")
+        self._chat = False
+        self._opener = urllib.request.build_opener(_NoRedirects())
+
+    def refusal(self, status: int) -> Finding:
+        return Finding(status, said=self.said)
+
+    def first_model(self) -> str:
+        status, answer = self._ask("/v1/models", None)
+        try:
+            if status != 200:
+                raise KeyError
+            return str(answer["data"][0]["id"])
+        except (KeyError, IndexError, TypeError):
+            raise BackendUnavailable(
+                f"{self.url}/v1/models: lists no model (HTTP {status}); pass --model"
+            ) from None
+
+    def write(self, model: str, tokens: int, extra: dict[str, Any]) -> list[str] | int:
+        """Return texts of at most `tokens` tokens together, or the status with which they are refused."""
+        prompts = PROMPTS[: min(tokens, len(PROMPTS))]
+        texts = []
+        for prompt in prompts:
+            body = {"model": model, "max_tokens": tokens // len(prompts), "temperature": 1.0, **extra}
+            answer = self._complete(body, prompt)
+            if isinstance(answer, int):
+                return answer
+            texts.append(answer)
+        return texts
+
+    def _complete(self, body: dict[str, Any], prompt: str) -> str | int:
+        status, answer = 404, None
+        if not self._chat:
+            status, answer = self._ask("/v1/completions", {**body, "prompt": prompt})
+            self._chat = status in (404, 405)  # gateways that speak chat only
+        if self._chat:
+            messages = [{"role": "user", "content": "Continue this text.\n\n" + prompt}]
+            status, answer = self._ask("/v1/chat/completions", {**body, "messages": messages})
+        if status != 200:
+            return status
+        try:
+            choice = answer["choices"][0]  # type: ignore[index]
+            return str(choice["message"]["content"] or "") if self._chat else str(choice["text"])
+        except (KeyError, IndexError, TypeError):
+            raise BackendUnavailable(
+                f"{self.url}: answers without a text, as no OpenAI-compatible server does"
+            ) from None
+
+    def _ask(self, path: str, body: dict[str, Any] | None) -> tuple[int, Any]:
+        headers = {"Content-Type": "application/json"}
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        request = urllib.request.Request(
+            self.url + path, None if body is None else json.dumps(body).encode(), headers
+        )
+        try:
+            with self._opener.open(request, timeout=self._timeout) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            self.said = self._shown(error.read(2000))
+            if 400 <= error.code < 500 and error.code not in (401, 408, 429):
+                return error.code, None
+            why = f"HTTP {error.code} ({self.said})"
+            if error.code == 401:
+                why += (
+                    f"; is ${KEY_VARIABLE} right?" if self._key else f"; it wants a key, in ${KEY_VARIABLE}"
+                )
+            elif error.code < 400:
+                why = f"HTTP {error.code}, a redirection, is not followed"
+            raise BackendUnavailable(f"{self.url}: {why}") from None
+        except TimeoutError:
+            raise self._too_slow() from None
+        except urllib.error.URLError as error:
+            if isinstance(error.reason, TimeoutError):
+                raise self._too_slow() from None
+            raise BackendUnavailable(f"{self.url}: cannot be reached ({error.reason})") from None
+        except (OSError, http.client.HTTPException) as error:
+            raise BackendUnavailable(f"{self.url}: broke off ({type(error).__name__})") from None
+        except ValueError:
+            raise BackendUnavailable(f"{self.url}{path}: answers with something else than JSON") from None
+
+    def _too_slow(self) -> BackendUnavailable:
+        return BackendUnavailable(f"{self.url}: no answer within {self._timeout:g} s; --timeout allows more")
+
+    def _shown(self, data: bytes) -> str:
+        """Return what an error says, in one short line."""
+        text = data.decode(errors="replace")
+        try:
+            content = json.loads(text)
+            error = content.get("error", content)
+            text = str(error.get("message", text) if isinstance(error, dict) else error)
+        except (ValueError, AttributeError):
+            pass
+        text = " ".join(text.split())
+        return (text.replace(self._key, "<key>") if self._key else text)[:300] or "no reason given"

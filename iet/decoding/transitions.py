@@ -1,0 +1,280 @@
+"""Who was followed by whom in a segmented text (§ Transition Structure Encoding)."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from iet.decoding.topology import Match, classify
+from iet.errors import InputError, ShapeError
+from iet.native.jit import njit
+
+
+class Transition(NamedTuple):
+    """One observed passage from `source` to `target`, which starts at token `start`; its P_ij.
+
+    In the report on a text whose agents have several profiles, and so tokens of several kinds, `start` is a
+    character.
+    """
+
+    start: int
+    source: Hashable
+    target: Hashable
+    confidence: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Transitions:
+    """The transition structure of a text, over the agents that occur in it (K of them).
+
+    It describes the linearised output, not the communication behind it (the paper's own caveat).
+
+    Attributes:
+        agents: K agents in ascending order of their columns: the labels of all matrices.
+        observed: the passages in the order of the text.
+    """
+
+    agents: tuple[Hashable, ...]
+    observed: tuple[Transition, ...]
+
+    @property
+    def confidence(self) -> npt.NDArray[np.float64]:
+        """Â [K, K] float64: Â_ij is the highest P_ij over the boundaries from i to j, 0 without one."""
+        matrix = np.zeros((len(self.agents), len(self.agents)))
+        for _, source, target, confidence in self.observed:
+            cell = self.agents.index(source), self.agents.index(target)
+            matrix[cell] = max(matrix[cell], confidence)
+        return matrix
+
+    @property
+    def adjacency(self) -> npt.NDArray[np.bool_]:
+        """M [K, K] bool: whether a passage from i to j was observed."""
+        matrix = np.zeros((len(self.agents), len(self.agents)), np.bool_)
+        for _, source, target, _ in self.observed:
+            matrix[self.agents.index(source), self.agents.index(target)] = True
+        return matrix
+
+    @property
+    def bitmask(self) -> int:
+        """μ = g(M) (Eq. matrix_encoding), a Python int of up to K² bits."""
+        return to_bitmask(self.adjacency)
+
+    @property
+    def topology(self) -> Match:
+        """The class of the symmetrised M, with `agents` as the labels 0 .. K-1."""
+        return classify(self.adjacency)
+
+    def accumulate(self) -> list[tuple[int, int]]:
+        """Return (t, μ_t) after every passage: M_t holds what was observed up to token t."""
+        found, mask = [], 0
+        for start, source, target, _ in self.observed:
+            mask |= 1 << (self.agents.index(source) * len(self.agents) + self.agents.index(target))
+            found.append((start, mask))
+        return found
+
+    def rename(self, names: Mapping[Hashable, Hashable]) -> Transitions:
+        """Return the same transitions between other labels, such as names for columns."""
+        observed = (Transition(at, names[i], names[j], p) for at, i, j, p in self.observed)
+        return Transitions(tuple(names[a] for a in self.agents), tuple(observed))
+
+    def moved(self, places: Mapping[int, int]) -> Transitions:
+        """Return the same transitions with `start` replaced by its place, such as a character's."""
+        observed = (Transition(places[at], i, j, p) for at, i, j, p in self.observed)
+        return dataclasses.replace(self, observed=tuple(observed))
+
+    def to_dot(self) -> str:
+        """Return the graph in Graphviz' DOT: agents, and edges with their count and Â_ij.
+
+        >>> print(Transitions(("planner", "critic"), (Transition(9, "planner", "critic", 0.75),)).to_dot())
+        digraph transitions {
+          "planner";
+          "critic";
+          "planner" -> "critic" [label="×1 (0.75)"];
+        }
+        """
+        passages: dict[tuple[Hashable, Hashable], list[float]] = {}
+        for _, source, target, confidence in self.observed:
+            passages.setdefault((source, target), []).append(confidence)
+        lines = [f"  {_dot_id(agent)};" for agent in self.agents]
+        lines += [
+            f'  {_dot_id(source)} -> {_dot_id(target)} [label="×{len(p)} ({max(p):.2f})"];'
+            for (source, target), p in passages.items()
+        ]
+        return "\n".join(["digraph transitions {", *lines, "}"])
+
+    def dense(self, all_agents: Iterable[Hashable]) -> Transitions:
+        """Return the same transitions with matrices over `all_agents`, in that order.
+
+        Args:
+            all_agents: labels of the new matrices, among them all of `agents`.
+
+        Raises:
+            InputError: an agent is named twice, or one that occurs is missing.
+        """
+        agents = tuple(all_agents)
+        if len(set(agents)) < len(agents) or not set(self.agents) <= set(agents):
+            raise InputError(f"all_agents: got {agents}, expected distinct agents, among them {self.agents}")
+        return dataclasses.replace(self, agents=agents)
+
+
+def _dot_id(label: Hashable) -> str:
+    # In a quoted string \\ and \" stand for themselves; names hold no line ends.
+    escaped = str(label).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def to_bitmask(adjacency: npt.ArrayLike) -> int:
+    """Encode an adjacency matrix as an int.
+
+        μ = g(M) = Σ_{i=1}^{K} Σ_{j=1}^{K} M_ij · 2^{(i-1)K + (j-1)}      (Eq. matrix_encoding)
+
+    Args:
+        adjacency: M [K, K]; non-zero entries are ones.
+
+    Raises:
+        ShapeError: it is not a square matrix.
+
+    >>> to_bitmask([[0, 1], [0, 0]])
+    2
+    """
+    array = np.asarray(adjacency)
+    if array.ndim != 2 or array.shape[0] != array.shape[1]:
+        raise ShapeError("adjacency", got=list(array.shape), expected="a square matrix [K, K]")
+    return int.from_bytes(np.packbits(array.ravel() != 0, bitorder="little").tobytes(), "little")
+
+
+def from_bitmask(bitmask: int, agents: int) -> npt.NDArray[np.bool_]:
+    """Decode `to_bitmask`: return M [K, K] bool.
+
+    Args:
+        bitmask: μ, at least 0.
+        agents: K.
+
+    Raises:
+        InputError: `bitmask` is negative or has more than K² bits, or K is negative.
+
+    >>> from_bitmask(2, 2).tolist()
+    [[False, True], [False, False]]
+    """
+    if agents < 0 or bitmask < 0 or bitmask >> (agents * agents):
+        raise InputError(f"bitmask: got {bitmask} for {agents} agents, expected 0 to 2^(agents²) - 1")
+    size = agents * agents
+    octets = np.frombuffer(bitmask.to_bytes((size + 7) // 8, "little"), np.uint8)
+    return np.unpackbits(octets, count=size, bitorder="little").astype(np.bool_).reshape(agents, agents)
+
+
+def transitions(
+    segments: Sequence[tuple[int, int, int]],
+    window_scores: npt.ArrayLike,
+    window: int = 64,
+    step: int = 16,
+    neighbourhood: int = 8,
+    max_gap: int = 0,
+) -> Transitions:
+    """Collect the passages between the segments of a text, each with its confidence.
+
+        f̄_L(a), f̄_R(a) = means of f(t, a) over the h windows before and after the boundary
+        P_ij = σ([f̄_L(a_i) - max_{k≠i} f̄_L(a_k)] + [f̄_R(a_j) - max_{k≠j} f̄_R(a_k)]),    σ(x) = 1/(1 + e^-x)
+        Â_ij = max_s P_ij^{(s)} over the boundaries s from i to j
+
+    (§ Transition Estimation and Aggregation). The paper leaves open h, whether t counts windows, and what
+    happens near other boundaries. Here windows are placed at their centres; one on the boundary itself
+    belongs to neither side, as in the paper's sums; both sides end at the ends of their own segment, so a
+    short one does not mix in its neighbours; a side without a window takes the one whose centre is nearest
+    to the segment's middle.
+
+    Unattributed segments are nobody's: they are no agent, and by default there is no passage across them.
+
+    Args:
+        segments: (start, end, agent) in order, as in `Segmentation.segments`; agent -1 = unattributed. Empty
+            ones are skipped and neighbouring ones of one agent are one.
+        window_scores: f [W, A] as `iet.decoding.windows` gives it, over all agents of the registry.
+        window, step: the ones that f was made with.
+        neighbourhood: h in windows, at least 1.
+        max_gap: the longest unattributed gap in tokens across which i to j still counts, at j's start.
+
+    Returns:
+        Transitions over the agents that occur, which are columns of f.
+
+    Raises:
+        ShapeError: f is not [W, A] with the columns that `segments` names.
+        InputError: a parameter is out of range, or segments overlap.
+
+    Cost: O(S·h·A). Deterministic.
+    """
+    f = np.asarray(window_scores, np.float64)
+    spans = _merge(segments)
+    agents = sorted({agent for _, _, agent in spans if agent >= 0})
+    if f.ndim != 2 or (agents and (agents[-1] >= f.shape[1] or not len(f))):
+        raise ShapeError("window_scores", got=list(f.shape), expected="[W, A] with a column for every agent")
+    for name, value, least in (("window", window, 1), ("step", step, 1), ("neighbourhood", neighbourhood, 1)):
+        if value < least:
+            raise InputError(f"{name}: got {value!r}, expected at least {least}")
+    attributed = [span for span in spans if span[2] >= 0]
+    passages = [
+        (*left, *right)
+        for left, right in itertools.pairwise(attributed)
+        if left[2] != right[2] and right[0] - left[1] <= max_gap
+    ]
+    width = min(window, spans[-1][1] if spans else window)
+    table = np.array(passages, np.int64).reshape(-1, 6)
+    leads = np.zeros(len(table))
+    _leads_njit(f, table, width, step, neighbourhood, np.empty(f.shape[1]), leads)
+    confidences = (1 / (1 + np.exp(-leads))).tolist()
+    observed = (Transition(p[3], p[2], p[5], c) for p, c in zip(passages, confidences, strict=True))
+    return Transitions(tuple(agents), tuple(observed))
+
+
+def _merge(segments: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    merged: list[tuple[int, int, int]] = []
+    for start, end, agent in segments:
+        if (merged and start < merged[-1][1]) or end < start:
+            raise InputError(f"segments: got [{start}, {end}), expected ascending spans that do not overlap")
+        if merged and merged[-1][1:] == (start, agent):
+            merged[-1] = (merged[-1][0], end, agent)
+        elif end > start:
+            merged.append((start, end, agent))
+    return merged
+
+
+@njit
+def _leads_njit(
+    f: npt.NDArray[np.float64],
+    passages: npt.NDArray[np.int64],
+    width: int,
+    step: int,
+    neighbourhood: int,
+    mean: npt.NDArray[np.float64],
+    leads: npt.NDArray[np.float64],
+) -> None:
+    """Add f̄(a) - max_{k≠a} f̄(k), or f̄(a) if A = 1, over both sides of each passage."""
+    for i in range(len(passages)):
+        for side in range(2):
+            start, end, agent = passages[i, 3 * side], passages[i, 3 * side + 1], passages[i, 3 * side + 2]
+            # Window w has its centre at w·step + width/2, in half tokens below, and start < centre < end.
+            low = max(0, (2 * start - width) // (2 * step) + 1)
+            high = min(len(f), (2 * end - width - 1) // (2 * step) + 1)
+            if low >= high:
+                low = min(max(0, (start + end - width) // (2 * step)), len(f) - 1)
+                if low + 1 < len(f) and start + end - width > step * (2 * low + 1):
+                    low += 1
+                high = low + 1
+            elif side == 0:
+                low = max(low, high - neighbourhood)
+            else:
+                high = min(high, low + neighbourhood)
+            for a in range(f.shape[1]):
+                mean[a] = 0.0
+            for w in range(low, high):
+                for a in range(f.shape[1]):
+                    mean[a] += f[w, a]
+            best = -np.inf if f.shape[1] > 1 else 0.0
+            for a in range(f.shape[1]):
+                if a != agent:
+                    best = max(best, mean[a])
+            leads[i] += (mean[agent] - best) / (high - low)

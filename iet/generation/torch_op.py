@@ -1,0 +1,109 @@
+"""`iet.embed_` as an operator of PyTorch, for torch.compile: `torch.ops.iet.embed_`.
+
+A compiled function cannot hold a registry, so the operator takes tensors and numbers alone, and the keys as
+a number that `handle` gives out:
+
+    import iet.generation.torch_op                                      # registers the operator
+    keys = registry.marking_keys()                           # hold on to it: a handle does not
+    number = iet.generation.torch_op.handle(keys)
+
+    @torch.compile(fullgraph=True)
+    def step(logits, contexts, slots):
+        logits = logits / 0.7
+        torch.ops.iet.embed_(logits, contexts, slots, number)
+        return logits.softmax(-1)
+
+Importing this module imports torch; `import iet` imports neither.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+
+from iet import kernels
+from iet.errors import BackendUnavailable, InputError, ShapeError
+from iet.marks.keys import KeyTable
+from iet.marks.registry import Registry
+
+try:
+    import torch
+except ImportError as error:
+    raise BackendUnavailable(
+        f'torch.ops.iet: {error}; pip install "implicit-execution-tracing[transformers]"'
+    ) from None
+
+_tables: weakref.WeakValueDictionary[int, KeyTable] = weakref.WeakValueDictionary()
+_handles: weakref.WeakKeyDictionary[KeyTable, int] = weakref.WeakKeyDictionary()
+_numbers = itertools.count(1)
+
+
+def handle(registry: Registry | KeyTable, *, profile: str | None = None) -> int:
+    """Return a number that stands for a key table in `torch.ops.iet.embed_`, the same one for the same table.
+
+    It is good in this process, for as long as the table lives: keep the registry or the table. A registry
+    whose key is rotated hands out another table, and needs another handle.
+
+    Args:
+        registry: the registry, or a `KeyTable` of it.
+        profile: id of the profile, where the registry has several.
+    """
+    keys = kernels._own_keys(registry, "marking_keys", profile)
+    if keys not in _handles:
+        number = next(_numbers)
+        _handles[keys] = number
+        _tables[number] = keys
+    return _handles[keys]
+
+
+def _keys(number: int) -> KeyTable:
+    keys = _tables.get(number)
+    if keys is None:
+        raise InputError(
+            f"keys: {number} is no handle of a key table that lives, expected what handle() returned"
+            " (keep the table: a handle does not)"
+        )
+    return keys
+
+
+@torch.library.custom_op("iet::embed_", mutates_args=("logits",))
+def embed_(
+    logits: torch.Tensor,
+    contexts: torch.Tensor,
+    slots: torch.Tensor,
+    keys: int,
+    temperature: torch.Tensor | None = None,
+    rows: torch.Tensor | None = None,
+) -> None:
+    """Mark a batch of logits in place, as `iet.embed_` does; all tensors on one device.
+
+    Args:
+        logits: float32, float16 or bfloat16 [B, >= V], changed in place.
+        contexts: int64 or int32 [B, n-1].
+        slots: int64 or int32 [B], -1 for an unmarked row.
+        keys: what `handle` returned.
+        temperature: float32 [B] or [], by which κ is multiplied; None: 1.
+        rows: int64 or int32 [M], the rows that are marked (the others are then [M, ..]); None: all.
+
+    Raises:
+        what `iet.embed_` raises; InputError where `keys` is no handle.
+    """
+    scale = 1.0 if temperature is None else temperature
+    kernels.embed_(logits, contexts, slots, _keys(keys), temperature=scale, rows=rows)
+
+
+@embed_.register_fake
+def _(
+    logits: torch.Tensor,
+    contexts: torch.Tensor,
+    slots: torch.Tensor,
+    keys: int,
+    temperature: torch.Tensor | None = None,
+    rows: torch.Tensor | None = None,
+) -> None:
+    if logits.dim() != 2 or contexts.dim() != 2 or slots.dim() != 1:
+        raise ShapeError(
+            "logits, contexts, slots",
+            got=f"{logits.dim()}, {contexts.dim()} and {slots.dim()} dimensions",
+            expected="[B, >= V], [B, n-1] and [B]",
+        )

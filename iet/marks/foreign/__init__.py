@@ -1,0 +1,1 @@
+"""Marks that others make, read number for number."""

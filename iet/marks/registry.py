@@ -1,0 +1,858 @@
+"""Who holds which key: agents, secrets, profiles and epochs, in one file that only its owner reads.
+
+A secret leaves this module in two ways only: into a registry file, and as the sub-keys of a `KeyTable`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import re
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+import numpy as np
+
+from iet.errors import IetError, InputError, RegistryError, SchemeMismatch, TokenizerMismatch
+from iet.marks.commitment import Leaf, Opening, commitment, open_leaf, registry_digest
+from iet.marks.keys import (
+    ENGINE_KEY_BYTES,
+    SECRET_BYTES,
+    AgentKey,
+    EngineKey,
+    KeyTable,
+    Secret,
+    checked_name,
+    derive_engine_key,
+    derive_frequency,
+    derive_subkey,
+    usable,
+)
+from iet.marks.scheme import Profile, Scheme, canonical_digest
+from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
+
+FORMAT = "iet.registry/1"
+"""First field of a registry file."""
+
+ENVIRONMENT_VARIABLE = "IET_REGISTRY"
+"""Names the file that `Registry.load()` reads."""
+
+_ABSENT = ""  # the fingerprint of a file that is not there
+
+
+@dataclasses.dataclass(frozen=True)
+class _Agent:
+    profile: str
+    keys: tuple[AgentKey, ...]  # epochs ascending; the last one marks
+
+
+class Registry:
+    """Agents with their keys, and the profiles they mark under.
+
+    `Registry()` is empty and lives in memory; `create`, `load` and `loads` are the usual ways in. With a
+    file, every change is on disk before the call returns, or nothing has changed, neither there nor here:
+    to add thousands of agents, do it in memory and `save` once. The slot of an agent is its index in
+    `names(profile)`. Where a method takes a profile id, None means the only profile.
+    """
+
+    def __init__(self) -> None:
+        self._profiles: dict[str, Profile] = {}
+        self._agents: dict[str, _Agent] = {}
+        self._path: pathlib.Path | None = None
+        self._fingerprint = _ABSENT
+        self._read_only = False
+        self._tokenizers: dict[str, Tokenizer] = {}  # handed over as objects, by digest; not saved
+        self._slots: dict[str, dict[str, int]] = {}
+        self._marking: dict[str, KeyTable] = {}
+        self._scoring: dict[str, KeyTable] = {}
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str] | None,
+        *,
+        tokenizer: Any = None,
+        vocab_size: int | None = None,
+        unmarked_ids: Iterable[int] | None = None,
+        scheme: Scheme = Scheme(),  # noqa: B008 - frozen
+        overwrite: bool = False,
+    ) -> Registry:
+        """Make a registry with one profile and no agents, and write it to `path`, mode 0600.
+
+        >>> registry = Registry.create(None, vocab_size=50257)
+        >>> registry.add("planner")
+        0
+        >>> registry
+        Registry(in memory, agents: planner; profiles: 1)
+
+        Args:
+            path: the new file. None: in memory only.
+            tokenizer: anything that `iet.marks.tokenizer.Tokenizer` takes.
+            vocab_size: V, 1 to 2^24. Default: that of the tokenizer. Alone: only token ids can be audited.
+            unmarked_ids: special and padding ids below V. Default: those of the tokenizer, or none.
+            scheme: the choices behind the mark.
+            overwrite: replace an existing file, whose keys are lost.
+
+        Returns:
+            The registry.
+
+        Raises:
+            InputError: neither a tokenizer nor a vocabulary size, or a value out of range.
+            RegistryError: `path` exists or cannot be written.
+            TokenizerMismatch: no tokenizer can be read there.
+        """
+        registry = cls()
+        registry.add_profile(
+            tokenizer=tokenizer, vocab_size=vocab_size, unmarked_ids=unmarked_ids, scheme=scheme
+        )
+        if path is not None:
+            registry._save_as(path, None if overwrite else _ABSENT)
+        return registry
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str] | None = None, *, secret_mount: bool = False) -> Registry:
+        """Read a registry file. Links are followed.
+
+        Args:
+            path: the file. Default: the one that the environment variable `IET_REGISTRY` names.
+            secret_mount: accept a mode other than 0600 where this process cannot write the file, as with
+                the secrets that Kubernetes and Docker mount. The registry is then read-only.
+
+        Returns:
+            The registry.
+
+        Raises:
+            RegistryError: the file is missing, readable by others, damaged or of another format version.
+            SchemeMismatch: it holds a profile that this release would read differently.
+        """
+        if path is None:
+            path = os.environ.get(ENVIRONMENT_VARIABLE)
+            if not path:
+                raise RegistryError(
+                    f"no registry: pass a path, or set {ENVIRONMENT_VARIABLE}, as in:"
+                    f" export {ENVIRONMENT_VARIABLE}=team.json"
+                )
+        registry = cls()
+        registry._path = _absolute(path)
+        registry._read_only = secret_mount
+        data = read_private(registry._path, secret_mount)
+        registry._read(data, str(registry._path))
+        registry._fingerprint = _fingerprint(data)
+        return registry
+
+    @classmethod
+    def loads(cls, data: str | bytes) -> Registry:
+        """Read what `dumps` returned, or the content of a registry file, into memory.
+
+        Args:
+            data: the content.
+
+        Raises:
+            InputError: `data` is neither str nor bytes.
+            RegistryError: it is damaged or of another format version.
+            SchemeMismatch: it holds a profile that this release would read differently.
+        """
+        if not isinstance(data, (str, bytes)):
+            raise InputError(f"data: got {type(data).__name__}, expected str or bytes")
+        data = Secret(data if isinstance(data, bytes) else data.encode("utf-8", "surrogatepass"))
+        registry = cls()
+        registry._read(data, "registry")
+        return registry
+
+    def dumps(self) -> str:
+        """Return the content of the registry file. It holds every secret: keep it as you keep the file."""
+        return bytes(_dump(self._profiles, self._agents)).decode()
+
+    def save(self, path: str | os.PathLike[str] | None = None) -> None:
+        """Write the file, atomically: it holds the old content or the new one, never a part.
+
+        Args:
+            path: a new file, where the registry lives from then on. Default: the one it has; changes are
+                saved as they are made, so that is rarely needed.
+
+        Raises:
+            RegistryError: the path exists, or cannot be written, or the file changed since it was loaded.
+        """
+        if path is not None and _absolute(path) != self._path:
+            self._save_as(path, _ABSENT)
+        elif self._path is None:
+            raise RegistryError("this registry is in memory only: pass a path")
+        else:
+            self._commit(self._profiles, self._agents)
+
+    def add_profile(
+        self,
+        *,
+        tokenizer: Any = None,
+        vocab_size: int | None = None,
+        unmarked_ids: Iterable[int] | None = None,
+        scheme: Scheme = Scheme(),  # noqa: B008 - frozen
+    ) -> str:
+        """Add a profile, for agents that use another model or scheme.
+
+        Args:
+            tokenizer: as in `create`.
+            vocab_size: as in `create`.
+            unmarked_ids: as in `create`.
+            scheme: as in `create`.
+
+        Returns:
+            The profile's id. One that is already here keeps its place.
+
+        Raises:
+            InputError, TokenizerMismatch, RegistryError: as in `create`.
+        """
+        if tokenizer is None and vocab_size is None:
+            raise InputError("tokenizer and vocab_size: got neither, expected at least one")
+        if not isinstance(scheme, Scheme):
+            raise InputError(f"scheme: got {type(scheme).__name__}, expected iet.Scheme")
+        if tokenizer is None:
+            assert vocab_size is not None
+            profile = Profile(scheme, vocab_size)
+            special: Iterable[int] = ()
+        else:
+            if not isinstance(tokenizer, Tokenizer):
+                tokenizer = Tokenizer(tokenizer)
+            source = tokenizer.source
+            if source not in (None, DEMO_SOURCE):
+                source = os.path.abspath(source)
+            size = tokenizer.vocab_size if vocab_size is None else vocab_size
+            profile = Profile(scheme, size, tokenizer.digest, tokenizer_source=source)
+            if tokenizer.source is None:
+                self._tokenizers[tokenizer.digest] = tokenizer
+            special = (i for i in tokenizer.special_ids if i < size)
+        unmarked = tuple(special if unmarked_ids is None else unmarked_ids)
+        profile = dataclasses.replace(profile, unmarked_ids=unmarked)
+        profile = _with_source_seen_from(profile, None, self._path)
+        if profile.id not in self._profiles:
+            self._commit({**self._profiles, profile.id: profile}, self._agents)
+        return profile.id
+
+    def add(self, name: str, *, profile: str | None = None, secret: bytes | None = None) -> int:
+        """Add an agent with a fresh key.
+
+        Args:
+            name: 1 to 200 characters, no control or invisible ones, no space at either end.
+            profile: id of its profile.
+            secret: exactly 32 bytes, for tests and demos. Default: drawn from the operating system.
+
+        Returns:
+            The agent's slot.
+
+        Raises:
+            InputError: the name or the secret is refused, or the profile must be named.
+            RegistryError: the name or the secret is taken, the profile is unknown, or saving failed.
+        """
+        checked_name(name)
+        if name in self._agents:
+            raise RegistryError(f"agent {name!r} is here already; rotate() gives it a new key")
+        chosen = self.get_profile(profile)
+        key = AgentKey(name, 0, _now(), _new_secret(chosen, secret))
+        agent = _Agent(chosen.id, (key,))
+        self._commit(self._profiles, {**self._agents, name: agent})
+        return self.slot(name)
+
+    def rotate(self, name: str, *, secret: bytes | None = None) -> int:
+        """Give an agent a new key. The old ones stay, so that text marked under them is still found.
+
+        Args:
+            name: the agent.
+            secret: as in `add`.
+
+        Returns:
+            The new key's epoch.
+
+        Raises:
+            InputError: the secret is refused.
+            RegistryError: the agent is unknown, the secret is taken, or saving failed.
+        """
+        agent = self._agent(name)
+        secret = _new_secret(self._profiles[agent.profile], secret)
+        key = AgentKey(name, agent.keys[-1].epoch + 1, _now(), secret)
+        self._commit(self._profiles, {**self._agents, name: _Agent(agent.profile, (*agent.keys, key))})
+        return key.epoch
+
+    def export(
+        self, path: str | os.PathLike[str] | None, agents: Sequence[str], *, all_epochs: bool = False
+    ) -> Registry:
+        """Write a registry with the given agents only, for the host that marks as them.
+
+        Args:
+            path: a new file. None: in memory only.
+            agents: names, in the order of the new slots.
+            all_epochs: include keys that no longer mark.
+
+        Returns:
+            The new registry. No other secret is in it.
+
+        Raises:
+            InputError: `agents` is no sequence of names, or empty.
+            RegistryError: an agent is unknown, or `path` exists or cannot be written.
+        """
+        if isinstance(agents, (str, bytes)) or not isinstance(agents, Sequence) or not agents:
+            raise InputError(f"agents: got {type(agents).__name__}, expected a list with at least one name")
+        exported = Registry()
+        for name in agents:
+            agent = self._agent(name)
+            keys = agent.keys if all_epochs else agent.keys[-1:]
+            exported._agents[name] = _Agent(agent.profile, keys)
+            profile = _with_source_seen_from(self._profiles[agent.profile], self._path, None)
+            exported._profiles[agent.profile] = profile
+        if path is not None:
+            exported._save_as(path, _ABSENT)
+        return exported
+
+    def merge(self, other: Registry) -> None:
+        """Take over the profiles, agents and epochs of another registry.
+
+        Args:
+            other: the other registry, which stays as it is.
+
+        Raises:
+            InputError: `other` is no registry.
+            RegistryError: an agent has another profile or another secret in the same epoch there, or saving
+                failed. Nothing has changed then.
+        """
+        if not isinstance(other, Registry):
+            raise InputError(f"other: got {type(other).__name__}, expected iet.Registry")
+        profiles = {
+            id: _with_source_seen_from(profile, other._path, self._path)
+            for id, profile in other._profiles.items()
+            if id not in self._profiles
+        }
+        agents = dict(self._agents)
+        for name, theirs in other._agents.items():
+            ours = agents.get(name, theirs)
+            if ours.profile != theirs.profile:
+                raise RegistryError(
+                    f"agent {name!r} has profile {ours.profile} here and {theirs.profile} there;"
+                    " nothing was merged"
+                )
+            keys = {key.epoch: key for key in theirs.keys}
+            for key in ours.keys:
+                if keys.get(key.epoch, key).secret != key.secret:
+                    raise RegistryError(
+                        f"agent {name!r} has another secret in epoch {key.epoch} there; nothing was merged"
+                    )
+                keys[key.epoch] = key
+            agents[name] = _Agent(ours.profile, tuple(keys[epoch] for epoch in sorted(keys)))
+        self._commit({**self._profiles, **profiles}, agents)
+
+    @property
+    def path(self) -> pathlib.Path | None:
+        """The registry's file, or None."""
+        return self._path
+
+    @property
+    def profiles(self) -> Mapping[str, Profile]:
+        """Every profile by its id, read-only."""
+        return types.MappingProxyType(self._profiles)
+
+    @property
+    def profile(self) -> Profile:
+        """The only profile. Raises InputError, with the ids, when there are several."""
+        return self.get_profile(None)
+
+    def get_profile(self, profile: str | None) -> Profile:
+        """Return the profile with this id, or the only one.
+
+        Args:
+            profile: its id, or None.
+
+        Raises:
+            InputError: None was given and there is not exactly one.
+            RegistryError: the id is unknown.
+        """
+        if profile is None:
+            if len(self._profiles) != 1:
+                raise InputError(f"profile: got None, expected one of {list(self._profiles)}")
+            return next(iter(self._profiles.values()))
+        if profile not in self._profiles:
+            raise RegistryError(f"profile {profile!r} is not in the registry; known: {list(self._profiles)}")
+        return self._profiles[profile]
+
+    def profile_of(self, name: str) -> Profile:
+        """Return the profile that an agent marks under.
+
+        Args:
+            name: the agent. Unknown: RegistryError.
+        """
+        return self._profiles[self._agent(name).profile]
+
+    def open_tokenizer(self, profile: str | None = None, source: Any = None) -> Tokenizer:
+        """Open a profile's tokenizer and compare its digest.
+
+        Args:
+            profile: id of the profile.
+            source: where it is on this machine. Default: the one that the profile was made with in this
+                process, or where it was found then.
+
+        Raises:
+            InputError, RegistryError: as in `get_profile`.
+            TokenizerMismatch: none is known or there, or it is another one.
+        """
+        chosen = self.get_profile(profile)
+        if chosen.tokenizer_digest is None:
+            raise TokenizerMismatch(f"profile {chosen.id} has no tokenizer: it reads token ids only")
+        if source is None:
+            source = self._tokenizers.get(chosen.tokenizer_digest)
+        if source is None:
+            source = _with_source_seen_from(chosen, self._path, None).tokenizer_source
+        if source is None:
+            raise TokenizerMismatch(f"profile {chosen.id} does not say where its tokenizer is: pass it")
+        tokenizer = source if isinstance(source, Tokenizer) else Tokenizer(source)
+        if tokenizer.digest != chosen.tokenizer_digest:
+            raise TokenizerMismatch(
+                f"tokenizer: got digest {tokenizer.digest[:16]}, profile {chosen.id} expects"
+                f" {chosen.tokenizer_digest[:16]}"
+            )
+        return tokenizer
+
+    def names(self, profile: str | None = None) -> tuple[str, ...]:
+        """Return the agents of a profile in slot order, which is the order they were added in.
+
+        Args:
+            profile: id of the profile.
+        """
+        return tuple(self._slots_of(self.get_profile(profile).id))
+
+    def slot(self, name: str, profile: str | None = None) -> int:
+        """Return an agent's slot.
+
+        Args:
+            name: the agent.
+            profile: id of a profile that it must belong to. Default: its own, whichever that is.
+
+        Raises:
+            RegistryError: the agent is unknown, or not of this profile.
+        """
+        own = self._agent(name).profile
+        if profile is not None and self.get_profile(profile).id != own:
+            raise RegistryError(f"agent {name!r} has profile {own}, not {profile}")
+        return self._slots_of(own)[name]
+
+    def keys(self, name: str) -> tuple[AgentKey, ...]:
+        """Return an agent's keys, epochs ascending.
+
+        Args:
+            name: the agent. Unknown: RegistryError.
+        """
+        return self._agent(name).keys
+
+    def marking_keys(self, profile: str | None = None) -> KeyTable:
+        """Return the current key of each agent of a profile: K = A, in slot order.
+
+        Args:
+            profile: id of the profile.
+        """
+        chosen = self.get_profile(profile)
+        if chosen.id not in self._marking:
+            self._marking[chosen.id] = self._table(chosen, current_only=True)
+        return self._marking[chosen.id]
+
+    def scoring_keys(self, profile: str | None = None) -> KeyTable:
+        """Return every key of each agent of a profile: agents in slot order, epochs ascending.
+
+        Args:
+            profile: id of the profile.
+        """
+        chosen = self.get_profile(profile)
+        if chosen.id not in self._scoring:
+            self._scoring[chosen.id] = self._table(chosen, current_only=False)
+        return self._scoring[chosen.id]
+
+    def engine_keys(
+        self, engine: str, *, agent: str | None = None, profile: str | None = None
+    ) -> tuple[EngineKey, ...]:
+        """Return the keys that an engine's own watermark takes, for whoever holds this registry.
+
+        Agents in slot order, epochs ascending: entry k belongs to column k of `scoring_keys`. The last epoch
+        of an agent is the one to mark with.
+
+        Args:
+            engine: whose watermark, a name in `ENGINE_KEY_BYTES`. Each gets keys of its own.
+            agent: only this one's keys.
+            profile: id of the profile, where the registry has several and no agent is named.
+
+        Raises:
+            InputError: no such engine, or the profile must be named.
+            RegistryError: the agent or the profile is unknown.
+        """
+        if not isinstance(engine, str) or engine not in ENGINE_KEY_BYTES:
+            raise InputError(f"engine: got {engine!r:.80}, expected one of {', '.join(ENGINE_KEY_BYTES)}")
+        names = self.names(profile) if agent is None else (agent,)
+        return tuple(
+            EngineKey(key.agent, key.epoch, derive_engine_key(key.secret, engine))
+            for name in names
+            for key in self._agent(name).keys
+        )
+
+    @property
+    def digest(self) -> str:
+        """BLAKE2b-256, in hex, over profiles, names, epochs and a commitment to each secret.
+
+        It says whether two registries hold the same, whatever the order, and reveals no secret. It is made of
+        the root of a Merkle tree (`iet.marks.commitment`), so that `open_key` can show of a single key that
+        it is in there. O(keys).
+        """
+        return registry_digest(tuple(self._profiles), self._leaves())
+
+    def open_key(self, name: str, epoch: int | None = None) -> Opening:
+        """Return what shows a third party that this registry's digest commits to a key of an agent.
+
+        It holds no secret: pass it on with `export`, which holds that agent's alone. `has_key` tells whether
+        they belong together, and `Opening.digest` which registry they were in.
+
+        Args:
+            name: the agent.
+            epoch: of the key. None: the one that marks.
+
+        Raises:
+            RegistryError: the agent is unknown, or has no such epoch.
+        """
+        agent = self._agent(name)
+        keys = {key.epoch: key for key in agent.keys}
+        if epoch is not None and epoch not in keys:
+            raise RegistryError(f"agent {name!r}: got epoch {epoch!r}, expected one of {list(keys)}")
+        leaf = _leaf(agent, agent.keys[-1] if epoch is None else keys[epoch])
+        return open_leaf(tuple(self._profiles), self._leaves(), leaf)
+
+    def has_key(self, opening: Opening) -> bool:
+        """Tell whether this registry holds the key that was opened: agent, epoch, profile and secret."""
+        agent = self._agents.get(opening.leaf.agent)
+        return agent is not None and opening.leaf in (_leaf(agent, key) for key in agent.keys)
+
+    def _leaves(self) -> list[Leaf]:
+        return [_leaf(agent, key) for agent in self._agents.values() for key in agent.keys]
+
+    def __len__(self) -> int:
+        return len(self._agents)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._agents)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name in self._agents
+
+    def __repr__(self) -> str:
+        where = "in memory" if self._path is None else str(self._path)
+        return f"Registry({where}, agents: {_listed(self._agents)}; profiles: {len(self._profiles)})"
+
+    # Generation configs hold a registry and are copied before each call.
+    def __copy__(self) -> Registry:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Registry:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._path is None:
+            raise RegistryError(
+                "a registry in memory is not pickled: the pickle would hold its secrets; save() it first"
+            )
+        return _load_again, (str(self._path), self._read_only)
+
+    def _agent(self, name: str) -> _Agent:
+        if name in self:
+            return self._agents[name]
+        if not isinstance(name, str):
+            raise InputError(f"agent name: got {type(name).__name__}, expected str")
+        import difflib  # here and below: `import iet` is shorter without them
+
+        near = difflib.get_close_matches(name, self._agents, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise RegistryError(f"agent {name!r} is not in the registry; {hint}known: {_listed(self._agents)}")
+
+    def _slots_of(self, profile: str) -> dict[str, int]:
+        if profile not in self._slots:
+            members = (name for name, agent in self._agents.items() if agent.profile == profile)
+            self._slots[profile] = {name: slot for slot, name in enumerate(members)}
+        return self._slots[profile]
+
+    def _table(self, profile: Profile, *, current_only: bool) -> KeyTable:
+        slots = self._slots_of(profile.id)
+        keys = [key for name in slots for key in self._agents[name].keys[-1 if current_only else 0 :]]
+        subkeys = np.frombuffer(b"".join(derive_subkey(key.secret) for key in keys), dtype=np.uint8)
+        k_p = profile.scheme.k_p
+        if k_p == "per-agent":
+            frequencies = [derive_frequency(key.secret, profile.max_frequency) for key in keys]
+        else:
+            frequencies = [k_p] * len(keys)
+        table = KeyTable(
+            profile,
+            subkeys.reshape(len(keys), 16),
+            np.array(frequencies, dtype=np.int64),
+            np.array([slots[key.agent] for key in keys], dtype=np.int32),
+            tuple(slots),
+            np.array([key.epoch for key in keys], dtype=np.int32),
+        )
+        for array in (table.k_p, table.owners, table.epochs):
+            array.setflags(write=False)
+        return table
+
+    def _commit(self, profiles: dict[str, Profile], agents: dict[str, _Agent]) -> None:
+        # The one way in which a registry changes: the file comes first, so a failure changes nothing.
+        _refuse_shared_secrets(agents)
+        if self._path is not None:
+            if self._read_only:
+                raise RegistryError(f"{self._path}: loaded as a secret mount, so it is read-only")
+            self._fingerprint = _replace_file(self._path, _dump(profiles, agents), self._fingerprint)
+        self._profiles, self._agents = profiles, agents
+        self._slots, self._marking, self._scoring = {}, {}, {}
+
+    def _save_as(self, path: str | os.PathLike[str], expected: str | None) -> None:
+        target = _absolute(path)
+        profiles = {
+            id: _with_source_seen_from(profile, self._path, target) for id, profile in self._profiles.items()
+        }
+        self._fingerprint = _replace_file(target, _dump(profiles, self._agents), expected)
+        self._profiles, self._path, self._read_only = profiles, target, False
+
+    def _read(self, data: Secret, where: str) -> None:
+        problem = None
+        try:
+            self._profiles, self._agents = _parse(data)
+        except IetError as error:
+            problem = type(error)(f"{where}: {error}")
+        if problem is not None:
+            # Out here, so that the frames that held the content are not part of it.
+            raise problem
+
+
+def _leaf(agent: _Agent, key: AgentKey) -> Leaf:
+    return Leaf(key.agent, key.epoch, agent.profile, commitment(key.secret))
+
+
+def _load_again(path: str, secret_mount: bool) -> Registry:
+    return Registry.load(path, secret_mount=secret_mount)
+
+
+def _absolute(path: str | os.PathLike[str]) -> pathlib.Path:
+    return pathlib.Path(path).expanduser().absolute()
+
+
+def _fingerprint(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=32).hexdigest()
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _listed(names: Mapping[str, object]) -> str:
+    shown = ", ".join(list(names)[:20]) or "none"
+    return shown if len(names) <= 20 else f"{shown} and {len(names) - 20} more"
+
+
+def _checked_secret(secret: bytes | None) -> bytes:
+    if secret is None:
+        import secrets
+
+        return secrets.token_bytes(SECRET_BYTES)
+    if not isinstance(secret, bytes) or len(secret) != SECRET_BYTES:
+        got = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
+        raise InputError(f"secret: got {got}, expected {SECRET_BYTES} bytes")
+    return secret
+
+
+def _new_secret(profile: Profile, secret: bytes | None) -> bytes:
+    """Return the secret, or one that is drawn and `usable`, which with a small V may take some draws."""
+    found = _checked_secret(secret)
+    for _ in range(64 if secret is None else 0):  # with some V no key is
+        if usable(profile, found):
+            break
+        found = _checked_secret(None)
+    return found
+
+
+def _refuse_shared_secrets(agents: Mapping[str, _Agent]) -> None:
+    owners: dict[bytes, AgentKey] = {}
+    for agent in agents.values():
+        for key in agent.keys:
+            first = owners.setdefault(key.secret, key)
+            if first is not key:
+                raise RegistryError(
+                    f"agent {key.agent!r} epoch {key.epoch} has the secret of agent {first.agent!r} epoch"
+                    f" {first.epoch}, so their texts could not be told apart"
+                )
+
+
+def _with_source_seen_from(profile: Profile, old: pathlib.Path | None, new: pathlib.Path | None) -> Profile:
+    # A tokenizer at or below the registry's folder is named from there, so that both can move together.
+    source = profile.tokenizer_source
+    if source is None or source == DEMO_SOURCE:
+        return profile
+    where = pathlib.Path(source) if old is None else old.parent / source
+    if new is not None and where.is_relative_to(new.parent):
+        where = where.relative_to(new.parent)
+    return dataclasses.replace(profile, tokenizer_source=where.as_posix())
+
+
+def _dump(profiles: Mapping[str, Profile], agents: Mapping[str, _Agent]) -> Secret:
+    content: dict[str, Any] = {
+        "format": FORMAT,
+        "profiles": {id: profile.to_dict() for id, profile in profiles.items()},
+        "agents": {
+            name: {
+                "profile": agent.profile,
+                "keys": [
+                    {"epoch": key.epoch, "created": key.created, "secret": key.secret.hex()}
+                    for key in agent.keys
+                ],
+            }
+            for name, agent in agents.items()
+        },
+    }
+    content["checksum"] = canonical_digest(content)
+    return Secret(json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
+
+
+def _parse(data: Secret) -> tuple[dict[str, Profile], dict[str, _Agent]]:
+    # No message quotes the content: it may be secret, or not a registry at all.
+    try:
+        content = json.loads(data.decode())
+    except UnicodeDecodeError:
+        raise RegistryError("not UTF-8, so no registry file") from None
+    except json.JSONDecodeError as error:
+        raise RegistryError(
+            f"not JSON from line {error.lineno} on; is it cut off, or another file?"
+        ) from None
+    except (ValueError, RecursionError):
+        raise RegistryError("not JSON that can be read, so no registry file") from None
+    if not isinstance(content, dict) or not re.fullmatch(
+        r"iet\.registry/\d{1,9}", str(content.get("format"))
+    ):
+        raise RegistryError(f'no registry file: its field "format" is not "{FORMAT}"')
+    if content["format"] != FORMAT:
+        draft = " (a draft, whose marks are lost)" if content["format"] == "iet.registry/0" else ""
+        raise RegistryError(f"format {content['format']}{draft}, but this release reads {FORMAT}")
+    checksum = content.pop("checksum", None)
+    try:
+        intact = checksum == canonical_digest(content)
+    except (ValueError, RecursionError):
+        intact = False
+    if not intact:
+        raise RegistryError("its checksum does not fit: it was edited or damaged; take a copy from a backup")
+    try:
+        profiles = _parse_profiles(content["profiles"])
+        return profiles, _parse_agents(content["agents"], profiles)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise RegistryError("its profiles or agents are not as a registry file has them") from None
+
+
+def _parse_profiles(content: dict[str, Any]) -> dict[str, Profile]:
+    profiles = {}
+    for id, fields in content.items():
+        profile = Profile.from_dict(fields)
+        if profile.id != id:
+            raise SchemeMismatch(
+                f"profile {id:.16} has id {profile.id} here: it was made by a release that marks differently"
+            )
+        profiles[id] = profile
+    return profiles
+
+
+def _parse_agents(content: dict[str, Any], profiles: Mapping[str, Profile]) -> dict[str, _Agent]:
+    agents = {}
+    for name, fields in content.items():
+        checked_name(name)
+        keys: list[AgentKey] = []
+        for key in fields["keys"]:
+            epoch, created = key["epoch"], key["created"]
+            if type(epoch) is not int or not (keys[-1].epoch if keys else -1) < epoch < 1 << 31:
+                raise ValueError("epochs")
+            if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", created):
+                raise ValueError("created")
+            keys.append(AgentKey(name, epoch, created, _checked_secret(bytes.fromhex(key["secret"]))))
+        if not keys or fields["profile"] not in profiles:
+            raise ValueError("keys or profile")
+        agents[name] = _Agent(fields["profile"], tuple(keys))
+    _refuse_shared_secrets(agents)
+    return agents
+
+
+def read_private(path: pathlib.Path, secret_mount: bool) -> Secret:
+    """Return what a file holds that only its owner may read, or raise a RegistryError."""
+    try:
+        if path.exists() and not path.is_file():  # opening a pipe would wait
+            raise RegistryError(f"{path}: not a file")
+        with open(path, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode & 0o777
+            if sys.platform != "win32" and mode & 0o077:
+                import shlex
+
+                mend = f"run: chmod 600 {shlex.quote(str(path))}"
+                if not secret_mount:
+                    raise RegistryError(
+                        f"{path}: mode {mode:04o}, expected 0600; {mend}"
+                        " (a read-only secret mount: secret_mount=True, --secret-mount, in an engine"
+                        " IET_SECRET_MOUNT=1)"
+                    )
+                # Root may write whatever the mode says, so for root the mode decides.
+                if os.access(path, os.W_OK) and (os.geteuid() != 0 or mode & 0o222):
+                    raise RegistryError(
+                        f"{path}: mode {mode:04o}, but this process can write it, no secret mount; {mend}"
+                    )
+            return Secret(file.read())
+    except OSError as error:
+        raise RegistryError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def _replace_file(path: pathlib.Path, data: Secret, expected: str | None) -> str:
+    # Replace the file if its fingerprint is the expected one (None: any); return the new fingerprint.
+    import secrets
+
+    target = pathlib.Path(os.path.realpath(path))  # through a link, not over it
+    temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
+    try:
+        with _locked(target.parent) as folder:
+            found = _fingerprint(target.read_bytes()) if target.exists() else _ABSENT
+            if expected is not None and found != expected:
+                if expected == _ABSENT:
+                    problem = "it exists, and its keys would be lost; load it, or choose another path"
+                elif found == _ABSENT:
+                    problem = "gone from the disk since it was loaded; save() takes another path"
+                else:
+                    problem = "changed on disk since it was loaded; load it again"
+                raise RegistryError(f"{path}: {problem}")
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+                with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(temporary, target)
+            finally:
+                temporary.unlink(missing_ok=True)
+            if folder is not None:
+                # The new file is in place by now, and some file systems cannot do this.
+                with contextlib.suppress(OSError):
+                    os.fsync(folder)
+    except OSError as error:
+        raise RegistryError(f"{path}: cannot be written ({error.strerror or error})") from error
+    return _fingerprint(data)
+
+
+@contextlib.contextmanager
+def _locked(folder: pathlib.Path) -> Iterator[int | None]:
+    # Two processes that save at once: the second must see the first one's file. The folder itself is locked,
+    # so no lock file stays behind. Without such locks (Windows, some network file systems) a moment remains.
+    if sys.platform == "win32":
+        yield None
+        return
+    import fcntl
+
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,343 @@
+"""The ops on CUDA tensors: what is kept on a device, and what a kernel is told about a tensor.
+
+Everything that a call reads lies on the device of the logits and is read there, so that nothing is copied, no
+memory is allocated and nothing waits: a call may stand in a captured graph. Two things are made beforehand
+and kept, per key table and device: the keys (derived ones; secrets never leave the registry) and the bits of
+the unmarked ids. What a kernel refuses it cannot raise: it writes it down, and `Refusals` reads it later.
+
+`iet.kernels` checks what does not depend on the device, and is the only caller of the ops;
+`iet.generation.transformers` keeps `Refusals` of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from iet.errors import BackendUnavailable, InputError, ShapeError
+from iet.marks.keys import KeyTable
+from iet.native import reference
+
+if TYPE_CHECKING:
+    import torch
+
+_REFUSED = (  # in the order of `Refused` in csrc/ops.h
+    "contexts: row {row} holds a negative id: a placeholder, not a token; expected the ids that were sampled",
+    "slots: row {row} holds no slot of the registry; expected -1 or a slot from 0 to K-1",
+    "rows: entry {row} is no row of the logits; expected 0 to B-1",
+    "temperature: row {row} gives a κ that is negative or not finite; expected finite values of at least 0",
+)
+
+
+def is_tensor(value: object) -> bool:
+    """Tell whether a value is a torch tensor, without importing torch: whoever holds one has imported it."""
+    kind: Any = type(value)
+    return _is_tensor_class(kind)
+
+
+@functools.cache
+def _is_tensor_class(kind: Any) -> bool:
+    return any(cls.__module__ == "torch" and cls.__name__ == "Tensor" for cls in kind.__mro__)
+
+
+class DeviceTable:
+    """A key table on one device, with the native object that points to it."""
+
+    def __init__(self, module: Any, keys: KeyTable, device: torch.device) -> None:
+        import torch
+
+        profile = keys.profile
+        bits = np.zeros(-(-profile.vocab_size // 32) * 32, dtype=np.uint8)
+        bits[list(profile.unmarked_ids)] = 1
+        words = np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32)
+        arrays: dict[str, np.ndarray[Any, Any]] = {
+            "subkeys": np.ascontiguousarray(keys.subkeys).view("<u8").astype(np.uint64).view(np.int64),
+            "k_p": keys.k_p.astype(np.uint32).view(np.int32),
+            "steps": reference.phase_step(keys.k_p, profile.vocab_size).view(np.int32),
+            "unmarked_bits": words.view(np.int32),
+        }
+        self._tensors = {name: torch.from_numpy(array.copy()).to(device) for name, array in arrays.items()}
+        self._stream = queue(device)[1]
+        self.marking = module.Marking(
+            profile.vocab_size,
+            profile.scheme.n_gram,
+            profile.family.code,
+            self._tensors["unmarked_bits"].data_ptr() if profile.unmarked_ids else 0,
+            self._tensors["subkeys"].data_ptr(),
+            self._tensors["k_p"].data_ptr(),
+            self._tensors["steps"].data_ptr(),
+            len(keys),
+        )
+
+    def used(self, device: torch.device) -> None:
+        """Tell the allocator that the current stream reads the tensors: freed, they outlive its work."""
+        import torch
+
+        if device.type == "cuda" and queue(device)[1] != self._stream:
+            for tensor in self._tensors.values():
+                tensor.record_stream(torch.cuda.current_stream(device))
+
+
+_tables: weakref.WeakKeyDictionary[KeyTable, dict[Any, DeviceTable]] = weakref.WeakKeyDictionary()
+_in_graphs: set[DeviceTable] = set()  # a captured graph keeps their addresses, so they stay for good
+_refused: dict[Any, torch.Tensor] = {}  # device -> int32, one entry for each of _REFUSED; 0 or 1 + the row
+
+
+def _capturing(device: torch.device) -> bool:
+    import torch
+
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def table(module: Any, keys: KeyTable, device: torch.device) -> DeviceTable:
+    """Return the key table on `device`, made on the first call, which must not be inside a graph capture."""
+    import torch
+
+    tables = _tables.setdefault(keys, {})
+    found, capturing = tables.get(device), _capturing(device)
+    if found is None or device not in _refused:
+        if capturing:
+            raise BackendUnavailable(
+                f"the keys are not on {device} yet, and copying them there cannot be captured in a graph:"
+                " call iet.kernels.prepare(registry, device) before the capture"
+            )
+        # Ordinary tensors, also if the first call comes under inference mode: they are changed later on. And
+        # `setdefault`, because two threads may be here at once, and the other's may be in use.
+        with torch.inference_mode(False):
+            if device not in _refused:
+                module.load_kernels(device.index or 0)
+                flag = torch.zeros(module.refusals, dtype=torch.int32, device=device)
+                _refused.setdefault(device, flag)
+            made = DeviceTable(module, keys, device)
+        if device.type == "cuda":  # whatever stream uses them first
+            torch.cuda.current_stream(device).synchronize()
+        found = tables.setdefault(device, made)
+    if capturing:
+        _in_graphs.add(found)
+    else:
+        found.used(device)
+    return found
+
+
+def queue(device: torch.device) -> tuple[int, int]:
+    """Return what a native call queues its work on: the device's number and the current stream."""
+    import torch
+
+    return (device.index, torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else (0, 0)
+
+
+def embed_(
+    module: Any,
+    logits: torch.Tensor,
+    described: tuple[int, int, tuple[int, int], tuple[int, int]],
+    contexts: Any,
+    slots: Any,
+    keys: KeyTable,
+    temperature: Any,
+    rows: Any,
+) -> None:
+    """Queue `embed_` on the current stream. `described` is address, dtype code, shape, strides in bytes."""
+    device = logits.device
+    address, dtype, (logits_rows, columns), strides = described
+    index = None if rows is None else _on_device("rows", rows, device, (None,))
+    count = logits_rows if index is None else index.shape[0]
+    contexts = _on_device("contexts", contexts, device, (count, keys.profile.scheme.n_gram - 1))
+    slots = _on_device("slots", slots, device, (count,))
+    kappa, temperatures = np.float32(keys.profile.scheme.kappa), None
+    if is_tensor(temperature):
+        if str(temperature.dtype) != "torch.float32" or temperature.device != device:
+            raise ShapeError(
+                "temperature",
+                got=f"{temperature.dtype} on {temperature.device}",
+                expected=f"a number, or float32 on {device}",
+            )
+        if tuple(temperature.shape) not in ((), (count,)):
+            raise ShapeError(
+                "temperature",
+                got=f"shape {list(temperature.shape)}",
+                expected=f"a number or [{count}]",
+            )
+        temperatures = temperature
+    else:
+        kappa = _scaled(kappa, temperature)
+    if count == 0:
+        return
+    on_device = table(module, keys, device)
+    on_device.marking.embed(
+        queue(device),
+        address,
+        dtype,
+        logits_rows,
+        columns,
+        *strides,
+        count,
+        (0, 0, False) if index is None else _address(index),
+        _address(contexts),
+        contexts.stride(1),
+        _address(slots),
+        0 if temperatures is None else temperatures.data_ptr(),
+        0 if temperatures is None or temperatures.dim() == 0 else temperatures.stride(0),
+        float(kappa),
+        _refused[device].data_ptr(),
+    )
+
+
+def _scaled(kappa: np.float32, temperature: ArrayLike) -> np.float32:
+    try:
+        scaled = np.float32(kappa * np.float32(np.asarray(temperature, dtype=np.float32).item()))
+    except (TypeError, ValueError):
+        raise InputError(
+            f"temperature: got {type(temperature).__name__}, expected a number, or float32 on the device of"
+            " the logits"
+        ) from None
+    if not np.isfinite(scaled) or scaled < 0:
+        raise InputError(f"temperature: gives κ = {scaled}, expected a finite value of at least 0")
+    return scaled
+
+
+def score_tokens(module: Any, token_ids: torch.Tensor, keys: KeyTable) -> torch.Tensor:
+    """Queue `score_tokens` on the current stream; return float32 [T, K] on the device of the ids."""
+    import torch
+
+    ids = _token_ids(token_ids)
+    scores = torch.empty(ids.shape[0], len(keys), dtype=torch.float32, device=ids.device)
+    on_device = table(module, keys, ids.device)
+    on_device.marking.score(queue(ids.device), _address(ids), ids.shape[0], scores.data_ptr())
+    return scores
+
+
+def score_spans(
+    module: Any, token_ids: torch.Tensor, boundaries: Any, counted: Any, keys: KeyTable
+) -> torch.Tensor:
+    """Queue `score_spans`; return float64 [S, K] on the device of the ids. Waits, to check the boundaries."""
+    import torch
+
+    ids = _token_ids(token_ids)
+    device, length = ids.device, ids.shape[0]
+    if is_tensor(boundaries):
+        cuts = _on_device("boundaries", boundaries, device, (None,)).to(torch.int64)
+    else:
+        values = np.asarray(boundaries)
+        if values.ndim != 1 or values.dtype.kind not in "iu":
+            raise ShapeError(
+                "boundaries", got=f"{values.dtype} {list(values.shape)}", expected="integers [S+1]"
+            )
+        cuts = torch.from_numpy(np.array(values, dtype=np.int64)).to(device)
+    if cuts.shape[0] == 0:
+        raise ShapeError("boundaries", got="shape [0]", expected="integers [S+1]")
+    wrong = (cuts[0] < 0) | (cuts[-1] > length) | (cuts[1:] < cuts[:-1]).any()
+    if bool(wrong):
+        raise InputError(
+            f"boundaries: got {cuts[:8].tolist()} to {int(cuts[-1])}, expected ascending from 0 to {length}"
+        )
+    if counted is not None and (
+        not is_tensor(counted)
+        or counted.dtype != torch.bool
+        or counted.device != device
+        or tuple(counted.shape) != (length,)
+    ):
+        got = f"{counted.dtype} {list(counted.shape)}" if is_tensor(counted) else type(counted).__name__
+        raise ShapeError("counted", got=got, expected=f"a bool tensor [{length}] on {device}")
+    cuts, mask = cuts.contiguous(), None if counted is None else counted.contiguous()
+    sums = torch.empty(cuts.shape[0] - 1, len(keys), dtype=torch.float64, device=device)
+    on_device = table(module, keys, device)
+    on_device.marking.score_spans(
+        queue(device),
+        _address(ids),
+        length,
+        cuts.data_ptr(),
+        cuts.shape[0] - 1,
+        0 if mask is None else mask.data_ptr(),
+        sums.data_ptr(),
+    )
+    return sums
+
+
+def raise_if_refused(device: torch.device) -> None:
+    """Wait for the current stream of `device`, and raise what embed_ refused there since the last call."""
+    flag = _refused.get(device)
+    if flag is not None:
+        _raise(flag.tolist(), flag)
+
+
+def _raise(rows: list[int], flag: torch.Tensor) -> None:
+    if not any(rows):
+        return
+    told = [text.format(row=row - 1) for text, row in zip(_REFUSED, rows, strict=True) if row]
+    flag.zero_()
+    raise InputError(
+        "; ".join(told)
+        + " (found on the device, in this call or an earlier one: such rows were left unmarked)"
+    )
+
+
+class Refusals:
+    """Reads what embed_ refused on a device one call late, so that nobody ever waits for it.
+
+    `note` queues a copy of the flag into host memory after a call; `check` raises what earlier copies that
+    have arrived say. Both do nothing on the CPU, where embed_ raises, and inside a graph capture. There is
+    one flag for a device: what the last step of a run refused is raised by `raise_if_refused`, or in the
+    next run on that device.
+    """
+
+    def __init__(self) -> None:
+        self._host: torch.Tensor | None = None
+        self._arrived: Any = None
+        self._device: Any = None
+
+    def note(self, device: torch.device) -> None:
+        """Queue a copy of the flag of `device`, unless one is still on its way."""
+        import torch
+
+        flag = _refused.get(device)
+        if flag is None or device.type != "cuda" or _capturing(device):
+            return
+        if self._host is None:
+            with torch.inference_mode(False):
+                self._host = torch.zeros(len(_REFUSED), dtype=torch.int32, pin_memory=True)
+        if self._arrived is None or self._arrived.query():
+            self._host.copy_(flag, non_blocking=True)
+            self._arrived, self._device = torch.cuda.Event(), device  # type: ignore[no-untyped-call]
+            self._arrived.record(torch.cuda.current_stream(device))
+
+    def check(self) -> None:
+        """Raise what the last copy says, if it has arrived."""
+        if self._host is not None and self._arrived is not None and not _capturing(self._device):
+            if not self._arrived.query():
+                return
+            rows = self._host.tolist()
+            self._host.zero_()
+            _raise(rows, _refused[self._device])
+
+
+def _address(values: torch.Tensor) -> tuple[int, int, bool]:
+    return values.data_ptr(), values.stride(0) if values.dim() else 0, values.element_size() == 8
+
+
+def _on_device(name: str, values: Any, device: torch.device, shape: tuple[int | None, ...]) -> torch.Tensor:
+    """Return `values`, integers of that shape (None: any size) on `device`; else raise."""
+    import torch
+
+    if not is_tensor(values):
+        got, expected = type(values).__name__, f"a tensor on {device}: nothing is copied there silently"
+    elif values.device != device:
+        got, expected = f"device {values.device}", f"the device of the logits, {device}"
+    elif values.dtype not in (torch.int32, torch.int64):
+        got, expected = f"dtype {values.dtype}", "int32 or int64"
+    elif len(values.shape) != len(shape) or any(
+        size is not None and size != found for size, found in zip(shape, values.shape, strict=True)
+    ):
+        got = f"shape {list(values.shape)}"
+        expected = str(["any" if size is None else size for size in shape])
+    else:
+        tensor: torch.Tensor = values
+        return tensor
+    raise ShapeError(name, got=got, expected=expected)
+
+
+def _token_ids(values: Any) -> torch.Tensor:
+    return _on_device("token_ids", values, values.device, (None,)).contiguous()

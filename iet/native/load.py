@@ -1,0 +1,124 @@
+"""Load the compiled modules, and say what is in use: their only importer.
+
+Three backends: `cpu` (the compiled module), `cuda` (a module of its own, loaded on first use) and
+`reference` (NumPy), which serves where the compiled module is missing. All agree to the bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import os
+import pathlib
+import re
+import warnings
+from typing import Any
+
+from iet.errors import BackendUnavailable, IetError, InputError
+
+SCHEME_VERSION = 1
+"""Version of the format in `reference.py` and `csrc/keyed.h`, frozen by `tests/vectors/scheme_v1.json` (and
+family gumbel by `gumbel_v1.json`)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Backends:
+    """What runs here, and why.
+
+    Attributes:
+        host: "cpu" or "reference": what numpy arrays and CPU tensors use.
+        isa: instruction set in use ("baseline", "avx2", "avx512"), or None on `reference`.
+        isas: those that this build and machine can run.
+        cpu: a sentence about the compiled module.
+        cuda: a sentence about the CUDA module.
+        cuda_devices: how many CUDA devices the driver shows.
+    """
+
+    host: str
+    isa: str | None
+    isas: tuple[str, ...]
+    cpu: str
+    cuda: str
+    cuda_devices: int
+
+
+def load(name: str) -> tuple[Any, str]:
+    """Return a native module, or None, and a sentence that says why."""
+    if os.environ.get("IET_BACKEND") == "reference":
+        return None, "IET_BACKEND=reference asks for the reference backend"
+    try:
+        module = importlib.import_module(f"iet.native.{name}")
+    except ImportError as error:
+        return None, f"the compiled module iet.native.{name} cannot be loaded ({error})"
+    if module.scheme_version != SCHEME_VERSION:
+        return (
+            None,
+            f"iet.native.{name} was built for scheme {module.scheme_version}, expected {SCHEME_VERSION}:"
+            " rebuild it",
+        )
+    return module, f"the compiled module iet.native.{name} is loaded"
+
+
+@functools.cache
+def load_cuda() -> Any:
+    """Return the CUDA module, loaded on first use."""
+    module, why = load("_cuda")
+    if module is None:
+        raise BackendUnavailable(
+            f"CUDA: {why}; build iet where nvcc is found (pip install -v . says so), or move the tensors with"
+            " .cpu() first: nothing is copied between devices silently"
+        )
+    return module
+
+
+def _load_cpu() -> tuple[Any, str]:
+    backend = os.environ.get("IET_BACKEND", "")
+    if backend not in ("", "cpu", "reference"):
+        raise InputError(f'IET_BACKEND: got {backend!r}, expected "cpu" or "reference"')
+    module, why = load("_cpu")
+    if module is None:
+        if backend == "cpu":
+            raise BackendUnavailable(f"IET_BACKEND=cpu, but {why}")
+        if backend == "":
+            if (pathlib.Path(__file__).parents[2] / "csrc").is_dir():
+                why += "; this is the source tree: pip install -e ."
+            warnings.warn(f"iet runs on its slow reference backend: {why}", RuntimeWarning, stacklevel=2)
+        return None, why
+    threads = os.environ.get("IET_NUM_THREADS") or "1"
+    if not re.fullmatch("0*[1-9][0-9]{0,4}", threads, re.ASCII):
+        raise InputError(f"IET_NUM_THREADS: got {threads!r}, expected a number from 1 to 99999")
+    isa = os.environ.get("IET_CPU")
+    if isa and not module.select_isa(isa):
+        raise BackendUnavailable(
+            f"IET_CPU: got {isa!r}, expected one of {module.isas().split()} on this machine"
+        )
+    return module, why
+
+
+_refusal: IetError | None = None
+try:
+    cpu, _why_cpu = _load_cpu()
+except (
+    IetError
+) as error:  # a command line reports it when something is asked of it; `import iet` is no such thing
+    cpu, _why_cpu, _refusal = None, str(error), error
+
+
+def check_environment() -> None:
+    """Raise what is wrong with IET_BACKEND, IET_CPU or IET_NUM_THREADS: every op calls this first."""
+    if _refusal is not None:
+        raise _refusal
+
+
+def backends() -> Backends:
+    """Return what is in use, and why. Loads the CUDA module, but never initialises a device context."""
+    check_environment()
+    module, why_cuda = load("_cuda")
+    devices = module.device_count() if module else 0
+    if module:
+        why_cuda += f"; {devices} device{'' if devices == 1 else 's'}"
+        why_cuda += f" ({module.device_error()})" if devices == 0 else ""
+    if cpu is None:
+        return Backends("reference", None, (), _why_cpu, why_cuda, devices)
+    return Backends("cpu", cpu.isa(), tuple(cpu.isas().split()), _why_cpu, why_cuda, devices)

@@ -1,0 +1,489 @@
+"""Reading with a language model: its ratios are those of its distribution, and it is not trusted blindly."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import pathlib
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import iet
+from iet.audit import language_model as likelihood
+from iet.audit.language_model import LanguageModel, gumbel_log_ratios, mixture_weights
+from iet.audit.metrics import token_accuracy
+from iet.cli import main
+from iet.cli.demo import demo_registry, true_labels
+from iet.decoding import decode
+from iet.demo.conversation import Conversation, converse, load_model
+from iet.errors import BackendUnavailable, InputError, ShapeError
+from iet.marks.registry import Registry
+from iet.marks.scheme import FAMILIES, Scheme
+from iet.report import terminal
+
+V = 64
+NAMES = ("planner", "critic", "writer")
+
+
+@functools.cache
+def small_model(kind: str = "llama", vocab_size: int = V) -> Any:
+    """A random model of one layer that finds some tokens much likelier than others, and begins with none."""
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 4096,
+        "initializer_range": 0.4,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+    }
+    if kind == "local":  # each token depends on the eight before it
+        config = transformers.MistralConfig(**sizes, sliding_window=8, attn_implementation="eager")
+        return transformers.MistralForCausalLM(config).eval()
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).eval()
+
+
+@functools.cache
+def team(family: str = "fourier", placement: str = "final", kappa: float = 0.8, n_gram: int = 2) -> Registry:
+    scheme = Scheme(kappa=kappa, n_gram=n_gram, family=family, placement=placement)  # type: ignore[arg-type]
+    registry = Registry.create(None, vocab_size=V, scheme=scheme)
+    for number, name in enumerate(NAMES):
+        registry.add(name, secret=bytes([number + 1]) * 32)
+    return registry
+
+
+def written(agent: str | None, rows: int, tokens: int, temperature: float = 1.0, seed: int = 0) -> Any:
+    """Texts [rows, tokens] that the small model wrote, each from another first token."""
+    torch.manual_seed(seed)
+    marking = None if agent is None else iet.WatermarkingConfig(team(), agents=agent)
+    output = small_model().generate(
+        torch.arange(1, rows + 1)[:, None],
+        attention_mask=torch.ones(rows, 1, dtype=torch.long),
+        do_sample=True,
+        temperature=temperature,
+        top_k=0,
+        max_new_tokens=tokens - 1,
+        min_new_tokens=tokens - 1,
+        watermarking_config=marking,
+        pad_token_id=0,
+    )
+    return output.numpy()
+
+
+def read(ids: Any, registry: Registry | None = None, model: Any = None, **options: Any) -> Any:
+    registry = team() if registry is None else registry
+    reader = LanguageModel(small_model() if model is None else model, **options)
+    scored, _ = iet.positions(ids, registry)
+    return reader.log_ratios(ids, registry.scoring_keys(), iet.score_tokens(ids, registry), scored)
+
+
+# The ratios
+
+
+@pytest.mark.parametrize("family", ["fourier", "square"])
+@pytest.mark.parametrize(("placement", "temperature"), [("final", 1.0), ("final", 0.7), ("raw", 0.5)])
+def test_ratios_are_those_of_embedding_the_models_logits(
+    family: str, placement: str, temperature: float
+) -> None:
+    registry = team(family, placement)
+    ids = np.random.default_rng(1).permutation(V)  # no token returns, so the text predicts nothing itself
+    found = read(ids, registry, temperature=temperature, top=V)
+    with torch.no_grad():
+        logits = small_model()(torch.from_numpy(ids)[None]).logits[0, :-1]
+    after, context = ids[1:], ids[:-1, None]
+    scores = iet.score_tokens(ids, registry)
+    kappa = 0.8 / temperature if placement == "raw" else 0.8
+    log_q = torch.log_softmax(logits / temperature, dim=1).numpy()
+    chosen = np.exp(log_q[np.arange(V - 1), after])
+    w = mixture_weights(
+        np.stack([chosen, np.full(V - 1, 1 / V)]), np.zeros(V - 1, int), np.ones(V - 1, np.bool_)
+    )[:, 0]
+    at_chance = np.exp(registry.profile.family.log_mgf(kappa))
+    for slot in range(3):
+        marked = log_q.copy()
+        factor = 1.0 / temperature if placement == "raw" else 1.0
+        iet.embed_(marked, context, np.full(V - 1, slot), registry, temperature=factor)
+        tilts = w[0] * np.exp(marked.astype(np.float64)).sum(axis=1) + w[1] * at_chance
+        expected = kappa * scores[1:, slot] - np.log(tilts)
+        np.testing.assert_allclose(found.values[1:, slot], expected, atol=1e-5)
+    assert (found.values[0] == 0).all()
+    assert found.share == pytest.approx(w[0])
+    assert found.temperature == temperature
+
+
+def test_the_ratio_of_unmarked_text_is_one_on_average() -> None:
+    ratios = np.concatenate([np.exp(read(ids).values[1:]) for ids in written(None, rows=8, tokens=500)])
+    error = ratios.std(axis=0) / len(ratios) ** 0.5
+    assert (np.abs(ratios.mean(axis=0) - 1) < 4 * error).all()
+    assert (ratios.std(axis=0) > 0.1).all()
+
+
+def test_marked_text_says_more_with_its_model_than_without() -> None:
+    gains = []
+    for ids in written("critic", rows=4, tokens=400):
+        scores = iet.score_tokens(ids, team())
+        found = read(ids)
+        without = 0.8 * scores - iet.marks.scheme.FAMILIES["fourier"].log_mgf(0.8)
+        sums = found.values.sum(axis=0)
+        assert sums[1] > 10 > max(sums[0], sums[2])
+        gains.append(sums[1] - without.sum(axis=0)[1])
+    assert np.mean(gains) > 0
+
+
+def test_a_token_that_is_certain_weighs_nothing_and_neither_does_a_phrase_that_returns() -> None:
+    phrase = np.random.default_rng(2).permutation(V)[:40]
+    values = np.abs(read(np.tile(phrase, 8)).values)
+    first, last = values[1:40].mean(), values[-40:].mean()
+    assert last < first / 4
+
+
+def test_looking_at_few_tokens_changes_little() -> None:
+    ids = written(None, rows=1, tokens=400)[0]
+    exact, some = read(ids, top=V), read(ids, top=V // 2)
+    assert np.abs(exact.values - some.values).max() < 0.05
+    assert (exact.values != some.values).any()
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.5])
+def test_the_temperature_is_found(temperature: float) -> None:
+    ids = written(None, rows=1, tokens=800, temperature=temperature)[0]
+    grid = list(likelihood.TEMPERATURES)
+    assert abs(grid.index(read(ids).temperature) - grid.index(temperature)) <= 1
+
+
+def test_a_model_that_knows_nothing_gets_no_weight() -> None:
+    registry = Registry.create(None, vocab_size=V)
+    registry.add("planner")
+    ids = written(None, rows=1, tokens=600)[0]
+    other = 1 + (ids + 7) % (V - 1)  # the same text in another numbering, of which the model knows nothing
+    assert read(ids, registry).share > 0.7
+    assert read(other, registry).share < 0.3
+
+
+# Windows
+
+
+def test_windows_and_batches_give_the_numbers_of_one_pass() -> None:
+    model = small_model("local")
+    ids = np.random.default_rng(3).integers(0, V, 210)
+    whole = read(ids, model=model, temperature=1.0)
+    for window, stride, batch in [(32, 16, 3), (32, 20, 1), (64, 50, 16), (210, 1, 1), (209, None, 4)]:
+        parts = read(ids, model=model, temperature=1.0, window=window, stride=stride, batch=batch)
+        np.testing.assert_allclose(parts.values, whole.values, atol=2e-5)
+        assert parts.nats == pytest.approx(whole.nats, abs=1e-5)
+
+
+def test_a_window_that_is_too_short_to_see_enough_gives_others() -> None:
+    ids = np.random.default_rng(3).integers(0, V, 210)
+    model = small_model("local")
+    short = read(ids, model=model, temperature=1.0, window=16, stride=16)
+    assert np.abs(short.values - read(ids, model=model, temperature=1.0).values).max() > 1e-3
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 3])
+def test_short_texts_are_read(length: int) -> None:
+    found = read(np.arange(1, length + 1))
+    assert found.values.shape == (length, 3)
+    assert np.isfinite(found.values).all()
+    assert (found.values != 0).any() == (length > 1)
+
+
+def test_ids_that_the_model_does_not_know_are_not_scored_and_disturb_nothing() -> None:
+    ids = np.arange(1, 30)
+    ids[[5, 9]] = -1, 1 << 40
+    found = read(ids)
+    assert (found.values[[5, 6, 9, 10]] == 0).all()
+    assert (found.values[[4, 7, 8, 11]] != 0).all()
+
+
+# The mixture
+
+
+def test_weights_of_a_mixture_are_those_it_was_drawn_from() -> None:
+    draw = np.random.default_rng(4)
+    tables = draw.dirichlet(np.full(20, 0.3), size=3)
+    sources = draw.choice(3, size=6000, p=[0.6, 0.1, 0.3])
+    tokens = np.array([draw.choice(20, p=tables[source]) for source in sources])
+    weights = mixture_weights(tables[:, tokens], np.ones(6000, int), np.ones(6000, np.bool_), 200)
+    np.testing.assert_allclose(weights[:, 0], [0.6, 0.1, 0.3], atol=0.05)
+    np.testing.assert_allclose(weights.sum(axis=0), 1)
+    shallow = mixture_weights(tables[:, tokens], np.zeros(6000, int), np.ones(6000, np.bool_))
+    assert (shallow[2] == 0).all()
+
+
+# Gumbel
+
+
+def gumbel_text(tokens: int, seed: int) -> tuple[Any, Any]:
+    """Probabilities q [T] of emitted tokens, and scores [T, 2] under the writer's key and a stranger's."""
+    draw = np.random.default_rng(seed)
+    q = draw.uniform(0.05, 1.0, tokens)
+    u = draw.uniform(size=(tokens, 2))
+    u[:, 0] **= q
+    return q, -np.log1p(-u)
+
+
+def test_gumbel_ratios_are_those_of_the_density() -> None:
+    q, scores = gumbel_text(300, 5)
+    u = -np.expm1(-scores)
+    density = sum((u ** (1 / q[:, None] ** p - 1)) / q[:, None] ** p for p in likelihood.POWERS)
+    expected = np.log((1 + density) / (1 + len(likelihood.POWERS)))
+    counted = np.ones(300, np.bool_)
+    counted[7] = False
+    found = gumbel_log_ratios(scores, q, counted, iterations=0)
+    assert (found[7] == 0).all()
+    np.testing.assert_allclose(found[counted], expected[counted], atol=1e-9)
+
+
+def test_gumbel_ratios_are_one_on_average_under_a_strangers_key_and_tell_the_writers() -> None:
+    q, scores = gumbel_text(200_000, 6)
+    counted = np.ones(len(q), np.bool_)
+    found = gumbel_log_ratios(scores, q, counted)
+    ratios = np.exp(found[:, 1])
+    assert abs(ratios.mean() - 1) < 4 * ratios.std() / len(q) ** 0.5
+    u = -np.expm1(-scores[:, 0])
+    best = (-np.log(q) + (1 / q - 1) * np.log(u)).sum()  # with q known to be right
+    assert 0.85 * best < found[:, 0].sum() <= best
+
+
+def test_a_wrong_probability_does_not_turn_gumbel_evidence_around() -> None:
+    q, scores = gumbel_text(2000, 7)
+    wrong = np.full(len(q), 1e-4)
+    counted = np.ones(len(q), np.bool_)
+    plain = (-np.log(wrong) + (1 / wrong - 1) * np.log(-np.expm1(-scores[:, 0]))).sum()
+    found = gumbel_log_ratios(scores, wrong, counted).sum(axis=0)
+    assert plain < -1e6
+    assert found[0] > 100 > 0 > found[1]
+
+
+def test_scores_at_their_ends_are_read() -> None:
+    scores = np.array([[0.0, 16.64], [0.0, 60.0]])
+    found = gumbel_log_ratios(scores, np.array([1.0, 1e-9]), np.ones(2, np.bool_))
+    assert np.isfinite(found).all()
+
+
+@pytest.mark.skipif("gumbel" not in FAMILIES, reason="no family gumbel here")
+def test_gumbel_text_is_read_with_the_model_that_wrote_it() -> None:
+    registry = team("gumbel", kappa=1.0, n_gram=4)
+    draw = np.random.default_rng(9)
+    ids, seen = draw.integers(1, V, 4).tolist(), set()
+    for step in range(360):
+        with torch.no_grad():
+            logits = torch.log_softmax(small_model()(torch.tensor([ids])).logits[:, -1] / 0.8, dim=1).numpy()
+        context, slot = tuple(ids[-3:]), step // 120
+        if context in seen:
+            q = np.exp(logits[0].astype(np.float64))
+            ids.append(int(draw.choice(V, p=q / q.sum())))
+        else:
+            iet.embed_(logits, [context], [slot], registry)
+            ids.append(int(logits.argmax()))
+        seen.add(context)
+    found = read(np.array(ids), registry)
+    sums = found.values[4:].reshape(3, 120, 3).sum(axis=1)
+    assert (sums.diagonal() > 30).all()
+    assert (sums[~np.eye(3, dtype=np.bool_)] < 0).all()
+    labels = decode(np.zeros_like(found.values), log_ratios=found.values).token_agents
+    assert token_accuracy(np.repeat([0, 1, 2], 120), labels[4:]) > 0.9
+
+
+# The audit
+
+
+@functools.cache
+def talk() -> tuple[Conversation, Registry]:
+    registry = demo_registry(NAMES, 3)
+    rounds = [["planner", "critic"], ["writer", "planner"], ["critic", "writer"]]
+    model, tokenizer = load_model()
+    text = converse(
+        model, tokenizer, registry, rounds, temperature=0.7, top_p=0.9, turn_tokens=(150, 150), seed=3
+    )
+    return text, registry
+
+
+def test_an_audit_with_the_model_that_wrote_finds_more_and_names_it() -> None:
+    conversation, registry = talk()
+    truth = true_labels(conversation, registry)
+    with_model = iet.Auditor(registry, allow_unattributed=False, model="iet:demo")
+    report = with_model.audit(conversation.text)
+    without = iet.Auditor(registry, allow_unattributed=False).audit(conversation.text)
+    assert token_accuracy(truth, report.token_agents) >= token_accuracy(truth, without.token_agents)
+    assert token_accuracy(truth, report.token_agents) > 0.6
+    assert report.model is not None
+    assert report.model["name"] == "iet:demo"
+    assert report.model["temperature"] in (0.6, 0.7, 0.8)
+    assert report.model["temperature_fitted"]
+    assert report.model["share"] > 0.5
+    assert report.strengths is None
+    assert f"read with iet:demo at temperature {report.model['temperature']:g} (fitted), weight" in str(
+        report
+    )
+    assert without.model is None
+    assert without.to_dict()["model"] is None
+    schema = json.loads(pathlib.Path(terminal.__file__).with_name("schema.json").read_text())
+    jsonschema.validate(json.loads(report.to_json()), schema)
+
+
+def test_evidence_rests_on_the_scores_alone() -> None:
+    conversation, registry = talk()
+    ids = registry.open_tokenizer().encode(conversation.text).token_ids
+    scores = iet.score_tokens(ids, registry)
+    report = iet.Auditor(registry, model="iet:demo").audit(conversation.text)
+    columns = np.array([registry.names().index(segment.best_guess) for segment in report.segments])
+    expected = iet.audit.auditor.segment_log_p(
+        scores,
+        iet.kernels.pair_numbers(ids, registry),
+        np.array([segment.start for segment in report.segments]),
+        np.array([segment.end for segment in report.segments]),
+        columns,
+        registry.profile.family,
+        len(registry),
+    )
+    np.testing.assert_allclose([segment.log_p for segment in report.segments], expected)
+
+
+def test_ids_alone_an_object_and_a_pickle_read_alike() -> None:
+    conversation, registry = talk()
+    model = load_model()[0]
+    model.train()
+    frozen = next(iter(model.model.layers)).eval()
+    reader = LanguageModel(model, window=512, batch=2)
+    auditor = iet.Auditor(registry, model=reader)
+    ids = registry.open_tokenizer().encode(conversation.text).token_ids
+    report = auditor.audit(token_ids=ids)
+    assert model.training  # as it was, and yet read without dropout
+    assert not frozen.training
+    again = iet.Auditor(registry, model=pickle.loads(pickle.dumps(reader))).audit(token_ids=ids)
+    text = iet.Auditor(registry, model=LanguageModel("iet:demo", window=512)).audit(conversation.text)
+    assert (report.token_agents == text.token_agents).all()
+    assert report.to_json() == again.to_json()
+    assert report.model is not None
+    assert text.model is not None
+    assert report.model["digest"] == text.model["digest"]
+    assert report.model["nats"] == pytest.approx(text.model["nats"])
+
+
+def test_the_digest_follows_the_parameters() -> None:
+    before = LanguageModel(small_model())
+    changed = transformers.LlamaForCausalLM(small_model().config)
+    changed.load_state_dict(small_model().state_dict())
+    assert LanguageModel(changed).digest == before.digest
+    with torch.no_grad():
+        changed.model.norm.weight[3] += 1e-3
+    assert LanguageModel(changed).digest != before.digest
+
+
+def test_many_keys_are_read_for_the_candidates_only() -> None:
+    conversation, registry = talk()
+    crowd = Registry.loads(registry.dumps())
+    for number in range(300):
+        crowd.add(f"stranger {number}", secret=number.to_bytes(32, "big"))
+    report = iet.Auditor(crowd, model="iet:demo").audit(conversation.text)
+    assert report.posterior is not None
+    assert report.posterior_agents is not None
+    assert report.posterior.shape[1] == len(report.posterior_agents) < len(crowd)
+    assert report.model is not None
+    assert {segment.agent for segment in report.segments} <= {*NAMES, None}
+
+
+def test_the_command_line_takes_a_model(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    conversation, registry = talk()
+    (tmp_path / "final.txt").write_text(conversation.text[:1500], encoding="utf-8")
+    Registry.loads(registry.dumps()).save(tmp_path / "team.json")
+    arguments = ["audit", str(tmp_path / "final.txt"), "-r", str(tmp_path / "team.json"), "--json"]
+    assert main([*arguments, "--model", "iet:demo"]) == 0
+    assert json.loads(capsys.readouterr().out)["model"]["name"] == "iet:demo"
+    assert main([*arguments, "--model", str(tmp_path)]) == 3
+    assert "holds no causal language model" in capsys.readouterr().err
+
+
+# What is refused
+
+
+def test_what_cannot_be_read_is_refused_before_any_work() -> None:
+    with pytest.raises(InputError, match="model: got int, expected a causal model"):
+        iet.Auditor(team(), model=5)
+    with pytest.raises(ShapeError, match="vocabulary: got 32, expected at least 64"):
+        iet.Auditor(team(), model=small_model(vocab_size=32))
+    with pytest.raises(InputError, match="decoder 'cusum', expected 'posterior'"):
+        iet.Auditor(team(), decoder="cusum", model=small_model())
+    with pytest.raises(InputError, match="strengths: got some and log_ratios"):
+        iet.Auditor(team(), model=small_model(), strengths=[1.0, 1.0, 1.0])
+    waterfall = iet.WaterfallKeys({"planner": 1}, vocab_size=V)
+    with pytest.raises(InputError, match="waterfall, n 2, k_p 1, whose strength is not known"):
+        iet.Auditor(waterfall, model=small_model())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 0.0},
+        {"temperature": "1"},
+        {"window": 8},
+        {"window": 64, "stride": 65},
+        {"stride": 0},
+        {"batch": 0},
+        {"top": 0},
+    ],
+)
+def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
+    name = list(options)[-1]
+    with pytest.raises(InputError, match=f"{name}: got .*, expected"):
+        LanguageModel(small_model(), **options)
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    reader, keys = LanguageModel(small_model()), team().scoring_keys()
+    ids, scores, scored = np.arange(9), np.zeros((9, 3), np.float32), np.ones(9, np.bool_)
+    with pytest.raises(ShapeError, match="scores: got"):
+        reader.log_ratios(ids, keys, scores[:, :2], scored)
+    with pytest.raises(ShapeError, match="scored: got"):
+        reader.log_ratios(ids, keys, scores, scored[1:])
+    with pytest.raises(ShapeError, match="log_ratios: got"):
+        decode(scores, log_ratios=scores[1:])
+
+
+def test_a_model_without_torch_says_what_to_install() -> None:
+    code = "import sys; sys.modules['torch'] = None; import iet; iet.LanguageModel('iet:demo')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert BackendUnavailable.__name__ in done.stderr
+    assert 'pip install "implicit-execution-tracing[transformers]"' in done.stderr
+
+
+def test_an_audit_without_a_model_loads_no_torch() -> None:
+    code = (
+        "import sys, iet; r = iet.Registry.create(None, vocab_size=64); r.add('a');"
+        " iet.Auditor(r).audit(token_ids=list(range(60))); import iet.audit.language_model;"
+        " print([m for m in ('torch', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_decoding_ratios_is_decoding_scores_of_strength_one() -> None:
+    draw = np.random.default_rng(8)
+    scores = np.cos(np.pi * draw.uniform(size=(600, 3))).astype(np.float32)
+    scores[:300, 1] += 0.4
+    scores[300:, 2] += 0.4
+    ratios = 0.8 * scores - 0.15
+    found = decode(scores, log_ratios=ratios)
+    assert found.strengths is None
+    assert token_accuracy(np.repeat([1, 2], 300), found.token_agents) > 0.9
+    again = decode(np.zeros_like(scores), log_ratios=ratios, repeated=np.ones(600, np.bool_))
+    assert (found.token_agents == again.token_agents).all()
+    assert [span.agent for span in found.segments] == list(
+        itertools.chain.from_iterable((agent,) for agent in (1, 2))
+    )

@@ -1,0 +1,107 @@
+"""The metrics against their formulas, written as sets, and at their edges."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iet.audit.metrics import (
+    agent_accuracy,
+    boundary_f1,
+    coverage,
+    edge_similarity,
+    mean_iou,
+    step_accuracy,
+    token_accuracy,
+)
+from iet.errors import InputError, ShapeError
+
+label_pairs = st.lists(st.tuples(st.integers(-1, 4), st.integers(-1, 4)), min_size=1, max_size=30)
+points = st.sets(st.integers(0, 25), max_size=5).map(sorted)
+
+
+@given(label_pairs)
+def test_token_accuracy_and_iou_equal_the_formulas(pairs):
+    truth, found = zip(*pairs, strict=True)
+    assert token_accuracy(truth, found) == pytest.approx(sum(g == e for g, e in pairs) / len(pairs))
+    ious = []
+    for a in range(5):
+        t, e = ({i for i, x in enumerate(labels) if x == a} for labels in (truth, found))
+        if t | e:
+            ious.append(len(t & e) / len(t | e))
+    assert mean_iou(truth, found, 5) == mean_iou(truth, found)
+    assert mean_iou(truth, found) == pytest.approx(np.mean(ious) if ious else 1.0)
+
+
+def test_iou_of_absent_agents():
+    assert mean_iou([0, 0], [0, 0], n_agents=9) == 1
+    assert mean_iou([0, 0], [0, 7]) == pytest.approx((1 / 2 + 0) / 2)
+    assert mean_iou([-1, -1], [-1, -1]) == mean_iou([], []) == 1
+
+
+def test_edge_similarity():
+    a = np.array([[0, 1, 1], [0, 0, 0], [0, 1, 0]])
+    assert edge_similarity(a, 0.51 * a) == pytest.approx(1)
+    assert edge_similarity(a, [[0, 1, 0], [1, 0, 0], [1, 0, 0]]) == pytest.approx(1 / 3)
+    assert edge_similarity(a, 0 * a) == edge_similarity(0 * a, a) == 0
+    assert edge_similarity(0 * a, 0 * a) == edge_similarity(np.zeros((0, 0)), np.zeros((0, 0))) == 1
+
+
+def most_pairs(truth, found, margin):
+    if not truth:
+        return 0
+    rest = [
+        most_pairs(truth[1:], found[:i] + found[i + 1 :], margin) + 1
+        for i, p in enumerate(found)
+        if abs(p - truth[0]) <= margin
+    ]
+    return max([most_pairs(truth[1:], found, margin), *rest])
+
+
+@given(points, points, st.integers(0, 6))
+def test_boundary_f1_uses_the_largest_matching(truth, found, margin):
+    total = len(truth) + len(found)
+    expected = 2 * most_pairs(truth, found, margin) / total if total else 1
+    assert boundary_f1(truth, found, margin) == expected == boundary_f1(found[::-1], truth, margin)
+
+
+def test_empty_logs_and_coverage():
+    assert token_accuracy([], []) == boundary_f1([], []) == 1
+    assert boundary_f1([], [3]) == boundary_f1([3], []) == 0
+    assert coverage([]) == 0
+    assert coverage([-1, 0]) == 0.5
+
+
+def test_agent_and_step_accuracy():
+    assert agent_accuracy(["a", "b", None], ["a", "c", None]) == pytest.approx(1 / 3)
+    assert step_accuracy([3, 4], [3, None]) == 0.5
+    assert agent_accuracy([], []) == 1
+
+
+def test_bad_input_is_refused_by_name_and_value():
+    for call, error, words in [
+        (lambda: token_accuracy([0], [0, 1]), ShapeError, r"found: got \[2\], expected \[1\]"),
+        (lambda: token_accuracy([0.5], [0]), ShapeError, "truth: got float64"),
+        (lambda: mean_iou([[0]], [[0]]), ShapeError, r"\[1, 1\]"),
+        (lambda: mean_iou([-2], [0]), InputError, "labels: got -2"),
+        (lambda: mean_iou([3], [0], n_agents=3), InputError, "labels: got 3"),
+        (lambda: edge_similarity(np.eye(2), np.eye(3)), ShapeError, r"\[2, 2\] and \[3, 3\]"),
+        (lambda: edge_similarity([[np.nan]], [[0]]), InputError, "NaN"),
+        (lambda: boundary_f1([1, 1], [1]), InputError, "duplicates"),
+        (lambda: boundary_f1([1], [1], margin=-1), InputError, "margin: got -1"),
+        (lambda: step_accuracy([1], []), ShapeError, "0 logs"),
+    ]:
+        with pytest.raises(error, match=words):
+            call()
+
+
+def test_metrics_do_not_depend_on_the_order_of_agents():
+    rng = np.random.default_rng(0)
+    truth, found = rng.integers(0, 3, (2, 50))
+    for order in itertools.permutations(range(3)):
+        relabel = np.array(order)
+        assert mean_iou(relabel[truth], relabel[found]) == pytest.approx(mean_iou(truth, found))

@@ -1,0 +1,323 @@
+"""`iet doctor --server`, of servers that mark, do not mark, refuse, fail, hang and are not there."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import pathlib
+import socket
+import threading
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import iet
+from iet.cli import live, main
+from iet.errors import BackendUnavailable, InputError, TokenizerMismatch
+from iet.marks.registry import Registry
+from iet.marks.scheme import Scheme
+from tests.support.chat_server import serving
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from iet.cli.demo import demo_registry  # noqa: E402
+from iet.demo.conversation import load_model  # noqa: E402
+
+TOKENS = 240
+SECRET = "sk-live-0123456789abcdef"
+Reply = Callable[[dict[str, Any], int], Any]
+
+
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    return demo_registry(("planner", "critic"), seed=5, scheme=Scheme(kappa=2.0))
+
+
+@pytest.fixture(scope="module")
+def write(registry: Registry) -> Callable[[dict[str, Any], str | None], str]:
+    """The shipped model, marking for whom it is told; each text is written once."""
+    model, tokenizer = load_model()
+    texts: dict[tuple[str, int, str | None], str] = {}
+
+    def written(body: dict[str, Any], agent: str | None) -> str:
+        prompt = body["prompt"] if "prompt" in body else body["messages"][0]["content"]
+        prompt = prompt.removeprefix("Continue this text.\n\n")
+        key = prompt, body["max_tokens"], agent
+        if key not in texts:
+            ids = tokenizer(prompt, return_tensors="pt").input_ids
+            torch.manual_seed(zlib.crc32(str(key).encode()))
+            marking = iet.WatermarkingConfig(registry, agent) if agent else None
+            out = model.generate(
+                ids,
+                max_new_tokens=body["max_tokens"],
+                do_sample=True,
+                temperature=body["temperature"],
+                watermarking_config=marking,
+                pad_token_id=0,
+            )
+            texts[key] = tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
+        return texts[key]
+
+    return written
+
+
+def form(text: str) -> dict[str, Any]:
+    """An answer that reads as a completion and as a chat's."""
+    return {"choices": [{"text": text, "message": {"role": "assistant", "content": text}}]}
+
+
+def marks(registry: Registry, write: Any, *, default: str | None = None, require: bool = False) -> Reply:
+    """What a server with the processor does."""
+
+    def reply(body: dict[str, Any], attempt: int) -> Any:
+        agent = body.get("vllm_xargs", {}).get("iet_agent", default)
+        if agent is None and require:
+            return 400
+        if agent is not None and agent not in registry:
+            return 400
+        return write(body, agent)
+
+    return reply
+
+
+@pytest.fixture
+def key(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv(live.KEY_VARIABLE, SECRET)
+    return SECRET
+
+
+@pytest.fixture
+def team(registry: Registry, tmp_path: pathlib.Path) -> pathlib.Path:
+    Registry.loads(registry.dumps()).save(tmp_path / "team.json")
+    return tmp_path / "team.json"
+
+
+def test_a_server_that_marks(registry: Registry, write: Any, key: str) -> None:
+    with serving(marks(registry, write), form) as server:
+        found = live.ask(server.url + "/v1/", "planner", registry, tokens=TOKENS)
+    assert found.arrives
+    assert found.warnings == ()
+    assert found.model == "tiny"
+    assert found.named.tokens > 200
+    assert not found.unnamed.marked
+    assert found.unnamed.tokens > 200
+    assert found.unknown.status == 400
+    assert {request["path"] for request in server.requests} == {"/v1/completions"}
+    assert {request["key"] for request in server.requests} == {f"Bearer {key}"}
+    named = [request["body"] for request in server.requests[: len(live.PROMPTS)]]
+    assert {body["vllm_xargs"]["iet_agent"] for body in named} == {"planner"}
+    assert sum(body["max_tokens"] for body in named) == TOKENS
+
+
+def test_a_server_that_drops_the_argument(registry: Registry, write: Any) -> None:
+    with serving(lambda body, _: write(body, None), form) as server:
+        found = live.ask(server.url, "planner", registry, model="other", tokens=TOKENS)
+    assert not found.arrives
+    assert found.others == ()
+    assert found.model == "other"
+    assert "not refused" in found.warnings[0]
+
+
+def test_a_server_that_marks_for_somebody_else(registry: Registry, write: Any) -> None:
+    with serving(lambda body, _: write(body, "critic"), form) as server:
+        found = live.ask(server.url, "planner", registry, tokens=TOKENS)
+    assert not found.arrives
+    assert found.others == ("critic",)
+
+
+def test_a_default_agent_is_told(registry: Registry, write: Any) -> None:
+    with serving(marks(registry, write, default="planner"), form) as server:
+        found = live.ask(server.url, "planner", registry, tokens=TOKENS)
+    assert found.arrives
+    assert found.unnamed.marked
+    assert "default agent" in found.warnings[0]
+
+
+def test_a_server_that_requires_an_agent(registry: Registry, write: Any) -> None:
+    with serving(marks(registry, write, require=True), form) as server:
+        found = live.ask(server.url, "planner", registry, tokens=TOKENS)
+    assert found.arrives
+    assert found.unnamed.status == 400
+    assert found.warnings == ()
+
+
+def test_a_server_of_chats_only(registry: Registry, write: Any) -> None:
+    answer = marks(registry, write)
+    with serving(lambda body, attempt: 404 if "prompt" in body else answer(body, attempt), form) as server:
+        assert live.ask(server.url, "critic", registry, tokens=TOKENS).arrives
+    assert [request["path"] for request in server.requests].count("/v1/completions") == 1  # it is remembered
+
+
+def test_an_agent_that_the_server_does_not_have(
+    registry: Registry, team: pathlib.Path, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(lambda *_: 400, form) as server:
+        assert main(["doctor", "--server", server.url, "--agent", "planner", "-r", str(team)]) == 1
+        shown = capsys.readouterr()
+        found = live.ask(server.url, "planner", registry)
+    assert "FAILED: the server refuses planner" in shown.out
+    assert "HTTP 400 (refused with Bearer <key>)" in shown.out  # the server of the tests repeats it
+    assert key not in shown.out + shown.err
+    assert found.named.status == 400
+    assert not found.arrives
+
+
+def test_sglang_is_asked_in_its_words(registry: Registry, write: Any) -> None:
+    with serving(lambda body, _: write(body, None), form) as server:
+        live.ask(server.url, "planner", registry, engine="sglang", tokens=8)
+    assert server.requests[0]["body"]["custom_params"] == {"iet_agent": "planner"}
+
+
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        (500, "HTTP 500"),
+        (503, "HTTP 503"),
+        (401, r"HTTP 401 .*; is \$OPENAI_API_KEY right"),
+        (429, "HTTP 429"),
+        (None, "no answer within 0.3 s"),
+        (b"<html>", "something else than JSON"),
+        (b"{}", "answers without a text"),
+        (b'{"choices": []}', "answers without a text"),
+    ],
+)
+def test_a_server_that_fails(registry: Registry, key: str, reply: Any, why: str) -> None:
+    with serving(lambda *_: reply, form) as server:
+        with pytest.raises(BackendUnavailable, match=why) as refused:
+            live.ask(server.url, "planner", registry, timeout=0.3 if reply is None else 30)
+        assert server.url in str(refused.value)
+    assert key not in str(refused.value)  # the server of the tests repeats it
+
+
+def test_a_server_that_wants_a_key_is_not_said_to_list_no_model(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(live.KEY_VARIABLE, raising=False)
+    for status, why in [
+        (401, r"HTTP 401 .*it wants a key, in \$OPENAI_API_KEY"),
+        (404, r"lists no model \(HTTP 404\); pass --model"),
+    ]:
+        with (
+            serving(lambda *_: "", form, models=status) as server,
+            pytest.raises(BackendUnavailable, match=why),
+        ):
+            live.ask(server.url, "planner", registry)
+
+
+def test_a_gateway_that_forbids_other_names_refuses(registry: Registry, write: Any) -> None:
+    def reply(body: dict[str, Any], attempt: int) -> Any:
+        return write(body, "planner") if body.get("vllm_xargs") == {"iet_agent": "planner"} else 403
+
+    with serving(reply, form) as server:
+        found = live.ask(server.url, "planner", registry, tokens=TOKENS)
+    assert found.arrives
+    assert found.unknown.status == found.unnamed.status == 403
+    assert found.warnings == ()
+
+
+def test_a_server_that_writes_nothing(registry: Registry) -> None:
+    with serving(lambda *_: "", form) as server:
+        found = live.ask(server.url, "planner", registry)
+    assert not found.arrives
+    assert found.named == found.unnamed == live.Finding(200)
+
+
+def test_a_server_that_is_not_there(registry: Registry) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(BackendUnavailable, match="cannot be reached"):
+        live.ask(url, "planner", registry)
+
+
+def test_the_key_follows_no_redirection(registry: Registry, write: Any, key: str) -> None:
+    with serving(marks(registry, write), form) as elsewhere:
+
+        class Redirecting(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.send_response(302)
+                self.send_header("Location", elsewhere.url + self.path)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Redirecting)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            with pytest.raises(BackendUnavailable, match="redirection"):
+                live.ask(f"http://127.0.0.1:{server.server_port}", "planner", registry, model="tiny")
+        finally:
+            server.shutdown()
+            server.server_close()
+        assert elsewhere.requests == []
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:8000", "ftp://host", "http://me:secret@host", "http://host?token=secret", "http://"]
+)
+def test_urls_that_are_refused_are_not_repeated(registry: Registry, url: str) -> None:
+    with pytest.raises(InputError, match="server: got") as refused:
+        live.ask(url, "planner", registry, tokens=TOKENS)
+    assert "secret" not in str(refused.value)
+
+
+def test_what_is_missing_here_is_told_before_the_server_writes(write: Any) -> None:
+    registry = Registry.create(None, vocab_size=100)
+    registry.add("planner")
+    with serving(lambda body, _: write(body, None), form) as server:
+        with pytest.raises(TokenizerMismatch):
+            live.ask(server.url, "planner", registry)
+        assert server.requests == []
+    with pytest.raises(InputError, match="engine"):
+        live.ask("http://host", "planner", registry, engine="other")
+    with pytest.raises(InputError, match="tokens"):
+        live.ask("http://host", "planner", registry, tokens=0)
+    with pytest.raises(InputError, match="timeout"):
+        live.ask("http://host", "planner", registry, timeout=float("nan"))
+
+
+def test_the_command(
+    registry: Registry, write: Any, team: pathlib.Path, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(marks(registry, write), form) as server:
+        arguments = ["doctor", "--server", server.url, "--agent", "planner", "-r", str(team)]
+        arguments += ["--tokens", str(TOKENS)]
+        assert main(arguments) == 0
+        shown = capsys.readouterr()
+        assert "the mark of planner arrives" in shown.out
+        assert "a name that nobody has: refused with HTTP 400" in shown.out
+        assert main([*arguments, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["arrives"] is True
+        assert told["named"]["log_p"] < -9 < told["unnamed"]["log_p"]
+        assert told["unknown"]["status"] == 400
+    with serving(lambda body, _: write(body, None), form) as server:
+        assert main([*arguments[:2], server.url, *arguments[3:]]) == 1
+        failed = capsys.readouterr()
+        assert "FAILED: no mark of planner" in failed.out
+        assert "warning: " in failed.out
+    with serving(lambda body, _: write(body, "critic"), form) as server:
+        assert main([*arguments[:2], server.url, *arguments[3:]]) == 1
+        assert "FAILED: the mark there is that of critic" in capsys.readouterr().out
+    with serving(lambda *_: 500, form) as server:
+        assert main([*arguments[:2], server.url, *arguments[3:]]) == 3
+        broken = capsys.readouterr()
+        assert "HTTP 500" in broken.err
+    for stream in (*shown, *failed, *broken):
+        assert key not in stream
+        assert all(secret.secret.hex() not in stream for secret in registry.keys("planner"))
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--server", "http://host"], ["--agent", "planner"], ["--tokens", "9"]]
+)
+def test_usage(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["doctor", *arguments])
+    assert left.value.code == 2

@@ -1,0 +1,167 @@
+"""Adjacency, bitmask and confidence of transitions against their formulas."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iet.decoding import decode, windows
+from iet.decoding.topology import template, walk
+from iet.decoding.transitions import from_bitmask, to_bitmask, transitions
+from iet.errors import InputError, ShapeError
+
+
+@given(st.integers(0, 9), st.data())
+def test_bitmask_equals_the_formula_and_has_an_inverse(k, data):
+    m = np.array(data.draw(st.lists(st.booleans(), min_size=k * k, max_size=k * k)), bool).reshape(k, k)
+    mask = to_bitmask(m)
+    assert mask == sum(int(m[i, j]) * 2 ** (i * k + j) for i in range(k) for j in range(k))
+    np.testing.assert_array_equal(from_bitmask(mask, k), m)
+
+
+def test_confidence_equals_the_formula():
+    rng = np.random.default_rng(0)
+    scores = rng.uniform(-1, 1, (640, 3)).astype(np.float32)
+    f = windows(scores)
+    found = transitions([(0, 320, 2), (320, 640, 0)], f, neighbourhood=5)
+    centres = np.arange(len(f)) * 16 + 32
+    left = f[centres < 320][-5:].mean(axis=0)
+    right = f[centres > 320][:5].mean(axis=0)
+    lead = (left[2] - max(left[0], left[1])) + (right[0] - max(right[1], right[2]))
+    assert found.agents == (0, 2)
+    assert found.observed[0][:3] == (320, 2, 0)
+    np.testing.assert_allclose(found.confidence, [[0, 0], [1 / (1 + math.exp(-lead)), 0]])
+    assert found.adjacency.tolist() == [[False, False], [True, False]]
+    assert found.bitmask == 4
+
+
+@given(
+    st.integers(0, 2**32 - 1), st.integers(1, 20), st.integers(1, 80), st.integers(1, 9), st.integers(1, 3)
+)
+def test_confidence_equals_the_formula_for_any_segments(seed, step, window, neighbourhood, agents):
+    rng = np.random.default_rng(seed)
+    cuts = [0, *np.unique(rng.integers(1, 300, 9)).tolist(), 300]
+    segments = [(a, b, int(rng.integers(-1, agents))) for a, b in itertools.pairwise(cuts)]
+    f = windows(rng.uniform(-1, 1, (300, agents)).astype(np.float32), window, step)
+    centres = np.arange(len(f)) * step + min(window, 300) / 2
+    merged = [[*segments[0]]]
+    for start, end, agent in segments[1:]:
+        if agent == merged[-1][2]:
+            merged[-1][1] = end
+        else:
+            merged.append([start, end, agent])
+    expected = []
+    for left, right in itertools.pairwise(merged):
+        lead = 0.0
+        for (start, end, agent), near in ((left, slice(-neighbourhood, None)), (right, slice(neighbourhood))):
+            rows = np.flatnonzero((start < centres) & (centres < end))[near]
+            if not len(rows):
+                rows = np.array([np.abs(centres - (start + end) / 2).argmin()])
+            mean = f[rows].mean(axis=0)
+            lead += mean[agent] - max(np.delete(mean, agent), default=0.0)
+        if left[2] >= 0 and right[2] >= 0:
+            expected.append((right[0], left[2], right[2], 1 / (1 + math.exp(-lead))))
+    found = transitions(segments, f, window, step, neighbourhood).observed
+    assert [t[:3] for t in found] == [t[:3] for t in expected]
+    np.testing.assert_allclose([t[3] for t in found], [t[3] for t in expected], rtol=1e-9)
+
+
+def test_neighbourhoods_stay_within_their_own_segments():
+    f = np.zeros((41, 3))
+    segments = [(0, 200, 0), (200, 264, 1), (264, 704, 2)]
+    centres = np.arange(41) * 16 + 32
+    f[(centres > 200) & (centres < 264), 1] = 1
+    f[centres < 200, 0] = f[centres > 264, 2] = 1
+    for passage in transitions(segments, f).observed:
+        assert passage.confidence == pytest.approx(1 / (1 + math.exp(-2)))
+    tiny = [(0, 200, 0), (200, 204, 1), (204, 704, 2)]
+    assert len(transitions(tiny, f).observed) == 2
+
+
+def test_confidence_is_the_best_of_several_boundaries():
+    f = np.zeros((40, 2))
+    f[:10, 0] = f[20:30, 0] = 0.1
+    f[10:20, 1], f[30:, 1] = 0.1, 0.9
+    found = transitions([(0, 192, 0), (192, 352, 1), (352, 512, 0), (512, 688, 1)], f)
+    forward = [t.confidence for t in found.observed if t.source == 0]
+    assert len(forward) == 2
+    assert found.confidence[0, 1] == max(forward) > min(forward)
+    assert found.accumulate() == [(192, 2), (352, 6), (512, 6)]
+    assert found.bitmask == 6
+
+
+def test_unattributed_text_is_no_agent_and_no_bridge_unless_asked():
+    f = np.zeros((20, 3))
+    segments = [(0, 100, 0), (100, 120, -1), (120, 200, 2), (200, 210, -1), (210, 300, 2)]
+    none = transitions(segments, f)
+    assert none.agents == (0, 2)
+    assert none.observed == ()
+    assert none.bitmask == 0
+    assert none.topology.name == "other"
+    assert transitions(segments, f, max_gap=19).observed == ()
+    (passage,) = transitions(segments, f, max_gap=20).observed
+    assert passage[:3] == (120, 0, 2)
+
+
+def test_neighbouring_segments_of_one_agent_are_one():
+    f = np.zeros((20, 2))
+    found = transitions([(0, 100, 0), (100, 100, 1), (100, 150, 0), (150, 300, 1)], f)
+    assert [t[:3] for t in found.observed] == [(150, 0, 1)]
+
+
+def test_dense_places_the_active_agents_among_all():
+    f = np.zeros((20, 5))
+    found = transitions([(0, 100, 3), (100, 300, 1)], f)
+    dense = found.dense(range(5))
+    assert found.confidence.shape == (2, 2)
+    assert dense.confidence.shape == (5, 5)
+    assert np.argwhere(dense.adjacency).tolist() == [[3, 1]]
+    assert dense.bitmask == 1 << (3 * 5 + 1)
+    assert dense.accumulate() == [(100, dense.bitmask)]
+    with pytest.raises(InputError, match="all_agents"):
+        found.dense([1, 2])
+    with pytest.raises(InputError, match="all_agents"):
+        found.dense([1, 1, 3])
+
+
+@pytest.mark.parametrize("segments", [[], [(0, 5, -1)], [(0, 5, 0)], [(0, 5, 0), (5, 10, 1)]])
+def test_short_texts_have_an_answer(segments):
+    tokens = segments[-1][1] if segments else 0
+    found = transitions(segments, windows(np.zeros((tokens, 2), np.float32)))
+    assert len(found.observed) == max(0, len(segments) - 1)
+    one = transitions([(0, 50, 0)], windows(np.zeros((50, 1), np.float32)))
+    assert one.agents == (0,)
+    assert one.confidence.tolist() == [[0.0]]
+
+
+@pytest.mark.parametrize("name", ["chain", "star_pure", "tree", "circle"])
+def test_a_walk_along_a_topology_is_recovered_from_its_scores(name):
+    rng = np.random.default_rng(1)
+    speakers = walk(template(name, 5), 12)
+    truth = np.repeat(speakers, 150)
+    scores = np.cos(2 * np.pi * rng.random((len(truth), 5)))
+    scores[np.arange(len(truth)), truth] = np.cos(rng.vonmises(0, 3.0, len(truth)))
+    scores = scores.astype(np.float32)
+    found = transitions(decode(scores).segments, windows(scores))
+    assert found.topology.name == name
+    assert found.confidence[found.adjacency].min() > 0.5
+
+
+def test_bad_input_is_refused_by_name_and_value():
+    f = np.zeros((20, 2))
+    for call, error, words in [
+        (lambda: transitions([(0, 9, 2)], f), ShapeError, "window_scores"),
+        (lambda: transitions([(0, 9, 0)], np.zeros(3)), ShapeError, r"\[3\]"),
+        (lambda: transitions([(0, 9, 0), (5, 12, 1)], f), InputError, r"segments: got \[5, 12\)"),
+        (lambda: transitions([(0, 9, 0)], f, neighbourhood=0), InputError, "neighbourhood: got 0"),
+        (lambda: to_bitmask(np.zeros((2, 3))), ShapeError, r"\[2, 3\]"),
+        (lambda: from_bitmask(16, 2), InputError, "bitmask: got 16"),
+        (lambda: from_bitmask(-1, 2), InputError, "bitmask: got -1"),
+    ]:
+        with pytest.raises(error, match=words):
+            call()

@@ -1,0 +1,220 @@
+"""The one line: what each framework puts on the wire, read off what a server on this machine got."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, get_args
+
+import pytest
+
+from iet import agents
+from iet.errors import InputError
+from tests.support.chat_server import completion, serving
+
+ENGINES = get_args(agents.Engine)
+NAME = "Plänner №1"  # on the wire it is escaped, or UTF-8
+
+
+def _openai(url: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(base_url=url, api_key="none", max_retries=0)
+    answer = client.chat.completions.create(
+        model="m", messages=[{"role": "user", "content": "hello"}], extra_body=body
+    )
+    return answer.choices[0].message.content
+
+
+def _openai_agents(url: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("OPENAI_AGENTS_DISABLE_TRACING", "1")
+    framework = pytest.importorskip("agents", reason="openai-agents is not installed")
+    openai = pytest.importorskip("openai")
+    model = framework.OpenAIChatCompletionsModel(
+        model="m", openai_client=openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
+    )
+    agent = framework.Agent(
+        name="writer", model=model, model_settings=framework.ModelSettings(extra_body=body)
+    )
+    return framework.Runner.run_sync(agent, "hello").final_output
+
+
+def _langchain(url: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
+    framework = pytest.importorskip("langchain_openai")
+    model = framework.ChatOpenAI(model="m", base_url=url, api_key="none", max_retries=0, extra_body=body)
+    return model.invoke("hello").content
+
+
+def _langgraph(url: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
+    graph = pytest.importorskip("langgraph.graph")
+    framework = pytest.importorskip("langchain_openai")
+    model = framework.ChatOpenAI(model="m", base_url=url, api_key="none", max_retries=0, extra_body=body)
+    builder = graph.StateGraph(graph.MessagesState)
+    builder.add_node("write", lambda state: {"messages": [model.invoke(state["messages"])]})
+    builder.add_edge(graph.START, "write")
+    state = builder.compile().invoke({"messages": [{"role": "user", "content": "hello"}]})
+    return state["messages"][-1].content
+
+
+def _crewai(url: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
+    return _crewai_llm(url, body, monkeypatch).call("hello")
+
+
+def _crewai_llm(url: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    for variable in ("CREWAI_DISABLE_TELEMETRY", "OTEL_SDK_DISABLED"):
+        monkeypatch.setenv(variable, "true")
+    framework = pytest.importorskip("crewai")
+    return framework.LLM(model="m", provider="openai", base_url=url, api_key="none", extra_body=body)
+
+
+def _crewai_crew(url: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
+    model = _crewai_llm(url, body, monkeypatch)
+    framework = pytest.importorskip("crewai")
+    writer = framework.Agent(role="writer", goal="write", backstory="none", llm=model)
+    task = framework.Task(description="hello", expected_output="a text", agent=writer)
+    return framework.Crew(agents=[writer], tasks=[task]).kickoff().raw
+
+
+def _autogen(url: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
+    framework = pytest.importorskip("autogen_ext.models.openai")
+    core = pytest.importorskip("autogen_core.models")
+    client = framework.OpenAIChatCompletionClient(
+        model="m",
+        base_url=url,
+        api_key="none",
+        max_retries=0,
+        model_info=core.ModelInfo(
+            vision=False, function_calling=False, json_output=False, structured_output=False, family="unknown"
+        ),
+    )
+
+    async def ask() -> Any:
+        answer = await client.create(
+            [core.UserMessage(content="hello", source="user")], extra_create_args={"extra_body": body}
+        )
+        await client.close()
+        return answer.content
+
+    return asyncio.run(ask())
+
+
+def _autogen_agents(url: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
+    chat = pytest.importorskip("autogen_agentchat.agents")
+    framework = pytest.importorskip("autogen_ext.models.openai")
+    core = pytest.importorskip("autogen_core.models")
+    client = framework.OpenAIChatCompletionClient(
+        model="m",
+        base_url=url,
+        api_key="none",
+        max_retries=0,
+        extra_body=body,
+        model_info=core.ModelInfo(
+            vision=False, function_calling=False, json_output=False, structured_output=False, family="unknown"
+        ),
+    )
+
+    async def ask() -> Any:
+        result = await chat.AssistantAgent("writer", model_client=client).run(task="hello")
+        await client.close()
+        return result.messages[-1].content
+
+    return asyncio.run(ask())
+
+
+FRAMEWORKS: dict[str, Callable[[str, dict[str, Any], pytest.MonkeyPatch], str]] = {
+    "openai": _openai,
+    "openai-agents": _openai_agents,
+    "langchain-openai": _langchain,
+    "langgraph": _langgraph,
+    "crewai": _crewai,
+    "crewai-crew": _crewai_crew,
+    "autogen-ext": _autogen,
+    "autogen-agentchat": _autogen_agents,
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_agent_is_on_the_wire(
+    framework: str, engine: agents.Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("HOME", str(tmp_path))  # where CrewAI keeps a database and a key
+    body = agents.body(NAME, engine=engine)
+
+    def form(text: str) -> dict[str, Any]:
+        return {**completion(text), "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}
+
+    with serving(lambda request, attempt: "as you wish", form) as server:
+        assert FRAMEWORKS[framework](server.url + "/v1", body, monkeypatch) == "as you wish"
+    assert [request["path"] for request in server.requests] == ["/v1/chat/completions"]
+    sent = server.requests[0]["body"]
+    assert {field: sent.get(field) for field in body} == body
+    assert "hello" in json.dumps(sent["messages"])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_body_is_json_and_its_own(engine: agents.Engine) -> None:
+    body = agents.body(NAME, engine=engine)
+    assert json.loads(json.dumps(body)) == body
+    for value in body.values():
+        if isinstance(value, dict):
+            value["iet_agent"] = "changed"
+    assert agents.body(NAME, engine=engine) != body
+
+
+@pytest.mark.parametrize("name", ["", " planner", "plan\nner", "a" * 201, 7, None, b"planner", "\ud800"])
+def test_a_name_that_no_registry_accepts_is_refused(name: Any) -> None:
+    with pytest.raises(InputError, match="agent name"):
+        agents.body(name)
+
+
+@pytest.mark.parametrize("engine", ["", "VLLM", "tgi", None, 3, ["vllm"]])
+def test_an_engine_that_is_not_there_is_refused_with_those_that_are(engine: Any) -> None:
+    for call in (lambda: agents.body("a", engine=engine), lambda: agents.enforce({}, "a", engine=engine)):
+        with pytest.raises(InputError, match="expected one of vllm, sglang"):
+            call()
+
+
+def test_the_gateway_has_the_last_word() -> None:
+    asked = {"model": "m", "vllm_xargs": {"iet_agent": "boss", "session_id": "7"}}
+    assert agents.enforce(asked, "planner") == {
+        "model": "m",
+        "vllm_xargs": {"iet_agent": "planner", "session_id": "7"},
+    }
+    assert asked["vllm_xargs"] == {"iet_agent": "boss", "session_id": "7"}
+    assert agents.enforce({"vllm_xargs": None}, "planner") == agents.body("planner")
+
+    asked = {
+        "custom_params": {"iet_agent": "boss", "thinking_budget": 5},
+        "custom_logit_processor": '{"callable": "00"}',  # code of the client's
+        "watermark": {"enabled": False},
+        "vllm_xargs": {},
+    }
+    named = agents.body("planner", engine="sglang")
+    assert agents.enforce(asked, "planner", engine="sglang") == {
+        "custom_params": {"iet_agent": "planner", "thinking_budget": 5},
+        "custom_logit_processor": named["custom_logit_processor"],
+        "vllm_xargs": {},
+    }
+
+
+@pytest.mark.parametrize(
+    ("request_", "named"),
+    [([], "request: got list"), (None, "request"), ({"vllm_xargs": "iet_agent"}, "vllm_xargs: got str")],
+)
+def test_a_request_that_is_no_object_is_refused(request_: Any, named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        agents.enforce(request_, "planner")
+
+
+def test_naming_an_agent_loads_neither_torch_nor_an_engine() -> None:
+    code = (
+        "import sys, iet; iet.agents.body('a'); iet.agents.body('a', engine='sglang');"
+        "print(*{'torch', 'numba', 'transformers', 'sglang', 'vllm', 'dill'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

@@ -1,0 +1,271 @@
+"""Family gumbel in transformers: which token is chosen, where the sampler is left alone, what is refused."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import iet
+from iet.errors import InputError, ShapeError
+from iet.marks.keys import derive_subkey
+from iet.marks.registry import Registry
+from iet.native import reference
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("scipy")
+
+from benchmarks.accuracy import unbiased  # noqa: E402
+from tests.generation.test_transformers import MODEL, PAD, V, raw_logits, team, tiny  # noqa: E402 - after the skips
+
+PROMPT = [[5, 6, 7, 8], [9, 10, 11, 12]]
+WARPED = {"temperature": 0.7, "top_p": 0.8}
+STEPS = 12
+TEAM = team(family="gumbel")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def generate(marking: Any, prompt: Any = PROMPT, model: Any = MODEL, seed: int = 1, **options: Any) -> Any:
+    torch.manual_seed(seed)
+    ids = torch.tensor(prompt)
+    defaults: dict[str, Any] = {
+        "attention_mask": (ids != PAD).long(),
+        "max_new_tokens": STEPS,
+        "do_sample": True,
+        "top_k": 0,
+        "output_scores": True,
+        "return_dict_in_generate": True,
+    }
+    if marking is not None:
+        defaults["watermarking_config"] = marking
+    return model.generate(ids, **{**defaults, **options})
+
+
+def noise(registry: Registry, agent: str, prefix: Any, columns: int = V) -> Any:
+    """-log(-log u) [columns] for the position after `prefix`, from the readable definition alone."""
+    context = np.asarray(prefix)[1 - registry.profile.scheme.n_gram :]
+    subkey = np.frombuffer(derive_subkey(registry.keys(agent)[-1].secret), dtype=np.uint8)
+    return torch.tensor(reference.gumbel_noise(np.arange(columns), reference.context_seed(subkey, context)))
+
+
+def warped(prefix: Any, model: Any = MODEL) -> Any:
+    logits = raw_logits(model, prefix)[None]
+    logits = transformers.TemperatureLogitsWarper(WARPED["temperature"])(None, logits)
+    return transformers.TopPLogitsWarper(WARPED["top_p"])(None, logits)[0]
+
+
+def processor(registry: Registry = TEAM, agents: Any = "planner", columns: int = V) -> Any:
+    return iet.WatermarkingConfig(registry, agents).construct_processor(columns, "cpu")
+
+
+def is_chosen(row: Any) -> bool:
+    return int((~row.isneginf()).sum()) == 1
+
+
+@pytest.mark.parametrize("columns", [V, V + 20], ids=["V", "padded"])
+def test_every_step_chooses_the_largest_warped_logit_with_the_oracles_noise(columns: int) -> None:
+    model, agents = tiny(columns), ["planner", "critic", None]
+    found = generate(iet.WatermarkingConfig(TEAM, agents), [*PROMPT, PROMPT[0]], model, **WARPED)
+    chosen = 0
+    for step, scores in enumerate(found.scores):
+        for row, agent in enumerate(agents):
+            prefix, token = found.sequences[row, : 4 + step], int(found.sequences[row, 4 + step])
+            kept = warped(prefix, model)
+            if agent is None or prefix[-3:].tolist() in prefix[:-1].unfold(0, 3, 1).tolist():
+                assert torch.equal(scores[row].isneginf(), kept.isneginf())
+                torch.testing.assert_close(scores[row], kept, rtol=0, atol=2e-4)
+                continue
+            chosen += 1
+            assert token == int((kept + noise(TEAM, agent, prefix, columns)).argmax())
+            assert np.flatnonzero(~scores[row].isneginf()).tolist() == [token]
+            assert float(scores[row, token]) == pytest.approx(float(kept[token]), abs=2e-4)
+    assert chosen > STEPS
+
+
+def test_an_audit_of_the_ids_reads_the_mark() -> None:
+    found = generate(iet.WatermarkingConfig(TEAM, ["planner", "critic"]), max_new_tokens=80)
+    for row in range(2):
+        ids = found.sequences[row, 4:].numpy()
+        scored, repeated = iet.positions(ids, TEAM)
+        own, other = iet.score_tokens(ids, TEAM)[scored & ~repeated].mean(axis=0)[[row, 1 - row]]
+        assert own > 2.5
+        assert other < 1.5
+
+
+def test_a_context_that_was_there_before_is_left_to_the_sampler() -> None:
+    process, logits = processor(), torch.randn(4, V)
+    ids = torch.tensor(
+        [
+            [5, 6, 7, 20, 5, 6, 7],  # at the very beginning
+            [5, 6, 7, 7, 7, 7, 7],  # overlapping itself
+            [5, 6, 7, 20, 6, 5, 7],  # the same ids in another order
+            [21, 5, 6, 20, 22, 5, 6],  # two of three
+        ]
+    )
+    out = process(ids, logits)
+    assert torch.equal(out[:2], logits[:2])
+    assert [is_chosen(row) for row in out] == [False, False, True, True]
+
+
+def test_special_ids_and_missing_context_are_left_to_the_sampler() -> None:
+    logits = torch.randn(3, V)
+    out = processor()(torch.tensor([[PAD, 6, 7], [6, PAD, 7], [6, 7, V]]), logits)
+    assert torch.equal(out, logits)
+    assert processor()(torch.tensor([[6, 7]]), logits[:1]) is not None
+    assert torch.equal(processor()(torch.tensor([[6, 7]]), logits[:1]), logits[:1])
+
+
+def test_left_padding_changes_nothing() -> None:
+    padded = [[PAD, PAD, 5, 6, 8, 9], [9, 10, 11, 12, 13, 14]]
+    found = generate(iet.WatermarkingConfig(TEAM, ["planner", "critic"]), padded)
+    alone = generate(iet.WatermarkingConfig(TEAM, "planner"), [[5, 6, 8, 9]])
+    assert torch.equal(found.sequences[0, 2:], alone.sequences[0])
+
+
+def test_rows_of_one_agent_and_context_do_not_write_the_same_text() -> None:
+    found = generate(iet.WatermarkingConfig(TEAM, ["planner", None]), num_return_sequences=4)
+    assert len({tuple(row.tolist()) for row in found.sequences[:4]}) == 4
+    same = torch.tensor([[5, 6, 7]] * 4 + [[5, 6, 8]])
+    logits = torch.randn(1, V).repeat(5, 1)
+    out = processor(agents=["planner", "critic", "planner", None, "planner"])(same, logits)
+    assert [is_chosen(row) for row in out] == [True, True, False, False, True]
+
+
+def test_the_same_prompt_writes_the_same_text_again_unless_it_holds_something_fresh() -> None:
+    marking = iet.WatermarkingConfig(TEAM, "planner")
+    first, again = (generate(marking, PROMPT[:1], seed=seed, **WARPED).sequences for seed in (1, 2))
+    assert torch.equal(first, again)
+    fresh = generate(marking, [[5, 6, 7, 99]], **WARPED).sequences
+    assert not torch.equal(first[:, 4:], fresh[:, 4:])
+    free = [generate(None, PROMPT[:1], seed=seed, **WARPED).sequences for seed in (1, 2)]
+    assert not torch.equal(*free)
+
+
+def test_assisted_decoding_writes_the_same_text() -> None:
+    marking, prompt = iet.WatermarkingConfig(TEAM, ["planner"]), PROMPT[:1]
+    plain = generate(marking, prompt)
+    assert all(is_chosen(scores[0]) for scores in plain.scores)
+    for options in ({"assistant_model": tiny(seed=3)}, {"prompt_lookup_num_tokens": 3}):
+        assert torch.equal(generate(marking, prompt, **options).sequences, plain.sequences)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_half_types_are_compared_in_float32_and_stay_what_they_are(dtype: str) -> None:
+    logits = (4 * torch.randn(2, V)).to(getattr(torch, dtype))
+    logits[0, 10:] = -torch.inf
+    before, ids = logits.clone(), torch.tensor([[5, 6, 7], [8, 9, 10]])
+    out = processor(agents=["planner", "critic"])(ids, logits)
+    assert out.dtype == logits.dtype
+    assert torch.equal(logits, before)
+    for row, agent in enumerate(["planner", "critic"]):
+        token = int((logits[row].float() + noise(TEAM, agent, ids[row])).argmax())
+        assert out[row, token] == logits[row, token]
+        assert np.flatnonzero(~out[row].isneginf()).tolist() == [token]
+
+
+def test_only_the_kept_tokens_are_chosen() -> None:
+    logits = torch.full((200, V), -torch.inf)
+    logits[:, 20:23] = 0
+    ids = torch.randint(1, V, (200, 3), generator=torch.Generator().manual_seed(0))
+    chosen = processor()(ids, logits).argmax(-1)
+    assert set(chosen.tolist()) == {20, 21, 22}
+
+
+# Greedy decoding and beams: nothing can be marked
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"do_sample": False}, "do_sample is False"),
+        ({"num_beams": 3}, "num_beams is 3"),
+        ({"num_beams": 3, "do_sample": False}, "num_beams is 3"),
+        ({"do_sample": False, "prompt_lookup_num_tokens": 3}, "do_sample is False"),
+    ],
+)
+def test_without_sampling_it_warns_and_leaves_the_logits_alone(options: Any, why: str) -> None:
+    prompt = PROMPT[:1]
+    unmarked = generate(None, prompt, **options)
+    with pytest.warns(UserWarning, match=f"nothing is marked: {why}.*pass do_sample=True") as caught:
+        found = generate(iet.WatermarkingConfig(TEAM, "planner"), prompt, **options)
+    assert sum("nothing is marked" in str(warning.message) for warning in caught) == 1
+    assert torch.equal(found.sequences, unmarked.sequences)
+    for step, expected in zip(found.scores, unmarked.scores, strict=True):
+        assert torch.equal(step, expected)
+
+
+def test_what_says_how_to_sample_may_stand_anywhere() -> None:
+    marking = iet.WatermarkingConfig(TEAM, "planner")
+    whole = {"top_k": 0, "max_new_tokens": 4, "watermarking_config": marking}
+    ids = torch.tensor(PROMPT[:1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        MODEL.generate(ids, generation_config=transformers.GenerationConfig(do_sample=True, **whole))
+        kept = tiny()
+        kept.generation_config = transformers.GenerationConfig(do_sample=True, **whole)
+        kept.generate(ids)
+        # Whoever asks for it by hand samples.
+        assert is_chosen(processor()(ids, torch.zeros(1, V))[0])
+    with pytest.warns(UserWarning, match="do_sample is"):
+        MODEL.generate(ids, generation_config=transformers.GenerationConfig(**whole))
+
+
+def test_other_families_mark_greedy_text_and_do_not_warn() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        marked = generate(iet.WatermarkingConfig(team(), "planner"), do_sample=False)
+    assert not torch.equal(marked.scores[0], generate(None, do_sample=False).scores[0])
+
+
+# Refusals
+
+
+def test_a_processor_before_the_warpers_is_refused() -> None:
+    with pytest.raises(InputError, match=r"gumbel.*use iet\.WatermarkingConfig"):
+        iet.LogitsProcessor(TEAM, "planner", temperature=0.7)
+
+
+def test_wrong_shapes_and_placeholders_are_refused() -> None:
+    logits = torch.zeros(2, V)
+    with pytest.raises(ShapeError, match="continuous batching"):
+        processor()(torch.tensor([1, 2]), logits)
+    with pytest.raises(ShapeError, match="one agent per row"):
+        processor(agents=["planner", "critic", None])(torch.ones(2, 3, dtype=torch.long), logits)
+    with pytest.raises(InputError, match="placeholder"):
+        processor()(torch.tensor([[5, 6, 7], [5, -1, 7]]), logits)
+
+
+def test_copies_choose_alike() -> None:
+    marking = copy.deepcopy(iet.WatermarkingConfig(TEAM, "planner"))
+    assert torch.equal(
+        generate(marking, **WARPED).sequences,
+        generate(iet.WatermarkingConfig(TEAM, "planner"), **WARPED).sequences,
+    )
+
+
+# The distribution (benchmarks/accuracy/unbiased.py draws more)
+
+
+def test_the_distribution_of_tokens_is_kept() -> None:
+    for case, logits in unbiased.made_logits().items():
+        if len(logits) < 1000:
+            found = unbiased.tokens(case, "gumbel", unbiased.gumbel, logits, 20_000, 1)
+            assert found.p > 1e-3, case
+    contrast = unbiased.tokens(case, "fourier", unbiased.fourier, torch.tensor([2.2, 0.0]), 20_000, 1)
+    assert contrast.p < 1e-6
+
+
+def test_the_distribution_of_texts_is_kept_by_falling_back_alone() -> None:
+    assert unbiased.texts("texts", "gumbel", True, 4000, 1).p > 1e-3
+    assert unbiased.texts("texts", "gumbel without fallback", False, 4000, 1).p < 1e-6

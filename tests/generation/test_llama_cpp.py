@@ -1,0 +1,241 @@
+"""llama.cpp: the real engine, on the shipped model written as GGUF by the test."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import iet
+from iet import Registry, Scheme
+from iet.errors import InputError, RegistryError, ShapeError
+from iet.generation.llama_cpp import LogitsProcessor
+
+MODEL = pathlib.Path(iet.__file__).parent / "demo" / "model"
+TEMPERATURE = 0.9
+
+
+def team(**scheme: Any) -> Registry:
+    registry = Registry.create(None, tokenizer=MODEL / "tokenizer.json", scheme=Scheme(**scheme))
+    for number, name in enumerate(["planner", "critic"], 1):
+        registry.add(name, secret=bytes([number]) * 32)
+    return registry
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    llama_cpp = pytest.importorskip("llama_cpp", reason="pip install llama-cpp-python (it is compiled)")
+    path = tmp_path_factory.mktemp("gguf") / "model.gguf"
+    write_gguf(path)
+    model = llama_cpp.Llama(str(path), n_ctx=1024, n_threads=1, seed=7, verbose=False, logits_all=False)
+    yield model
+    model.close()
+
+
+def write_gguf(path: pathlib.Path) -> None:
+    """Write the shipped model as llama.cpp reads it."""
+    gguf = pytest.importorskip("gguf")
+    safetensors = pytest.importorskip("safetensors.torch")
+    config = json.loads((MODEL / "config.json").read_text())
+    tokenizer = json.loads((MODEL / "tokenizer.json").read_text())
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_rope_dimension_count(config["head_dim"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    special = {token["id"] for token in tokenizer["added_tokens"]}
+    vocabulary = sorted(tokenizer["model"]["vocab"].items(), key=lambda entry: entry[1])
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list([token for token, _ in vocabulary])
+    writer.add_token_types(
+        [gguf.TokenType.CONTROL if i in special else gguf.TokenType.NORMAL for _, i in vocabulary]
+    )
+    writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
+    writer.add_bos_token_id(config["bos_token_id"])
+    writer.add_eos_token_id(config["eos_token_id"])
+    writer.add_pad_token_id(config["pad_token_id"])
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
+    for name, tensor in safetensors.load_file(MODEL / "model.safetensors").items():
+        values = tensor.float().numpy()
+        if name.endswith(("q_proj.weight", "k_proj.weight")):
+            # Hugging Face keeps the two halves of what rotary embeddings rotate apart, llama.cpp interleaves.
+            count = heads if "q_proj" in name else kv_heads
+            values = values.reshape(count, 2, -1, values.shape[-1]).swapaxes(1, 2).reshape(values.shape)
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), np.ascontiguousarray(values))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def ids_of(llm: Any, text: str) -> list[int]:
+    return list(llm.tokenize(text.encode(), add_bos=False))
+
+
+def test_the_file_is_the_shipped_model(llm: Any) -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    text = "The planner said: we'll measure it again, twice. 1234"
+    ids = iet.marks.tokenizer.Tokenizer(MODEL / "tokenizer.json").encode(text).token_ids.tolist()
+    assert ids_of(llm, text) == list(ids)
+    shown = []
+
+    def look(input_ids: Any, scores: Any) -> Any:
+        shown.append((list(input_ids), np.array(scores)))
+        return scores
+
+    list(take(1, llm.generate(list(ids), logits_processor=[look])))
+    model = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
+    with torch.no_grad():
+        expected = model(torch.tensor([list(ids)])).logits[0, -1].numpy()
+    assert shown[0][0] == list(ids)
+    np.testing.assert_allclose(shown[0][1], expected, atol=0.02)
+
+
+def take(count: int, tokens: Iterator[int]) -> Iterator[int]:
+    for _, token in zip(range(count), tokens, strict=False):
+        yield token
+
+
+def test_what_is_added_is_what_embed_adds_and_the_context_is_the_true_one(llm: Any) -> None:
+    registry = team(n_gram=3)
+    processor = LogitsProcessor(registry, "critic", TEMPERATURE, model=llm)
+    shown: list[tuple[list[int], Any, tuple[int, ...]]] = []
+    marked = []
+
+    def before(input_ids: Any, scores: Any) -> Any:
+        shown.append((list(input_ids), np.array(scores), scores.strides))
+        return scores
+
+    def after(input_ids: Any, scores: Any) -> Any:
+        marked.append(np.array(scores))
+        return scores
+
+    prompt = ids_of(llm, "We should")
+    tokens = list(
+        take(12, llm.generate(prompt, temp=TEMPERATURE, logits_processor=[before, processor, after]))
+    )
+    assert len(shown) == len(marked) == 12
+    for step, ((ids, scores, strides), found) in enumerate(zip(shown, marked, strict=True)):
+        assert ids == [*prompt, *tokens[:step]]
+        assert strides == (12,)  # one field of records of three
+        expected = scores[None].copy()
+        iet.embed_(expected, [ids[-2:]], [registry.slot("critic")], registry, temperature=TEMPERATURE)
+        np.testing.assert_array_equal(found, expected[0])
+        assert not np.array_equal(found, scores)
+
+
+def test_two_agents_are_told_apart_in_the_text(llm: Any) -> None:
+    llama_cpp = pytest.importorskip("llama_cpp")
+    registry = team(kappa=1.6)
+    text, turns = "", []
+    for agent in ["planner", "critic"]:
+        processors = llama_cpp.LogitsProcessorList([LogitsProcessor(registry, agent, 1.0, model=llm)])
+        answer = llm.create_completion(
+            (text or "The ")[-200:],
+            max_tokens=250,
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
+            min_p=0.0,
+            logit_bias=None,
+            logits_processor=processors,
+            seed=11,
+        )
+        text += answer["choices"][0]["text"]
+        turns.append(len(text))
+    report = iet.Auditor(registry).audit(text)
+    assert set(report.found) == {"planner", "critic"}
+    middle = [turns[0] // 2, (turns[0] + turns[1]) // 2]
+    agents = [
+        segment.agent
+        for place in middle
+        for segment in report.segments
+        if segment.char_start <= place < segment.char_end
+    ]
+    assert agents == ["planner", "critic"]
+
+
+class Stub:
+    """What is asked of a model when a processor is made."""
+
+    draft_model: Any = None
+
+    def __init__(self, size: int = 4096) -> None:
+        self.size = size
+
+    def n_vocab(self) -> int:
+        return self.size
+
+
+def test_scores_of_any_stride_are_marked_in_place() -> None:
+    registry = team(n_gram=3)
+    processor = LogitsProcessor(registry, "planner", 2.0, model=Stub())
+    records = np.recarray(4100, dtype=[("id", np.intc), ("logit", np.single), ("p", np.single)])
+    records.id, records.p = np.arange(4100), 0.5
+    records.logit = np.random.default_rng(1).normal(size=4100)
+    expected = np.ascontiguousarray(records.logit)[None].copy()
+    iet.embed_(expected, [[8, 9]], [0], registry, temperature=2.0)
+    view = records.logit
+    assert processor(np.array([7, 8, 9], dtype=np.intc), view) is view
+    np.testing.assert_array_equal(records.logit, expected[0])
+    np.testing.assert_array_equal(records.id, np.arange(4100))
+    assert (records.p == 0.5).all()
+
+    untouched = records.copy()
+    processor(np.array([7], dtype=np.intc), records.logit)  # no context yet
+    np.testing.assert_array_equal(records, untouched)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "named"),
+    [
+        ({"temperature": None}, InputError, "temperature: got None"),
+        ({"temperature": 0}, InputError, "temperature: got 0"),
+        ({"model": Stub(4095)}, ShapeError, "vocabulary: got 4095, expected at least 4096"),
+        ({"model": "model.gguf"}, InputError, r"model: got str, expected llama_cpp\.Llama"),
+        ({"agent": "planer"}, RegistryError, "did you mean 'planner'"),
+        ({"registry": "team.json"}, InputError, r"expected iet\.Registry"),
+        ({"registry": team(family="gumbel")}, InputError, "another family with llama.cpp"),
+    ],
+)
+def test_what_the_engine_would_swallow_is_refused_before(
+    options: dict[str, Any], error: type[Exception], named: str
+) -> None:
+    arguments = {
+        "registry": team(),
+        "agent": "planner",
+        "temperature": 1.0,
+        "model": Stub(),
+        **options,
+    }
+    with pytest.raises(error, match=named):
+        LogitsProcessor(**arguments)
+
+
+def test_a_draft_model_is_refused() -> None:
+    model = Stub()
+    model.draft_model = types.SimpleNamespace()
+    with pytest.raises(InputError, match="draft_model"):
+        LogitsProcessor(team(), "planner", 1.0, model=model)
+
+
+def test_raw_placement_takes_no_temperature() -> None:
+    registry = team(placement="raw")
+    scores, expected = np.zeros(4096, dtype=np.single), np.zeros((1, 4096), dtype=np.single)
+    LogitsProcessor(registry, "planner", model=Stub())(np.array([7, 8, 9], dtype=np.intc), scores)
+    iet.embed_(expected, [[9]], [0], registry)
+    np.testing.assert_array_equal(scores, expected[0])

@@ -1,0 +1,602 @@
+"""What serving engines mark with: their detectors on the same ids, frozen answers, the laws, the audit."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import pathlib
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import iet
+from benchmarks import engine_wheels
+from iet import evidence, kernels
+from iet.cli import main
+from iet.demo.conversation import MODEL
+from iet.errors import InputError, RegistryError, ShapeError
+from iet.marks.foreign import engines
+from iet.marks.scheme import Draws, drawn_family
+from iet.native import load as native
+from iet.native import reference
+
+VECTORS = json.loads((pathlib.Path(__file__).parents[2] / "vectors" / "engines_v1.json").read_text())
+ISAS = iet.backends().isas
+needs_native = pytest.mark.skipif(not ISAS, reason="needs the compiled module")
+KEYS = (0, 1, 42, 2**31, 2**32 - 1, 2**32, 2**63 + 12345, 2**64 - 1)
+V = 257
+
+
+def each_isa() -> Iterator[str]:
+    before = native.cpu.isa()
+    for isa in ISAS:
+        assert native.cpu.select_isa(isa)
+        yield isa
+    native.cpu.select_isa(before)
+
+
+def text(length: int, vocab_size: int = 50_000, seed: int = 0) -> np.ndarray[Any, Any]:
+    """Ids of which many n-grams stand more than once."""
+    ids = np.random.default_rng([seed, length]).integers(0, vocab_size, length)
+    ids[length // 2 :][: length // 5] = ids[length // 5 :][: length // 5]
+    return ids
+
+
+def keys_of(scheme: str, count: int, seed: int = 0) -> list[Any]:
+    rng = np.random.default_rng([seed, 7])
+    if scheme == "synthid":
+        return rng.integers(0, 2**62, (count, 30)).tolist()
+    numbers = rng.integers(1, 2**62, count).tolist()
+    return [f"{key:x}" for key in numbers] if scheme == "sglang-gumbel" else numbers
+
+
+# The engines' own code on the same ids
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 8, 13])
+def test_vllm_scores_are_its_detectors(width: int) -> None:
+    why = engine_wheels.missing("vllm")
+    if why:
+        pytest.skip(why)
+    vllm, ids = engine_wheels.detector("vllm"), text(120)
+    ours = iet.score_tokens(ids, scheme="vllm-gumbel", keys=list(KEYS), n_gram=width + 1)
+    keys = iet.EngineKeys("vllm-gumbel", {f"a{i}": key for i, key in enumerate(KEYS)}, n_gram=width + 1)
+    scored, repeated = iet.positions(ids, keys)
+    assert scored.all()
+    assert repeated.any()
+    for column, key in enumerate(KEYS):
+        detector = vllm.GumbelWatermarkDetector(key, context_width=width, deduplicate_contexts=False)
+        theirs = detector._score_tokens(*detector._prepare_inputs(ids.tolist())).numpy()
+        np.testing.assert_allclose(ours[:, column], theirs, rtol=4e-7, atol=2e-7)
+        found = vllm.GumbelWatermarkDetector(key, context_width=width).detect(ids.tolist())
+        fresh = ours[~repeated, column].astype(float)
+        assert found.num_scored_tokens == len(fresh)
+        assert found.score == pytest.approx(fresh.sum(), rel=1e-6)
+        p = math.exp(evidence.log_tail(fresh.sum(), len(fresh), keys.profile.family))
+        assert found.p_value == pytest.approx(p, rel=1e-4)
+
+
+def test_both_keys_of_vllms_dual_mark_are_columns() -> None:
+    why = engine_wheels.missing("vllm")
+    if why:
+        pytest.skip(why)
+    vllm, ids = engine_wheels.detector("vllm"), text(120)
+    ours = iet.score_tokens(ids, scheme="vllm-gumbel", keys=engines.vllm_dual_keys(42))
+    detector = vllm.DualKeyGumbelWatermarkDetector(42, alpha=0.25, deduplicate_contexts=False)
+    theirs = detector._score_tokens(*detector._prepare_inputs(ids.tolist())).numpy()
+    np.testing.assert_allclose(ours @ [0.75, 0.25], theirs, rtol=4e-7, atol=2e-7)
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 7, 20, 64])
+def test_sglang_scores_are_its_detectors(width: int) -> None:
+    why = engine_wheels.missing("sglang")
+    if why:
+        pytest.skip(why)
+    sglang, ids = engine_wheels.detector("sglang"), text(400)
+    hexadecimal = [f"{key:x}" for key in KEYS]
+    ours = iet.score_tokens(ids, scheme="sglang-gumbel", keys=hexadecimal, n_gram=width + 1)
+    keys = iet.EngineKeys("sglang-gumbel", {f"a{i}": k for i, k in enumerate(hexadecimal)}, n_gram=width + 1)
+    scored, repeated = iet.positions(ids, keys)
+    assert (ours[:width] == 0).all()
+    assert not scored[:width].any()
+    assert repeated.any()
+    for column, key in enumerate(hexadecimal):
+        detector = sglang.WatermarkDetector("0x" + key, context_window=width)
+        theirs = [
+            detector._score(detector._key_a, sglang.hash_context(ids[j - width : j].tolist()), int(ids[j]))
+            for j in range(width, len(ids))
+        ]
+        np.testing.assert_allclose(ours[width:, column], theirs, rtol=4e-7, atol=2e-7)
+        found, fresh = detector.detect_tokens(ids.tolist()), ours[scored & ~repeated, column].astype(float)
+        assert (found.combined.num_contexts, found.repeated_contexts) == (len(fresh), repeated.sum())
+        assert found.combined.score == pytest.approx(fresh.sum(), rel=1e-6)
+        log_p = evidence.log_tail(fresh.sum(), len(fresh), keys.profile.family)
+        assert found.combined.log_p_value == pytest.approx(log_p, abs=1e-4)
+
+
+def test_the_prompts_tail_is_context() -> None:
+    why = engine_wheels.missing("sglang")
+    if why:
+        pytest.skip(why)
+    sglang, ids = engine_wheels.detector("sglang"), np.arange(100, 160)
+    found = sglang.WatermarkDetector("ab").detect_tokens(
+        ids[20:].tolist(), prompt_token_ids=ids[:20].tolist()
+    )
+    ours = iet.score_tokens(ids, scheme="sglang-gumbel", keys=["ab"])
+    assert found.combined.score == pytest.approx(float(ours[20:, 0].astype(float).sum()), rel=1e-6)
+
+
+@pytest.mark.parametrize(("seeding_scheme", "width"), [("lefthash", 1), ("selfhash", 1), ("selfhash", 4)])
+@pytest.mark.parametrize("ratio", [0.25, 0.5, 0.9])
+def test_kgw_scores_are_transformers(seeding_scheme: str, width: int, ratio: float) -> None:
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    import types
+
+    ids, n_gram = text(60, V), width + (seeding_scheme == "lefthash")
+    hashing_keys = [1, 15485863, 2**61 + 12345, 2**63 - 1]
+    options: dict[str, Any] = {
+        "vocab_size": V, "n_gram": n_gram, "greenlist_ratio": ratio, "seeding_scheme": seeding_scheme,
+    }  # fmt: skip
+    ours = iet.score_tokens(ids, scheme="kgw", keys=hashing_keys, **options)
+    model = types.SimpleNamespace(vocab_size=V, bos_token_id=-1, is_encoder_decoder=False)
+    for column, key in enumerate(hashing_keys):
+        config = transformers.WatermarkingConfig(
+            hashing_key=key, context_width=width, greenlist_ratio=ratio, seeding_scheme=seeding_scheme
+        )
+        detector = transformers.WatermarkDetector(model, "cpu", config, ignore_repeated_ngrams=True)
+        tensor = torch.from_numpy(ids)
+        for j in range(n_gram - 1, len(ids)):
+            seen = tensor[j - n_gram + 1 : j + (seeding_scheme == "selfhash")]
+            assert ours[j, column] == detector._get_ngram_score(seen, int(ids[j]))
+        found = detector(tensor[None], return_dict=True)
+        keys = iet.EngineKeys("kgw", {"a": key}, **options)
+        scored, repeated = iet.positions(ids, keys)
+        if seeding_scheme == "lefthash":  # after id 0 there is no evidence, as the lists are the same for all
+            assert (scored[1:] == (ids[:-1] != 0)).all()
+            continue
+        fresh = scored & ~repeated
+        assert (found.num_tokens_scored[0], found.num_green_tokens[0]) == (
+            fresh.sum(),
+            ours[fresh, column].sum(),
+        )
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "ratio"), [(128256, 0.25), (1 << 18, 0.5), (32000, 0.9), (700, 0.93), (17, 0.5)]
+)
+def test_green_lists_are_torchs_permutations(vocab_size: int, ratio: float) -> None:
+    torch = pytest.importorskip("torch")
+    ids = np.random.default_rng(vocab_size).integers(1, vocab_size, 24)
+    ids[1::2] = ids[1]  # one list with many tokens
+    ours = iet.score_tokens(ids, scheme="kgw", keys=[7], vocab_size=vocab_size, greenlist_ratio=ratio)
+    for j in range(1, len(ids)):
+        generator = torch.Generator().manual_seed(7 * int(ids[j - 1]))
+        green = torch.randperm(vocab_size, generator=generator)[: int(vocab_size * ratio)]
+        assert ours[j, 0] == (green == int(ids[j])).any()
+
+
+@pytest.mark.parametrize(
+    ("size", "seed", "depth"), [(1 << 16, 0, 30), (2, 5, 3), (256, 2**32 - 1, 1), (1 << 17, 0, 30)]
+)
+def test_synthid_scores_are_transformers(size: int, seed: int, depth: int) -> None:
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    ids = text(80)
+    agents = np.random.default_rng(1).integers(0, 2**63 - 1, (3, depth)).tolist()
+    for n_gram in (2, 5):
+        options = {"n_gram": n_gram, "sampling_table_size": size, "sampling_table_seed": seed}
+        mean = iet.score_tokens(ids, scheme="synthid", keys=agents, **options)
+        weighted = iet.score_tokens(ids, scheme="synthid", keys=agents, weighted=True, **options)
+        for column, key in enumerate(agents):
+            processor = transformers.SynthIDTextWatermarkLogitsProcessor(
+                n_gram, key, size, seed, context_history_size=1024, device=torch.device("cpu")
+            )
+            g = processor.compute_g_values(torch.from_numpy(ids)[None])[0].numpy()
+            found = 0.5 + mean[n_gram - 1 :, column] / (2 * math.sqrt(depth))
+            np.testing.assert_allclose(found, g.mean(axis=1), atol=1e-6)
+            weights = np.linspace(10, 1, depth)
+            scale = np.sqrt((weights**2).sum()) / (2 * weights.sum())
+            found = 0.5 + weighted[n_gram - 1 :, column] * scale
+            np.testing.assert_allclose(found, g @ weights / weights.sum(), atol=1e-6)
+
+
+def test_synthid_counts_what_transformers_does_not_mask() -> None:
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    ids, key = text(300), keys_of("synthid", 1)[0]
+    processor = transformers.SynthIDTextWatermarkLogitsProcessor(
+        5, key, 1 << 16, 0, context_history_size=1024, device=torch.device("cpu")
+    )
+    mask = processor.compute_context_repetition_mask(torch.from_numpy(ids)[None])[0].numpy()
+    keys = iet.EngineKeys("synthid", {"a": key})
+    scored, repeated = iet.positions(ids, keys)
+    assert scored[4:].all()
+    assert not scored[:4].any()
+    # Ours leaves out n-grams with the hash of an earlier one as well: of 65,536 hashes, some meet.
+    assert (repeated[4:] >= ~mask).all()
+    assert 0 < (~mask).sum() <= repeated.sum() <= (~mask).sum() + 3
+
+
+def test_torch_draws_as_the_reference_does() -> None:
+    torch = pytest.importorskip("torch")
+    for seed in (0, 1, 15485863, 2**32 - 1):
+        for count in (1, 2, 31, 1000):
+            expected = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).numpy()
+            assert np.array_equal(reference.torch_permutation(seed, count), expected)
+            if native.cpu is not None:
+                found = np.empty(count, np.uint32)
+                native.cpu.torch_permute(count, seed, found.ctypes.data)
+                assert np.array_equal(found, expected)
+            draws = torch.randint(0, 2, (count,), generator=torch.Generator().manual_seed(seed)).numpy()
+            assert np.array_equal(reference.synthid_table(count, seed), draws)
+
+
+# Known answers, and one answer on every path
+
+
+@pytest.mark.parametrize("case", VECTORS["cases"], ids=lambda case: case["name"])
+def test_known_answers_of_the_engines(case: dict[str, Any]) -> None:
+    found = iet.score_tokens(case["ids"], scheme=case["scheme"], keys=case["keys"], **case["parameters"])
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, case["scores"], rtol=4e-7, atol=2e-6)
+
+
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "vllm-gumbel": [{"n_gram": n} for n in (2, 4, 5, 6, 9, 65)],
+    "sglang-gumbel": [{"n_gram": n} for n in (2, 5, 65)],
+    "kgw": [
+        {"vocab_size": 2, "greenlist_ratio": 0.5},
+        {"vocab_size": 33, "greenlist_ratio": 0.9},
+        {"vocab_size": 257, "seeding_scheme": "selfhash", "n_gram": 3},
+        {"vocab_size": 1500, "greenlist_ratio": 0.99},
+    ],
+    "synthid": [
+        {"sampling_table_size": 2},
+        {"sampling_table_size": 1 << 9, "n_gram": 2},
+        {},
+        {"weighted": True},
+        {"sampling_table_size": 1 << 17},
+    ],
+}
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("vocab_size", "green"), [(3, 2), (700, 690), (2090, 60), (4096, 2000), (6000, 5990), (1 << 24, 1 << 20)]
+)
+def test_whole_green_lists(vocab_size: int, green: int) -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    lists = 3 if vocab_size > 1 << 20 else 70  # more than are made side by side
+    seeds = np.append(rng.integers(0, 1 << 32, lists - 1), (1 << 32) - 1).astype(np.uint32)
+    some = np.arange(vocab_size, dtype=np.uint32) if vocab_size < 10_000 else None
+    tokens, expected = [], []
+    for number, seed in enumerate(seeds.tolist()):
+        order = torch.randperm(vocab_size, generator=torch.Generator().manual_seed(seed)).numpy()
+        # Whole lists, and lists of a few tokens between them.
+        mine = order[rng.integers(0, vocab_size, number % 7)] if some is None or number % 3 else some
+        tokens.append(mine.astype(np.uint32))
+        expected.append(np.isin(mine, order[:green]))
+    offsets = np.cumsum([0, *(len(mine) for mine in tokens)])
+    for isa in each_isa():
+        for threads in (1, 2):
+            found = engines._green_tokens(seeds, offsets, np.concatenate(tokens), vocab_size, green, threads)
+            assert np.array_equal(found, np.concatenate(expected)), (isa, threads)
+
+
+def test_seeds_of_lists() -> None:
+    ids = np.append(np.random.default_rng(0).integers(0, 1 << 24, 500), [0, 1, 255, (1 << 24) - 1])
+    top = (1 << 64) - 1
+    # The third is a divisor of 2^64 - 1: with an id of 255 nothing is left.
+    for key in (1, 15485863, top // 255, 3 * (top // 255) // 2, (1 << 63) - 1, (1 << 62) + 987654321):
+        expected = [key * id % top & 0xFFFFFFFF for id in ids.tolist()]
+        assert engines._left_seeds(key, ids).tolist() == expected
+
+
+@needs_native
+@pytest.mark.parametrize("scheme", engines.SCHEMES)
+def test_every_instruction_set_is_the_reference(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for options in OPTIONS[scheme]:
+        ids = text(300 if scheme == "kgw" else 1300, options.get("vocab_size", 50_000))
+        ids[[5, 40]] = -1, options.get("vocab_size", 1 << 24)
+        keys = keys_of(scheme, 3 if scheme == "kgw" else 18)
+        with monkeypatch.context() as patched:
+            if options.get("seeding_scheme") != "selfhash":  # whose table of a million takes seconds
+                patched.setattr(engines, "cpu", None)
+            expected = iet.score_tokens(ids, scheme=scheme, keys=keys, **options)
+        cuts = np.array([0, 3, 3, 100, 290])
+        for isa in each_isa():
+            for threads in (1, 3):
+                found = iet.score_tokens(ids, scheme=scheme, keys=keys, num_threads=threads, **options)
+                assert np.array_equal(found, expected), (isa, options)
+        table = iet.EngineKeys(scheme, {f"a{i}": key for i, key in enumerate(keys)}, **options)
+        scored, repeated = iet.positions(ids, table)
+        assert (expected[~scored] == 0).all() or scheme == "kgw"
+        sums = kernels.score_spans(ids, cuts, table, counted=~repeated)
+        fresh = np.where((scored & ~repeated)[:, None], expected, 0).astype(np.float64)
+        parts = [fresh[a:b].sum(axis=0) for a, b in itertools.pairwise(cuts)]
+        np.testing.assert_allclose(sums, parts, rtol=1e-9, atol=1e-4)
+
+
+def test_a_text_may_be_empty_or_short() -> None:
+    for scheme in engines.SCHEMES:
+        options: dict[str, Any] = {"vocab_size": V} if scheme == "kgw" else {}
+        for length in (0, 1, 2):
+            scores = iet.score_tokens(
+                list(range(1, length + 1)), scheme=scheme, keys=keys_of(scheme, 2), **options
+            )
+            assert scores.shape == (length, 2)
+            assert (scores != 0).any() == (scheme == "vllm-gumbel" and length > 0) or scheme == "kgw"
+
+
+# The laws of unmarked scores
+
+
+@pytest.mark.parametrize("scheme", engines.SCHEMES)
+def test_unmarked_scores_follow_their_law(scheme: str) -> None:
+    options: dict[str, Any] = {"vocab_size": V} if scheme == "kgw" else {}
+    ids = np.random.default_rng(3).permutation(V)[:200]
+    names = {f"a{i}": key for i, key in enumerate(keys_of(scheme, 400))}
+    keys = iet.EngineKeys(scheme, names, **options)
+    scored, repeated = iet.positions(ids, keys)
+    x = iet.score_tokens(ids, keys)[scored & ~repeated].astype(np.float64)
+    family = keys.profile.family
+    assert x.mean() == pytest.approx(float(family.mean(0.0)), abs=5 * math.sqrt(family.variance / x.size))
+    # Tokens after one context have lists in common, and n-grams one table: sums of a text are what counts.
+    sums = x.sum(axis=0)
+    assert sums.var() == pytest.approx(len(x) * family.variance, rel=0.3)
+    log_p = evidence.log_tails(sums, np.full(len(sums), len(x)), family)
+    for level in (0.5, 0.1, 0.02):
+        assert (log_p <= math.log(level)).mean() <= level + 4 * math.sqrt(level / len(sums))
+    for strength in (0.3, 0.6):
+        assert np.exp(strength * x).mean() == pytest.approx(math.exp(family.log_mgf(strength)), rel=0.05)
+        slope = (family.log_mgf(strength + 1e-5) - family.log_mgf(strength - 1e-5)) / 2e-5
+        assert family.mean(strength) == pytest.approx(slope, rel=1e-5)
+
+
+def test_tails_of_draws_are_binomial() -> None:
+    for chance, depth in ((0.25, 1), (0.4999, 30), (0.9, 2)):
+        draws = Draws((1,) * depth, chance, -1.0, 0.5)
+        family = drawn_family("kgw", draws)
+        for count in (1, 7, 200):
+            trials = count * depth
+            terms = np.array(
+                [
+                    math.lgamma(trials + 1) - math.lgamma(j + 1) - math.lgamma(trials - j + 1)
+                    + j * math.log(chance) + (trials - j) * math.log(1 - chance)
+                    for j in range(trials + 1)
+                ]
+            )  # fmt: skip
+            places = range(0, trials + 1, max(1, trials // 9))
+            exact = [float(np.logaddexp.reduce(terms[k:])) for k in places]
+            totals = -count + 0.5 * np.array(places)
+            found = evidence.log_tails(totals, np.full(len(totals), count), family)
+            np.testing.assert_allclose(found, exact, rtol=1e-9, atol=1e-9)
+
+
+def test_tails_of_weighted_draws_hold() -> None:
+    weights = tuple(range(290, 28, -9))
+    norm = math.sqrt(sum(w * w for w in weights))
+    draws = Draws(weights, 0.498, -sum(weights) / norm, 2 / norm)
+    family = drawn_family("synthid", draws)
+    rng = np.random.default_rng(5)
+    for count in (5, 40, 100):
+        g = rng.random((6000, count, len(weights)), dtype=np.float32) < draws.chance
+        totals = count * draws.low + draws.step * (g @ np.array(weights, np.float32)).sum(axis=1)
+        log_p = evidence.log_tails(totals, np.full(len(totals), count), family)
+        for level in (0.2, 0.05, 0.01):
+            share = (log_p <= math.log(level)).mean()
+            assert share <= level + 4 * math.sqrt(level / len(totals))
+            assert count < 20 or share >= 0.9 * level - 4 * math.sqrt(level / len(totals))
+
+
+# The audit
+
+
+def written_by(scheme: str, turns: list[tuple[Any, int]], options: dict[str, Any], seed: int) -> list[int]:
+    """Text of some keys: of 40 tokens at a time, drawn anew, the one that the scheme likes best."""
+    rng = np.random.default_rng(seed)
+    vocab_size = options.get("vocab_size", 5000)
+    ids = rng.integers(1, vocab_size, 4).tolist()
+    for key, length in turns:
+        table = iet.EngineKeys(scheme, {"a": key}, **options)
+        n_gram = table.profile.scheme.n_gram
+        for _ in range(length):
+            tokens = rng.choice(np.arange(1, vocab_size), 40, replace=False)
+            context = np.tile(ids[len(ids) - n_gram + 1 :], (40, 1))
+            scores = iet.score_tokens(np.column_stack([context, tokens]).reshape(-1), table)[
+                n_gram - 1 :: n_gram
+            ]
+            ids.append(int(tokens[scores[:, 0].argmax()]))
+    return ids
+
+
+@pytest.mark.parametrize("scheme", engines.SCHEMES)
+@pytest.mark.parametrize("decoder", ["posterior", "cusum", "window"])
+def test_an_audit_finds_who_wrote_what(scheme: str, decoder: str) -> None:
+    options: dict[str, Any] = {"vocab_size": V} if scheme == "kgw" else {}
+    planner, critic, *others = keys_of(scheme, 6)
+    ids = written_by(scheme, [(planner, 200), (critic, 150), (planner, 150)], options, 1)
+    agents = {"planner": planner, "critic": critic, **{f"other {i}": key for i, key in enumerate(others)}}
+    keys = iet.EngineKeys(scheme, agents, **options)
+    report = iet.Auditor(keys, decoder).audit(token_ids=ids)
+    found = [segment for segment in report.segments if segment.agent is not None]
+    if decoder == "cusum":  # which misses hand-overs between agents of like strength
+        assert {segment.agent for segment in found} <= {"planner", "critic"}
+        assert found[0].agent == "planner"
+        return
+    assert [segment.agent for segment in found] == ["planner", "critic", "planner"]
+    assert abs(found[1].start - 204) <= 32
+    assert abs(found[1].end - 354) <= 32
+    assert all(segment.log_p < -20 for segment in found)
+    assert report.log_p < -20
+    if decoder == "posterior":
+        nobody = iet.Auditor(keys).audit(token_ids=np.random.default_rng(9).integers(1, V, 500))
+        assert all(segment.agent is None for segment in nobody.segments)
+    assert keys.profile.digest in json.dumps(report.to_dict()) or report.profile.id == keys.profile.id
+    shown = repr(keys) + str(report) + json.dumps(report.to_dict())
+    for key in (planner, critic):
+        assert not any(str(number) in shown for number in (key if isinstance(key, list) else [key]))
+
+
+@pytest.mark.parametrize("scheme", engines.SCHEMES)
+def test_more_keys_than_are_scored_token_by_token(scheme: str) -> None:
+    options: dict[str, Any] = {"vocab_size": V} if scheme == "kgw" else {}
+    agents = {f"agent {i}": key for i, key in enumerate(keys_of(scheme, 70))}
+    ids = written_by(scheme, [(agents["agent 69"], 150)], options, 2)
+    report = iet.Auditor(iet.EngineKeys(scheme, agents, **options)).audit(token_ids=ids)
+    assert {segment.agent for segment in report.segments} - {None} == {"agent 69"}
+
+
+def test_an_agent_may_have_several_keys() -> None:
+    keys = iet.EngineKeys("vllm-gumbel", {"planner": [3, 4], "critic": 5})
+    assert keys.owners.tolist() == [0, 0, 1]
+    assert len(keys) == 3
+    ids = written_by("vllm-gumbel", [(3, 120), (4, 120)], {}, 3)
+    report = iet.Auditor(keys).audit(token_ids=ids)
+    assert [s.agent for s in report.segments if s.agent] == ["planner"]
+    layers = keys_of("synthid", 3)
+    several = iet.EngineKeys("synthid", {"planner": layers[:2], "critic": layers[2]})
+    assert several.owners.tolist() == [0, 0, 1]
+    assert several.scheme.depth == 30
+
+
+def test_the_law_of_unmarked_text_holds_for_kgw_and_synthid() -> None:
+    """Of audits of text that nobody marked, under drawn keys, no more than the level finds anybody."""
+    for scheme in ("kgw", "synthid"):
+        options: dict[str, Any] = {"vocab_size": V} if scheme == "kgw" else {}
+        log_p = []
+        for seed in range(60):
+            agents = {f"a{i}": key for i, key in enumerate(keys_of(scheme, 8, seed + 1))}
+            ids = np.random.default_rng(seed).integers(1, V, 300)
+            log_p.append(iet.Auditor(iet.EngineKeys(scheme, agents, **options)).audit(token_ids=ids).log_p)
+        shares = [(np.array(log_p) <= math.log(level)).mean() for level in (0.2, 0.05)]
+        assert shares[0] <= 0.36, scheme
+        assert shares[1] <= 0.17, scheme
+
+
+# Input, secrets, files, the command line
+
+
+@pytest.mark.parametrize(
+    ("scheme", "keys", "options", "message"),
+    [
+        ("vllm", [1], {}, "expected one of"),
+        ("vllm-gumbel", [2**64], {}, "an integer out of range, expected an integer from 0"),
+        ("vllm-gumbel", [-1], {}, "expected an integer from 0"),
+        ("vllm-gumbel", ["1f"], {}, "got a str, expected an integer"),
+        ("vllm-gumbel", [True], {}, "got a bool"),
+        ("vllm-gumbel", [7, 7], {}, "expected one of its own"),
+        ("vllm-gumbel", [], {}, "no agents"),
+        ("vllm-gumbel", "7", {}, "expected a list of keys"),
+        ("vllm-gumbel", [7], {"n_gram": 1}, "n_gram: got 1"),
+        ("vllm-gumbel", [7], {"n_gram": 66}, "n_gram: got 66"),
+        ("vllm-gumbel", [7], {"k_p": 1}, "k_p: scheme 'vllm-gumbel' has no such parameter"),
+        ("vllm-gumbel", [7], {"vocab_size": 1}, "vocab_size: got 1"),
+        ("sglang-gumbel", [7], {}, "got a int, expected a str of 1 to 16 hex digits"),
+        ("sglang-gumbel", ["xyz"], {}, "got another str"),
+        ("sglang-gumbel", ["0" * 17], {}, "hex digits"),
+        ("sglang-gumbel", ["ab", "0xAB"], {}, "expected one of its own"),
+        ("kgw", [7], {}, "vocab_size: got none"),
+        ("kgw", [0], {"vocab_size": V}, "expected an integer from 1"),
+        ("kgw", [7], {"vocab_size": V, "n_gram": 3}, "n_gram: got 3"),
+        ("kgw", [7], {"vocab_size": V, "greenlist_ratio": 1.0}, "greenlist_ratio: got 1.0"),
+        ("kgw", [7], {"vocab_size": 3}, "which makes 0 of 3 ids green"),
+        ("kgw", [7], {"vocab_size": V, "seeding_scheme": "right"}, "seeding_scheme: got 'right'"),
+        ("synthid", [7], {}, "expected a list of 1 integers"),
+        ("synthid", [[1, 2], [3]], {}, "got 1 of them, expected a list of 2 integers"),
+        ("synthid", [[1, 2]], {"sampling_table_size": 3}, "expected a power of two"),
+        ("synthid", [[1] * 101], {}, "depth: got 101"),
+        ("synthid", [[1, 2]], {"weighted": 1}, "weighted: got 1"),
+    ],
+)
+def test_what_is_refused(scheme: str, keys: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        iet.score_tokens([1, 2, 3], scheme=scheme, keys=keys, **options)
+
+
+def test_what_else_is_refused() -> None:
+    keys = iet.EngineKeys("vllm-gumbel", {"planner": 42})
+    with pytest.raises(InputError, match="decoys"):
+        iet.Auditor(keys, decoys=10_000)
+    with pytest.raises(InputError, match=r"expected iet\.Registry"):
+        iet.embed_(np.zeros((1, 8), np.float32), [[0]], [0], keys)  # type: ignore[arg-type]
+    with pytest.raises(ShapeError):
+        iet.score_tokens([[1]], keys)
+    with pytest.raises(InputError, match="either a registry"):
+        iet.score_tokens([1], keys, greenlist_ratio=0.5)
+    with pytest.raises(InputError, match="no agents"):
+        iet.EngineKeys("vllm-gumbel", {})
+
+
+def test_no_key_is_shown() -> None:
+    secret = 987654321987
+    for scheme, key in (("vllm-gumbel", secret), ("sglang-gumbel", f"{secret:x}"), ("synthid", [secret, 5])):
+        keys = iet.EngineKeys(scheme, {"planner": key})
+        for wrong in (str(secret), secret * 2**64, [secret, "x"], {"key": secret}, float(secret), -secret):
+            with pytest.raises(InputError) as caught:
+                iet.EngineKeys(scheme, {"planner": key, "critic": wrong, "again": key})
+            assert str(secret) not in str(caught.value)
+            assert f"{secret:x}" not in str(caught.value)
+        assert str(secret) not in repr(keys)
+        assert f"{secret:x}" not in repr(keys)
+        assert (
+            keys.digest == iet.EngineKeys(scheme, {"planner": [key] if scheme != "synthid" else key}).digest
+        )
+        with pytest.raises(RegistryError, match="not pickled"):
+            pickle.dumps(keys)
+
+
+@pytest.fixture
+def key_file(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps({"planner": 3, "critic": 4}))
+    path.chmod(0o600)
+    return path
+
+
+def test_keys_from_a_file(key_file: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    keys = iet.EngineKeys.load(key_file, "vllm-gumbel", n_gram=4)
+    assert keys.names == ("planner", "critic")
+    assert keys.scheme.n_gram == 4
+    again = pickle.loads(pickle.dumps(iet.Auditor(keys)))
+    ids = written_by("vllm-gumbel", [(3, 100)], {"n_gram": 4}, 4)
+    assert again.audit(token_ids=ids).to_dict() == iet.Auditor(keys).audit(token_ids=ids).to_dict()
+    for content in ("[1]", "{", '{"a": 918273, "a": 5}', '{"a": 918273'):
+        bad = tmp_path / "bad.json"
+        bad.write_text(content)
+        bad.chmod(0o600)
+        with pytest.raises(RegistryError, match="expected a JSON object of agents") as caught:
+            iet.EngineKeys.load(bad, "vllm-gumbel")
+        assert "918273" not in "".join(map(str, (caught.value, caught.value.__cause__)))
+    with pytest.raises(RegistryError, match="cannot be read"):
+        iet.EngineKeys.load(tmp_path / "none.json", "vllm-gumbel")
+    if os.name == "posix":
+        key_file.chmod(0o644)
+        with pytest.raises(RegistryError, match="chmod 600"):
+            iet.EngineKeys.load(key_file, "vllm-gumbel")
+
+
+def test_audit_on_the_command_line(
+    key_file: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = tmp_path / "text.txt"
+    document.write_text("The plan is to read the whole report first, and then to write. " * 6)
+    tokenizer = str(MODEL.parent / "tokenizer.json") if MODEL.is_file() else "iet:demo"
+    common = ["audit", str(document), "--keys", str(key_file), "--tokenizer", tokenizer, "--json"]
+    assert main([*common, "--scheme", "vllm-gumbel", "--n-gram", "3"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["profiles"][0]["scheme"]["name"] == "vllm-gumbel"
+    assert report["profiles"][0]["scheme"]["n_gram"] == 3
+    vocab = ["--parameter", "vocab_size=5000", "--parameter", "seeding_scheme=lefthash"]
+    assert main([*common, "--scheme", "kgw", *vocab]) == 0
+    capsys.readouterr()
+    assert main([*common, "--scheme", "sglang-gumbel"]) == 3
+    assert "expected a str of 1 to 16 hex digits" in capsys.readouterr().err
+    assert main([*common, "--scheme", "kgw", "--parameter", "vocab_size"]) == 3
+    for wrong in ([*common, "--n-gram", "3"], [*common, "--scheme", "kgw", "--k-p", "1"]):
+        with pytest.raises(SystemExit):
+            main(wrong)

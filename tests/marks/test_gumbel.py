@@ -1,0 +1,291 @@
+"""Family gumbel: known answers, its laws, and the sampler that chooses tokens with it in transformers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import pathlib
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import iet
+from benchmarks.accuracy import noise_quality
+from benchmarks.accuracy.scheme_quality import failures
+from iet import kernels
+from iet.errors import InputError
+from iet.marks.registry import Registry
+from iet.marks.scheme import FAMILIES, Profile, Scheme
+from iet.native import load as native
+from iet.native import reference
+
+stats = pytest.importorskip("scipy.stats")
+
+FAMILY = FAMILIES["gumbel"]
+FOLDER = pathlib.Path(__file__).parents[1] / "vectors"
+VECTORS = json.loads((FOLDER / f"gumbel_v{FAMILY.version}.json").read_text())
+V, PAD = 300, 0
+
+
+@pytest.fixture(params=iet.backends().isas or ("reference",))
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run the test on one instruction set of this machine (or on the reference backend)."""
+    if request.param == "reference":
+        yield "reference"
+        return
+    before = native.cpu.isa()
+    assert native.cpu.select_isa(request.param)
+    yield request.param
+    native.cpu.select_isa(before)
+
+
+def team(vocab_size: int = V, unmarked_ids: tuple[int, ...] = (PAD,), **scheme: Any) -> Registry:
+    scheme = {"family": "gumbel", **scheme}
+    registry = Registry.create(
+        None, vocab_size=vocab_size, unmarked_ids=unmarked_ids, scheme=Scheme(**scheme)
+    )
+    for number, name in enumerate(["planner", "critic"], 1):
+        registry.add(name, secret=bytes([number]) * 32)
+    return registry
+
+
+def from_bits(values: list[str], dtype: str = "float32") -> Any:
+    unsigned = np.uint32 if dtype == "float32" else np.uint16
+    array = np.array([int(value, 16) for value in values], dtype=unsigned)
+    return array if dtype == "bfloat16" else array.view(dtype)
+
+
+# ---------------------------------------------------------------- known answers
+
+
+def test_vectors_are_those_that_the_reference_makes() -> None:
+    sys.path.insert(0, str(FOLDER))
+    try:
+        from tests.vectors import make
+    finally:
+        sys.path.pop(0)
+    assert json.loads(json.dumps(make.make_gumbel())) == VECTORS
+    for name, made in make.FILES.items():
+        assert (FOLDER / name).read_text() == make.text(made())
+
+
+def test_the_specification_names_the_frozen_files() -> None:
+    page = (FOLDER.parent.parent / "docs" / "scheme.md").read_text()
+    for path in FOLDER.glob("*.json"):
+        assert f"{path.name}  {hashlib.blake2b(path.read_bytes(), digest_size=32).hexdigest()}" in page
+
+
+def test_vectors_of_the_hash_in_plain_integers() -> None:
+    word = (1 << 32) - 1
+    for entry in VECTORS["uniform"]:
+        seed = int(entry["seed"], 16)
+        for v, numerator in zip(entry["ids"], entry["numerators"], strict=True):
+            h = (v * 0x9E3779B1 + seed) & word
+            h ^= h >> 16
+            h = (h * 0x7FEB352D + (seed >> 32)) & word
+            h ^= h >> 15
+            h = (h * 0x846CA68B) & word
+            h ^= h >> 16
+            assert numerator == 2 * (h >> 9) + 1  # u = ((h >> 9) + 0.5)·2^-23, times 2^24
+        assert reference.uniform(entry["ids"], np.uint64(seed)).tolist() == entry["numerators"]
+
+
+def test_the_specification_gives_the_logarithms_to_the_bit() -> None:
+    page = (FOLDER.parent.parent / "docs" / "scheme.md").read_text()
+    text = page.split("where mlog(x)")[1].split("in the same arithmetic")[0]
+    carry, exponent_mask, root, *bits = (int(word, 16) for word in re.findall("0x[0-9A-Fa-f]+", text))
+    *c, c8 = (np.uint32(word).view(np.float32) for word in bits)
+    assert len(c) == 8
+
+    def mlog(x: np.float32) -> np.float32:
+        j = (int(x.view(np.uint32)) + carry) % (1 << 32)
+        e = np.float32((j >> 23) - 127)
+        t = np.uint32((j & exponent_mask) + root).view(np.float32) - np.float32(1)
+        total = c[7]
+        for coefficient in reversed(c[:7]):
+            total = total * t + coefficient
+        return np.float32(total * t + e * c8)
+
+    known = VECTORS["noise"]
+    noise, score = from_bits(known["noise"]), from_bits(known["score"])
+    for i, numerator in enumerate(known["numerators"]):
+        u = np.float32(numerator * 2.0**-24)
+        assert mlog(mlog(u)) == noise[i]
+        assert mlog(np.float32(1) - u) == score[i]
+
+
+def test_vectors_of_the_logarithms_are_logarithms() -> None:
+    u = np.array(VECTORS["noise"]["numerators"]) * 2.0**-24
+    noise, score = from_bits(VECTORS["noise"]["noise"]), from_bits(VECTORS["noise"]["score"])
+    assert np.abs(noise + np.log(-np.log(u))).max() < 1.2e-6
+    assert np.abs(score / -np.log1p(-u) - 1).max() < 2.8e-7
+    assert noise.min() == pytest.approx(-math.log(24 * math.log(2)))
+    assert score.max() == pytest.approx(24 * math.log(2))
+
+
+def test_the_logarithm_is_as_good_as_it_says_for_every_number() -> None:
+    numerators = np.arange(1, 1 << 24, 2, dtype=np.uint32)
+    x = numerators.astype(np.float32) * np.float32(2.0**-24)
+    exact = -np.log1p((numerators.astype(np.float64) - 2**24) * 2.0**-24)
+    found = reference.minus_log(x)
+    assert np.abs(found / exact - 1).max() < 2.8e-7
+    assert np.abs(reference.minus_log(found) + np.log(exact)).max() < 1.2e-6
+    assert np.mean(found, dtype=np.float64) == pytest.approx(1, abs=1e-6)  # the null mean
+
+
+@pytest.mark.parametrize("entry", VECTORS["ops"], ids=lambda entry: f"V{entry['vocab_size']}")
+def test_vectors_of_the_ops(isa: str, entry: dict[str, Any]) -> None:
+    registry = Registry.create(
+        None,
+        vocab_size=entry["vocab_size"],
+        unmarked_ids=entry["unmarked_ids"],
+        scheme=Scheme(family="gumbel", n_gram=entry["n_gram"]),
+    )
+    for number, secret in enumerate((bytes(range(32)), bytes(32))):
+        registry.add(str(number), secret=secret)
+    keys = registry.marking_keys()
+    assert [key.tobytes().hex() for key in keys.subkeys] == entry["subkeys"][:2]
+    assert kernels.positions(entry["token_ids"], keys)[0].tolist() == entry["scored"]
+    expected = np.array([from_bits(row) for row in entry["scores"]])[:, :2]
+    assert np.array_equal(kernels.score_tokens(entry["token_ids"], keys), expected)
+    slots = [slot if slot < 2 else -1 for slot in entry["slots"]]
+    kappas = from_bits(entry["kappas"])
+    for dtype in ("float32", "float16"):
+        before, after = (
+            from_bits(entry["embed"][dtype][k], dtype).reshape(4, -1).copy() for k in ("logits", "marked")
+        )
+        kernels.embed_(before, entry["contexts"], slots, keys, temperature=kappas)
+        assert np.array_equal(before[:3], after[:3])
+
+
+@pytest.mark.parametrize("entry", VECTORS["profile"])
+def test_vectors_profile(entry: dict[str, Any]) -> None:
+    assert Profile.from_dict(entry["profile"]).digest == entry["digest"]
+
+
+# ---------------------------------------------------------------- choices
+
+
+def test_the_family_has_its_own_defaults() -> None:
+    scheme = Scheme(family="gumbel")
+    assert (scheme.n_gram, scheme.kappa, scheme.k_p, scheme.placement) == (4, 1.0, 1, "final")
+    assert (Scheme().n_gram, Scheme().kappa) == (2, 0.8)
+    assert Scheme(family="gumbel", n_gram=2, kappa=1).n_gram == 2
+    assert Scheme(**scheme.to_dict()) == scheme
+    assert Profile.from_dict(Profile(scheme, 99).to_dict()) == Profile(scheme, 99)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("kappa", 0.8), ("kappa", 0.0), ("k_p", 2), ("k_p", "per-agent"), ("placement", "raw")],
+)
+def test_what_has_no_meaning_is_refused(field: str, value: Any) -> None:
+    with pytest.raises(InputError, match=f"{field}: got {value!r}, expected .*gumbel"):
+        Scheme(family="gumbel", **{field: value})
+
+
+def test_the_null_law_is_exponential() -> None:
+    x = -np.log1p(-(np.arange(1 << 20) + 0.5) / (1 << 20))  # quantiles of Exp(1)
+    assert x.mean() == pytest.approx(FAMILY.mean(0.0), abs=1e-5)
+    assert x.var() == pytest.approx(FAMILY.variance, abs=1e-4)
+    for strength in (-2.0, 0.0, 0.1, 0.4):
+        weights = np.exp(strength * x)
+        assert FAMILY.log_mgf(strength) == pytest.approx(np.log(weights.mean()), abs=1e-3)
+        assert FAMILY.mean(strength) == pytest.approx((x * weights).sum() / weights.sum(), abs=2e-2)
+    for strength in np.linspace(-5, 0.95, 50):
+        step = 1e-6
+        slope = (FAMILY.log_mgf(strength + step) - FAMILY.log_mgf(strength - step)) / (2 * step)
+        assert FAMILY.mean(strength) == pytest.approx(slope, rel=1e-4)
+    assert FAMILY.strength_limit == 1.0
+    assert {family.strength_limit for name, family in FAMILIES.items() if name != "gumbel"} == {math.inf}
+
+
+# ---------------------------------------------------------------- scores and noise
+
+
+def test_scores_of_text_without_a_mark_are_exponential() -> None:
+    registry = team(32000, ())
+    ids = np.random.default_rng(1).integers(0, 32000, 20_000)
+    scores = iet.score_tokens(ids, registry)
+    assert not scores[:3].any()
+    assert (scores[3:] > 0).all()
+    for column in scores[3:].T:
+        assert stats.kstest(column, "expon").pvalue > 0.001
+    assert abs(np.corrcoef(scores[3:].T)[0, 1]) < 0.03
+
+
+def test_embed_and_score_read_the_same_slot(isa: str) -> None:
+    registry = team(500, ())
+    for slot, context in enumerate(([7, 8, 9], [499, 0, 499])):
+        noise = np.zeros((1, 500), dtype=np.float32)
+        kernels.embed_(noise, [context], [slot], registry)
+        tokens = np.array([[*context, v] for v in range(500)]).ravel()
+        scores = kernels.score_tokens(tokens, registry)[3::4, slot]
+        u = np.exp(-np.exp(-noise[0].astype(np.float64)))
+        np.testing.assert_allclose(scores, -np.log1p(-u), rtol=3e-5)
+        assert noise.argmax() == scores.argmax()
+
+
+def test_every_column_has_noise_and_none_of_a_row_without_a_mark(isa: str) -> None:
+    registry = team(257, (0, 5, 256))
+    logits = np.zeros((5, 290), dtype=np.float32)
+    logits[0, [3, 280]], logits[0, 4], logits[0, 288] = -np.inf, np.nan, np.inf
+    before = logits.copy()
+    kernels.embed_(
+        logits, [[1, 2, 3], [1, 2, 5], [1, 2, 3], [1, 257, 3], [1, 2, 3]], [0, 0, -1, 0, 0], registry
+    )
+    assert np.array_equal(logits[1:4], before[1:4])
+    assert np.array_equal(np.flatnonzero(np.isneginf(logits[0])), [3, 280])
+    assert np.isnan(logits[0, 4])
+    assert np.isposinf(logits[0, 288])
+    rest = np.setdiff1d(np.arange(290), [3, 280, 4, 288])
+    assert np.array_equal(logits[0, rest], logits[4, rest])
+    assert len(np.unique(logits[4])) == 290  # special, padding and padded columns as well
+    kernels.embed_(before[4:], [[1, 2, 3]], [0], registry, temperature=0.5)
+    assert np.array_equal(before[4], logits[4] * np.float32(0.5))  # before a sampler that divides by 0.5
+
+
+def test_the_largest_sum_is_a_draw_from_the_softmax() -> None:
+    rng, draws = np.random.default_rng(3), 40_000
+    probabilities = np.array([0.5, 0.3, 0.15, 0.05])
+    logits = np.tile(np.log(probabilities).astype(np.float32), (draws, 1))
+    contexts, slots = rng.integers(0, 4, (draws, 15)), rng.integers(0, 2, draws)
+    kernels.embed_(logits, contexts, slots, team(4, (), n_gram=16))
+    counts = np.bincount(logits.argmax(axis=1), minlength=4)
+    assert stats.chisquare(counts, probabilities * draws).pvalue > 0.001
+
+
+@pytest.mark.parametrize("name", list(noise_quality.MEASURES))
+def test_the_noise_is_good(name: str) -> None:
+    rows = measure(name)
+    assert rows
+    assert failures(rows) == []
+
+
+def without_second_round(ids: Any, seeds: Any) -> Any:
+    h = (np.asarray(ids).astype(np.uint64) * np.uint64(0x9E3779B1) + seeds) & np.uint64(0xFFFFFFFF)
+    return (h >> np.uint64(8) | np.uint64(1)).astype(np.uint32)
+
+
+@pytest.mark.parametrize(
+    ("noise", "name"),
+    [
+        (without_second_round, "pairs"),
+        (without_second_round, "triples"),
+        (without_second_round, "sums"),
+        (without_second_round, "winners"),
+        (lambda ids, seeds: reference.uniform(ids, seeds) & np.uint32(0xFFFFF1) | np.uint32(1), "uniformity"),
+    ],
+)
+def test_bad_noise_is_found(noise: Any, name: str) -> None:
+    assert failures(measure(name, noise=noise))
+
+
+def measure(name: str, **noise: Any) -> Any:
+    setup = noise_quality.NoiseSetup(noise_quality.VOCAB_SIZE, 60_000, np.random.default_rng(7), **noise)
+    return noise_quality.MEASURES[name](setup)

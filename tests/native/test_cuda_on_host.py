@@ -1,0 +1,351 @@
+"""The CUDA kernels on the CPU, to the bit against the reference: their arithmetic, indices and barriers.
+
+The sources of csrc/cuda, launchers and bindings included, are compiled by the system's C++ compiler against
+the folder cuda_on_host, which runs a block's threads one after another. What this cannot show (races,
+streams, graphs, the device's own rounding and conversion instructions, speed) is for the tests marked `gpu`.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import pathlib
+import shutil
+import subprocess
+import sysconfig
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iet import kernels
+from iet.errors import BackendUnavailable, InputError, ShapeError
+from iet.marks.keys import KeyTable
+from iet.native import cuda, reference
+from tests.support.cuda_cases import (
+    DTYPES,
+    LAYOUTS,
+    VOCAB_SIZES,
+    bits,
+    expected,
+    laid_out,
+    profile_of,
+    random_logits,
+    team,
+)
+
+torch = pytest.importorskip("torch")
+
+ROOT = pathlib.Path(__file__).parents[2]
+HERE = pathlib.Path(__file__).parent / "cuda_on_host"
+FLAGS = [
+    *("-std=c++17", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"),
+    *("-Wno-unused-function", "-Wno-unknown-pragmas", "-ffp-contract=off", "-fno-strict-aliasing"),
+    # A misaligned 16-byte access is an error on the device: here it stops the process.
+    *("-fsanitize=alignment,bounds,shift", "-fsanitize-undefined-trap-on-error"),
+]
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    compiler = os.environ.get("CXX", "g++")
+    pybind11 = pytest.importorskip("pybind11", reason="pybind11 builds the module")
+    if shutil.which(compiler) is None:
+        pytest.skip(f"no C++ compiler {compiler}")
+    if not (pathlib.Path(sysconfig.get_path("include")) / "Python.h").is_file():
+        pytest.skip("no Python headers")
+    folder = tmp_path_factory.mktemp("cuda_on_host")
+    library = folder / f"_cuda{sysconfig.get_config_var('EXT_SUFFIX')}"
+    include = [HERE, pybind11.get_include(), sysconfig.get_path("include")]
+    sources = [*(ROOT / "csrc" / "cuda" / name for name in ("embed.cu", "score.cu", "bindings.cpp"))]
+    # One process a source: they compile side by side.
+    objects = [folder / f"{source.name}.o" for source in [*sources, HERE / "permute.cpp"]]
+    common = [compiler, *FLAGS, *(f"-I{path}" for path in include)]
+    running = [
+        subprocess.Popen([*common, "-c", "-x", "c++", str(source), "-o", str(target)])
+        for source, target in zip([*sources, HERE / "permute.cpp"], objects, strict=True)
+    ]
+    assert [process.wait() for process in running] == [0] * len(running)
+    subprocess.run([compiler, *FLAGS, *map(str, objects), "-o", str(library)], check=True)
+    spec = importlib.util.spec_from_file_location("_cuda", library)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    cuda._tables.clear()
+    cuda._refused.clear()
+    yield loaded
+    cuda._tables.clear()
+    cuda._refused.clear()
+
+
+def embed_(module: Any, logits: Any, contexts: Any, slots: Any, keys: KeyTable, **options: Any) -> None:
+    """Call the CUDA path of `iet.embed_` with tensors that lie on the host."""
+    address, dtype, shape, strides, _ = kernels._describe_logits(logits)
+    described = (address, kernels._DTYPES[dtype], shape, strides)
+    options = {"temperature": 1.0, "rows": None, **options}
+    cuda.embed_(module, logits, described, contexts, slots, keys, options["temperature"], options["rows"])
+
+
+@pytest.mark.parametrize("family", ["fourier", "square", "gumbel"])
+@pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
+def test_embed_is_the_reference(module: Any, vocab_size: int, family: str) -> None:
+    rng = np.random.default_rng(vocab_size)
+    n_gram = int(rng.integers(2, 6))
+    few = min(3, vocab_size // 2)
+    unmarked = (*range(few), *range(vocab_size - few, vocab_size)) if vocab_size > 255 else tuple(range(few))
+    k_p = 1 if family == "gumbel" else max(1, min(7, (vocab_size - 1) // 2))
+    keys = team(vocab_size, n_gram=n_gram, family=family, k_p=k_p, unmarked_ids=unmarked)
+    marked = np.setdiff1d(np.arange(vocab_size), unmarked)
+    contexts = torch.tensor(rng.choice(marked, (6, n_gram - 1)))
+    contexts[3, 0] = vocab_size  # padding of the vocabulary: no mark
+    if unmarked:
+        contexts[4, -1] = unmarked[-1]
+    slots = torch.tensor([2, -1, 0, 1, 1, 1])
+    kappas = np.full(6, np.float32(keys.profile.scheme.kappa))
+    # The largest vocabulary in one layout each, so that all of it takes seconds.
+    for dtype in DTYPES:
+        for layout in LAYOUTS if vocab_size < 1000 else ("aligned", "misaligned"):
+            values = random_logits(rng, 6, vocab_size + 5, dtype)
+            want = expected(values, contexts, slots, keys, kappas)
+            logits, memory = laid_out(values, layout)
+            before = memory.clone()
+            embed_(module, logits, contexts, slots, keys)
+            assert torch.equal(bits(logits), bits(want)), (dtype, layout)
+            padding = torch.equal(bits(logits[:, vocab_size:]), bits(values[:, vocab_size:]))
+            assert padding is (family != "gumbel")
+            logits.copy_(values)
+            assert torch.equal(bits(memory), bits(before)), "something beside the logits was written"
+    assert cuda._refused[logits.device].tolist() == [0] * len(cuda._REFUSED)
+
+
+def test_embed_with_thousands_of_unmarked_ids(module: Any) -> None:
+    rng = np.random.default_rng(8)
+    unmarked = tuple(sorted(rng.choice(32003, 5000, replace=False).tolist()))
+    keys = team(32003, unmarked_ids=unmarked)
+    contexts = torch.tensor(rng.choice(np.setdiff1d(np.arange(32003), unmarked), (2, 1)))
+    slots = torch.tensor([1, 0], dtype=torch.int32)
+    for dtype in DTYPES:
+        values = random_logits(rng, 2, 32008, dtype)
+        want = expected(values, contexts, slots, keys, np.full(2, np.float32(0.8)))
+        for layout in ("aligned", "misaligned"):
+            logits, _ = laid_out(values, layout)
+            embed_(module, logits, contexts, slots, keys)
+            assert torch.equal(bits(logits), bits(want))
+
+
+def test_every_vocabulary_size_up_to_hundreds(module: Any) -> None:
+    # Small grids, all of them: how far E leaves [0, V), how many grid rows a block touches, where tails end.
+    rng = np.random.default_rng(9)
+    sizes = [*range(1, 300), *range(4088, 4106), *range(8190, 8196), *rng.integers(300, 9000, 40).tolist()]
+    for vocab_size in sizes:
+        keys = team(vocab_size, agents=1)
+        values = torch.zeros(1, vocab_size + 8 - vocab_size % 8)
+        contexts = torch.tensor(rng.integers(0, vocab_size, (1, 1)))
+        want = expected(values, contexts, [0], keys, np.full(1, np.float32(0.8)))
+        logits, _ = laid_out(values, "aligned")
+        embed_(module, logits, contexts, torch.tensor([0]), keys)
+        assert torch.equal(logits, want), vocab_size
+
+
+def test_grids_of_all_sizes_fit_a_block(module: Any) -> None:
+    # One row of the largest vocabulary, and of ones whose grid has many short rows.
+    for vocab_size in (2500, 3600, 4900, 1 << 20, (1 << 20) + 7):
+        keys = team(vocab_size, agents=1)
+        values = torch.zeros(1, vocab_size + 8 - vocab_size % 8, dtype=torch.bfloat16)
+        want = expected(values, [[5]], [0], keys, np.full(1, np.float32(0.8)))
+        logits, _ = laid_out(values, "aligned")
+        embed_(module, logits, torch.tensor([[5]]), torch.tensor([0]), keys)
+        assert torch.equal(logits, want), vocab_size
+
+
+def test_rows_are_gathered_by_an_index(module: Any) -> None:
+    rng = np.random.default_rng(2)
+    keys = team(257, agents=4)
+    values = random_logits(rng, 9, 260, "float16")
+    index, slots = torch.tensor([7, 2, 4, 0], dtype=torch.int32), torch.tensor([3, -1, 0, 3])
+    contexts = torch.tensor(rng.integers(0, 257, (4, 1)), dtype=torch.int32)
+    want = values.clone()
+    temperature = torch.tensor([0.5, 1.0, 2.0, 0.0])
+    kappas = (np.float32(0.8) * temperature.numpy()).astype(np.float32)
+    for i, row in enumerate(index.tolist()):
+        want[row] = expected(values[row : row + 1], contexts[i : i + 1], slots[i : i + 1], keys, kappas[i:])[
+            0
+        ]
+    logits = values.clone()
+    embed_(module, logits, contexts, slots, keys, rows=index, temperature=temperature)
+    assert torch.equal(bits(logits), bits(want))
+    on_cpu = values.clone()
+    kernels.embed_(on_cpu, contexts, slots, keys, rows=index, temperature=temperature)
+    assert torch.equal(bits(on_cpu), bits(want))
+
+
+def test_arguments_are_read_where_they_lie(module: Any) -> None:
+    # input_ids[:, -words:], a column of a table of slots, one temperature for all rows: views, not copies.
+    rng = np.random.default_rng(3)
+    keys = team(1000, n_gram=4)
+    input_ids = torch.tensor(rng.integers(0, 1000, (3, 20)))
+    slots = torch.tensor([[0, 9], [2, 9], [1, 9]], dtype=torch.int32)[:, 0]
+    temperature = torch.tensor(0.7)
+    values = random_logits(rng, 3, 1000, "float32")
+    kappas = np.full(3, np.float32(0.8) * np.float32(0.7))
+    for contexts in (input_ids[:, -3:], input_ids.t().contiguous().t()[:, -3:]):
+        logits = values.clone()
+        embed_(module, logits, contexts, slots, keys, temperature=temperature)
+        assert torch.equal(bits(logits), bits(expected(values, contexts, slots, keys, kappas)))
+        logits = values.clone()
+        embed_(module, logits, contexts, slots, keys, temperature=0.7)
+        assert torch.equal(bits(logits), bits(expected(values, contexts, slots, keys, kappas)))
+
+
+def test_more_rows_than_one_launch_takes(module: Any) -> None:
+    keys = team(2, agents=2)
+    rows = 65535 + 3
+    rng = np.random.default_rng(4)
+    slots = torch.full((rows,), -1)
+    slots[[0, 65534, 65535, rows - 1]] = torch.tensor([0, 1, 0, 1])
+    contexts, values = torch.tensor(rng.integers(0, 2, (rows, 1))), torch.zeros(rows, 2)
+    want = expected(values, contexts, slots, keys, np.full(rows, np.float32(0.8)))
+    embed_(module, values, contexts, slots, keys)
+    assert torch.equal(values, want)
+    assert int(values.any(dim=1).sum()) == 4
+
+
+def test_what_cannot_be_marked_is_left_and_told_later(module: Any) -> None:
+    keys = team(300)
+    for slots, contexts, rows, temperature, words in (
+        ([0, 1], [[5], [-1]], None, 1.0, "contexts: row 1 holds a negative id"),
+        ([3, 1], [[5], [6]], None, 1.0, "slots: row 0"),
+        ([-2, 1], [[5], [6]], None, 1.0, "slots: row 0"),
+        ([1, 1], [[5], [6]], [1, 2], 1.0, "rows: entry 1"),
+        ([1, 1], [[5], [6]], [-1, 0], 1.0, "rows: entry 0"),
+        ([1, 1], [[5], [6]], None, [1.0, float("nan")], "temperature: row 1"),
+        ([1, 1], [[5], [6]], None, [-1.0, 1.0], "temperature: row 0"),
+        ([1, 1], [[5], [6]], None, [1.0, float("inf")], "temperature: row 1"),
+    ):
+        logits = torch.zeros(2, 300)
+        embed_(
+            module,
+            logits,
+            torch.tensor(contexts),
+            torch.tensor(slots),
+            keys,
+            rows=None if rows is None else torch.tensor(rows),
+            temperature=torch.tensor(temperature) if isinstance(temperature, list) else temperature,
+        )
+        assert int(logits.any(dim=1).sum()) == 1  # the other row is marked
+        with pytest.raises(InputError, match=words):
+            cuda.raise_if_refused(logits.device)
+        cuda.raise_if_refused(logits.device)  # it is told once
+    logits = torch.zeros(2, 300)
+    embed_(module, logits, torch.tensor([[-1], [400]]), torch.tensor([-1, 0]), keys)
+    cuda.raise_if_refused(logits.device)  # an unmarked row may hold a placeholder, any row an id above V
+    assert not logits.any()
+
+
+def test_arguments_elsewhere_are_refused_before_any_work(module: Any) -> None:
+    keys = team(100)
+    logits = torch.zeros(2, 100)
+    contexts, slots = torch.tensor([[1], [2]]), torch.tensor([0, 1])
+    for options, error, words in (
+        ({"contexts": [[1], [2]]}, ShapeError, "contexts: got list.*nothing is copied"),
+        ({"contexts": contexts.float()}, ShapeError, "float32"),
+        ({"contexts": contexts[:1]}, ShapeError, r"shape \[1, 1\]"),
+        ({"contexts": contexts.to("meta")}, ShapeError, "device meta"),
+        ({"slots": slots.to(torch.int16)}, ShapeError, "int16"),
+        ({"slots": np.array([0, 1])}, ShapeError, "ndarray"),
+        ({"rows": torch.tensor([0])}, ShapeError, "contexts"),
+        ({"temperature": torch.tensor([1.0, 1.0], dtype=torch.float64)}, ShapeError, "float64"),
+        ({"temperature": torch.tensor([1.0])}, ShapeError, r"shape \[1\]"),
+        ({"temperature": [1.0, 1.0]}, InputError, "temperature: got list"),
+        ({"temperature": float("nan")}, InputError, "κ = nan"),
+        ({"temperature": "warm"}, InputError, "temperature: got str"),
+    ):
+        arguments = {"contexts": contexts, "slots": slots, **options}
+        with pytest.raises(error, match=words):
+            embed_(module, logits, arguments.pop("contexts"), arguments.pop("slots"), keys, **arguments)
+    assert not logits.any()
+
+
+@pytest.mark.parametrize("family", ["fourier", "square", "gumbel"])
+@pytest.mark.parametrize("n_gram", [2, 3, 4, 5, 16])
+def test_score_is_the_reference(module: Any, n_gram: int, family: str) -> None:
+    rng = np.random.default_rng(n_gram)
+    for vocab_size, agents in ((1, 1), (33, 5), (257, 3), (32003, 300), (128256, 6)):
+        unmarked = (0,) if vocab_size > 2 else ()
+        keys = team(vocab_size, agents=agents, n_gram=n_gram, family=family, unmarked_ids=unmarked)
+        for length in (0, 1, n_gram - 1, n_gram, 64, 65, 200):
+            ids = (
+                rng.integers(-1, vocab_size + 2, length)
+                if length < 200
+                else rng.integers(1, vocab_size + 1, length)
+            )
+            want = reference.score_tokens(ids, n_gram, **profile_of(keys))
+            for dtype in (torch.int64, torch.int32):
+                scores = cuda.score_tokens(module, torch.tensor(ids, dtype=dtype), keys)
+                assert torch.equal(scores, torch.tensor(want))
+
+
+@pytest.mark.parametrize("agents", [1, 6, 300])
+def test_spans_are_the_reference(module: Any, agents: int) -> None:
+    rng = np.random.default_rng(agents)
+    for family in ("fourier", "square", "gumbel"):
+        keys = team(32003, agents=agents, n_gram=3, family=family, unmarked_ids=(5, 7))
+        ids = rng.integers(0, 32010, 700)
+        counted = rng.random(700) < 0.7
+        for boundaries in (
+            np.array([0, 700]),
+            np.array([3, 3, 10, 11, 300, 300, 650]),
+            np.arange(0, 701, 16)[:44],
+            np.array([64, 128, 192]),
+            np.array([200, 200]),
+            np.array([3, 10]),  # all of them within one tile
+            np.array([5]),
+            *(np.sort(rng.integers(0, 701, rng.integers(1, 6))) for _ in range(6)),
+        ):
+            want = reference.score_spans(ids, boundaries, counted, 3, **profile_of(keys))
+            tensor = torch.tensor(ids, dtype=torch.int32)
+            for cuts in (boundaries, torch.tensor(boundaries)):
+                sums = cuda.score_spans(module, tensor, cuts, torch.tensor(counted), keys)
+                assert torch.equal(sums, torch.tensor(want))
+            everything = reference.score_spans(ids, boundaries, np.ones(700, bool), 3, **profile_of(keys))
+            assert torch.equal(
+                cuda.score_spans(module, tensor, boundaries, None, keys), torch.tensor(everything)
+            )
+
+
+def test_bad_spans_are_refused(module: Any) -> None:
+    keys, ids = team(100), torch.arange(9)
+    for cuts in ([0, 10], [5, 4], [-1, 3], torch.tensor([0, 10])):
+        with pytest.raises(InputError, match="boundaries: got"):
+            cuda.score_spans(module, ids, cuts, None, keys)
+    for cuts, words in (
+        ([], "boundaries"),
+        ([[0, 1]], "boundaries"),
+        ([0.0], "float64"),
+        (torch.zeros(2), "float32"),
+    ):
+        with pytest.raises(ShapeError, match=words):
+            cuda.score_spans(module, ids, cuts, None, keys)
+    for counted in (np.ones(9, bool), torch.ones(9), torch.ones(8, dtype=torch.bool)):
+        with pytest.raises(ShapeError, match="counted"):
+            cuda.score_spans(module, ids, [0, 9], counted, keys)
+    for ids in (torch.zeros(2, 2, dtype=torch.int64), torch.zeros(3)):
+        with pytest.raises(ShapeError, match="token_ids"):
+            cuda.score_tokens(module, ids, keys)
+
+
+def test_a_table_is_made_once_and_goes_with_its_keys(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys, device = team(100), torch.device("cpu")
+    made = cuda.table(module, keys, device)
+    assert cuda.table(module, keys, device) is made
+    monkeypatch.setattr(cuda, "_capturing", lambda device: True)
+    assert cuda.table(module, keys, device) is made
+    assert made in cuda._in_graphs  # a graph that holds its addresses keeps it
+    with pytest.raises(BackendUnavailable, match=r"prepare\(registry, device\) before the capture"):
+        cuda.table(module, team(100), device)
+    cuda._in_graphs.clear()
+    count = len(cuda._tables)
+    del keys
+    assert len(cuda._tables) == count - 1

@@ -1,0 +1,465 @@
+"""The report: its JSON form, its looks in a terminal, and that docstrings tell what is there."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import io
+import json
+import math
+import os
+import pathlib
+import re
+import stat
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import iet
+from iet.decoding.transitions import Transition, Transitions
+from iet.errors import IetError
+from iet.marks.registry import Registry
+from iet.marks.scheme import Profile, Scheme
+from iet.report import REPORT_SCHEMA, Report, Segment, Span, terminal
+from iet.report.html import content
+from iet.report.model import p_value
+
+SCHEMA = pathlib.Path(terminal.__file__).with_name("schema.json")
+TEXT = "The plan is naïve 🙂.\nThe critic [b]disagrees[/b], and says why."
+
+
+def report_of(
+    text: str | None = TEXT, agents: tuple[str, ...] = ("planner", "critic"), **changes: Any
+) -> Report:
+    """A report on two segments, the second of them unattributed."""
+    start = None if text is None else 0
+    middle, end = (None, None) if text is None else (22, len(text))
+    segments = (
+        Segment(start, middle, 0, 60, agents[0], agents[0], -250.5, 0.93, 1e-5, (0, 0), (58, 63)),
+        Segment(middle, end, 60, 90, None, agents[1], -1.3, 0.4, 0.3, (58, 63), (90, 90)),
+    )
+    report = Report(
+        text=text,
+        profiles=(Profile(Scheme(), 1000),),
+        registry_digest="0" * 64,
+        agents=agents,
+        decoder="posterior",
+        options={},
+        level=0.01,
+        allow_unattributed=True,
+        decoys=0,
+        log_p=-240.0,
+        evidence={name: -240.0 if i == 0 else -1.3 for i, name in enumerate(agents)},
+        tokens=90,
+        left_out=0,
+        scored=89,
+        repeated=3,
+        invisible=0,
+        seam_share=None if text is None else 0.0125,
+        segments=segments,
+        transitions=Transitions(agents, (Transition(60, agents[0], agents[1], 0.75),)),
+        labels=np.repeat(np.array([0, -1], dtype=np.int32), [60, 30]),
+        posterior=np.full((90, 2), 0.5, dtype=np.float32),
+        posterior_agents=np.arange(2, dtype=np.int32),
+        strengths={agents[0]: 0.8, agents[1]: 0.0},
+    )
+    return dataclasses.replace(report, **changes)
+
+
+def empty() -> Report:
+    return report_of(
+        "",
+        segments=(),
+        tokens=0,
+        scored=0,
+        repeated=0,
+        seam_share=0.0,
+        transitions=Transitions((), ()),
+        labels=np.zeros(0, dtype=np.int32),
+        posterior=np.zeros((0, 2), dtype=np.float32),
+    )
+
+
+def audited() -> Iterator[Report]:
+    """Reports that audits made, of every kind."""
+    registry = Registry.create(None, vocab_size=500, scheme=Scheme(k_p="per-agent", family="square"))
+    registry.add("planner")
+    registry.add("critic")
+    ids = np.random.default_rng(0).integers(0, 500, 300)
+    for decoder in ("posterior", "cusum", "window"):
+        for forced in (True, False):
+            yield iet.Auditor(registry, decoder, allow_unattributed=not forced).audit(token_ids=ids)
+    yield iet.Auditor(registry, "cusum", window=np.int64(32), tau=np.float32(0.5)).audit(token_ids=ids)
+    yield iet.Auditor(registry).audit(token_ids=[])
+
+
+# JSON
+
+
+def validator() -> Any:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def test_every_report_fits_the_schema() -> None:
+    check = validator()
+    assert check.schema["title"] == REPORT_SCHEMA
+    assert check.schema["$id"].endswith(REPORT_SCHEMA.replace("iet.report/", "/report/v"))
+    for report in (report_of(), report_of(None), empty(), *audited()):
+        for text in (True, False):
+            check.validate(json.loads(report.to_json(text=text)))
+
+
+def test_reports_of_engines_fit_it_too() -> None:
+    for keys in (
+        iet.EngineKeys("vllm-gumbel", {"planner": 42, "critic": 43}),
+        iet.EngineKeys("sglang-gumbel", {"planner": "2a"}),
+        iet.EngineKeys("kgw", {"planner": 15485863}, vocab_size=1000),
+        iet.EngineKeys("kgw", {"planner": 15485863}, vocab_size=1000, seeding_scheme="selfhash"),
+        iet.EngineKeys("synthid", {"planner": list(range(1, 31))}),
+        iet.WaterfallKeys({"planner": 42}, vocab_size=1000),
+    ):
+        found = json.loads(iet.Auditor(keys).audit(token_ids=np.arange(200) % 97).to_json())
+        assert [error.message for error in validator().iter_errors(found)] == []
+        assert found["profiles"][0]["scheme"] == keys.profile.scheme.to_dict()
+
+
+def change(data: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    changed: Any = json.loads(json.dumps(data))
+    inner = changed
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return changed  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("schema",), "iet.report/0"),
+        (("secret",), "00"),
+        (("tokens",), -1),
+        (("level",), 1.0),
+        (("segments", 0, "log_p"), 0.5),
+        (("segments", 0, "secret"), "00"),
+        (("segments", 0, "start_interval"), [1]),
+        (("segments", 0, "start_interval"), [1, 2, 3]),
+        (("profiles", 0, "subkey"), "00"),
+        (("profiles", 0, "scheme", "n_gram"), 1),
+        (("transitions", "bitmask"), 2),
+        (("transitions", "adjacency", 0, 0), 2),
+        (("text_sha256",), "none"),
+    ],
+)
+def test_the_schema_refuses_what_is_no_report(path: tuple[Any, ...], value: Any) -> None:
+    assert not validator().is_valid(change(report_of().to_dict(), path, value))
+
+
+def test_the_json_form_holds_what_the_report_says() -> None:
+    report = report_of()
+    data = json.loads(report.to_json())
+    assert data["text"] == TEXT
+    assert data["coverage"] == pytest.approx(60 / 90)
+    assert data["segments"][0] == json.loads(json.dumps(dataclasses.asdict(report.segments[0])))
+    assert data["transitions"]["adjacency"] == [[0, 1], [0, 0]]
+    assert int(data["transitions"]["bitmask"], 16) == report.transitions.bitmask == 2
+    assert data["draft"] is (report.profile.family.version == 0)
+    assert set(data["decoder"]["options"]) == set()
+
+
+def test_the_text_can_be_left_out() -> None:
+    full, without = report_of().to_dict(), report_of().to_dict(text=False)
+    assert without.pop("text") is None
+    assert full.pop("text") == TEXT
+    assert without == full
+    assert "disagrees" not in report_of().to_json(text=False)
+
+
+def test_writing_replaces_the_file_as_a_whole(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "report.json"
+    written = report_of().to_json(path)
+    assert path.read_text(encoding="utf-8") == written + "\n"
+    path.write_text("an older report, longer than the new one" * 1000)
+    assert json.loads(report_of().to_json(path, text=False)) == json.loads(path.read_text(encoding="utf-8"))
+    assert os.listdir(tmp_path) == ["report.json"]
+
+
+@pytest.mark.parametrize("step", ["open", "replace"])
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    path = tmp_path / "report.json"
+    path.write_text("old")
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    if step == "open":
+        real = open
+
+        def full_disk(*arguments: Any, **options: Any) -> Any:
+            file = real(*arguments, **options)
+            file.write = fail
+            return file
+
+        monkeypatch.setattr("builtins.open", full_disk)
+    else:
+        monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="No space left"):
+        report_of().to_json(path)
+    monkeypatch.undo()
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["report.json"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX")
+def test_a_written_report_has_the_mode_that_the_user_asks_for(tmp_path: pathlib.Path) -> None:
+    before = os.umask(0o027)
+    try:
+        report_of().to_json(tmp_path / "report.json")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "report.json").stat().st_mode) == 0o640
+
+
+# Characters
+
+
+def test_neighbouring_segments_of_one_agent_are_one_run() -> None:
+    first, second = report_of().segments
+    third = dataclasses.replace(second, char_start=30, start=70)
+    split = (first, dataclasses.replace(second, char_end=30, end=70), third)
+    assert report_of(segments=split).char_agents == ((0, 22, "planner"), (22, len(TEXT), None))
+
+
+# The terminal
+
+
+def shown(report: Report, **options: Any) -> str:
+    file = io.StringIO()
+    terminal.show(report, file, **options)
+    return file.getvalue()
+
+
+@pytest.fixture(params=["rich", "plain"])
+def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "plain":
+        monkeypatch.setitem(sys.modules, "rich", None)
+        monkeypatch.setitem(sys.modules, "rich.console", None)
+    else:
+        pytest.importorskip("rich")
+    monkeypatch.setenv("COLUMNS", "120")
+    return str(request.param)
+
+
+def test_segments_agents_and_caveats_are_shown(either: str) -> None:
+    found = shown(report_of())
+    for part in ("planner", "unattributed (perhaps critic)", "1.6e-109", "0-22", "60-90", "0.93", "naïve 🙂"):
+        assert part in found
+    for part in ("90 tokens (89 scored, 3 repeats)", "2 segments", "67% attributed at level 0.01"):
+        assert part in found
+    assert "planner → critic ×1 (0.75)" in found
+    assert "agents found in the text at level 0.01: planner (p 5.9e-105)" in found
+    assert "error is at most 0.01" in found
+    by_sums = tuple(dataclasses.replace(s, posterior=None, error=None) for s in report_of().segments)
+    assert "false-discovery rate of 0.01" in shown(report_of(segments=by_sums, decoder="cusum"))
+    assert "not every word of them" in found
+    assert "[planner] The plan" in found
+    assert "[?]" in found
+    assert "\x1b" not in found
+
+
+def test_a_report_without_text_or_segments_is_shown(either: str) -> None:
+    assert "transitions: none" in shown(empty())
+    assert "only 0 scored tokens" in shown(empty())
+    by_ids = shown(report_of(None))
+    assert "characters, " not in by_ids
+    assert "unattributed (perhaps critic)" in by_ids
+    nothing = shown(report_of(log_p=-1.3, evidence={"planner": -1.3, "critic": 0.0}, decoys=99))
+    assert "agents found in the text at level 0.01: none; lowest p 0.273" in nothing
+    assert "99 decoy keys" in nothing
+    assert "a segment is attributed" not in shown(report_of(allow_unattributed=False))
+    assert " · forced choice\n" in shown(report_of(allow_unattributed=False))
+
+
+def test_str_is_the_plain_form_without_the_text() -> None:
+    assert "planner → critic" in str(report_of())
+    assert "disagrees" not in str(report_of())
+    assert "transitions: none" in str(empty())
+
+
+def test_names_are_no_markup(either: str) -> None:
+    names = ("[red]", "[/x] :smile:")
+    found = shown(report_of(agents=names))
+    assert "[red]" in found
+    assert "unattributed (perhaps [/x] :smile:)" in found
+    assert "[b]disagrees[/b]" in found
+
+
+def test_audited_text_cannot_steer_the_terminal(either: str) -> None:
+    text = "\x1b[2J\x1b]0;title\x07good\x9b31m \u202eevil\u2066\x7f\r\nעברית\ttab"
+    first = dataclasses.replace(report_of().segments[0], char_end=len(text))
+    found = shown(report_of(text, segments=(first,)))
+    assert not set(found) & set("\x1b\x07\x9b\u202e\u2066\x7f\r")
+    assert "␛[2J" in found
+    assert "עברית" in found
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colours_only_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rich")
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    coloured, bare = Terminal(), Terminal()
+    terminal.show(report_of(), coloured)
+    monkeypatch.setenv("NO_COLOR", "1")
+    terminal.show(report_of(), bare)
+    assert "\x1b[38;5;" in coloured.getvalue()
+    assert "\x1b[38;5;" not in bare.getvalue()
+    for found in (coloured, bare):  # not everybody sees colours
+        assert "[planner]" in re.sub(r"\x1b\[[0-9;]*m", "", found.getvalue())
+
+
+def test_a_narrow_terminal_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rich")
+    monkeypatch.setenv("COLUMNS", "40")
+    found = shown(report_of())
+    assert max(map(len, found.splitlines())) <= 40
+    for word in ("The", "critic", "[b]disagrees[/b],", "why."):
+        assert word in found
+
+
+def test_agents_have_the_colours_that_they_have_on_the_page() -> None:
+    names = tuple(f"agent {i}" for i in range(20))
+    first, second = report_of().segments
+    occur = tuple(dataclasses.replace(first, agent=names[i]) for i in (7, 0, *range(1, 7)))
+    colours = terminal.styles(report_of(agents=names, segments=(*occur, second)))
+    shown = content(report_of(agents=names, segments=(*occur, second)))["agents"]
+    assert colours == {agent["name"]: agent["colour"] for agent in shown[: len(occur)]}
+    assert colours[names[7]] != colours[names[0]]
+    assert colours[names[7]] == colours[names[6]]  # the eighth has the first one's again
+
+
+def test_the_comparison_says_what_became_of_each_turn() -> None:
+    file = io.StringIO()
+    turns = [Span(0, 22, "planner"), Span(22, len(TEXT), "critic"), Span(len(TEXT), len(TEXT), None)]
+    terminal.comparison(report_of(), turns, file)
+    lines = file.getvalue().splitlines()
+    assert "planner 100%" in lines[1]
+    assert "unattributed 100%" in lines[2]
+    assert "nobody" in lines[3]
+
+
+@pytest.mark.parametrize(
+    ("log_p", "expected"),
+    [
+        (0.0, "1"),
+        (math.log(0.5), "0.5"),
+        (math.log(0.0123), "0.0123"),
+        (math.log(3.2e-5), "3.2e-5"),
+        (math.log(9.96e-5), "1.0e-4"),  # not 10.0e-5
+        (-5000.0, "3.4e-2172"),
+        (-1e7, None),
+    ],
+)
+def test_p_values_are_readable_however_small(log_p: float, expected: str | None) -> None:
+    found = p_value(log_p)
+    assert expected in (None, found)
+    mantissa, _, exponent = found.partition("e")
+    assert 0 < float(mantissa) < 10
+    again = math.log(float(mantissa)) + int(exponent or 0) * math.log(10)
+    assert again == pytest.approx(log_p, abs=0.06)
+
+
+# Docstrings
+
+
+def documented(docstring: str, section: str) -> list[str]:
+    """Names that a section of a docstring explains, in order."""
+    found = re.search(rf"^ *{section}:\n((?:\n| {{4,}}.*\n?)+)", inspect.cleandoc(docstring) + "\n", re.M)
+    if found is None:
+        return []
+    names = re.findall(r"^ {4}((?:\*{0,2}\w+(?:, )?)+):", found[1], re.M)
+    return [name.lstrip("*") for line in names for name in line.split(", ")]
+
+
+def members(name: str, value: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Every function that a user reaches through a public name, classes standing for their constructors."""
+    if isinstance(value, types.ModuleType):
+        public = getattr(value, "__all__", None) or [
+            key
+            for key, item in vars(value).items()
+            if not key.startswith("_") and getattr(item, "__module__", None) == value.__name__
+        ]
+        for key in public:
+            yield from members(f"{name}.{key}", getattr(value, key))
+    elif inspect.isclass(value):
+        yield name, value
+        for key, item in vars(value).items():
+            if not key.startswith("_") and isinstance(item, (types.FunctionType, classmethod, staticmethod)):
+                # Bound, so that no `self` is among the parameters.
+                yield (
+                    f"{name}.{key}",
+                    getattr(value, key)
+                    if not isinstance(item, types.FunctionType)
+                    else (types.MethodType(item, value)),
+                )
+    elif callable(value):
+        yield name, value
+
+
+def public() -> list[Any]:
+    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
+        names = [name for name in iet.__all__ if name not in ("LogitsProcessor", "WatermarkingConfig")]
+    else:
+        names = iet.__all__
+    found = [pair for name in names for pair in members(name, getattr(iet, name))]
+    return [pytest.param(value, id=name) for name, value in found]
+
+
+@pytest.mark.parametrize("item", public())
+def test_documented_arguments_are_the_real_ones(item: Any) -> None:
+    docstring = inspect.getdoc(item)
+    assert docstring
+    explained = documented(docstring, "Args")
+    if inspect.isclass(item) and (issubclass(item, (IetError, tuple)) or documented(docstring, "Attributes")):
+        return  # errors are not made by users; the attributes of a dataclass are its arguments, see below
+    parameters = [name for name in inspect.signature(item).parameters if name not in ("args", "kwargs")]
+    if explained:
+        assert explained == parameters
+    elif len(parameters) > 1:  # a sentence may do, if it names them
+        assert [name for name in parameters if not re.search(rf"\b{name}\b", docstring)] == []
+
+
+@pytest.mark.parametrize("kind", [Report, Segment, Scheme, Profile, Transitions, iet.decoding.Segmentation])
+def test_documented_attributes_are_the_fields(kind: Any) -> None:
+    fields = [field.name for field in dataclasses.fields(kind)]
+    assert sorted(documented(kind.__doc__, "Attributes")) == sorted(fields)
+
+
+def test_the_docstring_reader_reads() -> None:
+    arguments = ["logits", "contexts", "slots", "registry", "profile", "temperature", "rows", "num_threads"]
+    assert documented(iet.embed_.__doc__ or "", "Args") == arguments
+    assert documented(
+        "Do it.\n\n    Args:\n        a, b: both.\n        **c: rest.\n            d: no.\n", "Args"
+    ) == [*"abc"]
+
+
+def test_a_guess_that_chance_makes_as_well_has_no_name() -> None:
+    report = report_of()
+    last = dataclasses.replace(report.segments[-1], log_p=-0.1, error=0.6)
+    shown_report = str(dataclasses.replace(report, segments=(*report.segments[:-1], last)))
+    assert "unattributed" in shown_report
+    assert "perhaps" not in shown_report

@@ -1,0 +1,269 @@
+"""Signed reports: what they say, that every change is found and named, and what may sign."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography")
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+import iet
+from iet.errors import InputError, VerificationError
+from iet.marks.scheme import canonical_json
+from iet.report import Report, signed
+from tests.report.test_report import TEXT, report_of
+
+NOON = datetime(2026, 11, 1, 13, 0, 0, tzinfo=timezone(timedelta(hours=1)))
+
+
+@pytest.fixture(scope="module")
+def team() -> iet.Registry:
+    registry = iet.Registry.create(None, vocab_size=1000)
+    for name in ("planner", "critic", "engineer"):
+        registry.add(name, secret=hashlib.blake2b(name.encode(), digest_size=32).digest())
+    return registry
+
+
+@pytest.fixture(scope="module")
+def report(team: iet.Registry) -> Report:
+    profile = dataclasses.replace(team.profile, tokenizer_source="/home/auditor/tokenizer.json")
+    return report_of(registry_digest=team.digest, profiles=(profile,))
+
+
+@pytest.fixture(scope="module")
+def key() -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+
+
+@pytest.fixture(scope="module")
+def envelope(report: Report, key: Ed25519PrivateKey) -> bytes:
+    return signed.sign(report, key, name="final.txt", time=NOON)
+
+
+def test_what_is_signed(report: Report, key: Ed25519PrivateKey, envelope: bytes) -> None:
+    verified = signed.verify(envelope, key.public_key())
+    statement = verified.statement
+    assert statement["_type"] == "https://in-toto.io/Statement/v1"
+    digest = hashlib.sha256(TEXT.encode()).hexdigest()
+    assert statement["subject"] == [{"name": "final.txt", "digest": {"sha256": digest}}]
+    assert verified.audited == "2026-11-01T12:00:00Z"
+    shown = json.loads(json.dumps(report.to_dict(text=False)))
+    assert shown["profiles"][0].pop("tokenizer_source") == "/home/auditor/tokenizer.json"
+    found: Any = json.loads(json.dumps(verified.report))
+    assert found["profiles"][0].pop("tokenizer_source") is None
+    assert found == shown
+    assert b"disagrees" not in base64.b64decode(json.loads(envelope)["payload"])  # the text stays at home
+
+
+def test_the_envelope_is_dsse_and_the_signature_ed25519(key: Ed25519PrivateKey, envelope: bytes) -> None:
+    # By hand: PAE(type, body) = "DSSEv1" SP LEN(type) SP type SP LEN(body) SP body.
+    content = json.loads(envelope)
+    payload = base64.b64decode(content["payload"])
+    kind = content["payloadType"]
+    assert kind == "application/vnd.in-toto+json"
+    message = f"DSSEv1 {len(kind)} {kind} {len(payload)} ".encode() + payload
+    [signature] = content["signatures"]
+    key.public_key().verify(base64.b64decode(signature["sig"]), message)
+    spki = key.public_key().public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    assert signature["keyid"] == hashlib.sha256(spki).hexdigest()
+
+
+def test_signing_is_deterministic(report: Report, key: Ed25519PrivateKey, envelope: bytes) -> None:
+    assert signed.sign(report, key, name="final.txt", time=NOON.astimezone(timezone.utc)) == envelope
+
+
+def test_a_thousand_changed_bytes_are_all_found(key: Ed25519PrivateKey, envelope: bytes) -> None:
+    rng = np.random.default_rng(0)
+    named = set()
+    for _ in range(1000):
+        at = int(rng.integers(len(envelope)))
+        other = (envelope[at] + int(rng.integers(1, 256))) % 256
+        with pytest.raises(VerificationError) as caught:
+            signed.verify(envelope[:at] + bytes([other]) + envelope[at + 1 :], key.public_key())
+        named.add(str(caught.value).partition(":")[0])
+    assert named == {"envelope", "keyid", "signature"}
+
+
+def test_so_are_the_changes_that_base64_and_json_would_hide(key: Ed25519PrivateKey, envelope: bytes) -> None:
+    content = json.loads(envelope)
+    sig = content["signatures"][0]["sig"]
+    assert sig.endswith("==")  # 64 bytes: the last letter before has four bits that no decoder reads
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    twin = sig[:-3] + letters[letters.index(sig[-3]) + 1] + "=="
+    assert base64.b64decode(twin, validate=True) == base64.b64decode(sig)
+    for changed in (
+        envelope.replace(sig.encode(), twin.encode()),
+        envelope.rstrip(b"\n"),
+        envelope + b"\n",
+        b" " + envelope,
+        envelope.replace(b'"payloadType"', b'"payloadTyp\\u0065"'),
+        canonical_json({**content, "note": "more"}) + b"\n",
+        canonical_json({**content, "signatures": content["signatures"] * 2}) + b"\n",
+        canonical_json({**content, "signatures": []}) + b"\n",
+        *(
+            canonical_json({**content, "signatures": [{"keyid": k, "sig": sig}]}) + b"\n"
+            for k in (None, 1, [])
+        ),
+        envelope.replace(b'{"payload":', b'{"payload":"","payload":'),
+        json.dumps(content).encode() + b"\n",
+        b"",
+        b"[]",
+        b"\xff",
+        b"[" * 100_000,
+    ):
+        with pytest.raises(VerificationError, match=r"^envelope: "):
+            signed.verify(changed, key.public_key())
+
+
+def test_another_statement_under_the_same_key_is_none_of_ours(key: Ed25519PrivateKey) -> None:
+    for payload, what in (
+        (canonical_json({"_type": signed.STATEMENT_TYPE, "predicateType": "other"}), "'other'"),
+        (b"{}", "not an in-toto Statement"),
+        (b"\xff", "not an in-toto Statement"),
+        (b"[" * 100_000, "not an in-toto Statement"),
+    ):
+        envelope = signed._envelope(
+            payload, signed.key_id(key.public_key()), key.sign(signed._encoded(payload))
+        )
+        with pytest.raises(VerificationError, match=what):
+            signed.verify(envelope, key.public_key())
+
+
+def test_a_statement_of_ours_has_one_form_and_one_text(key: Ed25519PrivateKey, envelope: bytes) -> None:
+    good = json.loads(base64.b64decode(json.loads(envelope)["payload"]))
+    [subject] = good["subject"]
+    predicate = good["predicate"]
+    newer = {**predicate["report"], "schema": "iet.report/2"}
+    for payload, what in (
+        (canonical_json({**good, "subject": []}), "not enough values"),
+        (canonical_json({**good, "subject": [subject] * 2}), "too many values"),
+        (
+            canonical_json({**good, "subject": [{**subject, "digest": {"sha256": "0" * 64}}]}),
+            "not the text of",
+        ),
+        (canonical_json({**good, "predicate": {}}), "'report'"),
+        (canonical_json({**good, "predicate": {**predicate, "timeAudited": "noon"}}), "noon"),
+        (canonical_json({**good, "predicate": {**predicate, "report": newer}}), "report/2"),
+        (json.dumps(good).encode(), "not canonical"),
+    ):
+        changed = signed._envelope(
+            payload, signed.key_id(key.public_key()), key.sign(signed._encoded(payload))
+        )
+        with pytest.raises(VerificationError, match=f"statement: signed, but not as iet writes it .*{what}"):
+            signed.verify(changed, key.public_key())
+
+
+def test_another_key_does_not_fit(envelope: bytes, key: Ed25519PrivateKey) -> None:
+    other = Ed25519PrivateKey.generate().public_key()
+    with pytest.raises(VerificationError, match=r"keyid: got '[0-9a-f]{64}', expected '[0-9a-f]{64}'"):
+        signed.verify(envelope, other)
+    steering = envelope.replace(signed.key_id(key.public_key()).encode(), b"\\u001b[2J")
+    with pytest.raises(VerificationError) as caught:
+        signed.verify(steering, other)
+    assert "\x1b" not in str(caught.value)  # a stranger's file does not steer the terminal
+    forged = envelope.replace(signed.key_id(key.public_key()).encode(), signed.key_id(other).encode())
+    with pytest.raises(VerificationError, match="signature: it does not fit"):
+        signed.verify(forged, other)
+
+
+def test_text_registry_and_one_opened_key(
+    team: iet.Registry, key: Ed25519PrivateKey, envelope: bytes
+) -> None:
+    verified = signed.verify(envelope, key.public_key())
+    opening = team.open_key("critic")
+    alone = team.export(None, ["critic"])
+    verified.check(text=TEXT, registry=team)
+    verified.check(text=TEXT.encode(), registry=alone, opening=opening)
+    verified.check(opening=opening)
+    with pytest.raises(VerificationError, match="text: got sha256"):
+        verified.check(text=TEXT + " ")
+    with pytest.raises(VerificationError, match="registry: got digest"):
+        verified.check(registry=alone)
+    with pytest.raises(VerificationError, match="does not hold the key of 'planner', epoch 0"):
+        verified.check(registry=alone, opening=team.open_key("planner"))
+    with pytest.raises(VerificationError, match="opening: leads to registry"):
+        verified.check(opening=alone.open_key("critic"))
+
+
+def test_a_cut_path_is_a_failed_verification(
+    team: iet.Registry, key: Ed25519PrivateKey, envelope: bytes
+) -> None:
+    cut = dataclasses.replace(team.open_key("critic"), path=())
+    with pytest.raises(VerificationError, match="opening: path: got 0 hashes"):
+        signed.verify(envelope, key.public_key()).check(opening=cut)
+
+
+def test_keys_of_engines_are_compared_and_not_opened(team: iet.Registry, key: Ed25519PrivateKey) -> None:
+    engine = iet.EngineKeys("vllm-gumbel", {"planner": 42, "critic": 43})
+    report = report_of(registry_digest=engine.digest, profiles=(engine.profile,))
+    verified = signed.verify(signed.sign(report, key), key.public_key())
+    verified.check(text=TEXT, registry=engine)
+    with pytest.raises(VerificationError, match="registry: got digest"):
+        verified.check(registry=iet.EngineKeys("sglang-gumbel", {"planner": "2a", "critic": "2b"}))
+    with pytest.raises(InputError, match="registry: got EngineKeys, which is no tree of keys"):
+        verified.check(registry=engine, opening=team.open_key("critic"))
+
+
+def pem(key: Ed25519PrivateKey, password: bytes | None = None) -> bytes:
+    closed = (
+        serialization.NoEncryption() if password is None else serialization.BestAvailableEncryption(password)
+    )
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, closed)
+
+
+def test_keys_from_files(
+    tmp_path: pathlib.Path, report: Report, key: Ed25519PrivateKey, envelope: bytes
+) -> None:
+    private, public = tmp_path / "key.pem", tmp_path / "pub.pem"
+    private.write_bytes(pem(key))
+    private.chmod(0o600)
+    public.write_bytes(
+        key.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    )
+    assert signed.sign(report, private, name="final.txt", time=NOON) == envelope
+    assert signed.verify(envelope, public).key_id == signed.key_id(key.public_key())
+    public.chmod(0o600)
+    with pytest.raises(InputError, match="got no Ed25519 private key in PEM"):
+        signed.load_private_key(public)
+    with pytest.raises(InputError, match="got no Ed25519 public key in PEM"):
+        signed.load_public_key(private)
+    private.write_bytes(pem(key, b"secret"))
+    with pytest.raises(InputError, match="without a password"):
+        signed.load_private_key(private)
+    with pytest.raises(InputError, match=r"nowhere.pem: cannot be read \(No such file"):
+        signed.load_public_key(tmp_path / "nowhere.pem")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX")
+def test_a_private_key_that_others_can_read_is_refused(
+    tmp_path: pathlib.Path, key: Ed25519PrivateKey
+) -> None:
+    path = tmp_path / "key.pem"
+    path.write_bytes(pem(key))
+    path.chmod(0o640)
+    with pytest.raises(InputError, match="got mode 0640, expected 0600"):
+        signed.load_private_key(path)
+
+
+def test_what_cannot_be_signed(report: Report, key: Ed25519PrivateKey) -> None:
+    with pytest.raises(InputError, match="got one on token ids, expected one on a text"):
+        signed.sign(report_of(text=None), key)
+    with pytest.raises(InputError, match="name: got ''"):
+        signed.sign(report, key, name="")
+    with pytest.raises(InputError, match="expected one with a time zone"):
+        signed.sign(report, key, time=datetime(2026, 11, 1))
