@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import recording, statistics
 from benchmarks.paper import plots, readers, scoring, similarity
 from benchmarks.paper.author import ModelAuthor, Row
 from benchmarks.paper.logs import Log
@@ -17,10 +18,11 @@ from benchmarks.paper.prompts import Heard, parsed, prompt_of
 from benchmarks.paper.protocol import NO_ANSWER, drawn_seed
 from benchmarks.paper.quoted import SETTINGS
 from benchmarks.paper.quoted import TRANSFORMS as PRINTED
-from benchmarks.paper.scoring import FIGURES, Interval
+from benchmarks.paper.scoring import FIGURES
 from benchmarks.paper.study import Study
 from benchmarks.paper.transforms import TRANSFORMS, Altered
 from benchmarks.paper.transforms.pii import Find
+from benchmarks.statistics import Interval
 from iet.errors import BackendUnavailable, InputError
 
 SHOWN = ("token_accuracy", "iou", "edge_similarity")
@@ -57,9 +59,7 @@ def figures_of(
     return figures
 
 
-def pii(
-    study: Study, settings: Sequence[tuple[str, int]] = SETTINGS, find: Find | None = None
-) -> dict[str, Any]:
+def pii(study: Study, settings: Sequence[tuple[str, int]] = SETTINGS, find: Find | None = None) -> None:
     """Redact personal data in nine settings, before and after; first the records' own data is put in where
     fewer than 2 % of the tokens would change.
 
@@ -68,97 +68,81 @@ def pii(
         settings: (topology, agents).
         find: what finds personal data; None: the rules.
     """
-    seed, reader = study.options.seed, study.loaded.reader
     header = ["setting", "decoder", "figure", "original", "redacted", "change", "tokens changed"]
-    rows: list[list[scoring.Cell]] = []
+    cells: list[list[recording.Cell]] = []
     panels: dict[str, tuple[list[Interval | None], list[Interval | None]]] = {
         FIGURES[name]: ([], []) for name in SHOWN
     }
-    content_figures, all_logs = [], list[Log]()
-    by_index = {record.index: record for record in study.records}
+    rows, all_logs = [], list[Log]()
     for topology, agents in settings:
         setting = study.setting(topology, agents, "fourier")
         logs = study.logs(setting)
         all_logs += logs
-        sides: list[tuple[Log, Altered, Altered]] = []
+        sides: tuple[list[Altered], list[Altered]] = [], []
         for log in logs:
-            rng = np.random.default_rng([seed, log.record])
-            needs: dict[str, Any] = {"entities": by_index[log.record].pii, "tokenizer": reader}
+            rng = np.random.default_rng([study.options.seed, log.record])
+            needs: dict[str, Any] = {"entities": study.record(log).pii, "tokenizer": study.loaded.reader}
             needs |= {} if find is None else {"find": find}
-            before = TRANSFORMS["insertion"](log, rng, **needs)
-            sides.append((log, before, TRANSFORMS["redaction"](before, rng, **needs)))
-        changed = float(np.mean([after.figures["changed"] for _, _, after in sides]))
+            sides[0].append(TRANSFORMS["insertion"](log, rng, **needs))
+            sides[1].append(TRANSFORMS["redaction"](sides[0][-1], rng, **needs))
+        changed = float(np.mean([after.figures["changed"] for after in sides[1]]))
         for decoder in ("cusum", "posterior"):
+            cell = {"setting": f"{topology} {agents}", "decoder": decoder}
             options = study.cusum(setting) if decoder == "cusum" else {}
-            original = [figures_of(study, log, before, decoder, options) for log, before, _ in sides]
-            redacted = [figures_of(study, log, after, decoder, options) for log, _, after in sides]
-            for name in SHOWN:
-                a, b = [f[name] for f in original], [f[name] for f in redacted]
-                first, second = scoring.interval(a, seed), scoring.interval(b, seed)
-                rows.append(
-                    [
-                        f"{topology} {agents}",
-                        decoder,
-                        FIGURES[name],
-                        first,
-                        second,
-                        scoring.difference(b, a, seed),
-                        f"{changed:.1%}",
-                    ]
-                )
-                if decoder == "posterior":
-                    panels[FIGURES[name]][0].append(first)
-                    panels[FIGURES[name]][1].append(second)
-            content_figures.append(
-                {
-                    "setting": f"{topology} {agents}",
-                    "decoder": decoder,
-                    "original": original,
-                    "redacted": redacted,
-                }
+            original, redacted = (
+                [figures_of(study, log, one, decoder, options) for log, one in zip(logs, some, strict=True)]
+                for some in sides
             )
-    content = study.content("pii", all_logs, figures=content_figures)
-    scoring.write(study.out / "pii", header, rows, content, note=study.note(all_logs))
+            for name, compared in _compared(study, original, redacted).items():
+                cells.append([*cell.values(), FIGURES[name], *compared, f"{changed:.1%}"])
+                if decoder == "posterior":
+                    for side, interval in zip(panels[FIGURES[name]], compared, strict=False):
+                        side.append(interval)
+            for text, found in (("original", original), ("redacted", redacted)):
+                rows += _rows(logs, found, **cell, text=text)
+    study.write("pii", header, cells, all_logs, rows)
     plots.before_and_after(study.out / "pii", [f"{t} {a}" for t, a in settings], panels)
-    return content
 
 
-def oracle(study: Study, settings: Sequence[tuple[str, int]] = SETTINGS) -> dict[str, Any]:
+def oracle(study: Study, settings: Sequence[tuple[str, int]] = SETTINGS) -> None:
     """Read nine settings with the true boundaries given (Oracle-IET), beside "posterior" without them."""
-    seed = study.options.seed
     header = ["setting", "mark", "figure", "oracle", "posterior", "posterior less oracle"]
-    rows: list[list[scoring.Cell]] = []
-    found, all_logs = [], list[Log]()
+    cells: list[list[recording.Cell]] = []
+    rows, all_logs = [], list[Log]()
     for topology, agents in settings:
         for mark in ("fourier", "gumbel"):
             logs = study.logs(study.setting(topology, agents, mark))
             all_logs += logs
-            given = [figures_of(study, log, log, "posterior", {}, oracle=True) for log in logs]
-            free = [figures_of(study, log, log, "posterior", {}) for log in logs]
-            for name in SHOWN:
-                a, b = [f[name] for f in given], [f[name] for f in free]
-                rows.append(
-                    [
-                        f"{topology} {agents}",
-                        mark,
-                        FIGURES[name],
-                        scoring.interval(a, seed),
-                        scoring.interval(b, seed),
-                        scoring.difference(b, a, seed),
-                    ]
-                )
-            found.append({"setting": f"{topology} {agents}", "mark": mark, "oracle": given, "free": free})
-    content = study.content("oracle", all_logs, figures=found)
-    scoring.write(study.out / "oracle", header, rows, content, note=study.note(all_logs))
-    return content
+            given, free = (
+                [figures_of(study, log, log, "posterior", {}, oracle=known) for log in logs]
+                for known in (True, False)
+            )
+            cell = {"setting": f"{topology} {agents}", "mark": mark}
+            for name, compared in _compared(study, given, free).items():
+                cells.append([*cell.values(), FIGURES[name], *compared])
+            rows += [*_rows(logs, given, **cell, reader="oracle"), *_rows(logs, free, **cell, reader="free")]
+    study.write("oracle", header, cells, all_logs, rows)
+
+
+def _compared(
+    study: Study, first: Sequence[Figures], second: Sequence[Figures]
+) -> dict[str, list[Interval | None]]:
+    """Return for each figure both means, and the second less the first, paired by texts."""
+    found = {}
+    for name in SHOWN:
+        a, b = [f[name] for f in first], [f[name] for f in second]
+        seed = study.options.seed
+        change = statistics.difference(b, a, seed)
+        found[name] = [statistics.interval(a, seed), statistics.interval(b, seed), change]
+    return found
+
+
+def _rows(logs: Sequence[Log], figures: Sequence[Figures], **cell: Any) -> list[dict[str, Any]]:
+    return [{**cell, "record": log.record, **found} for log, found in zip(logs, figures, strict=True)]
 
 
 def check_human(study: Study, human: str) -> None:
-    """Refuse a text that is too short to paste half of the longest log into, before anything else is made.
-
-    Raises:
-        InputError: it is.
-    """
+    """Refuse a text that is too short to paste half of the longest log into, before anything else is made."""
     needed = max(len(log.text) for log in study.logs(study.setting("chain", 4, "fourier"))) // 2
     if len(human) < needed:
         raise InputError(
@@ -168,7 +152,7 @@ def check_human(study: Study, human: str) -> None:
 
 def transforms(
     study: Study, needs: Mapping[str, Any] | None = None, embed: similarity.Embed | None = None
-) -> dict[str, Any]:
+) -> None:
     """Apply every transformation to chain_4, read with the true boundaries (as in the paper) and without.
 
     Args:
@@ -180,13 +164,12 @@ def transforms(
     seed = study.options.seed
     setting = study.setting("chain", 4, "fourier")
     logs = study.logs(setting)
-    by_index = {record.index: record for record in study.records}
     brought = {"tokenizer": study.loaded.reader, "regenerate": Regenerator(study), **(needs or {})}
     header = ["category", "transformation", "reader", "SemSim", "ROUGE-L"]
     header += [f"Δ {FIGURES[name]} (%)" for name in SHOWN]
     header += ["false alarms", "paper: Δ TokenAcc, IoU, EdgeSim"]
-    rows: list[list[scoring.Cell]] = []
-    content_figures: list[dict[str, Any]] = []
+    cells: list[list[recording.Cell]] = []
+    rows: list[dict[str, Any]] = []
     modes = (("oracle", "posterior", True), ("posterior", "posterior", False), ("cusum", "cusum", False))
     options = {"oracle": {}, "posterior": {}, "cusum": study.cusum(setting)}
     clean: dict[str, list[Figures]] = {}
@@ -195,42 +178,31 @@ def transforms(
         try:
             for log in logs:
                 rng = np.random.default_rng([seed, log.record])
-                altered.append(transform(log, rng, **brought, entities=by_index[log.record].pii))
+                altered.append(transform(log, rng, **brought, entities=study.record(log).pii))
         except BackendUnavailable as error:
-            rows.append([transform.category, transform.label, f"left out: {error}", *[""] * 7])
+            cells.append([transform.category, transform.label, f"left out: {error}", *[""] * 7])
             continue
-        rouge = scoring.interval(
-            [similarity.rouge_l(log.text, one.text) for log, one in zip(logs, altered, strict=True)], seed
-        )
         pairs = [(log.text, one.text) for log, one in zip(logs, altered, strict=True)]
-        semantic = scoring.interval(similarity.semantic_similarity(pairs, embed), seed)
+        rouge = statistics.interval([similarity.rouge_l(*pair) for pair in pairs], seed)
+        semantic = statistics.interval(similarity.semantic_similarity(pairs, embed), seed)
         for mode, decoder, known in modes:
             found = [
                 figures_of(study, log, one, decoder, options[mode], known)
                 for log, one in zip(logs, altered, strict=True)
             ]
             before = clean.setdefault(mode, found)
-            alarms = scoring.interval([f.get("false_alarms") for f in found], seed)
-            row: list[scoring.Cell] = [transform.category, transform.label, mode, semantic or "", rouge]
-            for figure in SHOWN:
-                row.append(
-                    scoring.relative_change([f[figure] for f in before], [f[figure] for f in found], seed)
-                )
+            changes = [
+                statistics.relative_change([f[figure] for f in before], [f[figure] for f in found], seed)
+                for figure in SHOWN
+            ]
+            alarms = statistics.interval([f.get("false_alarms") for f in found], seed)
             printed = PRINTED.get(name) if mode == "oracle" else None
-            row.append("" if alarms is None else alarms)
-            row.append("" if printed is None else ", ".join(f"{v:+.1f}" for v in printed[2:]))
-            rows.append(row)
-            content_figures.append(
-                {
-                    "transformation": name,
-                    "reader": mode,
-                    "texts": found,
-                    "of_itself": [dict(one.figures) for one in altered],
-                }
-            )
-    content = study.content("transforms", logs, figures=content_figures)
-    scoring.write(study.out / "transforms", header, rows, content, note=study.note(logs))
-    return content
+            quoted = "" if printed is None else ", ".join(f"{v:+.1f}" for v in printed[2:])
+            shown: list[recording.Cell] = [transform.category, transform.label, mode, semantic or "", rouge]
+            cells.append([*shown, *changes, "" if alarms is None else alarms, quoted])
+            of_texts = [{**figures, **one.figures} for figures, one in zip(found, altered, strict=True)]
+            rows += _rows(logs, of_texts, transformation=name, reader=mode)
+    study.write("transforms", header, cells, logs, rows)
 
 
 class Regenerator:
@@ -247,7 +219,7 @@ class Regenerator:
 
     def __call__(self, log: Log, turn: int) -> str:
         """Return the text; the same for the same log and turn."""
-        record = next(record for record in self._study.records if record.index == log.record)
+        record = self._study.record(log)
         said = log.turns[turn]
         earlier = [t for t in log.turns[:turn] if t.round == said.round - 1]
         own = next((t.text for t in earlier if t.agent == said.agent), "")

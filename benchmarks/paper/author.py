@@ -74,9 +74,6 @@ class ModelAuthor:
         setting: temperature, top_p, prompt_tokens, and the mark with its keys.
         batch: rows that are sampled together.
         on_logits: see `sampler.sample`; `equal_delta` is fed by it.
-
-    Raises:
-        InputError: prompt and turn are longer than the model's positions, or see `Marker`.
     """
 
     def __init__(
@@ -103,9 +100,6 @@ class ModelAuthor:
 
         Deterministic on one machine and version of torch, given the batches. Rows of like length are sampled
         together; a row's draws do not depend on the others.
-
-        Raises:
-            InputError: not one agent per row, or a prompt that cannot be cut to `prompt_tokens`.
         """
         if len(rows) != len(agents):
             raise InputError(f"agents: got {len(agents)} for {len(rows)} rows, expected one per row")

@@ -71,9 +71,6 @@ def setting_of(
 
     Args:
         strength: κ or δ. None: κ = 0.8; a δ stays None and must be found (`delta_of`, `logs_of`).
-
-    Raises:
-        InputError: a value is out of range; see `check_setting`.
     """
     entry = marks.mark_of(mark)
     if strength is not None and entry.green is None and entry.strength is None:
@@ -112,9 +109,6 @@ def with_delta(setting: Setting, loaded: Loaded, records: Sequence[Record], work
     The distributions are those of unmarked turns (Genesis and one round, chain, 4 agents) of the first six
     records, at the setting's temperature and top-p, with its lengths. δ is rounded to three decimals and kept
     in a file of `work`, named after those turns and records: a run that goes on elsewhere has the same.
-
-    Raises:
-        InputError: that file is damaged.
     """
     if marks.MARKS[setting.mark].green is None or setting.strength is not None:
         return setting

@@ -19,9 +19,6 @@ class Lines:
 
     Args:
         path: the file; made, with its folder, if it is not there.
-
-    Raises:
-        InputError: on entering, if another process writes to it.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -67,11 +64,7 @@ class Lines:
 
 
 def parsed(path: pathlib.Path, number: int, line: bytes) -> dict[str, Any]:
-    """Return a line's object.
-
-    Raises:
-        InputError: it is none; file and number of the line are named.
-    """
+    """Return a line's object."""
     try:
         found = json.loads(line.decode())
         if not isinstance(found, dict):
@@ -82,11 +75,7 @@ def parsed(path: pathlib.Path, number: int, line: bytes) -> dict[str, Any]:
 
 
 def lock(file: IO[bytes], path: pathlib.Path) -> None:
-    """Keep a file to this process for as long as it is open.
-
-    Raises:
-        InputError: another one has it.
-    """
+    """Keep a file to this process for as long as it is open."""
     try:
         import fcntl
     except ImportError:  # Windows: two writers are not noticed

@@ -200,12 +200,7 @@ def summary(logs: Iterable[Log]) -> Summary:
 
 
 def read(path: str | os.PathLike[str]) -> list[Log]:
-    """Return the logs of a file, in its order.
-
-    Raises:
-        InputError: the file is missing, or a line is damaged, torn or of another setting: it is named.
-        SchemeMismatch: it is of another version.
-    """
+    """Return the logs of a file, in its order."""
     path = pathlib.Path(path)
     setting, logs, torn = _parse(path, _bytes(path))
     if torn or setting is None:
@@ -226,10 +221,6 @@ class Writer:
     Args:
         path: the file; made, with its folder, if it is not there.
         setting: of all its logs.
-
-    Raises:
-        InputError: a line before the last is damaged, or the file is of another setting or being written.
-        SchemeMismatch: it is of another version.
     """
 
     def __init__(self, path: str | os.PathLike[str], setting: Setting) -> None:
@@ -265,11 +256,7 @@ class Writer:
         return frozenset(log.record for log in self.logs)
 
     def append(self, logs: Iterable[Log]) -> None:
-        """Write some logs; when this returns they are on the disk.
-
-        Raises:
-            InputError: a log is there already, or of another setting.
-        """
+        """Write some logs; when this returns they are on the disk."""
         there, new = set(self.records), list(logs)
         for log in new:
             if log.record in there:

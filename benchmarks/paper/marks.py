@@ -206,9 +206,6 @@ class Marker:
     Args:
         setting: whose mark, strength and seed count.
         tokenizer: of the model.
-
-    Raises:
-        InputError: unknown mark, or one of green lists without a strength.
     """
 
     def __init__(self, setting: Setting, tokenizer: Tokenizer) -> None:
@@ -341,9 +338,6 @@ def equal_delta(
     Args:
         logits, draws, seed: as in `mean_kl`.
         kappa: κ.
-
-    Raises:
-        InputError: there are no rows, or nothing is ever left to chance in them.
     """
     if not len(logits):
         raise InputError("logits: got no rows, expected some of the model's distributions")
@@ -387,11 +381,7 @@ def _divergence(log_q: npt.NDArray[np.float64], log_p: npt.NDArray[np.float64]) 
 
 
 def mark_of(mark: str) -> Mark:
-    """Return the entry of `MARKS` of that name.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Return the entry of `MARKS` of that name."""
     if mark not in MARKS:
         raise InputError(f"mark: got {mark!r}, expected one of {list(MARKS)}")
     return MARKS[mark]

@@ -159,9 +159,6 @@ def fitted(
         count: text -> number of tokens.
         last: text, tokens -> the end of the text.
         chat: whether it goes through a chat template, which asks more and gets 64 tokens for itself.
-
-    Raises:
-        InputError: the budget does not even hold what is never cut.
     """
     bare = dataclasses.replace(prompt, parts=tuple(dataclasses.replace(p, text="") for p in prompt.parts))
     left = budget - count(bare.plain) - (count(bare.request) + _TEMPLATE if chat else 0)

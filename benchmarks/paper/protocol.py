@@ -47,11 +47,7 @@ _WALKS = 64  # that are tried until one uses every edge
 
 
 def check_setting(setting: Setting) -> None:
-    """Refuse what no conversation can be held with.
-
-    Raises:
-        InputError: a field is out of range or names nothing; as agent 3 attacks, there must be four agents.
-    """
+    """Refuse what no conversation can be held with."""
     template(setting.topology, setting.agents)
     if setting.agents <= ATTACKER:
         raise InputError(
@@ -95,9 +91,6 @@ def converse(
         One log per record, in their order. What is drawn for a turn follows from the setting's topology,
         agents, protocol and seed, the record, the turn and the attempt, not from the mark or the other
         records. (Sums in another order, as in a batch of another shape, change single draws.)
-
-    Raises:
-        InputError: see `check_setting`.
     """
     check_setting(setting)
     talks = [_Talk(setting, record) for record in records]
@@ -106,11 +99,7 @@ def converse(
 
 
 def speakers_of_walk(setting: Setting, record: int) -> list[int]:
-    """Return who speaks in `edge-walk`: n·(1 + R) agents, each a neighbour of the last, every edge used.
-
-    Raises:
-        InputError: there are fewer turns than a walk over every edge takes.
-    """
+    """Return who speaks in `edge-walk`: n·(1 + R) agents, each a neighbour of the last, every edge used."""
     n, length = setting.agents, setting.agents * (1 + setting.rounds)
     adjacency = template(setting.topology, n)
     edges = int(adjacency.sum()) // 2

@@ -107,7 +107,9 @@ def tune(texts: Sequence[tuple[str, Keys, Labels]], tokenizer: Tokenizer) -> dic
         texts: (text, keys, true labels) of each.
         tokenizer: of the model.
     """
-    options = [dict(zip(GRID, values, strict=True)) for values in itertools.product(*GRID.values())]
+    options: list[dict[str, Any]] = [
+        dict(zip(GRID, values, strict=True)) for values in itertools.product(*GRID.values())
+    ]
     accuracy = np.zeros(len(options))
     for text, keys, truth in texts:
         scores = keys.scores(tokenizer.encode(text).token_ids)

@@ -58,9 +58,6 @@ def read_records(path: str | os.PathLike[str], *, rows: int | None = ROWS) -> tu
 
     Returns:
         One entry per row. With 484 rows that are not those of the original file a warning says so.
-
-    Raises:
-        InputError: it is missing or altered; row and column are named. Rows count from 1, after the header.
     """
     path = _find(pathlib.Path(path))
     try:
@@ -92,11 +89,7 @@ def read_records(path: str | os.PathLike[str], *, rows: int | None = ROWS) -> tu
 
 
 def chosen(records: tuple[Record, ...], count: int, seed: int) -> tuple[Record, ...]:
-    """Return the first `count` records in an order drawn by `seed`: more records only add to fewer.
-
-    Raises:
-        InputError: there are not so many.
-    """
+    """Return the first `count` records in an order drawn by `seed`: more records only add to fewer."""
     if not 1 <= count <= len(records):
         raise InputError(f"records: got {count}, expected 1 to {len(records)}")
     return tuple(random.Random(f"iet paper records/{seed}").sample(records, len(records))[:count])
@@ -108,11 +101,7 @@ def digest_of(records: Sequence[Record]) -> str:
 
 
 def claim(folder: pathlib.Path, records: Sequence[Record]) -> None:
-    """Note in a folder of logs of which csv's records they are.
-
-    Raises:
-        InputError: they are of another's.
-    """
+    """Note in a folder of logs of which csv's records they are."""
     path, digest = folder / "records.json", digest_of(records)
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)

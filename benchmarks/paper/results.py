@@ -13,11 +13,7 @@ from iet.marks.scheme import canonical_digest
 
 
 def writable(out: pathlib.Path) -> None:
-    """Make a folder, and refuse it if nothing can be written there.
-
-    Raises:
-        InputError: nothing can.
-    """
+    """Make a folder, and refuse it if nothing can be written there."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
@@ -32,10 +28,6 @@ def keep(path: pathlib.Path, configuration: Mapping[str, Any]) -> None:
     Args:
         path: of the result's JSON, which holds its configuration and the digest of it.
         configuration: of the run that would write there.
-
-    Raises:
-        InputError: the file is another configuration's, and the fields that differ are named; or it is no
-            result.
     """
     if not path.is_file():
         return

@@ -58,9 +58,6 @@ def semantic_similarity(pairs: Sequence[tuple[str, str]], embed: Embed | None) -
     Args:
         pairs: the texts before and after.
         embed: all texts to vectors, in one call; equal texts are embedded once.
-
-    Raises:
-        ShapeError: the model returned another shape than [N, D].
     """
     if embed is None:
         return [None] * len(pairs)
@@ -87,10 +84,6 @@ class Embedder:
         batch: blocks at once.
         longest: tokens of a block; the model's own limit, at most 512, by default.
         device: of torch.
-
-    Raises:
-        BackendUnavailable: a package or the model is missing.
-        InputError: `batch` or `longest` is too small.
     """
 
     def __init__(

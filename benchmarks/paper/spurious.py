@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from benchmarks.paper import scoring
+from benchmarks import recording, statistics
 from benchmarks.paper.logs import Log
 from benchmarks.paper.quoted import SPURIOUS
 from benchmarks.paper.study import Study
@@ -13,12 +11,12 @@ from benchmarks.paper.sweeps import measured
 MARKS = ("fourier", "gumbel")
 
 
-def run(study: Study) -> dict[str, Any]:
+def run(study: Study) -> None:
     """Read the same texts with more and more keys in the registry; changes are paired by records."""
     seed = study.options.seed
     header = ["mark", "decoder", "agents", "keys", "TokenAcc", "change", "TokenAcc, paper"]
-    rows: list[list[scoring.Cell]] = []
-    figures, all_logs = [], list[Log]()
+    cells: list[list[recording.Cell]] = []
+    rows, all_logs = [], list[Log]()
     for mark in MARKS:
         for agents in (4, 6):
             setting = study.setting("chain", agents, mark)
@@ -27,19 +25,16 @@ def run(study: Study) -> dict[str, Any]:
             for decoder in ("cusum", "posterior"):
                 options = study.cusum(setting) if decoder == "cusum" else {}
                 first: list[float | None] = []
-                for true, keys in SPURIOUS:
-                    if true != agents:
-                        continue
+                for keys in (keys for true, keys in SPURIOUS if true == agents):
                     found = [measured(study, log, decoder, options, keys - agents) for log in logs]
                     accuracy = [one["token_accuracy"] for one in found]
                     first = first or accuracy
-                    change = None if keys == agents else scoring.difference(accuracy, first, seed)
-                    paper = SPURIOUS[true, keys] if (mark, decoder) == ("fourier", "cusum") else ""
-                    shown = scoring.interval(accuracy, seed)
-                    rows.append([mark, decoder, agents, keys, shown, "" if change is None else change, paper])
-                    figures.append(
-                        {"mark": mark, "decoder": decoder, "agents": agents, "keys": keys, "texts": accuracy}
-                    )
-    content = study.content("spurious", all_logs, figures=figures)
-    scoring.write(study.out / "spurious", header, rows, content, note=study.note(all_logs))
-    return content
+                    change = "" if keys == agents else statistics.difference(accuracy, first, seed) or ""
+                    paper = SPURIOUS[agents, keys] if (mark, decoder) == ("fourier", "cusum") else ""
+                    shown = statistics.interval(accuracy, seed)
+                    cells.append([mark, decoder, agents, keys, shown, change, paper])
+                    cell = {"mark": mark, "decoder": decoder, "agents": agents, "keys": keys}
+                    rows += [
+                        {**cell, "record": log.record, **one} for log, one in zip(logs, found, strict=True)
+                    ]
+    study.write("spurious", header, cells, all_logs, rows)

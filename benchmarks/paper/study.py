@@ -6,16 +6,16 @@ import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from benchmarks import recording
 from benchmarks.paper import generate, readers
 from benchmarks.paper.author import Author, ModelAuthor
 from benchmarks.paper.logs import Log, Setting, summary
 from benchmarks.paper.marks import Keys, Marker
 from benchmarks.paper.records import Record, chosen, claim, digest_of
 from benchmarks.paper.scoring import truth_of
-from benchmarks.recording import environment
 from benchmarks.writing.models import Loaded
 from iet.errors import InputError
 from iet.marks.scheme import canonical_digest
@@ -56,9 +56,6 @@ class Study:
         out: folder; logs lie in `out / "logs"`.
         options: of the run.
         tuning: records on which options are chosen.
-
-    Raises:
-        InputError: there are fewer records than asked for, with those to choose options on.
     """
 
     def __init__(
@@ -96,6 +93,10 @@ class Study:
         some = self.others if tuning else self.records
         return generate.logs_of(setting, some, author, self.loaded, self.out / "logs")
 
+    def record(self, log: Log) -> Record:
+        """Return the record of a log."""
+        return self.all_records[log.record]
+
     def keys(self, log: Log, spurious: int = 0) -> Keys:
         """Return the keys of a log's agents, and of some that did not write."""
         return Marker(log.setting, self.loaded.reader).keys(log.record, spurious)
@@ -132,17 +133,38 @@ class Study:
             **self.given.get(experiment, {}),
         }
 
-    def content(self, experiment: str, logs: Sequence[Log], **figures: Any) -> dict[str, Any]:
-        """Return what an experiment's JSON holds: command, configuration and its digest, logs, figures."""
+    def write(
+        self,
+        experiment: str,
+        header: Sequence[str],
+        cells: Sequence[Sequence[recording.Cell]],
+        logs: Sequence[Log],
+        rows: Iterable[Mapping[str, Any]],
+        *,
+        note: str = "",
+        **more: Any,
+    ) -> None:
+        """Write the table of an experiment, with its configuration, its logs and a row a text.
+
+        Args:
+            experiment: its name, which is that of the files.
+            header, cells, rows: see `recording.write_table`.
+            logs: what was read.
+            note: what Markdown says behind the line on the logs.
+            **more: what else the JSON holds.
+        """
         configuration = self.configuration(experiment)
-        return {
+        content = {
             "configuration": configuration,
             "digest": canonical_digest(configuration),
-            "environment": environment("torch", "transformers"),
+            "environment": recording.environment("torch", "transformers"),
             "logs": dataclasses.asdict(summary(logs)) if logs else None,
             "settings": sorted({log.setting.name for log in logs}),
-            **figures,
+            **more,
         }
+        recording.write_table(
+            self.out / experiment, header, cells, content, rows=rows, note=self.note(logs) + note
+        )
 
     def note(self, logs: Sequence[Log]) -> str:
         """Return the line under a table: how its texts were made."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from benchmarks import recording, statistics
 from benchmarks.paper import plots, quoted, readers, scoring
 from benchmarks.paper.logs import Log
-from benchmarks.paper.scoring import FIGURES, Interval
-from benchmarks.paper.study import Options, Study
+from benchmarks.paper.scoring import FIGURES
+from benchmarks.paper.study import Study
+from benchmarks.statistics import Interval
 
 KAPPAS = (0.5, 0.8, 1.0, 2.0)
 WIDTHS = (16, 32, 64, 128, 256)
@@ -18,62 +20,54 @@ DECODERS = ("cusum", "posterior")
 SHOWN = ("token_accuracy", "iou", "edge_similarity")
 
 
-def kappa(study: Study) -> dict[str, Any]:
+Found = dict[tuple[str, float], list[dict[str, Any]]]
+"""Decoder and point -> the figures of every text, with its run and record."""
+
+
+def kappa(study: Study) -> None:
     """Sweep κ: texts are generated anew for each value and run; a run is a seed, with its own records."""
-    values: dict[tuple[str, float], list[dict[str, float | None]]] = {}
-    runs: dict[tuple[str, float], list[Interval | None]] = {}
+    found: Found = {}
     logs: list[Log] = []
-    for number in range(RUNS):
-        some = _run(study, number)
+    for number, some in enumerate(_runs(study)):
         for strength in KAPPAS:
             setting = some.setting("chain", 4, "fourier", strength)
             written = some.logs(setting)
             logs += written
             for decoder in DECODERS:
                 options = some.cusum(setting) if decoder == "cusum" else {}
-                _add(values, runs, (decoder, strength), some, written, decoder, options, study.options.seed)
-    return _write(study, "kappa", "κ", KAPPAS, values, runs, logs, operating_point=0.8)
+                texts = _texts(some, number, written, decoder, options)
+                found.setdefault((decoder, strength), []).extend(texts)
+    _write(study, "kappa", "κ", KAPPAS, found, logs, operating_point=0.8)
 
 
-def window(study: Study) -> dict[str, Any]:
+def window(study: Study) -> None:
     """Sweep the width w of "cusum", which is the one that has it, on the same texts (κ = 0.8).
 
     The step stays 16. τ, smoothing, radius and the least length of a segment are those that suit w = 64 best.
     """
-    values: dict[tuple[str, float], list[dict[str, float | None]]] = {}
-    runs: dict[tuple[str, float], list[Interval | None]] = {}
+    found: Found = {}
     logs: list[Log] = []
-    for number in range(RUNS):
-        some = _run(study, number)
+    for number, some in enumerate(_runs(study)):
         setting = some.setting("chain", 4, "fourier")
         written = some.logs(setting)
         logs += written
         for width in WIDTHS:
-            options = {**some.cusum(setting), "window": width}
-            _add(values, runs, ("cusum", width), some, written, "cusum", options, study.options.seed)
-    return _write(study, "window", "w (tokens)", WIDTHS, values, runs, logs, operating_point=64)
+            texts = _texts(some, number, written, "cusum", {**some.cusum(setting), "window": width})
+            found.setdefault(("cusum", width), []).extend(texts)
+    _write(study, "window", "w (tokens)", WIDTHS, found, logs, operating_point=64)
 
 
-def _run(study: Study, number: int) -> Study:
-    options: Options = dataclasses.replace(study.options, seed=study.options.seed + number)
-    if number == 0:
-        return study
-    return Study(study.loaded, study.all_records, study.out, options, len(study.others))
+def _runs(study: Study) -> Iterator[Study]:
+    yield study
+    for number in range(1, RUNS):
+        options = dataclasses.replace(study.options, seed=study.options.seed + number)
+        yield Study(study.loaded, study.all_records, study.out, options, len(study.others))
 
 
-def _add(
-    values: dict[tuple[str, float], list[dict[str, float | None]]],
-    runs: dict[tuple[str, float], list[Interval | None]],
-    cell: tuple[str, float],
-    study: Study,
-    logs: Sequence[Log],
-    decoder: str,
-    options: Mapping[str, Any],
-    seed: int,
-) -> None:
-    found = [measured(study, log, decoder, options) for log in logs]
-    values.setdefault(cell, []).extend(found)
-    runs.setdefault(cell, []).append(scoring.interval([f["token_accuracy"] for f in found], seed))
+def _texts(
+    study: Study, run: int, logs: Sequence[Log], decoder: str, options: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    return [{"run": run, "record": log.record, **measured(study, log, decoder, options)} for log in logs]
 
 
 def measured(
@@ -95,37 +89,31 @@ def _write(
     name: str,
     label: str,
     points: Sequence[float],
-    values: Mapping[tuple[str, float], Sequence[Mapping[str, float | None]]],
-    runs: Mapping[tuple[str, float], Sequence[Interval | None]],
+    found: Found,
     logs: Sequence[Log],
     operating_point: float,
-) -> dict[str, Any]:
+) -> None:
     seed = study.options.seed
-    decoders = list(dict.fromkeys(decoder for decoder, _ in values))
     printed = quoted.WINDOW if name == "window" else {}
     header = ["decoder", label, *(FIGURES[figure] for figure in SHOWN)]
     header += [f"TokenAcc, run {number + 1}" for number in range(RUNS)] + ["TokenAcc, paper", "IoU, paper"]
-    rows: list[list[scoring.Cell]] = []
+    cells: list[list[recording.Cell]] = []
     series: dict[str, list[Interval | None]] = {}
-    for decoder in decoders:
-        for point in points:
-            cell = values[decoder, point]
-            found = [scoring.interval([f[figure] for f in cell], seed) for figure in SHOWN]
-            for figure, one in zip(SHOWN, found, strict=True):
-                series.setdefault(f"{FIGURES[figure]}, {decoder}", []).append(one)
-            theirs = [
-                printed.get(f, {}).get(int(point), "") if decoder == "cusum" else ""
-                for f in ("token_accuracy", "iou")
-            ]
-            rows.append([decoder, point, *found, *runs[decoder, point], *theirs])
-    content = study.content(
-        name,
-        logs,
-        figures=[
-            {"decoder": d, "point": p, "texts": [dict(f) for f in cell]} for (d, p), cell in values.items()
-        ],
-    )
-    scoring.write(study.out / name, header, rows, content, note=study.note(logs))
+    for (decoder, point), texts in sorted(found.items()):
+        means = [statistics.interval([text[figure] for text in texts], seed) for figure in SHOWN]
+        for figure, one in zip(SHOWN, means, strict=True):
+            series.setdefault(f"{FIGURES[figure]}, {decoder}", []).append(one)
+        runs = [
+            statistics.interval([text["token_accuracy"] for text in texts if text["run"] == number], seed)
+            for number in range(RUNS)
+        ]
+        theirs = [
+            printed.get(figure, {}).get(int(point), "") if decoder == "cusum" else ""
+            for figure in ("token_accuracy", "iou")
+        ]
+        cells.append([decoder, point, *means, *runs, *theirs])
+    rows = ({"decoder": d, "point": p, **text} for (d, p), texts in found.items() for text in texts)
+    study.write(name, header, cells, logs, rows)
     plots.sweep(
         study.out / name,
         points,
@@ -135,4 +123,3 @@ def _write(
         quoted={f"{FIGURES[f]}, cusum": [printed[f].get(int(p)) for p in points] for f in printed},
         log=True,
     )
-    return content

@@ -9,11 +9,12 @@ may stay unattributed, and by ours against each baseline, paired by records.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from benchmarks import recording, statistics
 from benchmarks.paper import plots, readers, scoring
 from benchmarks.paper.baselines import BASELINES, Found
 from benchmarks.paper.baselines.llm import ENDPOINTS
@@ -21,14 +22,16 @@ from benchmarks.paper.baselines.llm_endpoints import Parameters
 from benchmarks.paper.logs import Log
 from benchmarks.paper.quoted import SETTINGS, TABLE1
 from benchmarks.paper.readers import Read
-from benchmarks.paper.scoring import FIGURES, Interval
+from benchmarks.paper.scoring import FIGURES
 from benchmarks.paper.study import Study
+from benchmarks.statistics import Interval
 
 FEWEST_TEXTS = 10
 """In a setting, for a difference to be told from none."""
 
 PAIRED = ("token_accuracy", "iou", "edge_similarity")
-Cells = dict[tuple[str, int], dict[str, list[dict[str, float | None]]]]
+Cells = dict[str, dict[str, list[dict[str, Any]]]]
+"""Setting -> method -> the figures of every text."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,17 +88,14 @@ def run(
     study: Study,
     asked: Mapping[str, Mapping[str, Any]] | None = None,
     settings: Sequence[tuple[str, int]] = SETTINGS,
-) -> dict[str, Any]:
-    """Measure all methods in all settings, and write tables, plots and the worst texts.
+) -> None:
+    """Measure all methods in all settings, and write table and histograms.
 
     Args:
         study: model, records and options.
         asked: key of `BASELINES` -> what that baseline needs (an endpoint). One that lacks it is left out,
             and the table says so.
         settings: (topology, agents), some of the paper's.
-
-    Returns:
-        What is in the JSON.
     """
     asked = dict(asked or {})
     methods = [
@@ -103,12 +103,12 @@ def run(
         for m in METHODS
         if m.baseline is None or not BASELINES[m.baseline].needs or m.baseline in asked
     ]
-    cells: Cells = {}
+    texts: Cells = {}
     all_logs: list[Log] = []
     panels: dict[str, tuple[Any, Any]] = {}
-    extra: dict[str, Any] = {"failures": {}, "worst": {}, "options": {}, "strength": {}}
+    extra: dict[str, Any] = {"failures": {}, "options": {}, "strength": {}}
     for topology, agents in settings:
-        cell: dict[str, list[dict[str, float | None]]] = {}
+        cell = texts.setdefault(f"{topology} {agents}", {})
         for mark in dict.fromkeys(method.mark for method in methods):
             setting = study.setting(topology, agents, mark)
             logs = study.logs(setting)
@@ -124,27 +124,16 @@ def run(
                 failed = sum(one.failures for one in found)
                 if failed:
                     extra["failures"][f"{method.name}, {topology}, {agents}"] = failed
-                accuracy = [figures["token_accuracy"] for figures in cell[method.name]]
-                extra["worst"][f"{method.name}, {topology}, {agents}"] = [
-                    {"record": logs[i].record, "token_accuracy": accuracy[i]} for i in scoring.worst(accuracy)
-                ]
-        cells[topology, agents] = cell
-    there = {method.baseline for method in methods}
-    left_out = [
-        BASELINES[m.baseline].name
-        for m in METHODS
-        if m.baseline and m.baseline not in there and m.quoted in TABLE1
-    ]
-    _write(study, methods, cells, all_logs, extra, left_out, asked)
+    _write(study, methods, texts, all_logs, extra, asked)
     plots.histograms(study.out / "table1-scores", panels, xlabel="score under one key, IET fourier")
-    return extra
 
 
 def _as_asked(method: Method, asked: Mapping[str, Mapping[str, Any]]) -> Method:
     """Return the row under the name of the model that is asked; any but the usual has no row in the paper."""
-    if method.baseline not in asked or "endpoint" not in asked[method.baseline]:
+    key = method.baseline or ""
+    if "endpoint" not in asked.get(key, {}):
         return method
-    model, usual = asked[method.baseline]["endpoint"].model, ENDPOINTS.get(method.baseline)
+    model, usual = asked[key]["endpoint"].model, ENDPOINTS.get(key)
     if usual is not None and model == usual.model:
         return method
     return dataclasses.replace(method, name=_named(f"LLM of --{method.baseline}", model), quoted=None)
@@ -176,7 +165,7 @@ def _read(
     return [readers.read(log.text, study.keys(log), reader, method.decoder, chosen) for log in logs]
 
 
-def _figures(study: Study, log: Log, found: Read) -> dict[str, float | None]:
+def _figures(study: Study, log: Log, found: Read) -> dict[str, Any]:
     reader, agents = study.loaded.reader, log.setting.agents
     truth = scoring.truth_of(log, reader)
     figures = scoring.score(truth, found.labels, agents=agents, edges=log.edges, found_edges=found.edges)
@@ -184,7 +173,7 @@ def _figures(study: Study, log: Log, found: Read) -> dict[str, float | None]:
     if found.free is not None:
         free = scoring.score(truth, found.free, agents=agents, edges=log.edges)
         figures |= {name: free[name] for name in ("coverage", "accuracy_where_attributed")}
-    return figures
+    return {"record": log.record, **figures}
 
 
 def _scores(study: Study, logs: Sequence[Log]) -> tuple[Any, Any]:
@@ -199,44 +188,35 @@ def _scores(study: Study, logs: Sequence[Log]) -> tuple[Any, Any]:
     return np.concatenate(own), np.concatenate(others)
 
 
-def _values(cell: Mapping[str, Sequence[Mapping[str, float | None]]], method: str, name: str) -> list[Any]:
-    return [figures[name] for figures in cell[method]]
-
-
 def _write(
     study: Study,
     methods: Sequence[Method],
-    cells: Cells,
+    texts: Cells,
     logs: Sequence[Log],
     extra: Mapping[str, Any],
-    left_out: Sequence[str],
     asked: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    seed = study.options.seed
-    header = ["method", "figure"]
-    for topology, agents in cells:
-        header += [f"{topology} {agents}", f"paper {topology} {agents}"]
-    rows: list[list[scoring.Cell]] = []
+    def mean(setting: str, method: Method, name: str) -> Interval | None:
+        return statistics.interval(_values(texts[setting], method, name), study.options.seed)
+
+    header = ["method", "figure", *(name for s in texts for name in (s, f"paper {s}"))]
+    at = {f"{topology} {agents}": i for i, (topology, agents) in enumerate(SETTINGS)}
+    cells: list[list[recording.Cell]] = []
     for method in methods:
         quoted = TABLE1.get(method.quoted or "", {})
         for name in PAIRED:
-            row: list[scoring.Cell] = [method.name, FIGURES[name]]
-            for setting in cells:
-                row.append(scoring.interval(_values(cells[setting], method.name, name), seed))
-                row.append(quoted[name][SETTINGS.index(setting)] if name in quoted else "")
-            rows.append(row)
-    free: list[list[scoring.Cell]] = [
-        [
-            method.name,
-            FIGURES[name],
-            *(scoring.interval(_values(cells[s], method.name, name), seed) for s in cells),
-        ]
+            row: list[recording.Cell] = [method.name, FIGURES[name]]
+            for setting in texts:
+                row += [mean(setting, method, name), quoted[name][at[setting]] if name in quoted else ""]
+            cells.append(row)
+    free: list[list[recording.Cell]] = [
+        [method.name, FIGURES[name], *(mean(setting, method, name) for setting in texts)]
         for method in methods
         if method.baseline is None
         for name in ("coverage", "accuracy_where_attributed")
     ]
-    compared = [row for ours in EQUAL_KL for row in _compared(ours, methods, cells, seed)]
-    note = study.note(logs) + (
+    compared = [row for ours in EQUAL_KL for row in _compared(ours, methods, texts, study.options.seed)]
+    note = (
         f" δ of the green lists for equal KL per token: {extra['strength'].get('kgw')}. Labels of Recursive,"
         " Semantic-BoW, TextTiling and the LLMs are oracle-matched."
     )
@@ -244,45 +224,64 @@ def _write(
         needs = asked.get(method.baseline or "", {})
         if "endpoint" in needs:
             note += f" {method.name}: {_asked_as(needs)}."
+    there = {method.baseline for method in methods}
+    left_out = [
+        BASELINES[m.baseline].name
+        for m in METHODS
+        if m.baseline and m.baseline not in there and m.quoted in TABLE1
+    ]
     if left_out:
         note += f" Left out, because no endpoint was given: {', '.join(left_out)}."
     if extra["failures"]:
         note += f" Without an answer: {extra['failures']}."
-    narrow = ["method", "figure", *(f"{topology} {agents}" for topology, agents in cells)]
+    narrow = ["method", "figure", *texts]
     versus = ["ours", "against", "figure", "mean difference", "better in", "not told apart", "worse in"]
     sources = [f"{m.name}: {BASELINES[m.baseline].source}" for m in methods if m.baseline]
     parts = [
         note,
         f"Methods that read plain text: {'; '.join(sources)}.",
-        f"Where text may stay unattributed, level {readers.LEVEL:g}:\n\n{scoring.markdown(narrow, free)}",
-        "Ours less theirs, paired by records, over the settings:\n\n" + scoring.markdown(versus, compared),
+        f"Where text may stay unattributed, level {readers.LEVEL:g}:\n\n{recording.table(narrow, free)}",
+        "Ours less theirs, paired by records, over the settings:\n\n" + recording.table(versus, compared),
     ]
-    content = study.content(
+    study.write(
         "table1",
+        header,
+        cells,
         logs,
-        figures={f"{t} {a}": cell for (t, a), cell in cells.items()},
-        against=[dict(zip(versus, map(_plain, row), strict=True)) for row in compared],
+        (
+            {"setting": setting, "method": method, **text}
+            for setting, found in texts.items()
+            for method, some in found.items()
+            for text in some
+        ),
+        note="\n\n".join(parts),
+        against=[dict(zip(versus, map(_as_dict, row), strict=True)) for row in compared],
+        free=recording.as_dicts(narrow, free),
         **extra,
     )
-    scoring.write(study.out / "table1", header, rows, content, note="\n\n".join(parts))
 
 
-def _compared(ours: str, methods: Sequence[Method], cells: Cells, seed: int) -> list[list[scoring.Cell]]:
-    rows: list[list[scoring.Cell]] = []
+def _values(cell: Mapping[str, Sequence[Mapping[str, Any]]], method: Method, name: str) -> list[Any]:
+    return [figures[name] for figures in cell[method.name]]
+
+
+def _compared(
+    name: str, methods: Sequence[Method], texts: Cells, seed: int
+) -> Iterator[list[recording.Cell]]:
+    (ours,) = (method for method in methods if method.name == name)
     for method in methods:
-        if (method.ours and method.name not in EQUAL_KL) or method.name == ours:
+        if (method.ours and method.name not in EQUAL_KL) or method is ours:
             continue
-        for name in PAIRED:
-            pairs = [(_values(cells[s], ours, name), _values(cells[s], method.name, name)) for s in cells]
-            each = [found for a, b in pairs if (found := scoring.difference(a, b, seed)) is not None]
+        for figure in PAIRED:
+            pairs = [(_values(cell, ours, figure), _values(cell, method, figure)) for cell in texts.values()]
+            each = [found for a, b in pairs if (found := statistics.difference(a, b, seed)) is not None]
             if each:
                 told = [d for d in each if d.texts >= FEWEST_TEXTS]
                 better, worse = sum(d.low > 0 for d in told), sum(d.high < 0 for d in told)
+                mean = statistics.mean_difference(pairs, seed)
                 rest = len(each) - better - worse
-                mean = scoring.mean_difference(pairs, seed)
-                rows.append([ours, method.name, FIGURES[name], mean, better, rest, worse])
-    return rows
+                yield [name, method.name, FIGURES[figure], mean, better, rest, worse]
 
 
-def _plain(cell: scoring.Cell) -> Any:
+def _as_dict(cell: recording.Cell) -> Any:
     return dataclasses.asdict(cell) if isinstance(cell, Interval) else cell

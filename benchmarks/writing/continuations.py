@@ -13,7 +13,7 @@ from torch import Tensor
 
 import iet
 from benchmarks.writing import sampler
-from iet.marks.registry import KeyTable
+from iet.marks.keys import KeyTable
 
 
 @dataclasses.dataclass(frozen=True)

@@ -68,9 +68,6 @@ class Asker:
         attempts: questions asked per question, at least 1.
         pause: seconds before the next attempt after a time-out or an HTTP error, doubled each time.
         patience: questions in a row without an answer after which the endpoint counts as dead, at least 1.
-
-    Raises:
-        InputError: a number is out of range.
     """
 
     def __init__(
@@ -88,11 +85,7 @@ class Asker:
         self._over = threading.Event()  # no question will be answered any more
 
     def __call__(self, question: Question[T]) -> tuple[T | None, int]:
-        """Return what the answer says (None: there is none that counts) and the number of attempts.
-
-        Raises:
-            BackendUnavailable: the endpoint refuses the key or has no such model, or it is dead.
-        """
+        """Return what the answer says (None: there is none that counts) and the number of attempts."""
         key = question.key(known_as(self.endpoint))
         with self._lock:
             asking = self._asking.setdefault(key, threading.Lock())
@@ -103,11 +96,7 @@ class Asker:
             return found
 
     def over_all(self, work: Callable[[T], R], items: Sequence[T], workers: int, unit: str) -> list[R]:
-        """Return `work` of every item, several at once, in order; the first error ends all of it.
-
-        Raises:
-            InputError: `workers` is below 1.
-        """
+        """Return `work` of every item, several at once, in order; the first error ends all of it."""
         if workers < 1:
             raise InputError(f"workers: got {workers}, expected at least 1")
         found: dict[int, R] = {}

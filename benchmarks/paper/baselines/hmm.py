@@ -50,10 +50,6 @@ def read(logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123) -> list[Fou
     Returns:
         One entry per log, with edges.
 
-    Raises:
-        InputError: the logs have different numbers of agents, or fewer than two records, or hold no words.
-        BackendUnavailable: scikit-learn is missing.
-
     Cost: O(Σ words + logs · n · vocabulary).
     """
     agents = sorted({log.setting.agents for log in logs})
@@ -95,10 +91,6 @@ def similarities(logs: Sequence[Log], units: Sequence[Sequence[str]]) -> list[Fl
 
     Returns:
         Per log float64 [units, n], 0 to 1.
-
-    Raises:
-        InputError: no log holds a word.
-        BackendUnavailable: scikit-learn is missing.
     """
     vectorizer = _vectorizer()
     turns = [(row, turn) for row, log in enumerate(logs) for turn in log.turns]
@@ -142,10 +134,6 @@ def viterbi(log_emissions: Floats, stay: float) -> Labels:
     Args:
         log_emissions: float [U, n], U and n at least 1.
         stay: ρ, above 0 and below 1.
-
-    Raises:
-        ShapeError: `log_emissions` is not a matrix with a row and a column.
-        InputError: `stay` is out of range.
 
     Of equally likely paths the one with the lowest labels, from the end on, is taken. O(U·n).
     """

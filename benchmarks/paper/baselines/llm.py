@@ -89,12 +89,6 @@ def read(
 
     Returns:
         One entry per log, in order, `matched`, without edges.
-
-    Raises:
-        InputError: a record has no task, a text has fewer than two speakers or fewer units than speakers, a
-            number is out of range, or the cache is damaged.
-        BackendUnavailable: the endpoint refuses the key or has no such model, or it is dead. What was
-            answered until then is kept.
     """
     for name, value in (("attempts", attempts), ("workers", workers), ("patience", patience)):
         if value < 1:

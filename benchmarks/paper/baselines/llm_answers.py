@@ -35,9 +35,6 @@ def check(answer: str, boundaries: Sequence[int], speakers: int) -> Labels:
         boundaries: 0 .. T, ascending.
         speakers: K, at least 2.
 
-    Raises:
-        AnswerError: a rule is broken.
-
     >>> check('{"ranges": {"0": [[0, 64], [128, 130]], "1": [[64, 128]]}}', [0, 64, 128, 130], 2).tolist()
     [0, 1, 0]
     """
@@ -129,9 +126,6 @@ class Answers:
 
     Args:
         path: the file; made, with its folder, if it is not there. None keeps nothing.
-
-    Raises:
-        InputError: a whole line is damaged, or another process writes to the file.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:

@@ -91,12 +91,7 @@ class OpenAIEndpoint:
         return _shown(self.base_url or os.environ.get("OPENAI_BASE_URL"))
 
     def connect(self) -> Ask:
-        """Return what asks; see `Endpoint`.
-
-        Raises:
-            InputError: the address is none.
-            BackendUnavailable: openai is missing, or the environment holds no key.
-        """
+        """Return what asks; see `Endpoint`."""
         _ = self.address  # refused before a key is asked for
         try:
             import openai
@@ -160,12 +155,7 @@ class BedrockEndpoint:
         return _shown(self.base_url)
 
     def connect(self) -> Ask:
-        """Return what asks; see `Endpoint`.
-
-        Raises:
-            InputError: the address is none.
-            BackendUnavailable: boto3 is missing, or it finds no region or no credentials.
-        """
+        """Return what asks; see `Endpoint`."""
         _ = self.address
         try:
             import boto3

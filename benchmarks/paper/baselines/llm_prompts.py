@@ -94,11 +94,7 @@ _PLACEHOLDER = re.compile(
 
 
 def fill(template: str, fields: Mapping[str, object]) -> str:
-    """Return a template with its placeholders filled, in one pass; all other braces stay.
-
-    Raises:
-        InputError: a placeholder has no field.
-    """
+    """Return a template with its placeholders filled, in one pass; all other braces stay."""
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in fields:
@@ -119,9 +115,6 @@ def prompts(
         speakers: K.
         unit_tokens: of a full unit.
         task: the task's description.
-
-    Raises:
-        InputError: there is not one bound more than units.
     """
     if len(bounds) != len(units) + 1:
         raise InputError(f"bounds: got {len(bounds)} for {len(units)} units, expected one more")

@@ -66,11 +66,7 @@ class Tokens:
 
 
 def read_tokens(log: Log, tokenizer: Tokenizer) -> Tokens:
-    """Return the tokens of a log's text, as every baseline and every metric counts them.
-
-    Raises:
-        InputError: the text has no token, or an agent is not below the setting's number of agents.
-    """
+    """Return the tokens of a log's text, as every baseline and every metric counts them."""
     wrong = sorted({turn.agent for turn in log.turns} - set(range(log.setting.agents)))
     if wrong:
         raise InputError(
@@ -94,9 +90,6 @@ def unit_bounds(tokens: Tokens, unit_tokens: int = UNIT_TOKENS) -> list[int]:
     Args:
         tokens: of one log.
         unit_tokens: at least 1.
-
-    Raises:
-        InputError: `unit_tokens` is below 1.
     """
     if unit_tokens < 1:
         raise InputError(f"unit_tokens: got {unit_tokens}, expected at least 1")

@@ -73,10 +73,6 @@ def recursive(text: str, segments: int) -> list[int]:
     Returns:
         Bounds in characters, 0 .. len(text), at most S + 1.
 
-    Raises:
-        InputError: the text is empty, or `segments` is below 1.
-        BackendUnavailable: langchain-text-splitters is missing.
-
     Cost: log2(characters) runs of the splitter.
     """
     _check(text, segments)
@@ -128,9 +124,6 @@ def semantic_bow(text: str, segments: int, window: int = WINDOW_WORDS) -> list[i
     Returns:
         Bounds in characters, 0 .. len(text), at most S + 1.
 
-    Raises:
-        InputError: the text is empty, or `segments` or `window` is below 1.
-
     Cost: O(places · W).
     """
     _check(text, segments)
@@ -168,10 +161,6 @@ def text_tiling(text: str, segments: int) -> list[int]:
 
     Returns:
         Bounds in characters, 0 .. len(text), at most S + 1.
-
-    Raises:
-        InputError: the text is empty or longer than nltk's million characters, or `segments` is below 1.
-        BackendUnavailable: nltk or scikit-learn is missing.
 
     Cost: nltk's, O(gaps · different words), seconds for 10,000 tokens.
     """

@@ -91,9 +91,6 @@ def local(loaded: Loaded, max_tokens: int, room: int | None = None) -> Judge:
         loaded: the model.
         max_tokens: of an answer.
         room: tokens of the longest question; None: what the model has positions for.
-
-    Raises:
-        InputError: there are no positions for so much.
     """
     most = loaded.positions - max_tokens
     if max_tokens < 1 or not 1 <= (most if room is None else room) <= most:

@@ -148,11 +148,6 @@ def judge(
 
     Returns:
         (protocol, seed) -> an outcome per log, in order.
-
-    Raises:
-        InputError: a protocol is unknown, a number is out of range, or the cache is damaged.
-        BackendUnavailable: the endpoint refuses the key or has no such model, or it is dead. What was
-            answered until then is kept.
     """
     unknown = [name for name in protocols if name not in PROTOCOLS]
     if unknown:

@@ -140,11 +140,7 @@ def rewriting_of(
     part_tokens: int | None = None,
     prompt_tokens: int | None = None,
 ) -> Rewriting:
-    """Return what a model rewrites a subset with, with what is not given filled in.
-
-    Raises:
-        InputError: a value is out of range, or the mark is one of green lists, which nothing here reads.
-    """
+    """Return what a model rewrites a subset with, with what is not given filled in."""
     if subset not in SUBSETS:
         raise InputError(f"subset: got {subset!r}, expected one of {list(SUBSETS)}")
     entry = marks.mark_of(mark)
@@ -199,10 +195,6 @@ def regenerate(
     Returns:
         One log per given one, in their order. A turn of which a model four times writes only blanks is
         "...", which carries no mark.
-
-    Raises:
-        InputError: a log is of another subset, or the file is damaged, of another setting, or made from
-            other logs.
     """
     from tqdm import tqdm
 

@@ -56,9 +56,6 @@ def restore_names(corrupted: Trajectory, attributed: Sequence[Named]) -> Restore
     Args:
         corrupted: what `remove_ids` left.
         attributed: ĝ.
-
-    Raises:
-        InputError: ĝ is not ascending or leaves the text.
     """
     _check(attributed, len(corrupted.text))
     names = majority(attributed, corrupted.spans)
@@ -78,9 +75,6 @@ def restore_boundaries(corrupted: Trajectory, attributed: Sequence[Named]) -> Re
     Args:
         corrupted: what `corrupt_boundaries` left.
         attributed: ĝ; between two spans there is nothing or a blank line.
-
-    Raises:
-        InputError: ĝ is not ascending, or leaves the text, or leaves a part of it out.
     """
     text = "".join(turn.content for turn in corrupted.turns)
     _check(attributed, len(text))

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.paper import results, scoring
+from benchmarks import recording, statistics
+from benchmarks.paper import results
 from benchmarks.paper.author import ModelAuthor
 from benchmarks.paper.failure.corruption import cut_spans
 from benchmarks.paper.failure.regeneration import Rewriting, mean_entropy, regenerate, rewriting_of
@@ -115,10 +116,6 @@ def run(
 
     Returns:
         What is in the JSON.
-
-    Raises:
-        InputError: the data are broken, an option is out of range, or `out` holds a result of another
-            configuration.
     """
     found = {subset: load(data, subset, whole=whole) for subset in options.subsets}
     drawn = {subset: chosen(logs, options.logs, options.seed) for subset, logs in found.items()}
@@ -131,7 +128,7 @@ def run(
     }
     if not overwrite:
         results.keep(out / "restore.json", configuration)
-    rows: list[list[scoring.Cell]] = []
+    rows: list[list[recording.Cell]] = []
     cells: list[dict[str, Any]] = []
     texts: list[dict[str, Any]] = []
     for subset, originals in drawn.items():
@@ -164,7 +161,7 @@ def run(
         "texts": texts,
         "cells": cells,
     }
-    scoring.write(
+    recording.write_table(
         out / "restore",
         _SHOWN,
         rows,
@@ -208,11 +205,7 @@ def rewritten(
 
 
 def chosen(logs: Sequence[Trajectory], count: int | None, seed: int) -> list[Trajectory]:
-    """Return so many of the logs, by number, drawn so that more logs only add to fewer; None: all.
-
-    Raises:
-        InputError: there are not so many.
-    """
+    """Return so many of the logs, by number, drawn so that more logs only add to fewer; None: all."""
     if count is None:
         return list(logs)
     if not 1 <= count <= len(logs):
@@ -303,20 +296,20 @@ def _right(turns: Sequence[Identity]) -> int:
     return sum(turn.found == turn.agent for turn in turns)
 
 
-def _intervals(logs: Sequence[Mapping[str, Any]], seed: int) -> list[scoring.Cell]:
+def _intervals(logs: Sequence[Mapping[str, Any]], seed: int) -> list[recording.Cell]:
     turns, right = ([log[key] for log in logs] for key in ("turns", "right"))
     totals = [sum(some) for some in turns]
     return [
-        scoring.ratio([sum(some) for some in right], totals, seed),
+        statistics.ratio([sum(some) for some in right], totals, seed),
         *(
-            scoring.ratio([some[i] for some in right], [some[i] for some in turns], seed)
+            statistics.ratio([some[i] for some in right], [some[i] for some in turns], seed)
             for i in range(len(CLASSES))
         ),
-        scoring.ratio([log["guessed"] for log in logs], totals, seed),
-        scoring.ratio([log["tools_open"] for log in logs], [log["tools"] for log in logs], seed),
-        *(scoring.interval([log[name] for log in logs], seed) for name in _TOKENS),
+        statistics.ratio([log["guessed"] for log in logs], totals, seed),
+        statistics.ratio([log["tools_open"] for log in logs], [log["tools"] for log in logs], seed),
+        *(statistics.interval([log[name] for log in logs], seed) for name in _TOKENS),
         *(
-            scoring.interval([float(log[name]) for log in logs], seed)
+            statistics.interval([float(log[name]) for log in logs], seed)
             for name in ("ideal_judge", "ideal_step")
         ),
     ]

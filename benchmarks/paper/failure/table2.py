@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.paper import quoted, results, scoring
+from benchmarks import recording, statistics
+from benchmarks.paper import quoted, results
 from benchmarks.paper.baselines.llm_endpoints import known_as
 from benchmarks.paper.failure import protocols, restore
 from benchmarks.paper.failure.corruption import cut_spans
@@ -142,11 +143,6 @@ def run(
 
     Returns:
         What is in the JSON.
-
-    Raises:
-        InputError: the data are broken, an option is out of range, or `out` holds a result of another
-            configuration.
-        BackendUnavailable: the judge's endpoint is dead or refuses the key.
     """
     unknown = [mark for mark in options.marks if mark not in MARKS]
     if unknown:
@@ -278,19 +274,19 @@ def _write(
             key[1],
         ),
     )
-    rows: list[list[scoring.Cell]] = []
+    rows: list[list[recording.Cell]] = []
     cells: list[dict[str, Any]] = []
     for protocol, number in order:
         condition, level, some = conditions[number], levels[number], outcomes[protocol, number]
         table = tables[protocol, number]
         every = list(itertools.chain.from_iterable(some))
-        printed: tuple[scoring.Cell, ...] = ("", "")
+        printed: tuple[recording.Cell, ...] = ("", "")
         if condition.side and condition.subset == SUBSETS[0]:
             printed = quoted.TABLE2[protocol][condition.side][condition.corruption]
         rows.append(
             [
                 *(condition.subset, protocol, TITLES[condition.corruption], condition.log),
-                *(scoring.crossed(100 * table[name], seed) for name in SCORES),
+                *(statistics.crossed(100 * table[name], seed) for name in SCORES),
                 _percent(outcome.prediction is not None for outcome in every),
                 _percent(outcome.legacy is not None for outcome in every),
                 _percent(outcome.cut > 0 for outcome in every),
@@ -329,7 +325,7 @@ def _write(
         *_note(loaded, options, judge, len(seeds), cells),
         "What guessing is worth on each log as it is shown, and the ideal judge, who knows the decisive step"
         " of the original and reads who is named there (the ceiling of the searches), in %:\n\n"
-        + scoring.markdown(
+        + recording.table(
             ["subset", "corruption", "log", *CHANCE.values(), *IDEAL.values()],
             [
                 [
@@ -341,12 +337,12 @@ def _write(
             ],
         ),
         "Paired by logs and seeds, in percentage points:\n\n"
-        + scoring.markdown(
+        + recording.table(
             ["subset", "protocol", "corruption", "log", "against", *SCORES.values()],
             _compared(conditions, options.protocols, tables, seed),
         ),
     ]
-    scoring.write(
+    recording.write_table(
         out / "table2",
         _HEADER,
         rows,
@@ -397,9 +393,9 @@ def _compared(
     asked: Sequence[str],
     tables: Mapping[tuple[str, int], Mapping[str, Table]],
     seed: int,
-) -> list[list[scoring.Cell]]:
+) -> list[list[recording.Cell]]:
     """Return ours less the baseline, and less the same log before it was restored."""
-    rows: list[list[scoring.Cell]] = []
+    rows: list[list[recording.Cell]] = []
     for protocol, (a, ours), (b, theirs) in itertools.product(
         asked, enumerate(conditions), enumerate(conditions)
     ):
@@ -410,7 +406,7 @@ def _compared(
             rows.append(
                 [
                     *(ours.subset, protocol, TITLES[ours.corruption], ours.log, theirs.log),
-                    *(scoring.crossed(100 * table, seed) for table in less),
+                    *(statistics.crossed(100 * table, seed) for table in less),
                 ]
             )
     return rows

@@ -143,9 +143,6 @@ def load(
 
     Returns:
         One entry per file, by number.
-
-    Raises:
-        InputError: a file or field is missing, or holds what no log has; file, field and value are named.
     """
     if subset not in SUBSETS:
         raise InputError(f"subset: got {subset!r}, expected one of {list(SUBSETS)}")

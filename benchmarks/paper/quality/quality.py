@@ -28,7 +28,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.paper import marks, plots, results, scoring
+from benchmarks import recording, statistics
+from benchmarks.paper import marks, plots, results
 from benchmarks.paper.author import Author, Generated, ModelAuthor, Row
 from benchmarks.paper.baselines.llm_answers import Answers
 from benchmarks.paper.logs import Setting
@@ -37,8 +38,8 @@ from benchmarks.paper.prompts import Prompt
 from benchmarks.paper.quality import strategies
 from benchmarks.paper.quality.strategies import AGENTS, STRATEGIES, WITHOUT_INSTRUCTIONS, Call
 from benchmarks.paper.quality.tasks import COUNT, Problem, arithmetic, gsm8k
-from benchmarks.paper.scoring import Cell, Interval
-from benchmarks.recording import environment
+from benchmarks.recording import Cell, environment
+from benchmarks.statistics import Interval
 from benchmarks.writing.models import Loaded, load
 from iet.demo.conversation import MODEL
 from iet.errors import IetError, InputError
@@ -471,9 +472,6 @@ def run(
 
     Returns:
         What the JSON of the answers holds.
-
-    Raises:
-        InputError: the problems are missing or too few, or `out` holds a result of another configuration.
     """
     expressions, stories = arithmetic(options.problems), gsm8k(data, options.problems)
     small = load(arithmetic_model)
@@ -533,7 +531,7 @@ def run(
 
 def _difference(solved: Solved, strategy: str, name: str, seed: int) -> Interval | None:
     ours, theirs = (np.mean(solved.right[cell, strategy], axis=0).tolist() for cell in (name, CLEAN))
-    return scoring.difference(ours, theirs, seed)
+    return statistics.difference(ours, theirs, seed)
 
 
 def _write_answers(
@@ -553,7 +551,7 @@ def _write_answers(
                 right = np.array(part.solved.right[name, strategy])
                 none = np.array(part.solved.none[name, strategy])
                 found = None if name == CLEAN else _difference(part.solved, strategy, name, options.seed)
-                accuracy = scoring.interval(right.mean(axis=0).tolist(), options.seed)
+                accuracy = statistics.interval(right.mean(axis=0).tolist(), options.seed)
                 gap: Cell = "" if name == CLEAN else found
                 rows.append([part.task, part.model, strategy, name, accuracy, gap, float(none.mean())])
                 if name != CLEAN:
@@ -588,7 +586,7 @@ def _write_answers(
         + "."
     )
     whole = {**content, "figures": figures}
-    scoring.write(out / "quality", header, rows, whole, note=note)
+    recording.write_table(out / "quality", header, rows, whole, note=note)
     plots.differences(out / "quality", [part.names for part in parts if part.solved is not None], panels)
     return whole
 
@@ -620,11 +618,11 @@ def _write_texts(
     def add(of: str, name: str, found: dict[str, list[float | None]], clean: Any, told: float | None) -> None:
         seed = options.seed
         gaps = {
-            figure: None if name == CLEAN else scoring.difference(found[figure], clean[figure], seed)
+            figure: None if name == CLEAN else statistics.difference(found[figure], clean[figure], seed)
             for figure in found
         }
         shown: dict[str, Cell] = {f: "" if name == CLEAN else gap for f, gap in gaps.items()}
-        mean = {f: scoring.interval(values, seed) for f, values in found.items()}
+        mean = {f: statistics.interval(values, seed) for f, values in found.items()}
         log_ppl = mean["log perplexity"]
         rows.append(
             [
@@ -682,7 +680,7 @@ def _write_texts(
         " an agent is asked the same several times, and gumbel writes nearly the same text again; a nonce in"
         ' the last tokens of the prompt gives other texts. "Own key first of 4": chance is 0.25.'
     )
-    scoring.write(out / "quality_texts", header, rows, {**content, "figures": figures}, note=note)
+    recording.write_table(out / "quality_texts", header, rows, {**content, "figures": figures}, note=note)
 
 
 def _write_divergences(
@@ -701,7 +699,7 @@ def _write_divergences(
         ),
     }
     series = {
-        name: [scoring.interval(found[kappa], options.seed) for kappa in KAPPAS]
+        name: [statistics.interval(found[kappa], options.seed) for kappa in KAPPAS]
         for name, found in measured.items()
     }
     rows: list[list[Cell]] = [
@@ -717,7 +715,7 @@ def _write_divergences(
     figures = {
         name: {str(kappa): values for kappa, values in found.items()} for name, found in measured.items()
     }
-    scoring.write(
+    recording.write_table(
         out / "quality_kl", ["mark", "κ", *series], rows, {**content, "figures": figures}, note=note
     )
     plots.sweep(out / "quality_kl", KAPPAS, series, xlabel="κ", operating_point=marks.KAPPA)
@@ -781,11 +779,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def checked(options: Options) -> Options:
-    """Return the options, or refuse them.
-
-    Raises:
-        InputError: a number that must be positive is not, or temperature or top-p is out of range.
-    """
+    """Return the options, or refuse them."""
     if options.seed < 0:
         raise InputError(f"seed: got {options.seed}, expected at least 0")
     for name in ("problems", "seeds", "model_seeds", "text_seeds", "prompt_tokens", "batch"):

@@ -51,11 +51,7 @@ class Problem:
 
 
 def arithmetic(count: int = COUNT, seed: int = SEED) -> list[Problem]:
-    """Return expressions and their values; see above.
-
-    Raises:
-        InputError: `count` is not positive.
-    """
+    """Return expressions and their values; see above."""
     if count < 1:
         raise InputError(f"count: got {count}, expected at least 1")
     return [
@@ -73,9 +69,6 @@ def gsm8k(data: str | os.PathLike[str], count: int = COUNT, seed: int = SEED) ->
         data: `test.jsonl`, or a folder that holds it (also as `gsm8k/`).
         count: how many.
         seed: of the draw.
-
-    Raises:
-        InputError: the file is missing or a line is damaged, which is named, or it has fewer problems.
     """
     path = pathlib.Path(data)
     if path.is_dir():

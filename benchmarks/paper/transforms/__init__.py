@@ -87,9 +87,6 @@ class Transform:
             **brought: names of `NEEDS` to what they are, and `tokenizer` (what counts as a token), `find`
                 (what finds a person's data) and `writer`. What is not asked for is ignored: one mapping
                 serves every row.
-
-        Raises:
-            BackendUnavailable: something is missing.
         """
         missing = [name for name in self.needs.values() if brought.get(name) is None]
         if missing:

@@ -51,9 +51,6 @@ def truncated(
 
     Returns:
         The text, with the figure `kept`, the share of tokens.
-
-    Raises:
-        InputError: `keep` or `per` is not one of these.
     """
     share_between("keep", keep)
     if per not in ("turn", "text"):
@@ -104,9 +101,6 @@ def pasted(
 
     Returns:
         The text, with the figure `human`, nobody's share of the characters.
-
-    Raises:
-        InputError: a share is out of range, `place` is unknown or `human` too short.
     """
     share_between("share", share)
     if not (np.isfinite(around) and around >= 0):

@@ -126,9 +126,6 @@ def by_rules(text: str, entities: Entities = ()) -> list[Place]:
     An entity is found where it stands as such, not inside a longer word. Places that overlap become one, so
     that nothing of what was found stays. It is named after the part that begins first; of those that begin
     together, after the longest, an entity before a rule.
-
-    Raises:
-        InputError: an entity has no text, or its types are no list.
     """
     found = _listed(text, entities)
     found += [Place(*match.span(), name) for name, rule in _RULES for match in rule.finditer(text)]
@@ -156,11 +153,7 @@ def _listed(text: str, entities: Entities) -> list[Place]:
 
 
 def entity_names(entities: Entities) -> list[tuple[str, str]]:
-    """Return the text, without blanks around it, and the placeholder of each entity.
-
-    Raises:
-        InputError: an entity has no text, or its types are no list.
-    """
+    """Return the text, without blanks around it, and the placeholder of each entity."""
     found = []
     for entity in entities:
         listed = {"entity": entity, "types": []} if isinstance(entity, str) else entity
@@ -191,9 +184,6 @@ def by_presidio(**options: Any) -> Find:
 
     Args:
         **options: of `presidio_analyzer.AnalyzerEngine`.
-
-    Raises:
-        BackendUnavailable: presidio is missing.
     """
     try:
         import presidio_analyzer
@@ -238,9 +228,6 @@ def redacted(
     Returns:
         The text, with the figures `changed`, the share of the source's tokens that were replaced at least in
         part, and `places`.
-
-    Raises:
-        InputError: an argument is not one of these.
     """
     writer_label(writer, 0)
     places = find(source.text, entities)
@@ -286,9 +273,6 @@ def with_entities(
     Returns:
         The text, with the figures `inserted`, the share of inserted tokens (with the brackets), and `turns`,
         the share of turns that got some.
-
-    Raises:
-        InputError: an argument is not one of these.
     """
     if not 0 <= least <= 0.2:  # an entity of one token changes a quarter of what is inserted: " ", "(", ")"
         raise InputError(f"least: got {least!r}, expected 0 to 0.2")

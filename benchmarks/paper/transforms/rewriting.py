@@ -51,9 +51,6 @@ def regenerated(
 
     Returns:
         The text, with the figure `regenerated`, the share of turns.
-
-    Raises:
-        InputError: the text has no turns any more, or an argument is not one of these.
     """
     share_between("share", share)
     writer_label(writer, 0)
@@ -96,9 +93,6 @@ def back_translated(
     Returns:
         The text, with the figure `rewritten`, the share of sentences that came back different. A sentence
         whose translation is empty stays as it is.
-
-    Raises:
-        InputError: a translator returned another number of sentences, or `longest` is not positive.
     """
     if longest < 1:
         raise InputError(f"longest: got {longest!r}, expected at least 1")
@@ -169,9 +163,6 @@ def edited(
 
     Returns:
         The text, with the figure `edited`, the share of words.
-
-    Raises:
-        InputError: an argument is not one of these.
     """
     share_between("rate", rate)
     writer_label(writer, 0)
@@ -243,9 +234,6 @@ def quoting(
     Returns:
         The text, with the figures `quoted`, the share of tokens of the text that are quoted (with the
         quotation marks), and `quotations`. `new` has their places.
-
-    Raises:
-        InputError: an argument is out of range.
     """
     share_between("share", share)
     if least_words < 1:

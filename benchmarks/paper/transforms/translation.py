@@ -23,10 +23,6 @@ class Translator:
         beams: of the search; 1 is greedy.
         batch: sentences at once.
         device: of torch.
-
-    Raises:
-        BackendUnavailable: a package or the model is missing.
-        InputError: `beams` or `batch` is not positive, or the tokenizer does not know the target language.
     """
 
     def __init__(

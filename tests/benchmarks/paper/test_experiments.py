@@ -27,6 +27,7 @@ from benchmarks.paper.author import ModelAuthor  # noqa: E402
 from benchmarks.paper.records import COLUMNS, read_records  # noqa: E402
 from benchmarks.paper.study import Options, Study  # noqa: E402
 from benchmarks.paper.transforms import TRANSFORMS, by_rules  # noqa: E402
+from benchmarks.recording import read_rows  # noqa: E402
 from benchmarks.writing.models import load  # noqa: E402
 
 CHAIN = (("chain", 4),)
@@ -63,7 +64,20 @@ def result(study: Study, name: str) -> dict[str, Any]:
     assert len(content["digest"]) == 64
     table = list(csv.reader((study.out / f"{name}.csv").open(encoding="utf-8", newline="")))
     assert len({len(row) for row in table}) == 1
+    content["rows"] = read_rows(study.out / f"{name}.json")
     return content
+
+
+def by_cell(rows: list[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    """Rows by the values of some of their names."""
+    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[name] for name in names), []).append(row)
+    return found
+
+
+def mean_accuracy(rows: list[dict[str, Any]]) -> float:
+    return float(np.mean([row["token_accuracy"] for row in rows]))
 
 
 @pytest.mark.parametrize("mark", ["fourier", "raw", "gumbel", "kgw", "unigram"])
@@ -146,7 +160,7 @@ def test_the_table_has_every_method_beside_the_papers_numbers(
     content = result(study, "table1")
     asked = {"ChatGPT (gpt-5-mini)", "DeepSeek (deepseek-chat)", "Bedrock"}
     methods = {m.name for m in table1.METHODS} - asked
-    assert set(content["figures"]["chain 4"]) == methods
+    assert set(by_cell(content["rows"], "setting", "method")) == {("chain 4", name) for name in methods}
     shown = (study.out / "table1.md").read_text(encoding="utf-8")
     assert "Left out, because no endpoint was given: ChatGPT, DeepSeek." in shown
     at = quoted.SETTINGS.index(("chain", 4))
@@ -165,32 +179,31 @@ def test_the_table_has_every_method_beside_the_papers_numbers(
 
     monkeypatch.setattr(ModelAuthor, "generate", refuse)
     table1.run(study, settings=CHAIN)
-    assert result(study, "table1")["figures"] == content["figures"]
+    assert result(study, "table1")["rows"] == content["rows"]
 
 
 def test_sweeps_cover_their_points_in_two_runs(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeps, "KAPPAS", (0.8, 6.0))
     sweeps.kappa(study)
-    figures = result(study, "kappa")["figures"]
-    cells = {(cell["decoder"], cell["point"]): cell["texts"] for cell in figures}
+    cells = by_cell(result(study, "kappa")["rows"], "decoder", "point")
     assert set(cells) == {(d, k) for d in sweeps.DECODERS for k in (0.8, 6.0)}
     assert all(len(texts) == 2 * 3 for texts in cells.values())
-    weak, strong = (np.mean([text["token_accuracy"] for text in cells["posterior", k]]) for k in (0.8, 6.0))
-    assert strong > weak
+    assert mean_accuracy(cells["posterior", 6.0]) > mean_accuracy(cells["posterior", 0.8])
     sweeps.window(study)
-    assert {cell["point"] for cell in result(study, "window")["figures"]} == set(sweeps.WIDTHS)
+    assert {row["point"] for row in result(study, "window")["rows"]} == set(sweeps.WIDTHS)
     for name in ("kappa", "window"):
-        for suffix in ("svg", "png"):
-            assert (study.out / f"{name}.{suffix}").stat().st_size > 1000
+        assert (study.out / f"{name}.svg").stat().st_size > 1000
 
 
 def test_spurious_keys_are_read_in_the_same_texts(study: Study) -> None:
     spurious.run(study)
-    figures = result(study, "spurious")["figures"]
-    assert {(f["agents"], f["keys"]) for f in figures} == set(quoted.SPURIOUS)
-    strong = [f for f in figures if (f["mark"], f["decoder"], f["agents"]) == ("gumbel", "posterior", 4)]
-    assert [f["keys"] for f in strong] == [4, 8, 12]
-    assert np.ptp([np.mean(f["texts"]) for f in strong]) < 0.05
+    cells = by_cell(result(study, "spurious")["rows"], "agents", "keys", "mark", "decoder")
+    assert {cell[:2] for cell in cells} == set(quoted.SPURIOUS)
+    strong = {
+        cell[1]: rows for cell, rows in cells.items() if cell[::2] == (4, "gumbel") and "posterior" in cell
+    }
+    assert list(strong) == [4, 8, 12]
+    assert np.ptp([mean_accuracy(rows) for rows in strong.values()]) < 0.05
 
 
 def test_redaction_and_the_oracle_are_compared_with_what_was_before(study: Study) -> None:
@@ -202,25 +215,23 @@ def test_redaction_and_the_oracle_are_compared_with_what_was_before(study: Study
 
     alterations.pii(study, CHAIN, find=find)
     assert len(asked) >= 3  # both that insert and that redact ask it
-    for cell in result(study, "pii")["figures"]:
-        assert len(cell["original"]) == len(cell["redacted"]) == 3
+    cells = by_cell(result(study, "pii")["rows"], "decoder", "text")
+    assert {cell[1] for cell in cells} == {"original", "redacted"}
+    assert all(len(rows) == 3 for rows in cells.values())
     alterations.oracle(study, CHAIN)
-    gumbel = next(c for c in result(study, "oracle")["figures"] if c["mark"] == "gumbel")
-    given, free = (np.mean([t["token_accuracy"] for t in gumbel[k]]) for k in ("oracle", "free"))
-    assert given >= free
+    read = by_cell(result(study, "oracle")["rows"], "mark", "reader")
+    assert mean_accuracy(read["gumbel", "oracle"]) >= mean_accuracy(read["gumbel", "free"])
 
 
 def test_every_transformation_is_there_or_says_what_it_lacks(study: Study) -> None:
     alterations.transforms(study, {"human": "Nobody counts the days at the mill. " * 30})
-    figures = result(study, "transforms")["figures"]
-    done = {cell["transformation"] for cell in figures}
+    cells = by_cell(result(study, "transforms")["rows"], "transformation", "reader")
+    done = {name for name, _ in cells}
     assert set(TRANSFORMS) - done == {"backtranslation-fr", "backtranslation-zh"}
     shown = (study.out / "transforms.md").read_text(encoding="utf-8")
     assert "left out: Backtranslation (EN-FR-EN) needs en_fr" in shown
-    pasted = next(c for c in figures if c["transformation"] == "pasted-behind" and c["reader"] == "posterior")
-    assert all(0 <= text["false_alarms"] <= 1 for text in pasted["texts"])
-    clean = [c for c in figures if c["transformation"] == "none"]
-    assert {c["reader"] for c in clean} == {"oracle", "posterior", "cusum"}
+    assert all(0 <= text["false_alarms"] <= 1 for text in cells["pasted-behind", "posterior"])
+    assert {reader for name, reader in cells if name == "none"} == {"oracle", "posterior", "cusum"}
 
 
 def test_the_command_runs_one_experiment(
