@@ -36,7 +36,7 @@ from benchmarks.paper.baselines.llm_endpoints import (
 from benchmarks.paper.failure import judges, protocols, restore, table2
 from benchmarks.paper.failure.trajectories import SUBSETS
 from benchmarks.paper.protocol import PROTOCOLS
-from benchmarks.paper.quality import quality
+from benchmarks.paper.quality import experiment
 from benchmarks.paper.records import ROWS, read_records
 from benchmarks.paper.similarity import Embedder
 from benchmarks.paper.study import TUNING, Options, Study
@@ -97,7 +97,7 @@ FAILURE: Mapping[str, Callable[[Loaded, argparse.Namespace, OpenAIEndpoint | Non
 }
 """Name -> what runs it, on Who&When; an endpoint judges, or a model of transformers."""
 
-OTHERS: Mapping[str, Callable[[Sequence[str]], int]] = {"quality": quality.main}
+OTHERS: Mapping[str, Callable[[Sequence[str]], int]] = {"quality": experiment.main}
 """Name -> command line of an experiment with options of its own; no part of `all`."""
 
 QUICK: Mapping[str, Any] = {"records": 4, "turn_tokens": (48, 144), "tuning": 2, "judge_tokens": 32}

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.recording import environment
 from iet.errors import InputError
 from iet.marks.scheme import canonical_digest
 
@@ -20,6 +21,16 @@ def writable(out: pathlib.Path) -> None:
             pass
     except OSError as error:
         raise InputError(f"out: nothing can be written to {out} ({error.strerror})") from None
+
+
+def content(configuration: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """Return what a result's JSON holds: configuration and its digest, environment, and what was measured."""
+    return {
+        "configuration": configuration,
+        "digest": canonical_digest(dict(configuration)),
+        "environment": environment("torch", "transformers"),
+        **more,
+    }
 
 
 def keep(path: pathlib.Path, configuration: Mapping[str, Any]) -> None:

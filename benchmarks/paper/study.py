@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks import recording
-from benchmarks.paper import generate, readers
+from benchmarks.paper import generate, readers, results
 from benchmarks.paper.author import Author, ModelAuthor
 from benchmarks.paper.logs import Log, Setting, summary
 from benchmarks.paper.marks import Keys, Marker
@@ -18,7 +18,6 @@ from benchmarks.paper.records import Record, chosen, claim, digest_of
 from benchmarks.paper.scoring import truth_of
 from benchmarks.writing.models import Loaded
 from iet.errors import InputError
-from iet.marks.scheme import canonical_digest
 
 TUNING = 8
 """Records on which options are chosen: behind those that are measured, in the same drawn order."""
@@ -153,15 +152,12 @@ class Study:
             note: what Markdown says behind the line on the logs.
             **more: what else the JSON holds.
         """
-        configuration = self.configuration(experiment)
-        content = {
-            "configuration": configuration,
-            "digest": canonical_digest(configuration),
-            "environment": recording.environment("torch", "transformers"),
-            "logs": dataclasses.asdict(summary(logs)) if logs else None,
-            "settings": sorted({log.setting.name for log in logs}),
+        content = results.content(
+            self.configuration(experiment),
+            logs=dataclasses.asdict(summary(logs)) if logs else None,
+            settings=sorted({log.setting.name for log in logs}),
             **more,
-        }
+        )
         recording.write_table(
             self.out / experiment, header, cells, content, rows=rows, note=self.note(logs) + note
         )

@@ -47,12 +47,10 @@ from benchmarks.paper.failure.trajectories import (
 )
 from benchmarks.paper.marks import Marker
 from benchmarks.paper.readers import LEVEL
-from benchmarks.recording import environment
 from benchmarks.writing.models import Loaded
 from iet.audit.auditor import Auditor
 from iet.errors import InputError
 from iet.marks.registry import Registry
-from iet.marks.scheme import canonical_digest
 from iet.marks.tokenizer import Tokenizer
 
 MARKS: Mapping[str, str] = {"fourier": "fourier, κ = 0.8", "gumbel": "gumbel"}
@@ -103,7 +101,7 @@ def run(
     *,
     whole: bool = True,
     overwrite: bool = False,
-) -> dict[str, Any]:
+) -> None:
     """Measure restoration, and write `out / "restore"` as Markdown, CSV and JSON.
 
     Args:
@@ -113,9 +111,6 @@ def run(
         options: of the run.
         whole: refuse an extract of the data.
         overwrite: of a result of another configuration, too.
-
-    Returns:
-        What is in the JSON.
     """
     found = {subset: load(data, subset, whole=whole) for subset in options.subsets}
     drawn = {subset: chosen(logs, options.logs, options.seed) for subset, logs in found.items()}
@@ -128,8 +123,8 @@ def run(
     }
     if not overwrite:
         results.keep(out / "restore.json", configuration)
-    rows: list[list[recording.Cell]] = []
-    cells: list[dict[str, Any]] = []
+    cells: list[list[recording.Cell]] = []
+    rows: list[dict[str, Any]] = []
     texts: list[dict[str, Any]] = []
     for subset, originals in drawn.items():
         names = all_agents(found[subset])
@@ -137,39 +132,23 @@ def run(
             rewriting, logs, registry = rewritten(
                 loaded, originals, names, subset, mark, options, out / "logs"
             )
-            texts.append(
-                {
-                    "file": rewriting.name,
-                    "entropy": mean_entropy(out / "logs" / rewriting.name, logs),
-                    **_lengths(originals, logs, loaded.reader),
-                }
-            )
+            entropy = mean_entropy(out / "logs" / rewriting.name, logs)
+            lengths = _lengths(originals, logs, loaded.reader)
+            texts.append({"file": rewriting.name, "entropy": entropy, **lengths})
             measured = [_Text.of(log, loaded.reader) for log in logs]
-            for cell in _cells(measured, registry, names):
-                shown = [
-                    subset,
-                    MARKS[mark],
-                    *(cell[key] for key in ("corruption", "registry", "hand_overs")),
-                ]
-                figures = _intervals(cell["logs"], options.seed)
-                rows.append([*shown, *figures])
-                cells.append({"subset": subset, "mark": mark, **cell})
-    content = {
-        "configuration": configuration,
-        "digest": canonical_digest(configuration),
-        "environment": environment("torch", "transformers"),
-        "texts": texts,
-        "cells": cells,
-    }
+            for cell, figures in _cells(measured, registry, names):
+                cells.append([subset, MARKS[mark], *cell, *_intervals(figures, options.seed)])
+                named_cell = dict(zip(_SHOWN, (subset, mark, *cell), strict=False))
+                rows += [{**named_cell, **one} for one in figures]
     recording.write_table(
         out / "restore",
         _SHOWN,
-        rows,
-        content,
+        cells,
+        results.content(configuration, texts=texts),
+        rows=rows,
         title="# Restored failure logs",
         note=_note(loaded, options, texts),
     )
-    return content
 
 
 def made_by(loaded: Loaded) -> dict[str, str]:
@@ -231,10 +210,13 @@ class _Text:
         return cls(log, tokens, tokenizer.encode(log.text).char_ends)
 
 
-def _cells(texts: Sequence[_Text], registry: Registry, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _cells(
+    texts: Sequence[_Text], registry: Registry, names: Sequence[str]
+) -> Iterator[tuple[tuple[str, str, str], list[dict[str, Any]]]]:
+    """Yield corruption, registry and what is known of hand-overs, with the figures of every log."""
     for name, corruption in CORRUPTIONS.items():
         bare = [_as_it_stands(text, corruption) for text in texts]
-        yield {"corruption": corruption.title, "registry": "not restored", "hand_overs": "", "logs": bare}
+        yield (corruption.title, "not restored", ""), bare
         hand_overs = {"known": False} if name == "ids" else {"anywhere": False, "likelier at breaks": True}
         for keys, title in REGISTRIES.items():
             for shown, breaks in hand_overs.items():
@@ -242,12 +224,7 @@ def _cells(texts: Sequence[_Text], registry: Registry, names: Sequence[str]) -> 
                     _restored(text, corruption, registry, text.log.agents if keys == "own" else names, breaks)
                     for text in texts
                 ]
-                yield {
-                    "corruption": corruption.title,
-                    "registry": title,
-                    "hand_overs": shown,
-                    "logs": found,
-                }
+                yield (corruption.title, title, shown), found
 
 
 def _restored(
@@ -287,8 +264,8 @@ def _figures(
         "guessed": sum(turn.guess == turn.agent for turn in ours),
         "tools": len(tools),
         "tools_open": _right(tools),
-        "ideal_judge": ideal_judge(text.log, restored),
-        "ideal_step": ideal_step(text.log, restored),
+        "ideal_judge": float(ideal_judge(text.log, restored)),
+        "ideal_step": float(ideal_step(text.log, restored)),
     }
 
 
@@ -297,21 +274,21 @@ def _right(turns: Sequence[Identity]) -> int:
 
 
 def _intervals(logs: Sequence[Mapping[str, Any]], seed: int) -> list[recording.Cell]:
-    turns, right = ([log[key] for log in logs] for key in ("turns", "right"))
-    totals = [sum(some) for some in turns]
+    def ratio(part: str, whole: str, i: int | None = None) -> recording.Cell:
+        parts, wholes = (
+            [sum(log[key]) if i is None else log[key][i] for log in logs] for key in (part, whole)
+        )
+        return statistics.ratio(parts, wholes, seed)
+
+    guessed = [log["guessed"] for log in logs], [sum(log["turns"]) for log in logs]
+    tools = [log["tools_open"] for log in logs], [log["tools"] for log in logs]
+    means = (*_TOKENS, "ideal_judge", "ideal_step")
     return [
-        statistics.ratio([sum(some) for some in right], totals, seed),
-        *(
-            statistics.ratio([some[i] for some in right], [some[i] for some in turns], seed)
-            for i in range(len(CLASSES))
-        ),
-        statistics.ratio([log["guessed"] for log in logs], totals, seed),
-        statistics.ratio([log["tools_open"] for log in logs], [log["tools"] for log in logs], seed),
-        *(statistics.interval([log[name] for log in logs], seed) for name in _TOKENS),
-        *(
-            statistics.interval([float(log[name]) for log in logs], seed)
-            for name in ("ideal_judge", "ideal_step")
-        ),
+        ratio("right", "turns"),
+        *(ratio("right", "turns", i) for i in range(len(CLASSES))),
+        statistics.ratio(*guessed, seed),
+        statistics.ratio(*tools, seed),
+        *(statistics.interval([log[name] for log in logs], seed) for name in means),
     ]
 
 

@@ -30,12 +30,10 @@ from benchmarks.paper.failure.restore import MARKS
 from benchmarks.paper.failure.trajectories import SUBSETS, Restored, Trajectory, all_agents, load
 from benchmarks.paper.failure.verdicts import CHANCE, Seen, chance, legacy_score, score
 from benchmarks.paper.readers import LEVEL
-from benchmarks.recording import environment
 from benchmarks.writing.models import Loaded
 from iet.audit.auditor import Auditor
 from iet.errors import InputError
 from iet.marks.registry import Registry
-from iet.marks.scheme import canonical_digest
 
 CLEAN = "clean"
 TITLES: Mapping[str, str] = {CLEAN: CLEAN, **{name: entry.title for name, entry in CORRUPTIONS.items()}}
@@ -129,7 +127,7 @@ def run(
     *,
     whole: bool = True,
     overwrite: bool = False,
-) -> dict[str, Any]:
+) -> None:
     """Ask a judge about all logs, and write `out / "table2"` as Markdown, CSV and JSON.
 
     Args:
@@ -140,9 +138,6 @@ def run(
         judge: who is asked.
         whole: refuse an extract of the data.
         overwrite: of a result of another configuration, too.
-
-    Returns:
-        What is in the JSON.
     """
     unknown = [mark for mark in options.marks if mark not in MARKS]
     if unknown:
@@ -185,7 +180,7 @@ def run(
         for protocol in options.protocols
         for number, (low, high) in enumerate(itertools.pairwise(ends))
     }
-    return _write(loaded, out, options, judge, configuration, list(seeds), conditions, outcomes)
+    _write(loaded, out, options, judge, configuration, list(seeds), conditions, outcomes)
 
 
 # ---------------------------------------------------------------- what a judge sees
@@ -260,7 +255,7 @@ def _write(
     seeds: Sequence[int],
     conditions: Sequence[Condition],
     outcomes: Mapping[tuple[str, int], Sequence[Sequence[Outcome]]],
-) -> dict[str, Any]:
+) -> None:
     seed = options.restoring.seed
     levels = [_levels(condition.seen) for condition in conditions]
     ideals = [_ideal(condition.seen) for condition in conditions]
@@ -315,12 +310,6 @@ def _write(
                 "predictions": _told(condition, seeds, some),
             }
         )
-    content = {
-        "configuration": configuration,
-        "digest": canonical_digest(dict(configuration)),
-        "environment": environment("torch", "transformers"),
-        "cells": cells,
-    }
     note = [
         *_note(loaded, options, judge, len(seeds), cells),
         "What guessing is worth on each log as it is shown, and the ideal judge, who knows the decisive step"
@@ -346,11 +335,10 @@ def _write(
         out / "table2",
         _HEADER,
         rows,
-        content,
+        results.content(configuration, cells=cells),
         title="# Failure attribution under metadata loss",
         note="\n\n".join(note),
     )
-    return content
 
 
 def _levels(seen: Sequence[Seen]) -> dict[str, float]:

@@ -78,12 +78,9 @@ def first_prompt(problem: Problem, agent: int) -> Prompt:
     )
 
 
-def first_answers(
-    problems: Sequence[Problem], ask: Ask, prompt: First = first_prompt, agents: int = AGENTS
-) -> list[list[str]]:
-    """Return the first answers [problems][agents] that all strategies go out from."""
-    calls = [Call(p, agent, 0, prompt(p, agent)) for p in problems for agent in range(agents)]
-    return _rows(ask(calls), agents)
+def first_calls(problems: Sequence[Problem], prompt: First = first_prompt) -> list[Call]:
+    """Return what asks for the first answers that all strategies go out from, problem by problem."""
+    return [Call(p, agent, 0, prompt(p, agent)) for p in problems for agent in range(AGENTS)]
 
 
 def single(problems: Sequence[Problem], said: Sequence[Sequence[str]], ask: Ask) -> list[Fraction | None]:

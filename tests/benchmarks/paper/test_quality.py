@@ -24,20 +24,24 @@ pytest.importorskip("matplotlib")
 
 from benchmarks.lm import train_arithmetic  # noqa: E402 - after the skips
 from benchmarks.paper import __main__ as command  # noqa: E402
-from benchmarks.paper import plots, scoring  # noqa: E402
+from benchmarks.paper import plots  # noqa: E402
 from benchmarks.paper.author import Generated, ModelAuthor  # noqa: E402
 from benchmarks.paper.baselines.llm_answers import Answers  # noqa: E402
-from benchmarks.paper.quality import quality  # noqa: E402
-from benchmarks.paper.quality.quality import (  # noqa: E402
-    ARITHMETIC_MODEL,
+from benchmarks.paper.quality import experiment  # noqa: E402
+from benchmarks.paper.quality import texts as shown  # noqa: E402
+from benchmarks.paper.quality.answers import (  # noqa: E402
     CLEAN,
     CONDITIONS,
     REPEATED,
     SHORT,
     Options,
+    Solved,
     Speaker,
     spoken,
 )
+from benchmarks.paper.quality.experiment import ARITHMETIC_MODEL  # noqa: E402
+from benchmarks.recording import read_rows  # noqa: E402
+from benchmarks.statistics import Interval  # noqa: E402
 from benchmarks.writing.models import Loaded, load  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -307,13 +311,15 @@ def _script(first: str, second: str, verdict: str = "13") -> Script:
 )
 def test_a_strategy_answers(name: str, first: str, second: str, answer: int) -> None:
     script = _script(first, second)
-    said = strategies.first_answers(PROBLEMS, script)
+    answers = script(strategies.first_calls(PROBLEMS))
+    said = [answers[:AGENTS], answers[AGENTS:]]
     assert STRATEGIES[name](PROBLEMS, said, script) == [answer, None]
 
 
 def test_who_is_told_what() -> None:
     script = _script("1 2 3", "4 5 6")
-    said = strategies.first_answers(PROBLEMS, script)
+    answers = script(strategies.first_calls(PROBLEMS))
+    said = [answers[:AGENTS], answers[AGENTS:]]
     assert [(c.problem.number, c.agent) for c in script.calls] == [(n, a) for n in (4, 9) for a in range(3)]
     for call in script.calls:
         shown = json.dumps(call.prompt.messages)
@@ -389,7 +395,7 @@ def test_one_key_repeats_itself_under_gumbel(calculator: Loaded) -> None:
 def test_log_probabilities_are_the_models(calculator: Loaded) -> None:
     prompts = [[40, 41, 42], [50, 51, 52, 53, 54]]
     texts = [[20, 21, 22, 23], [30, 31]]
-    found = quality.log_probabilities(calculator, prompts, texts)
+    found = shown.log_probabilities(calculator, prompts, texts)
     assert [len(row) for row in found] == [4, 2]
     for prompt, text, row in zip(prompts, texts, found, strict=True):
         for place, token in enumerate(text):
@@ -405,14 +411,14 @@ def test_figures_of_texts(calculator: Loaded) -> None:
         [Generated((20, 21, 22), "", 0.5), Generated((23, 24, 23, 24, 23), "", 1.0)],
         [Generated((20, 21, 25, 26, 27), "", 1.5), Generated((23,), "", 2.0)],
     ]
-    found = quality.figures_of_texts(calculator, prompts, texts)
+    found = shown.figures_of_texts(calculator, prompts, texts)
     assert found["length"] == [4.0, 3.0]
     assert found["entropy"] == [1.0, 1.5]
     assert found["distinct-2"] == [5 / 6, 2 / 4]
     assert found["distinct-4"] == [1.0, 1.0]
-    log_p = quality.log_probabilities(calculator, [p[0] for p in prompts], [t[0].ids for t in texts])
+    log_p = shown.log_probabilities(calculator, [p[0] for p in prompts], [t[0].ids for t in texts])
     assert found["log perplexity"][0] == pytest.approx(-np.concatenate(log_p).mean())
-    assert quality.distinct([(1, 2)], 4) is None
+    assert shown.distinct([(1, 2)], 4) is None
 
 
 def test_marks_are_in_the_texts(calculator: Loaded) -> None:
@@ -421,10 +427,10 @@ def test_marks_are_in_the_texts(calculator: Loaded) -> None:
     for name in ("clean", "gumbel"):
         condition = CONDITIONS[name]
         texts = [speaker.say(calls, condition, 0)]
-        told = quality.told_apart(speaker, condition, problems, texts)
+        told = shown.told_apart(speaker, condition, problems, texts)
         if name == "clean":
             assert told is None
-            told = quality.told_apart(speaker, CONDITIONS["gumbel"], problems, texts)
+            told = shown.told_apart(speaker, CONDITIONS["gumbel"], problems, texts)
             assert told is not None
             assert told < 0.5
         else:
@@ -434,7 +440,7 @@ def test_marks_are_in_the_texts(calculator: Loaded) -> None:
 
 def test_divergence_grows_with_kappa(calculator: Loaded) -> None:
     calls = [Call(p, 0, 0, spoken(p, 0)) for p in arithmetic(3)]
-    found = quality.divergences(_speaker(calculator), calls, (0.2, 0.8))
+    found = shown.divergences(_speaker(calculator), calls, (0.2, 0.8))
     assert [len(values) for values in found.values()] == [3, 3]
     assert all(0 < low < high for low, high in zip(*found.values(), strict=True))
 
@@ -443,12 +449,12 @@ def test_divergence_grows_with_kappa(calculator: Loaded) -> None:
 
 
 def test_differences_are_paired_by_problems() -> None:
-    solved = quality.Solved()
+    solved = Solved()
     solved.right = {
         (CLEAN, "Single"): [[1, 0, 1, 0], [1, 0, 1, 0]],
         ("gumbel", "Single"): [[1, 0, 1, 0], [1, 1, 1, 1]],
     }
-    found = quality._difference(solved, "Single", "gumbel", 0)
+    found = experiment.difference(solved, "Single", "gumbel", 0)
     assert found is not None
     assert found.mean == pytest.approx(0.25)
     assert (found.low, found.high, found.texts) == (0.0, 0.5, 4)
@@ -460,7 +466,7 @@ def test_the_experiment_from_the_command_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(quality, "PLAIN", {"turn_tokens": (1, 6), "prompt_tokens": 96})
+    monkeypatch.setattr(experiment.answers, "PLAIN", {"turn_tokens": (1, 6), "prompt_tokens": 96})
     out = tmp_path / "out"
     usual = ["quality", "--data", str(data), "--out", str(out), "--problems", "2", "--seeds", "2"]
     usual += ["--text-seeds", "2"]
@@ -473,18 +479,18 @@ def test_the_experiment_from_the_command_line(
     content = json.loads((out / "quality.json").read_text())
     assert content["configuration"]["problems"] == 2
     assert len(content["digest"]) == 64
-    assert len(content["figures"]) == 2 * len(CONDITIONS)
-    assert all(len(figure["right"]) == 2 for figure in content["figures"])
-    for name in ("quality.svg", "quality.png", "quality.csv", "quality_texts.md", "quality_kl.svg"):
+    rows = read_rows(out / "quality.json")
+    assert len(rows) == 2 * len(CONDITIONS) * 2  # strategies, conditions, problems
+    for name in ("quality.svg", "quality.csv", "quality_texts.md", "quality_kl.svg"):
         assert (out / name).stat().st_size > 0
-    texts = json.loads((out / "quality_texts.json").read_text())["figures"]
-    assert [figure["condition"] for figure in texts] == [*CONDITIONS, *CONDITIONS, *REPEATED]
+    texts = json.loads((out / "quality_texts.json").read_text())["table"]
+    assert [row["condition"] for row in texts] == [*CONDITIONS, *CONDITIONS, *REPEATED]
 
     def generate(*_: Any) -> Any:
         raise AssertionError("written again")
 
     real = ModelAuthor.generate
-    monkeypatch.setattr(quality, "divergences", lambda *_: {kappa: [0.1] for kappa in quality.KAPPAS})
+    monkeypatch.setattr(shown, "divergences", lambda *_: {kappa: [0.1] for kappa in shown.KAPPAS})
     monkeypatch.setattr(ModelAuthor, "generate", generate)
     assert command.main(usual) == 0
     capsys.readouterr()
@@ -497,14 +503,13 @@ def test_the_experiment_from_the_command_line(
 def test_with_a_model_everything_runs(
     data: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quality, "divergences", lambda *_: {kappa: [0.1] for kappa in quality.KAPPAS})
+    monkeypatch.setattr(shown, "divergences", lambda *_: {kappa: [0.1] for kappa in shown.KAPPAS})
     from iet.demo.conversation import MODEL
 
     usual = ["quality", "--data", str(data), "--out", str(tmp_path), "--problems", "1", "--seeds", "1"]
     usual += ["--text-seeds", "1", "--model-seeds", "1", "--turn-tokens", "1", "4"]
     assert command.main([*usual, "--prompt-tokens", "200", "--model", str(MODEL)]) == 0
-    figures = json.loads((tmp_path / "quality.json").read_text())["figures"]
-    ran = {(f["task"], f["strategy"]) for f in figures}
+    ran = {(row["task"], row["strategy"]) for row in read_rows(tmp_path / "quality.json")}
     assert ran == {(task, name) for task in ("Arithmetic", "GSM8K") for name in STRATEGIES}
     assert "not run |" not in (tmp_path / "quality.md").read_text(encoding="utf-8")
 
@@ -532,10 +537,10 @@ def test_what_cannot_be_run_is_refused(
 
 
 def test_the_figure_of_differences(tmp_path: pathlib.Path) -> None:
-    value = scoring.Interval(-0.01, -0.03, 0.01, 100)
+    value = Interval(-0.01, -0.03, 0.01, 100)
     panels = {"Arithmetic": {"gumbel": [value, None], "fourier": [None, value]}}
     files = plots.differences(tmp_path / "d", [["Single", "Majority"]], panels)
-    assert [path.suffix for path in files] == [".svg", ".png"]
+    assert [path.suffix for path in files] == [".svg"]
     assert "Majority" in files[0].read_text()
     with pytest.raises(ShapeError, match="gumbel"):
         plots.differences(tmp_path / "d", [["Single"]], panels)
