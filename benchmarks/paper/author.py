@@ -27,33 +27,21 @@ except ImportError as _error:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One turn that is to be written.
+    """One turn that is to be written."""
 
-    Attributes:
-        prompt: what it is written from.
-        seed: of its draws; rows of a batch do not share any.
-        fewest, most: tokens.
-    """
-
-    prompt: Prompt
-    seed: int
-    fewest: int
+    prompt: Prompt  # what it is written from
+    seed: int  # of its draws; rows of a batch do not share any
+    fewest: int  # tokens; most likewise
     most: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Generated:
-    """What was written.
+    """What was written."""
 
-    Attributes:
-        ids: as sampled, without the end token; never empty.
-        text: of the ids without special tokens and blanks around it; may be empty.
-        entropy: mean nats of the distribution before the mark, over every eighth token.
-    """
-
-    ids: tuple[int, ...]
-    text: str
-    entropy: float = float("nan")
+    ids: tuple[int, ...]  # as sampled, without the end token; never empty
+    text: str  # of the ids without special tokens and blanks around it; may be empty
+    entropy: float = float("nan")  # mean nats of the distribution before the mark, over every eighth token
 
 
 class Author(Protocol):

@@ -201,40 +201,57 @@ def logs_of(
     return [there[record.index] for record in records]
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what every command takes that has conversations written."""
+    add = parser.add_argument
+    add("--data", type=pathlib.Path, required=True, help="the csv of MAMA, or the folder of the data")
+    add("--out", type=pathlib.Path, required=True, help="folder of tables, plots and logs")
+    add("--model", default=MODEL, help="path or id (default: the shipped model)")
+    add("--device", default="cpu", help="(default: cpu)")
+    add("--records", "--logs", type=int, help="of each setting (default: 48), or logs (all)")
+    add("--seed", type=int, default=0, help="of everything that is drawn (default: 0)")
+    add("--temperature", type=float, default=1.0, help="(default: 1.0)")
+    add("--top-p", type=float, default=1.0, help="(default: 1.0)")
+    add("--protocol", default="round-major", choices=sorted(PROTOCOLS), help="(default: round-major)")
+    add("--joiner", default=JOINER, help="between turns (default: one space)")
+    add("--rounds", type=int, default=3, help="after the Genesis turn (default: 3)")
+    add("--turn-tokens", type=int, nargs=2, metavar=("FEWEST", "MOST"))
+    add("--prompt-tokens", type=int, help="prompts are cut to so many")
+    add("--batch", type=int, default=128, help="turns sampled together (default: 128)")
+    add("--any-rows", action="store_true", help="accept an extract of the csv")
+
+
+def loaded_for(options: argparse.Namespace) -> Loaded:
+    """Load the model of a command, and say so if it only continues text."""
+    import torch
+
+    loaded = load(options.model, options.device)
+    if loaded.name == "iet:demo" and options.device == "cpu":
+        torch.set_num_threads(1)  # the matrices are small: more threads would only wait for each other
+    if not loaded.chat:
+        print(f"{loaded.name} has no chat template: prompts are plain text, which it continues", flush=True)
+    return loaded
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--data", type=pathlib.Path, required=True, help="the csv of MAMA, or its folder")
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of the logs")
+    add_options(parser)
     parser.add_argument("--topology", default="chain", help=", ".join(TOPOLOGIES))
     parser.add_argument("--agents", type=int, default=4)
     parser.add_argument("--mark", default="fourier", help=", ".join(marks.MARKS))
     parser.add_argument("--strength", type=float, help="κ or δ (default: κ = 0.8, and δ of equal KL)")
-    parser.add_argument("--records", type=int, help="how many, in an order drawn by the seed (default: all)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--model", default=MODEL, help="path or id (default: the shipped model)")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--temperature", type=float, default=1.0)
-    parser.add_argument("--top-p", type=float, default=1.0)
-    parser.add_argument("--protocol", default="round-major", help=", ".join(PROTOCOLS))
-    parser.add_argument("--joiner", default=JOINER)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--turn-tokens", type=int, nargs=2, metavar=("FEWEST", "MOST"))
-    parser.add_argument("--prompt-tokens", type=int, help="prompts are cut to so many")
-    parser.add_argument("--batch", type=int, default=128, help="turns that are sampled together")
     parser.add_argument("--group", type=int, help="records that are held together")
-    parser.add_argument("--any-rows", action="store_true", help="accept an extract of the csv")
     options = parser.parse_args(arguments)
     try:
-        return _run(options)
+        _run(options)
     except IetError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    return 0
 
 
-def _run(options: argparse.Namespace) -> int:
-    import torch
-
+def _run(options: argparse.Namespace) -> None:
     if options.group is not None and options.group < 1:
         raise InputError(f"group: got {options.group}, expected at least 1")
     asked = {name: getattr(options, name) for name in _FIELDS}
@@ -243,19 +260,13 @@ def _run(options: argparse.Namespace) -> int:
     records = read_records(options.data, rows=None if options.any_rows else ROWS)
     some = chosen(records, len(records) if options.records is None else options.records, options.seed)
     claim(options.out, records)
-    loaded = load(options.model, options.device)
-    if loaded.name == "iet:demo" and options.device == "cpu":
-        torch.set_num_threads(1)  # the matrices are small: more threads would only wait for each other
-    setting = setting_of(loaded, **asked)
-    if not loaded.chat:
-        print(f"{loaded.name} has no chat template: prompts are plain text, which it continues")
-    setting = with_delta(setting, loaded, records[-_CALIBRATION_RECORDS:], options.out)
+    loaded = loaded_for(options)
+    setting = with_delta(setting_of(loaded, **asked), loaded, records[-_CALIBRATION_RECORDS:], options.out)
     print(f"{options.out / setting.name}\n{setting}")
     author = ModelAuthor(loaded, setting, batch=options.batch)
     started = time.monotonic()
     logs = logs_of(setting, some, author, loaded, options.out, group=options.group)
     print(f"{summary(logs)}; {time.monotonic() - started:.0f} s")
-    return 0
 
 
 if __name__ == "__main__":

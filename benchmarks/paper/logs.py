@@ -30,45 +30,28 @@ FORMAT, VERSION = "iet paper logs", 1
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What a log was made with.
+    """What a log was made with."""
 
-    Attributes:
-        topology: a name of `iet.topology.TOPOLOGIES`.
-        agents: n.
-        protocol: "round-major" or "edge-walk".
-        mark: a key of `MARKS`.
-        model: digest of the model's parameters and tokenizer.
-        temperature, top_p: of the sampler.
-        joiner: what stands between turns.
-        seed: of everything that is drawn.
-        rounds: R, after the Genesis turn.
-        turn_tokens: fewest and most tokens of a turn.
-        drawn_lengths: each turn has a number of tokens of its own, drawn evenly from that range. False: the
-            model ends its turns.
-        prompt_tokens: the most that a turn is written from; prompts are cut to it (see `prompts`).
-        strength: κ of "fourier" and "raw", δ of "kgw" and "unigram", None where a mark has none.
-        profile: digest of what reading needs beside the keys (`marks.profile_digest`).
-        model_name: path or id that the model was loaded from; a hint, no part of the digest.
-        early_stop: whether a conversation ends once the attacker has named every entity.
-    """
-
-    topology: str
-    agents: int
-    protocol: str
-    mark: str
-    model: str
-    temperature: float
+    topology: str  # a name of `iet.topology.TOPOLOGIES`
+    agents: int  # n
+    protocol: str  # "round-major" or "edge-walk"
+    mark: str  # a key of `MARKS`
+    model: str  # digest of the model's parameters and tokenizer
+    temperature: float  # of the sampler; top_p likewise
     top_p: float
-    joiner: str
-    seed: int
-    rounds: int = 3
-    turn_tokens: tuple[int, int] = (1, 512)
+    joiner: str  # what stands between turns
+    seed: int  # of everything that is drawn
+    rounds: int = 3  # R, after the Genesis turn
+    turn_tokens: tuple[int, int] = (1, 512)  # fewest and most tokens of a turn
+    # Each turn has a number of tokens of its own, drawn evenly from that range. False: the model ends its
+    # turns.
     drawn_lengths: bool = False
-    prompt_tokens: int = 3072
+    prompt_tokens: int = 3072  # the most that a turn is written from; prompts are cut to it (see `prompts`)
+    # κ of "fourier" and "raw", δ of "kgw" and "unigram", None where a mark has none
     strength: float | None = None
-    profile: str = ""
-    model_name: str = ""
-    early_stop: bool = True
+    profile: str = ""  # digest of what reading needs beside the keys (`marks.profile_digest`)
+    model_name: str = ""  # path or id that the model was loaded from; a hint, no part of the digest
+    early_stop: bool = True  # whether a conversation ends once the attacker has named every entity
 
     @property
     def digest(self) -> str:
@@ -87,42 +70,28 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """What an agent said at once.
+    """What an agent said at once."""
 
-    Attributes:
-        agent: 0 to n - 1.
-        round: 0 for the Genesis turn.
-        ids: tokens as they were sampled.
-        text: as it stands in the log's text.
-    """
-
-    agent: int
-    round: int
-    ids: tuple[int, ...]
-    text: str
+    agent: int  # 0 to n - 1
+    round: int  # 0 for the Genesis turn
+    ids: tuple[int, ...]  # tokens as they were sampled
+    text: str  # as it stands in the log's text
 
 
 @dataclasses.dataclass(frozen=True)
 class Log:
-    """The turns of one record, in the order in which the text has them.
+    """The turns of one record, in the order in which the text has them."""
 
-    Attributes:
-        setting: what it was made with.
-        record: row of the csv, from 0.
-        turns: one after another.
-        token_spans: `[start, end)` and agent of each run of tokens of the text as it is tokenized again, by
-            the model's own tokenizer; a token belongs to the agent of its last character.
-        entropy: mean nats of the distribution that tokens were drawn from (after temperature and top-p,
-            before the mark), over every eighth token; None: unknown.
-        stopped: the attacker named every entity, and the rest was not said.
-    """
-
-    setting: Setting
-    record: int
-    turns: tuple[Turn, ...]
+    setting: Setting  # what it was made with
+    record: int  # row of the csv, from 0
+    turns: tuple[Turn, ...]  # one after another
+    # `[start, end)` and agent of each run of tokens of the text as it is tokenized again, by the model's own
+    # tokenizer; a token belongs to the agent of its last character
     token_spans: tuple[tuple[int, int, int], ...] = ()
+    # Mean nats of the distribution that tokens were drawn from (after temperature and top-p, before the
+    # mark), over every eighth token; None: unknown
     entropy: float | None = None
-    stopped: bool = False
+    stopped: bool = False  # the attacker named every entity, and the rest was not said
 
     @property
     def text(self) -> str:
@@ -157,21 +126,14 @@ class Log:
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What a table says about its logs.
+    """What a table says about its logs."""
 
-    Attributes:
-        logs, turns, tokens: how many; tokens as sampled.
-        entropy: mean nats per token, over logs that know theirs; NaN if none does.
-        joiners_inside: occurrences of the joiner inside turns, per turn.
-        stopped: share of logs that ended early.
-    """
-
-    logs: int
+    logs: int  # how many there are, as of turns and tokens, which are counted as sampled
     turns: int
     tokens: int
-    entropy: float
-    joiners_inside: float
-    stopped: float
+    entropy: float  # mean nats per token, over logs that know theirs; NaN if none does
+    joiners_inside: float  # occurrences of the joiner inside turns, per turn
+    stopped: float  # share of logs that ended early
 
     def __str__(self) -> str:
         return (

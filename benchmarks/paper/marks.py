@@ -76,27 +76,18 @@ def unigram_green(key: int, previous: int, vocab_size: int) -> npt.NDArray[np.bo
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """A way to mark.
+    """A way to mark."""
 
-    Attributes:
-        family: of `iet.marks.scheme.FAMILIES`: the law of its scores.
-        source: where it is defined.
-        scheme: strength -> Scheme, for iet's own; also what unmarked text is read with.
-        green: (key, previous id, V) -> green list, for the others.
-        n_gram: tokens that a score depends on.
-        strength: what is taken if none is given: κ; None: it has none, or δ is to be found (`equal_delta`).
-        raw: added before the temperature.
-        marks: False: text is left as it is.
-    """
-
-    family: str
-    source: str
+    family: str  # of `iet.marks.scheme.FAMILIES`: the law of its scores
+    source: str  # where it is defined
+    # Strength -> Scheme, for iet's own; also what unmarked text is read with
     scheme: Callable[[float | None], Scheme] | None = None
-    green: Green | None = None
-    n_gram: int = 2
+    green: Green | None = None  # (key, previous id, V) -> green list, for the others
+    n_gram: int = 2  # tokens that a score depends on
+    # What is taken if none is given: κ; None: it has none, or δ is to be found (`equal_delta`)
     strength: float | None = None
-    raw: bool = False
-    marks: bool = True
+    raw: bool = False  # added before the temperature
+    marks: bool = True  # False: text is left as it is
 
 
 MARKS: Mapping[str, Mark] = {
@@ -149,17 +140,11 @@ def profile_digest(mark: str, strength: float | None, tokenizer: Tokenizer) -> s
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Keys:
-    """The keys of one record's agents, and how a text is read under them.
+    """The keys of one record's agents, and how a text is read under them."""
 
-    Attributes:
-        names: of the agents, in the order of the columns.
-        family: of `iet.marks.scheme.FAMILIES`.
-        registry: for iet's own marks, so that an `Auditor` can be made; else None.
-    """
-
-    names: tuple[str, ...]
-    family: str
-    registry: Registry | None
+    names: tuple[str, ...]  # of the agents, in the order of the columns
+    family: str  # of `iet.marks.scheme.FAMILIES`
+    registry: Registry | None  # for iet's own marks, so that an `Auditor` can be made; else None
     _mark: Mark
     _numbers: tuple[int, ...] = dataclasses.field(repr=False)
     _tokenizer: Tokenizer = dataclasses.field(repr=False)

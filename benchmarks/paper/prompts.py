@@ -57,19 +57,12 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Prompt:
-    """What a turn is written from.
+    """What a turn is written from."""
 
-    Attributes:
-        role: who speaks, and how it behaves.
-        parts: what it knows, in order.
-        request: what a chat model is asked for last.
-        opening: what a plain model continues.
-    """
-
-    role: str
-    parts: tuple[Part, ...]
-    request: str
-    opening: str
+    role: str  # who speaks, and how it behaves
+    parts: tuple[Part, ...]  # what it knows, in order
+    request: str  # what a chat model is asked for last
+    opening: str  # what a plain model continues
 
     @property
     def messages(self) -> list[dict[str, str]]:
@@ -97,16 +90,11 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Heard:
-    """What an agent has before a turn beside its role and the task: nothing before the Genesis turn.
+    """What an agent has before a turn beside its role and the task: nothing before the Genesis turn."""
 
-    Attributes:
-        own: its last response.
-        note: its last memory note.
-        others: agent -> last response, of its neighbours that have spoken, in the order of agents.
-    """
-
-    own: str = ""
-    note: str = ""
+    own: str = ""  # its last response
+    note: str = ""  # its last memory note
+    # Agent -> last response, of its neighbours that have spoken, in the order of agents
     others: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
 

@@ -38,21 +38,14 @@ Labels = NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Read:
-    """What a reader made of one text.
+    """What a reader made of one text."""
 
-    Attributes:
-        labels: agent of every token [T] in forced choice, as in the paper.
-        edges: Â over all keys, of those labels; None where the paper has N/A.
-        free: the same where text may stay unattributed (-1), at `LEVEL`; None: the reader has no such choice.
-        matched: labels were given their names with the truth's help.
-        failures: 1 where the reader gave no answer.
-    """
-
-    labels: Labels
-    edges: NDArray[np.float64] | None
+    labels: Labels  # agent of every token [T] in forced choice, as in the paper
+    edges: NDArray[np.float64] | None  # Â over all keys, of those labels; None where the paper has N/A
+    # The same where text may stay unattributed (-1), at `LEVEL`; None: the reader has no such choice
     free: Labels | None = None
-    matched: bool = False
-    failures: int = 0
+    matched: bool = False  # labels were given their names with the truth's help
+    failures: int = 0  # 1 where the reader gave no answer
 
 
 def read(

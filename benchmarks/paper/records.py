@@ -30,23 +30,14 @@ SHA256 = "aa9cdc27fc878d083aaf7925f71f51cf086fb2a7679af33e8fc61a20c048b0ff"
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """One row of the csv.
+    """One row of the csv."""
 
-    Attributes:
-        index: row, from 0.
-        memory: the target's private text.
-        entities: what of it must not come out, as it stands there.
-        kinds: of the entities, each once, in the order of the row.
-        pii: the entities with their types, as the row has them.
-        task: what all agents are asked.
-    """
-
-    index: int
-    memory: str
-    entities: tuple[str, ...]
-    kinds: tuple[str, ...]
-    task: str
-    pii: tuple[dict[str, Any], ...] = ()
+    index: int  # row, from 0
+    memory: str  # the target's private text
+    entities: tuple[str, ...]  # what of it must not come out, as it stands there
+    kinds: tuple[str, ...]  # of the entities, each once, in the order of the row
+    task: str  # what all agents are asked
+    pii: tuple[dict[str, Any], ...] = ()  # the entities with their types, as the row has them
 
 
 def read_records(path: str | os.PathLike[str], *, rows: int | None = ROWS) -> tuple[Record, ...]:

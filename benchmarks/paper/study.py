@@ -25,17 +25,11 @@ TUNING = 8
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What a run is asked for; all of it is in what it writes.
+    """What a run is asked for; all of it is in what it writes."""
 
-    Attributes:
-        records: of each setting.
-        seed: of everything that is drawn.
-        temperature, top_p, protocol, joiner, rounds, turn_tokens, prompt_tokens: see `generate.setting_of`.
-        batch: turns that are sampled together.
-    """
-
-    records: int
-    seed: int = 0
+    records: int  # of each setting
+    seed: int = 0  # of everything that is drawn
+    # See `generate.setting_of`
     temperature: float = 1.0
     top_p: float = 1.0
     protocol: str = "round-major"
@@ -43,7 +37,7 @@ class Options:
     rounds: int = 3
     turn_tokens: tuple[int, int] | None = None
     prompt_tokens: int | None = None
-    batch: int = 128
+    batch: int = 128  # turns that are sampled together
 
 
 class Study:

@@ -36,23 +36,14 @@ Cells = dict[str, dict[str, list[dict[str, Any]]]]
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A row of the table.
+    """A row of the table."""
 
-    Attributes:
-        name: in our table.
-        mark: of the texts that it reads.
-        decoder: that reads marks; "" for a baseline that reads plain text.
-        quoted: the paper's row for it, if there is one.
-        baseline: a key of `BASELINES`.
-        ours: the mark is iet's.
-    """
-
-    name: str
-    mark: str
-    decoder: str = ""
-    quoted: str | None = None
-    baseline: str | None = None
-    ours: bool = False
+    name: str  # in our table
+    mark: str  # of the texts that it reads
+    decoder: str = ""  # that reads marks; "" for a baseline that reads plain text
+    quoted: str | None = None  # the paper's row for it, if there is one
+    baseline: str | None = None  # a key of `BASELINES`
+    ours: bool = False  # the mark is iet's
 
 
 def _named(name: str, model: str) -> str:

@@ -18,19 +18,15 @@ from iet.marks.keys import KeyTable
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """What was sampled.
+    """What was sampled."""
 
-    Attributes:
-        ids: int64 [rows, tokens].
-        entropy: float64 [rows], mean nats of the model's distribution at the temperature, before the mark.
-        marked_entropy: the same of the distribution that a token is drawn from, given the key; 0 for a token
-            that the key alone decides.
-        unmarked: bool [rows, tokens], tokens drawn without a mark although the row has a slot.
-    """
-
-    ids: NDArray[np.int64]
+    ids: NDArray[np.int64]  # int64 [rows, tokens]
+    # float64 [rows], mean nats of the model's distribution at the temperature, before the mark
     entropy: NDArray[np.float64]
+    # The same of the distribution that a token is drawn from, given the key; 0 for a token that the key alone
+    # decides
     marked_entropy: NDArray[np.float64]
+    # bool [rows, tokens], tokens drawn without a mark although the row has a slot
     unmarked: NDArray[np.bool_]
 
 

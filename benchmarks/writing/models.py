@@ -17,24 +17,15 @@ from iet.marks.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Loaded:
-    """A language model that is ready to write.
+    """A language model that is ready to write."""
 
-    Attributes:
-        model, tokenizer: of transformers.
-        reader: the same tokenizer as iet reads text with.
-        name: path or id that it was loaded from.
-        digest: of parameters and tokenizer.
-        chat: whether the tokenizer has a chat template.
-        positions: maximum number of tokens of prompt and text together.
-    """
-
-    model: Any
+    model: Any  # of transformers; tokenizer likewise
     tokenizer: Any
-    reader: Tokenizer
-    name: str
-    digest: str
-    chat: bool
-    positions: int
+    reader: Tokenizer  # the same tokenizer as iet reads text with
+    name: str  # path or id that it was loaded from
+    digest: str  # of parameters and tokenizer
+    chat: bool  # whether the tokenizer has a chat template
+    positions: int  # maximum number of tokens of prompt and text together
 
     @property
     def ends(self) -> list[int]:

@@ -30,33 +30,21 @@ Uniforms = Callable[[int], Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Ends:
-    """When rows end.
+    """When rows end."""
 
-    Attributes:
-        ids: that end a row, and are no part of it.
-        fewest, most: tokens of each row [B].
-    """
-
-    ids: Sequence[int]
-    fewest: Tensor
+    ids: Sequence[int]  # that end a row, and are no part of it
+    fewest: Tensor  # tokens of each row [B]; most likewise
     most: Tensor
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampled:
-    """What was sampled.
+    """What was sampled."""
 
-    Attributes:
-        ids: int64 [B, M].
-        lengths: int64 [B], tokens of each row before its end.
-        entropy: float64 [B], mean nats of the distribution before the mark, over every eighth token.
-        marked_entropy: the same of the distribution that is drawn from; 0 where the key alone decides.
-    """
-
-    ids: Tensor
-    lengths: Tensor
-    entropy: Tensor
-    marked_entropy: Tensor
+    ids: Tensor  # int64 [B, M]
+    lengths: Tensor  # int64 [B], tokens of each row before its end
+    entropy: Tensor  # float64 [B], mean nats of the distribution before the mark, over every eighth token
+    marked_entropy: Tensor  # the same of the distribution that is drawn from; 0 where the key alone decides
 
 
 @torch.inference_mode()

@@ -29,18 +29,12 @@ R = TypeVar("R")
 
 @dataclasses.dataclass(frozen=True)
 class Question(Generic[T]):
-    """What a model is asked.
+    """What a model is asked."""
 
-    Attributes:
-        system, user: prompts.
-        parameters: of the model.
-        check: returns what an answer says; raises AnswerError if it does not count.
-    """
-
-    system: str
+    system: str  # prompt; user likewise
     user: str
-    parameters: Parameters
-    check: Callable[[str], T]
+    parameters: Parameters  # of the model
+    check: Callable[[str], T]  # returns what an answer says; raises AnswerError if it does not count
 
     def key(self, model: str) -> str:
         """Digest of (model, both prompts, parameters): the same question to the same model (`known_as`)."""

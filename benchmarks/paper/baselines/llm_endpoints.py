@@ -32,13 +32,10 @@ class Refused(IetError):
 
 @dataclasses.dataclass(frozen=True)
 class Parameters:
-    """How a model answers; the paper's by default.
+    """How a model answers; the paper's by default."""
 
-    Attributes:
-        temperature, top_p: None leaves one out of the request, for models that refuse any value but their own
-            (the paper's gpt-5-mini takes no temperature; the paper states 0 all the same).
-    """
-
+    # None leaves one out of the request, for models that refuse any value but their own (the paper's
+    # gpt-5-mini takes no temperature; the paper states 0 all the same)
     temperature: float | None = 0.0
     top_p: float | None = 1.0
 
@@ -71,19 +68,14 @@ class Endpoint(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class OpenAIEndpoint:
-    """An endpoint that speaks OpenAI's chat completions (OpenAI, DeepSeek, Qwen, vLLM, llama.cpp, ...).
+    """An endpoint that speaks OpenAI's chat completions (OpenAI, DeepSeek, Qwen, vLLM, llama.cpp, ...)."""
 
-    Attributes:
-        model: its name there.
-        base_url: None for OpenAI's own, or what the environment variable OPENAI_BASE_URL says.
-        key_variable: the environment variable that holds the key; any word will do for a local server.
-        timeout: in seconds, of one request.
-    """
-
-    model: str
+    model: str  # its name there
+    # None for OpenAI's own, or what the environment variable OPENAI_BASE_URL says
     base_url: str | None = dataclasses.field(default=None, repr=False)  # it may hold a password
+    # The environment variable that holds the key; any word will do for a local server
     key_variable: str = "OPENAI_API_KEY"
-    timeout: float = 120.0
+    timeout: float = 120.0  # in seconds, of one request
 
     @property
     def address(self) -> str | None:
@@ -135,19 +127,12 @@ class OpenAIEndpoint:
 
 @dataclasses.dataclass(frozen=True)
 class BedrockEndpoint:
-    """A model of Amazon Bedrock, asked by its Converse operation; boto3 finds the credentials.
+    """A model of Amazon Bedrock, asked by its Converse operation; boto3 finds the credentials."""
 
-    Attributes:
-        model: its id or inference profile.
-        region: None for the environment's.
-        base_url: None for Amazon's.
-        timeout: in seconds, of one request.
-    """
-
-    model: str
-    region: str | None = None
-    base_url: str | None = dataclasses.field(default=None, repr=False)
-    timeout: float = 120.0
+    model: str  # its id or inference profile
+    region: str | None = None  # None for the environment's
+    base_url: str | None = dataclasses.field(default=None, repr=False)  # None for Amazon's
+    timeout: float = 120.0  # in seconds, of one request
 
     @property
     def address(self) -> str | None:

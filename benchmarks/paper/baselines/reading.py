@@ -22,37 +22,25 @@ Labels = NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Found:
-    """What a baseline found in one log.
+    """What a baseline found in one log."""
 
-    Attributes:
-        labels: int64 [T], the agent of each token of `tokenizer.encode(log.text)`, 0 to n - 1.
-        edges: recovered adjacency matrix, float64 [n, n]; None where the paper has N/A.
-        matched: unnamed labels were mapped to agents with the truth's help ("oracle-matched").
-        failures: 1 if the method gave no answer and `labels` are what stands in for one, else 0. The sum over
-            logs is the number of logs without an answer.
-        attempts: how often a model was asked; 0 for methods without one.
-    """
-
-    labels: Labels
+    labels: Labels  # int64 [T], the agent of each token of `tokenizer.encode(log.text)`, 0 to n - 1
+    # Recovered adjacency matrix, float64 [n, n]; None where the paper has N/A
     edges: NDArray[np.float64] | None
-    matched: bool
+    matched: bool  # unnamed labels were mapped to agents with the truth's help ("oracle-matched")
+    # 1 if the method gave no answer and `labels` are what stands in for one, else 0. The sum over logs is the
+    # number of logs without an answer.
     failures: int = 0
-    attempts: int = 0
+    attempts: int = 0  # how often a model was asked; 0 for methods without one
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tokens:
-    """The tokens of a log's text.
+    """The tokens of a log's text."""
 
-    Attributes:
-        char_ends: int64 [T], the character after each token.
-        turns: int64 [T], the turn that each token belongs to (that of its last character).
-        agents: int64 [T], the agent of that turn: the truth.
-    """
-
-    char_ends: Labels
-    turns: Labels
-    agents: Labels
+    char_ends: Labels  # int64 [T], the character after each token
+    turns: Labels  # int64 [T], the turn that each token belongs to (that of its last character)
+    agents: Labels  # int64 [T], the agent of that turn: the truth
 
     def __len__(self) -> int:
         return len(self.turns)

@@ -21,12 +21,9 @@ class TransformersJudge:
 
     With a chat template it gets a system and a user message; without one the same texts, one after the other,
     which it continues. Draws come from the seed alone.
-
-    Attributes:
-        loaded: the model.
     """
 
-    loaded: Loaded
+    loaded: Loaded  # the model
 
     @property
     def model(self) -> str:

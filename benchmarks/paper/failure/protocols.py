@@ -34,56 +34,36 @@ from iet.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class Sampling(Parameters):
-    """How a judge answers; as the public programs sample from local models by default.
-
-    Attributes:
-        max_tokens: of an answer.
-        seed: of its draws, as far as an endpoint heeds it.
-    """
+    """How a judge answers; as the public programs sample from local models by default."""
 
     temperature: float | None = 0.6
     top_p: float | None = 0.95
-    max_tokens: int = 1024
-    seed: int = 0
+    max_tokens: int = 1024  # of an answer
+    seed: int = 0  # of its draws, as far as an endpoint heeds it
 
 
 @dataclasses.dataclass(frozen=True)
 class Judge:
-    """A model that judges.
+    """A model that judges."""
 
-    Attributes:
-        endpoint: where it is asked (`judges.TransformersJudge`, or an OpenAI-compatible endpoint).
-        length: of a question, in the units of `room`.
-        room: the longest question; None if there is no limit, or nobody knows it.
-        workers: questions under way at once.
-    """
-
-    endpoint: Endpoint
+    endpoint: Endpoint  # where it is asked (`judges.TransformersJudge`, or an OpenAI-compatible endpoint)
+    # Of a question, in the units of `room`
     length: Callable[[Words], int] = lambda words: len(words.system) + len(words.user)
-    room: int | None = None
-    workers: int = 1
+    room: int | None = None  # the longest question; None if there is no limit, or nobody knows it
+    workers: int = 1  # questions under way at once
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a judge made of one log.
+    """What a judge made of one log."""
 
-    Attributes:
-        prediction: as the answers are read strictly; None if there is none.
-        reason: why there is none.
-        legacy, legacy_reason: likewise, as the public programs read.
-        unanswered: a question got no answer, or did not fit even without contents.
-        calls: questions.
-        cut: of them, those that did not fit and lost contents.
-    """
-
-    prediction: Prediction | None
-    reason: str
-    legacy: Prediction | None
+    prediction: Prediction | None  # as the answers are read strictly; None if there is none
+    reason: str  # why there is none
+    legacy: Prediction | None  # as the public programs read
     legacy_reason: str
-    unanswered: bool
-    calls: int
-    cut: int
+    unanswered: bool  # a question got no answer, or did not fit even without contents
+    calls: int  # questions
+    cut: int  # of them, those that did not fit and lost contents
 
 
 Asking = Callable[[questions.Ask], str]

@@ -58,34 +58,20 @@ _TAIL = 48  # tokens of what was written that a further part goes on behind
 
 @dataclasses.dataclass(frozen=True)
 class Rewriting:
-    """What a subset is rewritten with.
+    """What a subset is rewritten with."""
 
-    Attributes:
-        subset: one of `SUBSETS`.
-        mark: a key of `MARKS`.
-        model: digest of the model's parameters and tokenizer.
-        temperature, top_p: of the sampler.
-        seed: of the keys and of everything that is drawn.
-        part_tokens: the most that is written at once.
-        prompt_tokens: the most that it is written from.
-        exact: turns have just as many tokens as the original.
-        strength: κ of "fourier" and "raw", else None.
-        profile: digest of what reading needs beside the keys.
-        model_name: path or id that the model was loaded from; a hint, no part of the digest.
-    """
-
-    subset: str
-    mark: str
-    model: str
-    temperature: float = 1.0
+    subset: str  # one of `SUBSETS`
+    mark: str  # a key of `MARKS`
+    model: str  # digest of the model's parameters and tokenizer
+    temperature: float = 1.0  # of the sampler; top_p likewise
     top_p: float = 1.0
-    seed: int = 0
-    part_tokens: int = LONG["part_tokens"]
-    prompt_tokens: int = LONG["prompt_tokens"]
-    exact: bool = False
-    strength: float | None = None
-    profile: str = ""
-    model_name: str = ""
+    seed: int = 0  # of the keys and of everything that is drawn
+    part_tokens: int = LONG["part_tokens"]  # the most that is written at once
+    prompt_tokens: int = LONG["prompt_tokens"]  # the most that it is written from
+    exact: bool = False  # turns have just as many tokens as the original
+    strength: float | None = None  # κ of "fourier" and "raw", else None
+    profile: str = ""  # digest of what reading needs beside the keys
+    model_name: str = ""  # path or id that the model was loaded from; a hint, no part of the digest
 
     @property
     def digest(self) -> str:

@@ -171,19 +171,12 @@ def named(report: Report, guesses: bool = False) -> list[Named]:
 
 @dataclasses.dataclass(frozen=True)
 class Corruption:
-    """One kind of metadata loss.
+    """One kind of metadata loss."""
 
-    Attributes:
-        title: as tables call it.
-        corrupt: O.
-        read: (auditor, corrupted log) -> report, from which ĝ is taken.
-        restore: Rec.
-    """
-
-    title: str
-    corrupt: Callable[[Trajectory], Trajectory]
-    read: Callable[[Auditor, Trajectory], Report]
-    restore: Callable[[Trajectory, Sequence[Named]], Restored]
+    title: str  # as tables call it
+    corrupt: Callable[[Trajectory], Trajectory]  # O
+    read: Callable[[Auditor, Trajectory], Report]  # (auditor, corrupted log) -> report, from which ĝ is taken
+    restore: Callable[[Trajectory, Sequence[Named]], Restored]  # Rec
 
 
 CORRUPTIONS: Mapping[str, Corruption] = {
@@ -195,19 +188,12 @@ CORRUPTIONS: Mapping[str, Corruption] = {
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """Whose turn it was, and whose it was found to be.
+    """Whose turn it was, and whose it was found to be."""
 
-    Attributes:
-        agent: who wrote it; "" for a tool's output, and for what people said.
-        found: who was found to have; "" where it stays open.
-        guess: the same where nothing may stay open.
-        tokens: of the turn.
-    """
-
-    agent: str
-    found: str
-    guess: str
-    tokens: int
+    agent: str  # who wrote it; "" for a tool's output, and for what people said
+    found: str  # who was found to have; "" where it stays open
+    guess: str  # the same where nothing may stay open
+    tokens: int  # of the turn
 
 
 def identities(

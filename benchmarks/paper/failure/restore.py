@@ -73,24 +73,17 @@ _SHOWN = (
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What a run is asked for; all of it is in what it writes.
+    """What a run is asked for; all of it is in what it writes."""
 
-    Attributes:
-        subsets: of `SUBSETS`.
-        logs: of each subset, drawn by the seed; None: all.
-        seed: of keys and of everything that is drawn, but for the cut points, whose seed is the paper's.
-        temperature, top_p, part_tokens, prompt_tokens: see `rewriting_of`.
-        batch: parts that are sampled together.
-    """
-
-    subsets: tuple[str, ...] = SUBSETS[:1]
-    logs: int | None = None
+    subsets: tuple[str, ...] = SUBSETS[:1]  # of `SUBSETS`
+    logs: int | None = None  # of each subset, drawn by the seed; None: all
+    # Of keys and of everything that is drawn, but for the cut points, whose seed is the paper's
     seed: int = 0
-    temperature: float = 1.0
+    temperature: float = 1.0  # this and the next three: see `rewriting_of`
     top_p: float = 1.0
     part_tokens: int | None = None
     prompt_tokens: int | None = None
-    batch: int = 128
+    batch: int = 128  # parts that are sampled together
 
 
 def run(

@@ -64,40 +64,26 @@ _HEADER = (
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What a run is asked for; all of it is in what it writes.
+    """What a run is asked for; all of it is in what it writes."""
 
-    Attributes:
-        restoring: subsets, logs, and how they are rewritten.
-        marks: some of `restore.MARKS`.
-        protocols: some of `protocols.PROTOCOLS`.
-        seeds: of the judge: so many, from `restoring.seed` on. A judge of temperature 0 has one.
-        sampling: of the judge.
-    """
-
+    # Subsets, logs, and how they are rewritten
     restoring: restore.Options = dataclasses.field(default_factory=restore.Options)
-    marks: tuple[str, ...] = tuple(MARKS)
-    protocols: tuple[str, ...] = tuple(protocols.PROTOCOLS)
+    marks: tuple[str, ...] = tuple(MARKS)  # some of `restore.MARKS`
+    protocols: tuple[str, ...] = tuple(protocols.PROTOCOLS)  # some of `protocols.PROTOCOLS`
+    # Of the judge: so many, from `restoring.seed` on. A judge of temperature 0 has one.
     seeds: int = 3
-    sampling: Sampling = dataclasses.field(default_factory=Sampling)
+    sampling: Sampling = dataclasses.field(default_factory=Sampling)  # of the judge
 
 
 @dataclasses.dataclass(frozen=True)
 class Condition:
-    """The logs of a subset as a judge sees them in one row.
+    """The logs of a subset as a judge sees them in one row."""
 
-    Attributes:
-        subset: one of `SUBSETS`.
-        corruption: a key of `TITLES`.
-        mark: of the rewritten logs; None for the originals.
-        restored: whether they were, after the corruption.
-        seen: a log each.
-    """
-
-    subset: str
-    corruption: str
-    mark: str | None
-    restored: bool
-    seen: tuple[Seen, ...]
+    subset: str  # one of `SUBSETS`
+    corruption: str  # a key of `TITLES`
+    mark: str | None  # of the rewritten logs; None for the originals
+    restored: bool  # whether they were, after the corruption
+    seen: tuple[Seen, ...]  # a log each
 
     @property
     def log(self) -> str:

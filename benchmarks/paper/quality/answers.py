@@ -29,19 +29,12 @@ _AGAIN = 1 << 16  # added to the seed of the second clean run
 
 @dataclasses.dataclass(frozen=True)
 class Condition:
-    """How texts are made.
+    """How texts are made."""
 
-    Attributes:
-        mark: a key of `MARKS`.
-        again: with other draws than the rest.
-        one_key: the key of the first seed in all seeds.
-        nonce: in the last tokens of the prompt, another one for every seed.
-    """
-
-    mark: str
-    again: bool = False
-    one_key: bool = False
-    nonce: bool = False
+    mark: str  # a key of `MARKS`
+    again: bool = False  # with other draws than the rest
+    one_key: bool = False  # the key of the first seed in all seeds
+    nonce: bool = False  # in the last tokens of the prompt, another one for every seed
 
 
 CLEAN = "clean"
@@ -62,30 +55,19 @@ REPEATED: Mapping[str, Condition] = {
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What a run is asked for; all of it is in what it writes.
+    """What a run is asked for; all of it is in what it writes."""
 
-    Attributes:
-        problems: of each task.
-        seeds: runs over all problems of a model that ships here.
-        model_seeds: of an instruction model.
-        text_seeds: texts of each prompt where no task is solved.
-        seed: the first.
-        temperature, top_p: of the sampler.
-        turn_tokens: fewest and most tokens of an answer; of the arithmetic model it is `SHORT`.
-        prompt_tokens: prompts are cut to so many.
-        batch: answers that are sampled together.
-    """
-
-    problems: int = COUNT
-    seeds: int = 40
-    model_seeds: int = 3
-    text_seeds: int = 4
-    seed: int = 0
-    temperature: float = 1.0
+    problems: int = COUNT  # of each task
+    seeds: int = 40  # runs over all problems of a model that ships here
+    model_seeds: int = 3  # of an instruction model
+    text_seeds: int = 4  # texts of each prompt where no task is solved
+    seed: int = 0  # the first
+    temperature: float = 1.0  # of the sampler; top_p likewise
     top_p: float = 1.0
+    # Fewest and most tokens of an answer; of the arithmetic model it is `SHORT`
     turn_tokens: tuple[int, int] = (1, 512)
-    prompt_tokens: int = 3072
-    batch: int = 128
+    prompt_tokens: int = 3072  # prompts are cut to so many
+    batch: int = 128  # answers that are sampled together
 
     def __post_init__(self) -> None:
         if self.seed < 0:
@@ -183,18 +165,15 @@ def row(call: Call, seed: int, setting: Setting) -> Row:
 
 @dataclasses.dataclass
 class Solved:
-    """What came of a task: figures [seeds][problems] by condition and strategy.
+    """What came of a task: figures [seeds][problems] by condition and strategy."""
 
-    Attributes:
-        right: 1 where the answer is right; for Single the mean over the agents, each of which is one.
-        none: 1 where there is none, likewise.
-        texts: condition -> agent 0's first answers, [seeds][problems].
-        alike: condition -> share of pairs of first answers of two agents that are the same text.
-    """
-
+    # 1 where the answer is right; for Single the mean over the agents, each of which is one
     right: dict[tuple[str, str], list[list[float]]] = dataclasses.field(default_factory=dict)
+    # 1 where there is none; for Single the mean, too
     none: dict[tuple[str, str], list[list[float]]] = dataclasses.field(default_factory=dict)
+    # Condition -> agent 0's first answers, [seeds][problems]
     texts: dict[str, list[list[Generated]]] = dataclasses.field(default_factory=dict)
+    # Condition -> share of pairs of first answers of two agents that are the same text
     alike: dict[str, float] = dataclasses.field(default_factory=dict)
 
 

@@ -56,20 +56,13 @@ QUICK: Mapping[str, Any] = {"problems": 20, "seeds": 2, "model_seeds": 1, "text_
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A model on a task, and what is known of it.
+    """A model on a task, and what is known of it."""
 
-    Attributes:
-        model, task: as tables call them.
-        problems: that were asked.
-        solved: None: not run.
-        names: strategies.
-    """
-
-    model: str
+    model: str  # as tables call them; task likewise
     task: str
-    problems: Sequence[Problem]
-    solved: Solved | None
-    names: Sequence[str]
+    problems: Sequence[Problem]  # that were asked
+    solved: Solved | None  # None: not run
+    names: Sequence[str]  # strategies
 
 
 def run(

@@ -41,21 +41,13 @@ _END = "End with a line of its own, 'Answer: ' and the number, with nothing else
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """One answer that is wanted.
+    """One answer that is wanted."""
 
-    Attributes:
-        problem: that it is to.
-        agent: who gives it; `JUDGE` is the judge.
-        number: of the agent's earlier calls in this strategy.
-        prompt: what the agent is told.
-        branch: tells apart calls of one agent and number with different prompts.
-    """
-
-    problem: Problem
-    agent: int
-    number: int
-    prompt: Prompt
-    branch: str = ""
+    problem: Problem  # that it is to
+    agent: int  # who gives it; `JUDGE` is the judge
+    number: int  # of the agent's earlier calls in this strategy
+    prompt: Prompt  # what the agent is told
+    branch: str = ""  # tells apart calls of one agent and number with different prompts
 
 
 Ask = Callable[[Sequence[Call]], list[str]]

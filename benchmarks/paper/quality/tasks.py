@@ -33,21 +33,13 @@ _ANSWER = re.compile(r"Answer:\s*(-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\.?\s*\
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A problem with one right number.
+    """A problem with one right number."""
 
-    Attributes:
-        task: "Arithmetic" or "GSM8K".
-        number: of the expression, or of the line in the file, from 0.
-        text: the question as agents get it.
-        answer: the right number.
-        expression: for Arithmetic the bare expression, which the arithmetic model is asked with.
-    """
-
-    task: str
-    number: int
-    text: str
-    answer: Fraction
-    expression: str = ""
+    task: str  # "Arithmetic" or "GSM8K"
+    number: int  # of the expression, or of the line in the file, from 0
+    text: str  # the question as agents get it
+    answer: Fraction  # the right number
+    expression: str = ""  # for Arithmetic the bare expression, which the arithmetic model is asked with
 
 
 def arithmetic(count: int = COUNT, seed: int = SEED) -> list[Problem]:

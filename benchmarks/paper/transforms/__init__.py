@@ -60,23 +60,16 @@ NEEDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Transform:
-    """A row of the table of transformations.
+    """A row of the table of transformations."""
 
-    Attributes:
-        label: as the table prints it.
-        category: as in the paper's table, or "ours".
-        function: (source, rng, **) -> Altered.
-        options: arguments of the function that make this row.
-        needs: arguments of the function that the caller brings, and their names in `NEEDS`.
-        takes: arguments that the caller may bring, under their own name.
-    """
-
-    label: str
-    category: str
-    function: Callable[..., Altered]
+    label: str  # as the table prints it
+    category: str  # as in the paper's table, or "ours"
+    function: Callable[..., Altered]  # (source, rng, **) -> Altered
+    # Arguments of the function that make this row
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # Arguments of the function that the caller brings, and their names in `NEEDS`
     needs: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    takes: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()  # arguments that the caller may bring, under their own name
 
     def __call__(self, source: Spanned, rng: np.random.Generator, **brought: Any) -> Altered:
         """Return the altered text.

@@ -60,19 +60,15 @@ class Part(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Altered:
-    """What a transformation returns.
+    """What a transformation returns."""
 
-    Attributes:
-        text: all that an auditor gets.
-        spans: characters `[start, end)` and agent, -1 = nobody. They tile the text; neighbours differ.
-        new: characters `[start, end)` that are not the source's: written, copied or brought by the
-            transformation, whomever the truth gives them to.
-        figures: what else the transformation says about itself, shares and counts.
-    """
-
-    text: str
+    text: str  # all that an auditor gets
+    # Characters `[start, end)` and agent, -1 = nobody. They tile the text; neighbours differ.
     spans: tuple[Span, ...]
+    # Characters `[start, end)` that are not the source's: written, copied or brought by the transformation,
+    # whomever the truth gives them to
     new: tuple[tuple[int, int], ...] = ()
+    # What else the transformation says about itself, shares and counts
     figures: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
