@@ -77,11 +77,6 @@ def rows(
     """Return the token ids [count, longest] of one optimizer step, padded at the right.
 
     Args:
-        tokenizer: of characters.
-        count: rows.
-        excluded: expressions that are drawn again.
-        drills: share of rows that are drills.
-        seed: of all that is drawn.
         any_order: whether the terms of a solution come in any order.
     """
     rng = np.random.default_rng(seed)
@@ -112,9 +107,6 @@ def answers(
     """Return the solutions to some expressions, and the mean entropy per token in nats.
 
     Args:
-        model: in evaluation mode.
-        tokenizer: of characters.
-        asked: the expressions.
         seed: of the draws at temperature 1; None: the likeliest token is taken.
     """
     prompts = [tokenizer.encode(question(shown(numbers))).ids for numbers in asked]

@@ -64,8 +64,6 @@ def pii(study: Study, settings: Sequence[tuple[str, int]] = SETTINGS, find: Find
     fewer than 2 % of the tokens would change.
 
     Args:
-        study: model, records and options.
-        settings: (topology, agents).
         find: what finds personal data; None: the rules.
     """
     header = ["setting", "decoder", "figure", "original", "redacted", "change", "tokens changed"]
@@ -156,7 +154,6 @@ def transforms(
     """Apply every transformation to chain_4, read with the true boundaries (as in the paper) and without.
 
     Args:
-        study: model, records and options.
         needs: of `benchmarks.paper.transforms.NEEDS`: translators, a human text. A row whose needs are not
             met is left blank, and says what it lacks.
         embed: a `similarity.Embedder`, or None: SemSim stays blank.
@@ -206,11 +203,7 @@ def transforms(
 
 
 class Regenerator:
-    """Write a turn once more without a mark, of about the same length, from the text before it.
-
-    Args:
-        study: whose model writes.
-    """
+    """Write a turn once more without a mark, of about the same length, from the text before it."""
 
     def __init__(self, study: Study) -> None:
         self._study = study

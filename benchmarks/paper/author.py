@@ -58,9 +58,7 @@ class ModelAuthor:
     Special tokens other than the end are never drawn, and the end not before `Row.fewest` tokens.
 
     Args:
-        loaded: the model.
         setting: temperature, top_p, prompt_tokens, and the mark with its keys.
-        batch: rows that are sampled together.
         on_logits: see `sampler.sample`; `equal_delta` is fed by it.
     """
 

@@ -178,7 +178,6 @@ def logs_of(
         loaded: the model, whose tokenizer the truth is counted with.
         group: records that are held and written together, None: see `GROUPS`; a group that was cut short is
             made again whole, and what was missing is written.
-        progress: show turns and the time left.
 
     Returns:
         One log per record, in their order.

@@ -182,7 +182,6 @@ class Writer:
 
     Args:
         path: the file; made, with its folder, if it is not there.
-        setting: of all its logs.
     """
 
     def __init__(self, path: str | os.PathLike[str], setting: Setting) -> None:

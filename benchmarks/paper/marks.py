@@ -186,12 +186,7 @@ class Keys:
 
 
 class Marker:
-    """Marks and reads the texts of a setting.
-
-    Args:
-        setting: whose mark, strength and seed count.
-        tokenizer: of the model.
-    """
+    """Marks and reads the texts of a setting."""
 
     def __init__(self, setting: Setting, tokenizer: Tokenizer) -> None:
         self.mark, self.setting, self.tokenizer = mark_of(setting.mark), setting, tokenizer
@@ -258,8 +253,6 @@ class GreenLists:
     Args:
         green: (key, previous id, V) -> list.
         keys: one per row, None for an unmarked one.
-        delta: δ.
-        vocab_size: V; logits beyond it stay as they are.
     """
 
     def __init__(self, green: Green, keys: Sequence[int | None], delta: float, vocab_size: int) -> None:
@@ -291,9 +284,6 @@ def mean_kl(logits: npt.NDArray[np.float32], kappa: float, *, draws: int = 8, se
 
     Args:
         logits: [N, V] final ones, that is after temperature and top-p; -inf where nothing is drawn.
-        kappa: κ.
-        draws: permutations per row.
-        seed: of the permutations.
     """
     rows, size = logits.shape
     # Any context is as good as another; three ids give enough of them, however small V is.
@@ -322,7 +312,6 @@ def equal_delta(
 
     Args:
         logits, draws, seed: as in `mean_kl`.
-        kappa: κ.
     """
     if not len(logits):
         raise InputError("logits: got no rows, expected some of the model's distributions")

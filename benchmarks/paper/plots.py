@@ -38,10 +38,7 @@ def sweep(
 
     Args:
         path: see above.
-        x: values of the parameter.
         series: name of a figure -> an interval for each value.
-        xlabel: what the parameter is called.
-        operating_point: a dashed line.
         quoted: the same figures as somebody else printed them, in the colour of theirs, dotted.
         log: whether the axis of the parameter is logarithmic.
     """
@@ -79,9 +76,7 @@ def before_and_after(
 
     Args:
         path: see above.
-        cells: names of the settings.
         panels: name of a figure -> (before, after), an interval for each cell.
-        names: of before and after.
     """
     for title, sides in panels.items():
         _check({title: sides[0]}, cells)
@@ -106,9 +101,7 @@ def differences(
 
     Args:
         path: see above.
-        cells: of each panel, what stands on its axis.
         panels: title -> name of a series -> an interval for each cell.
-        ylabel: what the differences are of.
     """
     _check({"cells": cells}, list(panels))
     for names, series in zip(cells, panels.values(), strict=True):
@@ -138,8 +131,6 @@ def histograms(
     Args:
         path: see above.
         panels: title -> (scores under the true agent's key, scores under the others' keys).
-        names: of the two samples.
-        xlabel: what the scores are.
     """
     with mpl.rc_context(STYLE):
         figure, axes = _panels([3] * len(panels))

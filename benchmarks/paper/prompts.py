@@ -99,14 +99,7 @@ class Heard:
 
 
 def prompt_of(record: Record, agent: int, number: int, heard: Heard) -> Prompt:
-    """Return what an agent is told.
-
-    Args:
-        record: of the conversation.
-        agent: who speaks.
-        number: of its turn, 0 for the Genesis turn.
-        heard: what it knows from earlier turns.
-    """
+    """Return what an agent is told."""
     parts = list[Part]()
     role = _NORMAL
     if agent == TARGET:
@@ -142,7 +135,6 @@ def fitted(
     """Return the prompt with its parts cut to a budget; see above.
 
     Args:
-        prompt: the whole one.
         budget: tokens, of which role, headings, request and opening take what they need.
         count: text -> number of tokens.
         last: text, tokens -> the end of the text.

@@ -81,9 +81,6 @@ def converse(
     """Hold the conversations of some records together.
 
     Args:
-        author: writes turns.
-        setting: what they are held by.
-        records: one conversation each.
         tokenizer: of the model; the truth in tokens is counted with it.
         on_turns: called with the number of turns after each batch.
 

@@ -59,9 +59,6 @@ def read(
     """Read a text under some keys.
 
     Args:
-        text: all there is.
-        keys: of its agents and, perhaps, of others.
-        tokenizer: of the model.
         decoder, options: of `iet.decoding.decode`.
         boundaries: true ones, in characters: only names are sought (the paper's Oracle-IET). Then nothing is
             read freely.
@@ -94,12 +91,7 @@ def read(
 
 
 def tune(texts: Sequence[tuple[str, Keys, Labels]], tokenizer: Tokenizer) -> dict[str, float]:
-    """Return the options of "cusum" from `GRID` with the highest mean TokenAcc, the first of equals.
-
-    Args:
-        texts: (text, keys, true labels) of each.
-        tokenizer: of the model.
-    """
+    """Return the options of "cusum" from `GRID` with the highest mean TokenAcc, the first of equals."""
     options: list[dict[str, Any]] = [
         dict(zip(GRID, values, strict=True)) for values in itertools.product(*GRID.values())
     ]

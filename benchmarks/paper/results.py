@@ -38,7 +38,6 @@ def keep(path: pathlib.Path, configuration: Mapping[str, Any]) -> None:
 
     Args:
         path: of the result's JSON, which holds its configuration and the digest of it.
-        configuration: of the run that would write there.
     """
     if not path.is_file():
         return

@@ -61,7 +61,6 @@ def score(
         edges: A* [n, n].
         found_edges: Â [n, n], or over more keys than agents; None where the reader has none, and then
             EdgeSim is None.
-        margin: of the boundary F1, in tokens.
 
     Returns:
         A figure each; `accuracy_where_attributed` is None where nothing is.

@@ -56,7 +56,6 @@ def semantic_similarity(pairs: Sequence[tuple[str, str]], embed: Embed | None) -
     """Return the cosine of the two texts' vectors for each pair; None for all without a model.
 
     Args:
-        pairs: the texts before and after.
         embed: all texts to vectors, in one call; equal texts are embedded once.
     """
     if embed is None:
@@ -81,9 +80,7 @@ class Embedder:
 
     Args:
         model: a folder or an id, e.g. "sentence-transformers/all-MiniLM-L6-v2".
-        batch: blocks at once.
         longest: tokens of a block; the model's own limit, at most 512, by default.
-        device: of torch.
     """
 
     def __init__(

@@ -44,11 +44,7 @@ class Study:
     """Logs of any setting of one run, made when they are asked for, and kept.
 
     Args:
-        loaded: the model.
-        records: all of the csv.
         out: folder; logs lie in `out / "logs"`.
-        options: of the run.
-        tuning: records on which options are chosen.
     """
 
     def __init__(
@@ -140,11 +136,8 @@ class Study:
         """Write the table of an experiment, with its configuration, its logs and a row a text.
 
         Args:
-            experiment: its name, which is that of the files.
             header, cells, rows: see `recording.write_table`.
-            logs: what was read.
             note: what Markdown says behind the line on the logs.
-            **more: what else the JSON holds.
         """
         content = results.content(
             self.configuration(experiment),

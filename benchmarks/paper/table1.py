@@ -83,10 +83,8 @@ def run(
     """Measure all methods in all settings, and write table and histograms.
 
     Args:
-        study: model, records and options.
         asked: key of `BASELINES` -> what that baseline needs (an endpoint). One that lacks it is left out,
             and the table says so.
-        settings: (topology, agents), some of the paper's.
     """
     asked = dict(asked or {})
     methods = [

@@ -58,7 +58,6 @@ class Asker:
 
     Args:
         endpoint: what is asked; connected to when the first question needs it.
-        answers: where they are kept.
         attempts: questions asked per question, at least 1.
         pause: seconds before the next attempt after a time-out or an HTTP error, doubled each time.
         patience: questions in a row without an answer after which the endpoint counts as dead, at least 1.

@@ -44,8 +44,6 @@ def read(logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123) -> list[Fou
 
     Args:
         logs: of one setting, at least two records.
-        tokenizer: of the audit.
-        seed: unused; nothing is drawn.
 
     Returns:
         One entry per log, with edges.
@@ -84,10 +82,6 @@ def similarities(logs: Sequence[Log], units: Sequence[Sequence[str]]) -> list[Fl
 
     With counts c_a of all records and those of one record taken away, the TF-IDF of the rest is what
     `TfidfVectorizer` gives when it is fitted on the rest, without reading that again.
-
-    Args:
-        logs: of one number of agents.
-        units: texts, one sequence per log.
 
     Returns:
         Per log float64 [units, n], 0 to 1.

@@ -74,12 +74,8 @@ def read(
 
     Args:
         logs: any; each text in at least two speakers.
-        tokenizer: of the audit.
-        seed: unused; the model's temperature is 0.
-        endpoint: what is asked.
         tasks: record of a log -> the prompt's task description.
         cache: file of answers, shared by all settings and models; None keeps nothing.
-        parameters: of the model.
         unit_tokens: tokens of a unit, at least 1.
         attempts: questions asked per log, at least 1.
         pause: seconds before the next attempt after a time-out or an HTTP error, doubled each time.

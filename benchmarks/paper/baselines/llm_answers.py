@@ -31,8 +31,6 @@ def check(answer: str, boundaries: Sequence[int], speakers: int) -> Labels:
     of them one speaker's, and speakers numbered in the order in which they first appear.
 
     Args:
-        answer: the model's text.
-        boundaries: 0 .. T, ascending.
         speakers: K, at least 2.
 
     >>> check('{"ranges": {"0": [[0, 64], [128, 130]], "1": [[64, 128]]}}', [0, 64, 128, 130], 2).tolist()

@@ -76,7 +76,6 @@ def unit_bounds(tokens: Tokens, unit_tokens: int = UNIT_TOKENS) -> list[int]:
     whom. The prompt says so ("except the final chunk of a message which may be shorter").
 
     Args:
-        tokens: of one log.
         unit_tokens: at least 1.
     """
     if unit_tokens < 1:

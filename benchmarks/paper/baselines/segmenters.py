@@ -67,7 +67,6 @@ def recursive(text: str, segments: int) -> list[int]:
     are shortest together are merged. Blanks at the ends of chunks are kept, so that the chunks tile the text.
 
     Args:
-        text: not empty.
         segments: S, at least 1.
 
     Returns:
@@ -117,7 +116,6 @@ def semantic_bow(text: str, segments: int, window: int = WINDOW_WORDS) -> list[i
     S - 1 bounds, for an interpolated percentile of the distances; the least distance between bounds.
 
     Args:
-        text: not empty.
         segments: S, at least 1.
         window: W, in words, at least 1.
 

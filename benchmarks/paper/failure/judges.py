@@ -85,8 +85,6 @@ def local(loaded: Loaded, max_tokens: int, room: int | None = None) -> Judge:
     """Return the judge of a loaded model.
 
     Args:
-        loaded: the model.
-        max_tokens: of an answer.
         room: tokens of the longest question; None: what the model has positions for.
     """
     most = loaded.positions - max_tokens

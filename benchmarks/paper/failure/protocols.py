@@ -115,12 +115,8 @@ def judge(
     """Ask a judge about every log, in every protocol, under every seed.
 
     Args:
-        logs: as the judge sees them.
-        judge: who is asked.
         cache: file of answers, which may hold those of other judges and logs; None keeps nothing.
         protocols: some of `PROTOCOLS`.
-        seeds: one run each.
-        sampling: of the answers; its seed is replaced.
         attempts: requests per question before it counts as unanswered, at least 1.
         pause: seconds before the next attempt, doubled each time.
         patience: questions in a row without an answer after which the endpoint counts as dead, at least 1; so

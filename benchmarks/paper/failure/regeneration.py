@@ -176,7 +176,6 @@ def regenerate(
         rewriting: its file is `out / rewriting.name`.
         author: made with `rewriting.sampling`; it is not called where nothing is missing.
         loaded: the model, with whose tokenizer turns are counted and cut.
-        progress: show tokens and the time left.
 
     Returns:
         One log per given one, in their order. A turn of which a model four times writes only blanks is
@@ -213,7 +212,6 @@ def mean_entropy(path: pathlib.Path, trajectories: Sequence[Trajectory]) -> floa
 
     Args:
         path: file that `regenerate` has written.
-        trajectories: the logs.
     """
     numbers = {log.number for log in trajectories}
     lines = [parsed(path, i, line) for i, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1)][1:]

@@ -55,7 +55,6 @@ def restore_names(corrupted: Trajectory, attributed: Sequence[Named]) -> Restore
 
     Args:
         corrupted: what `remove_ids` left.
-        attributed: ĝ.
     """
     _check(attributed, len(corrupted.text))
     names = majority(attributed, corrupted.spans)
@@ -147,7 +146,6 @@ def named(report: Report, guesses: bool = False) -> list[Named]:
     """Return ĝ of a report: its segments, those of one agent in a row joined unless a part is left out.
 
     Args:
-        report: of a text.
         guesses: name everything that was read after the key that explains it best, as in forced choice.
     """
     found, touching = list[Named](), False
@@ -202,12 +200,6 @@ def identities(
     """Return who wrote each turn of the original and who was found to have: most of its characters count.
 
     Empty turns and people's turns are left out: nobody could tell, or nobody has to.
-
-    Args:
-        log: the original.
-        attributed: ĝ.
-        guesses: the same where nothing may stay open.
-        tokens: of each turn.
     """
     found, guessed = majority(attributed, log.spans), majority(guesses, log.spans)
     return [
@@ -232,10 +224,7 @@ def token_figures(
     """Return how well the tokens of the original are attributed (`iet.metrics` has the definitions).
 
     Args:
-        log: the original.
-        attributed: ĝ.
         char_ends: [T], where each token of `log.text` ends.
-        margin: of the boundary F1, in tokens.
 
     Returns:
         `token_accuracy`: a tool's or a person's token is right if it is nobody's. `coverage`: of agents'

@@ -98,12 +98,8 @@ def run(
     """Measure restoration, and write `out / "restore"` as Markdown, CSV and JSON.
 
     Args:
-        loaded: rewrites the logs.
         data: see `trajectories.load`.
         out: folder; rewritten logs lie in `out / "logs"`.
-        options: of the run.
-        whole: refuse an extract of the data.
-        overwrite: of a result of another configuration, too.
     """
     found = {subset: load(data, subset, whole=whole) for subset in options.subsets}
     drawn = {subset: chosen(logs, options.logs, options.seed) for subset, logs in found.items()}

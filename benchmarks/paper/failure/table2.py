@@ -117,13 +117,8 @@ def run(
     """Ask a judge about all logs, and write `out / "table2"` as Markdown, CSV and JSON.
 
     Args:
-        loaded: rewrites the logs.
         data: see `trajectories.load`.
         out: folder; rewritten logs lie in `out / "logs"`, the judge's answers in `out / "judge.jsonl"`.
-        options: of the run.
-        judge: who is asked.
-        whole: refuse an extract of the data.
-        overwrite: of a result of another configuration, too.
     """
     unknown = [mark for mark in options.marks if mark not in MARKS]
     if unknown:
@@ -214,12 +209,7 @@ def _restored(log: Trajectory, corruption: str, registry: Registry) -> Seen:
 
 
 def figures(seen: Sequence[Seen], outcomes: Sequence[Sequence[Outcome]]) -> dict[str, Table]:
-    """Return `SCORES` of every seed on every log, 1 where it is right: float64 [S, N] each.
-
-    Args:
-        seen: N logs.
-        outcomes: S seeds of N outcomes.
-    """
+    """Return `SCORES` of every seed on every log, 1 where it is right: float64 [S, N] each."""
     found: dict[str, list[list[float]]] = {name: [] for name in SCORES}
     for some in outcomes:
         ours = [score(outcome.prediction, one) for outcome, one in zip(some, seen, strict=True)]

@@ -99,8 +99,6 @@ class Speaker:
     """Writes the answers of a model, and keeps them.
 
     Args:
-        loaded: the model.
-        options: of the run.
         answers: where they are kept; what is there is not written again.
         limits: `turn_tokens` and `prompt_tokens` where they are not those of the options.
     """
@@ -187,10 +185,7 @@ def solve(
     """Let every strategy solve all problems under all conditions, once per seed.
 
     Args:
-        speaker: the model.
-        problems: of one task.
         names: of `STRATEGIES`.
-        seeds: how many.
         first: what agents are told before their first answers.
     """
     solved = Solved()

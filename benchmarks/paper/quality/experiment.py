@@ -78,13 +78,11 @@ def run(
     """Measure answers and texts, and write tables and figures.
 
     Args:
-        options: of the run.
         data: folder that holds GSM8K's `test.jsonl`, also as `gsm8k/`.
         out: folder of tables and plots; what was generated lies in `out / "logs"`.
         model: path or id of an instruction model; None: what needs one is "not run".
         device: of the instruction model, "cpu" or as torch calls it.
         arithmetic_model: folder of a model in the language of `benchmarks.lm.arithmetic`.
-        overwrite: of results of another configuration, too.
     """
     expressions, stories = arithmetic(options.problems), gsm8k(data, options.problems)
     small = load(arithmetic_model)

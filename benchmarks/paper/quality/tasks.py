@@ -59,8 +59,6 @@ def gsm8k(data: str | os.PathLike[str], count: int = COUNT, seed: int = SEED) ->
 
     Args:
         data: `test.jsonl`, or a folder that holds it (also as `gsm8k/`).
-        count: how many.
-        seed: of the draw.
     """
     path = pathlib.Path(data)
     if path.is_dir():

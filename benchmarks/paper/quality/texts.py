@@ -64,7 +64,6 @@ def figures_of_texts(
     """Return figures prompt by prompt, each over all texts of the prompt.
 
     Args:
-        loaded: the model that wrote them.
         prompts: ids, [seeds][prompts].
         texts: [seeds][prompts].
 

@@ -76,7 +76,6 @@ class Transform:
 
         Args:
             source: a `Log`, or what another transformation returned.
-            rng: all that is drawn.
             **brought: names of `NEEDS` to what they are, and `tokenizer` (what counts as a token), `find`
                 (what finds a person's data) and `writer`. What is not asked for is ignored: one mapping
                 serves every row.

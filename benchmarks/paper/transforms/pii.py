@@ -218,9 +218,6 @@ def redacted(
     the paper, whose redaction changes no segment. All other characters stay as they are.
 
     Args:
-        source: a text.
-        rng: not used.
-        entities: what the record is known to hold.
         find: what finds the places; `by_rules`, or what `by_presidio` returns.
         writer: whose placeholders are, "agent" or "nobody".
         tokenizer: what counts as a token; words and punctuation marks without one.
@@ -262,11 +259,6 @@ def with_entities(
     A turn without words, or a record without entities, stays.
 
     Args:
-        source: a text.
-        rng: draws entities and places.
-        entities: of the record.
-        least: 0 to 0.2, share of tokens in each turn.
-        find: what finds what is there already.
         writer: whose the inserted characters are, "agent" or "nobody".
         tokenizer: what counts as a token; words and punctuation marks without one.
 

@@ -43,11 +43,9 @@ def regenerated(
     wrong; it is so by default.
 
     Args:
-        log: a log, unaltered.
         rng: draws the turns; ⌊share·turns + u⌋ of them, so that the share holds on average over logs.
         regenerate: (log, index of the turn) to the new text of the turn.
         share: 0 to 1.
-        writer: "agent", as in the paper, or "nobody".
 
     Returns:
         The text, with the figure `regenerated`, the share of turns.
@@ -85,9 +83,6 @@ def back_translated(
     does what has no letter in it. All sentences of the text are translated in one call each way.
 
     Args:
-        source: a text.
-        rng: not used.
-        forth, back: the translators.
         longest: in words; longer sentences are divided, because translators lose the rest of long ones.
 
     Returns:
@@ -155,8 +150,6 @@ def edited(
     turns stay.
 
     Args:
-        source: a text.
-        rng: draws words and edits.
         rate: share of words that are edited, 0 to 1; ⌊rate·words + u⌋ of them.
         edits: some of `EDITS`.
         writer: whose replaced and inserted words are, "agent" or "nobody". The others keep their agent.
@@ -225,10 +218,8 @@ def quoting(
     says it; by its marks it reads as the quoted agent's, so at most 1 - `quoted` of the tokens can be right.
 
     Args:
-        source: a text.
         rng: draws the turns, the sentences and where they are quoted.
         share: of the turns that quote, 0 to 1, as far as there is something to quote.
-        least_words: in a sentence that is quoted.
         tokenizer: what counts as a token; words and punctuation marks without one.
 
     Returns:
