@@ -39,7 +39,8 @@ from benchmarks.paper.quality import experiment
 from benchmarks.paper.records import ROWS, read_records
 from benchmarks.paper.similarity import Embedder
 from benchmarks.paper.study import TUNING, Options, Study
-from benchmarks.paper.transforms import Translator, by_presidio
+from benchmarks.paper.transforms.pii import by_presidio
+from benchmarks.paper.transforms.translation import Translator
 from benchmarks.writing.models import Loaded, load
 from iet.errors import IetError, InputError
 

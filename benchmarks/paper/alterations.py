@@ -20,7 +20,8 @@ from benchmarks.paper.quoted import SETTINGS
 from benchmarks.paper.quoted import TRANSFORMS as PRINTED
 from benchmarks.paper.scoring import FIGURES
 from benchmarks.paper.study import Study
-from benchmarks.paper.transforms import TRANSFORMS, Altered
+from benchmarks.paper.transforms import TRANSFORMS
+from benchmarks.paper.transforms.altered import Altered
 from benchmarks.paper.transforms.pii import Find
 from benchmarks.statistics import Interval
 from iet.errors import BackendUnavailable, InputError

@@ -26,7 +26,8 @@ from benchmarks.paper import alterations, quoted, readers, scoring, spurious, sw
 from benchmarks.paper.author import ModelAuthor  # noqa: E402
 from benchmarks.paper.records import COLUMNS, read_records  # noqa: E402
 from benchmarks.paper.study import Options, Study  # noqa: E402
-from benchmarks.paper.transforms import TRANSFORMS, by_rules  # noqa: E402
+from benchmarks.paper.transforms import TRANSFORMS  # noqa: E402
+from benchmarks.paper.transforms.pii import by_rules  # noqa: E402
 from benchmarks.recording import read_rows  # noqa: E402
 from benchmarks.writing.models import load  # noqa: E402
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.paper.scoring import FIGURES, score, true_edges, truth_of
-from benchmarks.paper.transforms import pasted
+from benchmarks.paper.transforms.cutting import pasted
 from iet.errors import InputError, ShapeError
 from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
 from tests.support.paper_logs import log_of

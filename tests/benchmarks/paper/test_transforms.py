@@ -14,28 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.paper.logs import Log, Setting, Turn
-from benchmarks.paper.transforms import (
-    NEEDS,
-    NOBODY,
-    TRANSFORMS,
-    Altered,
-    Translator,
-    back_translated,
-    by_presidio,
-    by_rules,
-    edited,
-    pasted,
-    quoting,
-    redacted,
-    regenerated,
-    shuffled,
-    truncated,
-    unchanged,
-    with_entities,
-)
-from benchmarks.paper.transforms.altered import parts_of, sentences_of, tokens_of, touched
-from benchmarks.paper.transforms.cutting import paragraphs_of
-from benchmarks.paper.transforms.pii import RULES
+from benchmarks.paper.transforms import NEEDS, TRANSFORMS
+from benchmarks.paper.transforms.altered import NOBODY, Altered, parts_of, sentences_of, tokens_of, touched
+from benchmarks.paper.transforms.cutting import paragraphs_of, pasted, shuffled, truncated, unchanged
+from benchmarks.paper.transforms.pii import RULES, by_presidio, by_rules, redacted, with_entities
+from benchmarks.paper.transforms.rewriting import back_translated, edited, quoting, regenerated
+from benchmarks.paper.transforms.translation import Translator
 from iet.errors import BackendUnavailable, InputError
 from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
 
