@@ -26,14 +26,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.paper import alterations, generate, results, spurious, sweeps, table1
-from benchmarks.paper.baselines.llm import ENDPOINTS
-from benchmarks.paper.baselines.llm_endpoints import (
+from benchmarks.paper.asking.endpoints import (
     BedrockEndpoint,
     Endpoint,
     OpenAIEndpoint,
     Parameters,
+    Sampling,
 )
-from benchmarks.paper.failure import judges, protocols, restore, table2
+from benchmarks.paper.baselines.llm import ENDPOINTS
+from benchmarks.paper.failure import protocols, restore, table2
 from benchmarks.paper.failure.trajectories import SUBSETS
 from benchmarks.paper.quality import experiment
 from benchmarks.paper.records import ROWS, read_records
@@ -217,13 +218,13 @@ def _judging(
         judging = loaded if options.judge in (None, options.model) else load(options.judge, options.device)
         if options.quick and options.judge_tokens is None and not judging.chat:
             tokens = QUICK["judge_tokens"]
-        judge = judges.local(judging, tokens, options.judge_room)
+        judge = protocols.local(judging, tokens, options.judge_room)
     asked = table2.Options(
         restoring,
         tuple(dict.fromkeys(options.marks or (["gumbel"] if options.quick else restore.MARKS))),
         tuple(dict.fromkeys(options.protocols or protocols.PROTOCOLS)),
         (1 if options.quick else 3) if options.seeds is None else options.seeds,
-        protocols.Sampling(options.judge_temperature, options.judge_top_p, tokens),
+        Sampling(options.judge_temperature, options.judge_top_p, tokens),
     )
     return asked, judge
 

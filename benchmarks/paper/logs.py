@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.paper.jsonl import Lines, parsed
-from iet.errors import InputError, SchemeMismatch
+from benchmarks.paper.jsonl import Lines, header, parsed
+from iet.errors import InputError
 from iet.marks.scheme import canonical_digest
 
 FORMAT, VERSION = "iet paper logs", 1
@@ -201,8 +201,8 @@ class Writer:
                 )
             lines.drop_torn()
             if found is None:
-                header = {"format": FORMAT, "version": VERSION, "setting": dataclasses.asdict(self.setting)}
-                lines.append([{**header, "digest": self.setting.digest}])
+                first = {"format": FORMAT, "version": VERSION, "setting": dataclasses.asdict(self.setting)}
+                lines.append([{**first, "digest": self.setting.digest}])
             stack.pop_all()
         return self
 
@@ -242,7 +242,7 @@ def _parse(path: pathlib.Path, data: bytes) -> tuple[Setting | None, list[Log], 
     torn = len(lines.pop())
     if not lines:
         return None, [], torn
-    setting = _setting(path, parsed(path, 1, lines[0]))
+    setting = _setting(path, header(path, lines[0], FORMAT, VERSION))
     logs, records = list[Log](), set[int]()
     for number, line in enumerate(lines[1:], 2):
         log = _from_dict(f"{path}, line {number}", parsed(path, number, line), setting)
@@ -253,17 +253,13 @@ def _parse(path: pathlib.Path, data: bytes) -> tuple[Setting | None, list[Log], 
     return setting, logs, torn
 
 
-def _setting(path: pathlib.Path, header: Mapping[str, Any]) -> Setting:
-    if header.get("format") != FORMAT:
-        raise InputError(f"{path}, line 1: format {header.get('format')!r}, expected {FORMAT!r}")
-    if header.get("version") != VERSION:
-        raise SchemeMismatch(f"{path}, line 1: version {header.get('version')!r}, expected {VERSION}")
+def _setting(path: pathlib.Path, found: Mapping[str, Any]) -> Setting:
     try:
-        fields = dict(header["setting"])
+        fields = dict(found["setting"])
         setting = Setting(**{**fields, "turn_tokens": tuple(fields["turn_tokens"])})
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}, line 1: its setting is damaged ({error})") from None
-    if header.get("digest") != setting.digest:
+    if found.get("digest") != setting.digest:
         raise InputError(f"{path}, line 1: the digest is not that of its setting, which was altered")
     return setting
 

@@ -56,3 +56,8 @@ def keep(path: pathlib.Path, configuration: Mapping[str, Any]) -> None:
             f"{path}: holds a run of configuration {digest[:16]}, this one is {own[:16]}; they differ in"
             f" {', '.join(names)}; choose another --out, or --overwrite"
         )
+
+
+def note(path: pathlib.Path, **fields: object) -> str:
+    """Return the text of a file with its fields filled in, as in `str.format`."""
+    return path.read_text(encoding="utf-8").rstrip("\n").format(**fields)

@@ -16,9 +16,9 @@ import numpy as np
 
 from benchmarks import recording, statistics
 from benchmarks.paper import plots, readers, scoring
+from benchmarks.paper.asking.endpoints import Parameters
 from benchmarks.paper.baselines import BASELINES, Found
 from benchmarks.paper.baselines.llm import ENDPOINTS
-from benchmarks.paper.baselines.llm_endpoints import Parameters
 from benchmarks.paper.logs import Log
 from benchmarks.paper.quoted import SETTINGS, TABLE1
 from benchmarks.paper.readers import Read

@@ -23,9 +23,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from benchmarks.paper.baselines.asking import Asker, Question
-from benchmarks.paper.baselines.llm_answers import Answers, check
-from benchmarks.paper.baselines.llm_endpoints import Endpoint, OpenAIEndpoint, Parameters, known_as
+from benchmarks.paper.asking.answers import Answers
+from benchmarks.paper.asking.asker import Asker, Question
+from benchmarks.paper.asking.endpoints import Endpoint, OpenAIEndpoint, Parameters, known_as
+from benchmarks.paper.baselines.llm_answers import check
 from benchmarks.paper.baselines.llm_prompts import prompts
 from benchmarks.paper.baselines.matching import match_labels
 from benchmarks.paper.baselines.reading import (

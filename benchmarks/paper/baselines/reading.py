@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks.paper.logs import Log
 from iet.audit.metrics import token_labels
-from iet.errors import BackendUnavailable, InputError
+from iet.errors import InputError
 from iet.marks.tokenizer import Tokenizer
 
 UNIT_TOKENS = 64
@@ -89,8 +89,3 @@ def unit_texts(log: Log, tokens: Tokens, bounds: Sequence[int]) -> list[str]:
     """Return the text of each unit; together they are the log's text, as far as its tokens reach."""
     chars = [0, *(int(tokens.char_ends[end - 1]) for end in bounds[1:])]
     return [log.text[start:end] for start, end in itertools.pairwise(chars)]
-
-
-def missing(error: ModuleNotFoundError, extra: str = "paper") -> BackendUnavailable:
-    """Return what to raise where a baseline's package is not installed."""
-    return BackendUnavailable(f"{error.name} is missing: pip install 'implicit-execution-tracing[{extra}]'")

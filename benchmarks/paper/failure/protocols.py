@@ -22,35 +22,48 @@ import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from benchmarks.paper.baselines.asking import Asker, Question
-from benchmarks.paper.baselines.llm_answers import AnswerError, Answers
-from benchmarks.paper.baselines.llm_endpoints import Endpoint, Parameters
+from benchmarks.paper.asking.answers import AnswerError, Answers
+from benchmarks.paper.asking.asker import Asker, Question
+from benchmarks.paper.asking.endpoints import Endpoint, Sampling
 from benchmarks.paper.failure import questions
 from benchmarks.paper.failure.questions import Words, shown_name
 from benchmarks.paper.failure.trajectories import Trajectory
 from benchmarks.paper.failure.verdicts import LEGACY, STRICT, Prediction, Reading
+from benchmarks.writing.models import Loaded
 from iet.errors import InputError
-
-
-@dataclasses.dataclass(frozen=True)
-class Sampling(Parameters):
-    """How a judge answers; as the public programs sample from local models by default."""
-
-    temperature: float | None = 0.6
-    top_p: float | None = 0.95
-    max_tokens: int = 1024  # of an answer
-    seed: int = 0  # of its draws, as far as an endpoint heeds it
 
 
 @dataclasses.dataclass(frozen=True)
 class Judge:
     """A model that judges."""
 
-    endpoint: Endpoint  # where it is asked (`judges.TransformersJudge`, or an OpenAI-compatible endpoint)
+    endpoint: Endpoint  # where it is asked (`local.LocalEndpoint`, or an OpenAI-compatible endpoint)
     # Of a question, in the units of `room`
     length: Callable[[Words], int] = lambda words: len(words.system) + len(words.user)
     room: int | None = None  # the longest question; None if there is no limit, or nobody knows it
     workers: int = 1  # questions under way at once
+
+
+def local(loaded: Loaded, max_tokens: int, room: int | None = None) -> Judge:
+    """Return the judge of a loaded model.
+
+    Args:
+        room: tokens of the longest question; None: what the model has positions for.
+    """
+    most = loaded.positions - max_tokens
+    if max_tokens < 1 or not 1 <= (most if room is None else room) <= most:
+        raise InputError(
+            f"room, max_tokens: got {room} and {max_tokens}, expected at least 1 each and at most"
+            f" {loaded.positions} together, the model's positions"
+        )
+    from benchmarks.paper.asking.local import LocalEndpoint
+
+    endpoint = LocalEndpoint(loaded)
+    return Judge(
+        endpoint,
+        lambda words: endpoint.tokens(words.system, words.user),
+        most if room is None else room,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +120,7 @@ def judge(
     cache: str | os.PathLike[str] | None,
     protocols: Sequence[str] = tuple(PROTOCOLS),
     seeds: Sequence[int] = (0,),
-    sampling: Sampling = Sampling(),
+    sampling: Sampling = Sampling(),  # noqa: B008 - frozen
     attempts: int = 3,
     pause: float = 1.0,
     patience: int = 8,

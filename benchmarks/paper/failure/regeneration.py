@@ -37,11 +37,11 @@ import numpy as np
 from benchmarks.paper import logs, marks
 from benchmarks.paper.author import Author, Generated, Row
 from benchmarks.paper.failure.trajectories import JOINER, SUBSETS, Trajectory, Turn, agent_of, by_agent
-from benchmarks.paper.jsonl import Lines, parsed
+from benchmarks.paper.jsonl import Lines, header, parsed
 from benchmarks.paper.prompts import Part, Prompt
 from benchmarks.paper.protocol import ATTEMPTS, NO_ANSWER, drawn_seed
 from benchmarks.writing.models import Loaded
-from iet.errors import InputError, SchemeMismatch
+from iet.errors import InputError
 from iet.marks.scheme import canonical_digest
 from iet.marks.tokenizer import Tokenizer
 
@@ -378,14 +378,9 @@ _FIELDS = {"log": int, "turn": int, "name": str, "original": str, "ids": list, "
 
 def _read(file: Lines, rewriting: Rewriting) -> dict[tuple[int, int], dict[str, Any]]:
     """Return (log, turn) -> line of a file, which gets its header if it is new."""
-    lines = file.data.split(b"\n")[:-1]
-    header = {"format": FORMAT, "version": VERSION, "setting": dataclasses.asdict(rewriting)}
+    lines = file.whole
     if lines:
-        found = parsed(file.path, 1, lines[0])
-        if found.get("format") != FORMAT:
-            raise InputError(f"{file.path}, line 1: format {found.get('format')!r}, expected {FORMAT!r}")
-        if found.get("version") != VERSION:
-            raise SchemeMismatch(f"{file.path}, line 1: version {found.get('version')!r}, expected {VERSION}")
+        found = header(file.path, lines[0], FORMAT, VERSION)
         if found.get("digest") != rewriting.digest:
             raise InputError(
                 f"{file.path}, line 1: got a setting with digest {found.get('digest')!r}, expected"
@@ -408,5 +403,6 @@ def _read(file: Lines, rewriting: Rewriting) -> dict[tuple[int, int], dict[str, 
         there[place] = content
     file.drop_torn()
     if not lines:
-        file.append([{**header, "digest": rewriting.digest}])
+        first = {"format": FORMAT, "version": VERSION, "setting": dataclasses.asdict(rewriting)}
+        file.append([{**first, "digest": rewriting.digest}])
     return there

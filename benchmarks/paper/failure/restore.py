@@ -317,17 +317,11 @@ def _note(loaded: Loaded, options: Options, texts: Sequence[Mapping[str, Any]]) 
         f" ideal judge on the clean log {text['ideal_judge_clean']:.3f}."
         for text in texts
     ]
-    return "\n\n".join(
-        [
-            f"The logs carry no mark, so {loaded.name} rewrote every agent turn under the key of its agent,"
-            f" at T = {options.temperature:g}, top-p {options.top_p:g}; tool output and people's turns are"
-            " unmarked, as they were.",
-            *lines,
-            f"Audited at level {LEVEL:g}. Identity per turn: of agents' turns, by who has most of its"
-            " characters; one that stays open is wrong. Best guess: nothing may stay open. Tool turns left"
-            " open: of tools' turns. TokenAcc, boundary F1 (within 16 tokens): a tool's token is right if it"
-            " is nobody's. Coverage: of agents' tokens. Ideal judge: it knows the decisive step of the"
-            " original and reads who is named there; StepAcc: that turn leads back to the step. Brackets:"
-            " 95 % bootstraps over logs.",
-        ]
+    return results.note(
+        pathlib.Path(__file__).with_name("restore_note.md"),
+        model=loaded.name,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        texts="\n\n".join(lines),
+        level=LEVEL,
     )

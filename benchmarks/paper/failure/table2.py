@@ -21,10 +21,10 @@ import numpy.typing as npt
 
 from benchmarks import recording, statistics
 from benchmarks.paper import quoted, results
-from benchmarks.paper.baselines.llm_endpoints import known_as
+from benchmarks.paper.asking.endpoints import Sampling, known_as
 from benchmarks.paper.failure import protocols, restore
 from benchmarks.paper.failure.corruption import cut_spans
-from benchmarks.paper.failure.protocols import Judge, Outcome, Sampling
+from benchmarks.paper.failure.protocols import Judge, Outcome
 from benchmarks.paper.failure.restoration import CORRUPTIONS, ideal_judge, ideal_step, named
 from benchmarks.paper.failure.restore import MARKS
 from benchmarks.paper.failure.trajectories import SUBSETS, Restored, Trajectory, all_agents, load
@@ -287,7 +287,7 @@ def _write(
             }
         )
     note = [
-        *_note(loaded, options, judge, len(seeds), cells),
+        _note(loaded, options, judge, len(seeds), cells),
         "What guessing is worth on each log as it is shown, and the ideal judge, who knows the decisive step"
         " of the original and reads who is named there (the ceiling of the searches), in %:\n\n"
         + recording.table(
@@ -378,49 +378,32 @@ def _compared(
 
 def _note(
     loaded: Loaded, options: Options, judge: Judge, seeds: int, cells: Sequence[Mapping[str, Any]]
-) -> list[str]:
+) -> str:
     sampling = options.sampling
-    questions, cut, unanswered = (
-        sum(cell[name] for cell in cells) for name in ("questions", "questions_cut", "unanswered")
-    )
-    room = "no limit that is known" if judge.room is None else f"a room of {judge.room}"
-    warmth = "left out" if sampling.temperature is None else f"{sampling.temperature:g}"
-    parts = [
-        f"Judge {known_as(judge.endpoint)}, T = {warmth}, top-p {sampling.top_p:g}, at most"
-        f" {sampling.max_tokens} tokens an answer; seeds: {seeds}; prompts of our own with the information of"
-        " the public protocols."
-    ]
+    sums = {name: sum(cell[name] for cell in cells) for name in ("questions", "questions_cut", "unanswered")}
     in_form = float(np.mean([cell["in_form"] for cell in cells]))
+    warning = ""
     if judge.endpoint.model.startswith("iet:demo"):
-        parts[0] += (
+        warning = (
             " **The judge is the shipped model, whose answers mean nothing**: it is far too small to judge,"
             " and these figures show that the path works and what guessing and parsing are worth."
         )
     elif in_form < 0.5:
-        parts[0] += (
+        warning = (
             f" **Only {in_form:.0%} of its runs end in a prediction**: a judge that does not keep to the form"
             " of an answer measures nothing."
         )
-    parts += [
-        f"The logs carry no mark, so for ours every agent turn was rewritten by {loaded.name} under its"
-        " agent's key; tool output and people's turns are as they were. Rewritten: its clean or corrupted log"
-        " as it is; restored: from that, by an audit with the log's agents as registry. What a model rewrote"
-        " badly a judge reads badly: compare ours with the rewritten log, too.",
-        "StepAcc: a predicted step stands for the turn of the original that it shares most characters with;"
-        " by index: its number is compared. Legacy: answers read and scored as by the public programs"
-        " (substrings, the first match of two patterns). No prediction is wrong on both; predictions %: how"
-        " often there was one. Where IDs were removed and not restored, the searches cannot name an agent, so"
-        " AgentAcc is 0 by construction. Chance: AgentAcc of any speaker (all_at_once) or of any turn's"
-        " speaker (searches), StepAcc of any step, on the log as it is shown.",
-        f"{questions} questions; {cut} did not fit into the judge's context ({room}) and lost the middle of"
-        f" their longest contents (cut %: logs with such a question). {unanswered} outcomes lack an answer of"
-        " the judge, who gave none or had no room for the question even without contents, and count as no"
-        " prediction"
-        + ("; start again, with more room where that is why, to ask for them." if unanswered else ".")
-        + " Brackets: 95 % bootstraps, seeds and logs drawn with replacement.",
-        "The paper's numbers are quoted. Its evaluator is said to be Llama-3.1-8B-Instruct, but the clean"
-        " column of its baseline equals, digit for digit, that of GPT-4o in Table 1 of Who&When (with ground"
-        " truth, algorithm-generated): it is another judge's, and no run of one judge reproduces the table."
-        " It does not say how its marked logs were made.",
-    ]
-    return parts
+    again = "; start again, with more room where that is why, to ask for them" if sums["unanswered"] else ""
+    return results.note(
+        pathlib.Path(__file__).with_name("table2_note.md"),
+        judge=known_as(judge.endpoint),
+        warmth="left out" if sampling.temperature is None else f"{sampling.temperature:g}",
+        top_p=sampling.top_p,
+        max_tokens=sampling.max_tokens,
+        seeds=seeds,
+        warning=warning,
+        model=loaded.name,
+        room="no limit that is known" if judge.room is None else f"a room of {judge.room}",
+        again=again,
+        **sums,
+    )

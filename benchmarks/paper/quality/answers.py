@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.paper import marks
+from benchmarks.paper.asking.answers import Answers
 from benchmarks.paper.author import Generated, ModelAuthor, Row
-from benchmarks.paper.baselines.llm_answers import Answers
 from benchmarks.paper.logs import Setting
 from benchmarks.paper.marks import agent_name
 from benchmarks.paper.prompts import Prompt

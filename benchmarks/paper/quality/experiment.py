@@ -27,7 +27,7 @@ import numpy as np
 
 from benchmarks import recording, statistics
 from benchmarks.paper import marks, plots, results
-from benchmarks.paper.baselines.llm_answers import Answers
+from benchmarks.paper.asking.answers import Answers
 from benchmarks.paper.quality import answers, strategies, texts
 from benchmarks.paper.quality.answers import (
     CLEAN,
@@ -158,16 +158,7 @@ def _write_answers(
         for part in parts
         if part.solved is not None
     )
-    note = (
-        f"{options.problems} problems a task, {options.seeds} seeds of the arithmetic model and"
-        f" {options.model_seeds} of an instruction model, T = {options.temperature:g}, top-p"
-        f" {options.top_p:g}. A seed has draws and keys of its own, and every agent of every problem its own"
-        " key; Single is the mean over the three agents' first answers. Differences are those of a problem's"
-        ' mean over seeds, with 95 % bootstrap intervals over problems; "clean, other draws" is the noise.'
-        ' Reflection, Debate and GSM8K need an instruction model (--model) and are "not run" without one.'
-        " Majority needs no nonce with gumbel: its agents have different keys. Pairs of agents that gave the"
-        f" same text: {alike}."
-    )
+    note = _note("quality", options, alike=alike)
     recording.write_table(out / "quality", header, cells, content, rows=rows, note=note)
     plots.differences(out / "quality", [part.names for part in parts if part.solved is not None], panels)
 
@@ -230,15 +221,7 @@ def _write_texts(
         clean = clean or found
         told = texts.told_apart(writer, condition, stories, written)
         add(f"{writer.loaded.name}, GSM8K's questions", name, found, clean, told)
-    note = (
-        "Figures of a prompt, over all its texts"
-        f" ({options.seeds} of the arithmetic model, {options.text_seeds} of the other), averaged over"
-        f" {options.problems} prompts; differences are paired by prompts, with 95 % bootstrap intervals."
-        " Perplexity: of the text under the unmarked model at temperature 1. Entropy: nats per token before"
-        ' the mark. Distinct-n: share of different n-grams of tokens among the texts of a prompt. "One key":'
-        " an agent is asked the same several times, and gumbel writes nearly the same text again; a nonce in"
-        ' the last tokens of the prompt gives other texts. "Own key first of 4": chance is 0.25.'
-    )
+    note = _note("quality_texts", options)
     recording.write_table(out / "quality_texts", header, cells, content, rows=rows, note=note)
 
 
@@ -264,12 +247,7 @@ def _write_divergences(
         ["fourier", kappa, *(values[i] for values in series.values())] for i, kappa in enumerate(texts.KAPPAS)
     ]
     cells.append(["gumbel", "", *("0 by construction" for _ in series)])
-    note = (
-        "KL(marked ‖ unmarked) in nats per token, mean over keys, at T ="
-        f" {options.temperature:g}, top-p {options.top_p:g}, over every eighth token of unmarked texts; 95 %"
-        " bootstrap intervals over texts. Over keys, gumbel draws from the unmarked distribution itself; what"
-        " can be measured of it is in quality_texts."
-    )
+    note = _note("quality_kl", options)
     rows = (
         {"texts": name, "kappa": kappa, "text": i, "kl_nats_per_token": value}
         for name, found in measured.items()
@@ -279,6 +257,11 @@ def _write_divergences(
     header = ["mark", "κ", *series]
     recording.write_table(out / "quality_kl", header, cells, content, rows=rows, note=note)
     plots.sweep(out / "quality_kl", texts.KAPPAS, series, xlabel="κ", operating_point=marks.KAPPA)
+
+
+def _note(name: str, options: Options, **fields: object) -> str:
+    path = pathlib.Path(__file__).with_name(f"{name}_note.md")
+    return results.note(path, **dataclasses.asdict(options), **fields)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

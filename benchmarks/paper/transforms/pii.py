@@ -39,36 +39,23 @@ Find = Callable[[str, Entities], list[Place]]
 """A text and the record's entities to ascending places that do not overlap."""
 
 PLACEHOLDERS = {
-    "name": "NAME",
-    "first_name": "NAME",
-    "last_name": "NAME",
-    "company_name": "COMPANY",
-    "email": "EMAIL",
-    "phone_number": "PHONE",
-    "date": "DATE",
-    "date_of_birth": "DATE",
-    "date_time": "DATE",
-    "time": "TIME",
-    "ssn": "SSN",
-    "national_id": "SSN",
-    "tax_id": "SSN",
-    "address": "ADDRESS",
-    "street_address": "ADDRESS",
-    "city": "ADDRESS",
-    "state": "ADDRESS",
-    "country": "ADDRESS",
-    "postcode": "ADDRESS",
-    "coordinate": "ADDRESS",
-    "ipv4": "IP",
-    "ipv6": "IP",
-    "url": "URL",
-    "credit_card_number": "CARD",
-    "cvv": "CARD",
-    "bank_routing_number": "ACCOUNT",
-    "account_number": "ACCOUNT",
-    "swift_bic": "ACCOUNT",
-    "password": "PASSWORD",
-    "api_key": "PASSWORD",
+    kind: placeholder
+    for placeholder, kinds in {
+        "NAME": "name first_name last_name",
+        "COMPANY": "company_name",
+        "EMAIL": "email",
+        "PHONE": "phone_number",
+        "DATE": "date date_of_birth date_time",
+        "TIME": "time",
+        "SSN": "ssn national_id tax_id",
+        "ADDRESS": "address street_address city state country postcode coordinate",
+        "IP": "ipv4 ipv6",
+        "URL": "url",
+        "CARD": "credit_card_number cvv",
+        "ACCOUNT": "bank_routing_number account_number swift_bic",
+        "PASSWORD": "password api_key",
+    }.items()
+    for kind in kinds.split()
 }
 """Placeholder of a type of the data; a type that is not listed becomes "ID".
 

@@ -15,9 +15,9 @@ from tests.support.chat_server import Server, serving
 
 pytest.importorskip("openai")
 
-from benchmarks.paper.baselines.llm_endpoints import OpenAIEndpoint
+from benchmarks.paper.asking.endpoints import OpenAIEndpoint, Sampling
 from benchmarks.paper.failure import protocols, questions
-from benchmarks.paper.failure.protocols import Judge, Sampling
+from benchmarks.paper.failure.protocols import Judge
 
 NAMES = ("Planner", "Coder", "Blu-Ray_Expert", "Coder", "Planner", "Checker", "Coder")
 
@@ -219,7 +219,7 @@ def test_nonsense_is_refused_before_anything_is_asked(options, message):
 
 
 def test_a_model_on_this_machine_answers_by_its_seed_alone(loaded, tmp_path):
-    from benchmarks.paper.failure.judges import local
+    from benchmarks.paper.failure.protocols import local
 
     cache = tmp_path / "answers.jsonl"
     options = {"protocols": ["all_at_once"], "sampling": Sampling(max_tokens=12)}
@@ -237,9 +237,9 @@ def test_a_model_on_this_machine_answers_by_its_seed_alone(loaded, tmp_path):
 
 
 def test_greedy_answers_do_not_depend_on_the_seed_and_are_the_models(loaded):
-    from benchmarks.paper.failure.judges import TransformersJudge
+    from benchmarks.paper.asking.local import LocalEndpoint
 
-    ask = TransformersJudge(loaded).connect()
+    ask = LocalEndpoint(loaded).connect()
     system, user = "You count.", "One, two, three,"
     answers = {ask(system, user, Sampling(temperature=0.0, max_tokens=8, seed=seed)) for seed in range(3)}
     assert len(answers) == 1
@@ -257,7 +257,7 @@ def test_greedy_answers_do_not_depend_on_the_seed_and_are_the_models(loaded):
 
 
 def test_a_question_longer_than_the_model_is_cut_to_its_positions(loaded):
-    from benchmarks.paper.failure.judges import local
+    from benchmarks.paper.failure.protocols import local
 
     turns = tuple(Turn(name, f"word {i} " * 700) for i, name in enumerate(NAMES))
     judge = local(loaded, 4)

@@ -21,9 +21,9 @@ pytest.importorskip("fastapi", reason="transformers serve needs it")
 pytest.importorskip("uvicorn", reason="transformers serve needs it")
 pytest.importorskip("accelerate", reason="transformers serve needs it")
 
-from benchmarks.paper.baselines.llm_endpoints import OpenAIEndpoint
+from benchmarks.paper.asking.endpoints import OpenAIEndpoint, Sampling
 from benchmarks.paper.failure import protocols
-from benchmarks.paper.failure.protocols import Judge, Sampling
+from benchmarks.paper.failure.protocols import Judge
 from benchmarks.paper.failure.trajectories import SUBSETS, Trajectory, Turn
 from iet.demo.conversation import MODEL
 from iet.errors import BackendUnavailable

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.paper.baselines.llm_answers import AnswerError
+from benchmarks.paper.asking.answers import AnswerError
 from benchmarks.paper.failure import questions
 from benchmarks.paper.failure.corruption import remove_ids
 from benchmarks.paper.failure.trajectories import SUBSETS, Trajectory, Turn, load

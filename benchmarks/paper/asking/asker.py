@@ -11,8 +11,8 @@ from typing import Generic, TypeVar
 
 from tqdm import tqdm
 
-from benchmarks.paper.baselines.llm_answers import AnswerError, Answers
-from benchmarks.paper.baselines.llm_endpoints import (
+from benchmarks.paper.asking.answers import AnswerError, Answers
+from benchmarks.paper.asking.endpoints import (
     Ask,
     Endpoint,
     NoAnswer,

@@ -14,7 +14,7 @@ import urllib.parse
 from collections.abc import Callable
 from typing import Protocol
 
-from benchmarks.paper.baselines.reading import missing
+from benchmarks.paper import missing
 from iet.errors import BackendUnavailable, IetError, InputError
 
 _SHORTEST_KEY = 8
@@ -38,6 +38,16 @@ class Parameters:
     # gpt-5-mini takes no temperature; the paper states 0 all the same)
     temperature: float | None = 0.0
     top_p: float | None = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling(Parameters):
+    """How a judge answers; as the public programs sample from local models by default."""
+
+    temperature: float | None = 0.6
+    top_p: float | None = 0.95
+    max_tokens: int = 1024  # of an answer
+    seed: int = 0  # of its draws, as far as an endpoint heeds it
 
 
 Ask = Callable[[str, str, Parameters], str]

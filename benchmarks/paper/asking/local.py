@@ -1,4 +1,4 @@
-"""A judge on this machine: a model of transformers, asked as if it were an endpoint."""
+"""A model of transformers on this machine, asked as if it were an endpoint."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from typing import Any
 import torch
 import transformers
 
-from benchmarks.paper.baselines.llm_endpoints import Ask, Parameters, Refused
-from benchmarks.paper.failure.protocols import Judge, Sampling
-from benchmarks.paper.failure.questions import Words
+from benchmarks.paper.asking.endpoints import Ask, Parameters, Refused, Sampling
 from benchmarks.writing.models import Loaded
-from iet.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class TransformersJudge:
+class LocalEndpoint:
     """A causal language model that is asked one question at a time.
 
     With a chat template it gets a system and a user message; without one the same texts, one after the other,
@@ -35,9 +32,9 @@ class TransformersJudge:
         """See `Endpoint`."""
         return None
 
-    def tokens(self, words: Words) -> int:
+    def tokens(self, system: str, user: str) -> int:
         """Return how many tokens a question has, with its template."""
-        return len(self._ids(words.system, words.user))
+        return len(self._ids(system, user))
 
     def connect(self) -> Ask:
         """Return what asks; it raises Refused where question and answer do not fit into the positions."""
@@ -79,19 +76,3 @@ class TransformersJudge:
             torch.manual_seed(sampling.seed)
             out = model.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=config)
         return str(loaded.tokenizer.decode(out[0, len(ids) :], skip_special_tokens=True))
-
-
-def local(loaded: Loaded, max_tokens: int, room: int | None = None) -> Judge:
-    """Return the judge of a loaded model.
-
-    Args:
-        room: tokens of the longest question; None: what the model has positions for.
-    """
-    most = loaded.positions - max_tokens
-    if max_tokens < 1 or not 1 <= (most if room is None else room) <= most:
-        raise InputError(
-            f"room, max_tokens: got {room} and {max_tokens}, expected at least 1 each and at most"
-            f" {loaded.positions} together, the model's positions"
-        )
-    judge = TransformersJudge(loaded)
-    return Judge(judge, judge.tokens, most if room is None else room)
