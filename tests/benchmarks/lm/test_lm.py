@@ -139,6 +139,7 @@ def test_the_tokens_of_the_second_model_tile_a_text_and_carry_marks() -> None:
 # Training
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("name", ["demo", "second"])
 def test_a_training_run_that_was_stopped_goes_on(
     name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
@@ -195,16 +196,12 @@ def test_a_training_run_that_was_stopped_goes_on(
         next(steps)
         return real(model, batch)
 
-    threads = torch.get_num_threads()
-    try:
-        monkeypatch.setattr(train, "batch_loss", stop)
-        with pytest.raises((StopIteration, RuntimeError)):
-            run("half")
-        tokenizer = (tmp_path / "work" / "tokenizer.json").read_bytes()
-        monkeypatch.setattr(train, "batch_loss", real)
-        record = run("whole")
-    finally:
-        torch.set_num_threads(threads)
+    monkeypatch.setattr(train, "batch_loss", stop)
+    with pytest.raises((StopIteration, RuntimeError)):
+        run("half")
+    tokenizer = (tmp_path / "work" / "tokenizer.json").read_bytes()
+    monkeypatch.setattr(train, "batch_loss", real)
+    record = run("whole")
     assert (tmp_path / "work" / "tokenizer.json").read_bytes() == tokenizer
     assert (record["recipe"], record["steps"], record["stages"]) == (name, 6, "32:4,64:2")
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "whole", dtype=torch.float32)

@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("matplotlib")
 
-from benchmarks.lm import train_arithmetic  # noqa: E402 - after the skips
+from benchmarks.lm import train_arithmetic, training  # noqa: E402 - after the skips
 from benchmarks.paper import __main__ as command  # noqa: E402
 from benchmarks.paper import plots  # noqa: E402
 from benchmarks.paper.asking.answers import Answers  # noqa: E402
@@ -229,7 +229,7 @@ def test_a_training_that_goes_on_gives_the_same_model(
     monkeypatch.setattr(train_arithmetic, "MEASURED", (2, 42))
     monkeypatch.setattr(train_arithmetic, "HELD_OUT", (2, 43))
     monkeypatch.setattr(train_arithmetic, "POSITIONS", 48)  # an untrained model does not stop by itself
-    real = train_arithmetic.learning_rate
+    real = training.learning_rate
 
     def trained(name: str, **stop: int) -> bytes:
         work, out = tmp_path / f"{name}-work", tmp_path / name
@@ -240,7 +240,7 @@ def test_a_training_that_goes_on_gives_the_same_model(
                 raise KeyboardInterrupt
             return real(step, *rest)
 
-        monkeypatch.setattr(train_arithmetic, "learning_rate", rate)
+        monkeypatch.setattr(training, "learning_rate", rate)
         monkeypatch.setattr("sys.argv", ["train", "--out", str(out), "--work", str(work), *more])
         train_arithmetic.main()
         return (out / "model.safetensors").read_bytes()
