@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from benchmarks.recording import read_rows
 from iet.audit.auditor import Auditor
 from iet.errors import InputError
 from tests.support.failure_logs import algorithm_generated, trajectory, write
@@ -228,9 +229,11 @@ def test_the_experiment_restores_what_it_rewrote(loaded: Loaded, tmp_path: pathl
     log = algorithm_generated(history=history, mistake_agent="B_Expert", mistake_step="2")
     data = write(tmp_path / "data", "Algorithm-Generated", {"1.json": log})
     options = restore.Options(batch=4)
-    found = restore.run(loaded, data, tmp_path / "out", options, whole=False)
+    result = tmp_path / "out" / "restore.json"
+    restore.run(loaded, data, tmp_path / "out", options, whole=False)
+    found, rows = json.loads(result.read_text(encoding="utf-8")), read_rows(result)
     cells = {
-        (c["mark"], c["corruption"], c["registry"], c["hand_overs"]): c["logs"][0] for c in found["cells"]
+        tuple(row[name] for name in ("mark", "corruption", "registry", "hand-overs")): row for row in rows
     }
     assert len(cells) == 2 * (1 + 1 + 2 + 4)
     bare = cells["gumbel", "ID removal", "not restored", ""]
@@ -247,8 +250,8 @@ def test_the_experiment_restores_what_it_rewrote(loaded: Loaded, tmp_path: pathl
     before = {path: path.read_bytes() for path in (tmp_path / "out" / "logs").iterdir()}
     asked = ["--data", str(data), "--out", str(tmp_path / "out"), "--batch", "4", "--any-rows"]
     assert command.main(["restore", *asked]) == 0
-    written = json.loads((tmp_path / "out" / "restore.json").read_text(encoding="utf-8"))
-    assert (written["cells"], written["digest"]) == (found["cells"], found["digest"])
+    again = json.loads(result.read_text(encoding="utf-8"))
+    assert (read_rows(result), again["table"], again["digest"]) == (rows, found["table"], found["digest"])
     assert before == {path: path.read_bytes() for path in (tmp_path / "out" / "logs").iterdir()}
     for suffix in ("md", "csv", "json"):
         assert (tmp_path / "out" / f"restore.{suffix}").stat().st_size

@@ -401,7 +401,7 @@ def test_a_torn_line_is_asked_again_and_a_damaged_one_is_named(logs, tokenizer, 
     assert [(one.failures, one.attempts) for one in found] == [(0, 1)] * len(logs)
     assert sorted(cache.read_bytes().splitlines()) == sorted(whole.splitlines())
     cache.write_bytes(b"nonsense\n" + whole)
-    with pytest.raises(InputError, match=r"answers.jsonl, line 1: got a damaged answer"):
+    with pytest.raises(InputError, match=r"answers.jsonl, line 1: damaged"):
         read(logs, tokenizer, server, cache=cache)
 
 
