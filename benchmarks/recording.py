@@ -8,6 +8,7 @@ import gzip
 import importlib.metadata
 import io
 import json
+import math
 import os
 import pathlib
 import platform
@@ -92,6 +93,9 @@ def memory() -> int | None:
             return int(line.split()[1]) * 1024
     return None
 
+
+INTERVAL = "{{{0}[0]:.3f}} ({{{0}[1]:.3f}}, {{{0}[2]:.3f}})"
+"""Cell of `columns` for [mean, low, high], by `INTERVAL.format(name)`."""
 
 Cell = str | int | float | Interval | None
 """What a table holds; None is "N/A"."""
@@ -235,28 +239,41 @@ def _rounded(value: Any) -> Any:
 
 
 class _Cells(string.Formatter):
-    """Formats cells; what is not there, or None, is empty."""
-
-    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        try:
-            return super().get_field(field_name, args, kwargs)
-        except (KeyError, TypeError):
-            return None, field_name
-
     def format_field(self, value: Any, format_spec: str) -> str:
-        return "" if value is None else str(format(value, format_spec))
+        if value is None:
+            raise KeyError
+        return str(format(value, format_spec))
 
 
-def columns(rows: Iterable[Mapping[str, Any]], formats: Mapping[str, str]) -> str:
+def _cell(form: str, row: Mapping[str, Any]) -> str:
+    try:
+        return _Cells().vformat(form, (), row)
+    except (KeyError, TypeError):  # not there, or None
+        return ""
+
+
+def columns(rows: Iterable[Mapping[str, Any]], formats: Mapping[str, str] | Sequence[tuple[str, str]]) -> str:
     """Return a Markdown table of rows.
 
     Args:
         rows: name -> value.
         formats: heading -> cell, as in `str.format`: "{tokens:,}", "{over[median]:.2f}", "{interval[0]:.3f}".
-            A value that is None or not there is left out.
+            A cell with a value that is None or not there is empty. Pairs, where a heading comes twice.
     """
-    cells = _Cells()
-    return table(list(formats), [[cells.vformat(form, (), row) for form in formats.values()] for row in rows])
+    pairs = list(formats.items() if isinstance(formats, Mapping) else formats)
+    return table([heading for heading, _ in pairs], [[_cell(form, row) for _, form in pairs] for row in rows])
+
+
+def number(value: float) -> str:
+    """Return three significant digits, without an exponent."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    digits = 2 - math.floor(math.log10(abs(value))) if value else 0
+    return f"{value:.{digits}f}"
+
+
+def quartiles(value: Mapping[str, float]) -> str:
+    return f"{number(value['low'])} to {number(value['high'])}"
 
 
 def parser(module: str, doc: str | None) -> argparse.ArgumentParser:

@@ -44,7 +44,7 @@ class Interval:
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-def interval(values: Sequence[float | None], seed: int, draws: int = DRAWS) -> Interval | None:
+def interval(values: Sequence[float | None], seed: int = 0, draws: int = DRAWS) -> Interval | None:
     """Return the mean over texts with a 95 % percentile bootstrap interval.
 
     Texts are drawn with replacement. None, a figure that a text does not have, is left out; None comes back
@@ -74,7 +74,7 @@ def ratio(parts: Sequence[float], wholes: Sequence[float], seed: int, draws: int
     return _interval(a.sum() / b.sum(), _means(a, seed, draws) / _means(b, seed, draws), len(b))
 
 
-def crossed(values: npt.ArrayLike, seed: int, draws: int = DRAWS) -> Interval | None:
+def crossed(values: npt.ArrayLike, seed: int = 0, draws: int = DRAWS) -> Interval | None:
     """Return the mean over runs and texts with a 95 % percentile bootstrap interval of both.
 
     Runs and texts are each drawn with replacement, independently, and every drawn run is read on every drawn
@@ -216,3 +216,9 @@ def distance_from_uniform(p_values: Floats) -> float:
     p = np.sort(p_values)
     ranks = np.arange(1, len(p) + 1) / len(p)
     return float(np.maximum(np.abs(ranks - p), np.abs(ranks - 1 / len(p) - p)).max())
+
+
+def summary(values: Sequence[float | None], seed: int = 0) -> list[float]:
+    """Return `interval` as [mean, low, high], as the summaries of results hold it; [] where there is none."""
+    found = interval(values, seed)
+    return [] if found is None else [found.mean, found.low, found.high]

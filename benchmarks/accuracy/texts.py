@@ -62,7 +62,7 @@ OPENING_TOKENS = 24
 """Lengths of the two parts of a prompt."""
 
 OPENINGS: dict[str, list[str]] = json.loads(
-    pathlib.Path(__file__).with_name("openings.json").read_text(encoding="utf-8")
+    (pathlib.Path(__file__).parent / "openings.json").read_text(encoding="utf-8")
 )
 """How the rounds of a model's texts are opened, cut to equal lengths; prompts only, no part of a text."""
 

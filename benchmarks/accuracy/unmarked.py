@@ -165,7 +165,8 @@ def _logs(folder: pathlib.Path) -> Iterator[str]:
 
 
 def _log_uniform(draw: random.Random, low: int, high: int) -> int:
-    return round(low * (high / low) ** draw.random())
+    length: float = low * (high / low) ** draw.random()
+    return round(length)
 
 
 def main() -> None:

@@ -71,7 +71,6 @@ def suites(quick: bool) -> list[Suite]:
         Suite(
             name="import in a fresh process",
             unit="ms",
-            factor=1e3,
             contestants=contestants,
             floors=("import numpy",),
             validate=check,

@@ -9,9 +9,7 @@ each key and a sum over the vocabulary, which is timed for four keys, with the l
 
 from __future__ import annotations
 
-import argparse
 import os
-import pathlib
 from typing import Any
 
 if __name__ == "__main__":  # before anything starts threads
@@ -22,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 
 import iet
-from benchmarks.recording import environment, table, write
-from benchmarks.speed.bench_audit import AGENTS, marked_text, team
+from benchmarks.recording import columns, command, environment, parser, write
+from benchmarks.speed.texts import AGENTS, marked_text, team
 from iet.audit.language_model import LanguageModel
 from iet.cli import bench
 from iet.errors import IetError
@@ -55,7 +53,7 @@ def _log_sums(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     highest = logits.max(axis=1, keepdims=True)
     logits -= highest
     np.exp(logits, out=logits)
-    return np.log(logits.sum(axis=1)) + highest[:, 0]
+    return np.asarray(np.log(logits.sum(axis=1)) + highest[:, 0])
 
 
 def validate(model: Any, ids: NDArray[np.int64], keys: KeyTable) -> None:
@@ -119,19 +117,19 @@ def measure(text: str, rounds: int) -> list[dict[str, object]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("-o", "--output", type=pathlib.Path, required=True)
-    parser.add_argument("--tokens", type=int, default=2_400, help="of the text, at least")
-    parser.add_argument("--rounds", type=int, default=7)
-    arguments = parser.parse_args()
+    line = parser("benchmarks.speed.bench_likelihood", __doc__)
+    line.add_argument("--tokens", type=int, default=2_400, help="of the text, at least")
+    line.add_argument("--rounds", type=int, default=7)
+    given = line.parse_args()
     torch.set_num_threads(1)
     content: dict[str, Any] = {
-        "command": f"python -m benchmarks.speed.bench_likelihood -o {arguments.output}",
+        "command": command(line, given),
         "environment": environment("torch", "transformers"),
-        "rows": measure(marked_text(team(), arguments.tokens), arguments.rounds),
+        "rows": measure(marked_text(team(), given.tokens), given.rounds),
     }
-    rows = [[row["what"], row["milliseconds"], row["over_model"]] for row in content["rows"]]
-    write(arguments.output, content, table(["what", "ms per 1,000 tokens", "over the model alone"], rows))
+    formats = {"what": "{what}", "ms per 1,000 tokens": "{milliseconds:.3f}"}
+    formats["over the model alone"] = "{over_model:.3f}"
+    write(given.output, content, columns(content["rows"], formats))
 
 
 if __name__ == "__main__":

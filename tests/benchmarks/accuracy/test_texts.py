@@ -6,7 +6,6 @@ import csv
 import itertools
 import json
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,16 +21,10 @@ pytest.importorskip("transformers")
 
 from benchmarks.accuracy import texts, unmarked  # noqa: E402 - after the skips
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CELL = texts.Cell("shipped", 1.0, 4, "fourier")
 FAMILIES = tuple(texts.SCHEMES)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,9 @@ pytest.importorskip("transformers")
 pytest.importorskip("tqdm")
 pytest.importorskip("matplotlib")
 
+from benchmarks import statistics  # noqa: E402
 from benchmarks.accuracy import activity_null, decoders, figures, null, repeats, texts, unmarked  # noqa: E402
+from benchmarks.recording import read_rows  # noqa: E402
 
 CELLS = (texts.Cell("shipped", 1.0, 4, "fourier"), texts.Cell("shipped", 1.0, 4, "gumbel"))
 LENGTHS = (40, 80)
@@ -119,6 +121,10 @@ def test_figures_of_a_text_are_those_of_its_audits(work: pathlib.Path) -> None:
     assert figures["posterior/token_accuracy"] != figures["posterior without breaks/token_accuracy"]
 
 
+def summaries(*given: Any, **options: Any) -> list[dict[str, Any]]:
+    return [decoders.summarise(found) for found in decoders.measured(*given, **options)]
+
+
 def test_what_was_measured_is_not_measured_again(
     tmp_path: pathlib.Path, work: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,7 +134,7 @@ def test_what_was_measured_is_not_measured_again(
         (folder / cell.name).symlink_to(work / cell.name)
     missing = texts.Cell("shipped", 0.5, 4, "gumbel")
     chosen = [(CELLS[1], 40), (missing, 40)]
-    first = decoders.run(folder, chosen, model_texts=1)
+    first = summaries(folder, chosen, model_texts=1)
     assert [result["cell"]["turn_tokens"] for result in first] == [40]
     assert (first[0]["texts"], first[0]["texts_with_model"]) == (2, 1)
     figures = first[0]["figures"]
@@ -142,8 +148,8 @@ def test_what_was_measured_is_not_measured_again(
         raise AssertionError("measured again")
 
     monkeypatch.setattr(decoders, "cell_results", refuse)
-    assert decoders.run(folder, chosen[:1], model_texts=1) == first  # seconds included
-    more = decoders.run(folder, chosen[:1], model_texts=2)[0]
+    assert summaries(folder, chosen[:1], model_texts=1) == first  # seconds included
+    more = summaries(folder, chosen[:1], model_texts=2)[0]
     assert more["texts_with_model"] == 2
     (kept,) = folder.glob("decoders-model-*/*.json")
     rows = json.loads(kept.read_text())
@@ -151,7 +157,7 @@ def test_what_was_measured_is_not_measured_again(
     assert len(rows) == 2
     for joiner, limit in (("\n", None), (" ", 1)):  # other questions are kept apart
         with pytest.raises(AssertionError, match="measured again"):
-            decoders.run(folder, chosen[:1], joiner=joiner, limit=limit)
+            decoders.measured(folder, chosen[:1], joiner=joiner, limit=limit)
 
 
 def test_the_command_writes_tables(
@@ -166,6 +172,9 @@ def test_the_command_writes_tables(
     decoders.main()
     written = json.loads(out.read_text())
     assert len(written["cells"]) == len(CELLS)
+    assert [row["posterior/token_accuracy"] for row in read_rows(out)] == pytest.approx(
+        [cell["figures"]["posterior/token_accuracy"][0] for cell in written["cells"]]  # one text each
+    )
     assert written["command"].endswith(r"--joiner '\n\n' --breaks --lengths 40 --texts 1 --model 1")
     assert written["verdicts"]["break odds, gain, mean over 2 cells"] == pytest.approx(
         np.mean(
@@ -174,7 +183,8 @@ def test_the_command_writes_tables(
                 - cell["figures"]["posterior without breaks/token_accuracy"][0]
                 for cell in written["cells"]
             ]
-        )
+        ),
+        abs=1e-5,
     )
     rows = [line for line in out.with_suffix(".md").read_text().splitlines() if line.startswith("| 1.0 (")]
     assert len(rows) == len(CELLS)
@@ -232,15 +242,15 @@ def test_calibration_error_is_the_mean_distance_from_the_middle_of_the_bin() -> 
 
 
 def test_a_bootstrap_interval_is_that_of_the_mean() -> None:
-    assert decoders.bootstrap([]) == decoders.bootstrap([None]) == []
-    assert decoders.bootstrap([0.25, None, 0.25]) == [0.25, 0.25, 0.25]
+    assert statistics.summary([]) == statistics.summary([None]) == []
+    assert statistics.summary([0.25, None, 0.25]) == [0.25, 0.25, 0.25]
     draws = np.random.default_rng(1).normal(3, 2, 400)
-    mean, low, high = decoders.bootstrap(draws.tolist())
+    mean, low, high = statistics.summary(draws.tolist())
     assert mean == pytest.approx(draws.mean())
     error = 1.96 * draws.std() / 20
     assert [mean - low, high - mean] == pytest.approx([error, error], rel=0.15)
-    assert decoders.bootstrap(draws.tolist()) == [mean, low, high]
-    assert decoders.bootstrap(draws.tolist(), seed=1) != [mean, low, high]
+    assert statistics.summary(draws.tolist()) == [mean, low, high]
+    assert statistics.summary(draws.tolist(), seed=1) != [mean, low, high]
 
 
 # The null
@@ -465,7 +475,9 @@ def measured(temperature: float, length: int, value: float) -> dict[str, Any]:
 
 def test_figures_show_what_was_measured(tmp_path: pathlib.Path) -> None:
     cells = [measured(t, length, t * length / 500) for t in (0.5, 1.0) for length in (400, 60)]
-    drawn = figures.accuracy({"cells": cells})
+    counts = decoders.reliability(cells)
+    assert counts.sum(axis=1).tolist() == [160, 156]
+    drawn = figures.accuracy({"cells": cells, "reliability": counts.tolist()})
     panel, reliability = drawn.axes
     lines = {line.get_label(): line.get_xydata().tolist() for line in panel.lines}
     assert len(lines) == 8

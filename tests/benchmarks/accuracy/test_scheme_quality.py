@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 from benchmarks.accuracy import scheme_quality
-from benchmarks.accuracy.scheme_quality import MEASURES, Permutation, Row, Setup, failures
+from benchmarks.accuracy.judged import Row, failures
+from benchmarks.accuracy.permutations import (
+    FIVE_ROUNDS,
+    WITHOUT_FIRST,
+    WITHOUT_LAST,
+    Permutation,
+    Setup,
+    feistel,
+)
+from benchmarks.accuracy.scheme_quality import MEASURES
 from iet import kernels
 
 V = 32003  # below a·b: some ranks are walked
@@ -46,7 +55,7 @@ BAD: dict[Callable[..., Any], tuple[str, ...]] = {
     identity: ("uniformity", "digits", "pairs", "every distance", "contexts and keys", "sums", "mean shift"),
     shift: ("digits", "pairs", "every distance", "every k_p", "sums", "sums, square", "mean shift"),
     not_a_bijection: ("uniformity", "bijection"),
-    scheme_quality.WITHOUT_LAST: ("sums",),
+    WITHOUT_LAST: ("sums",),
 }
 
 
@@ -59,10 +68,10 @@ def test_a_bad_permutation_fails(permute: Permutation, name: str) -> None:
 
 def test_the_variants_are_bijections_and_four_rounds_are_the_scheme() -> None:
     ids, seeds = np.arange(V, dtype=np.uint32), np.full(V, 0x0123456789ABCDEF, dtype=np.uint64)
-    variants = scheme_quality.WITHOUT_FIRST, scheme_quality.WITHOUT_LAST, scheme_quality.FIVE_ROUNDS
+    variants = WITHOUT_FIRST, WITHOUT_LAST, FIVE_ROUNDS
     for permute in variants:
         np.testing.assert_array_equal(np.sort(permute(ids, seeds, V)), ids)
-    four = scheme_quality.feistel("R b 0", "L b 1", "R a 2", "L a 3")
+    four = feistel("R b 0", "L b 1", "R a 2", "L a 3")
     np.testing.assert_array_equal(four(ids, seeds, V), kernels.permute(ids, seeds, V))
 
 
