@@ -26,13 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.paper import alterations, generate, results, spurious, sweeps, table1
-from benchmarks.paper.asking.endpoints import (
-    BedrockEndpoint,
-    Endpoint,
-    OpenAIEndpoint,
-    Parameters,
-    Sampling,
-)
+from benchmarks.paper.asking.endpoints import BedrockEndpoint, Endpoint, OpenAIEndpoint, Parameters, Sampling
 from benchmarks.paper.baselines.llm import ENDPOINTS
 from benchmarks.paper.failure import protocols, restore, table2
 from benchmarks.paper.failure.trajectories import SUBSETS
@@ -206,10 +200,7 @@ def _failure(options: argparse.Namespace) -> Callable[[], object]:
 
 
 def _judging(
-    loaded: Loaded,
-    options: argparse.Namespace,
-    restoring: restore.Options,
-    endpoint: OpenAIEndpoint | None,
+    loaded: Loaded, options: argparse.Namespace, restoring: restore.Options, endpoint: OpenAIEndpoint | None
 ) -> tuple[table2.Options, protocols.Judge]:
     tokens = options.judge_tokens or 1024
     if endpoint is not None:

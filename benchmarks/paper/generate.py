@@ -133,9 +133,7 @@ def with_delta(setting: Setting, loaded: Loaded, records: Sequence[Record], work
         staging.write_text(json.dumps(found) + "\n")
         os.replace(staging, path)
     return dataclasses.replace(
-        setting,
-        strength=delta,
-        profile=marks.profile_digest(setting.mark, delta, loaded.reader),
+        setting, strength=delta, profile=marks.profile_digest(setting.mark, delta, loaded.reader)
     )
 
 

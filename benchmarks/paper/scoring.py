@@ -8,14 +8,7 @@ from numpy.typing import NDArray
 
 from benchmarks.paper.logs import Log
 from benchmarks.paper.transforms.altered import Altered
-from iet.audit.metrics import (
-    boundary_f1,
-    coverage,
-    edge_similarity,
-    mean_iou,
-    token_accuracy,
-    token_labels,
-)
+from iet.audit.metrics import boundary_f1, coverage, edge_similarity, mean_iou, token_accuracy, token_labels
 from iet.errors import InputError, ShapeError
 from iet.marks.tokenizer import Tokenizer
 

@@ -12,14 +12,7 @@ from typing import Generic, TypeVar
 from tqdm import tqdm
 
 from benchmarks.paper.asking.answers import AnswerError, Answers
-from benchmarks.paper.asking.endpoints import (
-    Ask,
-    Endpoint,
-    NoAnswer,
-    Parameters,
-    Refused,
-    known_as,
-)
+from benchmarks.paper.asking.endpoints import Ask, Endpoint, NoAnswer, Parameters, Refused, known_as
 from iet.errors import BackendUnavailable, InputError
 from iet.marks.scheme import canonical_digest
 

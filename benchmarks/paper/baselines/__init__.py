@@ -58,10 +58,7 @@ BASELINES: dict[str, Baseline] = {
         edges=False,
     ),
     "texttiling": Baseline(
-        "TextTiling",
-        segmenters.read_text_tiling,
-        "Hearst 1997; TextTilingTokenizer of nltk",
-        edges=False,
+        "TextTiling", segmenters.read_text_tiling, "Hearst 1997; TextTilingTokenizer of nltk", edges=False
     ),
 }
 """Each with its source; what differs from it is in the reader's docstring."""

@@ -60,9 +60,7 @@ def local(loaded: Loaded, max_tokens: int, room: int | None = None) -> Judge:
 
     endpoint = LocalEndpoint(loaded)
     return Judge(
-        endpoint,
-        lambda words: endpoint.tokens(words.system, words.user),
-        most if room is None else room,
+        endpoint, lambda words: endpoint.tokens(words.system, words.user), most if room is None else room
     )
 
 

@@ -24,14 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.paper.failure.corruption import corrupt_boundaries, remove_ids
-from benchmarks.paper.failure.trajectories import (
-    JOINER,
-    Restored,
-    Trajectory,
-    Turn,
-    agent_of,
-    by_agent,
-)
+from benchmarks.paper.failure.trajectories import JOINER, Restored, Trajectory, Turn, agent_of, by_agent
 from iet.audit.auditor import Auditor
 from iet.audit.metrics import boundary_f1, token_accuracy, token_labels
 from iet.errors import InputError

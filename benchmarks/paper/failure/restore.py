@@ -55,11 +55,7 @@ from iet.marks.tokenizer import Tokenizer
 
 MARKS: Mapping[str, str] = {"fourier": "fourier, κ = 0.8", "gumbel": "gumbel"}
 REGISTRIES: Mapping[str, str] = {"own": "the log's agents", "all": "all agents"}
-CLASSES = (
-    f"< {LENGTHS[0]}",
-    *(f"{a}-{b - 1}" for a, b in itertools.pairwise(LENGTHS)),
-    f">= {LENGTHS[-1]}",
-)
+CLASSES = (f"< {LENGTHS[0]}", *(f"{a}-{b - 1}" for a, b in itertools.pairwise(LENGTHS)), f">= {LENGTHS[-1]}")
 """Names of the classes of turn lengths, in tokens."""
 
 _TOKENS = ("token_accuracy", "coverage", "accuracy_where_attributed", "boundary_f1")

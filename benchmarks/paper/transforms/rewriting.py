@@ -70,12 +70,7 @@ def regenerated(
 
 
 def back_translated(
-    source: Spanned,
-    rng: np.random.Generator,
-    *,
-    forth: Translate,
-    back: Translate,
-    longest: int = 64,
+    source: Spanned, rng: np.random.Generator, *, forth: Translate, back: Translate, longest: int = 64
 ) -> Altered:
     """Translate every sentence into another language and back; what comes back is its agent's.
 

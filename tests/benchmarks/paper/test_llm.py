@@ -24,11 +24,7 @@ from tests.support.paper_logs import log_of, prose, words
 pytest.importorskip("openai")
 
 from benchmarks.paper.asking.answers import AnswerError, Answers
-from benchmarks.paper.asking.endpoints import (
-    BedrockEndpoint,
-    OpenAIEndpoint,
-    Parameters,
-)
+from benchmarks.paper.asking.endpoints import BedrockEndpoint, OpenAIEndpoint, Parameters
 from benchmarks.paper.baselines import llm, llm_prompts
 from benchmarks.paper.baselines.llm_answers import check
 from benchmarks.paper.baselines.reading import read_tokens, unit_bounds, unit_texts
