@@ -17,7 +17,7 @@ import os
 import pathlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,58 +47,35 @@ _FIELDS = (
     *("topology", "agents", "mark", "strength", "seed", "temperature", "top_p", "protocol", "joiner"),
     *("rounds", "turn_tokens", "prompt_tokens"),
 )
+_USUAL: Mapping[str, Any] = {
+    **{"topology": "chain", "agents": 4, "protocol": "round-major", "temperature": 1.0, "top_p": 1.0},
+    **{"joiner": JOINER, "seed": 0},
+}
 _CALIBRATION_RECORDS, _CALIBRATION_ROWS = 6, 512
 
 
 def setting_of(
     loaded: Loaded,
     *,
-    topology: str = "chain",
-    agents: int = 4,
     mark: str = "fourier",
-    protocol: str = "round-major",
-    temperature: float = 1.0,
-    top_p: float = 1.0,
-    joiner: str = JOINER,
-    seed: int = 0,
-    rounds: int = 3,
+    strength: float | None = None,
     turn_tokens: tuple[int, int] | None = None,
     prompt_tokens: int | None = None,
-    strength: float | None = None,
-    early_stop: bool = True,
+    **fields: Any,
 ) -> Setting:
     """Return a setting for a model, with what is not given filled in.
 
     Args:
-        strength: κ or δ. None: κ = 0.8; a δ stays None and must be found (`delta_of`, `logs_of`).
+        strength: κ or δ. None: κ = 0.8; a δ stays None and must be found (`with_delta`, `logs_of`).
+        **fields: of `Setting`; else a chain of four agents, round by round, at temperature 1.
     """
-    entry = marks.mark_of(mark)
-    if strength is not None and entry.green is None and entry.strength is None:
-        raise InputError(f"strength: got {strength}, expected none: mark {mark!r} has no strength")
-    strength = entry.strength if strength is None else float(strength)
     lengths: dict[str, Any] = dict(SHORT if loaded.name == "iet:demo" else LONG)
     if turn_tokens is not None:
         lengths["turn_tokens"] = (int(turn_tokens[0]), int(turn_tokens[1]))
     if prompt_tokens is not None:
         lengths["prompt_tokens"] = prompt_tokens
-    setting = Setting(
-        topology,
-        agents,
-        protocol,
-        mark,
-        loaded.digest,
-        float(temperature),
-        float(top_p),
-        joiner,
-        seed,
-        rounds=rounds,
-        drawn_lengths=not loaded.chat,
-        strength=strength,
-        profile=marks.profile_digest(mark, strength, loaded.reader),
-        model_name=loaded.name,
-        early_stop=early_stop,
-        **lengths,
-    )
+    made = marks.made_by(loaded, mark, strength)
+    setting = Setting(**{**_USUAL, **made, **lengths, "drawn_lengths": not loaded.chat, **fields})
     check_setting(setting)
     return setting
 

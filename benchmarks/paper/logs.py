@@ -28,8 +28,32 @@ from iet.marks.scheme import canonical_digest
 FORMAT, VERSION = "iet paper logs", 1
 
 
+class Made:
+    """What a text was made with: its digest, and the name of its file."""
+
+    mark: str
+    strength: float | None
+    temperature: float
+    top_p: float
+    seed: int
+
+    @property
+    def digest(self) -> str:
+        """BLAKE2b-256, in hex, of all that changes a text."""
+        fields: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return canonical_digest({**fields, "model_name": ""})
+
+    def file_name(self, prefix: str) -> str:
+        """Return the name of its file: what tells settings apart, and eight digits of the digest."""
+        strength = "" if self.strength is None else f"{self.strength:g}"
+        return (
+            f"{prefix}-{self.mark}{strength}-T{self.temperature:g}-p{self.top_p:g}-seed{self.seed}"
+            f"-{self.digest[:8]}.jsonl"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
-class Setting:
+class Setting(Made):
     """What a log was made with."""
 
     topology: str  # a name of `iet.topology.TOPOLOGIES`
@@ -54,18 +78,17 @@ class Setting:
     early_stop: bool = True  # whether a conversation ends once the attacker has named every entity
 
     @property
-    def digest(self) -> str:
-        """BLAKE2b-256, in hex, of all that changes a log."""
-        return canonical_digest({**dataclasses.asdict(self), "model_name": ""})
-
-    @property
     def name(self) -> str:
-        """Name of the setting's file: what tells settings apart, and eight digits of the digest."""
-        strength = "" if self.strength is None else f"{self.strength:g}"
-        return (
-            f"{self.topology}_{self.agents}-{self.protocol}-{self.mark}{strength}-T{self.temperature:g}"
-            f"-p{self.top_p:g}-seed{self.seed}-{self.digest[:8]}.jsonl"
-        )
+        """Name of its file."""
+        return self.file_name(f"{self.topology}_{self.agents}-{self.protocol}")
+
+
+def check_sampling(temperature: float, top_p: float) -> None:
+    """Refuse what cannot be sampled with."""
+    if not 0 < temperature < math.inf:
+        raise InputError(f"temperature: got {temperature!r}, expected a finite number above 0")
+    if not 0 < top_p <= 1:
+        raise InputError(f"top_p: got {top_p!r}, expected above 0 and up to 1")
 
 
 @dataclasses.dataclass(frozen=True)

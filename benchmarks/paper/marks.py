@@ -24,7 +24,7 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,9 @@ from iet.marks.scheme import Scheme, canonical_digest
 from iet.marks.tokenizer import Tokenizer
 from iet.native import reference
 from iet.native.pairs import number_pairs
+
+if TYPE_CHECKING:
+    from benchmarks.writing.models import Loaded
 
 KAPPA = 0.8
 GAMMA = 0.5
@@ -136,6 +139,21 @@ def profile_digest(mark: str, strength: float | None, tokenizer: Tokenizer) -> s
             "tokenizer_digest": tokenizer.digest,
         }
     )
+
+
+def made_by(loaded: Loaded, mark: str, strength: float | None = None) -> dict[str, Any]:
+    """Return what a setting says of the model that writes and of its mark; None: the usual strength."""
+    entry = mark_of(mark)
+    if strength is not None and entry.green is None and entry.strength is None:
+        raise InputError(f"strength: got {strength}, expected none: mark {mark!r} has no strength")
+    strength = entry.strength if strength is None else float(strength)
+    return {
+        "mark": mark,
+        "model": loaded.digest,
+        "model_name": loaded.name,
+        "strength": strength,
+        "profile": profile_digest(mark, strength, loaded.reader),
+    }
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

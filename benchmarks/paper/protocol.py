@@ -32,7 +32,7 @@ from itertools import pairwise
 import numpy as np
 
 from benchmarks.paper.author import Author, Row
-from benchmarks.paper.logs import Log, Setting, Turn
+from benchmarks.paper.logs import Log, Setting, Turn, check_sampling
 from benchmarks.paper.marks import agent_name, mark_of
 from benchmarks.paper.prompts import ATTACKER, Answer, Heard, parsed, prompt_of
 from benchmarks.paper.records import Record
@@ -58,10 +58,7 @@ def check_setting(setting: Setting) -> None:
         raise InputError(f"protocol: got {setting.protocol!r}, expected one of {sorted(PROTOCOLS)}")
     if isinstance(setting.rounds, bool) or not isinstance(setting.rounds, int) or setting.rounds < 0:
         raise InputError(f"rounds: got {setting.rounds!r}, expected an int of at least 0")
-    if not 0 < setting.temperature < float("inf"):
-        raise InputError(f"temperature: got {setting.temperature!r}, expected a finite number above 0")
-    if not 0 < setting.top_p <= 1:
-        raise InputError(f"top_p: got {setting.top_p!r}, expected above 0 and up to 1")
+    check_sampling(setting.temperature, setting.top_p)
     low, high = setting.turn_tokens
     if not 1 <= low <= high:
         raise InputError(f"turn_tokens: got {low} to {high}, expected 1 <= fewest <= most")

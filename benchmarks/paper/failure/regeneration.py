@@ -42,7 +42,6 @@ from benchmarks.paper.prompts import Part, Prompt
 from benchmarks.paper.protocol import ATTEMPTS, NO_ANSWER, drawn_seed
 from benchmarks.writing.models import Loaded
 from iet.errors import InputError
-from iet.marks.scheme import canonical_digest
 from iet.marks.tokenizer import Tokenizer
 
 FORMAT, VERSION = "iet rewritten trajectories", 1
@@ -57,7 +56,7 @@ _TAIL = 48  # tokens of what was written that a further part goes on behind
 
 
 @dataclasses.dataclass(frozen=True)
-class Rewriting:
+class Rewriting(logs.Made):
     """What a subset is rewritten with."""
 
     subset: str  # one of `SUBSETS`
@@ -74,18 +73,9 @@ class Rewriting:
     model_name: str = ""  # path or id that the model was loaded from; a hint, no part of the digest
 
     @property
-    def digest(self) -> str:
-        """BLAKE2b-256, in hex, of all that changes a text."""
-        return canonical_digest({**dataclasses.asdict(self), "model_name": ""})
-
-    @property
     def name(self) -> str:
-        """Name of its file: what tells settings apart, and eight digits of the digest."""
-        strength = "" if self.strength is None else f"{self.strength:g}"
-        return (
-            f"{self.subset}-{self.mark}{strength}-T{self.temperature:g}-p{self.top_p:g}-seed{self.seed}"
-            f"-{self.digest[:8]}.jsonl"
-        )
+        """Name of its file."""
+        return self.file_name(self.subset)
 
     @property
     def sampling(self) -> logs.Setting:
@@ -129,35 +119,17 @@ def rewriting_of(
     """Return what a model rewrites a subset with, with what is not given filled in."""
     if subset not in SUBSETS:
         raise InputError(f"subset: got {subset!r}, expected one of {list(SUBSETS)}")
-    entry = marks.mark_of(mark)
-    if entry.scheme is None:
+    if marks.mark_of(mark).scheme is None:
         raise InputError(f"mark: got {mark!r}, expected one that an Auditor reads")
-    if strength is not None and entry.strength is None:
-        raise InputError(f"strength: got {strength}, expected none: mark {mark!r} has no strength")
-    if not 0 < temperature < math.inf:
-        raise InputError(f"temperature: got {temperature!r}, expected a finite number above 0")
-    if not 0 < top_p <= 1:
-        raise InputError(f"top_p: got {top_p!r}, expected above 0 and up to 1")
+    logs.check_sampling(temperature, top_p)
+    made = marks.made_by(loaded, mark, strength)
     shipped = loaded.name == "iet:demo"
-    sizes = dict(SHORT if shipped else LONG)
+    sizes: dict[str, Any] = dict(SHORT if shipped else LONG)
     for name, value in (("part_tokens", part_tokens), ("prompt_tokens", prompt_tokens)):
         if value is not None and value < 1:
             raise InputError(f"{name}: got {value}, expected at least 1")
         sizes[name] = sizes[name] if value is None else value
-    strength = entry.strength if strength is None else float(strength)
-    return Rewriting(
-        subset,
-        mark,
-        loaded.digest,
-        float(temperature),
-        float(top_p),
-        seed,
-        exact=shipped,
-        strength=strength,
-        profile=marks.profile_digest(mark, strength, loaded.reader),
-        model_name=loaded.name,
-        **sizes,
-    )
+    return Rewriting(subset, temperature=temperature, top_p=top_p, seed=seed, exact=shipped, **made, **sizes)
 
 
 def regenerate(

@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.paper import marks
 from benchmarks.paper.asking.answers import Answers
 from benchmarks.paper.author import Generated, ModelAuthor, Row
-from benchmarks.paper.logs import Setting
+from benchmarks.paper.logs import Setting, check_sampling
 from benchmarks.paper.marks import agent_name
 from benchmarks.paper.prompts import Prompt
 from benchmarks.paper.quality import strategies
@@ -78,10 +78,7 @@ class Options:
         fewest, most = self.turn_tokens
         if not 1 <= fewest <= most:
             raise InputError(f"turn_tokens: got {fewest} and {most}, expected 1 <= fewest <= most")
-        if not self.temperature > 0:
-            raise InputError(f"temperature: got {self.temperature}, expected above 0")
-        if not 0 < self.top_p <= 1:
-            raise InputError(f"top_p: got {self.top_p}, expected above 0 and at most 1")
+        check_sampling(self.temperature, self.top_p)
 
 
 SHORT: Mapping[str, Any] = {"turn_tokens": (1, 180), "prompt_tokens": 40}
@@ -112,22 +109,17 @@ class Speaker:
 
     def setting(self, condition: Condition, number: int) -> Setting:
         """Return the setting of a run; `number` counts seeds from 0."""
-        entry = marks.mark_of(condition.mark)
         return Setting(
             topology="none",
             agents=AGENTS + 1,
             protocol="quality",
-            mark=condition.mark,
-            model=self.loaded.digest,
             temperature=self.options.temperature,
             top_p=self.options.top_p,
             joiner="",
             seed=self.options.seed + (0 if condition.one_key else number),
             rounds=strategies.ROUNDS,
-            strength=entry.strength,
-            profile=marks.profile_digest(condition.mark, entry.strength, self.loaded.reader),
-            model_name=self.loaded.name,
             early_stop=False,
+            **marks.made_by(self.loaded, condition.mark),
             **self._limits,
         )
 
