@@ -25,15 +25,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.paper import alterations, generate, results, spurious, sweeps, table1
+from benchmarks.paper import results
 from benchmarks.paper.asking.endpoints import BedrockEndpoint, Endpoint, OpenAIEndpoint, Parameters, Sampling
 from benchmarks.paper.baselines.llm import ENDPOINTS
+from benchmarks.paper.conversations import generate
+from benchmarks.paper.conversations.records import ROWS, read_records
+from benchmarks.paper.experiments import alterations, spurious, sweeps, table1
+from benchmarks.paper.experiments.study import TUNING, Options, Study
 from benchmarks.paper.failure import protocols, restore, table2
 from benchmarks.paper.failure.trajectories import SUBSETS
 from benchmarks.paper.quality import experiment
-from benchmarks.paper.records import ROWS, read_records
-from benchmarks.paper.similarity import Embedder
-from benchmarks.paper.study import TUNING, Options, Study
+from benchmarks.paper.reading.similarity import Embedder
 from benchmarks.paper.transforms.pii import by_presidio
 from benchmarks.paper.transforms.translation import Translator
 from benchmarks.writing.models import Loaded, load

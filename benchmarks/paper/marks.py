@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 import iet
-from benchmarks.paper.logs import Setting
+from benchmarks.paper.conversations.logs import Setting
 from iet.errors import BackendUnavailable, InputError
 from iet.kernels import embed_, pair_numbers
 from iet.marks.registry import Registry

@@ -6,7 +6,7 @@ import csv
 import pathlib
 from typing import Any
 
-from benchmarks.paper.records import COLUMNS
+from benchmarks.paper.conversations.records import COLUMNS
 
 
 def row(number: int) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.paper.logs import Log, Setting, Turn
+from benchmarks.paper.conversations.logs import Log, Setting, Turn
 
 
 def setting(agents: int, joiner: str = "\n\n") -> Setting:

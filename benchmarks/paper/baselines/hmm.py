@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from benchmarks.paper import missing
 from benchmarks.paper.baselines.reading import Found, Labels, read_tokens, unit_bounds, unit_texts
-from benchmarks.paper.logs import Log
+from benchmarks.paper.conversations.logs import Log
 from iet.errors import InputError, ShapeError
 from iet.marks.tokenizer import Tokenizer
 

@@ -38,7 +38,7 @@ from benchmarks.paper.baselines.reading import (
     unit_bounds,
     unit_texts,
 )
-from benchmarks.paper.logs import Log
+from benchmarks.paper.conversations.logs import Log
 from iet.errors import InputError
 from iet.marks.tokenizer import Tokenizer
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.paper.logs import Log
+from benchmarks.paper.conversations.logs import Log
 from iet.audit.metrics import token_labels
 from iet.errors import InputError
 from iet.marks.tokenizer import Tokenizer

@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.paper import missing
 from benchmarks.paper.baselines.matching import match_segments
 from benchmarks.paper.baselines.reading import Found, read_tokens
-from benchmarks.paper.logs import Log
+from benchmarks.paper.conversations.logs import Log
 from iet.errors import InputError
 from iet.marks.tokenizer import Tokenizer
 

@@ -34,12 +34,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.paper import logs, marks
-from benchmarks.paper.author import Author, Generated, Row
+from benchmarks.paper import marks
+from benchmarks.paper.conversations import logs
+from benchmarks.paper.conversations.author import Author, Generated, Row
+from benchmarks.paper.conversations.prompts import Part, Prompt
+from benchmarks.paper.conversations.protocol import ATTEMPTS, NO_ANSWER, drawn_seed
 from benchmarks.paper.failure.trajectories import JOINER, SUBSETS, Trajectory, Turn, agent_of, by_agent
 from benchmarks.paper.jsonl import Lines, header, parsed
-from benchmarks.paper.prompts import Part, Prompt
-from benchmarks.paper.protocol import ATTEMPTS, NO_ANSWER, drawn_seed
 from benchmarks.writing.models import Loaded
 from iet.errors import InputError
 from iet.marks.tokenizer import Tokenizer

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from benchmarks import recording, statistics
 from benchmarks.paper import results
-from benchmarks.paper.author import ModelAuthor
+from benchmarks.paper.conversations.author import ModelAuthor
 from benchmarks.paper.failure.corruption import cut_spans
 from benchmarks.paper.failure.regeneration import Rewriting, mean_entropy, regenerate, rewriting_of
 from benchmarks.paper.failure.restoration import (
@@ -46,7 +46,7 @@ from benchmarks.paper.failure.trajectories import (
     load,
 )
 from benchmarks.paper.marks import Marker
-from benchmarks.paper.readers import LEVEL
+from benchmarks.paper.reading.readers import LEVEL
 from benchmarks.writing.models import Loaded
 from iet.audit.auditor import Auditor
 from iet.errors import InputError

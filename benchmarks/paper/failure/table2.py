@@ -29,7 +29,7 @@ from benchmarks.paper.failure.restoration import CORRUPTIONS, ideal_judge, ideal
 from benchmarks.paper.failure.restore import MARKS
 from benchmarks.paper.failure.trajectories import SUBSETS, Restored, Trajectory, all_agents, load
 from benchmarks.paper.failure.verdicts import CHANCE, Seen, chance, legacy_score, score
-from benchmarks.paper.readers import LEVEL
+from benchmarks.paper.reading.readers import LEVEL
 from benchmarks.writing.models import Loaded
 from iet.audit.auditor import Auditor
 from iet.errors import InputError

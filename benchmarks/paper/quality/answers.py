@@ -13,10 +13,10 @@ import numpy as np
 
 from benchmarks.paper import marks
 from benchmarks.paper.asking.answers import Answers
-from benchmarks.paper.author import Generated, ModelAuthor, Row
-from benchmarks.paper.logs import Setting, check_sampling
+from benchmarks.paper.conversations.author import Generated, ModelAuthor, Row
+from benchmarks.paper.conversations.logs import Setting, check_sampling
+from benchmarks.paper.conversations.prompts import Prompt
 from benchmarks.paper.marks import agent_name
-from benchmarks.paper.prompts import Prompt
 from benchmarks.paper.quality import strategies
 from benchmarks.paper.quality.strategies import AGENTS, STRATEGIES, Call
 from benchmarks.paper.quality.tasks import COUNT, Problem

@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
-from benchmarks.paper.prompts import Part, Prompt
+from benchmarks.paper.conversations.prompts import Part, Prompt
 from benchmarks.paper.quality.tasks import Problem, answer_of
 
 AGENTS = 3

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.paper import marks
-from benchmarks.paper.author import Generated, ModelAuthor
+from benchmarks.paper.conversations.author import Generated, ModelAuthor
 from benchmarks.paper.marks import Marker
 from benchmarks.paper.quality import answers, strategies
 from benchmarks.paper.quality.answers import CLEAN, CONDITIONS, Condition, Speaker

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from benchmarks.paper.logs import Log
+from benchmarks.paper.conversations.logs import Log
 from benchmarks.paper.transforms.altered import (
     Altered,
     Piece,

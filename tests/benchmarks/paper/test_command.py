@@ -20,9 +20,10 @@ for needed in ("transformers", "matplotlib", "sklearn", "openai"):
     pytest.importorskip(needed)
 
 from benchmarks.paper import __main__ as command  # noqa: E402
-from benchmarks.paper import quoted, spurious, table1  # noqa: E402
-from benchmarks.paper.records import COLUMNS  # noqa: E402
-from benchmarks.paper.study import Study  # noqa: E402
+from benchmarks.paper import quoted  # noqa: E402
+from benchmarks.paper.conversations.records import COLUMNS  # noqa: E402
+from benchmarks.paper.experiments import spurious, table1  # noqa: E402
+from benchmarks.paper.experiments.study import Study  # noqa: E402
 from iet.demo.conversation import MODEL  # noqa: E402
 
 Run = Callable[..., int]

@@ -22,10 +22,12 @@ for needed in ("transformers", "matplotlib", "sklearn", "nltk", "langchain_text_
     pytest.importorskip(needed)
 
 from benchmarks.paper import __main__ as command  # noqa: E402
-from benchmarks.paper import alterations, quoted, readers, scoring, spurious, sweeps, table1  # noqa: E402
-from benchmarks.paper.author import ModelAuthor  # noqa: E402
-from benchmarks.paper.records import COLUMNS, read_records  # noqa: E402
-from benchmarks.paper.study import Options, Study  # noqa: E402
+from benchmarks.paper import quoted  # noqa: E402
+from benchmarks.paper.conversations.author import ModelAuthor  # noqa: E402
+from benchmarks.paper.conversations.records import COLUMNS, read_records  # noqa: E402
+from benchmarks.paper.experiments import alterations, spurious, sweeps, table1  # noqa: E402
+from benchmarks.paper.experiments.study import Options, Study  # noqa: E402
+from benchmarks.paper.reading import readers, scoring  # noqa: E402
 from benchmarks.paper.transforms import TRANSFORMS  # noqa: E402
 from benchmarks.paper.transforms.pii import by_rules  # noqa: E402
 from benchmarks.recording import read_rows  # noqa: E402

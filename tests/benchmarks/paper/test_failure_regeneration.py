@@ -19,7 +19,7 @@ for needed in ("torch", "transformers", "matplotlib", "sklearn", "nltk", "langch
     pytest.importorskip(needed)
 
 from benchmarks.paper import __main__ as command  # noqa: E402
-from benchmarks.paper.author import Generated, ModelAuthor, Row  # noqa: E402
+from benchmarks.paper.conversations.author import Generated, ModelAuthor, Row  # noqa: E402
 from benchmarks.paper.failure import restore  # noqa: E402
 from benchmarks.paper.failure.corruption import remove_ids  # noqa: E402
 from benchmarks.paper.failure.regeneration import (  # noqa: E402

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.paper.logs import Log, Setting, Turn, Writer, read, summary
-from benchmarks.paper.records import COLUMNS, ROWS, chosen, read_records
+from benchmarks.paper.conversations.logs import Log, Setting, Turn, Writer, read, summary
+from benchmarks.paper.conversations.records import COLUMNS, ROWS, chosen, read_records
 from iet.errors import InputError, SchemeMismatch
 from tests.support.mama import row, write_csv
 

@@ -10,7 +10,7 @@ import pytest
 
 import iet
 from benchmarks.paper import marks
-from benchmarks.paper.logs import Setting
+from benchmarks.paper.conversations.logs import Setting
 from benchmarks.paper.marks import MARKS, Marker, agent_name
 from iet.errors import InputError
 from iet.kernels import embed_

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import iet
-from benchmarks.paper.logs import Setting, read
+from benchmarks.paper.conversations.logs import Setting, read
+from benchmarks.paper.conversations.prompts import Answer, Heard, Prompt, fitted, parsed, prompt_of, shares
+from benchmarks.paper.conversations.records import Record
 from benchmarks.paper.marks import MARKS, Marker
-from benchmarks.paper.prompts import Answer, Heard, Prompt, fitted, parsed, prompt_of, shares
-from benchmarks.paper.records import Record
 from iet.audit.metrics import token_labels
 from iet.decoding.topology import TOPOLOGIES, template
 from iet.errors import InputError
@@ -26,8 +26,8 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("tqdm")
 
-from benchmarks.paper import generate, protocol  # noqa: E402 - after the skips
-from benchmarks.paper.author import Generated, ModelAuthor, Row  # noqa: E402
+from benchmarks.paper.conversations import generate, protocol  # noqa: E402 - after the skips
+from benchmarks.paper.conversations.author import Generated, ModelAuthor, Row  # noqa: E402
 from benchmarks.writing.models import Loaded, load  # noqa: E402
 from benchmarks.writing.sampler import nucleus  # noqa: E402
 from tests.support.mama import row as csv_row  # noqa: E402

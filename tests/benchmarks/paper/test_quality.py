@@ -26,7 +26,7 @@ from benchmarks.lm import train_arithmetic, training  # noqa: E402 - after the s
 from benchmarks.paper import __main__ as command  # noqa: E402
 from benchmarks.paper import plots  # noqa: E402
 from benchmarks.paper.asking.answers import Answers  # noqa: E402
-from benchmarks.paper.author import Generated, ModelAuthor  # noqa: E402
+from benchmarks.paper.conversations.author import Generated, ModelAuthor  # noqa: E402
 from benchmarks.paper.quality import experiment  # noqa: E402
 from benchmarks.paper.quality import texts as shown  # noqa: E402
 from benchmarks.paper.quality.answers import (  # noqa: E402

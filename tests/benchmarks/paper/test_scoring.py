@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.paper.scoring import FIGURES, score, true_edges, truth_of
+from benchmarks.paper.reading.scoring import FIGURES, score, true_edges, truth_of
 from benchmarks.paper.transforms.cutting import pasted
 from iet.errors import InputError, ShapeError
 from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.paper.similarity import Embedder, common_words, rouge_l, semantic_similarity
+from benchmarks.paper.reading.similarity import Embedder, common_words, rouge_l, semantic_similarity
 from iet.errors import BackendUnavailable, InputError, ShapeError
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.paper.logs import Log, Setting, Turn
+from benchmarks.paper.conversations.logs import Log, Setting, Turn
 from benchmarks.paper.transforms import NEEDS, TRANSFORMS
 from benchmarks.paper.transforms.altered import NOBODY, Altered, parts_of, sentences_of, tokens_of, touched
 from benchmarks.paper.transforms.cutting import paragraphs_of, pasted, shuffled, truncated, unchanged

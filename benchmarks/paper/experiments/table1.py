@@ -15,15 +15,16 @@ from typing import Any
 import numpy as np
 
 from benchmarks import recording, statistics
-from benchmarks.paper import plots, readers, scoring
+from benchmarks.paper import plots
 from benchmarks.paper.asking.endpoints import Parameters
 from benchmarks.paper.baselines import BASELINES, Found
 from benchmarks.paper.baselines.llm import ENDPOINTS
-from benchmarks.paper.logs import Log
+from benchmarks.paper.conversations.logs import Log
+from benchmarks.paper.experiments.study import Study
 from benchmarks.paper.quoted import SETTINGS, TABLE1
-from benchmarks.paper.readers import Read
-from benchmarks.paper.scoring import FIGURES
-from benchmarks.paper.study import Study
+from benchmarks.paper.reading import readers, scoring
+from benchmarks.paper.reading.readers import Read
+from benchmarks.paper.reading.scoring import FIGURES
 from benchmarks.statistics import Interval
 
 FEWEST_TEXTS = 10

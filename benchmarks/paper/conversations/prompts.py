@@ -21,7 +21,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from benchmarks.paper.records import Record
+from benchmarks.paper.conversations.records import Record
 from iet.errors import InputError
 
 TARGET, ATTACKER = 0, 3

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
-from benchmarks.paper.logs import Log
+from benchmarks.paper.conversations.logs import Log
 from benchmarks.paper.transforms.altered import Altered
 from iet.audit.metrics import boundary_f1, coverage, edge_similarity, mean_iou, token_accuracy, token_labels
 from iet.errors import InputError, ShapeError

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from benchmarks import recording, statistics
-from benchmarks.paper.logs import Log
+from benchmarks.paper.conversations.logs import Log
+from benchmarks.paper.experiments.study import Study
+from benchmarks.paper.experiments.sweeps import measured
 from benchmarks.paper.quoted import SPURIOUS
-from benchmarks.paper.study import Study
-from benchmarks.paper.sweeps import measured
 
 MARKS = ("fourier", "gumbel")
 

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks import recording, statistics
-from benchmarks.paper import plots, quoted, readers, scoring
-from benchmarks.paper.logs import Log
-from benchmarks.paper.scoring import FIGURES
-from benchmarks.paper.study import Study
+from benchmarks.paper import plots, quoted
+from benchmarks.paper.conversations.logs import Log
+from benchmarks.paper.experiments.study import Study
+from benchmarks.paper.reading import readers, scoring
+from benchmarks.paper.reading.scoring import FIGURES
 from benchmarks.statistics import Interval
 
 KAPPAS = (0.5, 0.8, 1.0, 2.0)

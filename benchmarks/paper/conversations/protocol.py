@@ -31,11 +31,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from benchmarks.paper.author import Author, Row
-from benchmarks.paper.logs import Log, Setting, Turn, check_sampling
+from benchmarks.paper.conversations.author import Author, Row
+from benchmarks.paper.conversations.logs import Log, Setting, Turn, check_sampling
+from benchmarks.paper.conversations.prompts import ATTACKER, Answer, Heard, parsed, prompt_of
+from benchmarks.paper.conversations.records import Record
 from benchmarks.paper.marks import agent_name, mark_of
-from benchmarks.paper.prompts import ATTACKER, Answer, Heard, parsed, prompt_of
-from benchmarks.paper.records import Record
 from iet.audit.metrics import token_labels
 from iet.decoding.topology import Adjacency, template, walk
 from iet.errors import InputError

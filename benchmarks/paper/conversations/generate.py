@@ -1,7 +1,7 @@
 """Generate the logs of a setting.
 
-    python -m benchmarks.paper.generate --data PATH --out DIR --topology chain --agents 4 --mark fourier \\
-        --records 48 --seed 0 [--model PATH_OR_ID] [--temperature 1.0 --top-p 1.0] [--protocol edge-walk] ...
+    python -m benchmarks.paper.conversations.generate --data PATH --out DIR --topology chain --agents 4 \\
+        --mark fourier --records 48 [--model PATH_OR_ID] [--temperature 1.0 --top-p 1.0] ...
 
 One file per setting; its name tells which (`Setting.name`). Records are written in groups: a run that was
 killed goes on with the group it was at. With the model that ships with the package turns have a fixed
@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.paper import marks
-from benchmarks.paper.author import Author, ModelAuthor
-from benchmarks.paper.logs import Log, Setting, Writer, summary
-from benchmarks.paper.protocol import PROTOCOLS, check_setting, converse
-from benchmarks.paper.records import ROWS, Record, chosen, claim, digest_of, read_records
+from benchmarks.paper.conversations.author import Author, ModelAuthor
+from benchmarks.paper.conversations.logs import Log, Setting, Writer, summary
+from benchmarks.paper.conversations.protocol import PROTOCOLS, check_setting, converse
+from benchmarks.paper.conversations.records import ROWS, Record, chosen, claim, digest_of, read_records
 from benchmarks.writing.models import Loaded, load
 from iet.decoding.topology import TOPOLOGIES
 from iet.demo.conversation import JOINER, MODEL

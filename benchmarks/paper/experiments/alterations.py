@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 
 from benchmarks import recording, statistics
-from benchmarks.paper import plots, readers, scoring, similarity
-from benchmarks.paper.author import ModelAuthor, Row
-from benchmarks.paper.logs import Log
-from benchmarks.paper.prompts import Heard, parsed, prompt_of
-from benchmarks.paper.protocol import NO_ANSWER, drawn_seed
+from benchmarks.paper import plots
+from benchmarks.paper.conversations.author import ModelAuthor, Row
+from benchmarks.paper.conversations.logs import Log
+from benchmarks.paper.conversations.prompts import Heard, parsed, prompt_of
+from benchmarks.paper.conversations.protocol import NO_ANSWER, drawn_seed
+from benchmarks.paper.experiments.study import Study
 from benchmarks.paper.quoted import SETTINGS
 from benchmarks.paper.quoted import TRANSFORMS as PRINTED
-from benchmarks.paper.scoring import FIGURES
-from benchmarks.paper.study import Study
+from benchmarks.paper.reading import readers, scoring, similarity
+from benchmarks.paper.reading.scoring import FIGURES
 from benchmarks.paper.transforms import TRANSFORMS
 from benchmarks.paper.transforms.altered import Altered
 from benchmarks.paper.transforms.pii import Find

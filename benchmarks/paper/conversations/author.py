@@ -8,9 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
-from benchmarks.paper.logs import Setting
+from benchmarks.paper.conversations.logs import Setting
+from benchmarks.paper.conversations.prompts import Prompt, fitted
 from benchmarks.paper.marks import Marker
-from benchmarks.paper.prompts import Prompt, fitted
 from iet.errors import BackendUnavailable, InputError
 
 try:

@@ -10,12 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks import recording
-from benchmarks.paper import generate, readers, results
-from benchmarks.paper.author import Author, ModelAuthor
-from benchmarks.paper.logs import Log, Setting, summary
+from benchmarks.paper import results
+from benchmarks.paper.conversations import generate
+from benchmarks.paper.conversations.author import Author, ModelAuthor
+from benchmarks.paper.conversations.logs import Log, Setting, summary
+from benchmarks.paper.conversations.records import Record, chosen, claim, digest_of
 from benchmarks.paper.marks import Keys, Marker
-from benchmarks.paper.records import Record, chosen, claim, digest_of
-from benchmarks.paper.scoring import truth_of
+from benchmarks.paper.reading import readers
+from benchmarks.paper.reading.scoring import truth_of
 from benchmarks.writing.models import Loaded
 from iet.errors import InputError
 
