@@ -56,6 +56,13 @@ CUSUM_GRID = {
     "min_points": (2, 5, 10),
 }
 CUSUM, PAPERS_CUSUM = "cusum", "cusum, min_points 10"
+READERS = (PAPERS_CUSUM, CUSUM, "window", "posterior", "oracle")
+SHOWN = re.compile(
+    r".*/token_accuracy|posterior/.*|cusum/(coverage|there)|posterior of \d+ keys"
+    r"|(with|beside|gain of).*model/.*"
+)
+"""Figures that the summary keeps."""
+
 SPURIOUS = {4: (4, 8), 6: (2, 8)}
 """Agents of the text -> how many keys more the registry holds, for the keys that nobody used."""
 
@@ -279,69 +286,51 @@ def calibration_error(reliability: NDArray[np.float64]) -> float:
     return float(np.abs(right - counts * middle).sum() / max(1.0, counts.sum()))
 
 
-def verdicts(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the issue asks of the decoder, cell by cell, as one number each."""
+def verdicts(results: Sequence[dict[str, Any]]) -> dict[str, float | None]:
+    """Return what is asked of the decoder over all cells, as one number each; None where no cell asks it."""
 
     def of(result: dict[str, Any], name: str) -> float:
         return float(result["figures"][name][0])
 
-    accuracy = "token_accuracy"
-    readable = [r for r in results if of(r, f"oracle/{accuracy}") > 0.7]
-    cells_of = [(r, r["cell"], r["cell"]["turn_tokens"] >= 200) for r in results]
-    marked = [r for r, c, long in cells_of if long and c["family"] == "fourier" and c["temperature"] == 1.0]
-    gumbel = [
-        r for r, c, long in cells_of if long and c["family"] == "gumbel" and 0.35 <= r["entropy_nats"] <= 0.9
-    ]
+    def lead(result: dict[str, Any], ours: str, theirs: str) -> float:
+        return of(result, f"{ours}/token_accuracy") - of(result, f"{theirs}/token_accuracy")
+
+    def gains(ours: str, theirs: str) -> list[float]:
+        return [lead(r, ours, theirs) for r in results if f"{theirs}/token_accuracy" in r["figures"]]
+
+    readable = [r for r in results if of(r, "oracle/token_accuracy") > 0.7]
+    long = [r for r in results if r["cell"]["turn_tokens"] >= 200]
+    marked = [r for r in long if (r["cell"]["family"], r["cell"]["temperature"]) == ("fourier", 1.0)]
+    gumbel = [r for r in long if r["cell"]["family"] == "gumbel" and 0.35 <= r["entropy_nats"] <= 0.9]
+    over_oracle = [of(r, "posterior/token_accuracy") / of(r, "oracle/token_accuracy") for r in marked]
     change = [
-        of(r, name) - of(r, f"posterior of {r['cell']['agents']} keys")
+        abs(of(r, name) - of(r, f"posterior of {r['cell']['agents']} keys"))
         for r in readable
         for name in r["figures"]
         if name.endswith("keys")
     ]
-
-    def lead(r: dict[str, Any], minuend: str, subtrahend: str) -> float:
-        return of(r, f"{minuend}/{accuracy}") - of(r, f"{subtrahend}/{accuracy}")
-
-    def gains(minuend: str, subtrahend: str) -> list[float]:
-        there = (r for r in results if f"{subtrahend}/{accuracy}" in r["figures"])
-        return [lead(r, minuend, subtrahend) for r in there]
-
-    pairs = {"break odds, gain": gains("posterior", "posterior without breaks")}
-    pairs["model, gain"] = gains("with model", "beside the model")
+    leads = {name: [lead(r, "posterior", name) for r in readable] for name in (CUSUM, PAPERS_CUSUM)}
+    more = {"break odds, gain": gains("posterior", "posterior without breaks")}
+    more["model, gain"] = gains("with model", "beside the model")
+    fourier_long = "fourier at T = 1.0 with turns of 200 and more"
+    gumbel_long = "gumbel near 0.5 nats with turns of 200 and more"
+    lowest = [of(r, "posterior/token_accuracy") for r in gumbel]
     return {
         "posterior - window, lowest": min((lead(r, "posterior", "window") for r in results), default=None),
         **{
-            f"posterior - {name}, mean over cells with an oracle above 0.7": float(
-                np.mean([lead(r, "posterior", name) for r in readable])
-            )
-            if readable
-            else None
-            for name in (CUSUM, PAPERS_CUSUM)
+            f"posterior - {name}, mean over cells with an oracle above 0.7": _mean(values)
+            for name, values in leads.items()
         },
-        "posterior / oracle, lowest, fourier at T = 1.0 with turns of 200 and more": min(
-            (of(r, f"posterior/{accuracy}") / of(r, f"oracle/{accuracy}") for r in marked), default=None
-        ),
-        **{
-            f"gumbel near 0.5 nats with turns of 200 and more, lowest {shown}": min(
-                (of(r, f"posterior/{name}") for r in gumbel), default=None
-            )
-            for name, shown in ((accuracy, "TokenAcc"), ("mean_iou", "IoU"))
-        },
-        "spurious keys, largest change where the oracle is above 0.7": max(map(abs, change), default=None),
-        **{
-            f"{name}, mean over {len(each)} cells": float(np.mean(each))
-            for name, each in pairs.items()
-            if each
-        },
+        f"posterior / oracle, lowest, {fourier_long}": min(over_oracle, default=None),
+        f"{gumbel_long}, lowest TokenAcc": min(lowest, default=None),
+        f"{gumbel_long}, lowest IoU": min((of(r, "posterior/mean_iou") for r in gumbel), default=None),
+        "spurious keys, largest change where the oracle is above 0.7": max(change, default=None),
+        **{f"{name}, mean over {len(found)} cells": _mean(found) for name, found in more.items() if found},
     }
 
 
-READERS = (PAPERS_CUSUM, CUSUM, "window", "posterior", "oracle")
-SHOWN = re.compile(
-    r".*/token_accuracy|posterior/.*|cusum/(coverage|there)|posterior of \d+ keys"
-    r"|(with|beside|gain of).*model/.*"
-)
-"""Figures that the summary keeps."""
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
 
 
 def _columns(chosen: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:

@@ -1,0 +1,193 @@
+"""Count what the house is made of: files and lines per folder, the largest files, imports and circles.
+
+    python -m benchmarks.house [--before PATH] [--output benchmarks/results/house.md]
+
+`--before` is a checkout of another state, to stand beside this one. Lines are those of text files in the
+working tree, builds and caches left out. `tests/test_architecture.py` holds the imports against the rules.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from benchmarks.recording import table
+
+ROOT = pathlib.Path(__file__).parents[1]
+PACKAGES = ("iet", "benchmarks", "tests")
+COUNTED = ("iet", "csrc", "tests", "benchmarks")
+SUFFIXES = {".py", ".h", ".cpp", ".cu", ".cuh", ".js", ".html"}
+NO_ROOM = {"__init__.py", "__main__.py", "__pycache__", "py.typed"}
+
+
+class Edge(NamedTuple):
+    """One module that imports another, at the top or inside a function."""
+
+    importer: str
+    imported: str
+
+
+def sources(root: pathlib.Path, folder: str) -> list[pathlib.Path]:
+    """Return the source files below a folder of a checkout, sorted."""
+    found = (path for path in (root / folder).rglob("*") if path.suffix in SUFFIXES and path.is_file())
+    return sorted(path for path in found if not {"__pycache__", "results"} & set(path.parts))
+
+
+def lines(path: pathlib.Path) -> int:
+    """Return the number of lines of a file."""
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def rooms(root: pathlib.Path) -> list[str]:
+    """Return the entries at the top of `iet/`, without `__init__`, `__main__` and `py.typed`."""
+    return sorted(path.name for path in (root / "iet").iterdir() if path.name not in NO_ROOM)
+
+
+def modules(root: pathlib.Path) -> dict[str, pathlib.Path]:
+    """Return the Python files of the packages by the names under which they are imported."""
+    found = {}
+    for package in PACKAGES:
+        for path in (root / package).rglob("*.py"):
+            parts = path.relative_to(root).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return dict(sorted(found.items()))
+
+
+def imports(known: Mapping[str, pathlib.Path]) -> list[Edge]:
+    """Return who imports whom among the modules that are known, each pair once.
+
+    Imports inside functions count, blocks under `if TYPE_CHECKING` do not, and neither does
+    `from iet import __version__`: the number is there before anything else is.
+    """
+    edges = set()
+    for name, path in known.items():
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        for imported in _imported(ast.parse(path.read_text(encoding="utf-8")), package, known):
+            edges.add(Edge(name, imported))
+    return sorted(edge for edge in edges if edge.importer != edge.imported)
+
+
+def _imported(tree: ast.AST, package: str, known: Mapping[str, pathlib.Path]) -> Iterator[str]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            for branch in node.orelse:
+                yield from _imported(ast.Module([branch], []), package, known)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.rsplit(".", node.level - 1)[0] if node.level else ""
+            source = ".".join(filter(None, (above, node.module)))
+            for alias in node.names:
+                inner = f"{source}.{alias.name}"
+                if inner in known:
+                    yield inner
+                elif source in known and alias.name != "__version__":
+                    yield source
+        else:
+            yield from _imported(node, package, known)
+
+
+def circles(edges: Iterable[Edge]) -> list[list[str]]:
+    """Return the groups of modules that all lead to each other: none where there is no circle."""
+    after: dict[str, set[str]] = {}
+    for importer, imported in edges:
+        after.setdefault(importer, set()).add(imported)
+    reached = {name: _reached(name, after) for name in after}
+    groups = {
+        tuple(sorted(other for other in there if name in reached.get(other, ())))
+        for name, there in reached.items()
+        if name in there
+    }
+    return [list(group) for group in sorted(groups)]
+
+
+def _reached(start: str, after: Mapping[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    ahead = [start]
+    while ahead:
+        for name in after.get(ahead.pop(), set()) - found:
+            found.add(name)
+            ahead.append(name)
+    return found
+
+
+def report(before: pathlib.Path | None, now: pathlib.Path = ROOT) -> str:
+    """Return the tables in Markdown: of one state, or of two beside each other."""
+    states = {"before": before, "now": now} if before else {"now": now}
+    roots = [root for root in states.values() if root is not None]
+    parts = [
+        "# The house",
+        "`python -m benchmarks.house` counts the source files of the working tree (Python, C++, CUDA, page).",
+        "## Files and lines",
+        _folders(list(states), roots, COUNTED),
+        "## Folders of `iet`, `tests` and `benchmarks`",
+        _folders(["now"], [now], _inner(now)),
+        "## The ten largest files",
+        table(["", *states], _largest(roots)),
+        "## Imports",
+        _imports(list(states), roots),
+    ]
+    return "\n\n".join(parts)
+
+
+def _folders(states: Sequence[str], roots: Sequence[pathlib.Path], folders: Iterable[str]) -> str:
+    rows: list[list[object]] = []
+    for folder in folders:
+        row: list[object] = [f"`{folder}`"]
+        for root in roots:
+            found = sources(root, folder)
+            row += [len(found), f"{sum(map(lines, found)):,}"]
+        rows.append(row)
+    header = [f"{word}, {state}" for state in states for word in ("files", "lines")]
+    return table(["folder", *(header if len(states) > 1 else ("files", "lines"))], rows)
+
+
+def _inner(root: pathlib.Path) -> list[str]:
+    folders = (path for name in PACKAGES for path in sorted((root / name).iterdir()) if path.is_dir())
+    named = (path.relative_to(root).as_posix() for path in folders)
+    return [name for name in named if sources(root, name)]
+
+
+def _largest(roots: Sequence[pathlib.Path]) -> list[list[object]]:
+    columns = []
+    for root in roots:
+        found = [(lines(path), path) for folder in COUNTED for path in sources(root, folder)]
+        largest = sorted(found, key=lambda pair: (-pair[0], pair[1]))[:10]
+        columns.append([f"`{path.relative_to(root).as_posix()}` {count:,}" for count, path in largest])
+    return [[rank, *row] for rank, row in enumerate(zip(*columns, strict=True), 1)]
+
+
+def _imports(states: Sequence[str], roots: Sequence[pathlib.Path]) -> str:
+    rows: list[list[object]] = [["entries at the top of `iet/`", *(len(rooms(root)) for root in roots)]]
+    for package in PACKAGES:
+        counts = (_counts(root, package) for root in roots)
+        rows.append([f"modules, imports and circles of `{package}`", *counts])
+    return table(["", *states], rows)
+
+
+def _counts(root: pathlib.Path, package: str) -> str:
+    known = {name: path for name, path in modules(root).items() if name.partition(".")[0] in (package, "iet")}
+    edges = [edge for edge in imports(known) if edge.importer.partition(".")[0] == package]
+    own = sum(name.partition(".")[0] == package for name in known)
+    return f"{own}, {len(edges):,}, {len(circles(edges))}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the tables, or write them to a file."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.house", description=__doc__)
+    parser.add_argument("--before", type=pathlib.Path, metavar="PATH", help="a checkout to compare with")
+    parser.add_argument("--output", type=pathlib.Path, metavar="FILE", help="default: standard output")
+    chosen = parser.parse_args(arguments)
+    text = report(chosen.before) + "\n"
+    if chosen.output is None:
+        print(text, end="")
+    else:
+        chosen.output.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

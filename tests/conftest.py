@@ -1,0 +1,32 @@
+"""Fixtures that every folder uses."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from iet.native import load as native
+from tests.support.conditions import ISAS
+
+# torch reads it when it is loaded. The matrices here are so small that threads would wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(autouse=True)
+def no_registry_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read no registry that the environment of whoever runs the tests names."""
+    monkeypatch.delenv("IET_REGISTRY", raising=False)
+
+
+@pytest.fixture(params=ISAS or ("reference",))
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run the test on one instruction set of this machine (or on the reference backend)."""
+    if request.param == "reference":
+        yield "reference"
+        return
+    before = native.cpu.isa()
+    assert native.cpu.select_isa(request.param)
+    yield request.param
+    native.cpu.select_isa(before)

@@ -1,0 +1,83 @@
+"""Marked text, made without a model, and what an audit says about it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import iet
+from iet.marks.registry import Registry
+from iet.report import Report
+from tests.support.teams import WORD_TOKENIZER, WORDS, team
+
+DECODERS = ("posterior", "cusum", "window")
+
+
+def write(
+    registry: Registry,
+    turns: Sequence[tuple[str | None, int]],
+    seed: int = 0,
+    *,
+    ids: Sequence[int] = range(1, WORDS),
+    flat: bool = False,
+) -> list[int]:
+    """Some of `ids`, as a model of bland preferences (`flat`: of none) would sample them turn by turn.
+
+    The context before the first turn comes on top: n - 1 ids that nobody marked.
+    """
+    draw, allowed, profile = np.random.default_rng(seed), np.asarray(ids), registry.profile
+    context, size = profile.scheme.n_gram - 1, profile.vocab_size
+    found = allowed[draw.integers(0, len(allowed), context)].tolist()
+    for agent, tokens in turns:
+        slots = [-1 if agent is None else registry.slot(agent)]
+        keyed = profile.family.name == "gumbel" and agent is not None  # the mark is the noise
+        for _ in range(tokens):
+            logits = np.zeros((1, size)) if flat else draw.normal(size=(1, size))
+            logits = logits.astype(np.float32)
+            iet.embed_(logits, [found[-context:]], slots, registry)
+            noise = np.zeros(size) if keyed else draw.gumbel(size=size)
+            found.append(int(allowed[(logits[0] + noise)[allowed].argmax()]))
+    return found
+
+
+def spell(ids: Sequence[int]) -> str:
+    """The text that `WORD_TOKENIZER` reads as these ids."""
+    return " ".join(f"w{i}" for i in ids)
+
+
+TEAM = team()
+TURNS = (("planner", 150), ("critic", 150), (None, 200), ("writer", 150))
+IDS = write(TEAM, TURNS)
+TEXT = spell(IDS)
+
+
+def reader(registry: Registry = TEAM, decoder: str = "posterior", **options: Any) -> iet.Auditor:
+    """An auditor that is handed its tokenizer, which is not in a file."""
+    return iet.Auditor(registry, decoder, tokenizer=options.pop("tokenizer", WORD_TOKENIZER), **options)
+
+
+def agents_of(report: Report) -> list[str | None]:
+    return [segment.agent for segment in report.segments]
+
+
+def assert_tiles(report: Report, text: str) -> None:
+    """Segments cover tokens and characters, and the runs of characters cover the text, all without gaps."""
+    at = 0
+    for start, end, _ in report.char_agents:
+        assert (start, end > start) == (at, True)
+        at = end
+    assert at == len(text)
+    agents = [agent for _, _, agent in report.char_agents]
+    assert all(a != b for a, b in itertools.pairwise(agents))
+    token = char = 0
+    for segment in report.segments:
+        assert (segment.start, segment.char_start) == (token, char)
+        assert segment.end > segment.start
+        assert segment.char_end is not None
+        assert segment.char_end >= char
+        token, char = segment.end, segment.char_end
+    assert token == report.tokens == len(report.token_agents)
+    assert char == (len(text) if report.segments else 0)
