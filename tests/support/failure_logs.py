@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -59,6 +60,24 @@ def write(folder: pathlib.Path, subset: str, logs: Mapping[str, Any]) -> pathlib
     for name, log in logs.items():
         (folder / "who_and_when" / subset / name).write_text(json.dumps(log), encoding="utf-8")
     return folder
+
+
+def problem_of(body: dict[str, Any]) -> tuple[str, int]:
+    """The question of a request, and the number of the problem that it is about."""
+    user = body["messages"][-1]["content"]
+    found = re.search(r"problem (\d+)\?", user)
+    assert found is not None
+    return user, int(found[1])
+
+
+def knowing(user: str, agent: str, step: int) -> str:
+    """The answer of a judge that knows whose mistake it was, to a question in any protocol."""
+    if "Agent Name:" in user:
+        return f"Agent Name: {agent}\nStep Number: {step}\nReason for Mistake: so"
+    half = re.search(r"upper half is step \d+ to step (\d+)", user)
+    if half is not None:
+        return "upper half" if step <= int(half[1]) else "lower half"
+    return f"1. {'Yes' if f'The last step is step {step},' in user else 'No'}.\n2. Reason: so"
 
 
 def trajectory(

@@ -27,3 +27,16 @@ def write_csv(path: pathlib.Path, rows: list[dict[str, str]], columns: Any = COL
         writer.writeheader()
         writer.writerows(rows)
     return path
+
+
+def write_mills(path: pathlib.Path, *names: str, mail: bool = False) -> pathlib.Path:
+    """A csv with a record for each name, which writes (from an address, too)."""
+    rows = []
+    for i, name in enumerate(names):
+        background, question = f"The mill of village {i} is closed.", f"Who repairs mill {i}?"
+        pii = [{"entity": name, "types": ["name"]}]
+        pii += [{"entity": f"m{i}@mill.org", "types": ["email"]}] if mail else []
+        text = f"{name} writes from m{i}@mill.org." if mail else f"{name} writes."
+        task = f" [Task background]: {background}\n\n[Question]: {question}"
+        rows.append(dict(zip(COLUMNS, (text, repr(pii), task, background, question), strict=True)))
+    return write_csv(path, rows)

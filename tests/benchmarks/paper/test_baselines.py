@@ -11,7 +11,6 @@ import pytest
 
 from iet.audit.metrics import edge_similarity, token_accuracy
 from iet.errors import BackendUnavailable, InputError, ShapeError
-from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
 from tests.support.paper_logs import log_of, prose, words
 
 sklearn_text = pytest.importorskip("sklearn.feature_extraction.text")
@@ -31,11 +30,6 @@ SEGMENTERS = {
     "semantic-bow": segmenters.semantic_bow,
     "texttiling": segmenters.text_tiling,
 }
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer(DEMO_SOURCE)
 
 
 def disjoint(rng, turns, joiner="\n\n", sentences=12, agents=3):

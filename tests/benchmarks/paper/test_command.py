@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import json
 import pathlib
@@ -21,10 +20,10 @@ for needed in ("transformers", "matplotlib", "sklearn", "openai"):
 
 from benchmarks.paper import __main__ as command  # noqa: E402
 from benchmarks.paper import quoted  # noqa: E402
-from benchmarks.paper.conversations.records import COLUMNS  # noqa: E402
 from benchmarks.paper.experiments import spurious, table1  # noqa: E402
 from benchmarks.paper.experiments.study import Study  # noqa: E402
 from iet.demo.conversation import MODEL  # noqa: E402
+from tests.support.mama import write_mills  # noqa: E402
 
 Run = Callable[..., int]
 KEY = "sk-a-key-that-nobody-may-see"
@@ -45,16 +44,7 @@ def out(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def extract(tmp_path: pathlib.Path) -> pathlib.Path:
-    path = tmp_path / "extract.csv"
-    with path.open("w", encoding="utf-8", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(COLUMNS)
-        for i, name in enumerate(("Ada Berg", "Otto Lind", "Ines Roth", "Karl Voss")):
-            background, question = f"The mill of village {i} is closed.", f"Who repairs mill {i}?"
-            task = f" [Task background]: {background}\n\n[Question]: {question}"
-            pii = [{"entity": name, "types": ["name"]}]
-            rows.writerow((f"{name} writes.", repr(pii), task, background, question))
-    return path
+    return write_mills(tmp_path / "extract.csv", "Ada Berg", "Otto Lind", "Ines Roth", "Karl Voss")
 
 
 @pytest.fixture

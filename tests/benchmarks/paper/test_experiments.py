@@ -6,7 +6,6 @@ import csv
 import dataclasses
 import json
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,21 +16,23 @@ from iet.audit.metrics import token_accuracy
 from iet.errors import InputError
 from iet.native.pairs import novelty_weights
 
-torch = pytest.importorskip("torch")
-for needed in ("transformers", "matplotlib", "sklearn", "nltk", "langchain_text_splitters"):
+for needed in ("torch", "transformers", "matplotlib", "sklearn", "nltk", "langchain_text_splitters"):
     pytest.importorskip(needed)
 
 from benchmarks.paper import __main__ as command  # noqa: E402
 from benchmarks.paper import quoted  # noqa: E402
 from benchmarks.paper.conversations.author import ModelAuthor  # noqa: E402
-from benchmarks.paper.conversations.records import COLUMNS, read_records  # noqa: E402
+from benchmarks.paper.conversations.records import read_records  # noqa: E402
 from benchmarks.paper.experiments import alterations, spurious, sweeps, table1  # noqa: E402
 from benchmarks.paper.experiments.study import Options, Study  # noqa: E402
 from benchmarks.paper.reading import readers, scoring  # noqa: E402
 from benchmarks.paper.transforms import TRANSFORMS  # noqa: E402
 from benchmarks.paper.transforms.pii import by_rules  # noqa: E402
 from benchmarks.recording import read_rows  # noqa: E402
-from benchmarks.writing.models import load  # noqa: E402
+from benchmarks.writing.models import Loaded  # noqa: E402
+from tests.support.mama import write_mills  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 CHAIN = (("chain", 4),)
 ASKED = {"rounds": 1, "turn_tokens": (40, 40), "prompt_tokens": 160}
@@ -40,24 +41,13 @@ ASKED = {"rounds": 1, "turn_tokens": (40, 40), "prompt_tokens": 160}
 @pytest.fixture(scope="module")
 def extract(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     path = tmp_path_factory.mktemp("data") / "extract.csv"
-    with path.open("w", encoding="utf-8", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(COLUMNS)
-        for i, name in enumerate(("Ada Berg", "Otto Lind", "Ines Roth", "Karl Voss", "Mia Horn")):
-            background, question = f"The mill of village {i} is closed.", f"Who repairs mill {i}?"
-            pii = [{"entity": name, "types": ["name"]}, {"entity": f"m{i}@mill.org", "types": ["email"]}]
-            task = f" [Task background]: {background}\n\n[Question]: {question}"
-            rows.writerow((f"{name} writes from m{i}@mill.org.", repr(pii), task, background, question))
-    return path
+    return write_mills(path, "Ada Berg", "Otto Lind", "Ines Roth", "Karl Voss", "Mia Horn", mail=True)
 
 
 @pytest.fixture(scope="module")
-def study(extract: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Study]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def study(loaded: Loaded, extract: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Study:
     records = read_records(extract, rows=None)
-    yield Study(load(), records, tmp_path_factory.mktemp("out"), Options(3, **ASKED), tuning=2)
-    torch.set_num_threads(threads)
+    return Study(loaded, records, tmp_path_factory.mktemp("out"), Options(3, **ASKED), tuning=2)
 
 
 def result(study: Study, name: str) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 
 import pytest
 
@@ -12,12 +11,15 @@ from benchmarks.paper.failure.trajectories import SUBSETS, Trajectory, Turn
 from benchmarks.paper.failure.verdicts import Prediction
 from iet.errors import BackendUnavailable, InputError
 from tests.support.chat_server import Server, serving
+from tests.support.failure_logs import knowing, problem_of
 
 pytest.importorskip("openai")
 
 from benchmarks.paper.asking.endpoints import OpenAIEndpoint, Sampling
 from benchmarks.paper.failure import protocols, questions
 from benchmarks.paper.failure.protocols import Judge
+
+pytestmark = pytest.mark.usefixtures("any_key")
 
 NAMES = ("Planner", "Coder", "Blu-Ray_Expert", "Coder", "Planner", "Checker", "Coder")
 
@@ -30,23 +32,10 @@ def log_of(number: int, step: int) -> Trajectory:
 LOGS = [log_of(number, step) for number, step in enumerate([0, 2, 3, 6])]
 
 
-@pytest.fixture(autouse=True)
-def key(monkeypatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "any word")
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-
-
 def knows(body) -> str:
     """A judge that knows: it tells log and protocol by what it is asked."""
-    user = body["messages"][-1]["content"]
-    log = LOGS[int(re.search(r"problem (\d+)\?", user)[1])]
-    if "Agent Name:" in user:
-        return f"Agent Name: {log.mistake_agent}\nStep Number: {log.mistake_step}\nReason for Mistake: so"
-    if "upper half" in user:
-        half = int(re.search(r"upper half is step \d+ to step (\d+)", user)[1])
-        return "upper half" if log.mistake_step <= half else "lower half"
-    step = int(re.search(r"The last step is step (\d+)", user)[1])
-    return f"1. {'Yes' if step == log.mistake_step else 'No'}.\n2. Reason: so"
+    user, number = problem_of(body)
+    return knowing(user, LOGS[number].mistake_agent, LOGS[number].mistake_step)
 
 
 def ask(server: Server, logs=LOGS, **options):

@@ -28,6 +28,8 @@ from benchmarks.paper.failure.trajectories import SUBSETS, Trajectory, Turn
 from iet.demo.conversation import MODEL
 from iet.errors import BackendUnavailable
 
+pytestmark = pytest.mark.usefixtures("any_key")
+
 # The shipped model has no chat template, and a server needs one.
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}\n\n{% endfor %}"
 
@@ -85,11 +87,6 @@ def _wait(server: subprocess.Popen[bytes], url: str, log: pathlib.Path) -> None:
             break
         time.sleep(0.2)
     raise AssertionError(f"transformers serve did not start:\n{log.read_text(errors='replace')[-2000:]}")
-
-
-@pytest.fixture(autouse=True)
-def key(monkeypatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "any word")
 
 
 def ask(served: tuple[str, str], cache: pathlib.Path, **options):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import re
 
 import numpy as np
 import pytest
@@ -20,54 +19,38 @@ from benchmarks.paper.failure.trajectories import SUBSETS, Trajectory, Turn, loa
 from benchmarks.paper.failure.verdicts import Prediction, Seen
 from benchmarks.paper.quoted import TABLE2
 from tests.support.chat_server import serving
+from tests.support.failure_logs import algorithm_generated, knowing, problem_of, write
+
+pytestmark = pytest.mark.usefixtures("any_key")
 
 NAMES = ("Planner", "Coder", "Computer_terminal", "Checker")
 STEPS = (1, 3)
 """Mistakes of the two logs."""
 
 
-@pytest.fixture(autouse=True)
-def key(monkeypatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "any word")
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-
-
 @pytest.fixture
 def data(tmp_path):
     """Two logs with the schema of the data."""
-    folder = tmp_path / "data" / "who_and_when" / SUBSETS[0]
-    folder.mkdir(parents=True)
     said = ("We add.", "print(3 + 4) and then we look what it says", "7", "It says seven, so it is seven.")
-    for number, step in enumerate(STEPS, 1):
-        log = {
-            "is_correct": False,
-            "question": f"What is problem {number}?",
-            "question_ID": f"{number}",
-            "level": "1",
-            "ground_truth": "17",
-            "history": [
-                {"content": content, "role": "user", "name": name}
-                for name, content in zip(NAMES, said, strict=True)
-            ],
-            "mistake_agent": NAMES[step],
-            "mistake_step": str(step),
-            "mistake_reason": "so",
-            "system_prompt": {"Coder": "You write code."},
-        }
-        (folder / f"{number}.json").write_text(json.dumps(log))
-    return tmp_path / "data"
+    history = [{"content": c, "role": "user", "name": name} for name, c in zip(NAMES, said, strict=True)]
+    logs = {
+        f"{number}.json": algorithm_generated(
+            question=f"What is problem {number}?",
+            ground_truth="17",
+            history=history,
+            mistake_agent=NAMES[step],
+            mistake_step=str(step),
+            system_prompt={"Coder": "You write code."},
+        )
+        for number, step in enumerate(STEPS, 1)
+    }
+    return write(tmp_path / "data", SUBSETS[0], logs)
 
 
 def knows(body) -> str:
     """A judge that knows the annotation, whatever it is shown."""
-    user = body["messages"][-1]["content"]
-    step = STEPS[int(re.search(r"problem (\d+)\?", user)[1]) - 1]
-    if "Agent Name:" in user:
-        return f"Agent Name: {NAMES[step]}\nStep Number: {step}\nReason for Mistake: so"
-    if "upper half" in user:
-        half = int(re.search(r"upper half is step \d+ to step (\d+)", user)[1])
-        return "upper half" if step <= half else "lower half"
-    return f"1. {'Yes' if f'The last step is step {step},' in user else 'No'}.\n2. Reason: so"
+    user, number = problem_of(body)
+    return knowing(user, NAMES[STEPS[number - 1]], STEPS[number - 1])
 
 
 def test_the_experiment_writes_every_cell_and_goes_on_where_it_was(data, tmp_path, capsys):

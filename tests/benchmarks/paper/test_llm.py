@@ -17,7 +17,6 @@ import pytest
 
 from iet.audit.metrics import token_accuracy
 from iet.errors import BackendUnavailable, InputError
-from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
 from tests.support.chat_server import Server, serving
 from tests.support.paper_logs import log_of, prose, words
 
@@ -126,11 +125,6 @@ def test_placeholders_are_filled_once_and_other_braces_stay():
 
 
 # What is asked of a server
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer(DEMO_SOURCE)
 
 
 @pytest.fixture(autouse=True)

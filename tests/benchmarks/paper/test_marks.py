@@ -14,7 +14,7 @@ from benchmarks.paper.conversations.logs import Setting
 from benchmarks.paper.marks import MARKS, Marker, agent_name
 from iet.errors import InputError
 from iet.kernels import embed_
-from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
+from iet.marks.tokenizer import Tokenizer
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -23,11 +23,6 @@ from transformers.generation.logits_process import WatermarkLogitsProcessor  # n
 
 KEYS = (15485863, 3, 2**32 - 5)
 DELTA = 2.0
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer(DEMO_SOURCE)
 
 
 def setting(mark: str, **fields: Any) -> Setting:

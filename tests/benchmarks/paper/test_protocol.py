@@ -20,7 +20,7 @@ from benchmarks.paper.marks import MARKS, Marker
 from iet.audit.metrics import token_labels
 from iet.decoding.topology import TOPOLOGIES, template
 from iet.errors import InputError
-from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
+from iet.marks.tokenizer import Tokenizer
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -47,11 +47,6 @@ def setting(**fields: Any) -> Setting:
     base = {"topology": "chain", "agents": 4, "protocol": "round-major", "mark": "none", "model": ""}
     rest = {"temperature": 1.0, "top_p": 1.0, "joiner": " ", "seed": 0, "turn_tokens": (8, 8)}
     return Setting(**{**base, **rest, **fields})
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer(DEMO_SOURCE)
 
 
 class Script:

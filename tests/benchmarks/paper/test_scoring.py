@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from benchmarks.paper.reading.scoring import FIGURES, score, true_edges, truth_of
 from benchmarks.paper.transforms.cutting import pasted
 from iet.errors import InputError, ShapeError
-from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
 from tests.support.paper_logs import log_of
 
 
-def test_truth_of_a_log_and_of_what_became_of_it():
-    tokenizer = Tokenizer(DEMO_SOURCE)
+def test_truth_of_a_log_and_of_what_became_of_it(tokenizer):
     log = log_of([(0, "We have one plan. " * 9), (2, "They have another one."), (1, "It rains.")], 3)
     truth = truth_of(log, tokenizer)
     ends = tokenizer.encode(log.text).char_ends

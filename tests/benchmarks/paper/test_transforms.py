@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.paper.conversations.logs import Log, Setting, Turn
+from benchmarks.paper.conversations.logs import Log
 from benchmarks.paper.transforms import NEEDS, TRANSFORMS
 from benchmarks.paper.transforms.altered import NOBODY, Altered, parts_of, sentences_of, tokens_of, touched
 from benchmarks.paper.transforms.cutting import paragraphs_of, pasted, shuffled, truncated, unchanged
@@ -21,7 +21,8 @@ from benchmarks.paper.transforms.pii import RULES, by_presidio, by_rules, redact
 from benchmarks.paper.transforms.rewriting import back_translated, edited, quoting, regenerated
 from benchmarks.paper.transforms.translation import Translator
 from iet.errors import BackendUnavailable, InputError
-from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
+from iet.marks.tokenizer import Tokenizer
+from tests.support import paper_logs
 
 ALPHABETS = ("abcde", "fghij", "klmno")
 """Every agent writes with letters of his own, so that a text tells its truth."""
@@ -34,9 +35,8 @@ ENTITIES = [
 ]
 
 
-def log_of(turns: list[tuple[int, str]], joiner: str = " ", agents: int = 3) -> Log:
-    setting = Setting("chain", agents, "round-major", "none", "model", 1.0, 1.0, joiner, 0)
-    return Log(setting, 0, tuple(Turn(agent, 0, (), text) for agent, text in turns))
+def log_of(turns: list[tuple[int, str]], joiner: str = " ") -> Log:
+    return paper_logs.log_of(turns, 3, joiner=joiner)
 
 
 def labels_of(altered: Altered | Log) -> list[int]:
@@ -168,10 +168,9 @@ def test_every_need_is_described_and_named_when_it_is_missing():
                 entry(log, rng(), **(brought() | {need: None}))
 
 
-def test_what_is_counted_as_a_token_is_passed_on():
+def test_what_is_counted_as_a_token_is_passed_on(tokenizer: Tokenizer) -> None:
     text = "extraordinary circumstances " * 20
     log = log_of([(0, text)])
-    tokenizer = Tokenizer(DEMO_SOURCE)
     ends = tokenizer.encode(text).char_ends
     altered = TRANSFORMS["truncation-75"](log, rng(), tokenizer=tokenizer)
     assert altered.text == text[: ends[int(0.75 * len(ends)) - 1]]
