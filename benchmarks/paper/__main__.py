@@ -39,7 +39,7 @@ from benchmarks.paper.reading.similarity import Embedder
 from benchmarks.paper.transforms.pii import by_presidio
 from benchmarks.paper.transforms.translation import Translator
 from benchmarks.writing.models import Loaded, load
-from iet.errors import IetError, InputError
+from iet.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,12 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments and arguments[0] in OTHERS:
         return OTHERS[arguments[0]](arguments[1:])
     options = _parser().parse_args(arguments)
-    try:
-        _run(options)
-    except IetError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return results.exit_code(functools.partial(_run, options))
 
 
 def _parser() -> argparse.ArgumentParser:

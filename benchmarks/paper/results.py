@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import pathlib
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks.recording import environment
-from iet.errors import InputError
+from iet.errors import IetError, InputError
 from iet.marks.scheme import canonical_digest
 
 
@@ -21,6 +22,16 @@ def writable(out: pathlib.Path) -> None:
             pass
     except OSError as error:
         raise InputError(f"out: nothing can be written to {out} ({error.strerror})") from None
+
+
+def exit_code(run: Callable[[], object]) -> int:
+    """Run a command, and say on stderr what was refused; return its exit code."""
+    try:
+        run()
+    except IetError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def content(configuration: Mapping[str, Any], **more: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.paper import marks
+from benchmarks.paper import marks, results
 from benchmarks.paper.conversations.author import Author, ModelAuthor
 from benchmarks.paper.conversations.logs import Log, Setting, Writer, summary
 from benchmarks.paper.conversations.protocol import PROTOCOLS, check_setting, converse
@@ -30,7 +31,7 @@ from benchmarks.paper.conversations.records import ROWS, Record, chosen, claim, 
 from benchmarks.writing.models import Loaded, load
 from iet.decoding.topology import TOPOLOGIES
 from iet.demo.conversation import JOINER, MODEL
-from iet.errors import IetError, InputError
+from iet.errors import InputError
 
 GROUPS = {"round-major": 16, "edge-walk": 64}
 """Protocol -> records that are held together, and written at once. A walk has one row a record in a batch."""
@@ -216,13 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--mark", default="fourier", help=", ".join(marks.MARKS))
     parser.add_argument("--strength", type=float, help="κ or δ (default: κ = 0.8, and δ of equal KL)")
     parser.add_argument("--group", type=int, help="records that are held together")
-    options = parser.parse_args(arguments)
-    try:
-        _run(options)
-    except IetError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return results.exit_code(functools.partial(_run, parser.parse_args(arguments)))
 
 
 def _run(options: argparse.Namespace) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import pathlib
 import sys
 import time
@@ -46,7 +47,6 @@ from benchmarks.recording import Cell
 from benchmarks.statistics import Interval
 from benchmarks.writing.models import load
 from iet.demo.conversation import MODEL
-from iet.errors import IetError
 
 ARITHMETIC_MODEL = pathlib.Path(__file__).with_name("model")
 NOT_RUN = "not run"
@@ -292,33 +292,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--turn-tokens", type=int, nargs=2, metavar=("FEWEST", "MOST"))
     parser.add_argument("--quick", action="store_true", help="minutes on two cores")
     parser.add_argument("--overwrite", action="store_true", help="of results of another configuration, too")
-    asked = parser.parse_args(arguments)
+    return results.exit_code(functools.partial(_run, parser.parse_args(arguments)))
+
+
+def _run(asked: argparse.Namespace) -> None:
     names = [field.name for field in dataclasses.fields(Options)]
     said = {name: value for name in names if (value := getattr(asked, name)) is not None}
     if "turn_tokens" in said:
         said["turn_tokens"] = tuple(said["turn_tokens"])
     started = time.monotonic()
-    try:
-        options = Options(**{**(QUICK if asked.quick else {}), **said})
-        results.writable(asked.out)
-        import torch
+    options = Options(**{**(QUICK if asked.quick else {}), **said})
+    results.writable(asked.out)
+    import torch
 
-        if asked.device == "cpu" and asked.model is None:
-            torch.set_num_threads(1)  # the matrices are small: more threads would only wait for each other
-        run(
-            options,
-            asked.data,
-            asked.out,
-            asked.model,
-            asked.device,
-            asked.arithmetic_model,
-            overwrite=asked.overwrite,
-        )
-    except IetError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    if asked.device == "cpu" and asked.model is None:
+        torch.set_num_threads(1)  # the matrices are small: more threads would only wait for each other
+    models = asked.model, asked.device, asked.arithmetic_model
+    run(options, asked.data, asked.out, *models, overwrite=asked.overwrite)
     print(f"\nquality: {time.monotonic() - started:.0f} s, {asked.out / 'quality'}.md", flush=True)
-    return 0
 
 
 if __name__ == "__main__":

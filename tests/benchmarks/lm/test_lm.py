@@ -141,9 +141,7 @@ def test_the_tokens_of_the_second_model_tile_a_text_and_carry_marks() -> None:
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("name", ["demo", "second"])
-def test_a_training_run_that_was_stopped_goes_on(
-    name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_run_that_was_stopped_goes_on(name, tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     from benchmarks.lm import evaluate, train

@@ -65,9 +65,7 @@ def content(out: pathlib.Path, name: str = "table1") -> dict[str, Any]:
     return found
 
 
-def test_a_dead_endpoint_is_no_row(
-    run: Run, out: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dead_endpoint_is_no_row(run, out, monkeypatch, capsys):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with serving(lambda *_: 500) as server:
         pass
@@ -140,14 +138,7 @@ def test_bedrock_is_a_row(run: Run, out: pathlib.Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("chat", [False, True])
-def test_quick_shortens_turns_only_where_nothing_ends_them(
-    extract: pathlib.Path,
-    out: pathlib.Path,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    chat: bool,
-) -> None:
+def test_quick_shortens_turns_only_where_nothing_ends_them(extract, out, tmp_path, monkeypatch, capsys, chat):
     model = tmp_path / "model"
     shutil.copytree(MODEL, model)
     if chat:
@@ -174,14 +165,7 @@ def test_quick_shortens_turns_only_where_nothing_ends_them(
         ("all", ["--embedder", "no/such/model"], "embedding model 'no/such/model'"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_generated(
-    run: Run,
-    out: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-    experiment: str,
-    more: list[str],
-    words: str,
-) -> None:
+def test_what_cannot_work_is_refused_before_anything_is_generated(run, out, capsys, experiment, more, words):
     assert run(experiment, *more) == 1
     said = capsys.readouterr().err
     assert words in said
@@ -196,17 +180,13 @@ def test_cuda_is_refused_where_there_is_none(run: Run, capsys: pytest.CaptureFix
     assert "device: got 'cuda', expected one that torch can use here" in capsys.readouterr().err
 
 
-def test_presidio_is_refused_without_the_package(
-    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_presidio_is_refused_without_the_package(run, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "presidio_analyzer", None)
     assert run("pii", "--presidio") == 1
     assert "pip install presidio-analyzer" in capsys.readouterr().err
 
 
-def test_a_human_text_must_be_text_and_long_enough(
-    run: Run, out: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_human_text_must_be_text_and_long_enough(run, out, tmp_path, capsys):
     human = tmp_path / "human.txt"
     human.write_bytes(b"caf\xe9")
     assert run("transforms", "--human", human) == 1
@@ -218,17 +198,13 @@ def test_a_human_text_must_be_text_and_long_enough(
     assert len(list((out / "logs").glob("*.jsonl"))) == 1  # of chain_4, which tells how long it must be
 
 
-def test_a_folder_that_cannot_be_written_to_is_refused(
-    run: Run, out: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_cannot_be_written_to_is_refused(run, out, capsys):
     out.write_text("a file")
     assert run("spurious") == 1
     assert f"out: nothing can be written to {out}" in capsys.readouterr().err
 
 
-def test_a_table_says_how_it_was_made_and_is_not_overwritten_by_another(
-    run: Run, out: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_says_how_it_was_made_and_is_not_overwritten_by_another(run, out, capsys):
     assert run("table1") == 0
     said = capsys.readouterr().out
     assert said.splitlines()[0] == "iet:demo has no chat template: prompts are plain text, which it continues"

@@ -146,9 +146,7 @@ def test_green_lists_may_stay_unattributed_by_the_auditors_rule(study: Study) ->
                 assert (found >= 0).mean() > 0.5
 
 
-def test_the_table_has_every_method_beside_the_papers_numbers(
-    study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_table_has_every_method_beside_the_papers_numbers(study, monkeypatch):
     table1.run(study, settings=CHAIN)
     content = result(study, "table1")
     asked = {"ChatGPT (gpt-5-mini)", "DeepSeek (deepseek-chat)", "Bedrock"}
@@ -227,9 +225,7 @@ def test_every_transformation_is_there_or_says_what_it_lacks(study: Study) -> No
     assert {reader for name, reader in cells if name == "none"} == {"oracle", "posterior", "cusum"}
 
 
-def test_the_command_runs_one_experiment(
-    extract: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_runs_one_experiment(extract, tmp_path, capsys):
     usual = ["--data", str(extract), "--out", str(tmp_path), "--any-rows", "--quick"]
     more = ["--rounds", "1", "--turn-tokens", "24", "24", "--prompt-tokens", "160", "--records", "2"]
     assert command.main(["spurious", *usual, *more]) == 0
@@ -248,13 +244,7 @@ def test_the_command_runs_one_experiment(
         (["--model", "no/such/model"], "model: 'no/such/model' holds no causal language model"),
     ],
 )
-def test_what_cannot_work_is_refused(
-    extract: pathlib.Path,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-    more: list[str],
-    words: str,
-) -> None:
+def test_what_cannot_work_is_refused(extract, tmp_path, capsys, more, words):
     usual = ["--data", str(extract), "--out", str(tmp_path / "out"), "--any-rows", "--quick"]
     assert command.main(["spurious", *usual, *more]) == 1
     assert words in capsys.readouterr().err

@@ -80,9 +80,7 @@ def test_only_agents_turns_are_rewritten_under_their_keys(loaded: Loaded, tmp_pa
     assert len({row.seed for row, _ in asked}) == len(asked)
 
 
-def test_a_turn_is_written_from_the_conversation_and_from_itself(
-    loaded: Loaded, tmp_path: pathlib.Path
-) -> None:
+def test_a_turn_is_written_from_the_conversation_and_from_itself(loaded, tmp_path):
     _, scribe = rewritten(loaded, tmp_path, [trajectory(TURNS)])
     asked = [row.prompt for batch in scribe.asked for row, _ in batch]
     assert TURNS[0][1] in asked[0].plain
@@ -135,9 +133,7 @@ def test_blank_turns_are_drawn_again_longer_and_then_given_up(loaded: Loaded, tm
     assert fewest == [fewest[0] + i for i in range(4)]
 
 
-def test_a_killed_run_goes_on_with_the_turn_that_was_cut_short(
-    loaded: Loaded, tmp_path: pathlib.Path
-) -> None:
+def test_a_killed_run_goes_on_with_the_turn_that_was_cut_short(loaded, tmp_path):
     logs = [trajectory(TURNS, number=3)]
     rewriting = rewriting_of(loaded, "Algorithm-Generated")
     whole, _ = rewritten(loaded, tmp_path / "whole", logs)
@@ -155,9 +151,7 @@ def test_a_killed_run_goes_on_with_the_turn_that_was_cut_short(
     assert mean_entropy(tmp_path / "killed" / rewriting.name, logs) == 2.0
 
 
-def test_a_file_of_other_logs_or_settings_or_damaged_is_refused(
-    loaded: Loaded, tmp_path: pathlib.Path
-) -> None:
+def test_a_file_of_other_logs_or_settings_or_damaged_is_refused(loaded, tmp_path):
     logs = [trajectory(TURNS, number=3)]
     rewritten(loaded, tmp_path, logs)
     rewriting = rewriting_of(loaded, "Algorithm-Generated")

@@ -85,9 +85,7 @@ def test_unigram_has_the_green_list_of_its_authors(vocab_size: int) -> None:
 # ---------------------------------------------------------------- reading
 
 
-def test_kgw_scores_are_green_or_not_by_transformers_lists(
-    tokenizer: Tokenizer, ids: np.ndarray[Any, Any]
-) -> None:
+def test_kgw_scores_are_green_or_not_by_transformers_lists(tokenizer, ids):
     marker = Marker(setting("kgw"), tokenizer)
     scores = marker.keys(7).scores(ids)
     assert scores.shape == (600, 4)
@@ -119,9 +117,7 @@ def test_scores_of_unmarked_ids_follow_the_family(tokenizer: Tokenizer, mark: st
 
 
 @pytest.mark.parametrize("mark", ["kgw", "unigram", "fourier", "gumbel"])
-def test_pairs_are_numbered_where_a_score_stands(
-    tokenizer: Tokenizer, ids: np.ndarray[Any, Any], mark: str
-) -> None:
+def test_pairs_are_numbered_where_a_score_stands(tokenizer, ids, mark):
     ids = ids.copy()
     ids[100] = tokenizer.special_ids[0]
     keys = Marker(setting(mark), tokenizer).keys(0)

@@ -198,9 +198,7 @@ def test_a_walk_ends_early_only_after_all_edges(tokenizer: Tokenizer) -> None:
         ),
     ],
 )
-def test_what_no_conversation_can_be_held_with_is_refused_first(
-    tokenizer: Tokenizer, fields: dict[str, Any], message: str
-) -> None:
+def test_what_no_conversation_can_be_held_with_is_refused_first(tokenizer, fields, message):
     script = Script()
     with pytest.raises(InputError, match=message):
         talk(script, tokenizer, **fields)
@@ -366,9 +364,7 @@ def test_tokens_are_drawn_as_often_as_the_model_says(loaded: Loaded) -> None:
     assert chi2 < likely.sum() + 5 * np.sqrt(2 * likely.sum())
 
 
-def test_an_end_token_ends_a_turn_but_not_before_its_fewest(
-    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_end_token_ends_a_turn_but_not_before_its_fewest(loaded, monkeypatch):
     author = ModelAuthor(loaded, setting(turn_tokens=(4, 40)))
     common = loaded.reader.encode(" the of, and").token_ids.tolist()
     monkeypatch.setattr(Loaded, "ends", property(lambda _: common))
@@ -441,9 +437,7 @@ def run(extract: pathlib.Path, out: pathlib.Path, *more: str) -> int:
 
 
 @pytest.mark.parametrize("how", ["round-major", "edge-walk"])
-def test_a_killed_run_goes_on_to_the_same_logs(
-    extract: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], how: str
-) -> None:
+def test_a_killed_run_goes_on_to_the_same_logs(extract, tmp_path, capsys, how):
     assert run(extract, tmp_path / "a", "--protocol", how) == 0
     shown = capsys.readouterr().out
     assert "4 logs, 32 turns, 256 tokens; mean entropy" in shown
@@ -462,12 +456,7 @@ def test_a_killed_run_goes_on_to_the_same_logs(
     assert "4 logs" in capsys.readouterr().out
 
 
-def test_any_model_can_be_named(
-    extract: pathlib.Path,
-    tmp_path: pathlib.Path,
-    other_model: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_any_model_can_be_named(extract, tmp_path, other_model, capsys):
     named = ("--model", str(other_model), "--agents", "5", "--mark", "gumbel")
     assert run(extract, tmp_path, *named) == 1
     assert "expected at most 200 together, the model's positions" in capsys.readouterr().err
@@ -479,9 +468,7 @@ def test_any_model_can_be_named(
     assert [len(log.turns) for log in logs] == [10] * 4
 
 
-def test_delta_is_found_once_and_stated(
-    extract: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_delta_is_found_once_and_stated(extract, tmp_path, capsys):
     for _ in range(2):
         assert run(extract, tmp_path, "--mark", "kgw", "--records", "1") == 0
     (path,) = tmp_path.glob("*.jsonl")
@@ -498,9 +485,7 @@ def test_delta_is_found_once_and_stated(
     assert "δ is found again" in capsys.readouterr().err
 
 
-def test_the_command_refuses_before_it_reads(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_refuses_before_it_reads(tmp_path, capsys):
     assert run(tmp_path / "nothing.csv", tmp_path, "--agents", "3") == 1
     assert "expected at least 4" in capsys.readouterr().err
     assert run(tmp_path / "nothing.csv", tmp_path) == 1

@@ -223,9 +223,7 @@ def test_characters_come_back() -> None:
     assert tokenizer.decode(ids) == text
 
 
-def test_a_training_that_goes_on_gives_the_same_model(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_that_goes_on_gives_the_same_model(tmp_path, monkeypatch):
     monkeypatch.setattr(train_arithmetic, "MEASURED", (2, 42))
     monkeypatch.setattr(train_arithmetic, "HELD_OUT", (2, 43))
     monkeypatch.setattr(train_arithmetic, "POSITIONS", 48)  # an untrained model does not stop by itself
@@ -460,12 +458,7 @@ def test_differences_are_paired_by_problems() -> None:
     assert (found.low, found.high, found.texts) == (0.0, 0.5, 4)
 
 
-def test_the_experiment_from_the_command_line(
-    data: pathlib.Path,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_experiment_from_the_command_line(data, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(experiment.answers, "PLAIN", {"turn_tokens": (1, 6), "prompt_tokens": 96})
     out = tmp_path / "out"
     usual = ["quality", "--data", str(data), "--out", str(out), "--problems", "2", "--seeds", "2"]
@@ -500,9 +493,7 @@ def test_the_experiment_from_the_command_line(
     assert (out / "quality.md").read_text(encoding="utf-8") == table
 
 
-def test_with_a_model_everything_runs(
-    data: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_a_model_everything_runs(data, tmp_path, monkeypatch):
     monkeypatch.setattr(shown, "divergences", lambda *_: {kappa: [0.1] for kappa in shown.KAPPAS})
     from iet.demo.conversation import MODEL
 
@@ -525,13 +516,7 @@ def test_with_a_model_everything_runs(
         (["--problems", "4"], "count: got 4, expected 1 to 3"),
     ],
 )
-def test_what_cannot_be_run_is_refused(
-    data: pathlib.Path,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-    more: list[str],
-    message: str,
-) -> None:
+def test_what_cannot_be_run_is_refused(data, tmp_path, capsys, more, message):
     assert command.main(["quality", "--data", str(data), "--out", str(tmp_path), *more]) == 1
     assert message in capsys.readouterr().err
 
