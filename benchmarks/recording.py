@@ -298,5 +298,19 @@ def command(parser: argparse.ArgumentParser, given: argparse.Namespace) -> str:
     return " ".join(parts)
 
 
+def finish(
+    line: argparse.ArgumentParser,
+    given: argparse.Namespace,
+    results: Mapping[str, Any],
+    markdown: str,
+    *,
+    rows: Iterable[Mapping[str, Any]] = (),
+    packages: Sequence[str] = (),
+) -> None:
+    """Write results with the command line that they are of, and where it ran; see `write`, `environment`."""
+    content = {"command": command(line, given), "environment": environment(*packages), **results}
+    write(given.output, content, markdown, rows=rows)
+
+
 def _quoted(value: object) -> str:
     return str(value) if re.fullmatch(r"[\w.:/-]+", str(value)) else repr(value)

@@ -37,7 +37,7 @@ from tqdm import tqdm
 
 import iet
 from benchmarks.accuracy import texts
-from benchmarks.recording import INTERVAL, columns, command, environment, parser, table, write
+from benchmarks.recording import INTERVAL, columns, finish, parser, table
 from benchmarks.statistics import summary
 from iet.audit.auditor import Auditor
 from iet.audit.metrics import mean_iou, token_accuracy
@@ -452,15 +452,10 @@ def main() -> None:
     options = {"joiner": given.joiner, "breaks": given.breaks, "limit": given.texts}
     found = measured(given.work, chosen, **options, model_texts=given.model)
     results, counts = [summarise(result) for result in found], reliability(found)
-    content = {
-        "command": command(line, given),
-        "environment": environment(),
-        "verdicts": verdicts(results),
-        "reliability": counts.tolist(),
-        "cells": [shown(result) for result in results],
-    }
+    content = {"verdicts": verdicts(results), "reliability": counts.tolist()}
+    content |= {"cells": [shown(result) for result in results]}
     rows = itertools.chain.from_iterable(map(rows_of, found))
-    write(given.output, content, markdown(results, counts), rows=rows)
+    finish(line, given, content, markdown(results, counts), rows=rows)
 
 
 if __name__ == "__main__":

@@ -13,14 +13,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import statistics
-from benchmarks.recording import columns, command, environment, write
+from benchmarks.recording import columns, finish
 
 LEVEL = 1e-3
 CHUNK = 1 << 18  # draws held at a time
@@ -178,19 +178,13 @@ def main(
     parser.add_argument("--draws", type=int, default=10_000_000)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    where, started = environment("scipy"), time.perf_counter()
-    rows = run(given)
-    content: Mapping[str, Any] = {
-        "command": command(parser, given),
-        "environment": where,
-        "draws": given.draws,
-        "seed": given.seed,
-        "seconds": round(time.perf_counter() - started, 1),
-        "threshold": threshold_of(rows),
-        "passed": not failures(rows),
-        "tests": tests_of(rows),
+    started, rows = time.perf_counter(), run(given)
+    content = {
+        **{"draws": given.draws, "seed": given.seed, "seconds": round(time.perf_counter() - started, 1)},
+        **{"threshold": threshold_of(rows), "passed": not failures(rows), "tests": tests_of(rows)},
     }
-    write(given.output, content, markdown(rows, given.draws, given.seed), rows=as_rows(rows))
+    shown = markdown(rows, given.draws, given.seed)
+    finish(parser, given, content, shown, rows=as_rows(rows), packages=("scipy",))
     if failures(rows):
         raise SystemExit(1)
 

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from benchmarks.accuracy import texts, unmarked
-from benchmarks.recording import INTERVAL, columns, command, environment, parser, write
+from benchmarks.recording import INTERVAL, columns, finish, parser
 from benchmarks.statistics import distance_from_uniform
 from iet.audit.auditor import Auditor
 from iet.audit.calibration import LEVELS, clustered_interval
@@ -267,11 +267,7 @@ def main() -> None:
         "fixed_spans": {family: fixed_spans(some, "shipped", family) for family in texts.SCHEMES},
         "power": [row for cell in texts.CELLS for row in power(given.work, cell)],
     }
-    write(
-        given.output,
-        {"command": command(line, given), "environment": environment(), **results},
-        markdown(results),
-    )
+    finish(line, given, results, markdown(results))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.accuracy import texts
-from benchmarks.recording import columns, command, environment, parser, write
+from benchmarks.recording import columns, finish, parser
 from iet import calibrate
 from iet.audit.evidence import activity_log_p
 from iet.decoding import log_activity
@@ -111,13 +111,9 @@ def main() -> None:
     # Agents of four have 1,200 tokens in a text: those of six say less, and the same.
     cells = [cell for cell in texts.CELLS if cell.agents == min(texts.AGENTS)]
     found = [] if given.work is None else [real(given.work, c, calibrate.KEYS) for c in cells]
-    content = {
-        "command": command(line, given),
-        "environment": environment(),
-        "simulated": [dataclasses.asdict(row) for row in rows],
-        "real": [row for row in found if row is not None],
-    }
-    write(given.output, content, markdown(content))
+    simulated = [dataclasses.asdict(row) for row in rows]
+    content = {"simulated": simulated, "real": [row for row in found if row is not None]}
+    finish(line, given, content, markdown(content))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from tqdm import tqdm
 from benchmarks.accuracy import texts, unmarked
 from benchmarks.accuracy.decoders import form
 from benchmarks.accuracy.null import uniformity
-from benchmarks.recording import INTERVAL, columns, command, environment, parser, write
+from benchmarks.recording import INTERVAL, columns, finish, parser
 from benchmarks.statistics import summary
 from iet.audit.calibration import LEVELS, clustered_interval
 from iet.audit.evidence import log_tails
@@ -193,11 +193,7 @@ def main() -> None:
     given = line.parse_args()
     corpus = unmarked.texts(given.data, given.work)
     results = run(given.work, corpus, given.texts, given.null_texts)
-    write(
-        given.output,
-        {"command": command(line, given), "environment": environment(), **results},
-        markdown(results),
-    )
+    finish(line, given, results, markdown(results))
 
 
 if __name__ == "__main__":

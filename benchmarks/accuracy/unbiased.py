@@ -24,7 +24,7 @@ import transformers
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from benchmarks.recording import columns, command, environment, parser, write
+from benchmarks.recording import columns, finish, parser
 from benchmarks.statistics import chi_square
 from iet.demo import conversation
 from iet.generation.transformers import _KeyedSampler
@@ -248,18 +248,13 @@ def main() -> None:
     given = line.parse_args()
 
     torch.set_num_threads(1)  # rows are short: more threads would wait for each other
-    where, started = environment("torch", "transformers", "scipy"), time.perf_counter()
-    rows = run(given.draws, given.seed)
+    started, rows = time.perf_counter(), run(given.draws, given.seed)
     content: dict[str, Any] = {
-        "command": command(line, given),
-        "environment": where,
-        "draws": given.draws,
-        "seed": given.seed,
-        "seconds": round(time.perf_counter() - started, 1),
-        "passed": not failures(rows),
-        "rows": [dataclasses.asdict(row) for row in rows],
+        **{"draws": given.draws, "seed": given.seed, "seconds": round(time.perf_counter() - started, 1)},
+        **{"passed": not failures(rows), "rows": [dataclasses.asdict(row) for row in rows]},
     }
-    write(given.output, content, markdown(rows, given.draws))
+    packages = ("torch", "transformers", "scipy")
+    finish(line, given, content, markdown(rows, given.draws), packages=packages)
     if failures(rows):
         raise SystemExit(1)
 

@@ -108,7 +108,7 @@ def lines(record: dict[str, Any]) -> Iterator[list[object]]:
             if budget is not None and result["what"] == "embed_":
                 verdict = "within budget" if over <= budget else "OVER budget"
                 said += f" (budget {budget})"
-            said += f", {result['GB/s']:.0f} GB/s" if "GB/s" in result else ""
+            said += f", {result['GB/s']:,.0f} GB/s" if "GB/s" in result else ""
             value = f"{number(result['value']['median'])} {suite['unit']}"
             yield [f"{suite['suite']}: {result['what']}", verdict, value, said]
 

@@ -14,6 +14,7 @@ import jsonschema
 import numpy as np
 import pytest
 
+import iet
 from benchmarks import recording
 from benchmarks.speed import (
     bench_audit,
@@ -22,6 +23,7 @@ from benchmarks.speed import (
     bench_engines,
     bench_likelihood,
     bench_page,
+    on_gpu,
     peers,
     texts,
 )
@@ -65,6 +67,30 @@ def test_every_suite_validates_and_runs(name: str, device: str | None) -> None:
     jsonschema.validate(json.loads(json.dumps(content)), RECORD)
     shown = markdown(content)
     assert all(result["what"] in shown for record in recorded for result in record["results"])
+
+
+def test_what_a_gpu_took_is_told_with_its_budget() -> None:
+    def result(what: str, kind: str, over: float) -> dict[str, Any]:
+        spread = {"low": over, "median": over, "high": over}
+        return {"what": what, "kind": kind, "value": spread, "over": {"add [B, V]": spread}, "GB/s": 1000.0}
+
+    results = [result("embed_", "ours", 1.3), result("embed_, half", "ours", 1.3), result("copy", "floor", 1)]
+    suite = {"floors": ["add [B, V]"], "unit": "ns per logit", "results": results}
+    names = ("embed_ float16 [256, 128256], cuda", "embed_ float32 [64, 32000], cuda")
+    lines = list(on_gpu.lines({"suites": [{**suite, "suite": name} for name in names]}))
+    assert [verdict for _, verdict, _, _ in lines] == ["OVER budget", "", "", ""]
+    said = "1.30 x add [B, V] (budget 1.25), 1,000 GB/s"
+    assert lines[0] == [f"{names[0]}: embed_", "OVER budget", "1.30 ns per logit", said]
+
+
+def test_without_a_gpu_nothing_is_run_and_the_reason_is_told(tmp_path: pathlib.Path) -> None:
+    if iet.backends().cuda_devices:
+        pytest.skip("there is a GPU")
+    command = [sys.executable, "-m", "benchmarks.speed.bench_score", "-o", str(tmp_path / "x.json")]
+    for given in ([*command, "--device", "cuda"], [sys.executable, "-m", "benchmarks.speed.on_gpu"]):
+        done = subprocess.run(given, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 3
+        assert "no GPU can be used here" in done.stderr
 
 
 def test_pages_are_opened_in_a_browser() -> None:
