@@ -20,23 +20,12 @@ from iet.audit.evidence import log_tail
 from iet.audit.parts import Parts
 from iet.errors import InputError, ShapeError
 from iet.marks.registry import Registry
-from iet.marks.scheme import Scheme
 from iet.marks.tokenizer import DEMO_SOURCE
 from iet.report import LEFT_OUT, Report
 from iet.report.terminal import marked_text
-from tests.audit.test_auditor import (
-    DECODERS,
-    NAMES,
-    TEAM,
-    TEXT,
-    agents_of,
-    byte_tokenizer,
-    reader,
-    spell,
-    team,
-    write,
-)
-from tests.report.test_report import validator
+from tests.support.reports import validator
+from tests.support.teams import NAMES, byte_tokenizer, team
+from tests.support.texts import DECODERS, TEAM, TEXT, agents_of, reader, spell, write
 
 
 def joined(turns: list[tuple[str | None, int]], seed: int = 0) -> tuple[str, list[tuple[int, int]]]:
@@ -415,9 +404,7 @@ def talk() -> tuple[Registry, Any]:
     pytest.importorskip("transformers")
     from iet.demo.conversation import converse, load_model
 
-    registry = Registry.create(None, tokenizer=DEMO_SOURCE, scheme=Scheme(kappa=1.5))
-    for name in ("planner", "critic"):
-        registry.add(name, secret=name.encode().ljust(32, b"."))
+    registry = team(("planner", "critic"), tokenizer=DEMO_SOURCE, kappa=1.5)
     rounds = [["planner", None, "critic", None]]
     model, tokenizer = load_model()
     return registry, converse(model, tokenizer, registry, rounds, turn_tokens=(240, 260), seed=3)
