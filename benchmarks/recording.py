@@ -200,15 +200,19 @@ def write_table(
         content, rows: see `write`.
         title, note: what Markdown has before and after the table.
     """
-    plain = [dict(zip(header, map(_plain, row), strict=True)) for row in cells]
     parts = (title, table(header, cells), note)
     write(
         path.with_name(path.name + ".json"),
-        {**content, "table": plain},
+        {**content, "table": as_dicts(header, cells)},
         "\n\n".join(part for part in parts if part),
         rows=rows,
     )
     path.with_name(path.name + ".csv").write_text(as_csv(header, cells), encoding="utf-8", newline="")
+
+
+def as_dicts(header: Sequence[str], cells: Iterable[Sequence[Cell]]) -> list[dict[str, Any]]:
+    """Return the rows of a table as {heading: cell}, intervals as [mean, low, high]."""
+    return [dict(zip(header, map(_plain, row), strict=True)) for row in cells]
 
 
 def _plain(cell: Cell) -> Any:

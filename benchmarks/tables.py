@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.accuracy.decoders import CUSUM, PAPERS_CUSUM
-from benchmarks.paper import table1
+from benchmarks.paper.experiments import table1
 from benchmarks.paper.quoted import TABLE1
-from benchmarks.paper.scoring import FIGURES
+from benchmarks.paper.reading.scoring import FIGURES
 from benchmarks.recording import columns, number, quartiles, table
 from iet.audit.calibration import tokens_needed
 

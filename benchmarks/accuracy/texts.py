@@ -246,7 +246,7 @@ def generate(
     Raises:
         InputError: `turns` is no multiple of the agents.
     """
-    from benchmarks.accuracy.sampler import sample
+    from benchmarks.writing.continuations import sample
 
     if turns % cell.agents:
         raise InputError(f"turns: got {turns}, expected a multiple of the {cell.agents} agents")

@@ -6,7 +6,6 @@ import csv
 import itertools
 import json
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,142 +17,19 @@ from iet.demo.conversation import load_model
 from iet.errors import InputError
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
 
-from benchmarks.accuracy import sampler, texts, unmarked  # noqa: E402 - after the skips
+from benchmarks.accuracy import texts, unmarked  # noqa: E402 - after the skips
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 CELL = texts.Cell("shipped", 1.0, 4, "fourier")
 FAMILIES = tuple(texts.SCHEMES)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def shipped() -> Any:
     return load_model()[0]
-
-
-# Sampling
-
-
-def small_model(architecture: str) -> Any:
-    torch.manual_seed(0)
-    shape = {"vocab_size": 100, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    if architecture == "llama":
-        config = transformers.LlamaConfig(
-            **shape, intermediate_size=64, num_key_value_heads=2, initializer_range=0.2
-        )
-    else:
-        config = transformers.GPTNeoXConfig(**shape, intermediate_size=64, initializer_range=0.2)
-    return transformers.AutoModelForCausalLM.from_config(config).eval()
-
-
-def registry_of(agents: int, vocab_size: int, family: str = "fourier") -> iet.Registry:
-    registry = iet.Registry.create(None, vocab_size=vocab_size, scheme=texts.scheme(family))
-    for slot in range(agents):
-        registry.add(f"a{slot}", secret=bytes([slot] * 32))
-    return registry
-
-
-@pytest.mark.parametrize("architecture", ["llama", "gpt_neox"])
-def test_continuations_that_share_a_prompt_are_those_of_the_model(architecture: str) -> None:
-    # Almost greedy: after the temperature the likeliest token is certain, whatever the draw.
-    model = small_model(architecture)
-    prompts = np.random.default_rng(0).integers(3, 100, (3, 7))
-    slots = np.full((3, 2), -1)
-    keys = registry_of(1, 100).marking_keys()
-    found = sampler.sample(model, prompts, slots, keys, tokens=20, temperature=1e-4, barred=(0, 5), seed=0)
-    model.set_attn_implementation("eager")
-    ids = torch.from_numpy(prompts)
-    expected = model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        do_sample=False,
-        min_new_tokens=20,
-        max_new_tokens=20,
-        suppress_tokens=[0, 5],
-        pad_token_id=0,
-    )[:, 7:].numpy()
-    assert np.array_equal(found.ids.reshape(3, 2, 20), np.repeat(expected[:, None], 2, axis=1))
-    assert len(np.unique(expected)) > 10
-    assert np.all(found.entropy < 0.1)
-
-
-def test_draws_follow_the_distribution() -> None:
-    stats = pytest.importorskip("scipy.stats")
-    generator = torch.Generator().manual_seed(3)
-    logits = torch.randn(1, 150, generator=generator) * 1.5  # no multiple of the block
-    logits[0, [0, 63, 64, 149]] = -torch.inf
-    drawn = sampler._draw(logits.repeat(100_000, 1), generator)
-    counts = np.bincount(drawn.numpy(), minlength=150)
-    expected = torch.softmax(logits[0].double(), -1).numpy() * 100_000
-    assert counts[[0, 63, 64, 149]].sum() == 0
-    kept = expected > 5
-    assert (
-        stats.chisquare(counts[kept], expected[kept] * counts[kept].sum() / expected[kept].sum()).pvalue
-        > 1e-3
-    )
-
-
-def test_the_entropy_is_that_of_the_model_and_the_mark_lowers_it() -> None:
-    model = small_model("llama")
-    prompts = np.random.default_rng(1).integers(3, 100, (40, 5))
-    keys = registry_of(2, 100).marking_keys()
-    slots = np.tile([0, 1], (40, 1))
-    found = sampler.sample(model, prompts, slots, keys, tokens=1, temperature=0.8, barred=(0,), seed=0)
-    model.set_attn_implementation("eager")
-    with torch.no_grad():
-        logits = model(torch.from_numpy(prompts)).logits[:, -1].double() / 0.8
-    logits[:, 0] = -torch.inf
-    entropy = torch.special.entr(torch.softmax(logits, -1)).sum(-1).numpy()
-    assert found.entropy == pytest.approx(np.repeat(entropy, 2), abs=1e-4)
-    assert found.marked_entropy.mean() < found.entropy.mean()
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_each_continuation_carries_the_mark_of_its_key(family: str) -> None:
-    model = small_model("llama")
-    registry = registry_of(3, 100, family)
-    prompts = np.random.default_rng(2).integers(3, 100, (4, 8))
-    slots = np.array([[0, 1], [2, -1], [1, 0], [-1, 2]])
-    options = {"tokens": 150, "temperature": 3.0, "barred": (0,)}
-    found = sampler.sample(model, prompts, slots, registry.marking_keys(), seed=1, **options)
-    for row, slot in zip(found.ids, slots.reshape(-1), strict=True):
-        scores = iet.score_tokens(row, registry)[registry.get_profile(None).scheme.n_gram - 1 :].mean(axis=0)
-        unmarked_score = registry.get_profile(None).family.mean(0)
-        best = int(np.argmax(scores))
-        assert (best == slot) if slot >= 0 else (abs(scores - unmarked_score) < 0.35).all()
-    again = sampler.sample(model, prompts, slots, registry.marking_keys(), seed=1, **options)
-    assert np.array_equal(found.ids, again.ids)
-
-
-def test_gumbel_draws_freely_where_the_context_is_not_new() -> None:
-    model = small_model("llama")
-    registry = registry_of(2, 100, "gumbel")
-    prompts = np.array([[3, 4, 5, 6, 3, 4, 5], [9, 8, 7, 6, 5, 4, 3]])  # the first ends as it begins
-    slots = np.array([[0, 1], [1, -1]])
-    options = {"tokens": 120, "temperature": 0.2, "barred": ()}
-    first, second = (
-        sampler.sample(model, prompts, slots, registry.marking_keys(), seed=seed, **options)
-        for seed in (1, 2)
-    )
-    for row, ids in enumerate(first.ids):
-        whole = [*prompts[row // 2], *ids]
-        contexts = [tuple(whole[t - 3 : t]) for t in range(3, len(whole))]
-        fresh = [context not in contexts[:i] for i, context in enumerate(contexts)][4:]
-        assert first.unmarked[row].tolist() == [row == 3 or not f for f in fresh]
-    assert first.unmarked[:2, 0].all()
-    # Where the context is new the key alone decides: two seeds agree up to the first free draw.
-    until = int(np.argmax(first.unmarked[2])) if first.unmarked[2].any() else 120
-    assert until >= 1
-    assert np.array_equal(first.ids[2, :until], second.ids[2, :until])
-    assert not np.array_equal(first.ids[3], second.ids[3])
 
 
 # Texts
