@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from iet.decoding.transitions import Transitions
 from iet.errors import InputError
-from iet.marks.foreign.keys import ForeignProfile
-from iet.marks.scheme import Profile
+from iet.marks.keys import AnyProfile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -165,7 +164,7 @@ class Report:
     """
 
     text: str | None
-    profiles: tuple[Profile | ForeignProfile, ...]
+    profiles: tuple[AnyProfile, ...]
     registry_digest: str
     agents: tuple[str, ...]
     decoder: str
@@ -191,7 +190,7 @@ class Report:
     trace: Trace | None = dataclasses.field(default=None, repr=False)
 
     @property
-    def profile(self) -> Profile | ForeignProfile:
+    def profile(self) -> AnyProfile:
         """The only profile. Raises InputError, with the ids, when there are several."""
         if len(self.profiles) > 1:
             raise InputError(f"profile: the text was read under {[p.id for p in self.profiles]}")

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import numpy as np
 
-from iet.marks.foreign.keys import ForeignProfile
-from iet.marks.scheme import Profile
+from iet.marks.keys import AnyProfile
 from iet.report.lines import cells, cut, padded, table, width_of, wrapped
 from iet.report.lines import harmless as harmless  # the page takes it from here
 from iet.report.model import Report, Segment, Span, extent, p_value
@@ -284,7 +283,7 @@ def legend(report: Report) -> list[str]:
     return lines
 
 
-def _profile(profile: Profile | ForeignProfile) -> str:
+def _profile(profile: AnyProfile) -> str:
     draft = " · draft family" if profile.family.version == 0 else ""
     return f"profile {profile.id}: {profile.scheme}, V {profile.vocab_size}{draft}"
 

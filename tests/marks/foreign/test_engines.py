@@ -29,7 +29,9 @@ from tests.support.known_answers import vectors
 
 @pytest.mark.parametrize("case", vectors("engines_v1")["cases"], ids=lambda case: case["name"])
 def test_known_answers_of_the_engines(case: dict[str, Any]) -> None:
-    found = iet.score_tokens(case["ids"], scheme=case["scheme"], keys=case["keys"], **case["parameters"])
+    found = iet.score_tokens(
+        case["ids"], iet.EngineKeys.unnamed(case["scheme"], case["keys"], **case["parameters"])
+    )
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, case["scores"], rtol=4e-7, atol=2e-6)
 
@@ -97,11 +99,13 @@ def test_every_instruction_set_is_the_reference(scheme: str, monkeypatch: pytest
             if options.get("seeding_scheme") != "selfhash":  # whose table of a million takes seconds
                 for module in (gumbel, kgw, synthid):
                     patched.setattr(module, "cpu", None)
-            expected = iet.score_tokens(ids, scheme=scheme, keys=keys, **options)
+            expected = iet.score_tokens(ids, iet.EngineKeys.unnamed(scheme, keys, **options))
         cuts = np.array([0, 3, 3, 100, 290])
         for isa in each_isa():
             for threads in (1, 3):
-                found = iet.score_tokens(ids, scheme=scheme, keys=keys, num_threads=threads, **options)
+                found = iet.score_tokens(
+                    ids, iet.EngineKeys.unnamed(scheme, keys, **options), num_threads=threads
+                )
                 assert np.array_equal(found, expected), (isa, options)
         table = iet.EngineKeys(scheme, {f"a{i}": key for i, key in enumerate(keys)}, **options)
         scored, repeated = iet.positions(ids, table)
@@ -117,7 +121,7 @@ def test_a_text_may_be_empty_or_short() -> None:
         options = options_of(scheme)
         for length in (0, 1, 2):
             scores = iet.score_tokens(
-                list(range(1, length + 1)), scheme=scheme, keys=keys_of(scheme, 2), **options
+                list(range(1, length + 1)), iet.EngineKeys.unnamed(scheme, keys_of(scheme, 2), **options)
             )
             assert scores.shape == (length, 2)
             assert (scores != 0).any() == (scheme == "vllm-gumbel" and length > 0) or scheme == "kgw"
@@ -288,7 +292,7 @@ def test_the_law_of_unmarked_text_holds_for_kgw_and_synthid() -> None:
 )
 def test_what_is_refused(scheme: str, keys: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        iet.score_tokens([1, 2, 3], scheme=scheme, keys=keys, **options)
+        iet.score_tokens([1, 2, 3], iet.EngineKeys.unnamed(scheme, keys, **options))
 
 
 def test_what_else_is_refused() -> None:
@@ -299,8 +303,6 @@ def test_what_else_is_refused() -> None:
         iet.embed_(np.zeros((1, 8), np.float32), [[0]], [0], keys)  # type: ignore[arg-type]
     with pytest.raises(ShapeError):
         iet.score_tokens([[1]], keys)
-    with pytest.raises(InputError, match="either a registry"):
-        iet.score_tokens([1], keys, greenlist_ratio=0.5)
     with pytest.raises(InputError, match="no agents"):
         iet.EngineKeys("vllm-gumbel", {})
 

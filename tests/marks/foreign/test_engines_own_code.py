@@ -30,7 +30,7 @@ def of_wheel(engine: str) -> Any:
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 8, 13])
 def test_vllm_scores_are_its_detectors(width: int) -> None:
     vllm, ids = of_wheel("vllm"), text(120)
-    ours = iet.score_tokens(ids, scheme="vllm-gumbel", keys=list(KEYS), n_gram=width + 1)
+    ours = iet.score_tokens(ids, iet.EngineKeys.unnamed("vllm-gumbel", list(KEYS), n_gram=width + 1))
     keys = iet.EngineKeys("vllm-gumbel", {f"a{i}": key for i, key in enumerate(KEYS)}, n_gram=width + 1)
     scored, repeated = iet.positions(ids, keys)
     assert scored.all()
@@ -49,7 +49,7 @@ def test_vllm_scores_are_its_detectors(width: int) -> None:
 
 def test_both_keys_of_vllms_dual_mark_are_columns() -> None:
     vllm, ids = of_wheel("vllm"), text(120)
-    ours = iet.score_tokens(ids, scheme="vllm-gumbel", keys=engines.vllm_dual_keys(42))
+    ours = iet.score_tokens(ids, iet.EngineKeys.unnamed("vllm-gumbel", engines.vllm_dual_keys(42)))
     detector = vllm.DualKeyGumbelWatermarkDetector(42, alpha=0.25, deduplicate_contexts=False)
     theirs = detector._score_tokens(*detector._prepare_inputs(ids.tolist())).numpy()
     np.testing.assert_allclose(ours @ [0.75, 0.25], theirs, rtol=4e-7, atol=2e-7)
@@ -59,7 +59,7 @@ def test_both_keys_of_vllms_dual_mark_are_columns() -> None:
 def test_sglang_scores_are_its_detectors(width: int) -> None:
     sglang, ids = of_wheel("sglang"), text(400)
     hexadecimal = [f"{key:x}" for key in KEYS]
-    ours = iet.score_tokens(ids, scheme="sglang-gumbel", keys=hexadecimal, n_gram=width + 1)
+    ours = iet.score_tokens(ids, iet.EngineKeys.unnamed("sglang-gumbel", hexadecimal, n_gram=width + 1))
     keys = iet.EngineKeys("sglang-gumbel", {f"a{i}": k for i, k in enumerate(hexadecimal)}, n_gram=width + 1)
     scored, repeated = iet.positions(ids, keys)
     assert (ours[:width] == 0).all()
@@ -84,7 +84,7 @@ def test_the_prompts_tail_is_context() -> None:
     found = sglang.WatermarkDetector("ab").detect_tokens(
         ids[20:].tolist(), prompt_token_ids=ids[:20].tolist()
     )
-    ours = iet.score_tokens(ids, scheme="sglang-gumbel", keys=["ab"])
+    ours = iet.score_tokens(ids, iet.EngineKeys.unnamed("sglang-gumbel", ["ab"]))
     assert found.combined.score == pytest.approx(float(ours[20:, 0].astype(float).sum()), rel=1e-6)
 
 
@@ -99,7 +99,7 @@ def test_kgw_scores_are_transformers(seeding_scheme: str, width: int, ratio: flo
     options: dict[str, Any] = {
         "vocab_size": V, "n_gram": n_gram, "greenlist_ratio": ratio, "seeding_scheme": seeding_scheme,
     }  # fmt: skip
-    ours = iet.score_tokens(ids, scheme="kgw", keys=hashing_keys, **options)
+    ours = iet.score_tokens(ids, iet.EngineKeys.unnamed("kgw", hashing_keys, **options))
     model = types.SimpleNamespace(vocab_size=V, bos_token_id=-1, is_encoder_decoder=False)
     for column, key in enumerate(hashing_keys):
         config = transformers.WatermarkingConfig(
@@ -130,7 +130,9 @@ def test_green_lists_are_torchs_permutations(vocab_size: int, ratio: float) -> N
     torch = pytest.importorskip("torch")
     ids = np.random.default_rng(vocab_size).integers(1, vocab_size, 24)
     ids[1::2] = ids[1]  # one list with many tokens
-    ours = iet.score_tokens(ids, scheme="kgw", keys=[7], vocab_size=vocab_size, greenlist_ratio=ratio)
+    ours = iet.score_tokens(
+        ids, iet.EngineKeys.unnamed("kgw", [7], vocab_size=vocab_size, greenlist_ratio=ratio)
+    )
     for j in range(1, len(ids)):
         generator = torch.Generator().manual_seed(7 * int(ids[j - 1]))
         green = torch.randperm(vocab_size, generator=generator)[: int(vocab_size * ratio)]
@@ -146,8 +148,8 @@ def test_synthid_scores_are_transformers(size: int, seed: int, depth: int) -> No
     agents = np.random.default_rng(1).integers(0, 2**63 - 1, (3, depth)).tolist()
     for n_gram in (2, 5):
         options = {"n_gram": n_gram, "sampling_table_size": size, "sampling_table_seed": seed}
-        mean = iet.score_tokens(ids, scheme="synthid", keys=agents, **options)
-        weighted = iet.score_tokens(ids, scheme="synthid", keys=agents, weighted=True, **options)
+        mean = iet.score_tokens(ids, iet.EngineKeys.unnamed("synthid", agents, **options))
+        weighted = iet.score_tokens(ids, iet.EngineKeys.unnamed("synthid", agents, weighted=True, **options))
         for column, key in enumerate(agents):
             processor = transformers.SynthIDTextWatermarkLogitsProcessor(
                 n_gram, key, size, seed, context_history_size=1024, device=torch.device("cpu")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import pathlib
@@ -23,7 +24,6 @@ from tests.support.conditions import each_isa, needs_native
 from tests.support.permutations import numpys
 from tests.support.scripts import python
 from tests.support.shipped import shipped_model
-from tests.support.teams import team
 
 VOCAB_SIZES = (1, 2, 3, 31, 32, 33, 63, 64, 65, 257, 4096, 32000, 32003, 128256)
 
@@ -114,7 +114,7 @@ def test_native_scores_are_the_references(vocab_size: int, n_gram: int) -> None:
         expected = foreign.waterfall_scores(ids, n_gram, keys=np.array(keys), k_p=k_p, vocab_size=vocab_size)
         for isa in each_isa():
             found = iet.score_tokens(
-                ids, scheme="waterfall", keys=keys, vocab_size=vocab_size, n_gram=n_gram, k_p=k_p
+                ids, iet.WaterfallKeys.unnamed(keys, vocab_size=vocab_size, n_gram=n_gram, k_p=k_p)
             )
             assert found.dtype == np.float64
             assert np.array_equal(found, expected), isa
@@ -124,7 +124,7 @@ def test_native_scores_are_the_references(vocab_size: int, n_gram: int) -> None:
 def test_scores_are_the_formula(n_gram: int) -> None:
     ids, vocab_size = some_text(257), 257
     found = iet.score_tokens(
-        ids, scheme="waterfall", keys=[7, 42], vocab_size=vocab_size, n_gram=n_gram, k_p=3
+        ids, iet.WaterfallKeys.unnamed([7, 42], vocab_size=vocab_size, n_gram=n_gram, k_p=3)
     )
     for j, id in enumerate(ids):
         context = ids[max(0, j - n_gram + 1) : j]
@@ -177,7 +177,7 @@ def test_sums_over_spans_are_those_of_the_scores() -> None:
 
 def test_short_texts() -> None:
     for ids in ([], [3], [3, 5]):
-        scores = iet.score_tokens(ids, scheme="waterfall", keys=[42], vocab_size=100, n_gram=3)
+        scores = iet.score_tokens(ids, iet.WaterfallKeys.unnamed([42], vocab_size=100, n_gram=3))
         assert scores.shape == (len(ids), 1)
         assert not scores.any()
 
@@ -334,26 +334,22 @@ def test_keys_out_of_range_are_refused(change: dict[str, Any], message: str) -> 
 
 
 def test_calls_that_cannot_be_are_refused() -> None:
-    registry = team(["a"], vocab_size=100)
-    one: dict[str, Any] = {"scheme": "waterfall", "keys": [42], "vocab_size": 100}
-    for arguments, options, message in (
-        ([registry], one, "either a registry"),
-        ([], {}, "either a registry"),
-        ([registry], {"keys": [42]}, "either a registry"),
-        ([], {"scheme": "waterfall", "keys": [42]}, "vocab_size: got none"),
-        (
-            [],
-            {**one, "scheme": "unigram"},
-            r"scheme: got 'unigram', expected one of \['kgw', .*'waterfall'\]",
-        ),
-        ([], {**one, "keys": 42}, "keys: got 42, expected a list of keys"),
-        ([], {**one, "keys": [42, 42]}, "an id twice"),
-        ([], {**one, "keys": [-1]}, "got -1"),
-    ):
+    for nothing in (None, [42], "waterfall"):
+        with pytest.raises(InputError, match=r"registry: got .*, expected iet.Registry"):
+            iet.score_tokens([1, 2], nothing)  # type: ignore[arg-type]
+    unnamed = iet.WaterfallKeys.unnamed
+    with pytest.raises(InputError, match="vocab_size: got none"):
+        unnamed([42])
+    with pytest.raises(InputError, match=r"scheme: got 'unigram', expected one of \['kgw', "):
+        iet.EngineKeys.unnamed("unigram", [42], vocab_size=100)
+    for make in (unnamed, functools.partial(iet.EngineKeys.unnamed, "kgw")):
+        with pytest.raises(InputError, match=r"keys: got .*, expected a list of keys"):
+            make(42, vocab_size=100)
+    for keys, message in (([42, 42], "an id twice"), ([-1], "got -1")):
         with pytest.raises(InputError, match=message):
-            iet.score_tokens([1, 2], *arguments, **options)
+            unnamed(keys, vocab_size=100)
     with pytest.raises(ShapeError, match="token_ids"):
-        iet.score_tokens([[1, 2]], **one)
+        iet.score_tokens([[1, 2]], unnamed([42], vocab_size=100))
     keys = iet.WaterfallKeys({"a": 42}, vocab_size=100)
     with pytest.raises(InputError, match="WaterfallLogitsProcessor"):
         iet.embed_(np.zeros((1, 100), np.float32), [[1]], [0], keys)  # type: ignore[arg-type]
