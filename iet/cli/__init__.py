@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from iet.cli.progress import progress
+from iet.cli.progress import auditing, progress
 from iet.errors import BackendUnavailable, IetError, InputError, VerificationError
 from iet.marks.foreign.engines import SCHEMES
 from iet.report.lines import harmless, width_of, wrapped
@@ -524,7 +524,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     text = "" if bulk else _read_text(arguments.inputs[0])
     if bulk:
         return _audit_files(arguments, _auditor(arguments, registry))
-    with progress(_AUDITING):
+    with auditing():
         report = _auditor(arguments, registry).audit(text, spans=arguments.span, skip=arguments.skip)
     if output:
         report.to_json(output, text=not arguments.no_text)
@@ -535,9 +535,6 @@ def _audit(arguments: argparse.Namespace) -> int:
     read = (segment for segment in report.segments if not segment.left_out)
     found = {"unattributed" if segment.agent is None else "attributed" for segment in read}
     return 1 if arguments.fail_on in found else 0
-
-
-_AUDITING = "auditing (the first audit on a machine compiles its loops, which takes some ten seconds)"
 
 
 def _keys_of(arguments: argparse.Namespace) -> Any:
@@ -590,7 +587,7 @@ def _report(arguments: argparse.Namespace) -> int:
     registry = _keys_of(arguments)
     name = arguments.name or ("text" if arguments.file == "-" else pathlib.Path(arguments.file).name)
     text = _read_text(arguments.file)
-    with progress(_AUDITING):
+    with auditing():
         found = _auditor(arguments, registry).audit(text, spans=arguments.span, skip=arguments.skip)
         made = {}
         for path, form in forms.items():
@@ -694,7 +691,7 @@ def _audit_files(arguments: argparse.Namespace, auditor: Any) -> int:
 
     given = {name: getattr(arguments, name) for name in _MANY}
     options = {name: value for name, value in given.items() if value is not None}
-    with progress(_AUDITING, 1.0) as move:
+    with auditing(1.0) as move:
         summary = files.audit_files(auditor, arguments.inputs, arguments.output, progress=tell, **options)
     if arguments.json:
         print(json.dumps(dataclasses.asdict(summary), indent=1))
@@ -911,7 +908,7 @@ def _calibrate(arguments: argparse.Namespace) -> int:
         found: Any = [dataclasses.asdict(row) for row in rows]
         text = calibrate.power_table(rows)
     else:
-        with progress(_AUDITING) as move:
+        with auditing() as move:
             null = calibrate.null(
                 _load(arguments),
                 calibrate.read_corpus(arguments.null),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from iet.audit.auditor import Auditor
 from iet.audit.metrics import boundary_f1, edge_similarity, mean_iou, token_accuracy, token_labels
-from iet.cli.progress import progress
+from iet.cli.progress import auditing, progress
 from iet.decoding.topology import classify
 from iet.demo import conversation
 from iet.errors import BackendUnavailable, IetError, InputError, RegistryError
@@ -197,7 +197,7 @@ def stage(
 
     # From here on nothing but the final text and the registry is used.
     audited = time.perf_counter()
-    with progress("auditing (the first audit on a machine compiles its loops)"):
+    with auditing():
         report = auditor.audit((out / "final.txt").read_bytes().decode())
         finished = time.perf_counter()
         forced = Auditor(registry, decoder=decoder, allow_unattributed=False).audit(report.text)

@@ -335,21 +335,22 @@ def test_keys_out_of_range_are_refused(change: dict[str, Any], message: str) -> 
 
 def test_calls_that_cannot_be_are_refused() -> None:
     for nothing in (None, [42], "waterfall"):
-        with pytest.raises(InputError, match=r"registry: got .*, expected iet.Registry"):
-            iet.score_tokens([1, 2], nothing)  # type: ignore[arg-type]
-    unnamed = iet.WaterfallKeys.unnamed
-    with pytest.raises(InputError, match="vocab_size: got none"):
-        unnamed([42])
+        with pytest.raises(InputError, match=r"registry: got .*, expected iet\.Registry"):
+            iet.score_tokens([1, 2], nothing)  # type: ignore[call-overload]
     with pytest.raises(InputError, match=r"scheme: got 'unigram', expected one of \['kgw', "):
         iet.EngineKeys.unnamed("unigram", [42], vocab_size=100)
-    for make in (unnamed, functools.partial(iet.EngineKeys.unnamed, "kgw")):
+    for unnamed in (iet.WaterfallKeys.unnamed, functools.partial(iet.EngineKeys.unnamed, "kgw")):
         with pytest.raises(InputError, match=r"keys: got .*, expected a list of keys"):
-            make(42, vocab_size=100)
-    for keys, message in (([42, 42], "an id twice"), ([-1], "got -1")):
+            unnamed(42, vocab_size=100)
+    for keys, size, message in (
+        ([42], None, "vocab_size: got none"),
+        ([42, 42], 100, "an id twice"),
+        ([-1], 100, "got -1"),
+    ):
         with pytest.raises(InputError, match=message):
-            unnamed(keys, vocab_size=100)
+            iet.WaterfallKeys.unnamed(keys, vocab_size=size)
     with pytest.raises(ShapeError, match="token_ids"):
-        iet.score_tokens([[1, 2]], unnamed([42], vocab_size=100))
+        iet.score_tokens([[1, 2]], iet.WaterfallKeys.unnamed([42], vocab_size=100))
     keys = iet.WaterfallKeys({"a": 42}, vocab_size=100)
     with pytest.raises(InputError, match="WaterfallLogitsProcessor"):
         iet.embed_(np.zeros((1, 100), np.float32), [[1]], [0], keys)  # type: ignore[arg-type]
