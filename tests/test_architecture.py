@@ -67,6 +67,10 @@ PENDING: set[str] = {
     "tests/test_paper_quality.py is above 500 lines",
     "tests/test_paper_transforms.py is above 500 lines",
     "tests/test_speed.py is above 500 lines",
+    "tests/benchmarks/accuracy/test_accuracy.py is above 500 lines",
+    "tests/benchmarks/paper/test_llm.py is above 500 lines",
+    "tests/benchmarks/paper/test_quality.py is above 500 lines",
+    "tests/benchmarks/paper/test_transforms.py is above 500 lines",
 }
 """What is known to be against the rules, until it is mended."""
 
