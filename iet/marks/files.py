@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-import secrets
 import sys
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
@@ -33,7 +32,7 @@ def write_file(
         OSError: the file cannot be written. The old one is as it was.
     """
     target = pathlib.Path(path)
-    temporary = target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}.tmp")
+    temporary = target.with_name(f".{target.name[:40]}.{os.urandom(8).hex()}.tmp")
     with _folder(target.parent, locked=check is not None) as folder:
         if check is not None:
             check()

@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iet.decoding.transitions import Transitions
 from iet.errors import InputError
 from iet.marks.files import write_file
-from iet.marks.foreign.keys import ForeignProfile
-from iet.marks.scheme import Profile
 from iet.report.segments import LEFT_OUT, Segment, Span, Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from iet.decoding.transitions import Transitions
+    from iet.marks.foreign.keys import ForeignProfile
+    from iet.marks.scheme import Profile
 
 REPORT_SCHEMA = "iet.report/1"
 """Name and version of the JSON form; `iet/report/schema.json` describes it."""

@@ -74,7 +74,8 @@ def show(report: Report, file: TextIO | None = None) -> None:
             lines += [*wrapped(marked_text(report), width), ""]
         print("\n".join([*lines, *(line.text for line in below)]), file=file)
         return
-    console = Console(file=file, width=width or 200, highlight=False, markup=False, emoji=False)
+    # With a height too: on a dumb terminal rich takes no width alone.
+    console = Console(file=file, width=width or 200, height=25, highlight=False, markup=False, emoji=False)
     if console.color_system is not None and report.trace is not None and report.trace.posterior is not None:
         note = f"dim text: the posterior of its agent is below {_SURE:g}"
         above[-1:-1] = _wrapped([note] if report.text is not None else [], width, "dim")

@@ -25,6 +25,7 @@ from iet.report import REPORT_SCHEMA, Report, Span, terminal
 from iet.report.view import agents
 from iet.report.wording import p_value
 from tests.support.reports import TEXT, report_of, validator
+from tests.support.terminals import Terminal, of_256_colours
 
 
 def empty() -> Report:
@@ -261,16 +262,9 @@ def test_audited_text_cannot_steer_the_terminal(either: str) -> None:
     assert "עברית" in found
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 def test_colours_only_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rich")
-    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TERM", "xterm-256color")
+    of_256_colours(monkeypatch)
     coloured, bare = Terminal(), Terminal()
     terminal.show(report_of(), coloured)
     monkeypatch.setenv("NO_COLOR", "1")
