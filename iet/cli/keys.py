@@ -40,9 +40,7 @@ def add(commands: Commands) -> None:
     listing.add_argument("--json", action="store_true", help="print as JSON")
     listing.set_defaults(run=_keys_list)
 
-    rotate = actions.add_parser(
-        "rotate", help="give agents a new key; text under the old one is still found"
-    )
+    rotate = actions.add_parser("rotate", help="give agents a new key; text under the old one is still found")
     rotate.add_argument("names", nargs="+", metavar="NAME")
     add_registry(rotate)
     rotate.set_defaults(run=_keys_rotate)

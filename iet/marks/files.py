@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and are on disk once they are there."""
+"""Files that are written whole or not at all, and files that only their owner may read."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import pathlib
 import sys
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
+
+from iet.errors import RegistryError
+from iet.marks.keys import Secret
 
 
 def write_file(
@@ -81,3 +84,30 @@ def _folder(path: pathlib.Path, *, locked: bool) -> Iterator[int | None]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def read_private(path: pathlib.Path, secret_mount: bool) -> Secret:
+    """Return what a file holds that only its owner may read, or raise a RegistryError."""
+    try:
+        if path.exists() and not path.is_file():  # opening a pipe would wait
+            raise RegistryError(f"{path}: not a file")
+        with open(path, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode & 0o777
+            if sys.platform != "win32" and mode & 0o077:
+                import shlex
+
+                mend = f"run: chmod 600 {shlex.quote(str(path))}"
+                if not secret_mount:
+                    raise RegistryError(
+                        f"{path}: mode {mode:04o}, expected 0600; {mend}"
+                        " (a read-only secret mount: secret_mount=True, --secret-mount, in an engine"
+                        " IET_SECRET_MOUNT=1)"
+                    )
+                # Root may write whatever the mode says, so for root the mode decides.
+                if os.access(path, os.W_OK) and (os.geteuid() != 0 or mode & 0o222):
+                    raise RegistryError(
+                        f"{path}: mode {mode:04o}, but this process can write it, no secret mount; {mend}"
+                    )
+            return Secret(file.read())
+    except OSError as error:
+        raise RegistryError(f"{path}: cannot be read ({error.strerror or error})") from error

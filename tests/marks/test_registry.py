@@ -606,7 +606,7 @@ def test_a_failed_save_changes_nothing(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"iet.marks.registry.os.{broken}", fail)
+        patch.setattr(f"iet.marks.files.os.{broken}", fail)
         with pytest.raises(RegistryError, match=r"cannot be written \(No space left on device\)"):
             team.add("reader")
         with pytest.raises(RegistryError, match="cannot be written"):
@@ -628,7 +628,7 @@ def test_an_interrupted_save_changes_nothing(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("iet.marks.registry.os.replace", interrupt)
+        patch.setattr("iet.marks.files.os.replace", interrupt)
         with pytest.raises(KeyboardInterrupt):
             team.add("reader")
     assert path.read_bytes() == before
@@ -757,7 +757,7 @@ def test_no_error_shows_a_secret(team: Registry, path: pathlib.Path, monkeypatch
 
     def failed_save() -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("iet.marks.registry.os.replace", fail)
+            patch.setattr("iet.marks.files.os.replace", fail)
             team.rotate("writer")
 
     def load(data: bytes) -> Registry:

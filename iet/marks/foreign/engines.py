@@ -27,9 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.errors import InputError, RegistryError
+from iet.marks.files import read_private
 from iet.marks.foreign.keys import ForeignKeys, ForeignProfile, Ids, checked_integer, runs_of_ids
 from iet.marks.keys import checked_name
-from iet.marks.registry import read_private
 from iet.marks.scheme import FAMILIES, MAX_VOCAB_SIZE, Draws, Family, canonical_digest, drawn_family
 from iet.marks.tokenizer import Tokenizer
 from iet.native import reference
