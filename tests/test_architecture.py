@@ -61,7 +61,6 @@ PENDING: set[str] = {
     "tests.test_spans imports tests.audit.test_auditor",
     "tests.test_spans imports tests.report.test_report",
     "tests/audit/test_auditor.py is above 500 lines",
-    "tests/cli/test_cli.py is above 500 lines",
     "tests/decoding/test_decoding.py is above 500 lines",
     "tests/generation/test_sglang.py is above 500 lines",
     "tests/generation/test_transformers.py is above 500 lines",
