@@ -10,7 +10,10 @@ sys.path.insert(0, str(pathlib.Path("build/sanitized").resolve()))
 import numpy as np  # noqa: E402
 
 import iet  # noqa: E402
-from iet import kernels, native, reference, waterfall  # noqa: E402
+from iet import kernels  # noqa: E402
+from iet.marks.foreign import waterfall  # noqa: E402
+from iet.native import load as native  # noqa: E402
+from iet.native import reference  # noqa: E402
 
 assert "sanitized" in iet.__file__, iet.__file__
 assert iet.backends().host == "cpu", iet.backends()
@@ -34,14 +37,7 @@ for isa in iet.backends().isas:
             ids = rng.integers(0, vocab_size + 2, 700)
             scores = iet.score_tokens(ids, registry)
             keys = registry.scoring_keys()
-            described = {
-                "subkeys": keys.subkeys,
-                "k_p": keys.k_p,
-                "vocab_size": vocab_size,
-                "family": family,
-                "unmarked_ids": keys.profile.unmarked_ids,
-            }
-            expected = reference.score_tokens(ids[:50], n_gram, **described)
+            expected = reference.score_tokens(keys.marking, ids[:50])
             assert np.array_equal(scores[:50], expected)
             cuts = np.sort(rng.integers(0, 701, 40))
             spans = [kernels.score_spans(ids, cuts, registry, num_threads=threads) for threads in (1, 3)]
@@ -55,7 +51,7 @@ for isa in iet.backends().isas:
                     iet.embed_(view, contexts, slots, registry, num_threads=1 + count % 3)
                     if vocab_size <= 1000:
                         kappas = np.full(len(view), scheme.kappa, np.float32)
-                        reference.embed_(before, contexts, slots, kappas, **described)
+                        reference.embed_(keys.marking, before, contexts, slots, kappas)
                         assert np.array_equal(view, before)
                     count += 1
     for vocab_size in (1, 2, 31, 257, 32003, 128256):

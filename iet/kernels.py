@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from iet.errors import BackendUnavailable, InputError, ShapeError
+from iet.errors import BackendUnavailable, InputError
 from iet.marks.foreign.engines import SCHEMES, EngineKeys
 from iet.marks.foreign.keys import ForeignKeys
 from iet.marks.foreign.waterfall import WaterfallKeys
 from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
-from iet.marks.scheme import MAX_VOCAB_SIZE
-from iet.native import cuda, reference
-from iet.native.cuda import is_tensor as _is_tensor
+from iet.native import cuda, host
+from iet.native.host import check_token_ids as check_token_ids
 from iet.native.load import Backends, backends, check_environment, load_cuda
-from iet.native.load import cpu as _cpu
+from iet.native.reference import is_scored
 
 if TYPE_CHECKING:
     import torch
@@ -37,8 +35,6 @@ __all__ = [
     "score_spans",
     "score_tokens",
 ]
-
-_DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 
 
 # ---------------------------------------------------------------- embed_
@@ -96,129 +92,12 @@ def embed_(
     Deterministic, and the same to the bit on every backend, but for the payload of a NaN. O(B·V), for marked
     rows only.
     """
-    keys = _own_keys(registry, "marking_keys", profile)
-    scheme, vocab_size = keys.profile.scheme, keys.profile.vocab_size
-    address, dtype, (logits_rows, columns), strides, array = _describe_logits(logits)
-    if columns < vocab_size:
-        raise ShapeError(
-            "logits", got=f"[{logits_rows}, {columns}]", expected=f"[B, >= {vocab_size}], V of the profile"
-        )
-    if _is_tensor(logits) and logits.device.type == "cuda":  # type: ignore[union-attr]
-        described = (address, _DTYPES[dtype], (logits_rows, columns), strides)
-        cuda.embed_(load_cuda(), logits, described, contexts, slots, keys, temperature, rows)  # type: ignore[arg-type]
-        return
-    index = None if rows is None else _row_index(rows, logits_rows)
-    count = logits_rows if index is None else len(index)
-    context_ids = _integers("contexts", contexts, np.int64, (count, scheme.n_gram - 1))
-    slot_ids = _integers("slots", slots, np.int32, (count,))
-    kappas = np.float32(scheme.kappa) * _temperatures(temperature, count)
-    threads = _threads(num_threads)
-    if count == 0:
-        return
-    if _cpu is None or index is not None:
-        _check_rows(context_ids, slot_ids, kappas, keys)
-    if index is not None:  # rows that are not named are unmarked ones, and those cost nothing
-        context_ids = _scatter(context_ids, index, logits_rows, 0)
-        slot_ids, kappas = _scatter(slot_ids, index, logits_rows, -1), _scatter(kappas, index, logits_rows, 0)
-
-    if _cpu is not None:
-        done = _native(keys).embed(
-            address,
-            _DTYPES[dtype],
-            logits_rows,
-            columns,
-            *strides,
-            context_ids.ctypes.data,
-            slot_ids.ctypes.data,
-            kappas.ctypes.data,
-            threads,
-        )
-        if not done:  # a row is refused, and nothing was written: say which and why
-            _check_rows(context_ids, slot_ids, kappas, keys)
-        return
-    reference.embed_(
-        array(),
-        context_ids,
-        slot_ids,
-        kappas,
-        **_reference_keys(keys),
-    )
-
-
-def _describe_logits(logits: Any) -> tuple[int, str, tuple[int, int], tuple[int, int], Any]:
-    """Return address, dtype, shape, strides in bytes and a function that views the data as numpy."""
-    if isinstance(logits, np.ndarray):
-        dtype, shape, strides = logits.dtype.name, logits.shape, logits.strides
-        if not logits.flags.writeable:
-            raise ShapeError("logits", got="a read-only array", expected="a writable one")
-        if not logits.dtype.isnative:
-            raise ShapeError("logits", got=f"dtype {logits.dtype.str}", expected="the machine's byte order")
-        address = logits.__array_interface__["data"][0]
-        bits = logits.view(np.uint16) if dtype == "bfloat16" else logits
-
-        def array() -> NDArray[Any]:
-            return bits
-    elif _is_tensor(logits):
-        if logits.device.type == "cuda":
-            load_cuda()
-        elif logits.device.type != "cpu":
-            raise BackendUnavailable(
-                f"logits are on {logits.device}: numpy arrays and tensors on the CPU and on CUDA are marked;"
-                " nothing is copied between devices silently, so move them with .cpu() first"
-            )
-        if str(logits.layout) != "torch.strided":
-            raise ShapeError("logits", got=f"layout {logits.layout}", expected="a strided tensor")
-        if logits.requires_grad:
-            raise ShapeError("logits", got="a tensor that requires grad", expected="logits.detach()")
-        if logits.is_neg() or (logits.data_ptr() == 0 and logits.numel()):
-            raise ShapeError("logits", got="a lazily negated or empty view", expected="logits.clone()")
-        dtype = str(logits.dtype).removeprefix("torch.")
-        shape = tuple(logits.shape)
-        strides = tuple(stride * logits.element_size() for stride in logits.stride())
-        address = logits.data_ptr()
-
-        def array() -> NDArray[Any]:
-            import torch
-
-            return np.asarray((logits.view(torch.uint16) if dtype == "bfloat16" else logits).numpy())
+    marking = _own_keys(registry, "marking_keys", profile).marking
+    described = host.describe_logits(logits, marking.vocab_size)
+    if described.device is not None:
+        cuda.embed_(load_cuda(), marking, described, contexts, slots, temperature, rows)
     else:
-        raise ShapeError("logits", got=type(logits).__name__, expected="numpy.ndarray or torch.Tensor")
-    if dtype not in _DTYPES:
-        raise ShapeError("logits", got=f"dtype {dtype}", expected=f"one of {', '.join(_DTYPES)}")
-    if len(shape) != 2:
-        raise ShapeError("logits", got=f"shape {list(shape)}", expected="[B, >= V]")
-    rows, columns = shape
-    size = 4 if dtype == "float32" else 2
-    row_stride, element_stride = strides
-    row, element = abs(row_stride), abs(element_stride)
-    still = (rows > 1 and row == 0) or (columns > 1 and element == 0)  # an expanded dimension
-    apart = rows < 2 or row >= element * (columns - 1) + size or element >= row * (rows - 1) + size
-    if rows and (still or not apart or element % size or row % size):
-        raise ShapeError(
-            "logits", got=f"strides {strides} in bytes", expected="rows and columns that do not overlap"
-        )
-    if address % size:
-        raise ShapeError(
-            "logits", got=f"an address {address % size} past a multiple of {size}", expected="one"
-        )
-    return address, dtype, (rows, columns), (row_stride, element_stride), array
-
-
-def _row_index(rows: Any, logits_rows: int) -> NDArray[np.int64]:
-    index = _integers("rows", rows, np.int64, (len(rows),) if np.ndim(rows) else ())
-    if index.ndim != 1:
-        raise ShapeError("rows", got=f"shape {list(index.shape)}", expected="[M]")
-    if index.size and (index.min() < 0 or index.max() >= logits_rows):
-        raise InputError(f"rows: got {index.min()} to {index.max()}, expected 0 to {logits_rows - 1}")
-    if len(np.unique(index)) < len(index):
-        raise InputError("rows: got a row twice, expected each at most once")
-    return index
-
-
-def _scatter(values: NDArray[Any], index: NDArray[np.int64], rows: int, rest: int) -> NDArray[Any]:
-    everywhere = np.full((rows, *values.shape[1:]), rest, dtype=values.dtype)
-    everywhere[index] = values
-    return everywhere
+        host.embed_(marking, described, contexts, slots, temperature, rows, num_threads)
 
 
 def prepare(registry: Registry | KeyTable, device: torch.device | str, *, profile: str | None = None) -> None:
@@ -236,8 +115,8 @@ def prepare(registry: Registry | KeyTable, device: torch.device | str, *, profil
     Raises:
         BackendUnavailable: no CUDA module, or `device` is not a CUDA device.
     """
-    where = _cuda_device(device)
-    cuda.table(load_cuda(), _own_keys(registry, "marking_keys", profile), where)
+    where = cuda.checked_device(device)
+    cuda.table(load_cuda(), _own_keys(registry, "marking_keys", profile).marking, where)
 
 
 def raise_if_refused(device: torch.device | str) -> None:
@@ -250,79 +129,7 @@ def raise_if_refused(device: torch.device | str) -> None:
             range. Such rows were left unmarked.
         BackendUnavailable: no CUDA module, or `device` is not a CUDA device.
     """
-    where = _cuda_device(device)
-    cuda.raise_if_refused(where)
-
-
-def _cuda_device(device: torch.device | str) -> torch.device:
-    import torch
-
-    where = torch.device(device)
-    if where.type != "cuda":
-        raise BackendUnavailable(f"device: got {where}, expected a CUDA device")
-    module = load_cuda()
-    if module.device_count() == 0:
-        raise BackendUnavailable(
-            f"device: got {where}, expected one of the {module.device_count()} CUDA devices of this machine"
-        )
-    return where if where.index is not None else torch.device("cuda", torch.cuda.current_device())
-
-
-def _integers(name: str, values: Any, dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
-    if _is_tensor(values):
-        if values.device.type != "cpu":
-            raise ShapeError(name, got=f"device {values.device}", expected="the device of the logits, cpu")
-        if values.is_floating_point():
-            raise ShapeError(name, got=f"dtype {values.dtype}", expected="integers")
-        values = values.numpy()
-    array = np.asarray(values)
-    if array.dtype.kind not in "iu" and array.size:
-        raise ShapeError(name, got=f"dtype {array.dtype}", expected="integers")
-    if array.shape != shape:
-        raise ShapeError(name, got=f"shape {list(array.shape)}", expected=f"{list(shape)}")
-    return _cast(name, array, dtype)
-
-
-def _cast(name: str, array: NDArray[Any], dtype: type) -> NDArray[Any]:
-    if array.size and not np.can_cast(array.dtype, dtype):
-        limits = np.iinfo(dtype)
-        if array.max() > limits.max or array.min() < limits.min:
-            raise InputError(
-                f"{name}: got {array.max()} and {array.min()}, expected {np.dtype(dtype)} values"
-            )
-    return np.ascontiguousarray(array, dtype=dtype)
-
-
-def _temperatures(temperature: ArrayLike, rows: int) -> NDArray[np.float32]:
-    try:
-        values = np.asarray(temperature, dtype=np.float32)
-    except (TypeError, ValueError, RuntimeError):  # the last by tensors that NumPy cannot read
-        raise InputError(f"temperature: got {temperature!r}, expected a number or [B]") from None
-    if values.shape not in ((), (rows,)):
-        raise ShapeError("temperature", got=f"shape {list(values.shape)}", expected=f"a number or [{rows}]")
-    return np.ascontiguousarray(values) if values.shape else np.full(rows, values)
-
-
-def _check_rows(
-    contexts: NDArray[np.int64], slots: NDArray[np.int32], kappas: NDArray[np.float32], keys: KeyTable
-) -> None:
-    if slots.min() < -1 or slots.max() >= len(keys):
-        bad = int(np.flatnonzero((slots < -1) | (slots >= len(keys)))[0])
-        raise InputError(
-            f"slots: row {bad} holds {slots[bad]}, expected -1 or a slot from 0 to {len(keys) - 1}"
-        )
-    if contexts.min() < 0:
-        rows = np.flatnonzero((contexts < 0).any(axis=1) & (slots >= 0))
-        if len(rows):
-            raise InputError(
-                f"contexts: row {rows[0]} holds the id {contexts[rows[0]].min()}: a placeholder, not a token;"
-                " expected the ids that were sampled"
-            )
-    marked = kappas[slots >= 0]
-    if marked.size and not (marked.min() >= 0 and marked.max() < np.inf):  # false for NaN too
-        raise InputError(
-            f"temperature: gives κ = {marked.min()}..{marked.max()}, expected finite values of at least 0"
-        )
+    cuda.raise_if_refused(cuda.checked_device(device))
 
 
 # ---------------------------------------------------------------- score_tokens
@@ -395,12 +202,12 @@ def score_tokens(
         )
     else:
         table = _keys(registry, "scoring_keys", profile)
-    if _is_tensor(token_ids) and token_ids.device.type == "cuda":  # type: ignore[union-attr]
-        return cuda.score_tokens(load_cuda(), token_ids, _on_cuda(table))  # type: ignore[arg-type]
-    ids, threads = check_token_ids(token_ids), _threads(num_threads)
+    if host.on_cuda(token_ids):
+        return cuda.score_tokens(load_cuda(), _own(table).marking, token_ids)  # type: ignore[arg-type]
+    ids, threads = check_token_ids(token_ids), host.checked_threads(num_threads)
     if isinstance(table, ForeignKeys):
         return table.scores(ids, threads)
-    return _score_keyed(ids, table, threads)
+    return host.score_tokens(table.marking, ids, threads)
 
 
 def _keys_of_scheme(scheme: Any, keys: Any, **parameters: Any) -> ForeignKeys:
@@ -422,18 +229,6 @@ def _keys_of_scheme(scheme: Any, keys: Any, **parameters: Any) -> ForeignKeys:
     for name in given.keys() - {"vocab_size", "n_gram", "k_p"}:
         raise InputError(f"{name}: scheme 'waterfall' has no such parameter, expected n_gram or k_p")
     return WaterfallKeys(names, **given)
-
-
-def _score_keyed(ids: NDArray[np.int64], keys: KeyTable, threads: int) -> NDArray[np.float32]:
-    if _cpu is None:
-        return reference.score_tokens(
-            ids,
-            keys.profile.scheme.n_gram,
-            **_reference_keys(keys),
-        )
-    scores = np.empty((len(ids), len(keys)), dtype=np.float32)
-    _native(keys).score(ids.ctypes.data, len(ids), scores.ctypes.data, threads)
-    return scores
 
 
 def score_spans(
@@ -473,37 +268,15 @@ def score_spans(
     Deterministic, and the same to the bit on every backend. O(T·K) time, S·K·8 bytes.
     """
     keys = _keys(registry, "scoring_keys", profile)
-    if _is_tensor(token_ids) and token_ids.device.type == "cuda":  # type: ignore[union-attr]
-        return cuda.score_spans(load_cuda(), token_ids, boundaries, counted, _on_cuda(keys))  # type: ignore[arg-type]
+    if host.on_cuda(token_ids):
+        marking = _own(keys).marking
+        return cuda.score_spans(load_cuda(), marking, token_ids, boundaries, counted)  # type: ignore[arg-type]
     ids = check_token_ids(token_ids)
-    cuts = np.asarray(boundaries)
-    if cuts.ndim != 1 or len(cuts) == 0 or cuts.dtype.kind not in "iu":
-        raise ShapeError("boundaries", got=f"{cuts.dtype} {list(cuts.shape)}", expected="integers [S+1]")
-    cuts = _cast("boundaries", cuts, np.int64)
-    if cuts[0] < 0 or cuts[-1] > len(ids) or (np.diff(cuts) < 0).any():
-        raise InputError(
-            f"boundaries: got {cuts[:8].tolist()} to {cuts[-1]}, expected ascending from 0 to {len(ids)}"
-        )
-    mask = np.ones(len(ids), np.bool_) if counted is None else np.asarray(counted)
-    if mask.shape != ids.shape or mask.dtype != np.bool_:
-        raise ShapeError("counted", got=f"{mask.dtype} {list(mask.shape)}", expected=f"bool [{len(ids)}]")
-    threads = _threads(num_threads)
+    cuts, mask = host.checked_spans(boundaries, counted, len(ids))
+    threads = host.checked_threads(num_threads)
     if isinstance(keys, ForeignKeys):
         return keys.sums(ids, cuts, mask, threads)
-    if _cpu is not None:
-        mask = np.ascontiguousarray(mask)
-        units = np.zeros((len(cuts) - 1, len(keys)), dtype=np.int64)
-        _native(keys).score_spans(
-            ids.ctypes.data, mask.ctypes.data, cuts.ctypes.data, len(units), units.ctypes.data, threads
-        )
-        return np.multiply(units, reference.SPAN_UNIT, dtype=np.float64)
-    return reference.score_spans(
-        ids,
-        cuts,
-        mask,
-        keys.profile.scheme.n_gram,
-        **_reference_keys(keys),
-    )
+    return host.score_spans(keys.marking, ids, cuts, mask, threads)
 
 
 def positions(
@@ -558,10 +331,10 @@ def pair_numbers(
     if isinstance(keys, ForeignKeys):
         scored = keys.scored(ids)
         return keys.pair_numbers(ids, scored if counted is None else scored & counted)
-    n_gram = keys.profile.scheme.n_gram
-    scored = reference.is_scored(ids, n_gram, keys.profile.vocab_size, keys.profile.unmarked_ids)
+    marking = keys.marking
+    scored = is_scored(ids, marking.n_gram, marking.vocab_size, marking.unmarked_ids)
     counting = scored if counted is None else scored & counted
-    return number_pairs(ids, counting, n_gram, contexts=keys.profile.scheme.family == "gumbel")
+    return number_pairs(ids, counting, marking.n_gram, contexts=marking.family == "gumbel")
 
 
 def permute(token_ids: ArrayLike, seeds: ArrayLike, vocab_size: int) -> NDArray[np.uint32]:
@@ -575,13 +348,7 @@ def permute(token_ids: ArrayLike, seeds: ArrayLike, vocab_size: int) -> NDArray[
     Raises:
         InputError: an id or V is out of range.
     """
-    check_environment()
-    ids, seeds = _permutation_input(token_ids, seeds, vocab_size)
-    if _cpu is None:
-        return reference.permute(ids, seeds, vocab_size).astype(np.uint32)
-    ranks = np.empty(len(ids), dtype=np.uint32)
-    _cpu.permute(vocab_size, seeds.ctypes.data, ids.ctypes.data, len(ids), ranks.ctypes.data)
-    return ranks
+    return host.permute(token_ids, seeds, vocab_size)
 
 
 def permute_cuda(
@@ -592,29 +359,7 @@ def permute_cuda(
     Raises:
         BackendUnavailable: no CUDA module, or no device.
     """
-    module = load_cuda()
-    if module.device_count() == 0:
-        raise BackendUnavailable(f"CUDA: the driver shows no device ({module.device_error()})")
-    ids, seeds = _permutation_input(token_ids, seeds, vocab_size)
-    if len(ids) == 0:
-        return np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.float32)
-    ranks, phis = np.empty(len(ids), dtype=np.uint32), np.empty(len(ids), dtype=np.float32)
-    module.permute(
-        vocab_size, k_p, seeds.ctypes.data, ids.ctypes.data, len(ids), ranks.ctypes.data, phis.ctypes.data
-    )
-    return ranks, phis
-
-
-def _permutation_input(
-    token_ids: ArrayLike, seeds: ArrayLike, vocab_size: int
-) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
-    if not 1 <= vocab_size <= MAX_VOCAB_SIZE:
-        raise InputError(f"vocab_size: got {vocab_size}, expected 1 to {MAX_VOCAB_SIZE}")
-    ids = check_token_ids(token_ids)
-    if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
-        raise InputError(f"token_ids: got {ids.min()} to {ids.max()}, expected 0 to {vocab_size - 1}")
-    wide = np.ascontiguousarray(np.broadcast_to(np.asarray(seeds, dtype=np.uint64), ids.shape))
-    return ids.astype(np.uint32), wide
+    return cuda.permute(load_cuda(), token_ids, seeds, vocab_size, k_p)
 
 
 def _keys(
@@ -625,7 +370,7 @@ def _keys(
     return _own_keys(registry, which, profile)
 
 
-def _on_cuda(keys: KeyTable | ForeignKeys) -> KeyTable:
+def _own(keys: KeyTable | ForeignKeys) -> KeyTable:
     if isinstance(keys, ForeignKeys):
         raise BackendUnavailable(
             "token_ids are on CUDA: schemes of others are read on the CPU; move them with .cpu()"
@@ -647,71 +392,3 @@ def _own_keys(
     if not isinstance(registry, KeyTable):
         raise InputError(f"registry: got {type(registry).__name__}, expected iet.Registry")
     return registry
-
-
-def _reference_keys(keys: KeyTable) -> dict[str, Any]:
-    """Return what every op of `reference` takes of a key table."""
-    profile = keys.profile
-    return {
-        "subkeys": keys.subkeys,
-        "k_p": keys.k_p,
-        "vocab_size": profile.vocab_size,
-        "family": profile.scheme.family,
-        "unmarked_ids": profile.unmarked_ids,
-    }
-
-
-def _threads(num_threads: int | None) -> int:
-    """Return what the native modules take: 0 for the default."""
-    check_environment()
-    if num_threads is None:
-        return 0
-    if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
-        raise InputError(f"num_threads: got {num_threads!r}, expected an int of at least 1, or None")
-    return min(num_threads, 1 << 16)
-
-
-def check_token_ids(values: Any) -> NDArray[np.int64]:
-    """Return the ids of a text as int64 [T].
-
-    Raises:
-        ShapeError: they are not a vector of integers.
-        InputError: one is beyond int64.
-    """
-    try:
-        array = np.asarray(values)
-    except ValueError:  # rows of different lengths
-        raise ShapeError("token_ids", got="rows of different lengths", expected="integers [T]") from None
-    if array.ndim != 1:
-        raise ShapeError("token_ids", got=f"shape {list(array.shape)}", expected="[T]")
-    if array.dtype.kind not in "iu" and array.size:
-        raise ShapeError("token_ids", got=f"dtype {array.dtype}", expected="integers")
-    return _cast("token_ids", array, np.int64)
-
-
-# The native form of a key table, with the arrays that it points into. Key tables do not change.
-_natives: weakref.WeakKeyDictionary[KeyTable, tuple[Any, list[NDArray[Any]]]] = weakref.WeakKeyDictionary()
-
-
-def _native(keys: KeyTable) -> Any:
-    cached = _natives.get(keys)
-    if cached is None:
-        profile = keys.profile
-        unmarked = np.array(profile.unmarked_ids, dtype=np.int32)
-        subkeys = np.ascontiguousarray(keys.subkeys).view("<u8").astype(np.uint64)
-        k_p = keys.k_p.astype(np.uint32)
-        assert _cpu is not None
-        marking = _cpu.Marking(
-            profile.vocab_size,
-            profile.scheme.n_gram,
-            profile.family.code,
-            unmarked.ctypes.data,
-            len(unmarked),
-            subkeys.ctypes.data,
-            k_p.ctypes.data,
-            len(keys),
-        )
-        made: tuple[Any, list[NDArray[Any]]] = (marking, [unmarked, subkeys, k_p])
-        # The first one stays: another thread may be at work with the arrays that it points into.
-        cached = _natives.setdefault(keys, made)
-    return cached[0]

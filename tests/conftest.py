@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from iet.native import load as native
 from tests.support.conditions import ISAS
+
+# torch reads it when it is loaded. The matrices here are so small that threads would wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(autouse=True)
@@ -26,13 +30,3 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     assert native.cpu.select_isa(request.param)
     yield request.param
     native.cpu.select_isa(before)
-
-
-@pytest.fixture(scope="module")
-def one_thread() -> Iterator[None]:
-    """Let torch use one thread: the matrices are so small that more would wait for each other."""
-    torch = pytest.importorskip("torch")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)

@@ -21,16 +21,14 @@ NOTEBOOK = EXAMPLES / "who_wrote_what.ipynb"
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder of its own, keys that are the same at every run, and one thread."""
+    """A folder of its own and keys that are the same at every run."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(secrets, "token_bytes", random.Random(0).randbytes)
     monkeypatch.setattr(sys, "argv", ["python"])
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
-    torch.set_num_threads(1)
+    state = torch.get_rng_state()
     yield
-    torch.set_num_threads(threads)
     torch.set_rng_state(state)
 
 

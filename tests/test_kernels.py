@@ -62,17 +62,6 @@ def team(
     return registry.marking_keys()
 
 
-def arguments(keys: kernels.KeyTable) -> dict[str, Any]:
-    profile = keys.profile
-    return {
-        "subkeys": keys.subkeys,
-        "k_p": keys.k_p,
-        "vocab_size": profile.vocab_size,
-        "family": profile.scheme.family,
-        "unmarked_ids": profile.unmarked_ids,
-    }
-
-
 def from_bits(values: list[str], dtype: str) -> np.ndarray[Any, Any]:
     unsigned = np.uint32 if dtype == "float32" else np.uint16
     array = np.array([int(value, 16) for value in values], dtype=unsigned)
@@ -172,7 +161,7 @@ def test_embed_is_the_reference(isa: str, vocab_size: int, family: str) -> None:
         expected = logits.copy()
         kappas = np.full(5, np.float32(keys.profile.scheme.kappa))
         with np.errstate(over="ignore"):
-            reference.embed_(expected, contexts, slots, kappas, **arguments(keys))
+            reference.embed_(keys.marking, expected, contexts, slots, kappas)
         kernels.embed_(logits, contexts, slots, keys)
         assert np.array_equal(logits.view(np.uint8), expected.view(np.uint8))
         same = [1, 3]
@@ -189,7 +178,7 @@ def test_score_is_the_reference(isa: str, n_gram: int, family: str) -> None:
         keys = team(vocab_size, n_gram=n_gram, family=family, unmarked_ids=(0,) if vocab_size > 2 else ())
         for length in (0, 1, n_gram - 1, n_gram, 300):
             ids = rng.integers(1, vocab_size + 1, length)
-            expected = reference.score_tokens(ids, n_gram, **arguments(keys))
+            expected = reference.score_tokens(keys.marking, ids)
             found = kernels.score_tokens(ids, keys)
             assert np.array_equal(found.view(np.uint32), expected.view(np.uint32))  # no -0.0 either
 
@@ -203,7 +192,7 @@ def test_embed_on_torch_tensors_and_strides(isa: str, dtype: str) -> None:
     values = torch.tensor(4 * rng.standard_normal((4, 300)), dtype=getattr(torch, dtype))
     expected = values.clone()
     bits = expected.view(torch.uint16).numpy() if dtype == "bfloat16" else expected.numpy()
-    reference.embed_(bits, contexts, slots, np.full(4, np.float32(0.8)), **arguments(keys))
+    reference.embed_(keys.marking, bits, contexts, slots, np.full(4, np.float32(0.8)))
     everything = torch.zeros(9, 900, dtype=values.dtype)
     for view in (
         torch.zeros_like(values),
@@ -505,7 +494,7 @@ def test_first_calls_from_several_threads_at_once() -> None:
                 assert all(np.array_equal(scores, found[0]) for scores in found)
     finally:
         sys.setswitchinterval(before)
-    assert np.array_equal(found[0], reference.score_tokens(ids, 2, **arguments(keys)))
+    assert np.array_equal(found[0], reference.score_tokens(keys.marking, ids))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
@@ -535,7 +524,7 @@ def test_threads_are_checked() -> None:
 
 @compiled
 def test_the_environment_sets_the_threads() -> None:
-    script = "import iet.native as n; n.check_environment(); print(n.cpu.num_threads())"
+    script = "import iet.native.load as n; n.check_environment(); print(n.cpu.num_threads())"
     for value, output in (("3", "3"), ("", None), ("0", ""), ("many", ""), ("-1", ""), ("4294967296", "")):
         run = python(script, IET_NUM_THREADS=value)
         if output is None:
@@ -552,5 +541,5 @@ def test_the_environment_sets_the_threads() -> None:
 @compiled
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
 def test_a_pinned_process_takes_no_more_threads_than_it_may_run_on() -> None:
-    script = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); import iet.native as n;"
-    assert python(script + "print(n.cpu.num_threads())", IET_NUM_THREADS="").stdout.strip() == "1"
+    script = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); import iet.native.load as n"
+    assert python(script + "; print(n.cpu.num_threads())", IET_NUM_THREADS="").stdout.strip() == "1"

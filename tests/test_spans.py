@@ -134,7 +134,7 @@ def test_contexts_are_the_ids_that_stand_there() -> None:
     text = spell(ids)
     cut = len(spell(ids[:53]))
     parts = Parts.of(len(text), None, [(0, cut)], None)
-    reading = Reading.of(text, registry.open_tokenizer().encode(text), parts, keys)
+    reading = Reading.of(registry.open_tokenizer().encode(text), parts, keys, True)
     assert reading.places is not None
     assert reading.places.tolist() == list(range(53, 353))
     assert reading.scored.all()
@@ -347,7 +347,7 @@ def test_pieces_are_named_among_many_keys_as_among_few(decoder: str, monkeypatch
     for options in ({"boundaries": boundaries}, {"skip": HUMAN}):
         reports = []
         for limit in (64, 2):
-            monkeypatch.setattr(iet.audit.auditor, "ALL_KEYS", limit)
+            monkeypatch.setattr("iet.audit.plan.ALL_KEYS", limit)
             reports.append(reader(TEAM, decoder).audit(DIALOGUE, **options))  # type: ignore[arg-type]
         few, many = reports
         for a, b in zip(few.segments, many.segments, strict=True):

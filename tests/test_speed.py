@@ -28,7 +28,8 @@ from benchmarks.speed import (
 )
 from benchmarks.speed.suite import Contestant, Suite, markdown, number, run
 from iet import kernels
-from iet.audit import alignment, auditor
+from iet.audit import auditor, plan
+from iet.audit import texts as audited
 from iet.cli import bench, main
 from iet.errors import BackendUnavailable, IetError, InputError
 from iet.marks import tokenizer
@@ -249,22 +250,22 @@ def test_a_suite_that_fails_its_check_is_not_timed() -> None:
 
 def test_audits_that_differ_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     text, registry = texts.text()[:2000], bench_audit.team()
-    before, limit = kernels.backends(), auditor.ALL_KEYS
+    before, limit = kernels.backends(), plan.ALL_KEYS
     bench_audit.validate(registry, text)
-    assert (kernels.backends(), auditor.ALL_KEYS) == (before, limit)
-    scoring = alignment.score_tokens
+    assert (kernels.backends(), plan.ALL_KEYS) == (before, limit)
+    scoring = audited.score_tokens
 
     def found(ids: Any, keys: Any) -> Any:  # a mark of the first candidate that is not there
         return np.eye(1, len(keys), dtype=np.float32).repeat(len(ids), axis=0)
 
     monkeypatch.setattr(
-        alignment,
+        audited,
         "score_tokens",
         lambda ids, keys: scoring(ids, keys) if len(keys) > 256 else found(ids, keys),
     )
     with pytest.raises(IetError, match="differs from one of all keys"):
         bench_audit.validate(registry, text)
-    assert (kernels.backends(), auditor.ALL_KEYS) == (before, limit)
+    assert (kernels.backends(), plan.ALL_KEYS) == (before, limit)
 
 
 def test_bulk_audits_are_timed(tmp_path: pathlib.Path) -> None:

@@ -34,7 +34,7 @@ import tokenizers
 import iet
 from benchmarks.recording import environment, table, write
 from iet import kernels
-from iet.audit import auditor
+from iet.audit import plan
 from iet.cli import bench
 from iet.errors import IetError
 from iet.marks.registry import Registry
@@ -91,21 +91,21 @@ def validate(registry: Registry, text: str) -> None:
     """
     ids = Tokenizer(DEMO_SOURCE).encode(text).token_ids[:1500]
     crowd = iet.Auditor(team(AGENTS + tuple(f"stranger {i}" for i in range(1000))))
-    before, limit = kernels.backends().isa, auditor.ALL_KEYS
+    before, limit = kernels.backends().isa, plan.ALL_KEYS
     try:
         for isa in bench.isas():
             bench.select_isa(isa)
             bench.validate_score(registry.scoring_keys(), ids)
-            auditor.ALL_KEYS = limit
+            plan.ALL_KEYS = limit
             few = crowd.audit(token_ids=ids)
-            auditor.ALL_KEYS = MANY_KEYS
+            plan.ALL_KEYS = MANY_KEYS
             every = crowd.audit(token_ids=ids)
             if [(s.start, s.end, s.agent) for s in few.segments] != [
                 (s.start, s.end, s.agent) for s in every.segments
             ]:
                 raise IetError(f"an audit that reads candidates alone differs from one of all keys on {isa}")
     finally:
-        auditor.ALL_KEYS = limit
+        plan.ALL_KEYS = limit
         if before is not None:
             bench.select_isa(before)
 

@@ -43,7 +43,7 @@ import pyarrow.parquet as pq
 import iet
 from benchmarks.recording import environment, table, write
 from benchmarks.speed.bench_audit import agent_logs, marked_text, team
-from iet.audit.auditor import ALL_KEYS
+from iet.audit.plan import ALL_KEYS
 from iet.bulk import files
 from iet.bulk.records import BATCH_RECORDS, audit_records
 from iet.cli import bench
@@ -242,7 +242,9 @@ def detectors(
         calls: dict[str, Callable[[], object]] = {
             "detector": functools.partial(lambda read, each: [read(one) for one in each], detect, few),
             "scores": functools.partial(
-                lambda keys, texts: keys.read(Texts.of(texts, keys.scheme.n_gram), 1), marks, ids
+                lambda keys, texts: (keys.pairs(texts), keys.scores_of(texts, 1)),
+                marks,
+                Texts.of(ids, marks.scheme.n_gram),
             ),
             "audit": functools.partial(lambda *given: list(audit_records(*given, ids=True)), auditor, ids),
         }

@@ -129,8 +129,7 @@ def spans_suite(tokens: int, vocab_size: int, keys: int, span: int, rounds: int)
 
     def check() -> None:
         few = table_of(3)
-        options = {"subkeys": few.subkeys, "k_p": few.k_p, "vocab_size": vocab_size}
-        expected = reference.score_spans(ids, cuts, np.ones(tokens, np.bool_), 2, **options)
+        expected = reference.score_spans(few.marking, ids, cuts, np.ones(tokens, np.bool_))
         for isa in bench.isas():
             select_isa(isa)
             for count in bench.thread_counts():

@@ -24,7 +24,7 @@ from iet.errors import IetError
 from iet.marks.foreign import waterfall
 from iet.marks.foreign.waterfall import WaterfallKeys
 from iet.marks.tokenizer import Tokenizer
-from iet.native import reference
+from iet.native import foreign
 
 try:
     from waterfall.permute import Permute
@@ -49,9 +49,7 @@ def measure(
 ) -> list[dict[str, object]]:
     keys = WaterfallKeys({"a": 42}, vocab_size=vocab_size)
     few = ids[:theirs_on]
-    floor = functools.partial(
-        reference.waterfall_scores, few, 2, keys=keys.keys, k_p=1, vocab_size=vocab_size
-    )
+    floor = functools.partial(foreign.waterfall_scores, few, 2, keys=keys.keys, k_p=1, vocab_size=vocab_size)
     expected = floor()
     score = functools.partial(kernels.score_tokens, registry=keys, num_threads=1)
     for isa in bench.isas():
@@ -65,7 +63,7 @@ def measure(
     samplers["NumPy, a shuffle per context"] = timed(floor)
     if Permute is not None:
         permute = Permute(vocab_size)
-        phi = reference.waterfall_phi(vocab_size, 1)
+        phi = foreign.waterfall_phi(vocab_size, 1)
         if not np.array_equal(phi[packages_ranks(few.tolist(), permute)], expected[1:, 0]):
             raise IetError("the reference differs from the Waterfall package")
         samplers["Waterfall package"] = timed(lambda: packages_ranks(few.tolist(), permute))
@@ -93,7 +91,7 @@ def embedding(vocab_size: int, rounds: int) -> list[dict[str, object]]:
         isa: timed(waterfall.waterfall_permutation, functools.partial(new_context, isa))
         for isa in bench.isas()
     }
-    samplers["NumPy"] = timed(reference.waterfall_permutation, lambda: (42, (next(contexts),), vocab_size))
+    samplers["NumPy"] = timed(foreign.waterfall_permutation, lambda: (42, (next(contexts),), vocab_size))
     return [
         {"vocab_size": vocab_size, "what": what, "microseconds": bench.spread(seconds).median * 1e6}
         for what, seconds in bench.interleaved(samplers, 10 * rounds).items()

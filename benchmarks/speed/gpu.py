@@ -50,13 +50,11 @@ def validate(keys: KeyTable, dtype: str, device: str) -> None:
     logits, want = values.to(device), values.clone()
     iet.embed_(logits, contexts.to(device), slots.to(device), keys)
     reference.embed_(
+        keys.marking,
         want.view(torch.uint16).numpy() if dtype == "bfloat16" else want.numpy(),
         contexts.numpy(),
         slots.numpy(),
         np.full(3, np.float32(keys.profile.scheme.kappa)),
-        subkeys=keys.subkeys,
-        k_p=keys.k_p,
-        vocab_size=vocab_size,
     )
     assert torch.equal(logits.cpu(), want), f"embed_ differs from the reference: {dtype}, V = {vocab_size}"
 
@@ -186,9 +184,7 @@ def measure_score(tokens: int, agents: int, device: str, rounds: int) -> list[di
     ids = torch.zeros(tokens, dtype=torch.int64, device=device)
     generator = torch.Generator(device).manual_seed(2)
     ids.random_(0, vocab_size, generator=generator)
-    want = reference.score_tokens(
-        ids[:64].cpu().numpy(), 2, subkeys=keys.subkeys, k_p=keys.k_p, vocab_size=vocab_size
-    )
+    want = reference.score_tokens(keys.marking, ids[:64].cpu().numpy())
     assert np.array_equal(torch.as_tensor(iet.score_tokens(ids[:64], keys)).cpu().numpy(), want)
     whole = np.array([0, tokens])
     calls: dict[str, Callable[[], object]] = {

@@ -6,8 +6,8 @@
 // found by inverting E, and mended afterwards.
 //
 // No standard library here: an inline function of it, compiled for AVX-512, could be linked in for everyone.
-#include "../ops.h"
 #include "lanes.h"
+#include "loops.h"
 
 namespace iet {
 namespace {

@@ -7,8 +7,8 @@
 #include <intrin.h>
 #endif
 
-#include "../ops.h"
 #include "columns.h"
+#include "loops.h"
 
 namespace iet {
 namespace {

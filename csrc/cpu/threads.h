@@ -20,4 +20,16 @@ void parallel_for(int64_t count, int64_t grain, int num_threads, ParallelBody bo
 // How many workers parallel_for uses at most for these arguments: how much scratch to bring.
 int parallel_workers(int64_t count, int64_t grain, int num_threads);
 
+namespace {
+
+// parallel_for of `function(worker, begin, end)`.
+template <class Function>
+void in_parallel(int64_t count, int64_t grain, int num_threads, Function&& function) {
+  const auto body = [](void* context, int worker, int64_t begin, int64_t end) {
+    (*static_cast<Function*>(context))(worker, begin, end);
+  };
+  parallel_for(count, grain, num_threads, body, &function);
+}
+
+}  // namespace
 }  // namespace iet

@@ -1,6 +1,6 @@
-// iet.native._cuda: convert, check, release the GIL, call. Loaded on first use only. Addresses come as integers, and
-// Python keeps the tensors behind them alive and of the right shape.
-#include <pybind11/pybind11.h>
+// iet.native._cuda: convert, check, release the GIL, call. Loaded on first use only.
+#include "../bindings.h"
+
 #include <pybind11/stl.h>
 
 #include <stdexcept>
@@ -13,11 +13,6 @@ using namespace iet;
 
 namespace {
 
-template <class T>
-T* at(uintptr_t address) {
-  return reinterpret_cast<T*>(address);
-}
-
 using Address = std::tuple<uintptr_t, int64_t, bool>;  // of integers: data, stride, whether they are int64
 using Queue = std::pair<int, uintptr_t>;               // device, stream
 
@@ -27,7 +22,14 @@ Integers integers(const Address& address) {
 
 CudaQueue queue(const Queue& to) { return {to.first, at<void>(to.second)}; }
 
-void check(const char* error) {
+// Call without the GIL, and raise what it returns.
+template <class Function>
+void call(Function&& function) {
+  const char* error;
+  {
+    py::gil_scoped_release release;
+    error = function();
+  }
   if (error != nullptr) throw std::runtime_error(error);
 }
 
@@ -44,9 +46,7 @@ struct PyMarking {
                 at<uint32_t>(k_p),
                 at<uint32_t>(steps),
                 n_keys} {
-    if (vocab < 1 || vocab > (1u << 24)) throw py::value_error("vocab_size out of range");
-    if (n_gram < 2 || n_gram > 16) throw py::value_error("n_gram out of range");
-    if (family >= kFamilies) throw py::value_error("unknown family");
+    check_marking(vocab, n_gram, kFamilies, family);
   }
 };
 
@@ -54,7 +54,7 @@ void embed_logits(const PyMarking& self, Queue to, uintptr_t logits, int32_t dty
                   int64_t columns, int64_t row_stride, int64_t element_stride, int64_t rows, Address row_index,
                   Address contexts, int64_t context_element_stride, Address slots, uintptr_t temperatures,
                   int64_t temperature_stride, float kappa, uintptr_t refused) {
-  if (dtype < 0 || dtype > 2) throw py::value_error("unknown dtype");
+  check(dtype >= 0 && dtype <= 2, "unknown dtype");
   const CudaEmbedArgs args{at<void>(logits),
                            static_cast<DType>(dtype),
                            logits_rows,
@@ -70,55 +70,29 @@ void embed_logits(const PyMarking& self, Queue to, uintptr_t logits, int32_t dty
                            temperature_stride,
                            kappa,
                            at<int32_t>(refused)};
-  const char* error;
-  {
-    py::gil_scoped_release release;
-    error = embed_cuda(self.marking, args, queue(to));
-  }
-  check(error);
+  call([&] { return embed_cuda(self.marking, args, queue(to)); });
 }
 
 void score_ids(const PyMarking& self, Queue to, Address token_ids, int64_t tokens, uintptr_t scores) {
-  const char* error;
-  {
-    py::gil_scoped_release release;
-    error = score_cuda(self.marking, {integers(token_ids), tokens, at<float>(scores)}, queue(to));
-  }
-  check(error);
+  call([&] { return score_cuda(self.marking, {integers(token_ids), tokens, at<float>(scores)}, queue(to)); });
 }
 
 void score_id_spans(const PyMarking& self, Queue to, Address token_ids, int64_t tokens, uintptr_t boundaries,
                     int64_t spans, uintptr_t counted, uintptr_t sums) {
-  const char* error;
-  {
-    py::gil_scoped_release release;
-    error = score_spans_cuda(
-        self.marking,
-        {integers(token_ids), tokens, at<int64_t>(boundaries), spans, at<uint8_t>(counted), at<double>(sums)},
-        queue(to));
-  }
-  check(error);
+  const CudaScoreSpansArgs args{integers(token_ids),  tokens,          at<int64_t>(boundaries), spans,
+                                at<uint8_t>(counted), at<double>(sums)};
+  call([&] { return score_spans_cuda(self.marking, args, queue(to)); });
 }
 
 void load_kernels(int device) {
-  const char* error;
-  {
-    py::gil_scoped_release release;
-    error = load_embed_cuda(device);
-    if (error == nullptr) error = load_score_cuda(device);
-  }
-  check(error);
+  call([&] { return load_embed_cuda(device); });
+  call([&] { return load_score_cuda(device); });
 }
 
 void permute_ids(uint32_t vocab, uint32_t k_p, uintptr_t seeds, uintptr_t ids, int64_t count, uintptr_t ranks,
                  uintptr_t phis) {
-  const char* error;
-  {
-    py::gil_scoped_release release;
-    error = permute_cuda(vocab, k_p, {at<uint64_t>(seeds), at<uint32_t>(ids), count, at<uint32_t>(ranks)},
-                         at<float>(phis));
-  }
-  check(error);
+  const PermuteArgs args{at<uint64_t>(seeds), at<uint32_t>(ids), count, at<uint32_t>(ranks)};
+  call([&] { return permute_cuda(vocab, k_p, args, at<float>(phis)); });
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // What host and device spell differently: a launch, and the loads and stores of a dtype.
-// The kernels are plain C++ but for this and a few intrinsics, so that tests/native/cuda_on_host runs the same lines
-// on the CPU.
+// The kernels are plain C++ but for this and a few intrinsics, so that tests/native/cuda_on_host runs the same
+// lines on the CPU.
 #pragma once
 
 #include "../keyed.h"

@@ -13,7 +13,7 @@
 
 #include "../ops.h"
 #include "device.h"
-#include "lanes.h"
+#include "registers.h"
 
 namespace iet {
 namespace {

@@ -5,7 +5,7 @@
 // of integers, so that they may be added in any order: the scores themselves are never stored.
 #include "../ops.h"
 #include "device.h"
-#include "lanes.h"
+#include "registers.h"
 
 namespace iet {
 namespace {

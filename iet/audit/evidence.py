@@ -74,11 +74,12 @@ def _saddlepoint(family: Family) -> Callable[[Floats, Integers], Floats]:
     """
 
     def tails(totals: Floats, counts: Integers) -> Floats:
-        strengths, log_mgf, mean, variance = _cumulants(family)
+        mean = _cumulants(family)[2]
         x = np.minimum(np.abs(totals) / np.maximum(counts, 1), 1 - 1e-9)
         at = np.minimum(np.searchsorted(mean, x, "right") - 1, len(mean) - 2)
         log_p = np.zeros(len(totals))
-        _saddlepoint_njit(totals, counts, x, at, strengths, log_mgf, mean, variance, log_p)
+        some = (counts >= 20) | ((counts > 0) & (totals > 0))
+        log_p[some] = _saddlepoint_tails(totals[some], counts[some], x[some], at[some], family)
         return log_p
 
     return tails
@@ -93,48 +94,41 @@ def _cumulants(family: Family) -> tuple[Floats, Floats, Floats, Floats]:
     return strengths, family.log_mgf(strengths), family.mean(strengths), variance
 
 
-@njit
-def _saddlepoint_njit(
-    totals: Floats,
-    counts: Integers,
-    means: Floats,
-    places: Integers,
-    strengths: Floats,
-    log_mgf: Floats,
-    mean: Floats,
-    variance: Floats,
-    log_p: Floats,
-) -> None:
-    for i in range(len(totals)):
-        total, count, x, at = totals[i], counts[i], means[i], places[i]
-        if count == 0 or (count < 20 and total <= 0):
-            continue
-        # Between two points of the grid K is the quintic with their K, K' and K'': good to 1e-13.
-        h = strengths[at + 1] - strengths[at]
-        rise = log_mgf[at + 1] - log_mgf[at]
-        d0, d1 = h * mean[at], h * mean[at + 1]
-        s0, s1 = h * h * variance[at], h * h * variance[at + 1]
-        c3 = 10 * rise - 6 * d0 - 4 * d1 - 1.5 * s0 + 0.5 * s1
-        c4 = -15 * rise + 8 * d0 + 7 * d1 + 1.5 * s0 - s1
-        c5 = 6 * rise - 3 * d0 - 3 * d1 - 0.5 * s0 + 0.5 * s1
-        t = min((x - mean[at]) / (mean[at + 1] - mean[at]), 1.0)
-        for _ in range(3):  # Newton: λ with K'(λ) = x̄
-            slope = d0 + t * (s0 + t * (3 * c3 + t * (4 * c4 + t * 5 * c5)))
-            bend = s0 + t * (6 * c3 + t * (12 * c4 + t * 20 * c5))
-            t = min(t - (slope - h * x) / bend, 1.0)
+def _saddlepoint_tails(totals: Floats, counts: Integers, x: Floats, at: Integers, family: Family) -> Floats:
+    """Return the tails of sums whose means |x̄| lie behind the points `at` of the grid."""
+    strengths, log_mgf, mean, variance = _cumulants(family)
+    # Between two points of the grid K is the quintic with their K, K' and K'': good to 1e-13.
+    h = strengths[at + 1] - strengths[at]
+    rise = log_mgf[at + 1] - log_mgf[at]
+    d0, d1 = h * mean[at], h * mean[at + 1]
+    s0, s1 = h * h * variance[at], h * h * variance[at + 1]
+    c3 = 10 * rise - 6 * d0 - 4 * d1 - 1.5 * s0 + 0.5 * s1
+    c4 = -15 * rise + 8 * d0 + 7 * d1 + 1.5 * s0 - s1
+    c5 = 6 * rise - 3 * d0 - 3 * d1 - 0.5 * s0 + 0.5 * s1
+    t = np.minimum((x - mean[at]) / (mean[at + 1] - mean[at]), 1.0)
+    for _ in range(3):  # Newton: λ with K'(λ) = x̄
+        slope = d0 + t * (s0 + t * (3 * c3 + t * (4 * c4 + t * 5 * c5)))
         bend = s0 + t * (6 * c3 + t * (12 * c4 + t * 20 * c5))
-        strength = strengths[at] + h * t
-        k = log_mgf[at] + t * (d0 + t * (s0 / 2 + t * (c3 + t * (c4 + t * c5))))
-        value = count * (k - strength * x)
-        if count >= 20:
-            u = strength * math.sqrt(count * max(bend / (h * h), 1e-12))
-            if u < 20:  # u²/2 + log Φ(-u), by an asymptotic series where both would overflow
-                value += u * u / 2 + math.log(math.erfc(u / math.sqrt(2.0)) / 2)
-            else:
-                value += -math.log(u) - math.log(2 * math.pi) / 2 + math.log1p(-1 / u**2 + 3 / u**4)
-        if total < 0:
-            value = math.log1p(-math.exp(value))
-        log_p[i] = min(0.0, value)
+        t = np.minimum(t - (slope - h * x) / bend, 1.0)
+    bend = s0 + t * (6 * c3 + t * (12 * c4 + t * 20 * c5))
+    strength = strengths[at] + h * t
+    k = log_mgf[at] + t * (d0 + t * (s0 / 2 + t * (c3 + t * (c4 + t * c5))))
+    values = counts * (k - strength * x)
+    u = strength * np.sqrt(counts * np.maximum(bend / (h * h), 1e-12))
+    for i in range(len(values)):
+        value = float(values[i])
+        if counts[i] >= 20:
+            value += _robinson(float(u[i]))
+        values[i] = math.log1p(-math.exp(value)) if totals[i] < 0 else value
+    return np.minimum(0.0, values)
+
+
+def _robinson(u: float) -> float:
+    """Return u²/2 + log Φ(-u), by an asymptotic series where both would overflow."""
+    if u < 20:
+        return u * u / 2 + math.log(math.erfc(u / math.sqrt(2.0)) / 2)
+    square = u * u
+    return -math.log(u) - math.log(2 * math.pi) / 2 + math.log1p(-1 / square + 3 / (square * square))
 
 
 def _binomial(totals: Floats, counts: Integers) -> Floats:
@@ -378,48 +372,36 @@ def activity_log_p(log_ratios: Floats, count: int | Integers, family: Family) ->
         return np.where(none, 0.0, -np.maximum(0.0, log_ratios))
     levels, counts, table = _activity_null(family.name)
     ratios = np.ascontiguousarray(log_ratios, np.float64).reshape(-1, np.shape(log_ratios)[-1])
-    log_p = np.zeros(ratios.shape)
     each = np.asarray(count, np.int64).reshape(-1)
-    _activity_log_p_njit(ratios, each, levels, counts, np.log(counts), table, family.name == "square", log_p)
+    log_p = -np.maximum(0.0, ratios)
+    log_p[each == 0] = 0.0
+    lattice = family.name == "square"
+    long = np.flatnonzero(each >= counts[1 if lattice else 0])
+    if len(long):
+        log_p[long] = _from_table(ratios[long], each[long], levels, counts, table, lattice)
     return log_p.reshape(np.shape(log_ratios))
 
 
-@njit
-def _activity_log_p_njit(
-    log_ratios: Floats,
-    texts: Integers,
-    levels: Floats,
-    counts: Floats,
-    log_counts: Floats,
-    table: Floats,
-    lattice: bool,
-    log_p: Floats,
-) -> None:
-    last = len(levels) - 1
-    row = np.empty(last + 1)
-    for d in range(len(texts)):
-        count = texts[d]
-        if count == 0:
-            continue
-        if count < counts[1 if lattice else 0]:
-            for a in range(log_ratios.shape[1]):
-                log_p[d, a] = -max(0.0, log_ratios[d, a])
-            continue
-        low, logarithm = len(counts) - 2, math.log(count)
-        while low > 0 and logarithm < log_counts[low]:
-            low -= 1
-        share = min(1.0, (logarithm - log_counts[low]) / (log_counts[low + 1] - log_counts[low]))
-        for i in range(last + 1):
-            lower, upper = table[low, i], table[low + 1, i]
-            highest = max(lower, upper)
-            row[i] = highest if highest > -1 or count < counts[2] else lower + share * (upper - lower)
-        for a in range(log_ratios.shape[1]):
-            x = log_ratios[d, a]
-            at = np.searchsorted(levels, x, "right") - 1
-            value = row[at] if at >= 0 else 0.0
-            if at < last and not (lattice or value > -1):
-                value += (row[at + 1] - row[at]) / (levels[at + 1] - levels[at]) * (x - levels[at])
-            log_p[d, a] = min(0.0, value - max(0.0, x - levels[last]))
+def _from_table(
+    ratios: Floats, texts: Integers, levels: Floats, counts: Floats, table: Floats, lattice: bool
+) -> Floats:
+    """Return `activity_log_p` of texts within the table: log Λ [D, K] and the number of pairs [D]."""
+    logs, log_counts = np.array([math.log(count) for count in texts.tolist()]), np.log(counts)
+    low = np.searchsorted(log_counts[1:-1], logs, "right")
+    share = np.minimum(1.0, (logs - log_counts[low]) / (log_counts[low + 1] - log_counts[low]))
+    lower, upper = table[low], table[low + 1]
+    highest = np.maximum(lower, upper)
+    rough = (highest > -1) | (texts < counts[2])[:, None]
+    rows = np.where(rough, highest, lower + share[:, None] * (upper - lower))
+    at = np.searchsorted(levels, ratios, "right") - 1
+    values = np.where(at >= 0, np.take_along_axis(rows, np.maximum(at, 0), axis=1), 0.0)
+    if not lattice:
+        cell = np.clip(at, 0, len(levels) - 2)
+        left, right = (np.take_along_axis(rows, cell + i, axis=1) for i in (0, 1))
+        slope = (right - left) / (levels[cell + 1] - levels[cell])
+        inside = (at < len(levels) - 1) & (values <= -1)
+        values = np.where(inside, values + slope * (ratios - levels[cell]), values)
+    return np.asarray(np.minimum(0.0, values - np.maximum(0.0, ratios - levels[-1])))
 
 
 @functools.cache

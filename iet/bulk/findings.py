@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from iet.report import Report
+from iet.audit.attribution import Attribution, attribute
+from iet.audit.plan import Plan
+from iet.audit.reporting import extents
+from iet.audit.texts import Reading
 
 Integers: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
@@ -45,36 +48,6 @@ class Findings:
     segments: dict[str, NDArray[Any] | None]
 
 
-def of_reports(names: tuple[str, ...], reports: Sequence[Report]) -> Findings:
-    """Return what some reports hold."""
-    at = {name: i for i, name in enumerate(names)}
-    segments = [segment for report in reports for segment in report.segments]
-    columns: dict[str, NDArray[Any] | None] = {}
-    for name in (*SEGMENT_INTEGERS, *SEGMENT_FLOATS):
-        values = [getattr(segment, name) for segment in segments]
-        kind = np.int64 if name in SEGMENT_INTEGERS else np.float64
-        columns[name] = None if values and values[0] is None else np.array(values, kind)
-    for name in SEGMENT_AGENTS:
-        columns[name] = np.array([at.get(getattr(segment, name), -1) for segment in segments], np.int64)
-    lowest = [min(report.evidence, key=report.evidence.__getitem__) for report in reports]
-    found = [report.found for report in reports]
-    return Findings(
-        names,
-        {
-            name: np.array([getattr(report, name) for report in reports], kind)
-            for name, kind in DOCUMENT_COLUMNS.items()
-        },
-        np.array(
-            [at[name] if report.log_p < 0 else -1 for name, report in zip(lowest, reports, strict=True)],
-            np.int64,
-        ),
-        np.array([at[name] for some in found for name in some], np.int64),
-        np.array([len(some) for some in found], np.int64),
-        np.array([len(report.segments) for report in reports], np.int64),
-        columns,
-    )
-
-
 DOCUMENT_COLUMNS: dict[str, Any] = {
     "tokens": np.int64,
     "scored": np.int64,
@@ -84,6 +57,102 @@ DOCUMENT_COLUMNS: dict[str, Any] = {
     "coverage": np.float64,
 }
 """The columns of `Findings.documents` and their types."""
+
+
+def find(plan: Plan, texts: Sequence[str] | None, ids: Sequence[ArrayLike] | None = None) -> Findings:
+    """Audit some texts, or some texts' ids, each as `Auditor.audit` does.
+
+    Transitions and intervals of boundaries, which no table holds, are not computed.
+
+    Raises:
+        InputError: a text is not valid Unicode, an id is no int64, or profiles differ in their ids.
+        TokenizerMismatch: no tokenizer with a profile's digest.
+    """
+    if texts is not None:
+        encodings = plan.encode(texts)
+    else:
+        encodings = [plan.encoding_of_ids(each) for each in ids or ()]
+    parts, at = list[Findings](), 0
+    for found in attribute(plan, texts, encodings):
+        count = len(found.evidence)
+        parts.append(_findings(found, None if texts is None else texts[at : at + count]))
+        at += count
+    return joined(plan.names, parts)
+
+
+def _findings(found: Attribution, texts: Sequence[str] | None) -> Findings:
+    plan, readings, axis = found.plan, found.readings, found.axis
+    count = len(found.evidence)
+    best, agents, agent_counts = found_agents(found.evidence, plan.level)
+    characters = None if texts is None else extents(found, texts)
+    tokens = np.stack([found.starts, found.ends], axis=1) if axis is None else axis.tokens(*found.bounds)
+    # Tokens of several profiles are no measure of a text: there its characters are.
+    spans = tokens if tokens is not None else characters
+    assert spans is not None
+    lengths = np.diff(spans, axis=1)[:, 0]
+    covered = np.bincount(found.texts, weights=lengths * found.attributed, minlength=count)
+    whole = np.bincount(found.texts, weights=lengths, minlength=count)
+
+    def total(of: Callable[[Reading], Any]) -> Integers:
+        return np.asarray(np.sum([of(reading) for reading in readings], axis=0, dtype=np.int64))
+
+    def column(table: Integers | None, at: int) -> Integers | None:
+        return None if table is None else table[:, at]
+
+    return Findings(
+        plan.names,
+        {
+            "tokens": total(lambda r: [len(e.token_ids) for e in r.encodings]),
+            "scored": total(lambda r: r.each(r.scored)),
+            "repeated": total(lambda r: r.each(r.repeated)),
+            "invisible": np.array([encoding.skipped for encoding in readings[0].encodings], np.int64),
+            "log_p": np.nanmin(found.evidence, axis=1),
+            "coverage": covered / np.maximum(1, whole),
+        },
+        best,
+        agents,
+        agent_counts,
+        np.bincount(found.texts, minlength=count),
+        {
+            "char_start": column(characters, 0),
+            "char_end": column(characters, 1),
+            "start": column(tokens, 0),
+            "end": column(tokens, 1),
+            "agent": np.where(found.attributed, found.guesses, -1),
+            "best_guess": found.guesses,
+            "log_p": found.log_p,
+            "posterior": found.means,
+            "error": found.errors,
+        },
+    )
+
+
+def joined(names: tuple[str, ...], parts: Sequence[Findings]) -> Findings:
+    """Return findings of some documents after those of others."""
+
+    def together(columns: Sequence[NDArray[Any] | None], kind: Any) -> NDArray[Any] | None:
+        there = [column for column in columns if column is not None]
+        if columns and not there:
+            return None
+        return np.concatenate([np.zeros(0, kind), *there])
+
+    kinds = {
+        **dict.fromkeys((*SEGMENT_INTEGERS, *SEGMENT_AGENTS), np.int64),
+        **dict.fromkeys(SEGMENT_FLOATS, np.float64),
+    }
+    whole = {
+        name: together([getattr(part, name) for part in parts], np.int64)
+        for name in ("best_agent", "found", "found_counts", "segment_counts")
+    }
+    return Findings(
+        names,
+        {
+            name: np.concatenate([np.zeros(0, kind), *(part.documents[name] for part in parts)])
+            for name, kind in DOCUMENT_COLUMNS.items()
+        },
+        **whole,  # type: ignore[arg-type]
+        segments={name: together([part.segments[name] for part in parts], kinds[name]) for name in kinds},
+    )
 
 
 def found_agents(evidence: Floats, level: float) -> tuple[Integers, Integers, Integers]:

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from iet.audit.auditor import Auditor
-from iet.bulk import together
-from iet.bulk.findings import Findings, of_reports
+from iet.bulk.findings import Findings, find
 from iet.errors import IetError, InputError
 
 BATCH_RECORDS, BATCH_SIZE = 64, 1 << 18
@@ -77,10 +76,7 @@ def _audit(auditor: Auditor, batch: list[Any], ids: bool) -> tuple[list[str | No
 
 
 def _find(auditor: Auditor, values: list[Any], ids: bool) -> Findings:
-    if values and together.can_read(auditor):
-        return together.find(auditor, None, values) if ids else together.find(auditor, values)
-    reports = [auditor.audit(token_ids=v) for v in values] if ids else list(auditor.audit_many(values))
-    return of_reports(auditor.agents, reports)
+    return find(auditor.plan, None, values) if ids else find(auditor.plan, values)
 
 
 def _text(record: Any) -> str:

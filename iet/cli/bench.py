@@ -167,17 +167,8 @@ def validate_embed(keys: KeyTable, logits: Any, view: NDArray[Any] | None = None
     contexts = rng.integers(0, vocab_size, (len(view), scheme.n_gram - 1))
     slots = (np.arange(len(view)) % len(keys)).astype(np.int32)
     expected = np.array(view)
-    reference.embed_(
-        expected,
-        contexts,
-        slots,
-        np.full(len(view), scheme.kappa, dtype=np.float32),
-        subkeys=keys.subkeys,
-        k_p=keys.k_p,
-        vocab_size=vocab_size,
-        family=scheme.family,
-        unmarked_ids=keys.profile.unmarked_ids,
-    )
+    kappas = np.full(len(view), scheme.kappa, dtype=np.float32)
+    reference.embed_(keys.marking, expected, contexts, slots, kappas)
     kernels.embed_(logits, contexts, slots, keys, **options)
     if np.array(view).tobytes() != expected.tobytes():
         raise IetError(f"embed_ differs from the reference: {logits.dtype} {list(view.shape)}, {options}")
@@ -189,18 +180,9 @@ def validate_score(keys: KeyTable, token_ids: NDArray[np.int64], **options: Any)
     Raises:
         IetError: they differ.
     """
-    scheme = keys.profile.scheme
-    expected = reference.score_tokens(
-        token_ids,
-        scheme.n_gram,
-        subkeys=keys.subkeys,
-        k_p=keys.k_p,
-        vocab_size=keys.profile.vocab_size,
-        family=scheme.family,
-        unmarked_ids=keys.profile.unmarked_ids,
-    )
+    expected = reference.score_tokens(keys.marking, token_ids)
     if kernels.score_tokens(token_ids, keys, **options).tobytes() != expected.tobytes():
-        raise IetError(f"score_tokens differs from the reference at n = {scheme.n_gram}, {options}")
+        raise IetError(f"score_tokens differs from the reference at n = {keys.marking.n_gram}, {options}")
 
 
 # ---------------------------------------------------------------- iet bench

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from iet.decoding.activity import log_activity
-from iet.decoding.candidates import CANDIDATES, SpanSums
+from iet.decoding.candidates import SpanSums, posterior_candidates, window_candidates
 from iet.decoding.chain import boundary_intervals, forward_backward
-from iet.decoding.cusum import cusum, cusum_decode, refine, smooth
-from iet.decoding.posterior import fit, posterior_decode
+from iet.decoding.cusum import CusumOptions, cusum, cusum_decode, refine, smooth
+from iet.decoding.posterior import PosteriorOptions, check_odds, check_weights, fit, posterior_decode
 from iet.decoding.segmentation import (
     NOBODY,
+    Scored,
     Segmentation,
     Span,
     check_mask,
@@ -25,7 +24,7 @@ from iet.decoding.segmentation import (
     check_pairs,
     check_scores,
 )
-from iet.decoding.windows import column_summary, margin, span_sums, window_decode, windows
+from iet.decoding.windows import WindowOptions, column_summary, margin, span_sums, window_decode, windows
 from iet.errors import InputError, ShapeError
 from iet.marks.scheme import FAMILIES, Family
 from iet.native.pairs import repeats
@@ -33,8 +32,12 @@ from iet.native.pairs import repeats
 __all__ = [
     "DECODERS",
     "NOBODY",
+    "CusumOptions",
+    "PosteriorOptions",
+    "Scored",
     "Segmentation",
     "Span",
+    "WindowOptions",
     "boundary_intervals",
     "candidates",
     "column_summary",
@@ -50,15 +53,36 @@ __all__ = [
     "windows",
 ]
 
-DECODERS: Mapping[str, Callable[..., Segmentation]] = {
-    "posterior": posterior_decode,
-    "cusum": cusum_decode,
-    "window": window_decode,
-}
-"""Name -> decoder. Its keyword-only arguments are the options that `decode` accepts for it."""
 
-# What stands for a family where scores are log-likelihood ratios already: at strength 1, x - 0.
-_RATIOS = Family("log-likelihood ratios", -1, 0, 0.0, np.zeros_like, np.zeros_like)
+class Decoder(NamedTuple):
+    """What reads a text.
+
+    Attributes:
+        options: a frozen dataclass, which refuses what is out of range when it is made, and in
+            `check(family, agents)` what does not go with a text's scores.
+        decode: (text, options, allow_unattributed) -> Segmentation.
+        candidates: (sums_of, agents, family, scored, repeated, activity, options) -> columns [C], the agents
+            that have to be looked at, see `candidates`.
+        of_each_text: names of options of `decode` that belong to one text: attributes of `Scored`.
+    """
+
+    options: Callable[..., Any]
+    decode: Callable[[Scored, Any, bool], Segmentation]
+    candidates: Callable[..., npt.NDArray[np.int64]]
+    of_each_text: tuple[str, ...] = ()
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The options by name, with their defaults."""
+        return {field.name: field.default for field in dataclasses.fields(self.options)}  # type: ignore[arg-type]
+
+
+DECODERS: Mapping[str, Decoder] = {
+    "posterior": Decoder(PosteriorOptions, posterior_decode, posterior_candidates, ("break_odds", "weights")),
+    "cusum": Decoder(CusumOptions, cusum_decode, window_candidates),
+    "window": Decoder(WindowOptions, window_decode, window_candidates),
+}
+"""Name -> decoder."""
 
 
 def decode(
@@ -92,7 +116,10 @@ def decode(
         log_ratios: [T, A] log-likelihood ratios of every agent against nobody, as
             `iet.LanguageModel.log_ratios` gives them. "posterior" then reads them in place of the scores:
             every scored token counts, repeated or not, no strengths are fitted, and none returned.
-        **options: the decoder's own, see `posterior_decode`, `cusum_decode`, `window_decode`.
+        **options: the decoder's own, see `PosteriorOptions`, `CusumOptions`, `WindowOptions`. "posterior"
+            also takes, of this text: `break_odds` [T] > 0, how much likelier a segment begins at each token
+            than elsewhere, as told from what stands before it (None: everywhere alike); `weights` [T] >= 0,
+            factors of how much each token counts (None: 1).
 
     Returns:
         Segmentation; all its columns are those of `scores`. T = 0 gives no segments.
@@ -110,7 +137,9 @@ def decode(
     >>> decode(scores).segments
     (Span(start=0, end=250, agent=1), Span(start=250, end=400, agent=0))
     """
-    function, options = _with_defaults(decoder, family, options)
+    each = {name: options.pop(name, None) for name in _decoder(decoder).of_each_text}
+    chosen = options_of(decoder, options)
+    law = _family(family)
     x = check_scores(scores)
     if agents is not None:
         check_number("agents", agents, x.shape[1])
@@ -120,37 +149,42 @@ def decode(
             raise InputError("pairs: got scored or repeated as well, expected pairs alone: it says both")
         numbers = check_pairs(pairs, len(x))
         scored, repeated = numbers >= 0, repeats(numbers)
+    text = Scored(
+        x,
+        law,
+        check_mask(scored, len(x), "scored", True),
+        check_mask(repeated, len(x), "repeated", False),
+        numbers,
+        agents,
+        None if each.get("weights") is None else check_weights(each["weights"], len(x)),
+        None if each.get("break_odds") is None else check_odds(each["break_odds"], len(x)),
+    )
     if log_ratios is not None:
         if decoder != "posterior":
             raise InputError(f"log_ratios: got decoder {decoder!r}, expected 'posterior', which reads them")
-        if options["strengths"] is not None:
+        if chosen.strengths is not None:
             raise InputError(
                 "strengths: got some and log_ratios, expected one of them: ratios hold strengths"
             )
         ratios = check_scores(log_ratios)
         if ratios.shape != x.shape:
             raise ShapeError("log_ratios", got=list(ratios.shape), expected=list(x.shape))
-        found = function(
-            ratios,
-            _RATIOS,
-            check_mask(scored, len(x), "scored", True),
-            np.zeros(len(x), np.bool_),
-            allow_unattributed,
-            agents or x.shape[1],
-            None,
-            **{**options, "strengths": np.ones(x.shape[1]), "repeats": "count"},
-        )
-        return dataclasses.replace(found, strengths=None)
-    return function(
-        x,
-        family if isinstance(family, Family) else FAMILIES[family],
-        check_mask(scored, len(x), "scored", True),
-        check_mask(repeated, len(x), "repeated", False),
-        allow_unattributed,
-        agents,
-        numbers,
-        **options,
-    )
+        text = dataclasses.replace(text, values=ratios, family=None)
+    return DECODERS[decoder].decode(text, chosen, allow_unattributed)
+
+
+def options_of(decoder: str, options: Mapping[str, Any]) -> Any:
+    """Return the options of a decoder, checked: `PosteriorOptions`, `CusumOptions` or `WindowOptions`.
+
+    Raises:
+        InputError: a name is unknown, or an option is unknown or out of range.
+    """
+    chosen = _decoder(decoder)
+    for name in options:
+        if name not in chosen.defaults:
+            known = [*chosen.defaults, *chosen.of_each_text]
+            raise InputError(f"options: got {name!r}, decoder {decoder!r} accepts {known}")
+    return chosen.options(**options)
 
 
 def candidates(
@@ -184,38 +218,22 @@ def candidates(
 
     Deterministic. Cost: O(T·A) time.
     """
-    _, options = _with_defaults(decoder, family, options)
+    chosen = options_of(decoder, options)
+    law = _family(family)
     if not len(scored):
         return np.zeros(1, np.int64)
-    choose = CANDIDATES[decoder]
-    return choose(
-        sums_of,
-        agents,
-        family if isinstance(family, Family) else FAMILIES[family],
-        scored,
-        repeated,
-        allow_unattributed,
-        activity,
-        **options,
-    )
+    return DECODERS[decoder].candidates(sums_of, agents, law, scored, repeated, activity, chosen)
 
 
-def _with_defaults(
-    decoder: str, family: str | Family, options: dict[str, Any]
-) -> tuple[Callable[..., Segmentation], dict[str, Any]]:
-    """Return the decoder and all its options."""
-    if not isinstance(decoder, str) or decoder not in DECODERS:
-        raise InputError(f"decoder: got {decoder!r}, expected one of {sorted(DECODERS)}")
-    if not isinstance(family, Family) and (not isinstance(family, str) or family not in FAMILIES):
+def _decoder(name: str) -> Decoder:
+    if not isinstance(name, str) or name not in DECODERS:
+        raise InputError(f"decoder: got {name!r}, expected one of {sorted(DECODERS)}")
+    return DECODERS[name]
+
+
+def _family(family: str | Family) -> Family:
+    if isinstance(family, Family):
+        return family
+    if not isinstance(family, str) or family not in FAMILIES:
         raise InputError(f"family: got {family!r}, expected one of {sorted(FAMILIES)}")
-    accepted = _options(DECODERS[decoder])
-    for name in options:
-        if name not in accepted:
-            raise InputError(f"options: got {name!r}, decoder {decoder!r} accepts {list(accepted)}")
-    return DECODERS[decoder], {**accepted, **options}
-
-
-@functools.cache
-def _options(decoder: Callable[..., Segmentation]) -> dict[str, Any]:
-    parameters = inspect.signature(decoder).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    return FAMILIES[family]

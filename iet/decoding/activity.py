@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -80,7 +81,7 @@ def log_activity(
         np.exp(np.minimum(ratios, _EXPONENT_LIMIT, out=ratios), out=ratios)
         flat = ratios.reshape(len(ratios), len(tilts) * chunk.shape[2])
         rows = np.zeros((len(cuts) - 1, len(ENTRY_RATES), flat.shape[1]))
-        _texts_njit(flat, cuts, np.array(ENTRY_RATES), stay, np.empty((2, *rows.shape[1:])), rows)
+        _two_states_njit(flat, cuts, np.array(ENTRY_RATES), stay, np.empty((2, *rows.shape[1:])), rows)
         shaped = rows.reshape(len(rows), len(ENTRY_RATES), len(tilts), -1)
         found[..., low : low + _CHUNK] = shaped.transpose(1, 2, 0, 3)
     each = found.reshape(-1, len(cuts) - 1, keys)
@@ -173,7 +174,7 @@ def _counted_sums_njit(
 
 
 @njit
-def _texts_njit(
+def _two_states_njit(
     ratios: Floats,
     edges: npt.NDArray[np.int64],
     enters: Floats,
@@ -181,36 +182,25 @@ def _texts_njit(
     states: npt.NDArray[np.float64],
     log_ratios: Floats,
 ) -> None:
-    for d in range(len(edges) - 1):
-        _two_states_njit(ratios[edges[d] : edges[d + 1]], enters, stay, states, log_ratios[d])
-
-
-@njit
-def _two_states_njit(
-    ratios: Floats, enters: Floats, stay: float, states: npt.NDArray[np.float64], log_ratios: Floats
-) -> None:
     # All chains side by side, one for each rate and column, so that one does not wait for its own last block.
-    blocks, columns = ratios.shape
     outside, inside = states[0], states[1]
     leave = 1.0 - stay
-    for i in range(len(enters)):
-        for a in range(columns):
-            outside[i, a] = leave / (enters[i] + leave)
-            inside[i, a] = 1.0 - outside[i, a]
-    for b in range(blocks):
-        for i in range(len(enters)):
-            enter, remain = enters[i], 1.0 - enters[i]
-            if b > 0:
-                for a in range(columns):
-                    before = outside[i, a]
-                    outside[i, a] = before * remain + inside[i, a] * leave
-                    inside[i, a] = (before * enter + inside[i, a] * stay) * ratios[b, a]
-            else:
-                for a in range(columns):
-                    inside[i, a] *= ratios[b, a]
-            if b % 8 == 7 or b == blocks - 1:  # e^40 a block at most: eight of them stay in range
-                for a in range(columns):
-                    total = outside[i, a] + inside[i, a]
-                    log_ratios[i, a] += np.log(total)
-                    outside[i, a] /= total
-                    inside[i, a] /= total
+    for d in range(len(edges) - 1):
+        first, last = edges[d], edges[d + 1] - 1
+        for b in range(first, last + 1):
+            for i in range(len(enters)):
+                enter, remain = enters[i], 1.0 - enters[i]
+                for a in range(ratios.shape[1]):
+                    if b == first:
+                        before = leave / (enter + leave)
+                        outside[i, a], inside[i, a] = before, (1.0 - before) * ratios[b, a]
+                    else:
+                        before = outside[i, a]
+                        outside[i, a] = before * remain + inside[i, a] * leave
+                        inside[i, a] = (before * enter + inside[i, a] * stay) * ratios[b, a]
+                if (b - first) % 8 == 7 or b == last:  # e^40 a block at most: eight of them stay in range
+                    for a in range(ratios.shape[1]):
+                        total = outside[i, a] + inside[i, a]
+                        log_ratios[d, i, a] += math.log(total)
+                        outside[i, a] /= total
+                        inside[i, a] /= total

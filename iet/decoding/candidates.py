@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,8 @@ def posterior_candidates(
     family: Family,
     scored: Mask,
     repeated: Mask,
-    allow_unattributed: bool,
-    activity: npt.NDArray[np.float64] | None = None,
-    **options: Any,
+    activity: npt.NDArray[np.float64] | None,
+    options: Any,
 ) -> Integers:
     """Return the agents that `posterior_decode` would not leave out: `likely_agents`.
 
@@ -58,9 +57,8 @@ def window_candidates(
     family: Family,
     scored: Mask,
     repeated: Mask,
-    allow_unattributed: bool,
-    activity: npt.NDArray[np.float64] | None = None,
-    **options: Any,
+    activity: npt.NDArray[np.float64] | None,
+    options: Any,
 ) -> Integers:
     """Return the agents with the highest or second highest score of some window (`windows`).
 
@@ -70,8 +68,8 @@ def window_candidates(
     Cost: O(T·A) time, 8·T/step·1024 bytes.
     """
     tokens = len(scored)
-    width = min(options["window"], tokens)
-    starts = np.arange(0, tokens - width + 1, min(options.get("step", 16), width))
+    width = min(options.window, tokens)
+    starts = np.arange(0, tokens - width + 1, min(getattr(options, "step", 16), width))
     edges = np.unique(np.concatenate([starts, starts + width]))
     left, right = np.searchsorted(edges, starts), np.searchsorted(edges, starts + width)
     values, columns = np.full((len(starts), 2), -np.inf), np.zeros((len(starts), 2), np.int64)
@@ -87,11 +85,3 @@ def window_candidates(
     np.maximum.at(highest, columns, values)
     chosen = at_most(np.flatnonzero(highest > -np.inf), highest)
     return np.union1d([0], chosen)  # the first agent wins where nothing is scored
-
-
-CANDIDATES: Mapping[str, Callable[..., Integers]] = {
-    "posterior": posterior_candidates,
-    "cusum": window_candidates,
-    "window": window_candidates,
-}
-"""Name of a decoder -> the agents that it has to look at. Options are the decoder's, all of them."""

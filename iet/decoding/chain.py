@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -93,15 +93,27 @@ def posteriors(
     tokens, agents = len(ratios), len(prior) - 1
     if prior[agents] == 0:
         ratios[:, agents] = 0.0  # else nobody's β grows on unmarked text, until 0·inf
-    (advances,) = _advances(tokens, np.array([stages / max(mean_segment, 1e-9)]), prior, odds)
+    advances = _advances(tokens, np.array([stages / max(mean_segment, 1e-9)]), prior, odds)
     each = min(max(tokens, 1), max(256, _STORED // (stages * (agents + 1))))
     alpha = np.empty((each, stages, agents + 1), np.float32)
-    starts = np.empty((-(-tokens // each), stages, agents + 1))
+    state, beta = np.empty((1, stages, agents + 1)), np.ones((stages, agents + 1))
+    state[:] = prior / stages
+    found, leave = np.zeros(1), np.empty(agents + 1)
     posterior, left = np.empty((tokens, agents), np.float32), np.empty(tokens, np.float32)
-    log_ratio = _forward_backward_njit(ratios, advances, prior, starts, alpha, posterior, left)
+    starts = []
+    for begin in range(0, tokens, each):
+        starts.append(state.copy())
+        if begin + each < tokens:
+            _forward_njit(ratios, advances, prior, begin, begin + each, leave, state, None, found)
+    for begin in range(each * len(starts) - each, -1, -each):
+        end = min(begin + each, tokens)
+        sums = found if end == tokens else np.zeros(1)  # those of the parts before are known
+        _forward_njit(ratios, advances, prior, begin, end, leave, starts.pop(), alpha, sums)
+        _backward_njit(ratios, advances[0], prior, begin, end, leave, alpha, beta, posterior, left)
+    log_ratio = float(found[0])
     if np.isnan(log_ratio):
         raise InputError("log_ratios: got NaN, expected numbers")
-    return posterior, left, float(log_ratio)
+    return posterior, left, log_ratio
 
 
 def exponentials(log_ratios: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
@@ -126,8 +138,10 @@ def log_likelihoods(
     O(L·m·T·A).
     """
     advances = _advances(len(ratios), stages / np.maximum(mean_segments, stages), prior, odds)
-    found = np.empty(len(mean_segments))
-    _log_likelihoods_njit(ratios, advances, prior, stages, found)
+    states, found = np.empty((len(advances), stages, len(prior))), np.zeros(len(advances))
+    states[:] = prior / stages
+    leave = np.empty(len(prior))
+    _forward_njit(ratios, advances, prior, 0, len(ratios), leave, states, None, found)
     return found
 
 
@@ -157,148 +171,104 @@ def prior_of(shares: Floats, nobody: float) -> Floats:
 
 
 @njit
-def _begin_njit(prior: Floats, state: Floats) -> None:
-    for m in range(len(state)):
-        for i in range(len(prior)):
-            state[m, i] = prior[i] / len(state)
-
-
-@njit
-def _leave_njit(prior: Floats, leave: Floats) -> None:
-    for i in range(len(prior)):
-        leave[i] = 1.0 / max(1.0 - prior[i], 1e-9)
-
-
-@njit
-def _copy_njit(source: Floats, target: Floats) -> None:
-    # Loops, here as elsewhere: whole arrays are computed by code that takes seconds to compile.
-    for m in range(len(source)):
-        for i in range(source.shape[1]):
-            target[m, i] = source[m, i]
-
-
-@njit
-def _log_likelihoods_njit(
-    ratios: npt.NDArray[np.float32], advances: Floats, prior: Floats, stages: int, found: Floats
-) -> None:
-    state = np.empty((stages, len(prior)))
-    for i in range(len(advances)):
-        _begin_njit(prior, state)
-        found[i] = _forward_njit(ratios, advances[i], prior, 0, len(ratios), state, None)
-
-
-@njit
 def _forward_njit(
     ratios: npt.NDArray[np.float32],
     advances: Floats,
     prior: Floats,
     begin: int,
     end: int,
-    state: Floats,
+    leave: Floats,
+    starts: Floats,
     alpha: npt.NDArray[np.float32] | None,
-) -> float:
-    # state [m, A + 1] is α at token begin - 1 (at the text's beginning: π before it), and at end - 1 after.
-    # What is kept as alpha is α up to a factor of each token.
-    stages, states = state.shape
+    log_ratios: Floats,
+) -> None:
+    # For each row of `advances`, starts [L, m, A + 1] are α at token begin - 1 (at the text's beginning: π
+    # before it), and at end - 1 after. `alpha` is α of each token, up to a factor; `leave`, 1 / (1 - π).
+    lengths, stages, states = starts.shape
     last = stages - 1
-    log_ratio = 0.0
-    leave, onward = np.empty(states), np.empty(states)
-    _leave_njit(prior, leave)
-    for t in range(begin, end):
-        advance = advances[t] if t > 0 else 0.0
-        stay, arriving = 1.0 - advance, 0.0
-        for i in range(states):
-            onward[i] = state[last, i] * leave[i] * advance
-            arriving += onward[i]
-        total = 0.0
-        for i in range(states):
-            ratio = ratios[t, i]
-            before = state[0, i]
-            now = (stay * before + prior[i] * (arriving - onward[i])) * ratio
-            state[0, i] = now
-            if alpha is not None:
-                alpha[t - begin, 0, i] = now
-            held = now
-            for m in range(1, stages):
-                own = state[m, i]
-                now = (stay * own + advance * before) * ratio
-                state[m, i] = now
+    onward = np.empty(states)
+    for i in range(states):
+        leave[i] = 1.0 / max(1.0 - prior[i], 1e-9)
+    for n in range(lengths):
+        log_ratio, state, advance_of = 0.0, starts[n], advances[n]
+        for t in range(begin, end):
+            advance = advance_of[t] if t > 0 else 0.0
+            stay, arriving = 1.0 - advance, 0.0
+            for i in range(states):
+                onward[i] = state[last, i] * leave[i] * advance
+                arriving += onward[i]
+            total = 0.0
+            for i in range(states):
+                ratio = ratios[t, i]
+                before = state[0, i]
+                now = (stay * before + prior[i] * (arriving - onward[i])) * ratio
+                state[0, i] = now
                 if alpha is not None:
-                    alpha[t - begin, m, i] = now
-                held += now
-                before = own
-            total += held
-        if t == end - 1 or not _LOW < total < _HIGH:
-            log_ratio += np.log(total)
-            for m in range(stages):
-                for i in range(states):
-                    state[m, i] /= total
-    return log_ratio
+                    alpha[t - begin, 0, i] = now
+                held = now
+                for m in range(1, stages):
+                    own = state[m, i]
+                    now = (stay * own + advance * before) * ratio
+                    state[m, i] = now
+                    if alpha is not None:
+                        alpha[t - begin, m, i] = now
+                    held += now
+                    before = own
+                total += held
+            if t == end - 1 or not _LOW < total < _HIGH:
+                log_ratio += math.log(total)
+                for m in range(stages):
+                    for i in range(states):
+                        state[m, i] /= total
+        log_ratios[n] += log_ratio
 
 
 @njit
-def _forward_backward_njit(
+def _backward_njit(
     ratios: npt.NDArray[np.float32],
     advances: Floats,
     prior: Floats,
-    starts: Floats,
+    begin: int,
+    end: int,
+    leave: Floats,
     alpha: npt.NDArray[np.float32],
+    beta: Floats,
     posterior: Posterior,
     left: Posterior,
-) -> float:
+) -> None:
     # β_t(m, i) ∝ P(scores after t | i in stage m at t): stay, or the next stage, or from the last one a
     # segment of somebody else. γ is α·β divided by its sum, so neither needs any scale but a safe one.
-    tokens, states = ratios.shape
-    each, stages, agents = alpha.shape[0], alpha.shape[1], states - 1
-    last = stages - 1
-    log_ratio = 0.0
-    leave, held, weights = np.empty(states), np.empty(states), np.empty(states)
-    _leave_njit(prior, leave)
-    state = np.empty((stages, states))
-    _begin_njit(prior, state)
-    for part in range(len(starts)):
-        _copy_njit(state, starts[part])
-        if part < len(starts) - 1:
-            log_ratio += _forward_njit(ratios, advances, prior, part * each, part * each + each, state, None)
-    beta = np.empty((stages, states))
-    for m in range(stages):
+    stages, states = beta.shape
+    last, agents = stages - 1, states - 1
+    held, weights = np.empty(states), np.empty(states)
+    for t in range(end - 1, begin - 1, -1):
         for i in range(states):
-            beta[m, i] = 1.0
-    for part in range(len(starts) - 1, -1, -1):
-        begin, end = part * each, min(part * each + each, tokens)
-        _copy_njit(starts[part], state)
-        found = _forward_njit(ratios, advances, prior, begin, end, state, alpha)
-        if part == len(starts) - 1:
-            log_ratio += found
-        for t in range(end - 1, begin - 1, -1):
+            held[i] = alpha[t - begin, 0, i] * beta[0, i]
+        for m in range(1, stages):
             for i in range(states):
-                held[i] = alpha[t - begin, 0, i] * beta[0, i]
-            for m in range(1, stages):
-                for i in range(states):
-                    held[i] += alpha[t - begin, m, i] * beta[m, i]
-            total = 0.0
+                held[i] += alpha[t - begin, m, i] * beta[m, i]
+        total = 0.0
+        for i in range(states):
+            total += held[i]
+        scale = 1.0 / total
+        left[t] = held[agents] * scale
+        for i in range(agents):
+            posterior[t, i] = held[i] * scale
+        if t == 0:
+            break
+        advance = advances[t]
+        stay = 1.0 - advance
+        factor = 1.0 if _LOW < total < _HIGH else scale
+        entering = 0.0
+        for i in range(states):
+            weights[i] = factor * ratios[t, i]
+            held[i] = prior[i] * beta[0, i] * weights[i]
+            entering += held[i]
+        for m in range(last):
             for i in range(states):
-                total += held[i]
-            scale = 1.0 / total
-            left[t] = held[agents] * scale
-            for i in range(agents):
-                posterior[t, i] = held[i] * scale
-            if t == 0:
-                break
-            advance = advances[t]
-            stay = 1.0 - advance
-            factor = 1.0 if _LOW < total < _HIGH else scale
-            entering = 0.0
-            for i in range(states):
-                weights[i] = factor * ratios[t, i]
-                held[i] = prior[i] * beta[0, i] * weights[i]
-                entering += held[i]
-            for m in range(last):
-                for i in range(states):
-                    beta[m, i] = (stay * beta[m, i] + advance * beta[m + 1, i]) * weights[i]
-            for i in range(states):
-                beta[last, i] = stay * weights[i] * beta[last, i] + advance * leave[i] * (entering - held[i])
-    return log_ratio
+                beta[m, i] = (stay * beta[m, i] + advance * beta[m + 1, i]) * weights[i]
+        for i in range(states):
+            beta[last, i] = stay * weights[i] * beta[last, i] + advance * leave[i] * (entering - held[i])
 
 
 def boundary_intervals(
@@ -326,8 +296,13 @@ def boundary_intervals(
     if posterior.ndim != 2:
         raise ShapeError("posterior", got=list(posterior.shape), expected="[T, A]")
     table = _span_table(spans, *posterior.shape)
-    lows, highs = np.empty((2, len(spans) - 1), np.int64)
-    _intervals_njit(posterior, table, np.float32(sure), lows, highs)
+    starts, ends = table[:, 0], table[:, 1]
+    held = _posterior_of(posterior, table)
+    sure_at = np.flatnonzero(~(held < np.float32(sure))) + starts[0]
+    # One past the last sure token before each boundary, and the first one behind it, within the two spans.
+    places = np.searchsorted(sure_at, ends[:-1])
+    around = np.concatenate([[-1], sure_at, [len(posterior)]])
+    lows, highs = np.maximum(around[places] + 1, starts[:-1]), np.minimum(around[places + 1], ends[1:])
     first, last = spans[0][0], spans[-1][1]
     return [(first, first), *zip(lows.tolist(), highs.tolist(), strict=True), (last, last)]
 
@@ -347,29 +322,13 @@ def _span_table(spans: Sequence[tuple[int, int, int]], tokens: int, agents: int)
     return table.astype(np.int64)
 
 
-@njit
-def _intervals_njit(
-    posterior: Posterior,
-    spans: npt.NDArray[np.int64],
-    sure: np.float32,
-    lows: npt.NDArray[np.int64],
-    highs: npt.NDArray[np.int64],
-) -> None:
-    for s in range(len(spans) - 1):
-        at, left, right = spans[s, 1], spans[s, 2], spans[s + 1, 2]
-        low, high = at, at
-        while low > spans[s, 0] and _of_njit(posterior, low - 1, left) < sure:
-            low -= 1
-        while high < spans[s + 1, 1] and _of_njit(posterior, high, right) < sure:
-            high += 1
-        lows[s], highs[s] = low, high
-
-
-@njit
-def _of_njit(posterior: Posterior, t: int, agent: int) -> Any:
-    if agent >= 0:
-        return posterior[t, agent]
-    total = np.float32(0.0)
-    for a in range(posterior.shape[1]):
-        total += posterior[t, a]
-    return np.float32(1.0) - total
+def _posterior_of(posterior: Posterior, spans: npt.NDArray[np.int64]) -> Posterior:
+    """Return γ of each token's agent in its span, or of nobody, whose is what is missing to 1."""
+    starts, ends, owners = spans.T
+    agents = np.repeat(owners, ends - starts)
+    at = np.arange(starts[0], ends[-1])
+    held = posterior[at, agents]
+    rest = agents < 0
+    if rest.any():
+        held[rest] = 1 - np.cumsum(posterior[at[rest]], axis=1)[:, -1]
+    return np.asarray(held)

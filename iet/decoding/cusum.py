@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from iet.decoding.segmentation import NOBODY, Scores, Segmentation, check_number, check_scores
+from iet.decoding.segmentation import NOBODY, Scored, Scores, Segmentation, check_number, check_scores
 from iet.decoding.windows import (
     attribution_threshold,
     margin_njit,
-    span_sums_njit,
     windows,
     windows_njit,
 )
@@ -51,7 +52,8 @@ def smooth(margins: npt.ArrayLike, width: int = 5) -> npt.NDArray[np.float64]:
 
 @njit
 def _smooth_njit(z: npt.NDArray[np.float64], width: int, mean: npt.NDArray[np.float64]) -> None:
-    total = np.zeros(len(z) + 1)
+    total = np.empty(len(z) + 1)
+    total[0] = 0.0
     for i in range(len(z)):
         total[i + 1] = total[i] + z[i]
     for i in range(len(z)):
@@ -86,9 +88,8 @@ def cusum(margins: npt.ArrayLike, tau: float = 0.1, min_points: int = 10) -> npt
     check_number("tau", tau, 0, integer=False)
     check_number("min_points", min_points, 1)
     z = _vector("margins", margins)
-    found = np.empty(len(z), np.int64)
-    stack = np.zeros((len(z) + 1, 2), np.int64)
-    return np.sort(found[: _cusum_njit(z, tau, min_points, stack, found)])
+    found, stack = np.empty(len(z), np.int64), np.empty((len(z) + 1, 2), np.int64)
+    return found[: _cusum_njit(z, float(tau), min_points, stack, found)]
 
 
 @njit
@@ -99,27 +100,30 @@ def _cusum_njit(
     stack: npt.NDArray[np.int64],
     found: npt.NDArray[np.int64],
 ) -> int:
+    # The left half is split first, while the right one waits below it: change points are found in order.
     count, depth = 0, 1
     stack[0, 0], stack[0, 1] = 0, len(z)
-    while depth > 0:
-        depth -= 1
-        low, high = stack[depth, 0], stack[depth, 1]
+    while True:
+        low, high = stack[depth - 1, 0], stack[depth - 1, 1]
         mean = 0.0
         for t in range(low, high):
             mean += z[t]
         mean /= max(high - low, 1)
-        best, split, c = float(tau), -1, 0.0
+        best, split, c = tau, -1, 0.0
         for t in range(low, high - min_points):
             c += z[t] - mean
             if abs(c) > best and t + 1 - low >= min_points:
                 best, split = abs(c), t + 1
         if split >= 0:
-            found[count] = split
-            count += 1
+            stack[depth - 1, 0] = split
             stack[depth, 0], stack[depth, 1] = low, split
-            stack[depth + 1, 0], stack[depth + 1, 1] = split, high
-            depth += 2
-    return count
+            depth += 1
+            continue
+        depth -= 1
+        if depth == 0:
+            return count
+        found[count] = high
+        count += 1
 
 
 def refine(
@@ -153,65 +157,50 @@ def refine(
     refined = np.array(change_points, np.int64)
     if not len(refined):
         return refined
-    _refine_njit(check_scores(f), refined, radius)
+    f = check_scores(f)
+    _refine_njit(f, len(refined), radius, np.empty(f.shape[1]), refined)
     return refined
 
 
 @njit
-def _refine_njit(f: Scores, change_points: npt.NDArray[np.int64], radius: int) -> None:
-    edges = np.zeros(len(change_points) + 2, np.int64)
-    edges[1:-1], edges[-1] = change_points, len(f)
-    sums = np.zeros((len(edges) - 1, f.shape[1]))
-    span_sums_njit(f, edges, sums)
-    dominant = np.empty(len(sums), np.int64)
-    for s in range(len(sums)):
-        dominant[s] = sums[s].argmax()
-    for s in range(len(change_points)):
-        left, right, old = dominant[s], dominant[s + 1], change_points[s]
-        if left == right:
-            continue
-        low = change_points[s - 1] + 1 if s else 1
-        high = change_points[s + 1] - 1 if s + 1 < len(change_points) else len(f) - 1
-        low, high = max(low, old - radius), min(high, old + radius)
-        gain = best = 0.0  # Σ f(i, L) - f(i, R) over low <= i < place
-        change_points[s] = low
-        for place in range(low + 1, high + 1):
-            gain += f[place - 1, left] - f[place - 1, right]
-            nearer = abs(place - old) < abs(change_points[s] - old)
-            if gain > best or (gain == best and nearer):
-                best = gain
-                change_points[s] = place
+def _refine_njit(
+    f: Scores,
+    count: int,
+    radius: int,
+    sums: npt.NDArray[np.float64],
+    change_points: npt.NDArray[np.int64],
+) -> None:
+    begin, left = 0, 0
+    for s in range(count + 1):
+        end = change_points[s] if s < count else len(f)
+        for a in range(len(sums)):
+            sums[a] = 0.0
+        for i in range(begin, end):
+            for a in range(len(sums)):
+                sums[a] += f[i, a]
+        right = 0
+        for a in range(1, len(sums)):
+            if sums[a] > sums[right]:
+                right = a
+        if s > 0 and left != right:  # of the boundary at `begin`
+            low = change_points[s - 2] + 1 if s > 1 else 1
+            low, high = max(low, begin - radius), min(end - 1, begin + radius)
+            gain = best = 0.0  # Σ f(i, L) - f(i, R) over low <= i < place
+            chosen = low
+            for place in range(low + 1, high + 1):
+                gain += f[place - 1, left] - f[place - 1, right]
+                nearer = abs(place - begin) < abs(chosen - begin)
+                if gain > best or (gain == best and nearer):
+                    best, chosen = gain, place
+            change_points[s - 1] = chosen
+        begin, left = end, right
 
 
-def cusum_decode(
-    scores: Scores,
-    family: Family,
-    scored: npt.NDArray[np.bool_],
-    repeated: npt.NDArray[np.bool_],
-    allow_unattributed: bool,
-    agents: int | None = None,
-    pairs: npt.NDArray[np.int64] | None = None,
-    *,
-    window: int = 64,
-    step: int = 16,
-    smooth_windows: int = 5,
-    tau: float = 0.1,
-    min_points: int = 10,
-    radius: int = 8,
-    anchor: Literal["start", "centre", "end"] = "centre",
-    level: float = 0.01,
-) -> Segmentation:
-    """Attribute a text as the paper does (§ Agent Attribution).
-
-    Windows, margin, smoothing, recursive CUSUM, refinement; then labels. The label of a segment is its
-    dominant agent, the one with the highest sum of token scores, every position counted; neighbouring
-    segments of one agent are merged. A margin only dips where two equally strong agents meet, so boundaries
-    are missed that `posterior` finds.
+@dataclasses.dataclass(frozen=True)
+class CusumOptions:
+    """Options of the decoder "cusum".
 
     Args:
-        scores, family, scored, repeated, allow_unattributed, agents: as in `decode`. A segment is
-            unattributed when its sum, less the mean of unmarked scores, does not exceed
-            `attribution_threshold`; the paper always chooses.
         window: w in tokens (the paper's `window_tokens`).
         step: tokens between windows (the paper's `step_tokens`).
         smooth_windows: the paper's `smooth_win`; see `smooth`, where the formula is ours.
@@ -223,29 +212,45 @@ def cusum_decode(
             the paper; f looks ahead, so at the centre the window is half the next agent's.
         level: significance level of one segment, for `allow_unattributed`.
 
-    Cost: O(T·A) time, T·A/2 bytes at step 16. Deterministic.
+    Raises:
+        InputError: one is out of range.
     """
-    f = windows(scores, window, step)
-    labels = np.empty(len(scores), np.int32)
-    parameters = cusum_parameters(
-        family,
-        allow_unattributed,
-        agents or scores.shape[1],
-        window=window,
-        step=step,
-        smooth_windows=smooth_windows,
-        tau=tau,
-        min_points=min_points,
-        radius=radius,
-        anchor=anchor,
-        level=level,
-    )
-    _labels_njit(scores, scored, f, parameters, labels)
-    return Segmentation(labels, window_scores=f)
+
+    window: int = 64
+    step: int = 16
+    smooth_windows: int = 5
+    tau: float = 0.1
+    min_points: int = 10
+    radius: int = 8
+    anchor: Literal["start", "centre", "end"] = "centre"
+    level: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.anchor not in ANCHORS:
+            raise InputError(f"anchor: got {self.anchor!r}, expected one of {sorted(ANCHORS)}")
+        for name, value, low in (
+            ("window", self.window, 1),
+            ("step", self.step, 1),
+            ("smooth", self.smooth_windows, 1),
+            ("min_points", self.min_points, 1),
+            ("radius", self.radius, 0),
+        ):
+            check_number(name, value, low)
+        check_number("tau", self.tau, 0, integer=False)
+        if self.smooth_windows % 2 == 0:
+            raise InputError(f"smooth: got {self.smooth_windows}, expected an odd int")
+
+    def check(self, family: Family, agents: int) -> None:
+        """Refuse what does not go with scores of a family under the keys of so many agents.
+
+        Raises:
+            InputError: `level` is out of range.
+        """
+        attribution_threshold(family, agents, self.level)
 
 
 class CusumParameters(NamedTuple):
-    """The options of `cusum_decode` as its loops take them."""
+    """`CusumOptions` as the loops take them, for one family and number of agents."""
 
     window: int
     step: int
@@ -257,51 +262,48 @@ class CusumParameters(NamedTuple):
     mean: float
     threshold: float
 
+    @classmethod
+    def of(
+        cls, options: CusumOptions, family: Family, allow_unattributed: bool, agents: int
+    ) -> CusumParameters:
+        """Return what the loops take."""
+        return cls(
+            int(options.window),
+            int(options.step),
+            int(options.smooth_windows),
+            float(options.tau),
+            int(options.min_points),
+            int(options.radius),
+            # A boundary at window i lies between windows i - 1 and i: half a step before the anchor of i.
+            int(ANCHORS[options.anchor] * options.window) - int(options.step) // 2,
+            float(family.mean(0.0)),
+            attribution_threshold(family, agents, options.level) if allow_unattributed else -np.inf,
+        )
 
-def cusum_parameters(
-    family: Family,
-    allow_unattributed: bool,
-    agents: int,
-    *,
-    window: int,
-    step: int,
-    smooth_windows: int,
-    tau: float,
-    min_points: int,
-    radius: int,
-    anchor: str,
-    level: float,
-) -> CusumParameters:
-    """Check the options of `cusum_decode`, and return what its loops take.
 
-    Raises:
-        InputError: one is out of range.
+def cusum_decode(text: Scored, options: CusumOptions, allow_unattributed: bool) -> Segmentation:
+    """Attribute a text as the paper does (§ Agent Attribution).
+
+    Windows, margin, smoothing, recursive CUSUM, refinement; then labels. The label of a segment is its
+    dominant agent, the one with the highest sum of token scores, every position counted; neighbouring
+    segments of one agent are merged. A margin only dips where two equally strong agents meet, so boundaries
+    are missed that `posterior` finds.
+
+    Args:
+        text: what is read. Repeats count.
+        options: see `CusumOptions`.
+        allow_unattributed: a segment is unattributed when its sum, less the mean of unmarked scores, does not
+            exceed `attribution_threshold`. False: the paper's choice, always an agent.
+
+    Cost: O(T·A) time, T·A/2 bytes at step 16. Deterministic.
     """
-    if anchor not in ANCHORS:
-        raise InputError(f"anchor: got {anchor!r}, expected one of {sorted(ANCHORS)}")
-    for name, value, low in (
-        ("window", window, 1),
-        ("step", step, 1),
-        ("smooth", smooth_windows, 1),
-        ("min_points", min_points, 1),
-        ("radius", radius, 0),
-    ):
-        check_number(name, value, low)
-    check_number("tau", tau, 0, integer=False)
-    if smooth_windows % 2 == 0:
-        raise InputError(f"smooth: got {smooth_windows}, expected an odd int")
-    return CusumParameters(
-        int(window),
-        int(step),
-        int(smooth_windows),
-        float(tau),
-        int(min_points),
-        int(radius),
-        # A boundary at window i lies between windows i - 1 and i: half a step before the anchor of i.
-        int(ANCHORS[anchor] * window) - int(step) // 2,
-        float(family.mean(0.0)),
-        attribution_threshold(family, agents, level) if allow_unattributed else -np.inf,
-    )
+    assert text.family is not None
+    f = windows(text.values, options.window, options.step)
+    labels = np.empty(len(text.values), np.int32)
+    agents = text.agents or text.values.shape[1]
+    parameters = CusumParameters.of(options, text.family, allow_unattributed, agents)
+    _labels_njit(text.values, text.scored, f, parameters, labels)
+    return Segmentation(labels, window_scores=f)
 
 
 @njit
@@ -313,27 +315,32 @@ def _labels_njit(
     labels: npt.NDArray[np.int32],
 ) -> None:
     """Label the tokens of one text: `margin`, `smooth`, `cusum`, `refine`, and the dominant agents."""
-    z, smoothed = np.empty(len(f)), np.empty(len(f))
+    z, smoothed, sums = np.empty(len(f)), np.empty(len(f)), np.empty(x.shape[1])
     margin_njit(f, z)
     _smooth_njit(z, parameters.smooth_windows, smoothed)
-    found, stack = np.empty(len(z), np.int64), np.zeros((len(z) + 1, 2), np.int64)
+    found, stack = np.empty(len(z), np.int64), np.empty((len(z) + 1, 2), np.int64)
     count = _cusum_njit(smoothed, parameters.tau, parameters.min_points, stack, found)
-    boundaries = np.sort(found[:count])
     if count > 0:
-        _refine_njit(f, boundaries, parameters.radius)
-    edges = np.zeros(count + 2, np.int64)
-    edges[1:-1] = boundaries * parameters.step + parameters.shift
-    edges[-1] = len(x)
-    totals = np.zeros((count + 1, x.shape[1]))
-    span_sums_njit(x, edges, totals)
+        _refine_njit(f, count, parameters.radius, sums, found)
+    begin = 0
     for s in range(count + 1):
-        best, counted = totals[s].argmax(), 0
-        for t in range(edges[s], edges[s + 1]):
+        end = found[s] * parameters.step + parameters.shift if s < count else len(x)
+        for a in range(len(sums)):
+            sums[a] = 0.0
+        counted, label = 0, 0
+        for t in range(begin, end):
             counted += scored[t]
-        surplus = totals[s, best] - parameters.mean * counted
-        labels[edges[s] : edges[s + 1]] = best
-        if parameters.threshold > -np.inf and surplus <= parameters.threshold * np.sqrt(counted):
-            labels[edges[s] : edges[s + 1]] = NOBODY
+            for a in range(len(sums)):
+                sums[a] += x[t, a]
+        for a in range(1, len(sums)):
+            if sums[a] > sums[label]:
+                label = a
+        surplus = sums[label] - parameters.mean * counted
+        if parameters.threshold > -np.inf and surplus <= parameters.threshold * math.sqrt(counted):
+            label = NOBODY
+        for t in range(begin, end):
+            labels[t] = label
+        begin = end
 
 
 def cusum_labels(
@@ -348,7 +355,7 @@ def cusum_labels(
     Args:
         scores, scored: x [T, A] and [T] of all texts, finite.
         starts, ends: int64 [D], the tokens `[start, end)` of each text.
-        parameters: `cusum_parameters`.
+        parameters: `CusumParameters.of` the options.
 
     Returns:
         int32 [T], -1 outside all texts. Cost: O(T·A). Deterministic.
@@ -367,13 +374,14 @@ def _cusum_labels_njit(
     parameters: CusumParameters,
     labels: npt.NDArray[np.int32],
 ) -> None:
-    total = np.zeros(x.shape[1])
+    total = np.empty(x.shape[1])
     for d in range(len(starts)):
         start, end = starts[d], ends[d]
         width = min(parameters.window, end - start)
         count = (end - start - width) // parameters.step + 1 if width > 0 else 0
         f = np.empty((count, x.shape[1]))
-        total[:] = 0.0
+        for a in range(len(total)):
+            total[a] = 0.0
         windows_njit(x[start:end], width, parameters.step, total, f)
         _labels_njit(x[start:end], scored[start:end], f, parameters, labels[start:end])
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
-from iet.decoding.posterior import fit_strengths, posterior_decode
+from iet.decoding.posterior import PosteriorOptions, fit_strengths
 from iet.marks.scheme import Family
 
 Floats = npt.NDArray[np.float64]
 
 
 def piece_ratios(
-    sums: Floats, counts: Floats, family: Family, nobody: float, agents: int, **options: Any
+    sums: Floats, counts: Floats, family: Family, nobody: float, agents: int, options: PosteriorOptions
 ) -> tuple[Floats, Floats]:
     """Return how well every agent explains every piece, as the decoder "posterior" weighs it.
 
@@ -29,22 +26,17 @@ def piece_ratios(
         family: of the scores.
         nobody: prior share of pieces that no agent wrote, 0 to 0.99.
         agents: how many agents share the rest of it, at least A.
-        options: of the decoder; used are `strengths`, `iterations`, `start_strength` and `shrinkage`.
+        options: used are `strengths`, `iterations`, `start_strength` and `shrinkage`.
 
     Returns:
         [S, A] and λ [A], float64. O(S·A) an iteration. Deterministic.
     """
-    given = options.get("strengths")
-    if given is not None:
-        strengths = np.asarray(given, np.float64)
+    if options.strengths is not None:
+        strengths = np.asarray(options.strengths, np.float64)
     else:
-        defaults = inspect.signature(posterior_decode).parameters
-        iterations, start, shrinkage = (
-            options.get(name, defaults[name].default)
-            for name in ("iterations", "start_strength", "shrinkage")
-        )
+        start, shrinkage = options.start_strength, options.shrinkage
         strengths = np.full(sums.shape[1], float(start))
-        for _ in range(iterations):
+        for _ in range(options.iterations):
             ratios = sums * strengths - np.outer(counts, family.log_mgf(strengths))
             gamma = piece_posterior(ratios, nobody, agents)
             strengths = fit_strengths(gamma, sums, counts, family, start, shrinkage)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from iet.decoding.activity import evidence_blocks, log_activity
 from iet.decoding.chain import Posterior, exponentials, log_likelihoods, posteriors, prior_of
-from iet.decoding.segmentation import NOBODY, Scores, Segmentation, check_number
+from iet.decoding.segmentation import NOBODY, Scored, Scores, Segmentation, check_number
 from iet.errors import InputError, ShapeError
 from iet.marks.scheme import Family
 from iet.native.jit import njit
@@ -36,40 +36,11 @@ Floats = npt.NDArray[np.float64]
 Weights = npt.NDArray[np.float32]
 
 
-def posterior_decode(
-    scores: Scores,
-    family: Family,
-    scored: npt.NDArray[np.bool_],
-    repeated: npt.NDArray[np.bool_],
-    allow_unattributed: bool,
-    agents: int | None = None,
-    pairs: npt.NDArray[np.int64] | None = None,
-    *,
-    mean_segment: float | None = None,
-    repeats: Literal["share", "drop", "count"] = "share",
-    nobody: float = 0.5,
-    strengths: npt.ArrayLike | None = None,
-    iterations: int = 2,
-    start_strength: float = 0.4,
-    shrinkage: float = 200.0,
-    block: int = 16,
-    resolution: int = 2,
-    min_segment: int = 16,
-    break_odds: npt.ArrayLike | None = None,
-    weights: npt.ArrayLike | None = None,
-) -> Segmentation:
-    """Label each token with the agent of highest posterior probability in a hidden Markov chain.
-
-        log p(x_t | a) / p(x_t | nobody) = w_t·(λ_a·x_t(a) - log_mgf(λ_a))    (the family's likelihood ratio)
-
-    γ_t(a) = p(a at t | all scores) in the chain of `forward_backward`, and ĝ(t) = argmax_a γ_t(a), which
-    maximises the expected TokenAcc. λ, the agents' shares of the text and the mean length of a segment are
-    fitted on the text (`fit`). Not in the paper. In a text without evidence the first agent wins, or nobody
-    where nobody may.
+@dataclasses.dataclass(frozen=True, eq=False)
+class PosteriorOptions:
+    """Options of the decoder "posterior".
 
     Args:
-        scores, family, scored, repeated, allow_unattributed, agents, pairs: as in `decode`. If nothing may be
-            left unattributed, the chain has no state for nobody.
         mean_segment: expected tokens of a segment, 1 to 1e9; None: fitted, with 60 as the guess before.
         repeats: what w_t is. "share": a (context, token) pair that stands m times within 256 tokens around it
             counts m^-3/4 each time, m^1/4 in all (needs `pairs`, else as "drop"). "drop": a pair counts once
@@ -87,70 +58,115 @@ def posterior_decode(
         min_segment: tokens. A shorter run of one label goes to that neighbour whose posterior over it is
             higher, from left to right: it holds too little evidence to be a turn, but would be two false
             transitions. 1 keeps every run. The text's only run stays.
-        break_odds: [T] > 0, how much likelier a segment begins at each token than elsewhere, as told from
-            what stands before it in the text; they are divided by their mean. None: everywhere alike.
-        weights: [T] >= 0, factors of w_t. None: 1. Family "gumbel" is read better with `novelty_weights`,
-            which `Auditor` gives.
+
+    Raises:
+        InputError: one is out of range.
+    """
+
+    mean_segment: float | None = None
+    repeats: Literal["share", "drop", "count"] = "share"
+    nobody: float = 0.5
+    strengths: npt.ArrayLike | None = None
+    iterations: int = 2
+    start_strength: float = 0.4
+    shrinkage: float = 200.0
+    block: int = 16
+    resolution: int = 2
+    min_segment: int = 16
+
+    def __post_init__(self) -> None:
+        if self.repeats not in ("share", "drop", "count"):
+            raise InputError(f'repeats: got {self.repeats!r}, expected "share", "drop" or "count"')
+        if self.mean_segment is not None:
+            check_number("mean_segment", self.mean_segment, 1, 1e9, integer=False)
+        check_number("nobody", self.nobody, 0, 0.99, integer=False)
+        check_number("block", self.block, 1)
+        check_number("min_segment", self.min_segment, 1)
+        check_number("resolution", self.resolution, 1, 16)
+        check_number("iterations", self.iterations, 0)
+        check_number("shrinkage", self.shrinkage, 0, 1e9, integer=False)
+
+    def check(self, family: Family | None, agents: int) -> None:
+        """Refuse what does not go with scores of a family under the keys of so many agents.
+
+        Raises:
+            ShapeError: `strengths` is not [A].
+            InputError: a strength is out of the family's range.
+        """
+        low, high = strength_range(family)
+        check_number("start_strength", self.start_strength, low, high, integer=False)
+        _fixed_strengths(self.strengths, agents, high)
+
+
+def posterior_decode(text: Scored, options: PosteriorOptions, allow_unattributed: bool) -> Segmentation:
+    """Label each token with the agent of highest posterior probability in a hidden Markov chain.
+
+        log p(x_t | a) / p(x_t | nobody) = w_t·(λ_a·x_t(a) - log_mgf(λ_a))    (the family's likelihood ratio)
+
+    γ_t(a) = p(a at t | all scores) in the chain of `forward_backward`, and ĝ(t) = argmax_a γ_t(a), which
+    maximises the expected TokenAcc. λ, the agents' shares of the text and the mean length of a segment are
+    fitted on the text (`fit`). Not in the paper. In a text without evidence the first agent wins, or nobody
+    where nobody may. Log-likelihood ratios are read as they are: λ = 1, and every scored token counts.
+
+    Args:
+        text: what is read. Family "gumbel" is read better with `weights` of `novelty_weights`, which
+            `Auditor` gives; `break_odds` are divided by their mean.
+        options: see `PosteriorOptions`.
+        allow_unattributed: False: the chain has no state for nobody.
 
     Cost: O(T·A) time, 8·T·A + 16·T bytes and 64 MB at most. Of more than 16 agents those are left out that
     are no `likely_agents`: their posterior is 0 and their strength λ₀. Deterministic.
     """
-    if repeats not in ("share", "drop", "count"):
-        raise InputError(f'repeats: got {repeats!r}, expected "share", "drop" or "count"')
-    if mean_segment is not None:
-        check_number("mean_segment", mean_segment, 1, 1e9, integer=False)
-    check_number("nobody", nobody, 0, 0.99, integer=False)
-    check_number("block", block, 1)
-    check_number("min_segment", min_segment, 1)
-    check_number("resolution", resolution, 1, 16)
-    low, high = strength_range(family)
-    check_number("start_strength", start_strength, low, high, integer=False)
+    family, scores = text.family, text.values
+    options.check(family, scores.shape[1])
     tokens, columns = scores.shape
-    weight = evidence_weight(scored, repeated, repeats, family, pairs)
-    if weights is not None:
-        weight = weight * _checked_weights(weights, tokens)
-    p_nobody = nobody if allow_unattributed else 0.0
-    fixed = _fixed_strengths(strengths, columns, high)
-    strength = np.full(columns, float(start_strength)) if fixed is None else fixed.copy()
+    weight = evidence_weight(text, options.repeats)
+    if text.weights is not None:
+        weight = weight * text.weights
+    fixed = _fixed_strengths(options.strengths, columns, strength_range(family)[1])
+    if family is None:
+        fixed = np.ones(columns)
+    strength = np.full(columns, float(options.start_strength)) if fixed is None else fixed.copy()
     keep = np.arange(columns)
-    if agents is None and columns > _ALWAYS:
-        keep = likely_agents(log_activity(*evidence_blocks(scores, scored & ~repeated), family))
+    if text.agents is None and family is not None and columns > _ALWAYS:
+        blocks = evidence_blocks(scores, text.scored & ~text.repeated)
+        keep = likely_agents(log_activity(*blocks, family))
         scores = scores[:, keep]
+    block, resolution = options.block, options.resolution
     sums, totals = block_sums(scores, weight, block)
     fitted = fit(
         sums,
         totals,
         family,
         block=block,
-        iterations=iterations,
-        start_strength=start_strength,
-        shrinkage=shrinkage,
-        nobody=p_nobody,
-        mean_segment=mean_segment,
+        iterations=options.iterations,
+        start_strength=options.start_strength,
+        shrinkage=options.shrinkage,
+        nobody=options.nobody if allow_unattributed else 0.0,
+        mean_segment=options.mean_segment,
         strengths=None if fixed is None else fixed[keep],
-        agents=agents or columns,
-        odds=_pooled_odds(break_odds, tokens, block),
+        agents=text.agents or columns,
+        odds=_pooled_odds(text.break_odds, block),
     )
     strength[keep] = fitted.strengths
     sums, totals = block_sums(scores, weight, resolution)
     ratios = log_ratios(sums, totals, fitted.strengths, family, blocks=True)
-    length, odds = fitted.mean_segment / resolution, _pooled_odds(break_odds, tokens, resolution)
+    length, odds = fitted.mean_segment / resolution, _pooled_odds(text.break_odds, resolution)
     prior = prior_of(fitted.shares, fitted.nobody)
     gamma, rest, _ = posteriors(exponentials(ratios), length, prior, STAGES, odds)
     posterior, left = np.empty((tokens, len(keep)), np.float32), np.empty(tokens, np.float32)
     labels = np.empty(tokens, np.int32)
     _likeliest_njit(gamma, rest, resolution, allow_unattributed, posterior, left, labels)
     if resolution > 1:
-        grid, _, log_mgf = _strength_table(family)
-        offsets = np.interp(fitted.strengths, grid, log_mgf)
-        each = None if break_odds is None else np.log(np.asarray(break_odds, np.float64))
+        each = None if text.break_odds is None else np.log(text.break_odds)
+        offsets = _offsets(fitted.strengths, family)
         _place_boundaries_njit(scores, weight, fitted.strengths, offsets, each, resolution, labels)
-    _absorb_short_runs_njit(posterior, left, min_segment, labels)
+    _absorb_short_runs_njit(posterior, left, options.min_segment, labels)
     token_agents = np.append(keep, NOBODY)[labels].astype(np.int32)
     if len(keep) < columns:
         kept, posterior = posterior, np.zeros((tokens, columns), np.float32)
         posterior[:, keep] = kept
-    return Segmentation(token_agents, posterior, strength)
+    return Segmentation(token_agents, posterior, None if family is None else strength)
 
 
 def _fixed_strengths(strengths: npt.ArrayLike | None, columns: int, high: float) -> Floats | None:
@@ -167,22 +183,16 @@ def _fixed_strengths(strengths: npt.ArrayLike | None, columns: int, high: float)
     return values
 
 
-def evidence_weight(
-    scored: npt.NDArray[np.bool_],
-    repeated: npt.NDArray[np.bool_],
-    repeats: str,
-    family: Family,
-    pairs: npt.NDArray[np.int64] | None = None,
-) -> Weights:
-    """Return w_t [T]: how much each token counts, 0 where not scored; `repeats` as in `posterior_decode`."""
-    if family.name == "gumbel" and pairs is not None:
-        return fresh_weights(pairs)
-    if family.name == "gumbel" or repeats == "drop" or (repeats == "share" and pairs is None):
-        return (scored & ~repeated).astype(np.float32)
-    if repeats == "count":
-        return scored.astype(np.float32)
-    assert pairs is not None
-    return shared_weights(pairs)
+def evidence_weight(text: Scored, repeats: str) -> Weights:
+    """Return w_t [T]: how much each token counts, 0 where not scored; `repeats` as in `PosteriorOptions`."""
+    gumbel = text.family is not None and text.family.name == "gumbel"
+    if gumbel and text.pairs is not None:
+        return fresh_weights(text.pairs)
+    if text.family is None or (repeats == "count" and not gumbel):
+        return text.scored.astype(np.float32)
+    if gumbel or repeats == "drop" or text.pairs is None:
+        return (text.scored & ~text.repeated).astype(np.float32)
+    return shared_weights(text.pairs)
 
 
 def block_sums(scores: Scores, weight: Weights, block: int) -> tuple[npt.NDArray[np.float32], Weights]:
@@ -252,7 +262,12 @@ def _absorb_short_runs_njit(
         start = end
 
 
-def _checked_weights(weights: npt.ArrayLike, tokens: int) -> Weights:
+def check_weights(weights: npt.ArrayLike, tokens: int) -> Weights:
+    """Return factors of tokens as float32 [T].
+
+    Raises:
+        ShapeError, InputError: they are not T finite numbers of at least 0.
+    """
     try:
         if np.iscomplexobj(weights):
             raise TypeError
@@ -267,10 +282,12 @@ def _checked_weights(weights: npt.ArrayLike, tokens: int) -> Weights:
     return each
 
 
-def _pooled_odds(odds: npt.ArrayLike | None, tokens: int, block: int) -> Floats | None:
-    """Return the mean of the odds over each block, relative to that of the text."""
-    if odds is None:
-        return None
+def check_odds(odds: npt.ArrayLike, tokens: int) -> Floats:
+    """Return `break_odds` as float64 [T].
+
+    Raises:
+        ShapeError, InputError: they are not T finite numbers above 0.
+    """
     try:
         each = np.array(odds, np.float64)
     except (TypeError, ValueError):
@@ -279,10 +296,15 @@ def _pooled_odds(odds: npt.ArrayLike | None, tokens: int, block: int) -> Floats 
         raise ShapeError("break_odds", got=list(each.shape), expected=[tokens])
     if not (np.isfinite(each) & (each > 0)).all():
         raise InputError("break_odds: got a number that is not above 0, or not finite")
-    if not tokens:
-        return each
-    starts = np.arange(0, tokens, block)
-    return np.asarray(np.add.reduceat(each, starts) / np.diff(np.append(starts, tokens)) / each.mean())
+    return each
+
+
+def _pooled_odds(odds: Floats | None, block: int) -> Floats | None:
+    """Return the mean of the odds over each block, relative to that of the text."""
+    if odds is None or not len(odds):
+        return odds
+    starts = np.arange(0, len(odds), block)
+    return np.asarray(np.add.reduceat(odds, starts) / np.diff(np.append(starts, len(odds))) / odds.mean())
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -305,7 +327,7 @@ class Fitted:
 def fit(
     sums: Scores,
     weights: Weights,
-    family: Family,
+    family: Family | None,
     *,
     block: int = 16,
     iterations: int = 2,
@@ -331,7 +353,7 @@ def fit(
 
     Args:
         sums, weights: Σ w·x [B, A] and Σ w [B] over blocks of tokens, as `block_sums` returns them.
-        family: the family of the scores.
+        family: of the scores; None: they are log-likelihood ratios, which need `strengths` of 1.
         block: tokens of a block.
         iterations: at most so many, 0 for none; fewer if no λ moves by 0.005.
         start_strength: λ₀.
@@ -372,7 +394,7 @@ def fit(
         rest = block * left.sum(dtype=np.float64) + _SHARE_TOKENS * nobody
         shares = held / (held.sum() + rest)
         p_nobody = min(0.99, float(rest / (held.sum() + rest))) if nobody > 0 else 0.0
-        if strengths is not None:
+        if strengths is not None or family is None:
             continue
         fitted = fit_strengths(gamma, sums, weights, family, start_strength, shrinkage)
         moved = np.abs(fitted - found).max()
@@ -408,7 +430,7 @@ def _segment_length(ratios: npt.NDArray[np.float32], block: int, prior: Floats, 
 
 
 def log_ratios(
-    scores: Scores, weights: Weights, strengths: Floats, family: Family, blocks: bool = False
+    scores: Scores, weights: Weights, strengths: Floats, family: Family | None, blocks: bool = False
 ) -> npt.NDArray[np.float32]:
     """Return w_t·(λ_a·x_t(a) - log_mgf(λ_a)), float32 [T, A].
 
@@ -416,12 +438,19 @@ def log_ratios(
         scores: x [T, A]; with `blocks`, Σ w·x over each block.
         weights: w [T]; with `blocks`, Σ w.
         strengths: λ [A], 0 to `strength_range`.
-        family: of the scores.
+        family: of the scores; None: x are log-likelihood ratios, and λ is 1.
     """
-    grid, _, log_mgf = _strength_table(family)
     ratios = np.empty(scores.shape, np.float32)
-    _log_ratios_njit(scores, weights, strengths, np.interp(strengths, grid, log_mgf), blocks, ratios)
+    _log_ratios_njit(scores, weights, strengths, _offsets(strengths, family), blocks, ratios)
     return ratios
+
+
+def _offsets(strengths: Floats, family: Family | None) -> Floats:
+    """Return log_mgf(λ) [A]; nothing is taken off log-likelihood ratios."""
+    if family is None:
+        return np.zeros(len(strengths))
+    grid, _, log_mgf = _strength_table(family)
+    return np.interp(strengths, grid, log_mgf)
 
 
 @njit
@@ -525,9 +554,10 @@ def _blocks_njit(
                     sums[b, a] += weight[t] * x[t, a]
 
 
-def strength_range(family: Family) -> tuple[float, float]:
+def strength_range(family: Family | None) -> tuple[float, float]:
     """Return the lowest and the highest λ that is fitted."""
-    return MIN_STRENGTH, min(MAX_STRENGTH, 0.98 * family.strength_limit)
+    limit = math.inf if family is None else family.strength_limit
+    return MIN_STRENGTH, min(MAX_STRENGTH, 0.98 * limit)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What a decoder returns: `Segmentation`, the estimate ĝ as labels and as spans."""
+"""What a decoder takes and returns: a `Scored` text, and its `Segmentation`, ĝ as labels and as spans."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from iet.errors import InputError, ShapeError
-from iet.native.pairs import numbered_njit
+from iet.marks.scheme import Family
+from iet.native.pairs import numbered
 
 Scores = npt.NDArray[Any]
 """[T, A], float32 (or float64): the score of token t under the key of agent a."""
@@ -59,6 +60,32 @@ class Segmentation:
         object.__setattr__(self, "segments", spans)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scored:
+    """One text as decoders read it: T tokens under A keys.
+
+    Attributes:
+        values: [T, A] scores of `family`; where that is None, log-likelihood ratios of every agent against
+            nobody.
+        family: what scores look like with and without a mark.
+        scored: bool [T], the tokens that carry evidence.
+        repeated: bool [T], the tokens whose (context, token) pair was there before.
+        pairs: int64 [T], numbers of the pairs, -1 where not scored; None: unknown.
+        agents: number of agents, where the columns are the `candidates` among them; None: A.
+        weights: float32 [T], factors of how much each token counts; None: 1.
+        break_odds: float64 [T], how much likelier a segment begins at each token than elsewhere; None: 1.
+    """
+
+    values: Scores
+    family: Family | None
+    scored: npt.NDArray[np.bool_]
+    repeated: npt.NDArray[np.bool_]
+    pairs: npt.NDArray[np.int64] | None = None
+    agents: int | None = None
+    weights: npt.NDArray[np.float32] | None = None
+    break_odds: npt.NDArray[np.float64] | None = None
+
+
 def check_scores(scores: npt.ArrayLike) -> Scores:
     """Return `scores` as a C-contiguous float32 or float64 array [T, A] without NaN, copied only if needed.
 
@@ -105,7 +132,7 @@ def check_pairs(pairs: npt.ArrayLike, length: int) -> npt.NDArray[np.int64]:
     if array.shape != (length,) or (array.dtype.kind not in "iu" and array.size):
         raise ShapeError("pairs", got=f"{array.dtype} {list(array.shape)}", expected=f"integers [{length}]")
     numbers = array.astype(np.int64, copy=False)
-    if not numbered_njit(numbers):
+    if not numbered(numbers):
         raise InputError(
             f"pairs: got numbers from {numbers.min()} to {numbers.max()}, expected 0, 1, 2, ... in the order"
             " of first occurrence, and -1"

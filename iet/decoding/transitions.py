@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from iet.decoding.topology import Match, classify
 from iet.errors import InputError, ShapeError
-from iet.native.jit import njit
 
 
 class Transition(NamedTuple):
@@ -223,8 +222,8 @@ def transitions(
     ]
     width = min(window, spans[-1][1] if spans else window)
     table = np.array(passages, np.int64).reshape(-1, 6)
-    leads = np.zeros(len(table))
-    _leads_njit(f, table, width, step, neighbourhood, np.empty(f.shape[1]), leads)
+    before = _leads(f, table[:, :3], width, step, neighbourhood, True)
+    leads = before + _leads(f, table[:, 3:], width, step, neighbourhood, False)
     confidences = (1 / (1 + np.exp(-leads))).tolist()
     observed = (Transition(p[3], p[2], p[5], c) for p, c in zip(passages, confidences, strict=True))
     return Transitions(tuple(agents), tuple(observed))
@@ -242,39 +241,35 @@ def _merge(segments: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int
     return merged
 
 
-@njit
-def _leads_njit(
+def _leads(
     f: npt.NDArray[np.float64],
-    passages: npt.NDArray[np.int64],
+    sides: npt.NDArray[np.int64],
     width: int,
     step: int,
     neighbourhood: int,
-    mean: npt.NDArray[np.float64],
-    leads: npt.NDArray[np.float64],
-) -> None:
-    """Add f̄(a) - max_{k≠a} f̄(k), or f̄(a) if A = 1, over both sides of each passage."""
-    for i in range(len(passages)):
-        for side in range(2):
-            start, end, agent = passages[i, 3 * side], passages[i, 3 * side + 1], passages[i, 3 * side + 2]
-            # Window w has its centre at w·step + width/2, in half tokens below, and start < centre < end.
-            low = max(0, (2 * start - width) // (2 * step) + 1)
-            high = min(len(f), (2 * end - width - 1) // (2 * step) + 1)
-            if low >= high:
-                low = min(max(0, (start + end - width) // (2 * step)), len(f) - 1)
-                if low + 1 < len(f) and start + end - width > step * (2 * low + 1):
-                    low += 1
-                high = low + 1
-            elif side == 0:
-                low = max(low, high - neighbourhood)
-            else:
-                high = min(high, low + neighbourhood)
-            for a in range(f.shape[1]):
-                mean[a] = 0.0
-            for w in range(low, high):
-                for a in range(f.shape[1]):
-                    mean[a] += f[w, a]
-            best = -np.inf if f.shape[1] > 1 else 0.0
-            for a in range(f.shape[1]):
-                if a != agent:
-                    best = max(best, mean[a])
-            leads[i] += (mean[agent] - best) / (high - low)
+    ending: bool,
+) -> npt.NDArray[np.float64]:
+    """Return f̄(a) - max_{k≠a} f̄(k), or f̄(a) if A = 1, over the end or the beginning of each segment."""
+    if not len(sides):
+        return np.zeros(0)
+    starts, ends, agents = sides.T
+    # Window w has its centre at w·step + width/2, in half tokens below, and start < centre < end.
+    lows = np.maximum(0, (2 * starts - width) // (2 * step) + 1)
+    highs = np.minimum(len(f), (2 * ends - width - 1) // (2 * step) + 1)
+    nearest = np.clip((starts + ends - width) // (2 * step), 0, len(f) - 1)
+    nearest += (nearest + 1 < len(f)) & (starts + ends - width > step * (2 * nearest + 1))
+    none = lows >= highs
+    lows, highs = np.where(none, nearest, lows), np.where(none, nearest + 1, highs)
+    if ending:
+        lows = np.maximum(lows, highs - neighbourhood)
+    else:
+        highs = np.minimum(highs, lows + neighbourhood)
+    means = np.zeros((len(sides), f.shape[1]))
+    for i in range(int((highs - lows).max())):  # window by window, as a loop over each side adds them up
+        there = lows + i < highs
+        means[there] += f[(lows + i)[there]]
+    rows = np.arange(len(sides))
+    own = means[rows, agents]
+    means[rows, agents] = -np.inf
+    best = means.max(axis=1) if f.shape[1] > 1 else 0.0
+    return np.asarray((own - best) / (highs - lows))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
-from iet.decoding.segmentation import NOBODY, Scores, Segmentation, check_number, check_scores
+from iet.decoding.segmentation import NOBODY, Scored, Scores, Segmentation, check_number, check_scores
 from iet.errors import InputError, ShapeError
 from iet.marks.scheme import Family
 from iet.native.jit import njit
@@ -125,26 +126,14 @@ def column_summary(
 
     Cost: O(T). Deterministic.
     """
-    means, highest = np.zeros(len(columns)), np.zeros(len(columns), np.float32)
-    _column_summary_njit(values, boundaries, columns, means, highest)
-    return means, highest
-
-
-@njit
-def _column_summary_njit(
-    values: npt.NDArray[np.float32],
-    boundaries: npt.NDArray[np.int64],
-    columns: npt.NDArray[np.int64],
-    means: npt.NDArray[np.float64],
-    highest: npt.NDArray[np.float32],
-) -> None:
-    for s in range(len(columns)):
-        total, start, end = 0.0, boundaries[s], boundaries[s + 1]
-        for t in range(start, end):
-            value = values[t, columns[s]]
-            total += value
-            highest[s] = max(highest[s], value)
-        means[s] = total / max(1, end - start)
+    lengths = np.diff(boundaries)
+    held = values[np.arange(boundaries[0], boundaries[-1]), np.repeat(columns, lengths)]
+    spans = np.repeat(np.arange(len(columns)), lengths)
+    totals = np.bincount(spans, held, len(columns))  # in float64, token by token
+    highest, there = np.zeros(len(columns), np.float32), lengths > 0
+    if len(held):
+        highest[there] = np.maximum.reduceat(held, (boundaries[:-1] - boundaries[0])[there])
+    return totals / np.maximum(1, lengths), highest
 
 
 def margin(window_scores: npt.ArrayLike) -> npt.NDArray[np.float64]:
@@ -203,18 +192,34 @@ def attribution_threshold(family: Family, agents: int, level: float) -> float:
     return -float(np.sqrt(family.variance)) * NormalDist().inv_cdf(level / agents)
 
 
-def window_decode(
-    scores: Scores,
-    family: Family,
-    scored: npt.NDArray[np.bool_],
-    repeated: npt.NDArray[np.bool_],
-    allow_unattributed: bool,
-    agents: int | None = None,
-    pairs: npt.NDArray[np.int64] | None = None,
-    *,
-    window: int = 64,
-    level: float = 0.01,
-) -> Segmentation:
+@dataclasses.dataclass(frozen=True)
+class WindowOptions:
+    """Options of the decoder "window".
+
+    Args:
+        window: w in tokens, at least 1.
+        level: significance level of one window, for `allow_unattributed`.
+
+    Raises:
+        InputError: one is out of range.
+    """
+
+    window: int = 64
+    level: float = 0.01
+
+    def __post_init__(self) -> None:
+        check_number("window", self.window, 1)
+
+    def check(self, family: Family, agents: int) -> None:
+        """Refuse what does not go with scores of a family under the keys of so many agents.
+
+        Raises:
+            InputError: `level` is out of range.
+        """
+        attribution_threshold(family, agents, self.level)
+
+
+def window_decode(text: Scored, options: WindowOptions, allow_unattributed: bool) -> Segmentation:
     """Label each token with the agent of the best window around it: the simplest reader, for comparison.
 
         ĝ(t) = argmax_a Σ_{|j - t| <= w/2} x_j(a)
@@ -223,19 +228,22 @@ def window_decode(
     counts, repeats too. The first of equal agents wins.
 
     Args:
-        scores, family, scored, repeated, allow_unattributed, agents: as in `decode`. A token is unattributed
-            when the winner's sum, less the mean of unmarked scores, does not exceed `attribution_threshold`.
-        window: w in tokens, at least 1.
-        level: significance level of one window, for `allow_unattributed`.
+        text: what is read.
+        options: see `WindowOptions`.
+        allow_unattributed: a token is unattributed when the winner's sum, less the mean of unmarked scores,
+            does not exceed `attribution_threshold`.
 
     Cost: O(T·A) time, 4·T bytes. Deterministic.
     """
-    check_number("window", window, 1)
-    threshold = attribution_threshold(family, agents or scores.shape[1], level)
+    assert text.family is not None
+    scores, family = text.values, text.family
+    threshold = attribution_threshold(family, text.agents or scores.shape[1], options.level)
     labels = np.empty(len(scores), np.int32)
     total = np.zeros(scores.shape[1])
     mean = float(family.mean(0.0))
-    _window_decode_njit(scores, scored, window, mean, threshold, allow_unattributed, total, labels)
+    _window_decode_njit(
+        scores, text.scored, options.window, mean, threshold, allow_unattributed, total, labels
+    )
     return Segmentation(labels)
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iet.errors import InputError, ShapeError
-from iet.generation import before_temperature
+from iet.errors import InputError
+from iet.generation.checks import before_temperature, check_model_vocabulary, check_registry
 from iet.kernels import embed_
 from iet.marks.registry import Registry
 
@@ -55,8 +55,7 @@ class LogitsProcessor:
         model: Any,
         profile: str | None = None,
     ) -> None:
-        if not isinstance(registry, Registry):
-            raise InputError(f"registry: got {type(registry).__name__}, expected iet.Registry")
+        check_registry(registry)
         self._slot = registry.slot(agent, profile)
         self._keys = registry.marking_keys(registry.profile_of(agent).id)
         scheme, vocab_size = self._keys.profile.scheme, self._keys.profile.vocab_size
@@ -64,12 +63,7 @@ class LogitsProcessor:
         self._words = scheme.n_gram - 1
         if not callable(getattr(model, "n_vocab", None)):
             raise InputError(f"model: got {type(model).__name__}, expected llama_cpp.Llama")
-        if model.n_vocab() < vocab_size:
-            raise ShapeError(
-                "the model's vocabulary",
-                got=model.n_vocab(),
-                expected=f"at least {vocab_size}, V of the profile",
-            )
+        check_model_vocabulary(model.n_vocab(), vocab_size)
         if getattr(model, "draft_model", None) is not None:
             raise InputError(
                 "model: got one with a draft_model, under which the ids that a processor is shown go beyond"

@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from iet.errors import IetError, InputError
-from iet.generation import switch
 from iet.generation.agents import AGENT_FIELD, SGLANG_PROCESSOR
+from iet.generation.checks import check_before_sampling, check_registry, switch
 from iet.kernels import embed_
 from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
@@ -181,11 +181,11 @@ def _key(agent: object) -> tuple[KeyTable, int]:
     if not isinstance(agent, str) or agent not in registry:
         raise InputError(f"{AGENT_FIELD}: got {agent!r:.80}, which is no agent of this server's registry")
     profile = registry.profile_of(agent)
-    if profile.scheme.family == "gumbel":
-        raise _ServerError(
-            'family: got "gumbel", which chooses the token after temperature, top-k and top-p, while a custom'
-            " processor runs before them: use another family, or SGLang's own watermark"
-        )
+    try:
+        instead = "use another family, or SGLang's own watermark"
+        check_before_sampling(profile.scheme, "a custom processor runs", instead)
+    except InputError as error:  # not the client's
+        raise _ServerError(str(error)) from None
     return registry.marking_keys(profile.id), registry.slot(agent)
 
 
@@ -232,8 +232,7 @@ def native_watermark(registry: Registry, agent: str, *, context_window: int = 4)
         InputError: no registry, or `context_window` out of range.
         RegistryError: unknown agent.
     """
-    if not isinstance(registry, Registry):
-        raise InputError(f"registry: got {type(registry).__name__}, expected iet.Registry")
+    check_registry(registry)
     if isinstance(context_window, bool) or not isinstance(context_window, int):
         raise InputError(f"context_window: got {context_window!r:.80}, expected an integer")
     if not 1 <= context_window <= MAX_CONTEXT_WINDOW:

@@ -25,7 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.errors import BackendUnavailable, InputError, SchemeMismatch, ShapeError
-from iet.generation import before_temperature
+from iet.generation.checks import (
+    before_temperature,
+    check_model_vocabulary,
+    check_registry,
+    names_of_rows,
+    rows_of_a_prompt,
+)
 from iet.kernels import embed_
 from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
@@ -90,14 +96,8 @@ class _Processor(transformers.LogitsProcessor):
                 got=f"shape {list(input_ids.shape)}",
                 expected="[B, T]: continuous batching hides the context that a mark is made from",
             )
-        rows = input_ids.shape[0]
-        repeats, rest = divmod(rows, len(self._slots))
-        if rest or repeats == 0 or (self._check_prompts and not _rows_repeat(input_ids, repeats)):
-            raise ShapeError(
-                "agents",
-                got=f"{len(self._slots)} agents for {rows} rows",
-                expected="one agent per row of the prompt batch",
-            )
+        same_prompt = functools.partial(_rows_repeat, input_ids) if self._check_prompts else None
+        repeats = rows_of_a_prompt(len(input_ids), len(self._slots), same_prompt)
         self._check_prompts = False
         return repeats
 
@@ -271,12 +271,7 @@ class WatermarkingConfig(BaseWatermarkingConfig):
             ShapeError: the model's vocabulary is smaller than V.
         """
         keys = self.registry.marking_keys(self.profile)
-        if vocab_size < keys.profile.vocab_size:
-            raise ShapeError(
-                "the model's vocabulary",
-                got=vocab_size,
-                expected=f"at least {keys.profile.vocab_size}, V of the profile",
-            )
+        check_model_vocabulary(vocab_size, keys.profile.vocab_size)
         slots = _slots(self.registry, self.agents, self.profile)
         if keys.profile.scheme.family != "gumbel":
             return _Processor(keys, slots, 1.0, not isinstance(self.agents, str))
@@ -366,13 +361,8 @@ _FORMAT_KEY = "_iet.WatermarkingConfig"  # sorts first, so that it is what trans
 
 
 def _slots(registry: Registry, agents: str | Sequence[str | None], profile: str | None) -> NDArray[np.int32]:
-    if not isinstance(registry, Registry):
-        raise InputError(f"registry: got {type(registry).__name__}, expected iet.Registry")
-    if not isinstance(agents, (str, Sequence)) or isinstance(agents, bytes) or not len(agents):
-        raise InputError(
-            f"agents: got {agents!r:.80}, expected one name (or None) per row of the prompt batch, or a name"
-        )
-    names = [agents] if isinstance(agents, str) else agents
+    check_registry(registry)
+    names = names_of_rows(agents)
     return np.array([-1 if name is None else registry.slot(name, profile) for name in names], dtype=np.int32)
 
 

@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from iet.errors import BackendUnavailable, IetError, InputError, ShapeError
-from iet.generation import switch
+from iet.errors import BackendUnavailable, IetError, InputError
 from iet.generation.agents import AGENT_FIELD as AGENT
 from iet.generation.agents import UNMARKED_FIELD as UNMARKED
+from iet.generation.checks import check_before_sampling, check_model_vocabulary, switch
 from iet.kernels import embed_, prepare
 from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
@@ -121,11 +121,7 @@ def _read_settings(
 ) -> _Settings:
     registry = Registry.load(path, secret_mount=secret_mount)
     keys = registry.marking_keys(profile)
-    if keys.profile.scheme.family == "gumbel":
-        raise InputError(
-            'family: got "gumbel", which chooses the token after temperature, top-k and top-p, while vLLM'
-            ' runs processors before them: expected "fourier" or "square"'
-        )
+    check_before_sampling(keys.profile.scheme, "vLLM runs processors", 'expected "fourier" or "square"')
     slots = {name: slot for slot, name in enumerate(registry.names(profile))}
     if default is not None and default not in slots:
         raise InputError(f"IET_DEFAULT_AGENT: got {default!r:.80}, expected one of {list(slots)}")
@@ -173,12 +169,7 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
         model = vllm_config.model_config
         if getattr(model, "is_diffusion", False):
             raise InputError("model: got a diffusion model, expected one that writes from left to right")
-        if model.get_vocab_size() < settings.keys.profile.vocab_size:
-            raise ShapeError(
-                "the model's vocabulary",
-                got=model.get_vocab_size(),
-                expected=f"at least {settings.keys.profile.vocab_size}, V of the profile",
-            )
+        check_model_vocabulary(model.get_vocab_size(), settings.keys.profile.vocab_size)
         by_slot = hasattr(where, "all_token_ids")
         device = torch.device(where.device if by_slot else where)
         if device.type == "cuda":

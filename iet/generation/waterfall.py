@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from iet.errors import BackendUnavailable, InputError, ShapeError
+from iet.generation.checks import names_of_rows, rows_of_a_prompt
 from iet.marks.foreign.keys import checked_integer
 from iet.marks.foreign.waterfall import WaterfallKeys, waterfall_permutation
-from iet.native import reference
+from iet.native import foreign
 
 try:
     import torch
@@ -56,22 +57,17 @@ class WaterfallLogitsProcessor(transformers.LogitsProcessor):
     ) -> None:
         if not isinstance(keys, WaterfallKeys):
             raise InputError(f"keys: got {type(keys).__name__}, expected iet.WaterfallKeys")
-        if not isinstance(agents, (str, Sequence)) or isinstance(agents, bytes) or not len(agents):
-            raise InputError(
-                f"agents: got {agents!r:.80}, expected one name (or None) per row of the prompt batch, or a"
-                " name"
-            )
+        names = names_of_rows(agents)
         prompt_length = checked_integer("prompt_length", prompt_length, 0, sys.maxsize)
         numbers = (int, float, np.integer, np.floating)
         if isinstance(kappa, bool) or not isinstance(kappa, numbers) or not 0 <= kappa < float("inf"):
             raise InputError(f"kappa: got {kappa!r}, expected a finite number of at least 0")
         kappa = float(kappa)
-        names = [agents] if isinstance(agents, str) else agents
         self._ids = [None if name is None else keys.key(name) for name in names]
         self._words = keys.profile.scheme.n_gram - 1
         self._first_marked = prompt_length + self._words
         self._prompt_length = prompt_length
-        phi = reference.waterfall_phi(keys.profile.vocab_size, keys.scheme.k_p)
+        phi = foreign.waterfall_phi(keys.profile.vocab_size, keys.scheme.k_p)
         self._shift = torch.from_numpy(phi * kappa)
         self._rebuild = functools.partial(type(self), keys, agents, prompt_length=prompt_length, kappa=kappa)
 
@@ -98,13 +94,7 @@ class WaterfallLogitsProcessor(transformers.LogitsProcessor):
                 expected=f"floating-point numbers [B, >= {vocab_size}]",
             )
         rows, length = input_ids.shape
-        repeats, rest = divmod(rows, len(self._ids))
-        if rest or repeats == 0:
-            raise ShapeError(
-                "agents",
-                got=f"{len(self._ids)} agents for {rows} rows",
-                expected="one agent per row of the prompt batch",
-            )
+        repeats = rows_of_a_prompt(rows, len(self._ids))
         if length < self._first_marked:
             return scores
         marked: torch.FloatTensor = scores.clone()  # type: ignore[assignment]

@@ -6,6 +6,7 @@ The one way out of a secret is derivation: sub-keys for kernels, and keys for en
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import unicodedata
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from iet.errors import InputError, RegistryError
 from iet.marks.scheme import Profile, few_values
+from iet.native.marking import Marking
 
 SECRET_BYTES = 32
 PERMUTATION_LABEL = b"iet/v1/permutation"
@@ -176,6 +178,20 @@ class KeyTable:
 
     def __len__(self) -> int:
         return len(self.owners)
+
+    @functools.cached_property
+    def marking(self) -> Marking:
+        """What native calls take of it."""
+        profile, scheme = self.profile, self.profile.scheme
+        return Marking(
+            profile.vocab_size,
+            scheme.n_gram,
+            scheme.family,
+            scheme.kappa,
+            profile.unmarked_ids,
+            self.subkeys,
+            self.k_p,
+        )
 
     def subset(self, columns: slice | NDArray[np.int64]) -> KeyTable:
         """Return a table of some of the keys, under the same names."""

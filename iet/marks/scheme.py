@@ -19,8 +19,8 @@ import numpy as np
 
 from iet.errors import InputError, SchemeMismatch
 from iet.native.load import SCHEME_VERSION
+from iet.native.marking import MAX_VOCAB_SIZE as MAX_VOCAB_SIZE
 
-MAX_VOCAB_SIZE = 1 << 24
 MIN_N_GRAM, MAX_N_GRAM = 2, 16
 
 

@@ -5,22 +5,23 @@ memory is allocated and nothing waits: a call may stand in a captured graph. Two
 and kept, per key table and device: the keys (derived ones; secrets never leave the registry) and the bits of
 the unmarked ids. What a kernel refuses it cannot raise: it writes it down, and `Refusals` reads it later.
 
-`iet.kernels` checks what does not depend on the device, and is the only caller of the ops;
-`iet.generation.transformers` keeps `Refusals` of its own.
+`iet.kernels` is the only caller of the ops; iet/native/host.py checks the logits for it. Engines keep
+`Refusals` of their own.
 """
 
 from __future__ import annotations
 
-import functools
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from iet.errors import BackendUnavailable, InputError, ShapeError
-from iet.marks.keys import KeyTable
 from iet.native import reference
+from iet.native.host import Logits, checked_pairs, is_tensor
+from iet.native.load import load_cuda
+from iet.native.marking import Marking
 
 if TYPE_CHECKING:
     import torch
@@ -33,45 +34,28 @@ _REFUSED = (  # in the order of `Refused` in csrc/ops.h
 )
 
 
-def is_tensor(value: object) -> bool:
-    """Tell whether a value is a torch tensor, without importing torch: whoever holds one has imported it."""
-    kind: Any = type(value)
-    return _is_tensor_class(kind)
-
-
-@functools.cache
-def _is_tensor_class(kind: Any) -> bool:
-    return any(cls.__module__ == "torch" and cls.__name__ == "Tensor" for cls in kind.__mro__)
-
-
 class DeviceTable:
-    """A key table on one device, with the native object that points to it."""
+    """A marking on one device, with the native object that points to it."""
 
-    def __init__(self, module: Any, keys: KeyTable, device: torch.device) -> None:
+    def __init__(self, module: Any, marking: Marking, device: torch.device) -> None:
         import torch
 
-        profile = keys.profile
-        bits = np.zeros(-(-profile.vocab_size // 32) * 32, dtype=np.uint8)
-        bits[list(profile.unmarked_ids)] = 1
+        bits = np.zeros(-(-marking.vocab_size // 32) * 32, dtype=np.uint8)
+        bits[list(marking.unmarked_ids)] = 1
         words = np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32)
         arrays: dict[str, np.ndarray[Any, Any]] = {
-            "subkeys": np.ascontiguousarray(keys.subkeys).view("<u8").astype(np.uint64).view(np.int64),
-            "k_p": keys.k_p.astype(np.uint32).view(np.int32),
-            "steps": reference.phase_step(keys.k_p, profile.vocab_size).view(np.int32),
             "unmarked_bits": words.view(np.int32),
+            "subkeys": marking.words.view(np.int64),
+            "k_p": marking.k_p.astype(np.uint32).view(np.int32),
+            "steps": reference.phase_step(marking.k_p, marking.vocab_size).view(np.int32),
         }
         self._tensors = {name: torch.from_numpy(array.copy()).to(device) for name, array in arrays.items()}
         self._stream = queue(device)[1]
-        self.marking = module.Marking(
-            profile.vocab_size,
-            profile.scheme.n_gram,
-            profile.family.code,
-            self._tensors["unmarked_bits"].data_ptr() if profile.unmarked_ids else 0,
-            self._tensors["subkeys"].data_ptr(),
-            self._tensors["k_p"].data_ptr(),
-            self._tensors["steps"].data_ptr(),
-            len(keys),
-        )
+        addresses = {name: tensor.data_ptr() for name, tensor in self._tensors.items()}
+        if not marking.unmarked_ids:
+            addresses["unmarked_bits"] = 0
+        profile = marking.vocab_size, marking.n_gram, marking.code
+        self.marking = module.Marking(*profile, *addresses.values(), len(marking))
 
     def used(self, device: torch.device) -> None:
         """Tell the allocator that the current stream reads the tensors: freed, they outlive its work."""
@@ -82,7 +66,7 @@ class DeviceTable:
                 tensor.record_stream(torch.cuda.current_stream(device))
 
 
-_tables: weakref.WeakKeyDictionary[KeyTable, dict[Any, DeviceTable]] = weakref.WeakKeyDictionary()
+_tables: weakref.WeakKeyDictionary[Marking, dict[Any, DeviceTable]] = weakref.WeakKeyDictionary()
 _in_graphs: set[DeviceTable] = set()  # a captured graph keeps their addresses, so they stay for good
 _refused: dict[Any, torch.Tensor] = {}  # device -> int32, one entry for each of _REFUSED; 0 or 1 + the row
 
@@ -93,11 +77,11 @@ def _capturing(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
-def table(module: Any, keys: KeyTable, device: torch.device) -> DeviceTable:
-    """Return the key table on `device`, made on the first call, which must not be inside a graph capture."""
+def table(module: Any, marking: Marking, device: torch.device) -> DeviceTable:
+    """Return the marking on `device`, made on the first call, which must not be inside a graph capture."""
     import torch
 
-    tables = _tables.setdefault(keys, {})
+    tables = _tables.setdefault(marking, {})
     found, capturing = tables.get(device), _capturing(device)
     if found is None or device not in _refused:
         if capturing:
@@ -112,7 +96,7 @@ def table(module: Any, keys: KeyTable, device: torch.device) -> DeviceTable:
                 module.load_kernels(device.index or 0)
                 flag = torch.zeros(module.refusals, dtype=torch.int32, device=device)
                 _refused.setdefault(device, flag)
-            made = DeviceTable(module, keys, device)
+            made = DeviceTable(module, marking, device)
         if device.type == "cuda":  # whatever stream uses them first
             torch.cuda.current_stream(device).synchronize()
         found = tables.setdefault(device, made)
@@ -121,6 +105,25 @@ def table(module: Any, keys: KeyTable, device: torch.device) -> DeviceTable:
     else:
         found.used(device)
     return found
+
+
+def checked_device(device: torch.device | str) -> torch.device:
+    """Return a CUDA device with its number.
+
+    Raises:
+        BackendUnavailable: no CUDA module, or `device` is not a CUDA device.
+    """
+    import torch
+
+    where = torch.device(device)
+    if where.type != "cuda":
+        raise BackendUnavailable(f"device: got {where}, expected a CUDA device")
+    module = load_cuda()
+    if module.device_count() == 0:
+        raise BackendUnavailable(
+            f"device: got {where}, expected one of the {module.device_count()} CUDA devices of this machine"
+        )
+    return where if where.index is not None else torch.device("cuda", torch.cuda.current_device())
 
 
 def queue(device: torch.device) -> tuple[int, int]:
@@ -132,22 +135,20 @@ def queue(device: torch.device) -> tuple[int, int]:
 
 def embed_(
     module: Any,
-    logits: torch.Tensor,
-    described: tuple[int, int, tuple[int, int], tuple[int, int]],
+    marking: Marking,
+    logits: Logits,
     contexts: Any,
     slots: Any,
-    keys: KeyTable,
     temperature: Any,
     rows: Any,
 ) -> None:
-    """Queue `embed_` on the current stream. `described` is address, dtype code, shape, strides in bytes."""
+    """Queue `embed_` on the current stream of the device of the logits."""
     device = logits.device
-    address, dtype, (logits_rows, columns), strides = described
     index = None if rows is None else _on_device("rows", rows, device, (None,))
-    count = logits_rows if index is None else index.shape[0]
-    contexts = _on_device("contexts", contexts, device, (count, keys.profile.scheme.n_gram - 1))
+    count = logits.rows if index is None else index.shape[0]
+    contexts = _on_device("contexts", contexts, device, (count, marking.n_gram - 1))
     slots = _on_device("slots", slots, device, (count,))
-    kappa, temperatures = np.float32(keys.profile.scheme.kappa), None
+    kappa, temperatures = np.float32(marking.kappa), None
     if is_tensor(temperature):
         if str(temperature.dtype) != "torch.float32" or temperature.device != device:
             raise ShapeError(
@@ -166,14 +167,10 @@ def embed_(
         kappa = _scaled(kappa, temperature)
     if count == 0:
         return
-    on_device = table(module, keys, device)
+    on_device = table(module, marking, device)
     on_device.marking.embed(
         queue(device),
-        address,
-        dtype,
-        logits_rows,
-        columns,
-        *strides,
+        *logits.layout,
         count,
         (0, 0, False) if index is None else _address(index),
         _address(contexts),
@@ -199,19 +196,19 @@ def _scaled(kappa: np.float32, temperature: ArrayLike) -> np.float32:
     return scaled
 
 
-def score_tokens(module: Any, token_ids: torch.Tensor, keys: KeyTable) -> torch.Tensor:
+def score_tokens(module: Any, marking: Marking, token_ids: torch.Tensor) -> torch.Tensor:
     """Queue `score_tokens` on the current stream; return float32 [T, K] on the device of the ids."""
     import torch
 
     ids = _token_ids(token_ids)
-    scores = torch.empty(ids.shape[0], len(keys), dtype=torch.float32, device=ids.device)
-    on_device = table(module, keys, ids.device)
+    scores = torch.empty(ids.shape[0], len(marking), dtype=torch.float32, device=ids.device)
+    on_device = table(module, marking, ids.device)
     on_device.marking.score(queue(ids.device), _address(ids), ids.shape[0], scores.data_ptr())
     return scores
 
 
 def score_spans(
-    module: Any, token_ids: torch.Tensor, boundaries: Any, counted: Any, keys: KeyTable
+    module: Any, marking: Marking, token_ids: torch.Tensor, boundaries: Any, counted: Any
 ) -> torch.Tensor:
     """Queue `score_spans`; return float64 [S, K] on the device of the ids. Waits, to check the boundaries."""
     import torch
@@ -243,8 +240,8 @@ def score_spans(
         got = f"{counted.dtype} {list(counted.shape)}" if is_tensor(counted) else type(counted).__name__
         raise ShapeError("counted", got=got, expected=f"a bool tensor [{length}] on {device}")
     cuts, mask = cuts.contiguous(), None if counted is None else counted.contiguous()
-    sums = torch.empty(cuts.shape[0] - 1, len(keys), dtype=torch.float64, device=device)
-    on_device = table(module, keys, device)
+    sums = torch.empty(cuts.shape[0] - 1, len(marking), dtype=torch.float64, device=device)
+    on_device = table(module, marking, device)
     on_device.marking.score_spans(
         queue(device),
         _address(ids),
@@ -255,6 +252,20 @@ def score_spans(
         sums.data_ptr(),
     )
     return sums
+
+
+def permute(
+    module: Any, token_ids: ArrayLike, seeds: ArrayLike, vocab_size: int, k_p: int
+) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
+    """Return P(k_π, v) of pairs of ids and seeds, and the Fourier φ of it: `iet.kernels.permute_cuda`."""
+    if module.device_count() == 0:
+        raise BackendUnavailable(f"CUDA: the driver shows no device ({module.device_error()})")
+    ids, seeds = checked_pairs(token_ids, seeds, vocab_size)
+    ranks, phis = np.empty(len(ids), dtype=np.uint32), np.empty(len(ids), dtype=np.float32)
+    if len(ids):
+        inputs = seeds.ctypes.data, ids.ctypes.data, len(ids)
+        module.permute(vocab_size, k_p, *inputs, ranks.ctypes.data, phis.ctypes.data)
+    return ranks, phis
 
 
 def raise_if_refused(device: torch.device) -> None:

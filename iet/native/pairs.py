@@ -88,7 +88,10 @@ def _number_texts_njit(
         _number_pairs_njit(
             ids[start : end - back], scored[inside], factors, np.uint64(64 - bits), some, numbers[inside]
         )
-        _repeats_njit(numbers[start:end], repeated[start:end])
+        count = 0  # numbers follow first occurrences
+        for t in range(start, end):
+            repeated[t] = 0 <= numbers[t] < count
+            count = max(count, numbers[t] + 1)
 
 
 def merged_numbers_of(
@@ -140,28 +143,19 @@ def _merge_njit(
 
 def repeats(pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Tell which of the `pair_numbers` [T] stood earlier in the text; false where not scored. O(T)."""
-    repeated = np.zeros(len(pairs), np.bool_)
-    _repeats_njit(pairs, repeated)
-    return repeated
+    return (pairs >= 0) & (pairs < _counts(pairs))
 
 
-@njit
-def _repeats_njit(pairs: npt.NDArray[np.int64], repeated: npt.NDArray[np.bool_]) -> None:
-    count = 0  # numbers follow first occurrences
-    for t in range(len(pairs)):
-        repeated[t] = 0 <= pairs[t] < count
-        count = max(count, pairs[t] + 1)
-
-
-@njit
-def numbered_njit(pairs: npt.NDArray[np.int64]) -> bool:
+def numbered(pairs: npt.NDArray[np.int64]) -> bool:
     """Tell whether these are `pair_numbers`: 0, 1, 2, ... in the order of first occurrence, and -1."""
-    count = 0
-    for t in range(len(pairs)):
-        if pairs[t] < -1 or pairs[t] > count:
-            return False
-        count = max(count, pairs[t] + 1)
-    return True
+    return bool(((pairs >= -1) & (pairs <= _counts(pairs))).all())
+
+
+def _counts(pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return how many numbers were given before each token: they follow first occurrences."""
+    counts = np.zeros(len(pairs), np.int64)
+    np.maximum.accumulate(pairs[:-1] + 1, out=counts[1:])
+    return counts
 
 
 def shared_weights(pairs: npt.NDArray[np.int64], window: int = 256) -> npt.NDArray[np.float32]:

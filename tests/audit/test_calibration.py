@@ -38,7 +38,6 @@ def test_power_falls_with_keys_and_grows_with_entropy_and_kappa() -> None:
     rows = calibrate.power(**options)
     needed = {(r.family, r.kappa, r.entropy): r.tokens for r in rows}
     for tokens in needed.values():
-        assert tokens[1] is not None
         assert tokens[1000] is not None
         assert tokens[1] <= tokens[1000]
     for kappa in (0.8, 1.6):

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pytest
 import torch
@@ -27,43 +26,28 @@ from iet.decoding import decode
 from iet.demo.conversation import Conversation, converse, load_model
 from iet.errors import BackendUnavailable, InputError, ShapeError
 from iet.marks.registry import Registry
-from iet.marks.scheme import FAMILIES, Scheme
-from iet.report import terminal
+from iet.marks.scheme import FAMILIES
+from tests.support import teams
+from tests.support.models import tiny_model
+from tests.support.reports import assert_fits_the_schema
+from tests.support.teams import NAMES
 
 V = 64
-NAMES = ("planner", "critic", "writer")
 
 
 @functools.cache
-def small_model(kind: str = "llama", vocab_size: int = V) -> Any:
+def small_model(kind: str = "Llama", vocab_size: int = V) -> Any:
     """A random model of one layer that finds some tokens much likelier than others, and begins with none."""
-    torch.manual_seed(0)
-    sizes: dict[str, Any] = {
-        "vocab_size": vocab_size,
-        "hidden_size": 32,
-        "intermediate_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 4096,
-        "initializer_range": 0.4,
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "pad_token_id": None,
-    }
-    if kind == "local":  # each token depends on the eight before it
-        config = transformers.MistralConfig(**sizes, sliding_window=8, attn_implementation="eager")
-        return transformers.MistralForCausalLM(config).eval()
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).eval()
+    # Of kind "Mistral" each token depends on the eight before it.
+    local = {"sliding_window": 8, "attn_implementation": "eager"} if kind == "Mistral" else {}
+    sizes = {"num_hidden_layers": 1, "num_key_value_heads": 2, "intermediate_size": 32, **local}
+    return tiny_model(vocab_size, kind, max_position_embeddings=4096, initializer_range=0.4, **sizes)
 
 
 @functools.cache
 def team(family: str = "fourier", placement: str = "final", kappa: float = 0.8, n_gram: int = 2) -> Registry:
-    scheme = Scheme(kappa=kappa, n_gram=n_gram, family=family, placement=placement)  # type: ignore[arg-type]
-    registry = Registry.create(None, vocab_size=V, scheme=scheme)
-    for number, name in enumerate(NAMES):
-        registry.add(name, secret=bytes([number + 1]) * 32)
-    return registry
+    scheme = {"family": family, "placement": placement, "kappa": kappa, "n_gram": n_gram}
+    return teams.team(NAMES, numbered=1, vocab_size=V, **scheme)
 
 
 def written(agent: str | None, rows: int, tokens: int, temperature: float = 1.0, seed: int = 0) -> Any:
@@ -178,7 +162,7 @@ def test_a_model_that_knows_nothing_gets_no_weight() -> None:
 
 
 def test_windows_and_batches_give_the_numbers_of_one_pass() -> None:
-    model = small_model("local")
+    model = small_model("Mistral")
     ids = np.random.default_rng(3).integers(0, V, 210)
     whole = read(ids, model=model, temperature=1.0)
     for window, stride, batch in [(32, 16, 3), (32, 20, 1), (64, 50, 16), (210, 1, 1), (209, None, 4)]:
@@ -189,7 +173,7 @@ def test_windows_and_batches_give_the_numbers_of_one_pass() -> None:
 
 def test_a_window_that_is_too_short_to_see_enough_gives_others() -> None:
     ids = np.random.default_rng(3).integers(0, V, 210)
-    model = small_model("local")
+    model = small_model("Mistral")
     short = read(ids, model=model, temperature=1.0, window=16, stride=16)
     assert np.abs(short.values - read(ids, model=model, temperature=1.0).values).max() > 1e-3
 
@@ -322,7 +306,6 @@ def test_an_audit_with_the_model_that_wrote_finds_more_and_names_it() -> None:
     without = iet.Auditor(registry, allow_unattributed=False).audit(conversation.text)
     assert token_accuracy(truth, report.token_agents) >= token_accuracy(truth, without.token_agents)
     assert token_accuracy(truth, report.token_agents) > 0.6
-    assert report.model is not None
     assert report.model["name"] == "iet:demo"
     assert report.model["temperature"] in (0.6, 0.7, 0.8)
     assert report.model["temperature_fitted"]
@@ -333,8 +316,7 @@ def test_an_audit_with_the_model_that_wrote_finds_more_and_names_it() -> None:
     )
     assert without.model is None
     assert without.to_dict()["model"] is None
-    schema = json.loads(pathlib.Path(terminal.__file__).with_name("schema.json").read_text())
-    jsonschema.validate(json.loads(report.to_json()), schema)
+    assert_fits_the_schema(report)
 
 
 def test_evidence_rests_on_the_scores_alone() -> None:
@@ -343,7 +325,7 @@ def test_evidence_rests_on_the_scores_alone() -> None:
     scores = iet.score_tokens(ids, registry)
     report = iet.Auditor(registry, model="iet:demo").audit(conversation.text)
     columns = np.array([registry.names().index(segment.best_guess) for segment in report.segments])
-    expected = iet.audit.auditor.segment_log_p(
+    expected = iet.evidence.segment_log_p(
         scores,
         iet.kernels.pair_numbers(ids, registry),
         np.array([segment.start for segment in report.segments]),
@@ -370,8 +352,6 @@ def test_ids_alone_an_object_and_a_pickle_read_alike() -> None:
     text = iet.Auditor(registry, model=LanguageModel("iet:demo", window=512)).audit(conversation.text)
     assert (report.token_agents == text.token_agents).all()
     assert report.to_json() == again.to_json()
-    assert report.model is not None
-    assert text.model is not None
     assert report.model["digest"] == text.model["digest"]
     assert report.model["nats"] == pytest.approx(text.model["nats"])
 
@@ -392,8 +372,6 @@ def test_many_keys_are_read_for_the_candidates_only() -> None:
     for number in range(300):
         crowd.add(f"stranger {number}", secret=number.to_bytes(32, "big"))
     report = iet.Auditor(crowd, model="iet:demo").audit(conversation.text)
-    assert report.posterior is not None
-    assert report.posterior_agents is not None
     assert report.posterior.shape[1] == len(report.posterior_agents) < len(crowd)
     assert report.model is not None
     assert {segment.agent for segment in report.segments} <= {*NAMES, None}
@@ -414,17 +392,17 @@ def test_the_command_line_takes_a_model(tmp_path: pathlib.Path, capsys: pytest.C
 
 
 def test_what_cannot_be_read_is_refused_before_any_work() -> None:
-    with pytest.raises(InputError, match="model: got int, expected a causal model"):
-        iet.Auditor(team(), model=5)
-    with pytest.raises(ShapeError, match="vocabulary: got 32, expected at least 64"):
-        iet.Auditor(team(), model=small_model(vocab_size=32))
-    with pytest.raises(InputError, match="decoder 'cusum', expected 'posterior'"):
-        iet.Auditor(team(), decoder="cusum", model=small_model())
-    with pytest.raises(InputError, match="strengths: got some and log_ratios"):
-        iet.Auditor(team(), model=small_model(), strengths=[1.0, 1.0, 1.0])
     waterfall = iet.WaterfallKeys({"planner": 1}, vocab_size=V)
-    with pytest.raises(InputError, match="waterfall, n 2, k_p 1, whose strength is not known"):
-        iet.Auditor(waterfall, model=small_model())
+    small, narrow = small_model(), small_model(vocab_size=32)
+    for keys, options, error, message in (
+        (team(), {"model": 5}, InputError, "model: got int, expected a causal model"),
+        (team(), {"model": narrow}, ShapeError, "vocabulary: got 32, expected at least 64"),
+        (team(), {"model": small, "decoder": "cusum"}, InputError, "decoder 'cusum', expected 'posterior'"),
+        (team(), {"model": small, "strengths": [1.0] * 3}, InputError, "strengths: got some and log_ratios"),
+        (waterfall, {"model": small}, InputError, "waterfall, n 2, k_p 1, whose strength is not known"),
+    ):
+        with pytest.raises(error, match=message):
+            iet.Auditor(keys, **options)
 
 
 @pytest.mark.parametrize(

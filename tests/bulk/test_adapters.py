@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 from typing import Any
 
@@ -14,18 +13,14 @@ import pytest
 from iet.audit.auditor import Auditor
 from iet.bulk.arrow import SCHEMA, Annotator
 from iet.marks.registry import Registry
-from tests.support.bulk_documents import documents, team
+from tests.support.bulk_documents import documents
+from tests.support.conditions import posix
 
 
 @pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
-    return team(tmp_path_factory.mktemp("team"))
-
-
-@pytest.fixture(scope="module")
-def expected(registry: Registry) -> list[dict[str, Any]]:
+def expected(registry: Registry, auditor: Auditor) -> list[dict[str, Any]]:
     batch = pa.RecordBatch.from_pydict({"text": documents(registry)})
-    rows = Auditor(registry, "cusum").audit_batch(batch).to_pylist()
+    rows = auditor.audit_batch(batch).to_pylist()
     assert sum(row["coverage"] > 0 for row in rows) >= 3
     return [{f"iet_{name}": value for name, value in row.items()} for row in rows]
 
@@ -76,7 +71,7 @@ def test_datatrove(registry: Registry, expected: list[dict[str, Any]], tmp_path:
     assert [{name: row.get(name) for name in wanted[0]} for row in found] == wanted
 
 
-@pytest.mark.skipif(os.name != "posix", reason="a local Ray is tried on Linux and macOS")
+@posix
 def test_ray(registry: Registry, expected: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
     ray = pytest.importorskip("ray")
     from iet.bulk.ray import IETAudit

@@ -13,18 +13,16 @@ import pytest
 
 import iet
 from iet.audit.auditor import Auditor
-from iet.bulk import together
 from iet.bulk.arrow import SCHEMA, audit_batch
 from iet.errors import InputError, ShapeError, TokenizerMismatch
 from iet.marks.foreign import engines
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
+from tests.support import teams
 from tests.support.bulk_documents import documents, team
 
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
-    return team(tmp_path_factory.mktemp("team"))
+NUMBERS = ("tokens", "scored", "repeated", "invisible", "log_p", "coverage")
+OF_SEGMENTS = ("char_start", "char_end", "start", "end", "agent", "best_guess", "log_p", "posterior", "error")
 
 
 def rows_of(auditor: Auditor, texts: list[str] | None, ids: list[Any] | None = None) -> list[dict[str, Any]]:
@@ -33,30 +31,10 @@ def rows_of(auditor: Auditor, texts: list[str] | None, ids: list[Any] | None = N
     for item in texts if ids is None else ids:  # type: ignore[union-attr]
         report = auditor.audit(item) if ids is None else auditor.audit(token_ids=item)
         lowest = min(report.evidence, key=report.evidence.__getitem__)
-        segments = [
-            {
-                name: getattr(segment, name)
-                for name in (
-                    *("char_start", "char_end", "start", "end", "agent", "best_guess"),
-                    *("log_p", "posterior", "error"),
-                )
-            }
-            for segment in report.segments
-        ]
-        rows.append(
-            {
-                "problem": None,
-                "tokens": report.tokens,
-                "scored": report.scored,
-                "repeated": report.repeated,
-                "invisible": report.invisible,
-                "log_p": report.log_p,
-                "coverage": report.coverage,
-                "best_agent": lowest if report.log_p < 0 else None,
-                "found": list(report.found),
-                "segments": segments,
-            }
-        )
+        row = {"problem": None, **{name: getattr(report, name) for name in NUMBERS}}
+        row |= {"best_agent": lowest if report.log_p < 0 else None, "found": list(report.found)}
+        segments = [{name: getattr(segment, name) for name in OF_SEGMENTS} for segment in report.segments]
+        rows.append({**row, "segments": segments})
     return rows
 
 
@@ -96,8 +74,8 @@ def test_every_family_and_order(tmp_path: pathlib.Path, scheme: dict[str, Any], 
     assert read(auditor, texts) == rows_of(auditor, texts)
 
 
-def test_a_document_does_not_depend_on_its_neighbours(registry: Registry) -> None:
-    auditor, texts = Auditor(registry, "cusum"), documents(registry)
+def test_a_document_does_not_depend_on_its_neighbours(registry: Registry, auditor: Auditor) -> None:
+    texts = documents(registry)
     forwards = read(auditor, texts)
     assert forwards == read(auditor, texts[::-1])[::-1]
     assert forwards == [row for text in texts for row in read(auditor, [text])]
@@ -113,8 +91,7 @@ def test_token_ids(registry: Registry, decoder: str) -> None:
         assert auditor.audit_batch(batch).to_pylist() == expected
 
 
-def test_bad_records_have_a_reason_and_the_others_are_read(registry: Registry) -> None:
-    auditor = Auditor(registry, "cusum")
+def test_bad_records_have_a_reason_and_the_others_are_read(registry: Registry, auditor: Auditor) -> None:
     good = documents(registry)[0]
     bytes_ = pa.array([good.encode(), None, b"ab\xff", good.encode()], pa.binary())
     invalid = pa.Array.from_buffers(pa.string(), 4, bytes_.buffers())  # Arrow does not look
@@ -141,42 +118,43 @@ def test_bad_records_have_a_reason_and_the_others_are_read(registry: Registry) -
     ]
 
 
-def test_columns(registry: Registry, tmp_path: pathlib.Path) -> None:
-    auditor = Auditor(registry, "cusum")
+def test_columns(auditor: Auditor) -> None:
     batch = pa.RecordBatch.from_pydict({"body": ["a b"], "n": [3], "text": ["c"], "ids": [[1, 2]]})
     assert auditor.audit_batch(batch, text_column="body").to_pylist() == rows_of(auditor, ["a b"])
     assert auditor.audit_batch(batch, ids_column="ids").to_pylist() == rows_of(auditor, None, [[1, 2]])
-    with pytest.raises(InputError, match="expected 'nothing' among them"):
-        auditor.audit_batch(batch, text_column="nothing")
-    with pytest.raises(InputError, match="expected one of them"):
-        auditor.audit_batch(batch, text_column="body", ids_column="ids")
-    with pytest.raises(ShapeError, match=r"column 'n': got int64, expected strings"):
-        auditor.audit_batch(batch, text_column="n")
-    with pytest.raises(ShapeError, match=r"column 'body': got string, expected lists of integers"):
-        auditor.audit_batch(batch, ids_column="body")
+    for columns, error, message in (
+        ({"text_column": "nothing"}, InputError, "expected 'nothing' among them"),
+        ({"text_column": "body", "ids_column": "ids"}, InputError, "expected one of them"),
+        ({"text_column": "n"}, ShapeError, "column 'n': got int64, expected strings"),
+        ({"ids_column": "body"}, ShapeError, "column 'body': got string, expected lists of integers"),
+    ):
+        with pytest.raises(error, match=message):
+            auditor.audit_batch(batch, **columns)
     with pytest.raises(InputError, match="got Table"):
         audit_batch(auditor, pa.table({"text": ["a"]}))
     assert auditor.audit_batch(batch.slice(0, 0)).num_rows == 0
-    blind = Registry.create(None, vocab_size=400)
-    blind.add("planner")
     with pytest.raises(TokenizerMismatch):
-        audit_batch(Auditor(blind), batch)
+        audit_batch(Auditor(teams.team(vocab_size=400)), batch)
 
 
-def test_several_profiles(registry: Registry, tmp_path: pathlib.Path) -> None:
+def test_several_profiles(registry: Registry) -> None:
     both = Registry.loads(registry.dumps())
     other = both.add_profile(tokenizer="iet:demo", scheme=Scheme(n_gram=3))
     both.add("stranger", profile=other, secret=b"s" * 32)
     auditor, texts = Auditor(both), documents(registry)[:6]
     assert read(auditor, texts) == rows_of(auditor, texts)
+    ids = [both.open_tokenizer(other).encode(text).token_ids for text in texts]
+    batch = pa.RecordBatch.from_pydict({"token_ids": [each.tolist() for each in ids]})
+    assert auditor.audit_batch(batch).to_pylist() == rows_of(auditor, None, ids)  # of one tokenizer
+    both.add("blind", profile=both.add_profile(vocab_size=400), secret=b"b" * 32)
     with pytest.raises(InputError, match="of which profile"):
-        auditor.audit_batch(pa.RecordBatch.from_pydict({"token_ids": [[1]]}))
+        Auditor(both).audit_batch(pa.RecordBatch.from_pydict({"token_ids": [[1]]}))
 
 
 def test_many_keys(registry: Registry) -> None:
     crowd = Registry.loads(registry.dumps())
     for i in range(80):
-        crowd.add(f"agent {i}", secret=f"{i}".encode().ljust(32, b"."))
+        crowd.add(f"agent {i}", secret=teams.secret(f"{i}"))
     auditor, texts = Auditor(crowd, "cusum"), documents(registry)[:5]
     assert read(auditor, texts) == rows_of(auditor, texts)
 
@@ -208,9 +186,10 @@ ENGINES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("decoder", ["cusum", "posterior"])
-@pytest.mark.parametrize("name", ENGINES)
-def test_marks_of_engines(registry: Registry, name: str, decoder: str) -> None:
+@pytest.fixture(scope="module", params=ENGINES)
+def engine(request: pytest.FixtureRequest, registry: Registry) -> tuple[iet.EngineKeys, list[Any]]:
+    """Keys of an engine's mark, and texts of which the first was written under three of them."""
+    name = request.param
     if name.startswith("kgw") and not iet.backends().isas:
         pytest.skip("NumPy takes minutes for so many green lists")
     form, parameters = ENGINES[name]
@@ -227,7 +206,7 @@ def test_marks_of_engines(registry: Registry, name: str, decoder: str) -> None:
         column = min(place // 120, 2)
         tries = [iet.score_tokens([*marked[-4:], int(id)], keys)[-1, column] for id in some]
         marked.append(int(some[np.argmax(tries)]))
-    texts = [
+    return keys, [
         np.array(marked),
         rng.integers(0, size, 150),
         np.array(marked[100:140] * 3),
@@ -236,13 +215,18 @@ def test_marks_of_engines(registry: Registry, name: str, decoder: str) -> None:
         np.array([0, 5, 0, 0, 7, 5, 0, 5]),
         tokenizer.encode("Who wrote what, and how would we know? " * 4).token_ids,
     ]
+
+
+@pytest.mark.parametrize("decoder", ["cusum", "posterior"])
+def test_marks_of_engines(engine: tuple[iet.EngineKeys, list[Any]], decoder: str) -> None:
+    keys, texts = engine
     auditor = Auditor(keys, decoder)
-    assert together.can_read(auditor)
+    assert auditor.plan.many_at_once
     batch = pa.RecordBatch.from_arrays([pa.array([t.tolist() for t in texts])], ["token_ids"])
     found = auditor.audit_batch(batch).to_pylist()
     assert found == rows_of(auditor, None, texts)
     assert found[0]["coverage"] > 0.5
     joined = engines.Texts.of(texts, keys.profile.scheme.n_gram)
-    _, _, scores = keys.read(joined, 1)
+    scores = keys.scores_of(joined, 1)
     for text, start, end in zip(texts, joined.starts.tolist(), joined.ends.tolist(), strict=True):
         assert np.array_equal(scores[start:end], iet.score_tokens(text, keys))

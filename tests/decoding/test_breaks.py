@@ -13,7 +13,8 @@ import pytest
 import iet
 from iet.decoding.breaks import BREAK_ODDS, break_odds
 from iet.errors import InputError
-from tests.audit.test_auditor import IDS, TEAM, TEXT, WORD_TOKENIZER, reader, spell, team, write
+from tests.support.teams import WORD_TOKENIZER, team
+from tests.support.texts import IDS, TEAM, TEXT, reader, spell, write
 
 ODDS = {"paragraph": 4.0, "line": 3.0, "sentence": 2.0}
 

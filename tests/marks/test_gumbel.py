@@ -5,10 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import pathlib
 import re
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,54 +18,27 @@ from iet import kernels
 from iet.errors import InputError
 from iet.marks.registry import Registry
 from iet.marks.scheme import FAMILIES, Profile, Scheme
-from iet.native import load as native
 from iet.native import reference
+from tests.support import teams
+from tests.support.known_answers import FOLDER, from_bits, vectors
+from tests.vectors import make
 
 stats = pytest.importorskip("scipy.stats")
 
 FAMILY = FAMILIES["gumbel"]
-FOLDER = pathlib.Path(__file__).parents[1] / "vectors"
-VECTORS = json.loads((FOLDER / f"gumbel_v{FAMILY.version}.json").read_text())
+VECTORS = vectors(f"gumbel_v{FAMILY.version}")
 V, PAD = 300, 0
 
 
-@pytest.fixture(params=iet.backends().isas or ("reference",))
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Run the test on one instruction set of this machine (or on the reference backend)."""
-    if request.param == "reference":
-        yield "reference"
-        return
-    before = native.cpu.isa()
-    assert native.cpu.select_isa(request.param)
-    yield request.param
-    native.cpu.select_isa(before)
-
-
 def team(vocab_size: int = V, unmarked_ids: tuple[int, ...] = (PAD,), **scheme: Any) -> Registry:
-    scheme = {"family": "gumbel", **scheme}
-    registry = Registry.create(
-        None, vocab_size=vocab_size, unmarked_ids=unmarked_ids, scheme=Scheme(**scheme)
-    )
-    for number, name in enumerate(["planner", "critic"], 1):
-        registry.add(name, secret=bytes([number]) * 32)
-    return registry
-
-
-def from_bits(values: list[str], dtype: str = "float32") -> Any:
-    unsigned = np.uint32 if dtype == "float32" else np.uint16
-    array = np.array([int(value, 16) for value in values], dtype=unsigned)
-    return array if dtype == "bfloat16" else array.view(dtype)
+    scheme = {"vocab_size": vocab_size, "unmarked_ids": unmarked_ids, "family": "gumbel", **scheme}
+    return teams.team(["planner", "critic"], numbered=1, **scheme)
 
 
 # ---------------------------------------------------------------- known answers
 
 
 def test_vectors_are_those_that_the_reference_makes() -> None:
-    sys.path.insert(0, str(FOLDER))
-    try:
-        from tests.vectors import make
-    finally:
-        sys.path.pop(0)
     assert json.loads(json.dumps(make.make_gumbel())) == VECTORS
     for name, made in make.FILES.items():
         assert (FOLDER / name).read_text() == make.text(made())

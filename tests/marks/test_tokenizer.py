@@ -12,31 +12,17 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from iet.errors import InputError, TokenizerMismatch
 from iet.marks.scheme import canonical_digest
 from iet.marks.tokenizer import INVISIBLE, Tokenizer, _LateOffsets, _SpelledOffsets
+from tests.support.teams import byte_tokenizer
 
 CORPUS = ["The planner hands the plan to the critic.", "The critic hands it back, naïvely."] * 5
 
 
-def build() -> tokenizers.Tokenizer:
-    """A small byte-level BPE, which can spell any text."""
-    backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=280,
-        special_tokens=["<eos>", "<pad>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    backend.train_from_iterator(CORPUS, trainer)
-    return backend
-
-
-BACKEND = build()
+BACKEND = byte_tokenizer(corpus=CORPUS, special_tokens=["<eos>", "<pad>"])
 TOKENIZER = Tokenizer(BACKEND)
 
 

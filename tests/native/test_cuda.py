@@ -19,7 +19,6 @@ from tests.support.cuda_cases import (
     bits,
     expected,
     laid_out,
-    profile_of,
     random_logits,
     team,
 )
@@ -187,7 +186,7 @@ def test_scores_are_the_reference(device: str) -> None:
             ids = rng.integers(0, vocab_size + 1, 500)
             counted = rng.random(500) < 0.7
             tensor = torch.tensor(ids, device=device)
-            want = reference.score_tokens(ids, n_gram, **profile_of(keys))
+            want = reference.score_tokens(keys.marking, ids)
             assert torch.equal(iet.score_tokens(tensor, keys).cpu(), torch.tensor(want))
             for cuts in (
                 np.array([0, 500]),
@@ -195,7 +194,7 @@ def test_scores_are_the_reference(device: str) -> None:
                 np.array([3, 3, 10, 300]),
                 np.array([3, 10]),
             ):
-                sums = reference.score_spans(ids, cuts, counted, n_gram, **profile_of(keys))
+                sums = reference.score_spans(keys.marking, ids, cuts, counted)
                 found = kernels.score_spans(tensor, cuts, keys, counted=torch.tensor(counted, device=device))
                 assert torch.equal(found.cpu(), torch.tensor(sums))
 

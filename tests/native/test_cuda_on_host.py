@@ -22,7 +22,7 @@ import pytest
 from iet import kernels
 from iet.errors import BackendUnavailable, InputError, ShapeError
 from iet.marks.keys import KeyTable
-from iet.native import cuda, reference
+from iet.native import cuda, host, reference
 from tests.support.cuda_cases import (
     DTYPES,
     LAYOUTS,
@@ -30,7 +30,6 @@ from tests.support.cuda_cases import (
     bits,
     expected,
     laid_out,
-    profile_of,
     random_logits,
     team,
 )
@@ -82,10 +81,9 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def embed_(module: Any, logits: Any, contexts: Any, slots: Any, keys: KeyTable, **options: Any) -> None:
     """Call the CUDA path of `iet.embed_` with tensors that lie on the host."""
-    address, dtype, shape, strides, _ = kernels._describe_logits(logits)
-    described = (address, kernels._DTYPES[dtype], shape, strides)
+    described = host.describe_logits(logits, keys.profile.vocab_size)._replace(device=logits.device)
     options = {"temperature": 1.0, "rows": None, **options}
-    cuda.embed_(module, logits, described, contexts, slots, keys, options["temperature"], options["rows"])
+    cuda.embed_(module, keys.marking, described, contexts, slots, **options)
 
 
 @pytest.mark.parametrize("family", ["fourier", "square", "gumbel"])
@@ -281,9 +279,9 @@ def test_score_is_the_reference(module: Any, n_gram: int, family: str) -> None:
                 if length < 200
                 else rng.integers(1, vocab_size + 1, length)
             )
-            want = reference.score_tokens(ids, n_gram, **profile_of(keys))
+            want = reference.score_tokens(keys.marking, ids)
             for dtype in (torch.int64, torch.int32):
-                scores = cuda.score_tokens(module, torch.tensor(ids, dtype=dtype), keys)
+                scores = cuda.score_tokens(module, keys.marking, torch.tensor(ids, dtype=dtype))
                 assert torch.equal(scores, torch.tensor(want))
 
 
@@ -304,14 +302,14 @@ def test_spans_are_the_reference(module: Any, agents: int) -> None:
             np.array([5]),
             *(np.sort(rng.integers(0, 701, rng.integers(1, 6))) for _ in range(6)),
         ):
-            want = reference.score_spans(ids, boundaries, counted, 3, **profile_of(keys))
+            want = reference.score_spans(keys.marking, ids, boundaries, counted)
             tensor = torch.tensor(ids, dtype=torch.int32)
             for cuts in (boundaries, torch.tensor(boundaries)):
-                sums = cuda.score_spans(module, tensor, cuts, torch.tensor(counted), keys)
+                sums = cuda.score_spans(module, keys.marking, tensor, cuts, torch.tensor(counted))
                 assert torch.equal(sums, torch.tensor(want))
-            everything = reference.score_spans(ids, boundaries, np.ones(700, bool), 3, **profile_of(keys))
+            everything = reference.score_spans(keys.marking, ids, boundaries, np.ones(700, bool))
             assert torch.equal(
-                cuda.score_spans(module, tensor, boundaries, None, keys), torch.tensor(everything)
+                cuda.score_spans(module, keys.marking, tensor, boundaries, None), torch.tensor(everything)
             )
 
 
@@ -319,7 +317,7 @@ def test_bad_spans_are_refused(module: Any) -> None:
     keys, ids = team(100), torch.arange(9)
     for cuts in ([0, 10], [5, 4], [-1, 3], torch.tensor([0, 10])):
         with pytest.raises(InputError, match="boundaries: got"):
-            cuda.score_spans(module, ids, cuts, None, keys)
+            cuda.score_spans(module, keys.marking, ids, cuts, None)
     for cuts, words in (
         ([], "boundaries"),
         ([[0, 1]], "boundaries"),
@@ -327,24 +325,24 @@ def test_bad_spans_are_refused(module: Any) -> None:
         (torch.zeros(2), "float32"),
     ):
         with pytest.raises(ShapeError, match=words):
-            cuda.score_spans(module, ids, cuts, None, keys)
+            cuda.score_spans(module, keys.marking, ids, cuts, None)
     for counted in (np.ones(9, bool), torch.ones(9), torch.ones(8, dtype=torch.bool)):
         with pytest.raises(ShapeError, match="counted"):
-            cuda.score_spans(module, ids, [0, 9], counted, keys)
+            cuda.score_spans(module, keys.marking, ids, [0, 9], counted)
     for ids in (torch.zeros(2, 2, dtype=torch.int64), torch.zeros(3)):
         with pytest.raises(ShapeError, match="token_ids"):
-            cuda.score_tokens(module, ids, keys)
+            cuda.score_tokens(module, keys.marking, ids)
 
 
 def test_a_table_is_made_once_and_goes_with_its_keys(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     keys, device = team(100), torch.device("cpu")
-    made = cuda.table(module, keys, device)
-    assert cuda.table(module, keys, device) is made
+    made = cuda.table(module, keys.marking, device)
+    assert cuda.table(module, keys.marking, device) is made
     monkeypatch.setattr(cuda, "_capturing", lambda device: True)
-    assert cuda.table(module, keys, device) is made
+    assert cuda.table(module, keys.marking, device) is made
     assert made in cuda._in_graphs  # a graph that holds its addresses keeps it
     with pytest.raises(BackendUnavailable, match=r"prepare\(registry, device\) before the capture"):
-        cuda.table(module, team(100), device)
+        cuda.table(module, team(100).marking, device)
     cuda._in_graphs.clear()
     count = len(cuda._tables)
     del keys

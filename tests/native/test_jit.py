@@ -8,10 +8,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from typing import Any
 
+import numba
 import pytest
 
 import iet
+from iet.native import jit
 from iet.native.jit import private_folder
 
 # Decodes with the package in the folder argv[1], whatever is installed, and prints hits and misses.
@@ -98,3 +101,17 @@ def test_without_a_temporary_folder_there_is_no_private_one(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     assert private_folder() is None
+
+
+def test_where_nothing_can_be_written_loops_are_compiled_without_a_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compile_loop = numba.njit
+
+    def njit(cache: bool = False, **options: Any) -> Any:
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")  # what Numba does there
+        return compile_loop(**options)
+
+    monkeypatch.setattr(numba, "njit", njit)
+    assert jit.njit(lambda x: x + 1)(1) == 2

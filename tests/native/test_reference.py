@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from iet.errors import InputError
 from iet.native import reference
+from iet.native.marking import Marking
 
 # SipHash-2-4 of the bytes 00 01 02 ... under the key 00 .. 0f: the vectors of the SipHash authors for 4, 8,
 # 12, 16 and 60 bytes (1, 2, 3, 4 and 15 ids), which `openssl mac SIPHASH` prints too.
@@ -98,11 +99,11 @@ def test_a_mark_shifts_the_mean_score_as_theory_says() -> None:
     vocab_size, kappa = 1024, 0.8
     key = np.arange(16, dtype=np.uint8)[None]
     logits = np.zeros((1, vocab_size), dtype=np.float32)
-    keys = {"subkeys": key, "k_p": np.array([1]), "vocab_size": vocab_size}
-    reference.embed_(logits, np.array([[7]]), np.array([0]), np.array([kappa], dtype=np.float32), **keys)
+    marking = Marking(vocab_size, 2, "fourier", kappa, (), key, np.array([1]))
+    reference.embed_(marking, logits, np.array([[7]]), np.array([0]), np.array([kappa], dtype=np.float32))
     probabilities = np.exp(logits[0]) / np.exp(logits[0]).sum()
     tokens = np.stack([np.full(vocab_size, 7), np.arange(vocab_size)], axis=1).reshape(-1)
-    scores = reference.score_tokens(tokens, 2, **keys)[1::2, 0]
+    scores = reference.score_tokens(marking, tokens)[1::2, 0]
     from iet.marks.scheme import FAMILIES
 
     assert probabilities @ scores == pytest.approx(FAMILIES["fourier"].mean(kappa), abs=1e-4)

@@ -7,47 +7,29 @@ import pathlib
 import re
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-import iet
 from iet.marks.registry import Registry
-from iet.marks.scheme import Scheme
 from iet.marks.tokenizer import Tokenizer
-
-NAMES = ("planner", "critic", "writer")
+from tests.support import teams
+from tests.support.texts import write
 
 
 def team(folder: pathlib.Path, **scheme: Any) -> Registry:
-    """A registry in a file, its keys always the same."""
-    options = scheme if scheme.get("family") == "gumbel" else {"kappa": 3.0, **scheme}
-    registry = Registry.create(folder / "team.json", tokenizer="iet:demo", scheme=Scheme(**options))
-    for name in NAMES:
-        registry.add(name, secret=name.encode().ljust(32, b"."))
-    registry.rotate("critic", secret=b"critic's second".ljust(32, b"."))
+    """A registry in a file, with an agent of two keys."""
+    strength = {} if scheme.get("family") == "gumbel" else {"kappa": 3.0}
+    registry = teams.team(path=folder / "team.json", tokenizer="iet:demo", **{**strength, **scheme})
+    registry.rotate("critic", secret=teams.secret("critic's second"))
     return registry
 
 
 @functools.cache
-def words() -> NDArray[np.int64]:
+def words() -> list[int]:
     """Ids of the words that the tokenizer has, each with its space: to be read as the same ids again."""
     vocabulary = Tokenizer("iet:demo").backend.get_vocab()
-    return np.array(sorted(id for token, id in vocabulary.items() if re.fullmatch("Ġ[a-z]{3,}", token)))
+    return sorted(id for token, id in vocabulary.items() if re.fullmatch("Ġ[a-z]{3,}", token))
 
 
 def marked_text(registry: Registry, turns: list[tuple[str | None, int]], seed: int) -> str:
-    """Words as a model without preferences would sample them, turn by turn."""
-    draw, width, profile = np.random.default_rng(seed), len(words()), registry.profile
-    before = profile.scheme.n_gram - 1
-    ids = draw.choice(words(), before).tolist()
-    for agent, count in turns:
-        for _ in range(count):
-            logits = np.zeros((1, profile.vocab_size), dtype=np.float32)
-            iet.embed_(logits, [ids[-before:]], [-1 if agent is None else registry.slot(agent)], registry)
-            keyed = profile.family.name == "gumbel" and agent is not None
-            noise = 0 if keyed else draw.gumbel(size=width)
-            ids.append(int(words()[(logits[0, words()] + noise).argmax()]))
-    return Tokenizer("iet:demo").decode(ids)
+    return Tokenizer("iet:demo").decode(write(registry, turns, seed, ids=words(), flat=True))
 
 
 def documents(registry: Registry) -> list[str]:

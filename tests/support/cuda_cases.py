@@ -29,16 +29,6 @@ def team(vocab_size: int, agents: int = 3, unmarked_ids: tuple[int, ...] = (), *
     return registry.marking_keys()
 
 
-def profile_of(keys: KeyTable) -> dict[str, Any]:
-    return {
-        "subkeys": keys.subkeys,
-        "k_p": keys.k_p,
-        "vocab_size": keys.profile.vocab_size,
-        "family": keys.profile.scheme.family,
-        "unmarked_ids": keys.profile.unmarked_ids,
-    }
-
-
 def bits(values: Any) -> Any:
     """Return the bits of a tensor, every NaN as the same one: the device has its own."""
     unsigned = torch.int32 if values.dtype == torch.float32 else torch.int16
@@ -48,7 +38,7 @@ def bits(values: Any) -> Any:
 def expected(logits: Any, contexts: Any, slots: Any, keys: KeyTable, kappas: Any) -> Any:
     result = logits.clone()
     array = result.view(torch.uint16).numpy() if result.dtype == torch.bfloat16 else result.numpy()
-    reference.embed_(array, np.asarray(contexts), np.asarray(slots), kappas, **profile_of(keys))
+    reference.embed_(keys.marking, array, np.asarray(contexts), np.asarray(slots), kappas)
     return result
 
 

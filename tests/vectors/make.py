@@ -16,6 +16,7 @@ import numpy as np
 from iet.marks.keys import derive_frequency, derive_subkey
 from iet.marks.scheme import FAMILIES, SCHEME_VERSION, Profile, Scheme
 from iet.native import reference
+from iet.native.marking import Marking
 
 VOCAB_SIZES = (1, 2, 31, 32, 33, 255, 257, 32000, 32003, 128256, 151936, 262144, 1 << 24)
 FOLDER = pathlib.Path(__file__).parent
@@ -38,10 +39,10 @@ def op(
 ) -> dict[str, Any]:
     """Return scores of a text and marked logits under every key."""
     keys, strength = subkeys(), Scheme(family=family).kappa
-    profile: dict[str, Any] = {"vocab_size": vocab_size, "family": family, "unmarked_ids": unmarked}
     frequencies = np.full(len(keys), k_p)
     token_ids = rng.integers(0, vocab_size + 1, 40)
-    scores = reference.score_tokens(token_ids, n_gram, subkeys=keys, k_p=frequencies, **profile)
+    marking = Marking(vocab_size, n_gram, family, strength, unmarked, keys, frequencies)
+    scores = reference.score_tokens(marking, token_ids)
     contexts = rng.integers(0, vocab_size, (4, n_gram - 1))
     contexts[1, -1] = unmarked[0] if unmarked else vocab_size
     slots = np.array([0, 1, -1, 2])
@@ -53,10 +54,11 @@ def op(
         row: Any = logits.astype("float32" if dtype == "bfloat16" else dtype)
         row = reference.float32_to_bfloat16(row) if dtype == "bfloat16" else row
         before = row.copy()
-        reference.embed_(row, contexts, slots, kappas, subkeys=keys, k_p=frequencies, **profile)
+        reference.embed_(marking, row, contexts, slots, kappas)
         marked[dtype] = {"logits": bits(before.reshape(-1)), "marked": bits(row.reshape(-1))}
     return {
-        **profile,
+        "vocab_size": vocab_size,
+        "family": family,
         "unmarked_ids": list(unmarked),
         "n_gram": n_gram,
         "k_p": k_p,

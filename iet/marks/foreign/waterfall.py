@@ -23,7 +23,7 @@ from iet.marks.foreign.keys import ForeignKeys, ForeignProfile, Ids, checked_int
 from iet.marks.keys import checked_name
 from iet.marks.scheme import FAMILIES, MAX_N_GRAM, MAX_VOCAB_SIZE, MIN_N_GRAM, Family, canonical_digest
 from iet.marks.tokenizer import Tokenizer
-from iet.native import reference
+from iet.native import foreign
 from iet.native.load import check_environment, cpu
 
 MAX_KEY = (1 << 32) - 1
@@ -163,13 +163,13 @@ def _scores(ids: Ids, keys: WaterfallKeys, threads: int) -> NDArray[np.float64]:
     profile = keys.profile
     vocab_size, n_gram, k_p = profile.vocab_size, keys.scheme.n_gram, keys.scheme.k_p
     if cpu is None:
-        return reference.waterfall_scores(ids, n_gram, keys=keys.keys, k_p=k_p, vocab_size=vocab_size)
+        return foreign.waterfall_scores(ids, n_gram, keys=keys.keys, k_p=k_p, vocab_size=vocab_size)
     scores = np.zeros((len(ids), len(keys)))
     where = np.arange(n_gram - 1, len(ids))
     contexts = ids[where[:, None] + np.arange(1 - n_gram, 0)]
     scored = (ids[where] >= 0) & (ids[where] < vocab_size) & (contexts >= 0).all(axis=1)
     seeded = scored & (contexts < vocab_size).all(axis=1)
-    phi = reference.waterfall_phi(vocab_size, k_p)
+    phi = foreign.waterfall_phi(vocab_size, k_p)
     unseeded = where[scored & ~seeded]
     scores[unseeded] = phi[ids[unseeded], None]
     where, contexts = where[seeded], contexts[seeded]
@@ -233,7 +233,7 @@ def waterfall_permutation(key: int, context: Sequence[int], vocab_size: int) -> 
         raise InputError(f"context: got {len(context)} ids, expected 1 to {MAX_N_GRAM - 1}")
     context = [checked_integer("context", id, 0, sys.maxsize) for id in context]
     if cpu is None or max(context) >= vocab_size:
-        return reference.waterfall_permutation(key, tuple(context), vocab_size)
+        return foreign.waterfall_permutation(key, tuple(context), vocab_size)
     seed = np.array([key, *context], dtype=np.uint32)
     ranks = np.empty(vocab_size, dtype=np.uint32)
     cpu.waterfall_permute(vocab_size, seed.ctypes.data, len(seed), ranks.ctypes.data)

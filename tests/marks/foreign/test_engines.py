@@ -20,10 +20,10 @@ from iet import evidence, kernels
 from iet.cli import main
 from iet.demo.conversation import MODEL
 from iet.errors import InputError, RegistryError, ShapeError
-from iet.marks.foreign import engines
+from iet.marks.foreign import engines, kgw
 from iet.marks.scheme import Draws, drawn_family
+from iet.native import foreign
 from iet.native import load as native
-from iet.native import reference
 
 VECTORS = json.loads((pathlib.Path(__file__).parents[2] / "vectors" / "engines_v1.json").read_text())
 ISAS = iet.backends().isas
@@ -225,13 +225,13 @@ def test_torch_draws_as_the_reference_does() -> None:
     for seed in (0, 1, 15485863, 2**32 - 1):
         for count in (1, 2, 31, 1000):
             expected = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).numpy()
-            assert np.array_equal(reference.torch_permutation(seed, count), expected)
+            assert np.array_equal(foreign.torch_permutation(seed, count), expected)
             if native.cpu is not None:
                 found = np.empty(count, np.uint32)
                 native.cpu.torch_permute(count, seed, found.ctypes.data)
                 assert np.array_equal(found, expected)
             draws = torch.randint(0, 2, (count,), generator=torch.Generator().manual_seed(seed)).numpy()
-            assert np.array_equal(reference.synthid_table(count, seed), draws)
+            assert np.array_equal(foreign.synthid_table(count, seed), draws)
 
 
 # Known answers, and one answer on every path
@@ -283,7 +283,7 @@ def test_whole_green_lists(vocab_size: int, green: int) -> None:
     offsets = np.cumsum([0, *(len(mine) for mine in tokens)])
     for isa in each_isa():
         for threads in (1, 2):
-            found = engines._green_tokens(seeds, offsets, np.concatenate(tokens), vocab_size, green, threads)
+            found = kgw._green_tokens(seeds, offsets, np.concatenate(tokens), vocab_size, green, threads)
             assert np.array_equal(found, np.concatenate(expected)), (isa, threads)
 
 
@@ -293,7 +293,7 @@ def test_seeds_of_lists() -> None:
     # The third is a divisor of 2^64 - 1: with an id of 255 nothing is left.
     for key in (1, 15485863, top // 255, 3 * (top // 255) // 2, (1 << 63) - 1, (1 << 62) + 987654321):
         expected = [key * id % top & 0xFFFFFFFF for id in ids.tolist()]
-        assert engines._left_seeds(key, ids).tolist() == expected
+        assert kgw._left_seeds(key, ids).tolist() == expected
 
 
 @needs_native

@@ -21,8 +21,9 @@ from iet.cli import main
 from iet.demo.conversation import MODEL, TASK
 from iet.errors import InputError, RegistryError, ShapeError, TokenizerMismatch
 from iet.marks.foreign import waterfall
+from iet.native import foreign
 from iet.native import load as native
-from iet.native import reference
+from iet.native.reference import SPAN_UNIT
 from iet.report import terminal
 
 VOCAB_SIZES = (1, 2, 3, 31, 32, 33, 63, 64, 65, 257, 4096, 32000, 32003, 128256)
@@ -126,9 +127,7 @@ def test_native_scores_are_the_references(vocab_size: int, n_gram: int) -> None:
     ids, most = some_text(vocab_size), (vocab_size - 1) // 2
     keys = [42, 2**32 - 1]
     for k_p in (1, most, most + 1, 2 * most) if vocab_size < 1000 else (2 * most,):
-        expected = reference.waterfall_scores(
-            ids, n_gram, keys=np.array(keys), k_p=k_p, vocab_size=vocab_size
-        )
+        expected = foreign.waterfall_scores(ids, n_gram, keys=np.array(keys), k_p=k_p, vocab_size=vocab_size)
         for isa in each_isa():
             found = iet.score_tokens(
                 ids, scheme="waterfall", keys=keys, vocab_size=vocab_size, n_gram=n_gram, k_p=k_p
@@ -163,7 +162,7 @@ def test_positions_after_an_id_from_beyond_v_are_not_scored() -> None:
     assert not scored[:2].any()
     scores = iet.score_tokens(ids, keys)
     assert (scores[6] == scores[6, 0]).all()  # ids[5] is V: φ of the id itself, under every key
-    assert scores[6, 0] == reference.waterfall_phi(257, 1)[ids[6]]
+    assert scores[6, 0] == foreign.waterfall_phi(257, 1)[ids[6]]
     assert repeated.sum() > 10
 
 
@@ -187,9 +186,9 @@ def test_sums_over_spans_are_those_of_the_scores() -> None:
     sums = kernels.score_spans(ids, cuts, keys, counted=counted)
     scores = iet.score_tokens(ids, keys) * (counted & iet.positions(ids, keys)[0])[:, None]
     for s, (start, end) in enumerate(itertools.pairwise(cuts)):
-        assert np.allclose(sums[s], scores[start:end].sum(axis=0), atol=150 * reference.SPAN_UNIT)
-        units = np.rint(scores[start:end] / reference.SPAN_UNIT).sum(axis=0)
-        assert np.array_equal(sums[s], units * reference.SPAN_UNIT)
+        assert np.allclose(sums[s], scores[start:end].sum(axis=0), atol=150 * SPAN_UNIT)
+        units = np.rint(scores[start:end] / SPAN_UNIT).sum(axis=0)
+        assert np.array_equal(sums[s], units * SPAN_UNIT)
 
 
 def test_short_texts() -> None:
@@ -425,7 +424,7 @@ def test_an_unmarked_row_and_rows_of_one_prompt(shipped: tuple[Any, Any]) -> Non
     for row, key in enumerate([42, 42, None, None, 43, 43]):
         expected = np.zeros(310, dtype=np.float32)
         if key is not None:
-            expected[:300] = reference.waterfall_phi(300, 1)[numpys(key, [3], 300)]
+            expected[:300] = foreign.waterfall_phi(300, 1)[numpys(key, [3], 300)]
         assert np.array_equal(found[row].numpy(), expected)
 
 

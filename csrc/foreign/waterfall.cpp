@@ -12,7 +12,7 @@
 // Draws are made in blocks without a branch: nearly always all lanes of a block are told apart by bounds that
 // hold for every lane (at most i - k is accepted at lane k, above i is not). Only where a draw lies between the
 // two are they counted one by one. No standard library here, as in embed.cpp.
-#include "../ops.h"
+#include "schemes.h"
 #include "twister.h"
 
 namespace iet {

@@ -1,0 +1,30 @@
+// What the Python modules share: addresses come as integers, and Python keeps the arrays behind them alive and
+// of the right shape.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+
+namespace iet {
+namespace {
+
+template <class T>
+T* at(uintptr_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
+inline void check(bool accepted, const char* message) {
+  if (!accepted) throw pybind11::value_error(message);
+}
+
+inline void check_vocab(uint32_t vocab) { check(vocab >= 1 && vocab <= 1u << 24, "vocab_size out of range"); }
+
+inline void check_marking(uint32_t vocab, uint32_t n_gram, uint32_t families, uint32_t family) {
+  check_vocab(vocab);
+  check(n_gram >= 2 && n_gram <= 16, "n_gram out of range");
+  check(family < families, "unknown family");
+}
+
+}  // namespace
+}  // namespace iet

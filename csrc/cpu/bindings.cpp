@@ -1,0 +1,121 @@
+// iet.native._cpu: convert, check, release the GIL, call. No arithmetic.
+#include "../bindings.h"
+
+#include <string>
+
+#include "../foreign/schemes.h"
+
+namespace py = pybind11;
+
+namespace iet {
+
+void bind_foreign(py::module_& m);  // csrc/foreign/bindings.cpp
+
+namespace {
+
+struct PyMarking {
+  Marking marking;
+
+  PyMarking(uint32_t vocab, uint32_t n_gram, uint32_t family, uintptr_t unmarked, int64_t n_unmarked,
+            uintptr_t subkeys, uintptr_t k_p, int64_t n_keys)
+      : marking{vocab,
+                n_gram,
+                static_cast<Family>(family),
+                at<int32_t>(unmarked),
+                n_unmarked,
+                at<uint64_t>(subkeys),
+                at<uint32_t>(k_p),
+                n_keys,
+                {}} {
+    check_marking(vocab, n_gram, kFamilies, family);
+    marking.grid = make_grid(vocab);
+  }
+};
+
+bool embed_logits(const PyMarking& self, uintptr_t logits, int32_t dtype, int64_t rows, int64_t columns,
+                  int64_t row_stride, int64_t element_stride, uintptr_t contexts, uintptr_t slots,
+                  uintptr_t kappas, int num_threads) {
+  check(dtype >= 0 && dtype <= 2, "unknown dtype");
+  py::gil_scoped_release release;
+  const EmbedArgs args = {at<void>(logits),
+                          static_cast<DType>(dtype),
+                          rows,
+                          columns,
+                          row_stride,
+                          element_stride,
+                          at<int64_t>(contexts),
+                          at<int32_t>(slots),
+                          at<float>(kappas)};
+  return embed_cpu(self.marking, args, num_threads);
+}
+
+void score_ids(const PyMarking& self, uintptr_t token_ids, int64_t tokens, uintptr_t scores, int num_threads) {
+  py::gil_scoped_release release;
+  score_cpu(self.marking, {at<int64_t>(token_ids), tokens, at<float>(scores)}, num_threads);
+}
+
+void score_spans(const PyMarking& self, uintptr_t token_ids, uintptr_t counted, uintptr_t boundaries,
+                 int64_t spans, uintptr_t sums, int num_threads) {
+  py::gil_scoped_release release;
+  score_spans_cpu(
+      self.marking,
+      {at<int64_t>(token_ids), at<bool>(counted), at<int64_t>(boundaries), spans, at<int64_t>(sums)},
+      num_threads);
+}
+
+void permute_known(uint32_t vocab, uintptr_t seeds, uintptr_t ids, int64_t count, uintptr_t ranks) {
+  py::gil_scoped_release release;
+  permute_cpu(vocab, {at<uint64_t>(seeds), at<uint32_t>(ids), count, at<uint32_t>(ranks)});
+}
+
+std::string isas() {  // those that can run here, the best one last
+  std::string names = cpu_isa_name(0);
+  for (int isa = 1; isa < cpu_isas(); ++isa) names += std::string(" ") + cpu_isa_name(isa);
+  return names;
+}
+
+int isa_called(const std::string& name) {  // -1: none that can run here
+  for (int isa = 0; isa < cpu_isas(); ++isa)
+    if (name == cpu_isa_name(isa)) return isa;
+  return -1;
+}
+
+bool select_isa(const std::string& name) {
+  const int isa = isa_called(name);
+  if (isa >= 0) select_cpu_isa(isa);
+  return isa >= 0;
+}
+
+// Addresses of an instruction set's loops, for the test that none is empty.
+py::list slots(const std::string& name) {
+  const int isa = isa_called(name);
+  check(isa >= 0, "unknown instruction set");
+  const OwnLoops& own = own_loops(isa);
+  const ForeignLoops& foreign = foreign_loops(isa);
+  py::list addresses;
+#define IET_APPEND_OWN(name, ...) addresses.append(reinterpret_cast<uintptr_t>(own.name));
+#define IET_APPEND_FOREIGN(name, ...) addresses.append(reinterpret_cast<uintptr_t>(foreign.name));
+  IET_OWN_LOOPS(IET_APPEND_OWN)
+  IET_FOREIGN_LOOPS(IET_APPEND_FOREIGN)
+  return addresses;
+}
+
+}  // namespace
+}  // namespace iet
+
+PYBIND11_MODULE(_cpu, m) {
+  using namespace iet;
+  m.attr("scheme_version") = kSchemeVersion;
+  py::class_<PyMarking>(m, "Marking")
+      .def(py::init<uint32_t, uint32_t, uint32_t, uintptr_t, int64_t, uintptr_t, uintptr_t, int64_t>())
+      .def("embed", &embed_logits)
+      .def("score", &score_ids)
+      .def("score_spans", &score_spans);
+  m.def("permute", &permute_known);
+  m.def("num_threads", &default_num_threads);
+  m.def("isa", [] { return cpu_isa_name(cpu_isa()); });
+  m.def("isas", &isas);
+  m.def("select_isa", &select_isa);
+  m.def("slots", &slots);
+  bind_foreign(m);
+}

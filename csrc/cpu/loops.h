@@ -1,0 +1,62 @@
+// The loops: one source, compiled once per instruction set, and the tables through which the ops call them.
+#pragma once
+
+#include "../ops.h"
+#include "tiles.h"
+
+namespace iet {
+
+// Declares a struct of pointers to some loops, and the loops of every instruction set. A list of loops names
+// each of them once, with its arguments; a table is made of the whole list, so that no slot of it is ever
+// empty.
+#define IET_LOOP_POINTER(name, ...) void (*name)(__VA_ARGS__);
+#define IET_LOOP_FUNCTION(name, ...) void name(__VA_ARGS__);
+#define IET_DECLARE_LOOPS(Table, LOOPS) \
+  struct Table {                        \
+    LOOPS(IET_LOOP_POINTER)             \
+  };                                    \
+  namespace baseline {                  \
+  LOOPS(IET_LOOP_FUNCTION)              \
+  }                                     \
+  namespace avx2 {                      \
+  LOOPS(IET_LOOP_FUNCTION)              \
+  }                                     \
+  namespace avx512 {                    \
+  LOOPS(IET_LOOP_FUNCTION)              \
+  }
+
+// Defines k<Table>, a table for each instruction set of this build, in the order of their numbers.
+#define IET_LOOP_NAME(name, ...) name,
+#define IET_LOOPS_OF(isa, Table, LOOPS)            \
+  namespace isa {                                  \
+  constexpr Table kLoops = {LOOPS(IET_LOOP_NAME)}; \
+  }
+#if defined(IET_X86)
+#define IET_DEFINE_LOOPS(Table, LOOPS) \
+  IET_LOOPS_OF(baseline, Table, LOOPS) \
+  IET_LOOPS_OF(avx2, Table, LOOPS)     \
+  IET_LOOPS_OF(avx512, Table, LOOPS)   \
+  constexpr Table k##Table[] = {baseline::kLoops, avx2::kLoops, avx512::kLoops};
+#else
+#define IET_DEFINE_LOOPS(Table, LOOPS) \
+  IET_LOOPS_OF(baseline, Table, LOOPS) \
+  constexpr Table k##Table[] = {baseline::kLoops};
+#endif
+
+// `saved`: room of one worker for embed_saved() logits of 4 bytes, which a row puts back.
+#define IET_OWN_LOOPS(LOOP)                                                                   \
+  LOOP(embed_rows, const Marking&, const EmbedArgs&, int64_t begin, int64_t end, void* saved) \
+  LOOP(score_tile, const Marking&, const ScoreArgs&, const Tile&)                             \
+  LOOP(score_spans_tile, const Marking&, const SpansArgs&, const Tile&)                       \
+  LOOP(permute_ids, uint32_t vocab, const PermuteArgs&)
+IET_DECLARE_LOOPS(OwnLoops, IET_OWN_LOOPS)
+
+// Instruction sets by number, from the one that runs everywhere to the best.
+int cpu_isas();  // number of those that this build and this machine can run
+const char* cpu_isa_name(int isa);
+int cpu_isa();  // the one in use
+void select_cpu_isa(int isa);
+
+const OwnLoops& own_loops(int isa);
+
+}  // namespace iet

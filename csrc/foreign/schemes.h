@@ -1,0 +1,107 @@
+// The marks of others that are read here: what each takes. Loops and threads as for our own ops.
+#pragma once
+
+#include "../cpu/loops.h"
+
+namespace iet {
+
+// Scheme `waterfall`: the distinct contexts of a text, the distinct tokens after each, and integer keys.
+struct WaterfallArgs {
+  uint32_t vocab, n_gram;
+  const uint32_t* keys;  // [n_keys]
+  int64_t n_keys;
+  const uint32_t* contexts;  // [n_contexts, n-1], ids below V
+  int64_t n_contexts;
+  const int64_t* offsets;  // [n_contexts + 1]: the tokens after context c are [offsets[c], offsets[c + 1])
+  const uint32_t* tokens;  // ids below V, ascending in each context
+  uint32_t* ranks;         // [n_keys, offsets[n_contexts]]
+};
+
+constexpr int kWaterfallBlock = 48;  // draws
+
+// Room for the draws of one permutation, in blocks. About 1.48 V at most are made; twice V leaves none out.
+static inline int64_t waterfall_blocks(uint32_t vocab) {
+  return (2 * static_cast<int64_t>(vocab) + 4096) / kWaterfallBlock;
+}
+
+// Scratch that one thread needs, in words: draws, the step of each block, and a table of V ranks.
+static inline int64_t waterfall_scratch(uint32_t vocab) {
+  return waterfall_blocks(vocab) * (kWaterfallBlock + 1) + vocab;
+}
+
+// Keyed Gumbel-max of serving engines: Philox is vLLM's, Murmur SGLang's.
+enum class EnginePrf : uint32_t { philox = 0, murmur = 1 };
+
+struct EngineGumbelArgs {
+  EnginePrf prf;
+  const uint32_t* words;  // [width + tokens]: the context of token t is words[t .. t + width - 1]
+  uint32_t width;         // 1 to 64
+  const bool* scored;     // [tokens]
+  int64_t tokens;
+  const uint64_t* keys;  // [n_keys]
+  int64_t n_keys;
+  float* scores;  // [tokens, n_keys] packed
+};
+
+// A step of torch.randperm.
+struct GreenStep {
+  uint32_t step, left;  // left = vocab - step
+  float factor;         // 2 / left, less 2 to 4 times 2^-24 of it
+};
+
+// KGW's green lists: the first `green` entries of torch.randperm(vocab), for each of some seeds.
+struct GreenArgs {
+  uint32_t vocab, green;
+  const uint32_t* seeds;  // [n_seeds]
+  int64_t n_seeds;
+  const int64_t* offsets;  // [n_seeds + 1]: the tokens of seed s are [offsets[s], offsets[s + 1])
+  const uint32_t* tokens;  // ids below V
+  uint8_t* is_green;       // as many
+  const GreenStep* steps;  // [green]
+};
+constexpr int kGreenLists = 32;  // made side by side
+
+// SynthID: g-values summed over depth, Σ_d weights[d]·g[(hash + key_d) mod size], for every hash; then of the
+// n-grams of a text scale·sum + offset.
+struct SynthidArgs {
+  uint32_t bits;            // size = 2^bits, up to 2^16
+  const uint8_t* g_values;  // [2 size] 0 or 255, twice the same
+  const uint32_t* keys;     // [n_keys, depth]
+  const uint32_t* weights;  // [depth], of sum below 2^16, or 2^8 if not `wide`
+  uint32_t depth;
+  int64_t n_keys;
+  bool wide;
+  void* tables;  // [size, n_keys] uint16, or uint8 if not `wide`; rows `stride` entries apart
+  int64_t stride;
+  uint32_t n_gram;
+  const uint32_t* words;  // [tokens], the ids
+  const bool* scored;     // [tokens], where n ids end
+  int64_t tokens;
+  float scale, offset;
+  float* scores;  // [tokens, n_keys] packed
+};
+
+void waterfall_ranks_cpu(const WaterfallArgs&, int num_threads);
+void waterfall_permute_cpu(uint32_t vocab, const uint32_t* seed, uint32_t length, uint32_t* ranks);
+void engine_gumbel_cpu(const EngineGumbelArgs&, int num_threads);
+void kgw_green_cpu(GreenArgs, int num_threads);
+void synthid_tables_cpu(const SynthidArgs&, int num_threads);  // makes the tables
+void synthid_scores_cpu(const SynthidArgs&, int num_threads);  // reads them
+void torch_permute_cpu(uint32_t count, uint32_t seed, uint32_t* permutation);
+
+// waterfall_ranks: the pairs [begin, end) of n_keys * n_contexts, key by key; a pair writes its own ranks only.
+// kgw_green: the seeds [begin, end); `places` is room for kGreenLists words for each token of any seed.
+// synthid_tables: the keys [begin, end).
+#define IET_FOREIGN_LOOPS(LOOP)                                                                   \
+  LOOP(waterfall_ranks, const WaterfallArgs&, int64_t begin, int64_t end, uint32_t* scratch)      \
+  LOOP(waterfall_permute, uint32_t vocab, const uint32_t* seed, uint32_t length, uint32_t* ranks) \
+  LOOP(engine_gumbel_tile, const EngineGumbelArgs&, const Tile&)                                  \
+  LOOP(kgw_green, const GreenArgs&, int64_t begin, int64_t end, uint32_t* places)                 \
+  LOOP(synthid_tables, const SynthidArgs&, int64_t begin, int64_t end)                            \
+  LOOP(synthid_tile, const SynthidArgs&, const Tile&)                                             \
+  LOOP(torch_permute, uint32_t count, uint32_t seed, uint32_t* permutation)
+IET_DECLARE_LOOPS(ForeignLoops, IET_FOREIGN_LOOPS)
+
+const ForeignLoops& foreign_loops(int isa);
+
+}  // namespace iet

@@ -1,0 +1,345 @@
+"""Who wrote what in D texts: score, fit, decode, evidence, attribute. One text is the case D = 1."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iet.audit.alignment import Axis
+from iet.audit.decode import (
+    Decoded,
+    Spans,
+    decode,
+    decode_together,
+    name_pieces,
+    odds_of,
+    spans_of,
+)
+from iet.audit.evidence import (
+    activity_log_p,
+    decoy_log_p,
+    discoveries,
+    over_keys,
+    piece_log_p,
+    segment_log_p,
+)
+from iet.audit.parts import Parts
+from iet.audit.plan import Plan
+from iet.audit.scoring import Columns, activity_of, owners_of, score
+from iet.audit.texts import Integers, Mask, Reading, Scores
+from iet.decoding import column_summary
+from iet.marks.tokenizer import Encoding
+from iet.native.jit import njit
+
+Floats = NDArray[np.float64]
+
+_NOWHERE = np.zeros(0, np.int64)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Attribution:
+    """Who wrote what in D texts, S spans in all, in the order of the texts.
+
+    Attributes:
+        plan: what was read with.
+        readings: one for each profile.
+        axis: on which the spans of a single text stand; None for many.
+        columns: one for each profile.
+        decoded: see `Decoded`.
+        parts, cuts: what is left out of a single text, and the indices on the axis before which that stands.
+        given: whether the spans are pieces whose boundaries were known.
+        evidence: log p-value of every agent in every text [D, A]; NaN for agents without a key.
+        texts: int64 [S], the text of each span.
+        starts, ends: int64 [S], tokens `[start, end)` in the text, or indices on the axis.
+        agents: int64 [S], whom the decoder names, -1 for nobody.
+        guesses: int64 [S], who explains the span best: its own agent, if it has one.
+        log_p: float64 [S], corrected log p-value of the guess.
+        attributed: bool [S].
+        present: int64 [P], the agents whose keys were looked at, ascending.
+        posteriors: of each text float32 [T, P]; None where the decoder has none.
+        means, errors: float64 [S], mean posterior of the guess, and the chance that the guess wrote none of
+            the span; None where the decoder has no posterior.
+    """
+
+    plan: Plan
+    readings: tuple[Reading, ...]
+    axis: Axis | None
+    columns: tuple[Columns, ...]
+    decoded: Decoded
+    parts: Parts | None
+    cuts: Integers
+    given: bool
+    evidence: Floats
+    texts: Integers
+    starts: Integers
+    ends: Integers
+    agents: Integers
+    guesses: Integers
+    log_p: Floats
+    attributed: Mask
+    present: Integers
+    posteriors: tuple[NDArray[np.float32], ...] | None
+    means: Floats | None
+    errors: Floats | None
+
+    @property
+    def owners(self) -> Integers:
+        """int64 [K]: the agent of every column, ascending."""
+        return owners_of(self.columns)
+
+    @property
+    def bounds(self) -> tuple[Integers, Integers]:
+        """`starts` and `ends`."""
+        return self.starts, self.ends
+
+
+def attribute(
+    plan: Plan, texts: Sequence[str] | None, encodings: Sequence[tuple[Encoding, ...]]
+) -> Iterator[Attribution]:
+    """Find out who wrote what in D texts: all in one pass if the plan allows it, else one after another.
+
+    Args:
+        plan: what to read with.
+        texts: as given; None: only ids are known.
+        encodings: of each text, one for each profile.
+    """
+    if not plan.many_at_once or len(encodings) < 2:
+        for d, each in enumerate(encodings):
+            yield attribute_one(plan, None if texts is None else texts[d], each)
+        return
+    reading = Reading.of_many([each for (each,) in encodings], plan.readers[0].keys, texts is not None)
+    columns = score(plan, plan.readers[0], reading)
+    decoded = decode(plan, columns, reading, plan.allow_unattributed, odds_of(plan, texts, [reading]))
+    owners = columns.owners
+    spans = spans_of(decoded.labels, owners, reading.starts, reading.ends)
+    yield _attribute(plan, (reading,), None, (columns,), decoded, spans)
+
+
+def attribute_one(
+    plan: Plan, text: str | None, encodings: tuple[Encoding, ...], parts: Parts | None = None
+) -> Attribution:
+    """Find out who wrote what in one text, or in the parts of it that are read."""
+    readings = tuple(
+        Reading.of(encoding, parts, reader.keys, text is not None)
+        for encoding, reader in zip(encodings, plan.readers, strict=True)
+    )
+    axis, cuts, lengths = Axis.of(readings), _NOWHERE, _NOWHERE
+    if parts is not None:
+        parts = parts.without_gaps(axis.origins)
+        cuts = np.searchsorted(axis.origins, parts.left_out[:, 0])
+        lengths = np.diff(axis.tokens_between(parts))[:, 0]
+    if parts is not None and parts.boundaries is not None:
+        columns, decoded, spans = name_pieces(plan, axis, parts.audited)
+        return _attribute(plan, readings, axis, columns, decoded, spans, parts, cuts, given=True)
+    # To the agents of one profile the text of the others is nobody's, also in forced choice.
+    nobodys = plan.several or plan.allow_unattributed
+    columns = tuple(
+        score(plan, reader, reading) for reader, reading in zip(plan.readers, readings, strict=True)
+    )
+    odds = odds_of(plan, None if text is None else [text], [axis])
+    if plan.several:
+        decoded = decode_together(plan, axis, columns, odds, cuts, lengths)
+    else:
+        decoded = decode(plan, columns[0], readings[0], nobodys, odds, cuts, lengths)
+    bounds = np.array([0]), np.array([axis.length])
+    spans = spans_of(decoded.labels, owners_of(columns), *bounds, cuts[(cuts > 0) & (cuts < axis.length)])
+    return _attribute(plan, readings, axis, columns, decoded, spans, parts, cuts)
+
+
+def _evidence(plan: Plan, readings: Sequence[Reading], columns: Sequence[Columns]) -> Floats:
+    """Return the log p-value of every agent in every text [D, A], corrected for the number of keys."""
+    log_p = [_key_log_p(reading, some) for reading, some in zip(readings, columns, strict=True)]
+    owners = np.concatenate([reader.owners for reader in plan.readers])
+    corrected = over_keys(np.concatenate(log_p, axis=1))
+    lowest = np.full((len(corrected), len(plan.names)), np.nan)
+    firsts = np.flatnonzero(np.append(True, owners[1:] != owners[:-1]))
+    lowest[:, owners[firsts]] = np.minimum.reduceat(corrected, firsts, axis=1)
+    return lowest
+
+
+def _key_log_p(reading: Reading, columns: Columns) -> Floats:
+    """Return the log p-value of every key of a profile by itself, [D, K]."""
+    reader = columns.reader
+    activity = columns.activity
+    if activity is None:
+        activity = activity_of(reading, reader.keys)[None]
+    if reader.decoys is not None:
+        return decoy_log_p(activity[0], activity_of(reading, reader.decoys))[None]
+    distinct = reading.each(reading.scored & ~reading.repeated)
+    return activity_log_p(activity, distinct, reader.keys.profile.family)
+
+
+def _explain(
+    plan: Plan,
+    axis: Axis | None,
+    readings: Sequence[Reading],
+    columns: Sequence[Columns],
+    spans: Spans,
+    given: bool,
+) -> tuple[Integers, Floats]:
+    """Return who explains each span best (its own agent, if it has one), and the corrected log p.
+
+    In the agent's own tokens. What is nobody's is compared with the keys of all profiles.
+    """
+    texts, starts, ends, agents = spans
+    guesses, log_p = np.zeros(len(starts), np.int64), np.full(len(starts), np.inf)
+    choices = plan.choices * (max(1, len(starts)) if given else 1)
+    for i, (reading, some) in enumerate(zip(readings, columns, strict=True)):
+        low, high = some.reader.first, some.reader.first + len(some.reader.keys.names)
+        mine = np.flatnonzero((agents < 0) | ((agents >= low) & (agents < high)))
+        lows, highs = starts[mine], ends[mine]
+        if plan.several:
+            assert axis is not None
+            lows, highs = np.searchsorted(axis.cells[i], lows), np.searchsorted(axis.cells[i], highs)
+        locals_ = np.where(agents[mine] < 0, -1, agents[mine] - low)
+        guess, p = _explain_in(reading, some, (texts[mine], lows, highs, locals_), choices, given)
+        better = p < log_p[mine]
+        guesses[mine[better]], log_p[mine[better]] = guess[better] + low, p[better]
+    return guesses, log_p
+
+
+def _explain_in(
+    reading: Reading, columns: Columns, spans: Spans, choices: int, given: bool
+) -> tuple[Integers, Floats]:
+    """Return what `_explain` does, in the tokens of one profile and with its agents.
+
+    Args:
+        reading, columns: of the profile.
+        spans: in its tokens; agents are those of its keys.
+        choices: number of keys there were to choose from; where the spans are given, times that of spans.
+        given: the spans were not chosen, see `piece_log_p`.
+    """
+    # The highest sum stands for the lowest p-value, which differs by repeats and the ends of the span.
+    texts, starts, ends, agents = spans
+    keys, family = columns.keys, columns.keys.profile.family
+    owners = keys.owners.astype(np.int64)
+    best, firsts = np.zeros(len(starts), np.int64), reading.starts[texts]
+    _best_keys_njit(columns.scores, firsts + starts, firsts + ends, agents, owners, best)
+    pairs = reading.pairs
+    if len(reading.ends) > 1:
+        # Pairs get numbers of their own in each text: its first token's place is above any number before.
+        pairs = np.where(reading.scored, pairs + reading.starts[reading.numbers], -1)
+
+    def log_p_of(scores: Scores, some: Any, columns: Integers) -> Floats:
+        places = starts[some], ends[some]
+        if given:
+            return piece_log_p(scores, pairs, *places, columns, family, choices)
+        where = firsts[some], (reading.ends - reading.starts)[texts[some]]
+        return segment_log_p(scores, pairs, *places, columns, family, choices, texts=where)
+
+    guesses, log_p = owners[best], log_p_of(columns.scores, slice(None), best)
+    all_keys, nobodys = columns.reader.keys, np.flatnonzero(agents < 0)
+    if len(keys) < len(all_keys) and len(nobodys):
+        # Nobody's spans are compared with every key, also those that the decoder did not look at.
+        inside = np.append(np.stack([starts, ends], axis=1)[nobodys].ravel(), len(reading))
+        best = reading.sums(inside, all_keys)[: 2 * len(nobodys) : 2].argmax(axis=1)
+        others, local = np.unique(best, return_inverse=True)
+        guesses[nobodys] = all_keys.owners[best]
+        log_p[nobodys] = log_p_of(reading.scores(all_keys.subset(others)), nobodys, local)
+    return guesses, log_p
+
+
+@njit
+def _best_keys_njit(
+    scores: NDArray[Any],
+    starts: Integers,
+    ends: Integers,
+    agents: Integers,
+    owners: Integers,
+    best: Integers,
+) -> None:
+    sums = np.zeros(scores.shape[1])
+    for s in range(len(starts)):
+        sums[:] = 0.0
+        for t in range(starts[s], ends[s]):
+            for a in range(len(sums)):
+                sums[a] += scores[t, a]
+        highest = -np.inf
+        for a in range(len(sums)):
+            if (agents[s] < 0 or owners[a] == agents[s]) and sums[a] > highest:
+                highest, best[s] = sums[a], a
+
+
+def _attribute(
+    plan: Plan,
+    readings: tuple[Reading, ...],
+    axis: Axis | None,
+    columns: tuple[Columns, ...],
+    decoded: Decoded,
+    spans: Spans,
+    parts: Parts | None = None,
+    cuts: Integers = _NOWHERE,
+    given: bool = False,
+) -> Attribution:
+    """Decide which spans are attributed, and return everything that was found out."""
+    texts, starts, ends, agents = spans
+    guesses, log_p = _explain(plan, axis, readings, columns, spans, given)
+    evidence = _evidence(plan, readings, columns)
+    present, local = np.unique(owners_of(columns), return_inverse=True)
+    posteriors = means = errors = None
+    if decoded.posteriors is not None:
+        posteriors = tuple(_sum_columns(posterior, local) for posterior in decoded.posteriors)
+        means, errors = _certainty(posteriors, present, texts, starts, guesses)
+    attributed = agents >= 0
+    if plan.allow_unattributed and errors is not None:
+        attributed &= (evidence[texts, guesses] <= math.log(plan.level)) & (errors <= plan.level)
+    elif plan.allow_unattributed:
+        for d in np.unique(texts[attributed]).tolist():
+            low, high = np.searchsorted(texts, [d, d + 1])
+            mine = low + np.flatnonzero(attributed[low:high])
+            attributed[mine] = discoveries(log_p[mine], plan.level)
+    return Attribution(
+        plan,
+        readings,
+        axis,
+        columns,
+        decoded,
+        parts,
+        cuts,
+        given,
+        evidence,
+        texts,
+        starts,
+        ends,
+        agents,
+        guesses,
+        log_p,
+        attributed,
+        present,
+        posteriors,
+        means,
+        errors,
+    )
+
+
+def _sum_columns(posterior: NDArray[np.float32], owners: Integers) -> NDArray[np.float32]:
+    """Return [T, A] from [T, K]: an agent's posterior is the sum over its keys."""
+    firsts = np.flatnonzero(np.append(True, owners[1:] != owners[:-1]))
+    return posterior if len(firsts) == len(owners) else np.add.reduceat(posterior, firsts, axis=1)
+
+
+def _certainty(
+    posteriors: Sequence[NDArray[np.float32]],
+    present: Integers,
+    texts: Integers,
+    starts: Integers,
+    guesses: Integers,
+) -> tuple[Floats, Floats]:
+    """Return the mean posterior of each span's guess, and the chance that the guess wrote none of it."""
+    columns = np.searchsorted(present, guesses).clip(0, len(present) - 1)
+    means, errors = np.zeros(len(texts)), np.zeros(len(texts))
+    edges = np.searchsorted(texts, np.arange(len(posteriors) + 1))
+    for d, posterior in enumerate(posteriors):
+        mine = slice(edges[d], edges[d + 1])
+        means[mine], highest = column_summary(
+            posterior, np.append(starts[mine], len(posterior)), columns[mine]
+        )
+        # P(a wrote none of it) is at most 1 - γ_t(a) at any of its tokens.
+        errors[mine] = 1 - np.minimum(highest, 1)
+    known = present[columns] == guesses  # others were not looked at: their posterior is 0
+    return np.where(known, means, 0.0), np.where(known, errors, 1.0)

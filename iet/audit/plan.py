@@ -1,0 +1,356 @@
+"""What to read with: keys, tokenizers, decoder and level, checked once and frozen."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from iet.audit.language_model import LanguageModel
+from iet.decoding import DECODERS, options_of
+from iet.decoding.breaks import check_break_odds
+from iet.errors import InputError
+from iet.kernels import check_token_ids
+from iet.marks.foreign.keys import ForeignKeys, ForeignProfile
+from iet.marks.keys import KeyTable
+from iet.marks.registry import Registry
+from iet.marks.scheme import FEWEST_ODD, FEWEST_VALUES, Profile, canonical_digest, few_values
+from iet.marks.tokenizer import Encoding, Tokenizer
+
+ALL_KEYS = 64
+"""With more keys, only the decoder's candidates among them are scored token by token."""
+
+Source = Registry | ForeignKeys
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ProfileReader:
+    """What reads in the tokens of one profile.
+
+    Attributes:
+        keys: of the agents who may have written the text.
+        decoys: keys that nobody holds, None without.
+        first: index of its first agent among those of the plan.
+        source, profile_id, tokenizer: where its tokenizer is opened from.
+    """
+
+    keys: KeyTable | ForeignKeys
+    decoys: KeyTable | None
+    first: int
+    source: Source
+    profile_id: str | None
+    tokenizer: Any
+
+    @functools.cached_property
+    def opened(self) -> Tokenizer:
+        """The profile's tokenizer.
+
+        Raises:
+            TokenizerMismatch: it is another one, or cannot be found.
+        """
+        return self.source.open_tokenizer(self.profile_id, self.tokenizer)
+
+    @property
+    def by_candidates(self) -> bool:
+        """Whether only the decoder's candidates among the keys are scored token by token."""
+        return len(self.keys) > ALL_KEYS
+
+    @property
+    def owners(self) -> NDArray[np.int64]:
+        """int64 [K]: the agent of each key among those of the plan, ascending."""
+        return self.keys.owners.astype(np.int64) + self.first
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+    """What an `Auditor` reads with; its arguments are those of `Auditor`.
+
+    Attributes:
+        readers: one for each profile.
+        names: of the agents of all profiles; an agent is its index here.
+        decoder, options: name of the decoder, and its options, a dataclass of `iet.decoding`.
+        given: the options as they were given, by name.
+        level, allow_unattributed, decoys: as in `Auditor`.
+        known_agents, break_odds, model: as in `Auditor`, None without.
+        registry_digest: of the keys that are read, whatever is added to a registry later.
+    """
+
+    readers: tuple[ProfileReader, ...]
+    names: tuple[str, ...]
+    decoder: str
+    options: Any
+    given: Mapping[str, Any]
+    level: float
+    allow_unattributed: bool
+    decoys: int
+    known_agents: tuple[str, ...] | None
+    break_odds: Mapping[str, float] | None
+    model: LanguageModel | None
+    registry_digest: str
+
+    @classmethod
+    def of(
+        cls,
+        sources: Sequence[Source],
+        decoder: str,
+        level: float,
+        allow_unattributed: bool,
+        *,
+        profile: str | None,
+        tokenizer: Any,
+        model: Any,
+        decoys: int,
+        known_agents: Iterable[str] | None,
+        break_odds: bool | Mapping[str, float],
+        given: Mapping[str, Any],
+    ) -> Plan:
+        """Check everything that needs no text, and return the plan.
+
+        Raises:
+            InputError, RegistryError, ShapeError, BackendUnavailable: as `Auditor` does.
+        """
+        _check_sources(sources, profile, decoys)
+        if not isinstance(decoder, str) or decoder not in DECODERS:
+            raise InputError(f"decoder: got {decoder!r}, expected one of {sorted(DECODERS)}")
+        if not isinstance(level, (int, float, np.floating)) or not 0 < level < 1:
+            raise InputError(f"level: got {level!r}, expected a number between 0 and 1")
+        if isinstance(decoys, bool) or not isinstance(decoys, (int, np.integer)) or decoys < 0:
+            raise InputError(f"decoys: got {decoys!r}, expected an int of at least 0")
+        if decoys and any(isinstance(source, ForeignKeys) for source in sources):
+            raise InputError(f"decoys: got {decoys}, expected 0: keys of other schemes have none")
+        odds = check_break_odds(break_odds)
+        if odds is not None and decoder != "posterior":
+            raise InputError(f"break_odds: got decoder {decoder!r}, expected 'posterior', which reads them")
+        if "weights" in given:
+            raise InputError(
+                "weights: got some, expected none: they belong to one text (iet.decoding.decode)"
+            )
+        if model is not None and decoder != "posterior":
+            raise InputError(f"model: got decoder {decoder!r}, expected 'posterior', which reads with it")
+        known = None if known_agents is None else _known(sources, known_agents)
+        # Decoders without a model of nobody have a level of their own: it is the report's.
+        takes_level = "level" in DECODERS[decoder].defaults
+        options = options_of(decoder, {**given, "level": min(float(level), 0.5)} if takes_level else given)
+        readers = _readers(sources, profile, tokenizer, known, int(decoys))
+        names = tuple(name for reader in readers for name in reader.keys.names)
+        if not names:
+            raise InputError("registry: the profile has no agents; expected at least one (registry.add)")
+        digests = [source.digest for source in sources]
+        plan = cls(
+            readers,
+            names,
+            decoder,
+            options,
+            dict(given),
+            float(level),
+            bool(allow_unattributed),
+            int(decoys),
+            known,
+            odds,
+            None if model is None or isinstance(model, LanguageModel) else LanguageModel(model),
+            digests[0] if len(digests) == 1 else canonical_digest({"registries": digests}),
+        )
+        if isinstance(model, LanguageModel):
+            plan = dataclasses.replace(plan, model=model)
+        plan._check()
+        return plan
+
+    def _check(self) -> None:
+        """Refuse what does not go together: now, not after the first text has been tokenized and scored."""
+        # The lowest p-value there is, 1 - (1 - 1 / (1 + M))^K, must reach the level.
+        needed = math.ceil(1 / -math.expm1(math.log1p(-self.level) / self.choices)) - 1
+        if 0 < self.decoys < needed and self.allow_unattributed:
+            raise InputError(
+                f"decoys: got {self.decoys}, expected at least {needed}: with {self.choices} keys"
+                f" no p-value from fewer reaches level {self.level:g}"
+            )
+        ids = [reader.keys.profile.id for reader in self.readers]
+        strengths = self.given.get("strengths")
+        if self.several and (self.decoder != "posterior" or strengths is not None):
+            raise InputError(
+                f"registry: its agents have {len(ids)} profiles, which only the decoder 'posterior' reads"
+                f" together, with strengths of its own; name one of them (profile=): {ids}"
+            )
+        if self.model is not None:
+            if self.several:
+                raise InputError(
+                    f"model: the registry's agents have {len(ids)} profiles, a model has one tokenizer;"
+                    f" name a profile (profile=): {ids}"
+                )
+            if strengths is not None:
+                raise InputError(
+                    "strengths: got some and log_ratios, expected one of them: ratios hold strengths"
+                )
+            self.model.check(self.readers[0].keys)
+        for reader in self.readers:
+            self.options.check(None if self.model else reader.keys.profile.family, len(reader.keys))
+
+    @property
+    def several(self) -> bool:
+        """Whether agents of several profiles are read together."""
+        return len(self.readers) > 1
+
+    @property
+    def choices(self) -> int:
+        """Number of keys that p-values are corrected for."""
+        return sum(len(reader.keys) for reader in self.readers)
+
+    @property
+    def profiles(self) -> tuple[Profile | ForeignProfile, ...]:
+        """Schemes, vocabularies and tokenizers that are assumed."""
+        return tuple(reader.keys.profile for reader in self.readers)
+
+    @property
+    def shown_options(self) -> dict[str, Any]:
+        """Options of the decoder, and what else of the arguments changes what is read."""
+        more = {"break_odds": self.break_odds, "known_agents": self.known_agents}
+        return {**self.given, **{name: value for name, value in more.items() if value is not None}}
+
+    @property
+    def many_at_once(self) -> bool:
+        """Whether many texts are read in one pass.
+
+        Several profiles meet on the characters of one text, and of many keys (decoys too) each text has sums
+        and candidates of its own: such texts are read one by one.
+        """
+        return not (self.several or self.readers[0].by_candidates or self.decoys)
+
+    def encoding_of_ids(self, token_ids: ArrayLike) -> tuple[Encoding, ...]:
+        """Return ids in the tokens of every profile.
+
+        Raises:
+            InputError: an id is beyond int64, or means something else in each profile.
+            ShapeError: these are no vector of integers.
+        """
+        ids = check_token_ids(token_ids)
+        if len({profile.tokenizer_digest for profile in self.profiles}) > 1:
+            known = [profile.id for profile in self.profiles]
+            raise InputError(
+                f"token_ids: of which profile? Got no profile, expected Auditor(profile=) of {known}"
+            )
+        return (Encoding(ids),) * len(self.readers)
+
+    def encode(self, texts: Sequence[str]) -> list[tuple[Encoding, ...]]:
+        """Return every text in the tokens of every profile.
+
+        Raises:
+            InputError: a text is not valid Unicode.
+            TokenizerMismatch: no tokenizer with a profile's digest.
+        """
+        tokenizers = [reader.opened for reader in self.readers]
+        encodings = {t.digest: t.encode_batch(texts) for t in {t.digest: t for t in tokenizers}.values()}
+        return list(zip(*(encodings[t.digest] for t in tokenizers), strict=True))
+
+
+def _check_sources(sources: Sequence[Source], profile: str | None, decoys: int) -> None:
+    for source in sources:
+        if not isinstance(source, (Registry, ForeignKeys)):
+            raise InputError(
+                f"registry: got {type(source).__name__}, expected iet.Registry, iet.WaterfallKeys or"
+                " iet.EngineKeys"
+            )
+    if not sources:
+        raise InputError("registry: got none, expected at least one")
+    if len(sources) > 1 and profile is not None:
+        raise InputError(f"profile: got {profile!r} and {len(sources)} registries, expected one of them")
+    names = [name for source in sources for name in _names(source)]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"registry: the agent {twice!r} is in two of them, expected names of their own")
+
+
+def _names(source: Source) -> tuple[str, ...]:
+    return source.names if isinstance(source, ForeignKeys) else tuple(source)
+
+
+def _readers(
+    sources: Sequence[Source],
+    profile: str | None,
+    tokenizer: Any,
+    known: tuple[str, ...] | None,
+    decoys: int,
+) -> tuple[ProfileReader, ...]:
+    places = [(source, id) for source in sources for id in _profiles(source, profile, known)]
+    readers, first = list[ProfileReader](), 0
+    for (source, id), opened_from in zip(places, _tokenizers(tokenizer, places), strict=True):
+        keys: KeyTable | ForeignKeys = source.scoring_keys(id)
+        nobodys = keys.decoys(decoys) if isinstance(keys, KeyTable) and decoys else None
+        if known is not None:
+            names = keys.names
+            held = [names[owner] in known for owner in keys.owners.tolist()]
+            keys = keys.subset(np.flatnonzero(held))
+        _refuse_few_values(keys)
+        readers.append(ProfileReader(keys, nobodys, first, source, id, opened_from))
+        first += len(keys.names)
+    return tuple(readers)
+
+
+def _profiles(source: Source, profile: str | None, known: tuple[str, ...] | None) -> list[str | None]:
+    """Return the ids of the profiles to read: the one that is named, or all that have (known) agents."""
+    if not isinstance(source, Registry):
+        reads = known is None or not {*source.names}.isdisjoint(known)
+        return [profile] if reads else []
+    if profile is None:
+        names = {id: source.names(id) for id in source.profiles}
+        return [id for id in names if names[id] and (known is None or not {*names[id]}.isdisjoint(known))]
+    if known is not None and source.names(profile) and {*source.names(profile)}.isdisjoint(known):
+        raise InputError(
+            f"known_agents: got {list(known)}, expected some of profile {profile}:"
+            f" {list(source.names(profile))}"
+        )
+    return [profile]
+
+
+def _tokenizers(tokenizer: Any, places: Sequence[tuple[Source, str | None]]) -> list[Any]:
+    """Return what each profile's tokenizer is opened from."""
+    ids = [id or source.scoring_keys(id).profile.id for source, id in places]
+    if isinstance(tokenizer, Mapping) and any(isinstance(source, Registry) for source, _ in places):
+        known = {id for source, _ in places if isinstance(source, Registry) for id in source.profiles}
+        for id in tokenizer:
+            if id not in known and id not in ids:
+                places[0][0].scoring_keys(id)  # raises, and names what is there
+        return [tokenizer.get(id) for id in ids]
+    if tokenizer is not None and len(places) > 1:
+        raise InputError(
+            f"tokenizer: got {type(tokenizer).__name__}, expected {{profile id: tokenizer}} of {ids}"
+        )
+    return [tokenizer] * len(places)
+
+
+def _known(sources: Sequence[Source], names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names, each of an agent of the sources."""
+    if isinstance(names, str):
+        raise InputError(f"known_agents: got {names!r}, expected a list of names")
+    try:
+        chosen = tuple(dict.fromkeys(names))
+    except TypeError:
+        raise InputError(f"known_agents: got {names!r:.80}, expected a list of names") from None
+    there = {name for source in sources for name in _names(source)}
+    for name in chosen:
+        if name not in there:
+            raise InputError(f"known_agents: got {name!r}, expected some of {sorted(there)}")
+    if not chosen:
+        raise InputError("known_agents: got none, expected at least one name")
+    return chosen
+
+
+def _refuse_few_values(keys: KeyTable | ForeignKeys) -> None:
+    if not isinstance(keys, KeyTable):
+        return
+    profile = keys.profile
+    few = np.flatnonzero(few_values(profile.vocab_size, keys.k_p, profile.family))
+    if len(few):
+        k_p = int(keys.k_p[few[0]])
+        values = profile.vocab_size // math.gcd(profile.vocab_size, k_p)
+        names = sorted({keys.names[owner] for owner in keys.owners[few].tolist()})
+        raise InputError(
+            f"k_p: got {k_p} with a vocabulary of {profile.vocab_size} in family {profile.family.name!r}: the"
+            f' mark takes {values} values, expected at least {FEWEST_VALUES} (an odd number in "square":'
+            f" {FEWEST_ODD}), so that chance does not pass for evidence; leave out (known_agents=)"
+            f" {names[:5]}"
+        )

@@ -1,0 +1,159 @@
+"""Texts in the tokens of one profile: ids joined, pairs numbered, scores under keys."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iet.audit.parts import Parts
+from iet.kernels import pair_numbers, score_spans, score_tokens
+from iet.marks.foreign.engines import EngineKeys, Texts
+from iet.marks.foreign.keys import ForeignKeys
+from iet.marks.keys import KeyTable
+from iet.marks.tokenizer import Encoding
+from iet.native.pairs import novelty_weights, number_pairs_of, repeats
+from iet.native.reference import is_scored
+
+Integers: TypeAlias = NDArray[np.int64]
+Mask: TypeAlias = NDArray[np.bool_]
+Scores: TypeAlias = NDArray[np.float32]
+Keys: TypeAlias = KeyTable | ForeignKeys
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reading:
+    """The tokens of D texts that are read, one text behind the other, with padding between texts.
+
+    Of a single text with parts left out R of its T tokens are read: all but those that a left-out part
+    covers or touches. Scores and pairs come from the whole text, so a context holds the ids that really stood
+    before.
+
+    Attributes:
+        encodings: of the whole texts, D.
+        ids: int64 [N], those of all texts with the padding.
+        places: int64 [R], where the tokens that are read stand among all of the only text; None: all are.
+        starts, ends: int64 [D], where the tokens `[start, end)` of each text stand in the arrays below.
+        pairs: int64 [N] (or [R]), numbers of the (context, token) pairs of each text; -1 where not scored, or
+            cut by a boundary. A pair that stood in a left-out part only is no repeat.
+        repeated: bool [N] (or [R]), the tokens whose pair was read before.
+        spelled: whether the texts have characters, not only ids.
+    """
+
+    encodings: tuple[Encoding, ...]
+    ids: Integers
+    places: Integers | None
+    starts: Integers
+    ends: Integers
+    pairs: Integers
+    repeated: Mask
+    spelled: bool
+
+    @classmethod
+    def of(cls, encoding: Encoding, parts: Parts | None, keys: Keys, spelled: bool) -> Reading:
+        """Read one text, or ids, as far as `parts` says (None: all of it)."""
+        ids, places = encoding.token_ids, None
+        if parts is None:
+            pairs = pair_numbers(ids, keys)
+        else:
+            if spelled:
+                extents = encoding.characters(range(len(ids)))
+            else:
+                extents = np.arange(len(ids), dtype=np.int64)[:, None] + np.array([0, 1])
+            read = parts.read(extents)
+            pairs = pair_numbers(ids, keys, counted=read & parts.whole(extents))[read]
+            places = np.flatnonzero(read)
+        bounds = np.array([0]), np.array([len(pairs)])
+        return cls((encoding,), ids, places, *bounds, pairs, repeats(pairs), spelled)
+
+    @classmethod
+    def of_many(cls, encodings: Sequence[Encoding], keys: Keys, spelled: bool) -> Reading:
+        """Read many texts, all of each: every number is as if the text stood by itself."""
+        profile = keys.profile
+        n_gram = profile.scheme.n_gram
+        joined = Texts.of([encoding.token_ids for encoding in encodings], n_gram)
+        if isinstance(keys, EngineKeys):
+            pairs, repeated = keys.pairs(joined)
+        else:
+            scored = is_scored(joined.ids, n_gram, profile.vocab_size, profile.unmarked_ids)
+            contexts = profile.family.name == "gumbel"
+            pairs, repeated = number_pairs_of(
+                joined.ids, scored, joined.starts, joined.ends, n_gram, contexts
+            )
+        return cls(tuple(encodings), joined.ids, None, joined.starts, joined.ends, pairs, repeated, spelled)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    @functools.cached_property
+    def scored(self) -> Mask:
+        """bool [N] (or [R]): the tokens with a score."""
+        return self.pairs >= 0
+
+    @functools.cached_property
+    def numbers(self) -> Integers:
+        """int64 [N]: the text of each token; padding belongs to the text behind it."""
+        return np.repeat(np.arange(len(self.ends)), np.diff(self.ends, prepend=0))
+
+    def each(self, mask: Mask) -> Integers:
+        """Return number of tokens [D] of each text that the mask [N] names."""
+        total = np.append(0, np.cumsum(mask))
+        return np.asarray(total[self.ends] - total[self.starts])
+
+    def inside(self, text: int) -> slice:
+        """Return where the tokens of a text stand."""
+        return slice(int(self.starts[text]), int(self.ends[text]))
+
+    def novelty(self, text: int) -> NDArray[np.float32]:
+        """Return `novelty_weights` of the tokens of a text, as they stand in all of it."""
+        weights = novelty_weights(self.encodings[text].token_ids)
+        return weights if self.places is None else weights[self.places]
+
+    def scores(self, keys: Keys) -> Scores:
+        """Return x [N, K] (or [R, K]) under some keys, float32; 0 where not scored."""
+        if len(self.ends) > 1 and isinstance(keys, EngineKeys):
+            scores: Scores = keys.scores_of(Texts(self.ids, self.starts, self.ends))
+        else:
+            scores = score_tokens(self.ids, keys).astype(np.float32, copy=False)
+        if self.places is not None:
+            scores = scores[self.places]
+            scores[~self.scored] = 0
+        return scores
+
+    # What follows is of a single text.
+
+    @functools.cached_property
+    def origins(self) -> Integers:
+        """int64 [R]: where the tokens start, in characters, or in tokens where only ids are read."""
+        return self.origins_of(np.arange(len(self)))
+
+    def origins_of(self, indices: Integers, text: int = 0) -> Integers:
+        """Return `origins[indices]` of a text, cheaper than all of them."""
+        places = self.of_all(indices)
+        return self.encodings[text].characters(places)[:, 0] if self.spelled else places
+
+    def of_all(self, indices: Any) -> Integers:
+        """Return the places among all T tokens of indices [N] from 0 to R."""
+        at = np.asarray(indices, np.int64)
+        return at if self.places is None else np.append(self.places, len(self.ids))[at]
+
+    def among_all(self, values: NDArray[Any], missing: Any) -> NDArray[Any]:
+        """Return values [R, ...] at their places among all T tokens, `missing` at the others."""
+        if self.places is None:
+            return values
+        everywhere = np.full((len(self.ids), *values.shape[1:]), missing, values.dtype)
+        everywhere[self.places] = values
+        return everywhere
+
+    def sums(self, edges: Integers, keys: Keys, counted: Mask | None = None) -> NDArray[np.float64]:
+        """Return Σ x [S, K] over the counted ones (None: all) of the tokens between `edges` [S + 1]."""
+        mask = counted
+        if self.places is not None:
+            mask = np.zeros(len(self.ids), np.bool_)
+            mask[self.places] = self.scored if counted is None else self.scored & counted
+        sums: NDArray[np.float64] = score_spans(self.ids, self.of_all(edges), keys, counted=mask)
+        return sums

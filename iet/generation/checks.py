@@ -1,0 +1,117 @@
+"""What several engines ask for: how names become rows, what is refused, and settings of the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from iet.errors import InputError, ShapeError
+from iet.marks.registry import Registry
+from iet.marks.scheme import Scheme
+
+
+def check_registry(registry: object) -> None:
+    """Raise an InputError unless this is a registry."""
+    if not isinstance(registry, Registry):
+        raise InputError(f"registry: got {type(registry).__name__}, expected iet.Registry")
+
+
+def check_model_vocabulary(size: int, vocab_size: int) -> None:
+    """Raise a ShapeError if a model has fewer logits than the profile has ids, V."""
+    if size < vocab_size:
+        raise ShapeError(
+            "the model's vocabulary", got=size, expected=f"at least {vocab_size}, V of the profile"
+        )
+
+
+def names_of_rows(agents: str | Sequence[str | None]) -> Sequence[str | None]:
+    """Return the agents of the rows of a prompt batch: a name for all rows is one row.
+
+    Raises:
+        InputError: neither a name nor a sequence of some.
+    """
+    if not isinstance(agents, (str, Sequence)) or isinstance(agents, bytes) or not len(agents):
+        raise InputError(
+            f"agents: got {agents!r:.80}, expected one name (or None) per row of the prompt batch, or a name"
+        )
+    return [agents] if isinstance(agents, str) else agents
+
+
+def rows_of_a_prompt(rows: int, agents: int, same_prompt: Callable[[int], bool] | None = None) -> int:
+    """Return how many rows share an agent: beams and `num_return_sequences` repeat each prompt.
+
+    Args:
+        rows: of the batch.
+        agents: their number.
+        same_prompt: tells whether each so many neighbouring rows have one prompt.
+
+    Raises:
+        ShapeError: the rows are no multiple of the agents, or do not have one prompt each.
+    """
+    repeats, rest = divmod(rows, agents)
+    if rest or repeats == 0 or (same_prompt is not None and not same_prompt(repeats)):
+        raise ShapeError(
+            "agents", got=f"{agents} agents for {rows} rows", expected="one agent per row of the prompt batch"
+        )
+    return repeats
+
+
+def check_before_sampling(scheme: Scheme, runner: str, expected: str) -> None:
+    """Raise an InputError for family "gumbel", in a processor that runs before the sampler.
+
+    Args:
+        scheme: of the profile.
+        runner: what runs before, as the message says it.
+        expected: what to do instead.
+    """
+    if scheme.family == "gumbel":
+        raise InputError(
+            'family: got "gumbel", which chooses the token after temperature, top-k and top-p, while'
+            f" {runner} before them: {expected}"
+        )
+
+
+def before_temperature(scheme: Scheme, temperature: object, instead: str) -> float:
+    """Return what κ is multiplied by in a processor that runs before the sampler's temperature.
+
+    κ counts in final logits, so that is the temperature that the sampler will divide by; with placement
+    "raw", the paper's, 1.
+
+    Args:
+        scheme: of the profile.
+        temperature: of the sampler, a finite number above 0; None only with placement "raw".
+        instead: what to do with a scheme of family "gumbel".
+
+    Raises:
+        InputError: no temperature, or one out of range; or a scheme of family "gumbel", which chooses among
+            the tokens that temperature, top-k and top-p leave.
+    """
+    check_before_sampling(scheme, "this processor runs", instead)
+    if scheme.placement == "raw":
+        return 1.0
+    if temperature is None:
+        raise InputError(
+            "temperature: got None, expected the sampler's: this processor runs before it, κ counts after"
+        )
+    if (
+        isinstance(temperature, bool)
+        or not isinstance(temperature, (int, float))
+        or not 0 < temperature < float("inf")
+    ):
+        raise InputError(f"temperature: got {temperature!r}, expected a finite number above 0")
+    return float(temperature)
+
+
+def switch(name: str) -> bool:
+    """Tell whether an environment variable is 1; 0 or nothing is no.
+
+    Args:
+        name: of the variable.
+
+    Raises:
+        InputError: it is something else.
+    """
+    value = os.environ.get(name) or "0"
+    if value not in ("0", "1"):
+        raise InputError(f"{name}: got {value!r:.80}, expected 0 or 1")
+    return value == "1"

@@ -1,0 +1,163 @@
+"""The green lists of transformers' `WatermarkingConfig`: KGW."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iet.errors import InputError
+from iet.marks.foreign.keys import Ids, checked_integer, runs_of_ids
+from iet.marks.foreign.scheme import EngineScheme, Keys, Mask, Texts
+from iet.marks.scheme import Draws, Family, drawn_family
+from iet.native import foreign
+from iet.native.load import cpu
+
+
+@dataclasses.dataclass(frozen=True)
+class Kgw(EngineScheme):
+    """The green lists of transformers' `WatermarkingConfig`, made on the CPU.
+
+    Attributes:
+        n_gram: with "lefthash" 2, whatever `context_width`: the seed depends on the last id alone. With
+            "selfhash" `context_width`, 1 to 16: the token itself is one of the ids that are hashed.
+        greenlist_ratio: γ, above 0 and below 1.
+        seeding_scheme: "lefthash" or "selfhash".
+        version: of this reading of the engine.
+    """
+
+    n_gram: int = 0
+    greenlist_ratio: float = 0.25
+    seeding_scheme: str = "lefthash"
+
+    name = "kgw"
+
+    def __post_init__(self) -> None:
+        if self.seeding_scheme not in ("lefthash", "selfhash"):
+            raise InputError(
+                f'seeding_scheme: got {self.seeding_scheme!r:.80}, expected "lefthash" or "selfhash"'
+            )
+        lefthash = self.seeding_scheme == "lefthash"
+        if self.n_gram == 0:
+            object.__setattr__(self, "n_gram", 2 if lefthash else 1)
+        checked_integer("n_gram", self.n_gram, *((2, 2) if lefthash else (1, 16)))
+        ratio = self.greenlist_ratio
+        if not isinstance(ratio, (int, float)) or not 0 < ratio < 1:
+            raise InputError(f"greenlist_ratio: got {ratio!r:.80}, expected a number between 0 and 1")
+
+    def _green(self, vocab_size: int) -> int:
+        green = int(vocab_size * self.greenlist_ratio)
+        if not 0 < green < vocab_size:
+            raise InputError(
+                f"greenlist_ratio: got {self.greenlist_ratio}, which makes {green} of {vocab_size} ids green;"
+                " expected some, and not all"
+            )
+        return green
+
+    def family(self, vocab_size: int) -> Family:
+        """Return the null law of the scores."""
+        return drawn_family("kgw", Draws((1,), self._green(vocab_size) / vocab_size, 0.0, 1.0))
+
+    def checked_key(self, what: str, key: Any) -> tuple[int, ...]:
+        """Return a key as numbers, or raise an InputError that does not show it."""
+        return (checked_integer(what, key, 1, (1 << 63) - 1, secret=True),)
+
+    def scored(self, texts: Texts, vocab_size: int) -> Mask:
+        """Tell which positions are scored, and not alike under every key, [N]."""
+        scored = super().scored(texts, vocab_size)
+        if self.seeding_scheme == "lefthash":  # after id 0 the list is the same under every key
+            scored[1:] &= texts.ids[:-1] != 0
+        return scored
+
+    def scores(
+        self, ids: Ids, scored: Mask, keys: Keys, vocab_size: int, prepared: Any, threads: int
+    ) -> NDArray[Any]:
+        """Return x_j [T, K], also after id 0, where `scored` is false."""
+        green = self._green(vocab_size)
+        scores = np.zeros((len(ids), len(keys)), np.float32)
+        where = np.flatnonzero(runs_of_ids(ids, self.n_gram, vocab_size))
+        if not len(where):
+            return scores
+        # A list is made once for each distinct context, for each of the distinct tokens after it.
+        n_grams = ids[where[:, None] + np.arange(1 - self.n_gram, 1)]
+        if self.seeding_scheme == "lefthash":
+            pairs, pair = np.unique(n_grams[:, 0] * vocab_size + n_grams[:, 1], return_inverse=True)
+            contexts, context, counts = np.unique(
+                pairs // vocab_size, return_inverse=True, return_counts=True
+            )
+            # Those with most tokens first: lists that are made side by side then have as many to find.
+            falling = np.argsort(-counts, kind="stable")
+            order = np.argsort(-counts[context], kind="stable")
+            contexts, counts, tokens = contexts[falling], counts[falling], pairs[order] % vocab_size
+            pair = np.argsort(order)[pair]
+        else:
+            contexts, pair = np.unique(n_grams, axis=0, return_inverse=True)
+            counts, tokens = np.ones(len(contexts), np.int64), contexts[:, -1]
+        offsets = np.append(0, np.cumsum(counts))
+        tokens = np.ascontiguousarray(tokens, np.uint32)
+        found = np.empty((len(tokens), len(keys)), np.uint8)
+        for column, key in enumerate(keys.tolist()):
+            seeds = _left_seeds(key, contexts) if contexts.ndim == 1 else _self_seeds(key, contexts)
+            found[:, column] = _green_tokens(seeds, offsets, tokens, vocab_size, green, threads)
+        scores[where] = found[pair.reshape(-1)]
+        return scores
+
+
+def _left_seeds(key: int, contexts: Ids) -> NDArray[np.uint32]:
+    # key·id mod (2^64 - 1), of which torch's generator on the CPU takes the low 32 bits. The product is
+    # high·2^64 + low, which leaves the same as high + low; if that is all bits set, it leaves 0.
+    ids = contexts.astype(np.uint64)
+    shift, upper, lower = np.uint64(32), np.uint64(key >> 32) * ids, np.uint64(key & 0xFFFFFFFF) * ids
+    low = (upper << shift) + lower
+    high = (upper >> shift) + (low < lower)
+    sums = low + high
+    sums += sums < high
+    return np.where(sums == np.uint64(0xFFFFFFFFFFFFFFFF), 0, sums & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+
+
+def _self_seeds(key: int, n_grams: Ids) -> NDArray[np.uint32]:
+    # The least of key·a·b as int64, a and b what a table makes of each id and of the last, then the same.
+    table = _hash_table(key & 0xFFFFFFFF)
+    hashed = table[n_grams % len(table)].astype(np.int64) + 1
+    with np.errstate(over="ignore"):
+        seeds = (np.int64(key) * hashed * hashed[:, -1:]).min(axis=1)
+    return np.asarray(np.where(seeds < 0, seeds - 1, seeds) & 0xFFFFFFFF, np.uint32)
+
+
+@functools.lru_cache(maxsize=16)
+def _hash_table(seed: int) -> NDArray[np.integer[Any]]:
+    count = 1_000_003
+    if cpu is None:
+        return foreign.torch_permutation(seed, count)
+    table = np.empty(count, np.uint32)
+    cpu.torch_permute(count, seed, table.ctypes.data)
+    return table
+
+
+def _green_tokens(
+    seeds: NDArray[np.uint32],
+    offsets: NDArray[np.int64],
+    tokens: NDArray[np.uint32],
+    vocab_size: int,
+    green: int,
+    threads: int,
+) -> NDArray[np.uint8]:
+    # Whether each token is in the green list of its seed; those of seeds[s] are [offsets[s], offsets[s + 1]).
+    if cpu is None:
+        each = np.repeat(seeds, np.diff(offsets))
+        return foreign.green_tokens(each, tokens, vocab_size, green).astype(np.uint8)
+    found = np.empty(len(tokens), np.uint8)
+    cpu.kgw_green(
+        vocab_size,
+        green,
+        seeds.ctypes.data,
+        len(seeds),
+        offsets.ctypes.data,
+        tokens.ctypes.data,
+        found.ctypes.data,
+        threads,
+    )
+    return found

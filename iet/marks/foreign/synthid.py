@@ -1,0 +1,185 @@
+"""The g-values of transformers' `SynthIDTextWatermarkingConfig`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iet.errors import InputError
+from iet.marks.foreign.keys import Ids, checked_integer
+from iet.marks.foreign.scheme import EngineScheme, Keys, Mask, Texts
+from iet.marks.scheme import Draws, Family, drawn_family
+from iet.native import foreign
+from iet.native.load import cpu
+
+MAX_DEPTH = 100
+"""Keys of one agent, one for each depth."""
+
+_TABLES = 1 << 26  # bytes of tables that keys hold on to
+
+
+@dataclasses.dataclass(frozen=True)
+class SynthId(EngineScheme):
+    """The g-values of transformers' `SynthIDTextWatermarkingConfig`, standardised and summed over depth.
+
+        x = Σ_d w_d·(g_d - 1/2) / (1/2·√Σ w_d²)
+
+    So the mean g-value of a text is 1/2 + x̄ / (2·√D), with equal weights.
+
+    Attributes:
+        n_gram: `ngram_len`, 2 to 16.
+        sampling_table_size: a power of two from 2 to 2^24.
+        sampling_table_seed: 0 to 2^32 - 1.
+        weighted: w_d falls from 10 to 1 over the D depths, as in the paper's weighted mean; else it is 1.
+        depth: D, keys of an agent, 1 to 100. Default: as many as the first agent has.
+        version: of this reading of the engine.
+    """
+
+    n_gram: int = 5
+    sampling_table_size: int = 1 << 16
+    sampling_table_seed: int = 0
+    weighted: bool = False
+    depth: int = 30
+
+    name = "synthid"
+
+    def __post_init__(self) -> None:
+        checked_integer("n_gram", self.n_gram, 2, 16)
+        size = checked_integer("sampling_table_size", self.sampling_table_size, 2, 1 << 24)
+        if size & (size - 1):
+            raise InputError(f"sampling_table_size: got {size}, expected a power of two")
+        checked_integer("sampling_table_seed", self.sampling_table_seed, 0, (1 << 32) - 1)
+        checked_integer("depth", self.depth, 1, MAX_DEPTH)
+        if not isinstance(self.weighted, bool):
+            raise InputError(f"weighted: got {self.weighted!r:.80}, expected True or False")
+
+    @property
+    def _weights(self) -> NDArray[np.int64]:
+        # linspace(10, 1, D) in whole numbers, times D - 1
+        last = self.depth - 1
+        falling = self.weighted and last > 0
+        weights = 10 * last - 9 * np.arange(self.depth) if falling else np.ones(self.depth)
+        return weights.astype(np.int64)
+
+    def family(self, vocab_size: int) -> Family:
+        """Return the null law of the scores."""
+        return drawn_family("synthid", _draws(self))
+
+    def checked_key(self, what: str, key: Any) -> tuple[int, ...]:
+        """Return a key as numbers, or raise an InputError that does not show it."""
+        if not isinstance(key, (list, tuple, np.ndarray)) or len(key) != self.depth:
+            got = f"{len(key)} of them" if isinstance(key, (list, tuple)) else f"a {type(key).__name__}"
+            raise InputError(f"{what}: got {got}, expected a list of {self.depth} integers (depth)")
+        return tuple(checked_integer(what, number, 0, (1 << 63) - 1, secret=True) for number in key)
+
+    def is_list(self, key: Any) -> bool:
+        """Tell whether this is a list of keys, not a key."""
+        return super().is_list(key) and len(key) > 0 and super().is_list(key[0])
+
+    def pair_numbers(self, texts: Texts, counting: Mask) -> tuple[Ids, Mask]:
+        """Number the positions of each text that are `counting`: the same number, no new evidence."""
+        # No new evidence is what follows a context that stood before, which the engine leaves unmarked, and
+        # an n-gram with the hash of an earlier one: its g-values are the same under every key.
+        from iet.native.pairs import merged_numbers_of, number_pairs_of
+
+        where = texts.starts, texts.ends
+        hashes = np.zeros(len(texts.ids), np.int64)
+        if len(hashes) >= self.n_gram:
+            n_grams = np.lib.stride_tricks.sliding_window_view(texts.ids, self.n_gram)
+            hashed = foreign.synthid_hash(n_grams) & np.uint64(self.sampling_table_size - 1)
+            hashes[self.n_gram - 1 :] = hashed
+        contexts, _ = number_pairs_of(texts.ids, counting, *where, self.n_gram, contexts=True)
+        return merged_numbers_of(contexts, number_pairs_of(hashes, counting, *where, 1)[0], *where)
+
+    def prepare(self, keys: Keys) -> Any:
+        """Return what a text does not change and is worth keeping, an array [..., K], or None."""
+        size = self.sampling_table_size
+        if cpu is None or size > 1 << 16 or self._entry.itemsize * size * len(keys) > _TABLES:
+            return None
+        return self._tables(keys, 0)
+
+    @property
+    def _entry(self) -> np.dtype[Any]:
+        return np.dtype(np.uint8 if self._weights.sum() < 1 << 8 else np.uint16)
+
+    def _tables(self, keys: Keys, threads: int) -> NDArray[Any]:
+        size = self.sampling_table_size
+        # h goes to (h + k)·M + 1, so g is looked up in a table in that order: one rotation for each depth.
+        order = np.arange(size, dtype=np.uint64) * np.uint64(6364136223846793005) + np.uint64(1)
+        g = _sampling_table(size, self.sampling_table_seed)[(order & np.uint64(size - 1)).astype(np.int64)]
+        twice, weights = np.tile(g * np.uint8(255), 2), self._weights.astype(np.uint32)
+        low = np.ascontiguousarray(keys & np.uint64(size - 1), np.uint32)
+        tables = np.empty((size, len(keys)), self._entry)
+        assert cpu is not None
+        cpu.synthid_tables(
+            size.bit_length() - 1,
+            twice.ctypes.data,
+            low.ctypes.data,
+            len(keys),
+            weights.ctypes.data,
+            self.depth,
+            tables.itemsize > 1,
+            tables.ctypes.data,
+            threads,
+        )
+        return tables
+
+    def scores(
+        self, ids: Ids, scored: Mask, keys: Keys, vocab_size: int, prepared: Any, threads: int
+    ) -> NDArray[Any]:
+        """Return x_j [T, K]."""
+        draws = _draws(self)
+        if cpu is None or self.sampling_table_size > 1 << 16:
+            table = _sampling_table(self.sampling_table_size, self.sampling_table_seed)
+            places = np.flatnonzero(scored)
+            n_grams = ids[places[:, None] + np.arange(1 - self.n_gram, 1)]
+            scores = np.zeros((len(ids), len(keys)), np.float32)
+            for column, key in enumerate(keys):
+                sums = foreign.synthid_g_values(n_grams, key, table) @ self._weights
+                scores[places, column] = sums.astype(np.float32) * np.float32(draws.step) + np.float32(
+                    draws.low
+                )
+            return scores
+        scores = np.empty((len(ids), len(keys)), np.float32)
+        words = ids.astype(np.uint32)  # of which only what `scored` checks is read
+        block = max(1, len(keys)) if prepared is not None else 256
+        for first in range(0, len(keys), block):
+            tables = self._tables(keys[first : first + block], threads) if prepared is None else prepared
+            part = scores if block >= len(keys) else np.empty((len(ids), tables.shape[1]), np.float32)
+            cpu.synthid_scores(
+                self.sampling_table_size.bit_length() - 1,
+                tables.itemsize > 1,
+                tables.ctypes.data,
+                tables.strides[0] // tables.itemsize,
+                tables.shape[1],
+                self.n_gram,
+                words.ctypes.data,
+                scored.ctypes.data,
+                len(ids),
+                draws.step,
+                draws.low,
+                part.ctypes.data,
+                threads,
+            )
+            if part is not scores:
+                scores[:, first : first + block] = part
+        return scores
+
+
+@functools.lru_cache(maxsize=16)
+def _draws(scheme: SynthId) -> Draws:
+    # The share of ones in the table is the chance of a 1, and not quite 1/2.
+    weights = scheme._weights
+    norm = math.sqrt(float((weights.astype(np.float64) ** 2).sum()))
+    ones = float(_sampling_table(scheme.sampling_table_size, scheme.sampling_table_seed).mean())
+    return Draws(tuple(weights.tolist()), ones, -float(weights.sum()) / norm, 2 / norm)
+
+
+@functools.lru_cache(maxsize=4)
+def _sampling_table(size: int, seed: int) -> NDArray[np.uint8]:
+    return foreign.synthid_table(size, seed)

@@ -1,0 +1,387 @@
+"""The ops on the host: arguments are checked here, then the compiled module computes, or NumPy."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from iet.errors import BackendUnavailable, InputError, ShapeError
+from iet.native import reference
+from iet.native.load import check_environment, cpu, load_cuda
+from iet.native.marking import MAX_VOCAB_SIZE, Marking
+
+DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
+"""Of logits, and the numbers that the native modules know them by."""
+
+
+def is_tensor(value: object) -> bool:
+    """Tell whether a value is a torch tensor, without importing torch: whoever holds one has imported it."""
+    kind: Any = type(value)
+    return _is_tensor_class(kind)
+
+
+@functools.cache
+def _is_tensor_class(kind: Any) -> bool:
+    return any(cls.__module__ == "torch" and cls.__name__ == "Tensor" for cls in kind.__mro__)
+
+
+def on_cuda(values: Any) -> bool:
+    """Tell whether this is a tensor on a CUDA device."""
+    return is_tensor(values) and values.device.type == "cuda"
+
+
+# ---------------------------------------------------------------- logits
+
+
+class Logits(NamedTuple):
+    """Where logits lie [rows, columns >= V], and how.
+
+    Attributes:
+        address: of the first one.
+        dtype: one of `DTYPES`.
+        rows, columns: their numbers.
+        strides: of rows and columns, in bytes.
+        array: returns them as numpy shows them, bfloat16 as its bits; not on CUDA.
+        device: of CUDA, or None.
+    """
+
+    address: int
+    dtype: str
+    rows: int
+    columns: int
+    strides: tuple[int, int]
+    array: Callable[[], NDArray[Any]]
+    device: Any = None
+
+    @property
+    def layout(self) -> tuple[int, int, int, int, int, int]:
+        """What a native call takes first."""
+        return self.address, DTYPES[self.dtype], self.rows, self.columns, *self.strides
+
+
+def describe_logits(logits: Any, vocab_size: int) -> Logits:
+    """Return where logits lie.
+
+    Raises:
+        ShapeError: they are not [B, >= V] of a dtype and with strides that can be marked.
+        BackendUnavailable: they are on another device than the CPU or CUDA, or on CUDA without its module.
+    """
+    if isinstance(logits, np.ndarray):
+        found = _describe_array(logits)
+    elif is_tensor(logits):
+        found = _describe_tensor(logits)
+    else:
+        raise ShapeError("logits", got=type(logits).__name__, expected="numpy.ndarray or torch.Tensor")
+    if found.columns < vocab_size:
+        raise ShapeError(
+            "logits",
+            got=f"[{found.rows}, {found.columns}]",
+            expected=f"[B, >= {vocab_size}], V of the profile",
+        )
+    return found
+
+
+def _describe_array(logits: NDArray[Any]) -> Logits:
+    if not logits.flags.writeable:
+        raise ShapeError("logits", got="a read-only array", expected="a writable one")
+    if not logits.dtype.isnative:
+        raise ShapeError("logits", got=f"dtype {logits.dtype.str}", expected="the machine's byte order")
+    address = logits.__array_interface__["data"][0]
+    bits = logits.view(np.uint16) if logits.dtype.name == "bfloat16" else logits
+    return _checked(address, logits.dtype.name, logits.shape, logits.strides, lambda: bits)
+
+
+def _describe_tensor(logits: Any) -> Logits:
+    if logits.device.type == "cuda":
+        load_cuda()
+    elif logits.device.type != "cpu":
+        raise BackendUnavailable(
+            f"logits are on {logits.device}: numpy arrays and tensors on the CPU and on CUDA are marked;"
+            " nothing is copied between devices silently, so move them with .cpu() first"
+        )
+    if str(logits.layout) != "torch.strided":
+        raise ShapeError("logits", got=f"layout {logits.layout}", expected="a strided tensor")
+    if logits.requires_grad:
+        raise ShapeError("logits", got="a tensor that requires grad", expected="logits.detach()")
+    if logits.is_neg() or (logits.data_ptr() == 0 and logits.numel()):
+        raise ShapeError("logits", got="a lazily negated or empty view", expected="logits.clone()")
+    dtype = str(logits.dtype).removeprefix("torch.")
+
+    def array() -> NDArray[Any]:
+        import torch
+
+        return np.asarray((logits.view(torch.uint16) if dtype == "bfloat16" else logits).numpy())
+
+    strides = tuple(stride * logits.element_size() for stride in logits.stride())
+    found = _checked(logits.data_ptr(), dtype, tuple(logits.shape), strides, array)
+    return found._replace(device=logits.device) if logits.device.type == "cuda" else found
+
+
+def _checked(
+    address: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], array: Callable[[], Any]
+) -> Logits:
+    if dtype not in DTYPES:
+        raise ShapeError("logits", got=f"dtype {dtype}", expected=f"one of {', '.join(DTYPES)}")
+    if len(shape) != 2:
+        raise ShapeError("logits", got=f"shape {list(shape)}", expected="[B, >= V]")
+    rows, columns = shape
+    size = 4 if dtype == "float32" else 2
+    row_stride, element_stride = strides
+    row, element = abs(row_stride), abs(element_stride)
+    still = (rows > 1 and row == 0) or (columns > 1 and element == 0)  # an expanded dimension
+    apart = rows < 2 or row >= element * (columns - 1) + size or element >= row * (rows - 1) + size
+    if rows and (still or not apart or element % size or row % size):
+        raise ShapeError(
+            "logits", got=f"strides {strides} in bytes", expected="rows and columns that do not overlap"
+        )
+    if address % size:
+        raise ShapeError(
+            "logits", got=f"an address {address % size} past a multiple of {size}", expected="one"
+        )
+    return Logits(address, dtype, rows, columns, (row_stride, element_stride), array)
+
+
+# ---------------------------------------------------------------- the ops
+
+
+# The native form of a marking, with the arrays that it points into.
+_natives: weakref.WeakKeyDictionary[Marking, tuple[Any, list[NDArray[Any]]]] = weakref.WeakKeyDictionary()
+
+
+def _native(marking: Marking) -> Any:
+    cached = _natives.get(marking)
+    if cached is None:
+        unmarked = np.array(marking.unmarked_ids, dtype=np.int32)
+        words, k_p = marking.words, marking.k_p.astype(np.uint32)
+        assert cpu is not None
+        native = cpu.Marking(
+            marking.vocab_size,
+            marking.n_gram,
+            marking.code,
+            unmarked.ctypes.data,
+            len(unmarked),
+            words.ctypes.data,
+            k_p.ctypes.data,
+            len(marking),
+        )
+        # The first one stays: another thread may be at work with the arrays that it points into.
+        cached = _natives.setdefault(marking, (native, [unmarked, words, k_p]))
+    return cached[0]
+
+
+def embed_(
+    marking: Marking,
+    logits: Logits,
+    contexts: Any,
+    slots: Any,
+    temperature: Any,
+    rows: Any,
+    num_threads: int | None,
+) -> None:
+    """Mark logits on the host in place: `iet.embed_`."""
+    index = None if rows is None else _row_index(rows, logits.rows)
+    count = logits.rows if index is None else len(index)
+    context_ids = _integers("contexts", contexts, np.int64, (count, marking.n_gram - 1))
+    slot_ids = _integers("slots", slots, np.int32, (count,))
+    kappas = np.float32(marking.kappa) * _temperatures(temperature, count)
+    threads = checked_threads(num_threads)
+    if count == 0:
+        return
+    if cpu is None or index is not None:
+        _check_rows(context_ids, slot_ids, kappas, len(marking))
+    if index is not None:  # rows that are not named are unmarked ones, and those cost nothing
+        context_ids = _scatter(context_ids, index, logits.rows, 0)
+        slot_ids, kappas = _scatter(slot_ids, index, logits.rows, -1), _scatter(kappas, index, logits.rows, 0)
+    if cpu is None:
+        reference.embed_(marking, logits.array(), context_ids, slot_ids, kappas)
+        return
+    arrays = (context_ids.ctypes.data, slot_ids.ctypes.data, kappas.ctypes.data)
+    if not _native(marking).embed(*logits.layout, *arrays, threads):
+        _check_rows(context_ids, slot_ids, kappas, len(marking))  # nothing was written: say which row and why
+
+
+def score_tokens(marking: Marking, token_ids: NDArray[np.int64], num_threads: int) -> NDArray[np.float32]:
+    """Return x_j(a), float32 [T, K]: `iet.score_tokens`, of checked arguments."""
+    if cpu is None:
+        return reference.score_tokens(marking, token_ids)
+    scores = np.empty((len(token_ids), len(marking)), dtype=np.float32)
+    _native(marking).score(token_ids.ctypes.data, len(token_ids), scores.ctypes.data, num_threads)
+    return scores
+
+
+def score_spans(
+    marking: Marking,
+    token_ids: NDArray[np.int64],
+    cuts: NDArray[np.int64],
+    counted: NDArray[np.bool_],
+    num_threads: int,
+) -> NDArray[np.float64]:
+    """Return sums over spans, float64 [S, K]: `iet.score_spans`, of checked arguments."""
+    if cpu is None:
+        return reference.score_spans(marking, token_ids, cuts, counted)
+    counted = np.ascontiguousarray(counted)
+    units = np.zeros((len(cuts) - 1, len(marking)), dtype=np.int64)
+    addresses = token_ids.ctypes.data, counted.ctypes.data, cuts.ctypes.data
+    _native(marking).score_spans(*addresses, len(units), units.ctypes.data, num_threads)
+    return np.multiply(units, reference.SPAN_UNIT, dtype=np.float64)
+
+
+def permute(token_ids: ArrayLike, seeds: ArrayLike, vocab_size: int) -> NDArray[np.uint32]:
+    """Return P(k_π, v) of pairs of ids and seeds: `iet.kernels.permute`."""
+    check_environment()
+    ids, seeds = checked_pairs(token_ids, seeds, vocab_size)
+    if cpu is None:
+        return reference.permute(ids, seeds, vocab_size).astype(np.uint32)
+    ranks = np.empty(len(ids), dtype=np.uint32)
+    cpu.permute(vocab_size, seeds.ctypes.data, ids.ctypes.data, len(ids), ranks.ctypes.data)
+    return ranks
+
+
+# ---------------------------------------------------------------- what is given
+
+
+def check_token_ids(values: Any) -> NDArray[np.int64]:
+    """Return the ids of a text as int64 [T].
+
+    Raises:
+        ShapeError: they are not a vector of integers.
+        InputError: one is beyond int64.
+    """
+    try:
+        array = np.asarray(values)
+    except ValueError:  # rows of different lengths
+        raise ShapeError("token_ids", got="rows of different lengths", expected="integers [T]") from None
+    if array.ndim != 1:
+        raise ShapeError("token_ids", got=f"shape {list(array.shape)}", expected="[T]")
+    if array.dtype.kind not in "iu" and array.size:
+        raise ShapeError("token_ids", got=f"dtype {array.dtype}", expected="integers")
+    return _cast("token_ids", array, np.int64)
+
+
+def checked_spans(boundaries: Any, counted: Any, length: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the boundaries of spans in a text of `length` tokens, and which tokens count.
+
+    Raises:
+        ShapeError: one of them has a wrong shape or type.
+        InputError: the boundaries do not ascend within the text.
+    """
+    cuts = np.asarray(boundaries)
+    if cuts.ndim != 1 or len(cuts) == 0 or cuts.dtype.kind not in "iu":
+        raise ShapeError("boundaries", got=f"{cuts.dtype} {list(cuts.shape)}", expected="integers [S+1]")
+    cuts = _cast("boundaries", cuts, np.int64)
+    if cuts[0] < 0 or cuts[-1] > length or (np.diff(cuts) < 0).any():
+        raise InputError(
+            f"boundaries: got {cuts[:8].tolist()} to {cuts[-1]}, expected ascending from 0 to {length}"
+        )
+    mask = np.ones(length, np.bool_) if counted is None else np.asarray(counted)
+    if mask.shape != (length,) or mask.dtype != np.bool_:
+        raise ShapeError("counted", got=f"{mask.dtype} {list(mask.shape)}", expected=f"bool [{length}]")
+    return cuts, mask
+
+
+def checked_threads(num_threads: int | None) -> int:
+    """Return what the native modules take: 0 for the default.
+
+    Raises:
+        InputError: it is neither None nor an int of at least 1.
+    """
+    check_environment()
+    if num_threads is None:
+        return 0
+    if isinstance(num_threads, bool) or not isinstance(num_threads, int) or num_threads < 1:
+        raise InputError(f"num_threads: got {num_threads!r}, expected an int of at least 1, or None")
+    return min(num_threads, 1 << 16)
+
+
+def checked_pairs(
+    token_ids: ArrayLike, seeds: ArrayLike, vocab_size: int
+) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
+    """Return ids in [0, V) and as many seeds.
+
+    Raises:
+        InputError: an id or V is out of range.
+    """
+    if not 1 <= vocab_size <= MAX_VOCAB_SIZE:
+        raise InputError(f"vocab_size: got {vocab_size}, expected 1 to {MAX_VOCAB_SIZE}")
+    ids = check_token_ids(token_ids)
+    if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
+        raise InputError(f"token_ids: got {ids.min()} to {ids.max()}, expected 0 to {vocab_size - 1}")
+    wide = np.ascontiguousarray(np.broadcast_to(np.asarray(seeds, dtype=np.uint64), ids.shape))
+    return ids.astype(np.uint32), wide
+
+
+def _row_index(rows: Any, logits_rows: int) -> NDArray[np.int64]:
+    index = _integers("rows", rows, np.int64, (len(rows),) if np.ndim(rows) else ())
+    if index.ndim != 1:
+        raise ShapeError("rows", got=f"shape {list(index.shape)}", expected="[M]")
+    if index.size and (index.min() < 0 or index.max() >= logits_rows):
+        raise InputError(f"rows: got {index.min()} to {index.max()}, expected 0 to {logits_rows - 1}")
+    if len(np.unique(index)) < len(index):
+        raise InputError("rows: got a row twice, expected each at most once")
+    return index
+
+
+def _scatter(values: NDArray[Any], index: NDArray[np.int64], rows: int, rest: int) -> NDArray[Any]:
+    everywhere = np.full((rows, *values.shape[1:]), rest, dtype=values.dtype)
+    everywhere[index] = values
+    return everywhere
+
+
+def _integers(name: str, values: Any, dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
+    if is_tensor(values):
+        if values.device.type != "cpu":
+            raise ShapeError(name, got=f"device {values.device}", expected="the device of the logits, cpu")
+        if values.is_floating_point():
+            raise ShapeError(name, got=f"dtype {values.dtype}", expected="integers")
+        values = values.numpy()
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu" and array.size:
+        raise ShapeError(name, got=f"dtype {array.dtype}", expected="integers")
+    if array.shape != shape:
+        raise ShapeError(name, got=f"shape {list(array.shape)}", expected=f"{list(shape)}")
+    return _cast(name, array, dtype)
+
+
+def _cast(name: str, array: NDArray[Any], dtype: type) -> NDArray[Any]:
+    if array.size and not np.can_cast(array.dtype, dtype):
+        limits = np.iinfo(dtype)
+        if array.max() > limits.max or array.min() < limits.min:
+            raise InputError(
+                f"{name}: got {array.max()} and {array.min()}, expected {np.dtype(dtype)} values"
+            )
+    return np.ascontiguousarray(array, dtype=dtype)
+
+
+def _temperatures(temperature: ArrayLike, rows: int) -> NDArray[np.float32]:
+    try:
+        values = np.asarray(temperature, dtype=np.float32)
+    except (TypeError, ValueError, RuntimeError):  # the last by tensors that NumPy cannot read
+        raise InputError(f"temperature: got {temperature!r}, expected a number or [B]") from None
+    if values.shape not in ((), (rows,)):
+        raise ShapeError("temperature", got=f"shape {list(values.shape)}", expected=f"a number or [{rows}]")
+    return np.ascontiguousarray(values) if values.shape else np.full(rows, values)
+
+
+def _check_rows(
+    contexts: NDArray[np.int64], slots: NDArray[np.int32], kappas: NDArray[np.float32], keys: int
+) -> None:
+    if slots.min() < -1 or slots.max() >= keys:
+        bad = int(np.flatnonzero((slots < -1) | (slots >= keys))[0])
+        raise InputError(f"slots: row {bad} holds {slots[bad]}, expected -1 or a slot from 0 to {keys - 1}")
+    if contexts.min() < 0:
+        rows = np.flatnonzero((contexts < 0).any(axis=1) & (slots >= 0))
+        if len(rows):
+            raise InputError(
+                f"contexts: row {rows[0]} holds the id {contexts[rows[0]].min()}: a placeholder, not a token;"
+                " expected the ids that were sampled"
+            )
+    marked = kappas[slots >= 0]
+    if marked.size and not (marked.min() >= 0 and marked.max() < np.inf):  # false for NaN too
+        raise InputError(
+            f"temperature: gives κ = {marked.min()}..{marked.max()}, expected finite values of at least 0"
+        )

@@ -1,0 +1,55 @@
+"""What a native call needs to know of a profile and its keys, in one value."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iet.errors import IetError
+
+MAX_VOCAB_SIZE = 1 << 24
+
+FAMILIES = ("fourier", "square", "gumbel")
+"""In the order of `Family` in csrc/keyed.h: the native modules know a family by its place."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Marking:
+    """K derived keys, and what they mark under. It never changes and is hashed by identity.
+
+    Attributes:
+        vocab_size: V, 1 to 2^24.
+        n_gram: n, 2 to 16.
+        family: one of `FAMILIES`.
+        kappa: κ at temperature 1.
+        unmarked_ids: ids below V that carry no mark, ascending.
+        subkeys: uint8 [K, 16].
+        k_p: integers [K], the frequencies of φ.
+    """
+
+    vocab_size: int
+    n_gram: int
+    family: str
+    kappa: float
+    unmarked_ids: tuple[int, ...]
+    subkeys: NDArray[np.uint8] = dataclasses.field(repr=False)
+    k_p: NDArray[np.integer] = dataclasses.field(repr=False)
+
+    @property
+    def code(self) -> int:
+        """The number of the family."""
+        return FAMILIES.index(self.family)
+
+    @property
+    def words(self) -> NDArray[np.uint64]:
+        """The sub-keys as the native modules read them, uint64 [K, 2]."""
+        return np.ascontiguousarray(self.subkeys).view("<u8").astype(np.uint64)
+
+    def __len__(self) -> int:
+        return len(self.subkeys)
+
+    def __reduce__(self) -> NoReturn:
+        raise IetError("a Marking holds keys and is not pickled: pass on the registry's path")

@@ -1,0 +1,146 @@
+"""What an auditor takes and refuses: options, tokenizers, profiles; its copies; the secrets it keeps."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pathlib
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+import iet
+from iet.errors import InputError, RegistryError, ShapeError, TokenizerMismatch
+from iet.marks.keys import derive_subkey
+from iet.marks.registry import Registry
+from iet.marks.scheme import Scheme
+from tests.support.teams import WORD_TOKENIZER, WORDS, byte_tokenizer, team, word_tokenizer
+from tests.support.texts import IDS, TEAM, TEXT, agents_of, reader
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"decoder": "guess"}, "decoder: got 'guess', expected one of"),
+        ({"level": 0}, "level: got 0, expected a number between 0 and 1"),
+        ({"level": 1}, "level: got 1,"),
+        ({"level": -0.5}, "level: got -0.5"),
+        ({"level": float("nan")}, "level: got nan"),
+        ({"level": "0.01"}, "level: got '0.01'"),
+        ({"level": True}, "level: got True"),
+        ({"level": np.float32("nan")}, "level: got "),
+        ({"decoder": ["posterior"]}, "decoder: got ['posterior'], expected one of"),
+        ({"strengths": "abc"}, "strengths: got 'abc', expected numbers"),
+        ({"tau": 0.1}, "options: got 'tau', decoder 'posterior' accepts"),
+        ({"decoder": "cusum", "window": 0}, "window: got 0, expected an int of at least 1"),
+        ({"profile": "no such id"}, "profile 'no such id' is not in the registry"),
+    ],
+)
+def test_bad_options_are_refused_at_once(options: dict[str, Any], message: str) -> None:
+    with pytest.raises((InputError, RegistryError)) as refusal:
+        iet.Auditor(TEAM, **options)
+    assert message in str(refusal.value)
+
+
+def test_registries_without_readers_are_refused() -> None:
+    with pytest.raises(InputError, match="no agents; expected at least one"):
+        iet.Auditor(team([]))
+    with pytest.raises(InputError, match=r"registry: got str, expected iet\.Registry"):
+        iet.Auditor("team.json")  # type: ignore[arg-type]
+
+
+def test_one_of_several_profiles_can_be_named() -> None:
+    registry = Registry.loads(TEAM.dumps())
+    other = registry.add_profile(tokenizer=WORD_TOKENIZER, scheme=Scheme(kappa=1.0))
+    registry.add("lawyer", profile=other)
+    auditor = iet.Auditor(registry, profile=TEAM.profile.id, tokenizer=WORD_TOKENIZER)
+    assert agents_of(auditor.audit(TEXT)) == ["planner", "critic", None, "writer"]
+    assert iet.Auditor(registry, profile=other, tokenizer=WORD_TOKENIZER).audit(TEXT).agents == ("lawyer",)
+    with pytest.raises(RegistryError, match="profile 'other' is not in the registry"):
+        iet.Auditor(registry, profile="other")
+
+
+def test_what_is_no_text_is_refused() -> None:
+    auditor = reader()
+    for arguments, message in (
+        ({}, "neither or both"),
+        ({"text": TEXT, "token_ids": IDS}, "neither or both"),
+        ({"text": TEXT.encode()}, "text: got bytes, expected str"),
+        ({"text": "w1 \ud83d w2"}, r"character 3 is the lone surrogate U\+D83D"),
+        ({"token_ids": np.array([1, 2**64 - 1], np.uint64)}, "token_ids: got 18446744073709551615"),
+    ):
+        with pytest.raises(InputError, match=message):
+            auditor.audit(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ids", [[[1, 2]], [1.5, 2.0], 7, ["w1"], [True, False], [[1], [2, 3]]])
+def test_what_are_no_token_ids_is_refused(ids: Any) -> None:
+    with pytest.raises(ShapeError, match="token_ids: got"):
+        reader().audit(token_ids=ids)
+
+
+def test_another_tokenizer_is_refused(tmp_path: pathlib.Path) -> None:
+    for other in (word_tokenizer(WORDS + 1), byte_tokenizer()):
+        with pytest.raises(TokenizerMismatch, match=r"got digest .* expects"):
+            iet.Auditor(TEAM, tokenizer=other).audit(TEXT)
+    with pytest.raises(TokenizerMismatch, match="is not there"):
+        iet.Auditor(TEAM, tokenizer=tmp_path / "tokenizer.json").audit(TEXT)
+    with pytest.raises(InputError, match="tokenizer: got int"):
+        iet.Auditor(TEAM, tokenizer=3).audit(TEXT)
+    WORD_TOKENIZER.save(str(tmp_path / "tokenizer.json"))
+    assert iet.Auditor(TEAM, tokenizer=tmp_path / "tokenizer.json").audit(TEXT).coverage > 0
+
+
+def test_a_tokenizer_that_was_replaced_is_noticed(tmp_path: pathlib.Path) -> None:
+    word_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    registry = team(tokenizer=tmp_path / "tokenizer.json", kappa=2.0)
+    assert iet.Auditor(registry).audit(TEXT).tokens == len(IDS)
+    word_tokenizer(WORDS - 1).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(TokenizerMismatch, match="got digest"):
+        iet.Auditor(registry).audit(TEXT)
+
+
+def test_neither_report_nor_auditor_shows_a_secret(tmp_path: pathlib.Path) -> None:
+    registry = team()
+    registry.save(tmp_path / "team.json")
+    auditor = reader(registry, "cusum", window=32)
+    report = auditor.audit(TEXT)
+    shown = [
+        repr(auditor),
+        str(vars(auditor)),
+        repr(report),
+        str(report),
+        report.to_json(),
+        report.to_html(),
+        report._repr_html_(),
+        report.to_prov(),
+        report.transitions.to_dot(),
+        str(report.evaluation_events()),
+        str(vars(report)),
+    ]
+    pickled = pickle.dumps(auditor)
+    for key in (key for name in registry for key in registry.keys(name)):
+        for secret in (bytes(key.secret), derive_subkey(key.secret)):
+            assert secret not in pickled
+            assert not any(secret.hex() in text or repr(secret)[2:-1] in text for text in shown)
+    with pytest.raises(RegistryError, match="in memory is not pickled"):
+        pickle.dumps(iet.Auditor(team()))
+
+
+def test_copies_of_an_auditor_find_the_same(tmp_path: pathlib.Path) -> None:
+    registry = team()
+    registry.save(tmp_path / "team.json")
+    auditor = iet.Auditor(registry, "window", 0.05, False, tokenizer=WORD_TOKENIZER, window=32)
+    expected = auditor.audit(TEXT).to_dict()
+    for again in (copy.deepcopy(auditor), pickle.loads(pickle.dumps(auditor))):
+        assert again.audit(TEXT).to_dict() == expected
+
+
+def test_options_of_numpy_are_written_as_json() -> None:
+    options = {"strengths": [np.float32(0.5)] * 3, "block": np.int64(8), "repeats": "count"}
+    report = reader(level=np.float32(0.01), **options).audit(token_ids=IDS)
+    written = json.loads(report.to_json())
+    assert written["decoder"]["options"] == {"strengths": [0.5] * 3, "block": 8, "repeats": "count"}
+    assert written["level"] == float(np.float32(0.01))

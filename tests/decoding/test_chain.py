@@ -1,0 +1,179 @@
+"""The chain of the posterior against textbook recursions and enumeration, and at its extremes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iet.decoding import chain as chain_module
+from iet.decoding import forward_backward
+from iet.errors import InputError, ShapeError
+from tests.support.scores import score_matrices
+
+
+def chain(shares, mean_segment, nobody, stages):
+    """Initial law and transition matrix over (agent or, last, nobody) x stage, written out."""
+    pi = np.append(np.array(shares) / np.sum(shares) * (1 - nobody), nobody)
+    states, advance = len(pi), min(1.0, stages / mean_segment)
+    p = np.zeros((states, stages, states, stages))
+    for i, m in itertools.product(range(states), range(stages)):
+        p[i, m, i, m] = 1 - advance
+        if m + 1 < stages:
+            p[i, m, i, m + 1] = advance
+            continue
+        for j in range(states):
+            if j != i and pi[i] < 1:
+                p[i, m, j, 0] = advance * pi[j] / (1 - pi[i])
+    return np.repeat(pi / stages, stages), p.reshape(states * stages, states * stages)
+
+
+def naive_forward_backward(ratios, mean_segment, nobody, shares, stages):
+    """O(T·A²), in logs, with the textbook backward recursion."""
+    with np.errstate(divide="ignore"):
+        log_pi, log_p = (np.log(m) for m in chain(shares, mean_segment, nobody, stages))
+    e = np.repeat(np.column_stack([ratios.astype(float), np.zeros(len(ratios))]), stages, axis=1)
+    alpha, beta = np.empty_like(e), np.zeros_like(e)
+    for t in range(len(e)):
+        before = np.logaddexp.reduce(alpha[t - 1][:, None] + log_p, axis=0) if t else log_pi
+        alpha[t] = before + e[t]
+    for t in reversed(range(len(e) - 1)):
+        beta[t] = np.logaddexp.reduce(log_p + (e[t + 1] + beta[t + 1])[None], axis=1)
+    if not len(e):
+        return np.zeros((0, len(shares) + 1)), 0.0
+    gamma = alpha + beta
+    total = np.logaddexp.reduce(gamma, axis=1, keepdims=True)
+    held = np.exp(gamma - total).reshape(len(e), -1, stages).sum(axis=2)
+    return held, float(total[0, 0])
+
+
+def enumerated_posterior(ratios, mean_segment, nobody, shares, stages):
+    """Sum over every sequence of states."""
+    pi, p = chain(shares, mean_segment, nobody, stages)
+    e = np.exp(np.repeat(np.column_stack([ratios, np.zeros(len(ratios))]), stages, axis=1))
+    gamma = np.zeros_like(e)
+    for path in itertools.product(range(e.shape[1]), repeat=len(e)):
+        weight = pi[path[0]] * np.prod([p[i, j] for i, j in itertools.pairwise(path)])
+        weight *= np.prod([e[t, i] for t, i in enumerate(path)])
+        gamma[np.arange(len(e)), list(path)] += weight
+    held = gamma.reshape(len(e), -1, stages).sum(axis=2)
+    return held / held.sum(axis=1, keepdims=True), np.log(gamma[0].sum())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    score_matrices(60),
+    st.floats(4, 50),
+    st.sampled_from([0.0, 0.2, 0.5]),
+    st.integers(1, 4),
+    st.integers(0, 2**32 - 1),
+)
+def test_forward_backward_equals_the_quadratic_one(scores, mean_segment, nobody, stages, seed):
+    shares = np.random.default_rng(seed).uniform(0.1, 1, scores.shape[1])
+    if len(shares) == 1 and nobody == 0:
+        nobody = 0.2
+    ratios = 3 * scores
+    gamma, left, log_ratio = forward_backward(ratios, mean_segment, nobody, shares, stages)
+    expected, expected_ratio = naive_forward_backward(ratios, mean_segment, nobody, shares, stages)
+    np.testing.assert_allclose(np.column_stack([gamma, left]), expected, atol=2e-4)
+    assert log_ratio == pytest.approx(expected_ratio, abs=1e-4)
+
+
+@pytest.mark.parametrize(("nobody", "stages"), [(0.0, 1), (0.3, 1), (0.3, 2)])
+def test_forward_backward_equals_enumeration(nobody, stages):
+    ratios = np.random.default_rng(5).uniform(-2, 2, (5, 2))
+    law = (4.0, nobody, [1.0, 3.0], stages)
+    expected, log_ratio = enumerated_posterior(ratios, *law)
+    naive, naive_ratio = naive_forward_backward(ratios, *law)
+    np.testing.assert_allclose(expected, naive)
+    gamma, left, found = forward_backward(ratios, *law)
+    np.testing.assert_allclose(np.column_stack([gamma, left]), expected, atol=1e-5)
+    assert found == pytest.approx(log_ratio, abs=1e-5)
+    assert naive_ratio == pytest.approx(log_ratio)
+
+
+def test_a_text_read_in_parts_gives_the_same(monkeypatch):
+    ratios = np.random.default_rng(0).normal(0, 1, (2000, 3))
+    whole = forward_backward(ratios, 50.0, 0.2)
+    monkeypatch.setattr(chain_module, "_STORED", 1)  # parts of 256 tokens
+    parts = forward_backward(ratios, 50.0, 0.2)
+    for a, b in zip(whole, parts, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+def test_one_agent_without_alternative_holds_all():
+    gamma, left, log_ratio = forward_backward(np.full((10, 1), -3.0), 5.0)
+    assert (gamma == 1).all()
+    assert (left == 0).all()
+    assert np.isfinite(log_ratio)
+
+
+def test_forward_backward_survives_ratios_of_any_size():
+    ratios = np.array([[1e30, -1e30], [-1e30, 1e30]], np.float32).repeat(20, axis=0)
+    gamma, left, _ = forward_backward(ratios, 1e9, 0.5)
+    assert np.isfinite(gamma).all()
+    assert np.isfinite(left).all()
+
+
+def test_odds_scale_the_chance_of_each_step():
+    ratios, odds = np.random.default_rng(6).normal(0, 1, (7, 2)), np.array([1, 1, 2, 0.5, 1, 3, 1.0])
+    pi, _ = chain([1, 1], 5.0, 0.2, 2)
+    steps = [chain([1, 1], 5.0 / factor, 0.2, 2)[1] for factor in odds]
+    e = np.exp(np.repeat(np.column_stack([ratios, np.zeros(7)]), 2, axis=1))
+    alpha = [pi * e[0]]
+    for t in range(1, 7):
+        alpha.append(alpha[-1] @ steps[t] * e[t])
+    beta = [np.ones(6)]
+    for t in range(6, 0, -1):
+        beta.insert(0, steps[t] @ (e[t] * beta[0]))
+    held = (np.array(alpha) * np.array(beta)).reshape(7, 3, 2).sum(axis=2)
+    gamma, left, log_ratio = forward_backward(ratios, 5.0, 0.2, None, 2, odds)
+    found = np.column_stack([gamma, left])
+    np.testing.assert_allclose(found, held / held.sum(axis=1, keepdims=True), atol=1e-5)
+    assert log_ratio == pytest.approx(np.log(alpha[-1].sum()), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mean_segment": 0.0},
+        {"mean_segment": math.inf},
+        {"odds": np.full(2000, 1e-300)},
+        {"odds": np.full(2000, np.inf)},
+        {"shares": [1, 1e-12]},
+        {"shares": [1, 5e-324], "nobody": 0.5},
+        {"nobody": 1e-12},
+    ],
+    ids=repr,
+)
+def test_chain_stays_finite_at_the_extremes(options: dict[str, Any]) -> None:
+    ratios = np.full((2000, 2), -80.0)
+    ratios[:1000, 0] = ratios[1000:, 1] = 80.0
+    posterior, left, log_ratio = forward_backward(ratios, **options)
+    assert math.isfinite(log_ratio)
+    np.testing.assert_allclose(posterior.sum(axis=1) + left, 1, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"log_ratios": np.zeros(4)}, ShapeError, r"log_ratios: got \[4\]"),
+        ({"shares": [1.0]}, ShapeError, r"shares: got \[1\], expected \[2\]"),
+        ({"shares": [1.0, 0.0]}, InputError, "shares: got .*above 0"),
+        ({"nobody": 1.0}, InputError, "nobody: got 1.0"),
+        ({"stages": 0}, InputError, "stages: got 0"),
+        ({"odds": np.ones(3)}, ShapeError, r"odds: got \[3\], expected \[4\]"),
+        ({"odds": np.zeros(4)}, InputError, "odds: got 0"),
+        ({"log_ratios": np.full((5, 2), np.nan)}, InputError, "log_ratios: got NaN"),
+        ({"mean_segment": math.nan}, InputError, "mean_segment: got nan"),
+        ({"shares": [math.inf, 1]}, InputError, r"shares: got \[inf, 1\]"),
+    ],
+)
+def test_a_chain_refuses_what_it_cannot_be(arguments, error, words):
+    with pytest.raises(error, match=words):
+        forward_backward(**{"log_ratios": np.zeros((4, 2)), **arguments})

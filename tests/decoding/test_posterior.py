@@ -1,0 +1,261 @@
+"""The posterior: what it fits, how it weighs repeats, where it puts boundaries, whom it leaves out."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iet.audit.metrics import token_accuracy
+from iet.decoding import Span, boundary_intervals, candidates, decode, fit, span_sums, windows
+from iet.decoding.posterior import at_most, block_sums
+from iet.errors import InputError, ShapeError
+from tests.support.conditions import INTERPRETED
+from tests.support.scores import FOURIER, synthetic
+
+
+def test_the_fit_finds_strengths_shares_and_length_of_a_text():
+    rng = np.random.default_rng(0)
+    true = np.array([0.4, 1.0, 1.6])
+    turns = 20 if INTERPRETED else 100
+    speakers = np.tile([0, 1, 2, 1, 2], turns // 5)  # a fifth of the text is agent 0's
+    truth = np.repeat(speakers, 300)
+    scores = np.cos(2 * np.pi * rng.random((len(truth), 3)))
+    scores[np.arange(len(truth)), truth] = np.cos(rng.vonmises(0, true[truth]))
+    weight = np.ones(len(truth), np.float32)
+    sums, weights = block_sums(scores.astype(np.float32), weight, 16)
+    found = fit(sums, weights, FOURIER, shrinkage=0, iterations=6)
+    np.testing.assert_allclose(found.strengths, true, atol=0.15 if INTERPRETED else 0.1)
+    np.testing.assert_allclose(found.shares, [0.2, 0.4, 0.4], atol=0.03)
+    assert found.nobody == 0
+    assert 200 < found.mean_segment < 450
+    start = fit(sums, weights, FOURIER, iterations=0, start_strength=0.7, mean_segment=99.0, nobody=0.1)
+    assert start.strengths.tolist() == [0.7] * 3
+    assert start.shares.tolist() == [0.3] * 3
+    assert (start.nobody, start.mean_segment) == (0.1, 99.0)
+    for bad, words in (
+        ({"nobody": 1.5}, "nobody: got 1.5"),
+        ({"mean_segment": -5}, "mean_segment: got -5"),
+        ({"mean_segment": math.nan}, "mean_segment: got nan"),
+        ({"start_strength": 99}, "start_strength: got 99"),
+        ({"block": 0}, "block: got 0"),
+    ):
+        with pytest.raises(InputError, match=words):
+            fit(sums, weights, FOURIER, **bad)
+
+
+def test_forward_backward_is_stable_over_a_million_tokens():
+    tokens = 2_000 if INTERPRETED else 1_000_000
+    scores = np.full((tokens, 2), 1.0, np.float32)
+    scores[: tokens // 2, 0] = scores[tokens // 2 :, 1] = -1.0
+    found = decode(scores, strengths=[4.0, 4.0])
+    assert found.segments == (Span(0, tokens // 2, 1), Span(tokens // 2, tokens, 0))
+    np.testing.assert_allclose(found.posterior.sum(axis=1), 1, atol=1e-5)
+
+
+def test_agents_that_say_nothing_take_little_from_those_that_speak():
+    rng = np.random.default_rng(2)
+    change = []
+    for _ in range(1 if INTERPRETED else 8):
+        scores, truth = synthetic(rng, 12, 4)
+        crowd = np.cos(2 * np.pi * rng.random((len(truth), 8))).astype(np.float32)
+        alone = token_accuracy(truth, decode(scores).token_agents)
+        change.append(alone - token_accuracy(truth, decode(np.hstack([scores, crowd])).token_agents))
+    assert abs(np.mean(change)) < 0.01
+
+
+def test_posterior_shares_drops_or_counts_repeats():
+    scores = np.zeros((60, 2), np.float32)
+    scores[:, 1] = 0.3
+    scores[:30, 0] = 0.9
+    repeated = np.arange(60) < 30
+    dropped = decode(scores, repeated=repeated)
+    counted = decode(scores, repeated=repeated, repeats="count")
+    assert dropped.segments == (Span(0, 60, 1),)
+    assert counted.token_agents[0] == 0
+    unscored = decode(scores, scored=~repeated)
+    np.testing.assert_array_equal(unscored.posterior, dropped.posterior)
+    # One pair thirty times: with what it stands is known only by number.
+    pairs = np.append(np.zeros(30, int), np.arange(1, 31))
+    same = decode(scores, pairs=pairs)
+    once = decode(scores, pairs=pairs, repeats="drop")
+    every = decode(scores, pairs=pairs, repeats="count")
+    assert once.posterior[0, 0] < same.posterior[0, 0] < every.posterior[0, 0]
+    np.testing.assert_array_equal(every.posterior, counted.posterior)
+
+
+def test_weights_are_factors_of_the_evidence():
+    scores = np.random.default_rng(4).normal(0.3, 1, (300, 2)).astype(np.float32)
+    given = {"strengths": [0.5, 0.5], "mean_segment": 100}
+    plain = decode(scores, **given)
+    np.testing.assert_array_equal(decode(scores, weights=np.ones(300), **given).posterior, plain.posterior)
+    none = decode(scores, weights=np.zeros(300), **given).posterior
+    np.testing.assert_allclose(none, 0.5, atol=1e-6)
+    # Beyond a token of weight 0 its score does not matter.
+    weights = np.where(np.arange(300) % 3 == 0, 0.0, 2.0)
+    noisy = np.where(weights[:, None] > 0, scores, 50).astype(np.float32)
+    np.testing.assert_array_equal(
+        decode(noisy, weights=weights, **given).posterior, decode(scores, weights=weights, **given).posterior
+    )
+
+
+def test_in_family_gumbel_what_follows_an_earlier_context_says_nothing():
+    scores = np.random.default_rng(0).exponential(size=(700, 2)).astype(np.float32)
+    pairs = np.concatenate([np.arange(50), np.arange(50), np.arange(50, 600), np.arange(50)])
+    for place, matters in ((70, False), (670, True)):  # 50 tokens and 600 tokens after the same context
+        changed = scores.copy()
+        changed[place, 0] += 3
+        for repeats in ("share", "drop", "count"):
+            options = {"family": "gumbel", "pairs": pairs, "repeats": repeats}
+            found = [decode(x, **options).posterior for x in (scores, changed)]
+            assert np.array_equal(*found) != matters
+
+
+def test_odds_move_boundaries_to_where_they_are_likelier():
+    rng = np.random.default_rng(4)
+    scores = np.cos(2 * np.pi * rng.random((600, 2)))
+    scores[:300, 0], scores[300:, 1] = np.cos(rng.vonmises(0, 1.5, (2, 300)))
+    scored = np.abs(np.arange(600) - 300) > 20  # between 280 and 320 the scores say nothing
+    for place in (286, 300, 312):
+        odds = np.ones(600)
+        odds[place] = 1e4
+        assert decode(scores, scored=scored, break_odds=odds).change_points.tolist() == [place]
+    even = decode(scores, scored=scored, break_odds=np.full(600, 7.0))
+    np.testing.assert_array_equal(even.posterior, decode(scores, scored=scored).posterior)
+
+
+def test_boundaries_lie_where_they_are_likeliest():
+    scores = np.zeros((401, 2), np.float32)
+    scores[:201, 0] = scores[201:, 1] = 0.8
+    for resolution in (1, 2, 3, 5, 16):
+        assert decode(scores, resolution=resolution).change_points.tolist() == [201]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.integers(1, 4))
+def test_boundary_intervals_reach_to_the_nearest_sure_token(seed, tokens, agents):
+    rng = np.random.default_rng(seed)
+    posterior = rng.dirichlet(np.full(agents + 1, 0.2), tokens)[:, :agents].astype(np.float32)
+    cuts = [0, *np.unique(rng.integers(1, tokens, 4)).tolist(), tokens] if tokens > 1 else [0, 1]
+    spans = [(a, b, int(rng.integers(-1, agents))) for a, b in itertools.pairwise(cuts)]
+    of = np.column_stack([posterior, 1 - posterior.sum(axis=1)])
+    expected = [(0, 0)]
+    for (start, at, left), (_, end, right) in itertools.pairwise(spans):
+        low = max((t + 1 for t in range(start, at) if of[t, left] >= 0.95), default=start)
+        high = min((t for t in range(at, end) if of[t, right] >= 0.95), default=end)
+        expected.append((low, high))
+    assert boundary_intervals(posterior, spans) == [*expected, (tokens, tokens)]
+    assert boundary_intervals(posterior[:0], []) == []
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        [(0, 2, 0), (2, 9, 1)],
+        [(-1, 2, 0), (2, 4, 1)],
+        [(0, 2, 0), (2, 4, 2)],
+        [(0, 2, -2), (2, 4, 1)],
+        [(0, 2, 0), (3, 4, 1)],
+        [(0, 3, 0), (3, 2, 1)],
+    ],
+)
+def test_intervals_of_spans_that_do_not_tile_the_text_are_refused(spans):
+    posterior = np.zeros((4, 2), np.float32)
+    with pytest.raises(InputError, match=r"spans: got .*, expected .*up to token 4 and agent 1"):
+        boundary_intervals(posterior, spans)
+    with pytest.raises(ShapeError, match="spans: got"):
+        boundary_intervals(posterior, [span[:2] for span in spans])
+    with pytest.raises(ShapeError, match="posterior: got"):
+        boundary_intervals(posterior[0], spans)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 30))
+@settings(max_examples=50, deadline=None)
+def test_no_run_is_shorter_than_min_segment(seed: int, min_segment: int) -> None:
+    rng = np.random.default_rng(seed)
+    scores = rng.uniform(-1, 1, (int(rng.integers(1, 400)), 3)).astype(np.float32)
+    options = {"mean_segment": 2.0, "allow_unattributed": bool(seed % 2)}
+    every_run = decode(scores, min_segment=1, **options)
+    found = decode(scores, min_segment=min_segment, **options)
+    assert len(found.segments) == 1 or min(s.end - s.start for s in found.segments) >= min_segment
+    for start, end, agent in every_run.segments:  # a run that is long enough keeps its label
+        if end - start >= min_segment:
+            assert (found.token_agents[start:end] == agent).all()
+
+
+@pytest.mark.parametrize("agents", [1, 3])
+def test_forced_choice_of_a_long_text_that_nobody_marked(agents: int) -> None:
+    # Nobody explains such a text better by e^thousands, but is not in the chain.
+    scores = np.random.default_rng(3).uniform(-1, 1, (20_000, agents)).astype(np.float32)
+    found = decode(scores, strengths=[2.0] * agents)
+    np.testing.assert_allclose(found.posterior.sum(axis=1), 1, atol=1e-5)
+
+
+def test_agents_without_any_text_keep_a_share() -> None:
+    scores = np.zeros((3000, 3), np.float32)
+    scores[:, 0] = 30
+    found = decode(scores, family="gumbel", shrinkage=0, allow_unattributed=True)
+    assert found.segments == ((0, 3000, 0),)
+    assert decode(scores[:0], shrinkage=0).segments == ()
+
+
+def test_posterior_leaves_hopeless_agents_out_without_changing_the_rest():
+    rng = np.random.default_rng(1)
+    scores, truth = synthetic(rng, 4, 3, strength=1.5)
+    crowd = np.cos(2 * np.pi * rng.random((len(truth), 20 if INTERPRETED else 300))).astype(np.float32)
+    found = decode(np.hstack([scores, crowd]), allow_unattributed=True)
+    assert token_accuracy(truth, found.token_agents) > 0.9
+    assert found.posterior.shape == (len(truth), 3 + crowd.shape[1])
+    # Of few agents most are kept: log A - 4 is below what chance gives.
+    assert INTERPRETED or (found.posterior == 0).all(axis=0).sum() >= crowd.shape[1] - 20
+
+
+def test_the_candidates_alone_give_what_all_agents_give():
+    rng = np.random.default_rng(1)
+    scores, _ = synthetic(rng, 4, 3, strength=1.5)
+    crowd = np.cos(2 * np.pi * rng.random((len(scores), 20 if INTERPRETED else 300))).astype(np.float32)
+    scores = np.hstack([crowd, scores])
+    scored, repeated = rng.random((2, len(scores))) < [[0.9], [0.1]]
+
+    def sums_of(boundaries, counted, low, high):
+        return span_sums(np.where(counted[:, None], scores[:, low:high], 0), boundaries)
+
+    for allow_unattributed in (False, True):
+        masks = (scored, repeated, allow_unattributed)
+        few = candidates(sums_of, scores.shape[1], "posterior", "fourier", *masks)
+        every = decode(scores, "posterior", "fourier", *masks)
+        found = decode(scores[:, few], "posterior", "fourier", *masks, agents=scores.shape[1])
+        assert INTERPRETED or 3 <= len(few) < scores.shape[1]
+        np.testing.assert_array_equal(np.append(few, -1)[found.token_agents], every.token_agents)
+        np.testing.assert_allclose(found.posterior, every.posterior[:, few], atol=1e-6)
+        np.testing.assert_allclose(found.strengths, every.strengths[few], rtol=1e-9)
+
+
+def test_the_first_two_agents_of_every_window_are_candidates():
+    scores = np.random.default_rng(0).uniform(-1, 1, (700, 60)).astype(np.float32)
+    everywhere = np.ones(700, bool)
+    for window, step in ((64, 16), (30, 7), (900, 16)):
+        ranked = np.argsort(windows(scores, window, step), axis=1)[:, -2:]
+        found = candidates(
+            lambda boundaries, counted, low, high: span_sums(scores[:, low:high], boundaries),
+            60,
+            "cusum",
+            "fourier",
+            everywhere,
+            ~everywhere,
+            window=window,
+            step=step,
+        )
+        assert set(found.tolist()) == {0, *ranked.ravel().tolist()}
+
+
+def test_no_more_than_the_limit_are_candidates():
+    ranks = np.random.default_rng(0).random(400)
+    kept = at_most(np.arange(0, 400, 1), ranks)
+    assert len(kept) == 256
+    assert ranks[kept].min() >= np.sort(ranks)[-256]
+    assert at_most(np.arange(5), ranks).tolist() == list(range(5))
