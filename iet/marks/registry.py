@@ -343,10 +343,7 @@ class Registry:
         return self.get_profile(None)
 
     def get_profile(self, profile: str | None) -> Profile:
-        """Return the profile with this id, or the only one.
-
-        Args:
-            profile: its id, or None.
+        """Return the profile with this id, or of None the only one.
 
         Raises:
             InputError: None was given and there is not exactly one.
@@ -361,11 +358,7 @@ class Registry:
         return self._profiles[profile]
 
     def profile_of(self, name: str) -> Profile:
-        """Return the profile that an agent marks under.
-
-        Args:
-            name: the agent. Unknown: RegistryError.
-        """
+        """Return the profile that an agent marks under. Unknown: RegistryError."""
         return self._profiles[self._agent(name).profile]
 
     def open_tokenizer(self, profile: str | None = None, source: Any = None) -> Tokenizer:
@@ -398,11 +391,7 @@ class Registry:
         return tokenizer
 
     def names(self, profile: str | None = None) -> tuple[str, ...]:
-        """Return the agents of a profile in slot order, which is the order they were added in.
-
-        Args:
-            profile: id of the profile.
-        """
+        """Return the agents of a profile in slot order, which is the order they were added in."""
         return tuple(self._slots_of(self.get_profile(profile).id))
 
     def slot(self, name: str, profile: str | None = None) -> int:
@@ -421,30 +410,18 @@ class Registry:
         return self._slots_of(own)[name]
 
     def keys(self, name: str) -> tuple[AgentKey, ...]:
-        """Return an agent's keys, epochs ascending.
-
-        Args:
-            name: the agent. Unknown: RegistryError.
-        """
+        """Return an agent's keys, epochs ascending. Unknown: RegistryError."""
         return self._agent(name).keys
 
     def marking_keys(self, profile: str | None = None) -> KeyTable:
-        """Return the current key of each agent of a profile: K = A, in slot order.
-
-        Args:
-            profile: id of the profile.
-        """
+        """Return the current key of each agent of a profile: K = A, in slot order."""
         chosen = self.get_profile(profile)
         if chosen.id not in self._marking:
             self._marking[chosen.id] = self._table(chosen, slice(-1, None))
         return self._marking[chosen.id]
 
     def scoring_keys(self, profile: str | None = None) -> KeyTable:
-        """Return every key of each agent of a profile: agents in slot order, epochs ascending.
-
-        Args:
-            profile: id of the profile.
-        """
+        """Return every key of each agent of a profile: agents in slot order, epochs ascending."""
         chosen = self.get_profile(profile)
         if chosen.id not in self._scoring:
             self._scoring[chosen.id] = self._table(chosen, slice(None))

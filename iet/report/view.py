@@ -41,13 +41,9 @@ AGENTS = 30
 
 @dataclasses.dataclass(frozen=True)
 class ShownAgent:
-    """One agent.
+    """An agent: how its text looks, its share of what was read, and its row under `AGENT_COLUMNS`.
 
-    Attributes:
-        name: of the agent.
-        colour, dash: of its text, and of the line under it.
-        share: of what was read, 0 to 1.
-        row: of the table of agents, as `AGENT_COLUMNS`. None: its evidence is not known.
+    Without evidence it has no row.
     """
 
     name: str
@@ -59,18 +55,13 @@ class ShownAgent:
 
 @dataclasses.dataclass(frozen=True)
 class ShownSegment:
-    """One segment.
+    """A segment: its words, and its row under `segment_columns`.
 
     Attributes:
         agent: index into `agents(report)`, None where it has no agent.
-        left_out: as in `Segment`.
         start, end: characters, or tokens where only ids were audited.
-        runs: (depth, start, end) of characters: how deep they are shaded, 1 to `DEPTHS`, or 0, not at all.
-            None of them where only ids were audited.
-        title: its agent, "unattributed" or "left out".
-        facts: (name, value) pairs.
-        why: sentences: how sure it is, why, and what would change that.
-        row: of the table of segments, as `segment_columns`.
+        runs: (depth, start, end) of characters: shaded in depth 1 to `DEPTHS`, or 0, not at all. Empty where
+            only ids were audited.
     """
 
     agent: int | None
@@ -185,12 +176,7 @@ def posterior_runs(
 ) -> Iterator[tuple[int, int, int]]:
     """Yield the runs (step, start, end) of characters [low, high) in which a posterior stays in one step.
 
-    Args:
-        trace: of the report.
-        agent: whose posterior.
-        low, high: characters.
-        step: function from posteriors to steps.
-        full: the step where no posterior is known.
+    `step` makes steps of posteriors; where none is known the step is `full`.
     """
     edges, steps = [low], [full]
     if trace is not None and trace.posterior is not None and agent in trace.agents:

@@ -7,14 +7,13 @@ import io
 import re
 import sys
 
-import numpy as np
 import pytest
 
 import iet
-from iet.marks.registry import Registry
-from iet.marks.scheme import Scheme
 from iet.report import Report, lines, terminal
+from tests.support.teams import team
 from tests.support.terminals import ESCAPES, Terminal, cells, of_256_colours
+from tests.support.texts import write
 
 NAMES = ("planner", "批评家・研究者", "Zoë Ångström the 3rd", "emoji 🙂 agent")
 TEXT = (
@@ -54,15 +53,9 @@ def rich(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture(scope="module")
 def report() -> Report:
     """An audit of ids under two of four agents' marks, with the text above put under its segments."""
-    registry = Registry.create(None, vocab_size=400, scheme=Scheme(kappa=3.0))
-    for name in NAMES:
-        registry.add(name, secret=name.encode()[:32].ljust(32, b"."))
-    draw, ids = np.random.default_rng(0), [1]
-    for agent in (NAMES[1], NAMES[2], NAMES[1]):
-        for _ in range(150):
-            logits = np.zeros((1, 400), dtype=np.float32)
-            iet.embed_(logits, [ids[-1:]], [registry.slot(agent)], registry)
-            ids.append(int((logits[0] + draw.gumbel(size=400)).argmax()))
+    registry = team(NAMES, vocab_size=400, kappa=3.0)
+    turns = [(NAMES[1], 150), (NAMES[2], 150), (NAMES[1], 150)]
+    ids = write(registry, turns, ids=range(400), flat=True)
     found = iet.Auditor(registry).audit(token_ids=ids)
     assert found.found
     assert {segment.agent for segment in found.segments} == set(NAMES[1:3])
