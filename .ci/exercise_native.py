@@ -75,14 +75,17 @@ for isa in iet.backends().isas:
             for n_gram in (2, 5, 8, 65):
                 for scheme, keys in (("vllm-gumbel", list(range(18))), ("sglang-gumbel", hexadecimal)):
                     found = iet.score_tokens(
-                        ids[:tokens], scheme=scheme, keys=keys, n_gram=n_gram, num_threads=2
+                        ids[:tokens], iet.EngineKeys.unnamed(scheme, keys, n_gram=n_gram), num_threads=2
                     )
                     assert found.shape == (tokens, 18)
                     count += 1
             for size in (2, 256, 1 << 16):
-                iet.score_tokens(ids[:tokens], scheme="synthid", keys=layers, sampling_table_size=size)
+                iet.score_tokens(
+                    ids[:tokens], iet.EngineKeys.unnamed("synthid", layers, sampling_table_size=size)
+                )
             for ratio in (0.5, 0.9):
                 iet.score_tokens(
-                    ids[:tokens], scheme="kgw", keys=[1, 5], vocab_size=vocab_size, greenlist_ratio=ratio
+                    ids[:tokens],
+                    iet.EngineKeys.unnamed("kgw", [1, 5], vocab_size=vocab_size, greenlist_ratio=ratio),
                 )
 print(f"{count} batches, no fault")

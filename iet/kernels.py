@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from iet.errors import BackendUnavailable, InputError
-from iet.marks.foreign.engines import SCHEMES, EngineKeys
 from iet.marks.foreign.keys import ForeignKeys
 from iet.marks.foreign.waterfall import WaterfallKeys
-from iet.marks.keys import KeyTable
+from iet.marks.keys import Keys, KeyTable
 from iet.marks.registry import Registry
 from iet.native import cuda, host
 from iet.native.host import check_token_ids as check_token_ids
 from iet.native.load import Backends, backends, check_environment, load_cuda
-from iet.native.reference import is_scored
+from iet.native.marking import Marking
 
 if TYPE_CHECKING:
     import torch
@@ -92,7 +90,7 @@ def embed_(
     Deterministic, and the same to the bit on every backend, but for the payload of a NaN. O(B·V), for marked
     rows only.
     """
-    marking = _own_keys(registry, "marking_keys", profile).marking
+    marking = keys_to_mark_with(registry, profile).marking
     described = host.describe_logits(logits, marking.vocab_size)
     if described.device is not None:
         cuda.embed_(load_cuda(), marking, described, contexts, slots, temperature, rows)
@@ -116,7 +114,7 @@ def prepare(registry: Registry | KeyTable, device: torch.device | str, *, profil
         BackendUnavailable: no CUDA module, or `device` is not a CUDA device.
     """
     where = cuda.checked_device(device)
-    cuda.table(load_cuda(), _own_keys(registry, "marking_keys", profile).marking, where)
+    cuda.table(load_cuda(), keys_to_mark_with(registry, profile).marking, where)
 
 
 def raise_if_refused(device: torch.device | str) -> None:
@@ -135,42 +133,46 @@ def raise_if_refused(device: torch.device | str) -> None:
 # ---------------------------------------------------------------- score_tokens
 
 
+@overload
 def score_tokens(
-    token_ids: ArrayLike | torch.Tensor,
-    registry: Registry | KeyTable | ForeignKeys | None = None,
+    token_ids: torch.Tensor,
+    registry: Registry | Keys,
     *,
     profile: str | None = None,
-    scheme: str | None = None,
-    keys: Sequence[int] | None = None,
-    vocab_size: int | None = None,
-    n_gram: int | None = None,
-    k_p: int | None = None,
     num_threads: int | None = None,
-    **parameters: Any,
-) -> Any:
+) -> Any: ...
+
+
+@overload
+def score_tokens(
+    token_ids: ArrayLike,
+    registry: Registry | Keys,
+    *,
+    profile: str | None = None,
+    num_threads: int | None = None,
+) -> NDArray[Any]: ...
+
+
+def score_tokens(
+    token_ids: ArrayLike | torch.Tensor,
+    registry: Registry | Keys,
+    *,
+    profile: str | None = None,
+    num_threads: int | None = None,
+) -> NDArray[Any] | torch.Tensor:
     """Score every position of a text under every key: x_j(a) = k_p(a)[P(k_π^(j), y_j)] (§ Agent Attribution).
 
-    Either under the keys of a registry, or under those of another scheme, which is named:
-    `score_tokens(token_ids, scheme="waterfall", keys=[42], vocab_size=V)` scores text that the public
-    Waterfall package marked, with the package's numbers: φ(RandomState((id, *context)).permutation(V)[y_j]).
-    See docs/waterfall.md; the mean of a column is the package's `q_score`. Text that a serving engine marked
-    is scored likewise: `score_tokens(token_ids, scheme="vllm-gumbel", keys=[42])`, see docs/engines.md.
+    Keys of other schemes give the numbers of their own detectors: `iet.EngineKeys` those of serving engines
+    (docs/using/engines.md), `iet.WaterfallKeys` those of the public Waterfall package, with
+    φ(RandomState((id, *context)).permutation(V)[y_j]), where the mean of a column is the package's `q_score`
+    (docs/how/waterfall.md). `EngineKeys.unnamed` and `WaterfallKeys.unnamed` take keys without agents.
 
     Args:
         token_ids: integer ids [T]; a CUDA tensor (int32 or int64) is scored where it lies.
-        registry: the registry (all epochs of all agents), a `KeyTable` of it, `WaterfallKeys` or
+        registry: the registry (all epochs of all agents), or `Keys`: a `KeyTable` of it, `WaterfallKeys` or
             `EngineKeys`.
         profile: id of the profile, where the registry has several.
-        scheme: "waterfall" or a key of `iet.marks.foreign.engines.SCHEMES`, in place of a registry.
-        keys: the keys [K] of that scheme: of "waterfall" integer ids, 0 to 2^32 - 1, of the others see
-            `EngineKeys`, here without agents.
-        vocab_size: its V: of "waterfall" the tokenizer's vocabulary without added tokens, 3 to 2^24, of "kgw"
-            that of the model's config; of the others None will do.
-        n_gram: its n; None: 2 under "waterfall", else the engine's default.
-        k_p: the frequency of "waterfall": 1 to ⌊(V-1)/2⌋ for a cosine, above that, up to twice that, for a
-            sine; 1 if None.
         num_threads: as in `embed_`.
-        **parameters: of the scheme of an engine, see `EngineKeys`.
 
     Returns:
         [T, K] in [-1, 1], in family `gumbel` -log(1 - u), which is above 0 and on average 1 without a mark;
@@ -180,66 +182,30 @@ def score_tokens(
         scheme `waterfall`, as in the package. There a context with an id at or above V, after which the
         package marks with the identity permutation whatever the id, gives φ(y_j) under every key: it is in
         the scores, as in the package's, but tells nobody apart, so `positions` does not count it as scored.
-        Under the scheme of an engine float32, see docs/engines.md.
 
     Raises:
         ShapeError: `token_ids` is not one-dimensional or not integer.
-        InputError: both or neither of registry and scheme, or a value of the scheme is out of range.
+        InputError: an id is beyond int64, or `registry` holds no keys.
         BackendUnavailable: a CUDA tensor without the CUDA module, or under a scheme that is not ours.
 
     Deterministic, and the same to the bit on every backend. O(T·K); under schemes `waterfall` and `kgw`
-    O(V·K) for every distinct context (see docs/waterfall.md for how long that is).
+    O(V·K) for every distinct context (see docs/how/waterfall.md for how long that is).
     """
-    table: KeyTable | ForeignKeys
-    if scheme is not None:
-        if registry is not None or profile is not None or keys is None:
-            raise InputError("score_tokens: expected either a registry, or scheme and keys")
-        table = _keys_of_scheme(scheme, keys, vocab_size=vocab_size, n_gram=n_gram, k_p=k_p, **parameters)
-    elif registry is None or parameters or any(x is not None for x in (keys, vocab_size, n_gram, k_p)):
-        raise InputError(
-            "score_tokens: expected either a registry, whose profile holds n_gram and k_p, or scheme, keys"
-            " and vocab_size"
-        )
-    else:
-        table = _keys(registry, "scoring_keys", profile)
+    keys = _keys(registry, profile)
     if host.on_cuda(token_ids):
-        return cuda.score_tokens(load_cuda(), _own(table).marking, token_ids)  # type: ignore[arg-type]
-    ids, threads = check_token_ids(token_ids), host.checked_threads(num_threads)
-    if isinstance(table, ForeignKeys):
-        return table.scores(ids, threads)
-    return host.score_tokens(table.marking, ids, threads)
-
-
-def _keys_of_scheme(scheme: Any, keys: Any, **parameters: Any) -> ForeignKeys:
-    """Return keys without agents, from the arguments of `score_tokens`."""
-    known = ["waterfall", *SCHEMES]
-    if scheme not in known:
-        raise InputError(f"scheme: got {scheme!r:.80}, expected one of {sorted(known)}")
-    if isinstance(keys, str) or not isinstance(keys, (Sequence, np.ndarray)):
-        got = f"{keys!r:.80}" if scheme == "waterfall" else f"a {type(keys).__name__}"  # others are secrets
-        raise InputError(f"keys: got {got}, expected a list of keys [K]")
-    given = {name: value for name, value in parameters.items() if value is not None}
-    if scheme != "waterfall":
-        return EngineKeys(scheme, {f"key {i}": key for i, key in enumerate(keys)}, **given)
-    if "vocab_size" not in given:
-        raise InputError("vocab_size: got none, expected V: the permutations depend on it")
-    names = {str(key): key for key in keys}
-    if len(names) < len(keys):
-        raise InputError("keys: got an id twice, expected distinct ids")
-    for name in given.keys() - {"vocab_size", "n_gram", "k_p"}:
-        raise InputError(f"{name}: scheme 'waterfall' has no such parameter, expected n_gram or k_p")
-    return WaterfallKeys(names, **given)
+        return cuda.score_tokens(load_cuda(), _marking(keys), token_ids)  # type: ignore[arg-type]
+    return keys.scores(check_token_ids(token_ids), host.checked_threads(num_threads))
 
 
 def score_spans(
     token_ids: ArrayLike | torch.Tensor,
     boundaries: ArrayLike | torch.Tensor,
-    registry: Registry | KeyTable | ForeignKeys,
+    registry: Registry | Keys,
     *,
     counted: ArrayLike | torch.Tensor | None = None,
     profile: str | None = None,
     num_threads: int | None = None,
-) -> Any:
+) -> NDArray[np.float64] | torch.Tensor:
     """Sum the scores of every key over consecutive spans of a text, without making [T, K].
 
         sums[s, a] = Σ x_j(a) over the j of [boundaries[s], boundaries[s+1]) that are scored and counted
@@ -251,7 +217,7 @@ def score_spans(
         token_ids: integer ids [T].
         boundaries: integers [S+1] from 0 to T, ascending; what lies before the first and after the last of
             them is in no span.
-        registry: the registry (all epochs of all agents), or a `KeyTable` of it.
+        registry: the registry (all epochs of all agents), or `Keys`.
         counted: bool [T], the positions to add up; None: all that are scored.
         profile: id of the profile, where the registry has several.
         num_threads: as in `embed_`.
@@ -267,20 +233,16 @@ def score_spans(
 
     Deterministic, and the same to the bit on every backend. O(T·K) time, S·K·8 bytes.
     """
-    keys = _keys(registry, "scoring_keys", profile)
+    keys = _keys(registry, profile)
     if host.on_cuda(token_ids):
-        marking = _own(keys).marking
-        return cuda.score_spans(load_cuda(), marking, token_ids, boundaries, counted)  # type: ignore[arg-type]
+        return cuda.score_spans(load_cuda(), _marking(keys), token_ids, boundaries, counted)  # type: ignore[arg-type]
     ids = check_token_ids(token_ids)
     cuts, mask = host.checked_spans(boundaries, counted, len(ids))
-    threads = host.checked_threads(num_threads)
-    if isinstance(keys, ForeignKeys):
-        return keys.sums(ids, cuts, mask, threads)
-    return host.score_spans(keys.marking, ids, cuts, mask, threads)
+    return keys.sums(ids, cuts, mask, host.checked_threads(num_threads))
 
 
 def positions(
-    token_ids: ArrayLike, registry: Registry | KeyTable | ForeignKeys, *, profile: str | None = None
+    token_ids: ArrayLike, registry: Registry | Keys, *, profile: str | None = None
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Tell which positions are scored, and which of those repeat an earlier (context, token) pair.
 
@@ -303,7 +265,7 @@ def positions(
 
 def pair_numbers(
     token_ids: ArrayLike,
-    registry: Registry | KeyTable | ForeignKeys,
+    registry: Registry | Keys,
     *,
     counted: NDArray[np.bool_] | None = None,
     profile: str | None = None,
@@ -324,17 +286,10 @@ def pair_numbers(
 
     Expected O(T·n).
     """
-    from iet.native.pairs import number_pairs  # here, because it imports numba
-
-    keys = _keys(registry, "scoring_keys", profile)
+    keys = _keys(registry, profile)
     ids = check_token_ids(token_ids)
-    if isinstance(keys, ForeignKeys):
-        scored = keys.scored(ids)
-        return keys.pair_numbers(ids, scored if counted is None else scored & counted)
-    marking = keys.marking
-    scored = is_scored(ids, marking.n_gram, marking.vocab_size, marking.unmarked_ids)
-    counting = scored if counted is None else scored & counted
-    return number_pairs(ids, counting, marking.n_gram, contexts=marking.family == "gumbel")
+    scored = keys.scored(ids)
+    return keys.pair_numbers(ids, scored if counted is None else scored & counted)
 
 
 def permute(token_ids: ArrayLike, seeds: ArrayLike, vocab_size: int) -> NDArray[np.uint32]:
@@ -362,33 +317,33 @@ def permute_cuda(
     return cuda.permute(load_cuda(), token_ids, seeds, vocab_size, k_p)
 
 
-def _keys(
-    registry: object, which: Literal["marking_keys", "scoring_keys"], profile: str | None
-) -> KeyTable | ForeignKeys:
-    if isinstance(registry, ForeignKeys):
+def _keys(registry: object, profile: str | None) -> Keys:
+    """Return the keys that score."""
+    check_environment()
+    if isinstance(registry, (Registry, ForeignKeys)):
         return registry.scoring_keys(profile)
-    return _own_keys(registry, which, profile)
+    if not isinstance(registry, Keys):
+        raise InputError(f"registry: got {type(registry).__name__}, expected iet.Registry")
+    return registry
 
 
-def _own(keys: KeyTable | ForeignKeys) -> KeyTable:
-    if isinstance(keys, ForeignKeys):
+def _marking(keys: Keys) -> Marking:
+    """Return what a CUDA call takes of keys that score."""
+    if not isinstance(keys, KeyTable):
         raise BackendUnavailable(
             "token_ids are on CUDA: schemes of others are read on the CPU; move them with .cpu()"
         )
-    return keys
+    return keys.marking
 
 
-def _own_keys(
-    registry: object, which: Literal["marking_keys", "scoring_keys"], profile: str | None
-) -> KeyTable:
+def keys_to_mark_with(registry: object, profile: str | None) -> KeyTable:
+    """Return the keys that mark."""
     check_environment()
     if isinstance(registry, Registry):
-        return registry.marking_keys(profile) if which == "marking_keys" else registry.scoring_keys(profile)
-    if isinstance(registry, ForeignKeys):
-        raise InputError(
-            f"registry: got {type(registry).__name__}, expected iet.Registry"
-            + "; iet.WaterfallLogitsProcessor marks with them" * isinstance(registry, WaterfallKeys)
-        )
-    if not isinstance(registry, KeyTable):
-        raise InputError(f"registry: got {type(registry).__name__}, expected iet.Registry")
-    return registry
+        return registry.marking_keys(profile)
+    if isinstance(registry, KeyTable):
+        return registry
+    raise InputError(
+        f"registry: got {type(registry).__name__}, expected iet.Registry"
+        + "; iet.WaterfallLogitsProcessor marks with them" * isinstance(registry, WaterfallKeys)
+    )

@@ -48,9 +48,9 @@ from iet.bulk import files
 from iet.bulk.records import BATCH_RECORDS, audit_records
 from iet.cli import bench
 from iet.errors import IetError
-from iet.marks.foreign.engines import Texts
 from iet.marks.registry import Registry
 from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
+from iet.native.texts import Texts
 
 TOKENS = 1000
 FLOOR = "encode_batch"
@@ -242,7 +242,7 @@ def detectors(
         calls: dict[str, Callable[[], object]] = {
             "detector": functools.partial(lambda read, each: [read(one) for one in each], detect, few),
             "scores": functools.partial(
-                lambda keys, texts: (keys.pairs(texts), keys.scores_of(texts, 1)),
+                lambda keys, texts: (keys.pairs_of(texts), keys.scores_of(texts, 1)),
                 marks,
                 Texts.of(ids, marks.scheme.n_gram),
             ),

@@ -15,8 +15,7 @@ from iet.audit.parts import Parts
 from iet.audit.plan import Plan, Source
 from iet.audit.reporting import report
 from iet.errors import InputError
-from iet.marks.foreign.keys import ForeignProfile
-from iet.marks.scheme import Profile
+from iet.marks.keys import AnyProfile
 from iet.marks.tokenizer import Encoding
 from iet.report import Report
 from iet.report.model import plain
@@ -126,7 +125,7 @@ class Auditor:
         return self.plan.names
 
     @property
-    def profiles(self) -> tuple[Profile | ForeignProfile, ...]:
+    def profiles(self) -> tuple[AnyProfile, ...]:
         """Schemes, vocabularies and tokenizers that are assumed."""
         return self.plan.profiles
 

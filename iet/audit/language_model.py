@@ -26,8 +26,7 @@ import numpy.typing as npt
 from iet.decoding.segmentation import check_number
 from iet.errors import BackendUnavailable, InputError, ShapeError
 from iet.kernels import check_token_ids, score_tokens
-from iet.marks.foreign.keys import ForeignKeys
-from iet.marks.keys import KeyTable
+from iet.marks.keys import Keys, KeyTable
 from iet.marks.tokenizer import DEMO_MODEL, DEMO_SOURCE
 from iet.native.pairs import number_pairs
 
@@ -165,14 +164,14 @@ class LanguageModel:
             self._digest = state.hexdigest()
         return self._digest
 
-    def check(self, keys: KeyTable | ForeignKeys) -> None:
+    def check(self, keys: Keys) -> None:
         """Refuse keys that this model cannot read.
 
         Raises:
             ShapeError: the model's vocabulary is smaller than V.
             InputError: keys of another scheme: it does not say how strong the mark is.
         """
-        if isinstance(keys, ForeignKeys):
+        if not isinstance(keys, KeyTable):
             raise InputError(
                 f"model: got keys of {keys.profile.scheme}, whose strength is not known; expected those of a"
                 " registry"
@@ -198,7 +197,7 @@ class LanguageModel:
     def log_ratios(
         self,
         token_ids: npt.ArrayLike,
-        keys: KeyTable | ForeignKeys,
+        keys: Keys,
         scores: npt.NDArray[Any],
         scored: npt.NDArray[np.bool_],
     ) -> LogRatios:

@@ -16,10 +16,10 @@ from iet.decoding import DECODERS, options_of
 from iet.decoding.breaks import check_break_odds
 from iet.errors import InputError
 from iet.kernels import check_token_ids
-from iet.marks.foreign.keys import ForeignKeys, ForeignProfile
-from iet.marks.keys import KeyTable
+from iet.marks.foreign.keys import ForeignKeys
+from iet.marks.keys import AnyProfile, Keys, KeyTable
 from iet.marks.registry import Registry
-from iet.marks.scheme import FEWEST_ODD, FEWEST_VALUES, Profile, canonical_digest, few_values
+from iet.marks.scheme import FEWEST_ODD, FEWEST_VALUES, canonical_digest, few_values
 from iet.marks.tokenizer import Encoding, Tokenizer
 
 ALL_KEYS = 64
@@ -39,7 +39,7 @@ class ProfileReader:
         source, profile_id, tokenizer: where its tokenizer is opened from.
     """
 
-    keys: KeyTable | ForeignKeys
+    keys: Keys
     decoys: KeyTable | None
     first: int
     source: Source
@@ -201,7 +201,7 @@ class Plan:
         return sum(len(reader.keys) for reader in self.readers)
 
     @property
-    def profiles(self) -> tuple[Profile | ForeignProfile, ...]:
+    def profiles(self) -> tuple[AnyProfile, ...]:
         """Schemes, vocabularies and tokenizers that are assumed."""
         return tuple(reader.keys.profile for reader in self.readers)
 
@@ -278,7 +278,7 @@ def _readers(
     places = [(source, id) for source in sources for id in _profiles(source, profile, known)]
     readers, first = list[ProfileReader](), 0
     for (source, id), opened_from in zip(places, _tokenizers(tokenizer, places), strict=True):
-        keys: KeyTable | ForeignKeys = source.scoring_keys(id)
+        keys: Keys = source.scoring_keys(id)
         nobodys = keys.decoys(decoys) if isinstance(keys, KeyTable) and decoys else None
         if known is not None:
             names = keys.names
@@ -339,7 +339,7 @@ def _known(sources: Sequence[Source], names: Iterable[str]) -> tuple[str, ...]:
     return chosen
 
 
-def _refuse_few_values(keys: KeyTable | ForeignKeys) -> None:
+def _refuse_few_values(keys: Keys) -> None:
     if not isinstance(keys, KeyTable):
         return
     profile = keys.profile

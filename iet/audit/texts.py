@@ -12,17 +12,14 @@ from numpy.typing import NDArray
 
 from iet.audit.parts import Parts
 from iet.kernels import pair_numbers, score_spans, score_tokens
-from iet.marks.foreign.engines import EngineKeys, Texts
-from iet.marks.foreign.keys import ForeignKeys
-from iet.marks.keys import KeyTable
+from iet.marks.keys import Keys as Keys
 from iet.marks.tokenizer import Encoding
-from iet.native.pairs import novelty_weights, number_pairs_of, repeats
-from iet.native.reference import is_scored
+from iet.native.pairs import novelty_weights, repeats
+from iet.native.texts import Texts
 
 Integers: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
 Scores: TypeAlias = NDArray[np.float32]
-Keys: TypeAlias = KeyTable | ForeignKeys
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,17 +70,8 @@ class Reading:
     @classmethod
     def of_many(cls, encodings: Sequence[Encoding], keys: Keys, spelled: bool) -> Reading:
         """Read many texts, all of each: every number is as if the text stood by itself."""
-        profile = keys.profile
-        n_gram = profile.scheme.n_gram
-        joined = Texts.of([encoding.token_ids for encoding in encodings], n_gram)
-        if isinstance(keys, EngineKeys):
-            pairs, repeated = keys.pairs(joined)
-        else:
-            scored = is_scored(joined.ids, n_gram, profile.vocab_size, profile.unmarked_ids)
-            contexts = profile.family.name == "gumbel"
-            pairs, repeated = number_pairs_of(
-                joined.ids, scored, joined.starts, joined.ends, n_gram, contexts
-            )
+        joined = Texts.of([encoding.token_ids for encoding in encodings], keys.profile.scheme.n_gram)
+        pairs, repeated = keys.pairs_of(joined)
         return cls(tuple(encodings), joined.ids, None, joined.starts, joined.ends, pairs, repeated, spelled)
 
     def __len__(self) -> int:
@@ -115,10 +103,11 @@ class Reading:
 
     def scores(self, keys: Keys) -> Scores:
         """Return x [N, K] (or [R, K]) under some keys, float32; 0 where not scored."""
-        if len(self.ends) > 1 and isinstance(keys, EngineKeys):
-            scores: Scores = keys.scores_of(Texts(self.ids, self.starts, self.ends))
+        if len(self.ends) > 1:
+            each = keys.scores_of(Texts(self.ids, self.starts, self.ends), 0)
         else:
-            scores = score_tokens(self.ids, keys).astype(np.float32, copy=False)
+            each = score_tokens(self.ids, keys)
+        scores: Scores = each.astype(np.float32, copy=False)
         if self.places is not None:
             scores = scores[self.places]
             scores[~self.scored] = 0
@@ -155,5 +144,4 @@ class Reading:
         if self.places is not None:
             mask = np.zeros(len(self.ids), np.bool_)
             mask[self.places] = self.scored if counted is None else self.scored & counted
-        sums: NDArray[np.float64] = score_spans(self.ids, self.of_all(edges), keys, counted=mask)
-        return sums
+        return np.asarray(score_spans(self.ids, self.of_all(edges), keys, counted=mask))

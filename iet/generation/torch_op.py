@@ -48,7 +48,7 @@ def handle(registry: Registry | KeyTable, *, profile: str | None = None) -> int:
         registry: the registry, or a `KeyTable` of it.
         profile: id of the profile, where the registry has several.
     """
-    keys = kernels._own_keys(registry, "marking_keys", profile)
+    keys = kernels.keys_to_mark_with(registry, profile)
     if keys not in _handles:
         number = next(_numbers)
         _handles[keys] = number

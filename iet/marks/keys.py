@@ -10,14 +10,20 @@ import functools
 import hashlib
 import unicodedata
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iet.errors import InputError, RegistryError
-from iet.marks.scheme import Profile, few_values
+from iet.marks.scheme import Family, Profile, few_values
+from iet.native import host
 from iet.native.marking import Marking
+from iet.native.reference import is_scored
+from iet.native.texts import Texts
+
+Ids = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 SECRET_BYTES = 32
 PERMUTATION_LABEL = b"iet/v1/permutation"
@@ -133,8 +139,113 @@ class EngineKey:
         object.__setattr__(self, "key", Secret(self.key))
 
 
+class AnyScheme(Protocol):
+    """The choices behind a mark that a reader must know: `Scheme`, or that of a mark of others."""
+
+    @property
+    def n_gram(self) -> int:
+        """n: a score depends on a token and at most the n-1 ids before it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+
+
+class AnyProfile(Protocol):
+    """A scheme bound to one vocabulary: `Profile`, or that of a mark of others."""
+
+    @property
+    def scheme(self) -> AnyScheme:
+        """The choices."""
+
+    @property
+    def vocab_size(self) -> int:
+        """V. Ids from V on are not scored."""
+
+    @property
+    def tokenizer_digest(self) -> str | None:
+        """Digest of the tokenizer's canonical content, or None (token ids only)."""
+
+    @property
+    def unmarked_ids(self) -> tuple[int, ...]:
+        """Ids below V that carry no mark."""
+
+    @property
+    def family(self) -> Family:
+        """The null law of the scores."""
+
+    @property
+    def id(self) -> str:
+        """The profile's name in reports."""
+
+    @property
+    def digest(self) -> str:
+        """BLAKE2b-256, in hex, of everything that changes a score."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+
+
+@runtime_checkable
+class Keys(Protocol):
+    """Agents' keys under one mark, ours or of others: what `score_tokens` and an `Auditor` read with.
+
+    A key gives a column of scores. Keys never change.
+
+    Attributes:
+        names: of agents.
+        owners: int32 [K], the agent of each key as an index into `names`, ascending.
+        profile: what the keys mark under; its `family` is the null law of the scores.
+    """
+
+    names: tuple[str, ...]
+    owners: NDArray[np.int32]
+    profile: AnyProfile
+
+    def __len__(self) -> int:
+        return len(self.owners)
+
+    def subset(self, columns: slice | NDArray[np.int64]) -> Keys:
+        """Return the same with some of the keys; `owners` are still indices into all the names."""
+
+    def scored(self, token_ids: Ids) -> Mask:
+        """Tell which positions [T] are scored, and not alike under every key."""
+
+    def scores(self, token_ids: Ids, num_threads: int) -> NDArray[Any]:
+        """Return x_j [T, K]: `score_tokens`, of checked arguments."""
+
+    def sums(self, token_ids: Ids, cuts: Ids, counted: Mask, num_threads: int) -> NDArray[np.float64]:
+        """Return sums over spans [S, K]: `score_spans`, of checked arguments."""
+
+    def pair_numbers(self, token_ids: Ids, counting: Mask) -> Ids:
+        """Number the positions [T] that are `counting`: `kernels.pair_numbers`, of checked arguments.
+
+        Two positions have one number where the second is no evidence beside the first: its score follows
+        from the first one's, or it carries no mark.
+        """
+        from iet.native.pairs import number_pairs  # here, because it imports numba
+
+        contexts = self.profile.family.name == "gumbel"
+        return number_pairs(token_ids, counting, self.profile.scheme.n_gram, contexts=contexts)
+
+    def pairs_of(self, texts: Texts) -> tuple[Ids, Mask]:
+        """Return `pair_numbers` of what is scored in each of many texts, and which stood before in it.
+
+        int64 [N] and bool [N]; -1 and false in the padding. Each as if the text stood by itself.
+        """
+        from iet.native.pairs import number_pairs_of
+
+        contexts, n_gram = self.profile.family.name == "gumbel", self.profile.scheme.n_gram
+        return number_pairs_of(
+            texts.ids, self.scored(texts.ids), texts.starts, texts.ends, n_gram, contexts=contexts
+        )
+
+    def scores_of(self, texts: Texts, num_threads: int) -> NDArray[Any]:
+        """Return `scores` [N, K] of many texts, 0 in the padding: each as if it stood by itself."""
+        return self.scores(texts.ids, num_threads)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class KeyTable:
+class KeyTable(Keys):
     """What kernels take: K derived keys and their profile. Whoever has it can mark, so no key is shown.
 
     A table never changes and is hashed by identity: the registry hands the same one out until a key changes.
@@ -192,6 +303,19 @@ class KeyTable:
             self.subkeys,
             self.k_p,
         )
+
+    def scored(self, token_ids: Ids) -> Mask:
+        """Tell which positions [T] are scored."""
+        marking = self.marking
+        return is_scored(token_ids, marking.n_gram, marking.vocab_size, marking.unmarked_ids)
+
+    def scores(self, token_ids: Ids, num_threads: int) -> NDArray[np.float32]:
+        """Return x_j(a), float32 [T, K]."""
+        return host.score_tokens(self.marking, token_ids, num_threads)
+
+    def sums(self, token_ids: Ids, cuts: Ids, counted: Mask, num_threads: int) -> NDArray[np.float64]:
+        """Return sums over spans, float64 [S, K]."""
+        return host.score_spans(self.marking, token_ids, cuts, counted, num_threads)
 
     def subset(self, columns: slice | NDArray[np.int64]) -> KeyTable:
         """Return a table of some of the keys, under the same names."""

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from iet.decoding.transitions import Transitions
-    from iet.marks.foreign.keys import ForeignProfile
-    from iet.marks.scheme import Profile
+    from iet.marks.keys import AnyProfile
 
 REPORT_SCHEMA = "iet.report/1"
 """Name and version of the JSON form; `iet/report/schema.json` describes it."""
@@ -72,7 +71,7 @@ class Report:
     """
 
     text: str | None
-    profiles: tuple[Profile | ForeignProfile, ...]
+    profiles: tuple[AnyProfile, ...]
     registry_digest: str
     agents: tuple[str, ...]
     decoder: str
@@ -98,7 +97,7 @@ class Report:
     trace: Trace | None = dataclasses.field(default=None, repr=False)
 
     @property
-    def profile(self) -> Profile | ForeignProfile:
+    def profile(self) -> AnyProfile:
         """The only profile. Raises InputError, with the ids, when there are several."""
         if len(self.profiles) > 1:
             raise InputError(f"profile: the text was read under {[p.id for p in self.profiles]}")

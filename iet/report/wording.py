@@ -6,9 +6,8 @@ import hashlib
 import math
 from typing import TYPE_CHECKING, Any
 
-from iet.marks.foreign.keys import ForeignProfile
 from iet.marks.foreign.waterfall import WaterfallScheme
-from iet.marks.scheme import Profile
+from iet.marks.keys import AnyProfile
 from iet.report.lines import harmless
 from iet.report.segments import Segment
 
@@ -35,7 +34,7 @@ def headline(report: Report) -> list[str]:
     ]
 
 
-def _profile(profile: Profile | ForeignProfile) -> str:
+def _profile(profile: AnyProfile) -> str:
     draft = " · draft family" if profile.family.version == 0 else ""
     return f"profile {profile.id}: {profile.scheme}, V {profile.vocab_size}{draft}"
 

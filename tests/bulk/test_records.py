@@ -15,9 +15,9 @@ import iet
 from iet.audit.auditor import Auditor
 from iet.bulk.arrow import SCHEMA, audit_batch
 from iet.errors import InputError, ShapeError, TokenizerMismatch
-from iet.marks.foreign import engines
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
+from iet.native.texts import Texts
 from tests.support import teams
 from tests.support.bulk_documents import documents, team
 
@@ -226,7 +226,7 @@ def test_marks_of_engines(engine: tuple[iet.EngineKeys, list[Any]], decoder: str
     found = auditor.audit_batch(batch).to_pylist()
     assert found == rows_of(auditor, None, texts)
     assert found[0]["coverage"] > 0.5
-    joined = engines.Texts.of(texts, keys.profile.scheme.n_gram)
+    joined = Texts.of(texts, keys.profile.scheme.n_gram)
     scores = keys.scores_of(joined, 1)
     for text, start, end in zip(texts, joined.starts.tolist(), joined.ends.tolist(), strict=True):
         assert np.array_equal(scores[start:end], iet.score_tokens(text, keys))

@@ -28,15 +28,16 @@ from iet.errors import InputError, RegistryError
 from iet.marks.files import read_private
 from iet.marks.foreign.keys import ForeignKeys, ForeignProfile, Ids, checked_integer
 from iet.marks.foreign.kgw import Kgw
-from iet.marks.foreign.scheme import EngineScheme, Mask, Texts
+from iet.marks.foreign.scheme import EngineScheme, Mask
 from iet.marks.foreign.sglang import SglangGumbel
 from iet.marks.foreign.synthid import SynthId
 from iet.marks.foreign.vllm import VllmGumbel, vllm_dual_keys
 from iet.marks.keys import checked_name
 from iet.marks.scheme import MAX_VOCAB_SIZE, canonical_digest
 from iet.marks.tokenizer import Tokenizer
+from iet.native.texts import Texts
 
-__all__ = ["SCHEMES", "EngineKeys", "EngineScheme", "Texts", "vllm_dual_keys"]
+__all__ = ["SCHEMES", "EngineKeys", "EngineScheme", "vllm_dual_keys"]
 
 SCHEMES: Mapping[str, type[EngineScheme]] = {
     scheme.name: scheme for scheme in (VllmGumbel, SglangGumbel, Kgw, SynthId)
@@ -47,7 +48,7 @@ SCHEMES: Mapping[str, type[EngineScheme]] = {
 class EngineKeys(ForeignKeys):
     """Agents under the keys that a serving engine marked their text with.
 
-    It gives an `Auditor` and `score_tokens` what a `Registry` gives, and never changes.
+    `score_tokens` and an `Auditor` take them as they take a `Registry`. They never change.
 
     >>> keys = EngineKeys("vllm-gumbel", {"planner": 42, "critic": 43})
     >>> keys
@@ -123,6 +124,29 @@ class EngineKeys(ForeignKeys):
         self._tokenizer = opened
         self._prepared: Any = None
         self._rebuild: functools.partial[EngineKeys] | None = None
+
+    @classmethod
+    def unnamed(
+        cls, scheme: str, keys: Sequence[Any], *, vocab_size: int | None = None, **parameters: Any
+    ) -> EngineKeys:
+        """Return keys [K] without agents, to score ids with.
+
+        >>> EngineKeys.unnamed("sglang-gumbel", ["0123456789abcdef"]).names
+        ('key 0',)
+
+        Args:
+            scheme: as for `EngineKeys`.
+            keys: a list of keys.
+            vocab_size: as for `EngineKeys`.
+            **parameters: as for `EngineKeys`.
+
+        Raises:
+            InputError: as for `EngineKeys`.
+        """
+        if isinstance(keys, str) or not isinstance(keys, (Sequence, np.ndarray)):
+            raise InputError(f"keys: got a {type(keys).__name__}, expected a list of keys [K]")
+        named = {f"key {i}": key for i, key in enumerate(keys)}
+        return cls(scheme, named, vocab_size=vocab_size, **parameters)
 
     @classmethod
     def load(
@@ -203,15 +227,12 @@ class EngineKeys(ForeignKeys):
         counted = np.concatenate([np.zeros(start, np.bool_), counting])
         return self.scheme.pair_numbers(texts, counted)[0][start:]
 
-    def pairs(self, texts: Texts) -> tuple[Ids, Mask]:
-        """Return `pair_numbers` of what is scored in each of many texts, and which of them stood before [N].
-
-        Between texts -1 and false. Each as if the text stood by itself.
-        """
+    def pairs_of(self, texts: Texts) -> tuple[Ids, Mask]:
+        """Return `pair_numbers` of what is scored in each of many texts, and which stood before in it."""
         return self.scheme.pair_numbers(texts, self.scheme.scored(texts, self.profile.vocab_size))
 
-    def scores_of(self, texts: Texts, num_threads: int = 0) -> NDArray[np.float32]:
-        """Return `scores` [N, K] of many texts at once, 0 between them: each as if it stood by itself.
+    def scores_of(self, texts: Texts, num_threads: int) -> NDArray[np.float32]:
+        """Return `scores` [N, K] of many texts, 0 in the padding: each as if it stood by itself.
 
         `num_threads` is as in `scores`.
         """

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.marks.foreign.keys import Ids, checked_integer, runs_of_ids
-from iet.marks.foreign.scheme import EngineScheme, Keys, Mask, Texts
+from iet.marks.foreign.scheme import EngineScheme, Keys, Mask
 from iet.marks.scheme import FAMILIES, MAX_VOCAB_SIZE, Family
 from iet.native.load import cpu
+from iet.native.texts import Texts
 
 MAX_CONTEXT = 64
 """Ids in a context: SGLang's limit, and ours."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.errors import InputError, TokenizerMismatch
+from iet.marks.keys import AnyScheme, Keys
 from iet.marks.scheme import Family, canonical_digest
 from iet.marks.tokenizer import Tokenizer
 from iet.native import reference
@@ -21,18 +22,11 @@ if TYPE_CHECKING:
 Ids = NDArray[np.int64]
 
 
-class ForeignScheme(Protocol):
-    """The choices behind a mark that a reader must know, in place of a `Scheme`."""
-
-    @property
-    def n_gram(self) -> int:
-        """n: a score depends on a token and at most the n-1 ids before it."""
+class ForeignScheme(AnyScheme, Protocol):
+    """The choices behind a mark of others, in place of a `Scheme`."""
 
     def family(self, vocab_size: int) -> Family:
         """Return the null law of the scores."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +75,7 @@ class ForeignProfile:
         }
 
 
-class ForeignKeys(abc.ABC):
+class ForeignKeys(Keys, abc.ABC):
     """Agents under the keys of a scheme that is not ours. It never changes.
 
     Attributes:
@@ -104,27 +98,16 @@ class ForeignKeys(abc.ABC):
 
     @abc.abstractmethod
     def scores(self, token_ids: Ids, num_threads: int) -> NDArray[Any]:
-        """Return x_j [T, K] of `token_ids`: `score_tokens`, which checks them and `num_threads`, here."""
+        """Return x_j [T, K]: `score_tokens`, of checked arguments."""
 
     def scored(self, token_ids: Ids) -> NDArray[np.bool_]:
         """Tell which positions are scored, and not alike under every key, [T]."""
         return runs_of_ids(token_ids, self.profile.scheme.n_gram, self.profile.vocab_size)
 
-    def pair_numbers(self, token_ids: Ids, counting: NDArray[np.bool_]) -> Ids:
-        """Number the positions of `token_ids` that are `counting` [T]: `kernels.pair_numbers` here.
-
-        Two positions have one number where the second is no evidence beside the first: its score follows
-        from the first one's, or it carries no mark.
-        """
-        from iet.native.pairs import number_pairs  # here, because it imports numba
-
-        contexts = self.profile.family.name == "gumbel"
-        return number_pairs(token_ids, counting, self.profile.scheme.n_gram, contexts=contexts)
-
     def sums(
         self, token_ids: Ids, cuts: Ids, counted: NDArray[np.bool_], num_threads: int
     ) -> NDArray[np.float64]:
-        """Return sums over spans [S, K]: what `score_spans` does, which checks, under this scheme."""
+        """Return sums over spans [S, K]: `score_spans`, of checked arguments."""
         block = 32
         places = np.flatnonzero(counted & self.scored(token_ids))
         edges = np.searchsorted(places, cuts)

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from iet.errors import InputError
 from iet.marks.foreign.keys import Ids, checked_integer, runs_of_ids
-from iet.marks.foreign.scheme import EngineScheme, Keys, Mask, Texts
+from iet.marks.foreign.scheme import EngineScheme, Keys, Mask
 from iet.marks.scheme import Draws, Family, drawn_family
 from iet.native import foreign
 from iet.native.load import cpu
+from iet.native.texts import Texts
 
 
 @dataclasses.dataclass(frozen=True)

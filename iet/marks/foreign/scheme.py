@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,39 +11,10 @@ from numpy.typing import NDArray
 
 from iet.marks.foreign.keys import Ids, runs_of_ids
 from iet.marks.scheme import Family
+from iet.native.texts import Texts
 
 Keys = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Texts:
-    """Texts that stand one behind the other, as many -1 before each as a context has, so that none crosses.
-
-    Attributes:
-        ids: int64 [N].
-        starts, ends: int64 [D], the ids `[start, end)` of each text.
-    """
-
-    ids: Ids
-    starts: Ids
-    ends: Ids
-
-    @classmethod
-    def of(cls, texts: Sequence[Ids], n_gram: int) -> Texts:
-        """Join the ids [T_d] of D texts."""
-        gap = np.full(max(1, n_gram - 1), -1)
-        lengths = np.array([len(text) for text in texts], np.int64)
-        ends = np.cumsum(lengths + len(gap))
-        return cls(np.concatenate([part for text in texts for part in (gap, text)]), ends - lengths, ends)
-
-    @property
-    def between(self) -> Mask:
-        """What is of no text, [N]."""
-        between = np.ones(len(self.ids), np.bool_)
-        for start, end in zip(self.starts.tolist(), self.ends.tolist(), strict=True):
-            between[start:end] = False
-        return between
 
 
 @dataclasses.dataclass(frozen=True)

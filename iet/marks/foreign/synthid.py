@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from iet.errors import InputError
 from iet.marks.foreign.keys import Ids, checked_integer
-from iet.marks.foreign.scheme import EngineScheme, Keys, Mask, Texts
+from iet.marks.foreign.scheme import EngineScheme, Keys, Mask
 from iet.marks.scheme import Draws, Family, drawn_family
 from iet.native import foreign
 from iet.native.load import cpu
+from iet.native.texts import Texts
 
 MAX_DEPTH = 100
 """Keys of one agent, one for each depth."""

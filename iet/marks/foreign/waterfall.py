@@ -62,7 +62,7 @@ class WaterfallScheme:
 class WaterfallKeys(ForeignKeys):
     """Agents under the integer ids that the Waterfall package marked them with.
 
-    It gives an `Auditor` and `score_tokens` what a `Registry` gives, and never changes.
+    `score_tokens` and an `Auditor` take them as they take a `Registry`. They never change.
 
     >>> keys = WaterfallKeys({"planner": 42, "critic": 43}, vocab_size=32000)
     >>> keys
@@ -126,6 +126,32 @@ class WaterfallKeys(ForeignKeys):
             None if opened is None else opened.source,
         )
         self._tokenizer = opened
+
+    @classmethod
+    def unnamed(
+        cls, keys: Sequence[int], *, vocab_size: int | None = None, n_gram: int = 2, k_p: int = 1
+    ) -> WaterfallKeys:
+        """Return integer ids [K] without agents, to score token ids with.
+
+        >>> WaterfallKeys.unnamed([42], vocab_size=32000).names
+        ('42',)
+
+        Args:
+            keys: a list of ids, each once.
+            vocab_size: V, which is needed: the permutations depend on it.
+            n_gram, k_p: as for `WaterfallKeys`.
+
+        Raises:
+            InputError: as for `WaterfallKeys`.
+        """
+        if isinstance(keys, str) or not isinstance(keys, (Sequence, np.ndarray)):
+            raise InputError(f"keys: got {keys!r:.80}, expected a list of keys [K]")
+        if vocab_size is None:
+            raise InputError("vocab_size: got none, expected V: the permutations depend on it")
+        names = {str(key): key for key in keys}
+        if len(names) < len(keys):
+            raise InputError("keys: got an id twice, expected distinct ids")
+        return cls(names, vocab_size=vocab_size, n_gram=n_gram, k_p=k_p)
 
     @property
     def digest(self) -> str:

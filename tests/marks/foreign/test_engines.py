@@ -64,7 +64,7 @@ def test_vllm_scores_are_its_detectors(width: int) -> None:
     if why:
         pytest.skip(why)
     vllm, ids = engine_wheels.detector("vllm"), text(120)
-    ours = iet.score_tokens(ids, scheme="vllm-gumbel", keys=list(KEYS), n_gram=width + 1)
+    ours = iet.score_tokens(ids, iet.EngineKeys.unnamed("vllm-gumbel", list(KEYS), n_gram=width + 1))
     keys = iet.EngineKeys("vllm-gumbel", {f"a{i}": key for i, key in enumerate(KEYS)}, n_gram=width + 1)
     scored, repeated = iet.positions(ids, keys)
     assert scored.all()
@@ -86,7 +86,7 @@ def test_both_keys_of_vllms_dual_mark_are_columns() -> None:
     if why:
         pytest.skip(why)
     vllm, ids = engine_wheels.detector("vllm"), text(120)
-    ours = iet.score_tokens(ids, scheme="vllm-gumbel", keys=engines.vllm_dual_keys(42))
+    ours = iet.score_tokens(ids, iet.EngineKeys.unnamed("vllm-gumbel", engines.vllm_dual_keys(42)))
     detector = vllm.DualKeyGumbelWatermarkDetector(42, alpha=0.25, deduplicate_contexts=False)
     theirs = detector._score_tokens(*detector._prepare_inputs(ids.tolist())).numpy()
     np.testing.assert_allclose(ours @ [0.75, 0.25], theirs, rtol=4e-7, atol=2e-7)
@@ -99,7 +99,7 @@ def test_sglang_scores_are_its_detectors(width: int) -> None:
         pytest.skip(why)
     sglang, ids = engine_wheels.detector("sglang"), text(400)
     hexadecimal = [f"{key:x}" for key in KEYS]
-    ours = iet.score_tokens(ids, scheme="sglang-gumbel", keys=hexadecimal, n_gram=width + 1)
+    ours = iet.score_tokens(ids, iet.EngineKeys.unnamed("sglang-gumbel", hexadecimal, n_gram=width + 1))
     keys = iet.EngineKeys("sglang-gumbel", {f"a{i}": k for i, k in enumerate(hexadecimal)}, n_gram=width + 1)
     scored, repeated = iet.positions(ids, keys)
     assert (ours[:width] == 0).all()
@@ -127,7 +127,7 @@ def test_the_prompts_tail_is_context() -> None:
     found = sglang.WatermarkDetector("ab").detect_tokens(
         ids[20:].tolist(), prompt_token_ids=ids[:20].tolist()
     )
-    ours = iet.score_tokens(ids, scheme="sglang-gumbel", keys=["ab"])
+    ours = iet.score_tokens(ids, iet.EngineKeys.unnamed("sglang-gumbel", ["ab"]))
     assert found.combined.score == pytest.approx(float(ours[20:, 0].astype(float).sum()), rel=1e-6)
 
 
@@ -142,7 +142,7 @@ def test_kgw_scores_are_transformers(seeding_scheme: str, width: int, ratio: flo
     options: dict[str, Any] = {
         "vocab_size": V, "n_gram": n_gram, "greenlist_ratio": ratio, "seeding_scheme": seeding_scheme,
     }  # fmt: skip
-    ours = iet.score_tokens(ids, scheme="kgw", keys=hashing_keys, **options)
+    ours = iet.score_tokens(ids, iet.EngineKeys.unnamed("kgw", hashing_keys, **options))
     model = types.SimpleNamespace(vocab_size=V, bos_token_id=-1, is_encoder_decoder=False)
     for column, key in enumerate(hashing_keys):
         config = transformers.WatermarkingConfig(
@@ -173,7 +173,9 @@ def test_green_lists_are_torchs_permutations(vocab_size: int, ratio: float) -> N
     torch = pytest.importorskip("torch")
     ids = np.random.default_rng(vocab_size).integers(1, vocab_size, 24)
     ids[1::2] = ids[1]  # one list with many tokens
-    ours = iet.score_tokens(ids, scheme="kgw", keys=[7], vocab_size=vocab_size, greenlist_ratio=ratio)
+    ours = iet.score_tokens(
+        ids, iet.EngineKeys.unnamed("kgw", [7], vocab_size=vocab_size, greenlist_ratio=ratio)
+    )
     for j in range(1, len(ids)):
         generator = torch.Generator().manual_seed(7 * int(ids[j - 1]))
         green = torch.randperm(vocab_size, generator=generator)[: int(vocab_size * ratio)]
@@ -189,8 +191,8 @@ def test_synthid_scores_are_transformers(size: int, seed: int, depth: int) -> No
     agents = np.random.default_rng(1).integers(0, 2**63 - 1, (3, depth)).tolist()
     for n_gram in (2, 5):
         options = {"n_gram": n_gram, "sampling_table_size": size, "sampling_table_seed": seed}
-        mean = iet.score_tokens(ids, scheme="synthid", keys=agents, **options)
-        weighted = iet.score_tokens(ids, scheme="synthid", keys=agents, weighted=True, **options)
+        mean = iet.score_tokens(ids, iet.EngineKeys.unnamed("synthid", agents, **options))
+        weighted = iet.score_tokens(ids, iet.EngineKeys.unnamed("synthid", agents, weighted=True, **options))
         for column, key in enumerate(agents):
             processor = transformers.SynthIDTextWatermarkLogitsProcessor(
                 n_gram, key, size, seed, context_history_size=1024, device=torch.device("cpu")
@@ -239,7 +241,9 @@ def test_torch_draws_as_the_reference_does() -> None:
 
 @pytest.mark.parametrize("case", VECTORS["cases"], ids=lambda case: case["name"])
 def test_known_answers_of_the_engines(case: dict[str, Any]) -> None:
-    found = iet.score_tokens(case["ids"], scheme=case["scheme"], keys=case["keys"], **case["parameters"])
+    found = iet.score_tokens(
+        case["ids"], iet.EngineKeys.unnamed(case["scheme"], case["keys"], **case["parameters"])
+    )
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, case["scores"], rtol=4e-7, atol=2e-6)
 
@@ -306,11 +310,13 @@ def test_every_instruction_set_is_the_reference(scheme: str, monkeypatch: pytest
         with monkeypatch.context() as patched:
             if options.get("seeding_scheme") != "selfhash":  # whose table of a million takes seconds
                 patched.setattr(engines, "cpu", None)
-            expected = iet.score_tokens(ids, scheme=scheme, keys=keys, **options)
+            expected = iet.score_tokens(ids, iet.EngineKeys.unnamed(scheme, keys, **options))
         cuts = np.array([0, 3, 3, 100, 290])
         for isa in each_isa():
             for threads in (1, 3):
-                found = iet.score_tokens(ids, scheme=scheme, keys=keys, num_threads=threads, **options)
+                found = iet.score_tokens(
+                    ids, iet.EngineKeys.unnamed(scheme, keys, **options), num_threads=threads
+                )
                 assert np.array_equal(found, expected), (isa, options)
         table = iet.EngineKeys(scheme, {f"a{i}": key for i, key in enumerate(keys)}, **options)
         scored, repeated = iet.positions(ids, table)
@@ -326,7 +332,7 @@ def test_a_text_may_be_empty_or_short() -> None:
         options: dict[str, Any] = {"vocab_size": V} if scheme == "kgw" else {}
         for length in (0, 1, 2):
             scores = iet.score_tokens(
-                list(range(1, length + 1)), scheme=scheme, keys=keys_of(scheme, 2), **options
+                list(range(1, length + 1)), iet.EngineKeys.unnamed(scheme, keys_of(scheme, 2), **options)
             )
             assert scores.shape == (length, 2)
             assert (scores != 0).any() == (scheme == "vllm-gumbel" and length > 0) or scheme == "kgw"
@@ -515,7 +521,7 @@ def test_the_law_of_unmarked_text_holds_for_kgw_and_synthid() -> None:
 )
 def test_what_is_refused(scheme: str, keys: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        iet.score_tokens([1, 2, 3], scheme=scheme, keys=keys, **options)
+        iet.score_tokens([1, 2, 3], iet.EngineKeys.unnamed(scheme, keys, **options))
 
 
 def test_what_else_is_refused() -> None:
@@ -526,8 +532,6 @@ def test_what_else_is_refused() -> None:
         iet.embed_(np.zeros((1, 8), np.float32), [[0]], [0], keys)  # type: ignore[arg-type]
     with pytest.raises(ShapeError):
         iet.score_tokens([[1]], keys)
-    with pytest.raises(InputError, match="either a registry"):
-        iet.score_tokens([1], keys, greenlist_ratio=0.5)
     with pytest.raises(InputError, match="no agents"):
         iet.EngineKeys("vllm-gumbel", {})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -130,7 +131,7 @@ def test_native_scores_are_the_references(vocab_size: int, n_gram: int) -> None:
         expected = foreign.waterfall_scores(ids, n_gram, keys=np.array(keys), k_p=k_p, vocab_size=vocab_size)
         for isa in each_isa():
             found = iet.score_tokens(
-                ids, scheme="waterfall", keys=keys, vocab_size=vocab_size, n_gram=n_gram, k_p=k_p
+                ids, iet.WaterfallKeys.unnamed(keys, vocab_size=vocab_size, n_gram=n_gram, k_p=k_p)
             )
             assert found.dtype == np.float64
             assert np.array_equal(found, expected), isa
@@ -140,7 +141,7 @@ def test_native_scores_are_the_references(vocab_size: int, n_gram: int) -> None:
 def test_scores_are_the_formula(n_gram: int) -> None:
     ids, vocab_size = some_text(257), 257
     found = iet.score_tokens(
-        ids, scheme="waterfall", keys=[7, 42], vocab_size=vocab_size, n_gram=n_gram, k_p=3
+        ids, iet.WaterfallKeys.unnamed([7, 42], vocab_size=vocab_size, n_gram=n_gram, k_p=3)
     )
     for j, id in enumerate(ids):
         context = ids[max(0, j - n_gram + 1) : j]
@@ -193,7 +194,7 @@ def test_sums_over_spans_are_those_of_the_scores() -> None:
 
 def test_short_texts() -> None:
     for ids in ([], [3], [3, 5]):
-        scores = iet.score_tokens(ids, scheme="waterfall", keys=[42], vocab_size=100, n_gram=3)
+        scores = iet.score_tokens(ids, iet.WaterfallKeys.unnamed([42], vocab_size=100, n_gram=3))
         assert scores.shape == (len(ids), 1)
         assert not scores.any()
 
@@ -459,27 +460,22 @@ def test_keys_out_of_range_are_refused(change: dict[str, Any], message: str) -> 
 
 
 def test_calls_that_cannot_be_are_refused() -> None:
-    registry = iet.Registry.create(None, vocab_size=100)
-    registry.add("a")
-    one = {"scheme": "waterfall", "keys": [42], "vocab_size": 100}
-    with pytest.raises(InputError, match="either a registry"):
-        iet.score_tokens([1, 2], registry, **one)
-    with pytest.raises(InputError, match="either a registry"):
-        iet.score_tokens([1, 2])
-    with pytest.raises(InputError, match="either a registry"):
-        iet.score_tokens([1, 2], registry, keys=[42])
+    for nothing in (None, [42], "waterfall"):
+        with pytest.raises(InputError, match="registry: got .*, expected iet.Registry"):
+            iet.score_tokens([1, 2], nothing)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="vocab_size: got none"):
-        iet.score_tokens([1, 2], scheme="waterfall", keys=[42])
-    with pytest.raises(InputError, match=r"scheme: got 'unigram', expected one of \['kgw', .*'waterfall'\]"):
-        iet.score_tokens([1, 2], **{**one, "scheme": "unigram"})
-    with pytest.raises(InputError, match="keys: got 42, expected a list of keys"):
-        iet.score_tokens([1, 2], **{**one, "keys": 42})
+        iet.WaterfallKeys.unnamed([42])
+    with pytest.raises(InputError, match=r"scheme: got 'unigram', expected one of \['kgw', "):
+        iet.EngineKeys.unnamed("unigram", [42], vocab_size=100)
+    for unnamed in (iet.WaterfallKeys.unnamed, functools.partial(iet.EngineKeys.unnamed, "kgw")):
+        with pytest.raises(InputError, match="keys: got .*, expected a list of keys"):
+            unnamed(42, vocab_size=100)
     with pytest.raises(InputError, match="an id twice"):
-        iet.score_tokens([1, 2], **{**one, "keys": [42, 42]})
+        iet.WaterfallKeys.unnamed([42, 42], vocab_size=100)
     with pytest.raises(InputError, match="got -1"):
-        iet.score_tokens([1, 2], **{**one, "keys": [-1]})
+        iet.WaterfallKeys.unnamed([-1], vocab_size=100)
     with pytest.raises(ShapeError, match="token_ids"):
-        iet.score_tokens([[1, 2]], **one)
+        iet.score_tokens([[1, 2]], iet.WaterfallKeys.unnamed([42], vocab_size=100))
     keys = iet.WaterfallKeys({"a": 42}, vocab_size=100)
     with pytest.raises(InputError, match="WaterfallLogitsProcessor"):
         iet.embed_(np.zeros((1, 100), np.float32), [[1]], [0], keys)  # type: ignore[arg-type]

@@ -1,0 +1,43 @@
+"""Ids of many texts in one array, with padding before each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Texts:
+    """Texts that stand one behind the other, with padding of -1 before each, as long as a context.
+
+    So no context reaches from one text into the next, and what scores a text scores all of them in one call.
+
+    Attributes:
+        ids: int64 [N].
+        starts, ends: int64 [D], the ids `[start, end)` of each text.
+    """
+
+    ids: Ids
+    starts: Ids
+    ends: Ids
+
+    @classmethod
+    def of(cls, texts: Sequence[Ids], n_gram: int) -> Texts:
+        """Join the ids [T_d] of D texts."""
+        gap = np.full(max(1, n_gram - 1), -1)
+        lengths = np.array([len(text) for text in texts], np.int64)
+        ends = np.cumsum(lengths + len(gap))
+        return cls(np.concatenate([part for text in texts for part in (gap, text)]), ends - lengths, ends)
+
+    @property
+    def between(self) -> NDArray[np.bool_]:
+        """bool [N]: the padding."""
+        between = np.ones(len(self.ids), np.bool_)
+        for start, end in zip(self.starts.tolist(), self.ends.tolist(), strict=True):
+            between[start:end] = False
+        return between
