@@ -2,8 +2,8 @@
 
     python -m benchmarks.house [--before PATH] [--output benchmarks/results/house.md]
 
-`--before` is a checkout of another state, to stand beside this one. Lines are those of text files in the
-working tree, builds and caches left out. `tests/test_architecture.py` holds the imports against the rules.
+`--before` is a checkout of another state, to stand beside this one. A file that is there keeps what stands
+around the markers of its tables. `tests/test_architecture.py` holds the imports against the rules.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PACKAGES = ("iet", "benchmarks", "tests")
 COUNTED = ("iet", "csrc", "tests", "benchmarks")
 SUFFIXES = {".py", ".h", ".cpp", ".cu", ".cuh", ".js", ".html"}
+START, END = "<!-- house table -->", "<!-- /house table -->"
 NO_ROOM = {"__init__.py", "__main__.py", "__pycache__", "py.typed"}
 
 
@@ -119,7 +120,6 @@ def report(before: pathlib.Path | None, now: pathlib.Path = ROOT) -> str:
     states = {"before": before, "now": now} if before else {"now": now}
     roots = [root for root in states.values() if root is not None]
     parts = [
-        "# The house",
         "`python -m benchmarks.house` counts the source files of the working tree (Python, C++, CUDA, page).",
         "## Files and lines",
         _folders(list(states), roots, COUNTED),
@@ -157,22 +157,20 @@ def _largest(roots: Sequence[pathlib.Path]) -> list[list[object]]:
         found = [(lines(path), path) for folder in COUNTED for path in sources(root, folder)]
         largest = sorted(found, key=lambda pair: (-pair[0], pair[1]))[:10]
         columns.append([f"`{path.relative_to(root).as_posix()}` {count:,}" for count, path in largest])
-    return [[rank, *row] for rank, row in enumerate(zip(*columns, strict=True), 1)]
+    return [[rank, *row] for rank, row in enumerate(zip(*columns, strict=False), 1)]
 
 
 def _imports(states: Sequence[str], roots: Sequence[pathlib.Path]) -> str:
     rows: list[list[object]] = [["entries at the top of `iet/`", *(len(rooms(root)) for root in roots)]]
+    found = [(known, imports(known)) for known in map(modules, roots)]
     for package in PACKAGES:
-        counts = (_counts(root, package) for root in roots)
-        rows.append([f"modules, imports and circles of `{package}`", *counts])
+        row: list[object] = [f"modules, imports and circles of `{package}`"]
+        for known, edges in found:
+            own = [edge for edge in edges if edge.importer.partition(".")[0] == package]
+            count = sum(name.partition(".")[0] == package for name in known)
+            row.append(f"{count}, {len(own):,}, {len(circles(own))}")
+        rows.append(row)
     return table(["", *states], rows)
-
-
-def _counts(root: pathlib.Path, package: str) -> str:
-    known = {name: path for name, path in modules(root).items() if name.partition(".")[0] in (package, "iet")}
-    edges = [edge for edge in imports(known) if edge.importer.partition(".")[0] == package]
-    own = sum(name.partition(".")[0] == package for name in known)
-    return f"{own}, {len(edges):,}, {len(circles(edges))}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -181,11 +179,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--before", type=pathlib.Path, metavar="PATH", help="a checkout to compare with")
     parser.add_argument("--output", type=pathlib.Path, metavar="FILE", help="default: standard output")
     chosen = parser.parse_args(arguments)
-    text = report(chosen.before) + "\n"
+    text = report(chosen.before)
     if chosen.output is None:
-        print(text, end="")
-    else:
-        chosen.output.write_text(text, encoding="utf-8")
+        print(text)
+        return 0
+    old = chosen.output.read_text(encoding="utf-8") if chosen.output.exists() else "# The house\n\n"
+    head, _, rest = old.partition(START)
+    tail = rest.partition(END)[2] or "\n"
+    chosen.output.write_text(f"{head}{START}\n\n{text}\n\n{END}{tail}", encoding="utf-8")
     return 0
 
 

@@ -1,17 +1,26 @@
-"""Write what a benchmark measured: JSON with the environment, and a Markdown table beside it."""
+"""Write what a benchmark measured: a summary as JSON with the environment, a table, and the single rows."""
 
 from __future__ import annotations
 
+import argparse
+import csv
+import gzip
 import importlib.metadata
+import io
 import json
+import math
 import os
 import pathlib
 import platform
-from collections.abc import Sequence
+import re
+import string
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import iet
+from benchmarks.statistics import Interval
 from iet.cli import bench
+from iet.errors import ShapeError
 
 
 def environment(*packages: str) -> dict[str, Any]:
@@ -85,16 +94,223 @@ def memory() -> int | None:
     return None
 
 
+INTERVAL = "{{{0}[0]:.3f}} ({{{0}[1]:.3f}}, {{{0}[2]:.3f}})"
+"""Cell of `columns` for [mean, low, high], by `INTERVAL.format(name)`."""
+
+Cell = str | int | float | Interval | None
+"""What a table holds; None is "N/A"."""
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a Markdown table; floats get three decimals."""
-    cells = [[f"{c:.3f}" if isinstance(c, float) else str(c) for c in row] for row in rows]
+    """Return a Markdown table: three decimals, an interval in one cell.
+
+    Raises:
+        ShapeError: a row is not as long as the header.
+    """
+    _check(header, rows)
     lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in cells])
+    return "\n".join(lines + ["| " + " | ".join(map(_shown, row)) + " |" for row in rows])
 
 
-def write(path: pathlib.Path, content: dict[str, Any], markdown: str) -> None:
-    """Write `path` (JSON) and the same name with `.md`, and print the table."""
+def _shown(cell: object) -> str:
+    if isinstance(cell, float):
+        return f"{cell:.3f}"
+    return "N/A" if cell is None else re.sub(r"(?<!\\)\|", r"\\|", str(cell)).replace("\n", " ")
+
+
+def as_csv(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """Return the same table as CSV, with all digits.
+
+    A column in which there is an interval becomes three: its name for the mean, and with " low" and " high".
+
+    Raises:
+        ShapeError: a row is not as long as the header.
+    """
+    _check(header, rows)
+    wide = [any(isinstance(row[column], Interval) for row in rows) for column in range(len(header))]
+    lines: list[list[str]] = [[]]
+    for name, intervals in zip(header, wide, strict=True):
+        lines[0] += [name, f"{name} low", f"{name} high"] if intervals else [name]
+    for row in rows:
+        lines.append([])
+        for cell, intervals in zip(row, wide, strict=True):
+            if isinstance(cell, Interval):
+                lines[-1] += [repr(cell.mean), repr(cell.low), repr(cell.high)]
+            else:
+                lines[-1] += ["N/A" if cell is None else str(cell)] + ["", ""] * intervals
+    written = io.StringIO()
+    csv.writer(written, lineterminator="\n").writerows(lines)
+    return written.getvalue()
+
+
+def _check(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    for number, row in enumerate(rows):
+        if len(row) != len(header):
+            raise ShapeError(f"row {number}", got=f"{len(row)} cells", expected=len(header))
+
+
+def write(
+    path: pathlib.Path,
+    content: Mapping[str, Any],
+    markdown: str,
+    *,
+    rows: Iterable[Mapping[str, Any]] = (),
+) -> None:
+    """Write a result, and print its table.
+
+    Args:
+        path: of the summary, `NAME.json`, which is committed: floats have six digits there.
+        content: the summary: command, environment, and all that tables, figures and tests read.
+        markdown: goes into `NAME.md`.
+        rows: what each single text or test gave. They go into `NAME.rows.jsonl.gz`, which git ignores.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    path.write_text(as_json(content), encoding="utf-8")
     path.with_suffix(".md").write_text(markdown + "\n", encoding="utf-8")
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    if lines:
+        path.with_suffix(".rows.jsonl.gz").write_bytes(gzip.compress(lines.encode(), mtime=0))
     print(markdown)
+
+
+def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
+    """Return the rows that `write` put beside a summary `NAME.json`; none where there are none."""
+    rows = path.with_suffix(".rows.jsonl.gz")
+    if not rows.is_file():
+        return []
+    return [json.loads(line) for line in gzip.decompress(rows.read_bytes()).decode().splitlines()]
+
+
+def write_table(
+    path: pathlib.Path,
+    header: Sequence[str],
+    cells: Sequence[Sequence[Cell]],
+    content: Mapping[str, Any],
+    *,
+    rows: Iterable[Mapping[str, Any]] = (),
+    title: str = "",
+    note: str = "",
+) -> None:
+    """Write a result that is one table as `path`.json, .md and .csv, which git ignores, and print it.
+
+    Args:
+        path: without a suffix.
+        header, cells: of the table, which the JSON holds as "table": a list of {heading: cell}, intervals as
+            [mean, low, high].
+        content, rows: see `write`.
+        title, note: what Markdown has before and after the table.
+    """
+    parts = (title, table(header, cells), note)
+    write(
+        path.with_name(path.name + ".json"),
+        {**content, "table": as_dicts(header, cells)},
+        "\n\n".join(part for part in parts if part),
+        rows=rows,
+    )
+    path.with_name(path.name + ".csv").write_text(as_csv(header, cells), encoding="utf-8", newline="")
+
+
+def as_dicts(header: Sequence[str], cells: Iterable[Sequence[Cell]]) -> list[dict[str, Any]]:
+    """Return the rows of a table as {heading: cell}, intervals as [mean, low, high]."""
+    return [dict(zip(header, map(_plain, row), strict=True)) for row in cells]
+
+
+def _plain(cell: Cell) -> Any:
+    return [cell.mean, cell.low, cell.high] if isinstance(cell, Interval) else cell
+
+
+def as_json(content: Any) -> str:
+    """Return JSON in which floats have six digits, and what holds no lists or objects stands on one line."""
+    text = json.dumps(_rounded(content), indent=1, ensure_ascii=False)
+    return re.sub(r"[\[{][^\[\]{}]*[\]}]", lambda found: _one_line(found[0]), text) + "\n"
+
+
+def _one_line(text: str) -> str:
+    # No string in JSON holds a line's end, so those that are there stand between its parts.
+    return re.sub(r"\n *", "", re.sub(r",\n *", ", ", text))
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, Mapping):
+        return {key: _rounded(part) for key, part in value.items()}
+    return [_rounded(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+class _Cells(string.Formatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if value is None:
+            raise KeyError
+        return str(format(value, format_spec))
+
+
+def _cell(form: str, row: Mapping[str, Any]) -> str:
+    try:
+        return _Cells().vformat(form, (), row)
+    except (KeyError, TypeError):  # not there, or None
+        return ""
+
+
+def columns(rows: Iterable[Mapping[str, Any]], formats: Mapping[str, str] | Sequence[tuple[str, str]]) -> str:
+    """Return a Markdown table of rows.
+
+    Args:
+        rows: name -> value.
+        formats: heading -> cell, as in `str.format`: "{tokens:,}", "{over[median]:.2f}", "{interval[0]:.3f}".
+            A cell with a value that is None or not there is empty. Pairs, where a heading comes twice.
+    """
+    pairs = list(formats.items() if isinstance(formats, Mapping) else formats)
+    return table([heading for heading, _ in pairs], [[_cell(form, row) for _, form in pairs] for row in rows])
+
+
+def number(value: float) -> str:
+    """Return three significant digits, without an exponent."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    digits = 2 - math.floor(math.log10(abs(value))) if value else 0
+    return f"{value:.{digits}f}"
+
+
+def quartiles(value: Mapping[str, float]) -> str:
+    return f"{number(value['low'])} to {number(value['high'])}"
+
+
+def parser(module: str, doc: str | None) -> argparse.ArgumentParser:
+    """Return the parser of a benchmark's command line, with `-o`."""
+    made = argparse.ArgumentParser(prog=f"python -m {module}", description=(doc or "").split("\n")[0])
+    made.add_argument("-o", "--output", type=pathlib.Path, required=True, help="JSON; a table goes beside it")
+    return made
+
+
+def command(parser: argparse.ArgumentParser, given: argparse.Namespace) -> str:
+    """Return the command line of a result: what was not left at its default, folders without their paths."""
+    parts = [parser.prog]
+    for name, value in vars(given).items():
+        if value == parser.get_default(name):
+            continue
+        parts.append("-o" if name == "output" else f"--{name.replace('_', '-')}")
+        if isinstance(value, pathlib.Path):
+            relative = value.name if value.is_absolute() else value.as_posix()
+            parts.append({"work": "DIR", "data": "PATH"}.get(name, relative))
+        elif value is not True:
+            parts += [_quoted(each) for each in (value if isinstance(value, (list, tuple)) else [value])]
+    return " ".join(parts)
+
+
+def finish(
+    line: argparse.ArgumentParser,
+    given: argparse.Namespace,
+    results: Mapping[str, Any],
+    markdown: str,
+    *,
+    rows: Iterable[Mapping[str, Any]] = (),
+    packages: Sequence[str] = (),
+) -> None:
+    """Write results with the command line that they are of, and where it ran; see `write`, `environment`."""
+    content = {"command": command(line, given), "environment": environment(*packages), **results}
+    write(given.output, content, markdown, rows=rows)
+
+
+def _quoted(value: object) -> str:
+    return str(value) if re.fullmatch(r"[\w.:/-]+", str(value)) else repr(value)

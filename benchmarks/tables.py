@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.accuracy.decoders import CUSUM, PAPERS_CUSUM
-from benchmarks.paper import table1
+from benchmarks.paper.experiments import table1
 from benchmarks.paper.quoted import TABLE1
-from benchmarks.recording import table
-from benchmarks.speed.suite import number, quartiles
+from benchmarks.paper.reading.scoring import FIGURES
+from benchmarks.recording import columns, number, quartiles, table
 from iet.audit.calibration import tokens_needed
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -33,12 +33,7 @@ READERS = ("cusum", "window", "posterior", "oracle")
 SHOWN: dict[str, list[tuple[str, str, tuple[str, ...], str]]] = {
     "embed": [
         ("`embed_` float32 [64, 128256], new contexts", r"float32 .*random ids", ("ours", "peer"), ""),
-        (
-            "`embed_` float32 [64, 128256], n = 4",
-            r"families gumbel",
-            ("ours",),
-            r"baseline|[2-9]\d* threads",
-        ),
+        ("`embed_` float32 [64, 128256], n = 4", "families gumbel", ("ours",), r"baseline|[2-9]\d* threads"),
         ("`embed_`, half precision", r"(float16|bfloat16) ", ("ours",), "baseline|threads"),
         ("`embed_` float32 [1, 32000] through Python", r"one call", ("ours",), "array|registry|unmarked"),
     ],
@@ -106,66 +101,57 @@ def _tables(name: str, content: Mapping[str, Any]) -> Iterator[str]:
 
 def _audit_tables(name: str, content: Mapping[str, Any]) -> Iterator[str]:
     """Yield what `bench_audit` records, which has parts of its own."""
-    rows = [
-        [f"{row['text']}, T = {row['tokens']}: {row['what']}", row["milliseconds"], row["over_encode_batch"]]
-        for row in content["six_agents"]
-        if row["what"].startswith("audit")
-    ]
-    rows += [
-        [
-            f"10,000 keys, T = {row['tokens']}, all cores: audit, {row['decoder']}"
-            f" (peak {row['peak_mb']:.0f} MB)",
-            1e3 * row["seconds"],
-            None,
-        ]
-        for row in content["many_keys"]
-    ]
-    rows += [[f"whole process: {row['what']}", 1e3 * row["seconds"], None] for row in content["processes"]]
-    cells = [[what, number(value), "" if over is None else number(over)] for what, value, over in rows]
-    yield table(
-        ("A whole audit, six agents, one thread", "ms", "over `encode_batch` with offsets, alone"), cells
-    )
+    cells = []
+    for r in content["six_agents"]:
+        if r["what"].startswith("audit"):
+            over = number(r["over_encode_batch"])
+            cells.append([f"{r['text']}, T = {r['tokens']}: {r['what']}", number(r["milliseconds"]), over])
+    for r in content["many_keys"]:
+        audit = f"audit, {r['decoder']} (peak {r['peak_mb']:.0f} MB)"
+        what = f"10,000 keys, T = {r['tokens']}, all cores: {audit}"
+        cells.append([what, number(1e3 * r["seconds"]), ""])
+    cells += [[f"whole process: {r['what']}", number(1e3 * r["seconds"]), ""] for r in content["processes"]]
+    head = ("A whole audit, six agents, one thread", "ms", "over `encode_batch` with offsets, alone")
+    yield table(head, cells)
 
 
 def power(results: pathlib.Path) -> str:
     """Return how many tokens of one agent a finding takes: series over the sizes of registries."""
     content = _content(results, "power")
-    rows, real = content["simulated"], content["real"]
-    entropies, first = sorted({row["entropy"] for row in rows}), rows[0]
+    rows = sorted(content["simulated"], key=lambda row: float(row["entropy"]))
+    first = rows[0]
     sizes = " · ".join(f"{int(keys):,}" for keys in first["tokens"])
-    families: dict[str, dict[float, str]] = {}
-    for row in rows:
-        families.setdefault(_scheme(row), {})[row["entropy"]] = _needed(row)
     parts = [
         f"Tokens of one agent after which it is found in {first['share']:.0%} of texts at level"
         f" {first['level']:g}, if the registry holds {sizes} keys (`iet calibrate --power`):",
-        table(
-            ("nats per token", *(f"{entropy:g}" for entropy in entropies)),
-            [[name, *(cells[entropy] for entropy in entropies)] for name, cells in families.items()],
-        ),
+        _pivot("nats per token", {(_scheme(row), f"{row['entropy']:g}"): _needed(row) for row in rows}),
     ]
-    if real:
-        models: dict[str, dict[str, str]] = {}
-        for row in real:
-            name = f"{row['model']} model, T = {row['temperature']:g}"
-            models.setdefault(name, {})[_scheme(row)] = f"{_needed(row)} ({row['entropy']:.1f} nats)"
-        names = list(dict.fromkeys(name for cells in models.values() for name in cells))
-        parts += [
-            f"The same in texts of the models of the benchmarks, {_link('power')}:",
-            table(("text", *names), [[m, *(cells.get(n, "") for n in names)] for m, cells in models.items()]),
-        ]
+    if content["real"]:
+        cells = {
+            (f"{row['model']} model, T = {row['temperature']:g}", _scheme(row)): f"{_needed(row)}"
+            f" ({row['entropy']:.1f} nats)"
+            for row in content["real"]
+        }
+        said = f"The same in texts of the models of the benchmarks, {_link('power')}:"
+        parts += [said, _pivot("text", cells)]
     return "\n\n".join(parts)
 
 
 def needed(results: pathlib.Path) -> str:
     """Return how many tokens a finding among a few keys takes, the heart of `power`."""
-    rows = _content(results, "power")["simulated"]
-    entropies, keys = sorted({row["entropy"] for row in rows}), list(rows[0]["tokens"])[1]
-    cells = {(_scheme(row), row["entropy"]): tokens_needed(row["tokens"][keys], row["most"]) for row in rows}
-    return table(
-        (f"tokens among {keys} agents, at nats per token", *(f"{entropy:g}" for entropy in entropies)),
-        [[name, *(cells[name, h] for h in entropies)] for name in dict.fromkeys(name for name, _ in cells)],
-    )
+    rows = sorted(_content(results, "power")["simulated"], key=lambda row: float(row["entropy"]))
+    keys = list(rows[0]["tokens"])[1]
+    cells = {
+        (_scheme(row), f"{row['entropy']:g}"): tokens_needed(row["tokens"][keys], row["most"]) for row in rows
+    }
+    return _pivot(f"tokens among {keys} agents, at nats per token", cells)
+
+
+def _pivot(corner: str, cells: Mapping[tuple[str, str], str]) -> str:
+    """Return a table of cells by (first cell of their row, heading)."""
+    names, heads = (list(dict.fromkeys(key[i] for key in cells)) for i in (0, 1))
+    rows = [[name, *(cells.get((name, head), "") for head in heads)] for name in names]
+    return table((corner, *heads), rows)
 
 
 def _scheme(row: Mapping[str, Any]) -> str:
@@ -253,16 +239,10 @@ def paper(results: pathlib.Path) -> str:
     for method in table1.METHODS:
         quoted = TABLE1.get(method.quoted or "", {})
         cells = [_triple([quoted.get(figure, ()) for figure in table1.PAIRED])]
-        for _, run in runs:
-            texts = [cell.get(method.name, []) for cell in run["figures"].values()]
-            cells.append(
-                _triple(
-                    [
-                        [_mean(known) for rows in texts if (known := _known(rows, figure))]
-                        for figure in table1.PAIRED
-                    ]
-                )
-            )
+        cells += [
+            _triple([_means(run, method.name, FIGURES[figure]) for figure in table1.PAIRED])
+            for _, run in runs
+        ]
         if any(cells[1:]):
             rows.append([method.name, *cells])
     columns = [f"{n} ({run['logs']['entropy']:.2f} nats)" for n, (_, run) in zip(names, runs, strict=True)]
@@ -302,8 +282,10 @@ def _against(name: str, run: Mapping[str, Any], path: pathlib.Path) -> str:
     )
 
 
-def _known(texts: Sequence[Mapping[str, float | None]], figure: str) -> list[float]:
-    return [value for text in texts if (value := text[figure]) is not None]
+def _means(run: Mapping[str, Any], method: str, figure: str) -> list[float]:
+    """Return the mean of a figure in every setting that has it."""
+    rows = (row for row in run["table"] if (row["method"], row["figure"]) == (method, figure))
+    return [cell[0] for row in rows for cell in row.values() if isinstance(cell, list)]
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -441,19 +423,13 @@ def engines(results: pathlib.Path) -> str:
 def bulk(results: pathlib.Path) -> str:
     """Return what audits of many documents cost over tokenizing them, and beside engines' detectors."""
     content = _content(results, "bulk")
-    rows = []
-    for found in content["results"]:
-        workers = found["times_one_worker"]
-        rows.append(
-            [
-                found["what"],
-                f"{found['documents_per_second']:,.0f}",
-                _times(found["over_encode_batch"]),
-                _times(workers) if workers else "",
-                f"{found['peak_mb']:,.0f}",
-            ]
-        )
-    heads = ("what", "documents a second", "over `encode_batch`", "over one worker", "peak MB")
+    over = {
+        "what": "{what}",
+        "documents a second": "{documents_per_second:,.0f}",
+        "over `encode_batch`": "{over_encode_batch[median]:.2f} x",
+        "over one worker": "{times_one_worker[median]:.2f} x",
+        "peak MB": "{peak_mb:,.0f}",
+    }
     before = (
         f"{content['documents']:,} agent logs of 1,000 tokens under {content['keys']} keys, from JSON lines"
         " to tables, beside the tokenizer's own call on the same documents:"
@@ -463,24 +439,17 @@ def bulk(results: pathlib.Path) -> str:
         f" one of {content['detector_keys']} keys, from ids on; the engine's detector reads one document and"
         " one key at a time:"
     )
-    others = [
-        [
-            found["what"],
-            f"{found['detector_microseconds']['median']:,.0f}",
-            *(
-                cell
-                for what in ("scores", "audit")
-                for cell in (
-                    f"{found[f'{what}_microseconds']['median']:.1f}",
-                    f"{found[f'over_{what}']['median']:,.0f} x",
-                )
-            ),
-        ]
-        for found in content["detectors"]
+    beside = [
+        ("detector", "{what}"),
+        ("µs", "{detector_microseconds[median]:,.0f}"),
+        ("scores alone", "{scores_microseconds[median]:.1f}"),
+        ("so many times", "{over_scores[median]:,.0f} x"),
+        ("audit (`cusum`)", "{audit_microseconds[median]:.1f}"),
+        ("so many times", "{over_audit[median]:,.0f} x"),
     ]
-    columns = ("detector", "µs", "scores alone", "so many times", "audit (`cusum`)", "so many times")
     after = f"`{content['command']}`: {_link('bulk')}."
-    return "\n\n".join([before, table(heads, rows), between, table(columns, others), after])
+    parts = [before, columns(content["results"], over), between, columns(content["detectors"], beside), after]
+    return "\n\n".join(parts)
 
 
 TABLES: Mapping[str, Mapping[str, Callable[[pathlib.Path], str]]] = {

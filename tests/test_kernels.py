@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import hashlib
 import itertools
 import json
-import os
-import pathlib
-import subprocess
-import sys
-from collections.abc import Iterator
+import pickle
 from typing import Any
 
 import numpy as np
@@ -18,65 +13,25 @@ import pytest
 
 import iet
 from iet import kernels
-from iet.errors import BackendUnavailable, InputError, ShapeError
-from iet.marks.keys import derive_frequency, derive_subkey
+from iet.errors import BackendUnavailable, IetError, InputError, ShapeError
+from iet.marks.keys import KeyTable, derive_frequency, derive_subkey
 from iet.marks.registry import Registry
 from iet.marks.scheme import SCHEME_VERSION, Profile, Scheme
-from iet.native import load as native
 from iet.native import reference
 from iet.native.pairs import repeats
+from tests.support.keys import key_table
+from tests.support.known_answers import from_bits, vectors
+from tests.vectors import make
 
-VECTORS = json.loads(
-    (pathlib.Path(__file__).parent / "vectors" / f"scheme_v{SCHEME_VERSION}.json").read_text()
-)
+VECTORS = vectors(f"scheme_v{SCHEME_VERSION}")
 VOCAB_SIZES = (1, 2, 31, 32, 33, 255, 257, 32000, 32003, 128256, 151936, 262144)
-ISAS = iet.backends().isas or ("reference",)
-# By what was asked for, not by what is there: a compiled module that cannot be loaded must fail these tests.
-compiled = pytest.mark.skipif(
-    os.environ.get("IET_BACKEND") == "reference", reason="IET_BACKEND=reference asks for the reference"
-)
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Run the test on one instruction set of this machine (or on the reference backend)."""
-    if request.param == "reference":
-        yield "reference"
-        return
-    before = native.cpu.isa()
-    assert native.cpu.select_isa(request.param)
-    yield request.param
-    native.cpu.select_isa(before)
-
-
-def team(
-    vocab_size: int, agents: int = 3, unmarked_ids: tuple[int, ...] = (), **scheme: Any
-) -> kernels.KeyTable:
-    """Return the keys of a registry whose profile leaves `unmarked_ids` alone."""
-    rng = np.random.default_rng(vocab_size)
-    registry = Registry.create(
-        None, vocab_size=vocab_size, unmarked_ids=unmarked_ids, scheme=Scheme(**scheme)
-    )
-    for i in range(agents):
-        registry.add(f"agent {i}", secret=rng.bytes(32))
-    return registry.marking_keys()
-
-
-def from_bits(values: list[str], dtype: str) -> np.ndarray[Any, Any]:
-    unsigned = np.uint32 if dtype == "float32" else np.uint16
-    array = np.array([int(value, 16) for value in values], dtype=unsigned)
-    return array if dtype == "bfloat16" else array.view(dtype)
+FAMILIES = ("fourier", "square", "gumbel")
 
 
 # ---------------------------------------------------------------- known answers
 
 
 def test_vectors_are_those_that_the_reference_makes() -> None:
-    sys.path.insert(0, str(pathlib.Path(__file__).parent / "vectors"))
-    try:
-        from tests.vectors import make
-    finally:
-        sys.path.pop(0)
     assert json.loads(json.dumps(make.make())) == VECTORS
 
 
@@ -112,7 +67,7 @@ def test_vectors_permute_cuda() -> None:
         assert np.array_equal(phis, reference.phi(ranks, 1, entry["vocab_size"]))
 
 
-def vector_keys(entry: dict[str, Any]) -> kernels.KeyTable:
+def vector_keys(entry: dict[str, Any]) -> KeyTable:
     unmarked, scheme = tuple(entry["unmarked_ids"]), {key: entry[key] for key in ("n_gram", "family", "k_p")}
     registry = Registry.create(
         None, vocab_size=entry["vocab_size"], unmarked_ids=unmarked, scheme=Scheme(**scheme)
@@ -143,14 +98,14 @@ def test_vectors_of_the_ops(isa: str, entry: dict[str, Any]) -> None:
 # ---------------------------------------------------------------- backends agree
 
 
-@pytest.mark.parametrize("family", ["fourier", "square", "gumbel"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
 def test_embed_is_the_reference(isa: str, vocab_size: int, family: str) -> None:
     rng = np.random.default_rng(vocab_size)
     n_gram = int(rng.integers(2, 6))
     k_p = max(1, min({"fourier": 7, "square": vocab_size, "gumbel": 1}[family], (vocab_size - 1) // 2))
     unmarked = tuple(range(min(3, vocab_size // 2)))
-    keys = team(vocab_size, n_gram=n_gram, family=family, k_p=k_p, unmarked_ids=unmarked)
+    keys = key_table(vocab_size, n_gram=n_gram, family=family, k_p=k_p, unmarked_ids=unmarked)
     contexts = rng.integers(min(3, vocab_size // 2), vocab_size, (5, n_gram - 1))
     contexts[3, 0] = vocab_size  # a padding id: this row carries no mark
     slots = np.array([2, -1, 0, 1, 1])
@@ -170,12 +125,14 @@ def test_embed_is_the_reference(isa: str, vocab_size: int, family: str) -> None:
         assert padding is (family != "gumbel")
 
 
-@pytest.mark.parametrize("family", ["fourier", "square", "gumbel"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("n_gram", [2, 3, 4, 5, 16])
 def test_score_is_the_reference(isa: str, n_gram: int, family: str) -> None:
     rng = np.random.default_rng(n_gram)
     for vocab_size in VOCAB_SIZES:
-        keys = team(vocab_size, n_gram=n_gram, family=family, unmarked_ids=(0,) if vocab_size > 2 else ())
+        keys = key_table(
+            vocab_size, n_gram=n_gram, family=family, unmarked_ids=(0,) if vocab_size > 2 else ()
+        )
         for length in (0, 1, n_gram - 1, n_gram, 300):
             ids = rng.integers(1, vocab_size + 1, length)
             expected = reference.score_tokens(keys.marking, ids)
@@ -187,7 +144,7 @@ def test_score_is_the_reference(isa: str, n_gram: int, family: str) -> None:
 def test_embed_on_torch_tensors_and_strides(isa: str, dtype: str) -> None:
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(1)
-    keys = team(257)
+    keys = key_table(257)
     contexts, slots = rng.integers(0, 257, (4, 1)), np.array([0, 1, -1, 2])
     values = torch.tensor(4 * rng.standard_normal((4, 300)), dtype=getattr(torch, dtype))
     expected = values.clone()
@@ -211,7 +168,7 @@ def test_embed_on_torch_tensors_and_strides(isa: str, dtype: str) -> None:
 def test_half_types_round_once_to_nearest_even(isa: str) -> None:
     torch = pytest.importorskip("torch")
     # Every finite and infinite bit pattern, cut into rows of 256 ids.
-    keys = team(256, agents=1)
+    keys = key_table(256, agents=1)
     contexts, slots = np.arange(256)[:, None], np.zeros(256, dtype=int)
     shifts = np.zeros((256, 256), dtype=np.float32)
     kernels.embed_(shifts, contexts, slots, keys)
@@ -225,7 +182,7 @@ def test_half_types_round_once_to_nearest_even(isa: str) -> None:
 
 
 def test_embed_then_score_reads_the_same_slot() -> None:
-    keys = team(500, agents=4)
+    keys = key_table(500, agents=4)
     rng = np.random.default_rng(2)
     for slot in range(4):
         logits = np.zeros((1, 500), dtype=np.float32)
@@ -236,8 +193,16 @@ def test_embed_then_score_reads_the_same_slot() -> None:
         assert np.array_equal(logits[0], np.float32(0.8) * scores[:, slot])
 
 
+def test_what_a_native_call_needs_is_made_once_and_shows_no_key() -> None:
+    keys = key_table(100)
+    assert keys.marking is keys.marking
+    assert "subkeys" not in repr(keys.marking)
+    with pytest.raises(IetError, match="not pickled"):
+        pickle.dumps(keys.marking)
+
+
 def test_batch_is_a_loop_and_agents_permute() -> None:
-    keys = team(1000, agents=5)
+    keys = key_table(1000, agents=5)
     rng = np.random.default_rng(3)
     contexts, slots = rng.integers(0, 1000, (8, 1)), rng.integers(-1, 5, 8)
     batch = rng.standard_normal((8, 1000)).astype(np.float32)
@@ -249,7 +214,7 @@ def test_batch_is_a_loop_and_agents_permute() -> None:
 
 
 def test_temperature_scales_kappa_row_by_row() -> None:
-    keys = team(100)
+    keys = key_table(100)
     logits = np.zeros((2, 100), dtype=np.float32)
     kernels.embed_(logits, [[4], [4]], [1, 1], keys, temperature=[1.0, 0.5])
     assert np.array_equal(logits[1], logits[0] * np.float32(0.5))
@@ -277,7 +242,7 @@ def test_pairs_are_numbered_as_they_first_occur(n_gram: int) -> None:
 
 
 def test_positions_find_repeats() -> None:
-    keys = team(50, n_gram=3)
+    keys = key_table(50, n_gram=3)
     ids = [1, 2, 3, 1, 2, 3, 1, 2, 60, 1, 2, 3]
     scored, repeated = kernels.positions(ids, keys)
     pairs = [tuple(ids[j - 2 : j + 1]) for j in range(2, len(ids))]
@@ -286,11 +251,32 @@ def test_positions_find_repeats() -> None:
     assert scored.tolist() == [False, False] + [max(pair) < 50 for pair in pairs]
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_spans_hold_the_sums_of_their_scores(isa: str, family: str) -> None:
+    keys = key_table(32003, n_gram=3, family=family)
+    rng = np.random.default_rng(5)
+    ids = rng.integers(0, 32010, 1000)
+    cuts = np.array([3, 3, 10, 11, 300, 900])
+    counted = rng.random(1000) < 0.7
+    rounded = np.rint(kernels.score_tokens(ids, keys).astype(np.float64) * 2**22) / 2**22 * counted[:, None]
+    expected = np.array([rounded[a:b].sum(axis=0) for a, b in itertools.pairwise(cuts)])
+    assert np.array_equal(kernels.score_spans(ids, cuts, keys, counted=counted), expected)
+    assert kernels.score_spans(ids[:0], [0], keys).shape == (0, len(keys))
+    for bad in ([0, 1001], [5, 4], [-1, 3]):
+        with pytest.raises(InputError, match="boundaries"):
+            kernels.score_spans(ids, bad, keys)
+    for bad in ([], [[0, 1]], [0.0, 1.0]):
+        with pytest.raises(ShapeError, match="boundaries"):
+            kernels.score_spans(ids, bad, keys)
+    with pytest.raises(ShapeError, match="counted"):
+        kernels.score_spans(ids, cuts, keys, counted=np.ones(3, bool))
+
+
 # ---------------------------------------------------------------- bad input
 
 
 def test_bad_logits_are_refused_before_any_work() -> None:
-    keys = team(100)
+    keys = key_table(100)
     good = np.zeros((2, 100), dtype=np.float32)
     frozen = good.copy()
     frozen.flags.writeable = False
@@ -336,7 +322,7 @@ def test_bad_logits_are_refused_before_any_work() -> None:
 
 def test_tensors_elsewhere_are_refused() -> None:
     torch = pytest.importorskip("torch")
-    keys = team(100)
+    keys = key_table(100)
     with pytest.raises(BackendUnavailable, match="meta"):
         kernels.embed_(torch.zeros(2, 100, device="meta"), [[1], [2]], [0, 1], keys)
     for view in (torch.zeros(1, 100).expand(2, 100), torch.zeros(2, 1).expand(2, 100)):
@@ -349,7 +335,7 @@ def test_tensors_elsewhere_are_refused() -> None:
 
 
 def test_bad_token_ids_are_refused() -> None:
-    keys = team(100)
+    keys = key_table(100)
     for ids, words in (([[1, 2]], r"\[1, 2\]"), ([1.5], "float64"), (["a"], "dtype")):
         with pytest.raises(ShapeError, match=words):
             kernels.score_tokens(ids, keys)
@@ -357,189 +343,3 @@ def test_bad_token_ids_are_refused() -> None:
     for ids, vocab_size in (([5], 3), ([-1], 3), ([0], 0), ([0], 1 << 25)):
         with pytest.raises(InputError, match="expected"):
             kernels.permute(ids, [0], vocab_size)
-
-
-# ---------------------------------------------------------------- backends and imports
-
-
-def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True
-    )
-
-
-def test_import_is_light() -> None:
-    heavy = ["torch", "transformers", "numba", "tokenizers"]
-    assert python(f"import sys, iet; print([m for m in {heavy} if m in sys.modules])").stdout.strip() == "[]"
-
-
-def test_every_name_in_all_can_be_had() -> None:
-    for name in iet.__all__:
-        assert getattr(iet, name) is not None
-    with pytest.raises(AttributeError, match="nonsense"):
-        _ = iet.nonsense
-
-
-def test_without_the_native_module_the_reference_serves_with_one_warning() -> None:
-    code = """
-import sys, warnings
-sys.modules["iet.native._cpu"] = None
-with warnings.catch_warnings(record=True) as seen:
-    warnings.simplefilter("always")
-    import iet
-    iet.backends()
-print(iet.backends().host, [str(w.message)[:34] for w in seen])
-"""
-    result = python(code, IET_BACKEND="")
-    assert result.stdout.strip() == "reference ['iet runs on its slow reference bac']", result.stderr
-
-
-@compiled
-def test_no_silent_fallback() -> None:
-    assert iet.backends().host == "cpu"
-    assert iet.backends().isa == iet.backends().isas[-1] or "IET_CPU" in os.environ
-    for isa in iet.backends().isas:
-        assert python("import iet; print(iet.backends().isa)", IET_CPU=isa).stdout.strip() == isa
-    assert python("import iet", IET_CPU="sse9").returncode == 0  # the first op refuses
-    wrong = python(
-        "import iet; iet.score_tokens([1], iet.Registry.create(None, vocab_size=9))", IET_CPU="sse9"
-    )
-    assert "BackendUnavailable" in wrong.stderr
-    assert "sse9" in wrong.stderr
-    assert "reference" in python("import iet; print(iet.backends())", IET_BACKEND="reference").stdout
-
-
-@pytest.mark.parametrize("family", ["fourier", "square", "gumbel"])
-def test_spans_hold_the_sums_of_their_scores(isa: str, family: str) -> None:
-    keys = team(32003, n_gram=3, family=family)
-    rng = np.random.default_rng(5)
-    ids = rng.integers(0, 32010, 1000)
-    cuts = np.array([3, 3, 10, 11, 300, 900])
-    counted = rng.random(1000) < 0.7
-    rounded = np.rint(kernels.score_tokens(ids, keys).astype(np.float64) * 2**22) / 2**22 * counted[:, None]
-    expected = np.array([rounded[a:b].sum(axis=0) for a, b in itertools.pairwise(cuts)])
-    assert np.array_equal(kernels.score_spans(ids, cuts, keys, counted=counted), expected)
-    assert kernels.score_spans(ids[:0], [0], keys).shape == (0, len(keys))
-    for bad in ([0, 1001], [5, 4], [-1, 3]):
-        with pytest.raises(InputError, match="boundaries"):
-            kernels.score_spans(ids, bad, keys)
-    for bad in ([], [[0, 1]], [0.0, 1.0]):
-        with pytest.raises(ShapeError, match="boundaries"):
-            kernels.score_spans(ids, bad, keys)
-    with pytest.raises(ShapeError, match="counted"):
-        kernels.score_spans(ids, cuts, keys, counted=np.ones(3, bool))
-
-
-# ---------------------------------------------------------------- dispatch and threads
-
-
-@compiled
-def test_every_instruction_set_has_loops_of_its_own() -> None:
-    slots = [native.cpu.slots(isa) for isa in ISAS]
-    addresses = [address for isa in slots for address in isa]
-    assert all(addresses)
-    assert len(set(addresses)) == len(addresses)
-    with pytest.raises(ValueError, match="unknown"):
-        native.cpu.slots("mmx")
-
-
-@compiled
-def test_the_best_instruction_set_of_the_processor_is_in_use() -> None:
-    if sys.platform != "linux" or "IET_CPU" in os.environ:
-        pytest.skip("reads /proc/cpuinfo")
-    flags = set(pathlib.Path("/proc/cpuinfo").read_text().split("flags", 1)[-1].split("\n", 1)[0].split())
-    expected = "baseline"
-    if {"avx2", "fma", "f16c"} <= flags:
-        expected = "avx2"
-        if {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= flags:
-            expected = "avx512"
-    assert iet.backends().isa == expected
-
-
-@pytest.mark.parametrize("num_threads", [2, 7])
-def test_threads_change_no_result(num_threads: int) -> None:
-    keys = team(32003, n_gram=3)
-    rng = np.random.default_rng(0)
-    logits = rng.standard_normal((33, 32003)).astype(np.float32)
-    alone, contexts, slots = logits.copy(), rng.integers(0, 32003, (33, 2)), rng.integers(-1, 3, 33)
-    kernels.embed_(logits, contexts, slots, keys, num_threads=num_threads)
-    kernels.embed_(alone, contexts, slots, keys, num_threads=1)
-    assert np.array_equal(logits, alone)
-    ids = rng.integers(0, 32003, 30_000)
-    scores = [kernels.score_tokens(ids, keys, num_threads=threads) for threads in (1, num_threads)]
-    assert np.array_equal(*scores)
-    cuts = np.arange(0, 30_001, 100)  # many spans cross from one thread's tokens to another's
-    spans = [kernels.score_spans(ids, cuts, keys, num_threads=threads) for threads in (1, num_threads)]
-    assert np.array_equal(*spans)
-
-
-def test_calls_from_several_threads_at_once() -> None:
-    keys, rng = team(32003), np.random.default_rng(0)
-    texts = [rng.integers(0, 32003, 20_000) for _ in range(8)]
-    expected = [kernels.score_tokens(ids, keys, num_threads=1) for ids in texts]
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda ids: kernels.score_tokens(ids, keys, num_threads=3), texts * 4))
-    assert all(np.array_equal(f, e) for f, e in zip(found, expected * 4, strict=True))
-
-
-def test_first_calls_from_several_threads_at_once() -> None:
-    ids = np.random.default_rng(0).integers(0, 999, 50)
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            for _ in range(200):
-                keys = team(999)  # a table whose native form is not made yet
-                found = list(pool.map(lambda _, keys=keys: kernels.score_tokens(ids, keys), range(4)))
-                assert all(np.array_equal(scores, found[0]) for scores in found)
-    finally:
-        sys.setswitchinterval(before)
-    assert np.array_equal(found[0], reference.score_tokens(keys.marking, ids))
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_forked_child_starts_threads_of_its_own() -> None:
-    script = """
-import os, signal, numpy as np, iet
-registry = iet.Registry.create(None, vocab_size=32003)
-registry.add("planner")
-ids = np.random.default_rng(0).integers(0, 32003, 200_000)
-expected = iet.score_tokens(ids, registry, num_threads=3)
-child = os.fork()
-if child == 0:
-    signal.alarm(60)  # instead of waiting for ever for threads that are not there
-    os._exit(0 if np.array_equal(iet.score_tokens(ids, registry, num_threads=3), expected) else 1)
-assert os.waitpid(child, 0)[1] == 0
-assert np.array_equal(iet.score_tokens(ids, registry, num_threads=3), expected)
-"""
-    subprocess.run([sys.executable, "-c", script], check=True)
-
-
-def test_threads_are_checked() -> None:
-    keys = team(100)
-    for bad in (0, -1, 1.5, True, "2"):
-        with pytest.raises(InputError, match="num_threads"):
-            kernels.score_tokens([1, 2], keys, num_threads=bad)
-
-
-@compiled
-def test_the_environment_sets_the_threads() -> None:
-    script = "import iet.native.load as n; n.check_environment(); print(n.cpu.num_threads())"
-    for value, output in (("3", "3"), ("", None), ("0", ""), ("many", ""), ("-1", ""), ("4294967296", "")):
-        run = python(script, IET_NUM_THREADS=value)
-        if output is None:
-            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-            output = str(min(cores or 1, 256))
-        assert run.stdout.strip() == output
-        assert output or "IET_NUM_THREADS" in run.stderr
-    doctor = python("import sys, iet.cli; sys.exit(iet.cli.main(['doctor']))", IET_NUM_THREADS="0")
-    assert doctor.returncode == 3
-    assert "IET_NUM_THREADS: got '0'" in doctor.stderr
-    assert "Traceback" not in doctor.stderr
-
-
-@compiled
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
-def test_a_pinned_process_takes_no_more_threads_than_it_may_run_on() -> None:
-    script = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); import iet.native.load as n"
-    assert python(script + "; print(n.cpu.num_threads())", IET_NUM_THREADS="").stdout.strip() == "1"

@@ -94,7 +94,7 @@ def tail(family: str, count: int, budget: int, seed: int) -> list[float]:
         chance = counted if better else weighted
         # Out of reach of so short a text: P(log Λ > x + d) <= e^-d P(log Λ > x) holds far out, and is enough.
         row.append(math.log(chance) if chance > 0 else row[-1] - (level - LEVELS[len(row) - 1]))
-    return np.minimum.accumulate(row).tolist()
+    return [float(value) for value in np.minimum.accumulate(row)]
 
 
 def main() -> None:

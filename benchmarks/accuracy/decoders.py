@@ -18,7 +18,6 @@ goes on.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import dataclasses
 import functools
@@ -27,8 +26,9 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,12 +37,13 @@ from tqdm import tqdm
 
 import iet
 from benchmarks.accuracy import texts
-from benchmarks.recording import environment, table, write
+from benchmarks.recording import INTERVAL, columns, finish, parser, table
+from benchmarks.statistics import summary
 from iet.audit.auditor import Auditor
 from iet.audit.metrics import mean_iou, token_accuracy
 from iet.cli.demo import compare, true_labels
 from iet.decoding import decode
-from iet.demo.conversation import Conversation
+from iet.demo.conversation import JOINER, Conversation
 from iet.kernels import pair_numbers, score_tokens
 from iet.marks.registry import Registry
 from iet.native.pairs import novelty_weights
@@ -55,6 +56,13 @@ CUSUM_GRID = {
     "min_points": (2, 5, 10),
 }
 CUSUM, PAPERS_CUSUM = "cusum", "cusum, min_points 10"
+READERS = (PAPERS_CUSUM, CUSUM, "window", "posterior", "oracle")
+SHOWN = re.compile(
+    r".*/token_accuracy|posterior/.*|cusum/(coverage|there)|posterior of \d+ keys"
+    r"|(with|beside|gain of).*model/.*"
+)
+"""Figures that the summary keeps."""
+
 SPURIOUS = {4: (4, 8), 6: (2, 8)}
 """Agents of the text -> how many keys more the registry holds, for the keys that nobody used."""
 
@@ -72,7 +80,7 @@ class Text:
     truth: Labels
 
 
-def form(turns: texts.Turns, length: int, joiner: str = texts.JOINER, spurious: int = 0) -> Text:
+def form(turns: texts.Turns, length: int, joiner: str = JOINER, spurious: int = 0) -> Text:
     talk, registry = texts.form(turns, length, joiner=joiner, spurious=spurious)
     ids = registry.open_tokenizer().encode(talk.text).token_ids
     return Text(talk, registry, ids, true_labels(talk, registry))
@@ -96,7 +104,8 @@ def tune(tuning: Iterable[Text], family: str) -> dict[str, dict[str, Any]]:
     for text in tuning:
         scores = score_tokens(text.ids, text.registry)
         for options in itertools.product(*CUSUM_GRID.values()):
-            found = decode(scores, "cusum", family, **dict(zip(CUSUM_GRID, options, strict=True)))
+            given: dict[str, Any] = dict(zip(CUSUM_GRID, options, strict=True))
+            found = decode(scores, "cusum", family, **given)
             accuracy[options].append(token_accuracy(text.truth, found.token_agents))
     every = [dict(zip(CUSUM_GRID, options, strict=True)) for options in accuracy]
     mean = [float(np.mean(values)) for values in accuracy.values()]
@@ -113,7 +122,7 @@ def measure(
     """Return the figures of one text, and counts of how sure the posterior was and how often right."""
     figures: dict[str, float] = {"tokens": float(len(text.ids))}
 
-    def note(name: str, found: Labels) -> None:
+    def note(name: str, found: NDArray[np.integer[Any]]) -> None:
         figures[f"{name}/token_accuracy"] = token_accuracy(text.truth, found)
         figures[f"{name}/mean_iou"] = mean_iou(text.truth, found)
 
@@ -242,20 +251,32 @@ def cell_results(
     }
 
 
-def bootstrap(values: Sequence[float | None], seed: int = 0, draws: int = 1000) -> list[float]:
-    """Return the mean over the texts that have a figure, and its 95 % percentile interval."""
-    known = np.array([value for value in values if value is not None])
-    if not len(known):
-        return []
-    rng = np.random.default_rng(seed)
-    means = known[rng.integers(0, len(known), (draws, len(known)))].mean(axis=1)
-    low, high = np.quantile(means, (0.025, 0.975))
-    return [float(known.mean()), float(low), float(high)]
-
-
 def summarise(result: dict[str, Any]) -> dict[str, Any]:
-    figures = {key: bootstrap(values) for key, values in result["figures"].items()}
+    """Return the means of a cell with their intervals, in place of the figures of its texts."""
+    figures = {key: summary(values) for key, values in result["figures"].items()}
     return {**result, "figures": {key: value for key, value in figures.items() if value}}
+
+
+def rows_of(result: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the figures of each text of a cell."""
+    for number in range(result["texts"]):
+        figures = {key: values[number] for key, values in result["figures"].items() if number < len(values)}
+        yield {**result["cell"], "text": number, **figures}
+
+
+def shown(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the summary of a cell with the figures that tables and plots show, and intervals of TokenAcc."""
+    figures = {
+        key: value if key.endswith("/token_accuracy") else value[:1]
+        for key, value in result["figures"].items()
+        if SHOWN.fullmatch(key)
+    }
+    return {key: value for key, value in result.items() if key != "reliability"} | {"figures": figures}
+
+
+def reliability(results: Sequence[dict[str, Any]]) -> NDArray[np.float64]:
+    """Return how many tokens, and right ones, all cells have by how sure the posterior was [2, BINS]."""
+    return np.asarray(np.sum([result["reliability"] for result in results], axis=0), np.float64)
 
 
 def calibration_error(reliability: NDArray[np.float64]) -> float:
@@ -265,162 +286,110 @@ def calibration_error(reliability: NDArray[np.float64]) -> float:
     return float(np.abs(right - counts * middle).sum() / max(1.0, counts.sum()))
 
 
-def verdicts(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the issue asks of the decoder, cell by cell, as one number each."""
+def verdicts(results: Sequence[dict[str, Any]]) -> dict[str, float | None]:
+    """Return what is asked of the decoder over all cells, as one number each; None where no cell asks it."""
 
     def of(result: dict[str, Any], name: str) -> float:
         return float(result["figures"][name][0])
 
-    accuracy = "token_accuracy"
-    readable = [r for r in results if of(r, f"oracle/{accuracy}") > 0.7]
-    long = [
-        r
-        for r in results
-        if r["cell"]["temperature"] == 1.0
-        and r["cell"]["turn_tokens"] >= 200
-        and r["cell"]["family"] == "fourier"
-    ]
-    gumbel = [
-        r
-        for r in results
-        if r["cell"]["family"] == "gumbel"
-        and r["cell"]["turn_tokens"] >= 200
-        and 0.35 <= r["entropy_nats"] <= 0.9
-    ]
+    def lead(result: dict[str, Any], ours: str, theirs: str) -> float:
+        return of(result, f"{ours}/token_accuracy") - of(result, f"{theirs}/token_accuracy")
+
+    def gains(ours: str, theirs: str) -> list[float]:
+        return [lead(r, ours, theirs) for r in results if f"{theirs}/token_accuracy" in r["figures"]]
+
+    readable = [r for r in results if of(r, "oracle/token_accuracy") > 0.7]
+    long = [r for r in results if r["cell"]["turn_tokens"] >= 200]
+    marked = [r for r in long if (r["cell"]["family"], r["cell"]["temperature"]) == ("fourier", 1.0)]
+    gumbel = [r for r in long if r["cell"]["family"] == "gumbel" and 0.35 <= r["entropy_nats"] <= 0.9]
+    over_oracle = [of(r, "posterior/token_accuracy") / of(r, "oracle/token_accuracy") for r in marked]
     change = [
-        of(r, name) - of(r, f"posterior of {r['cell']['agents']} keys")
+        abs(of(r, name) - of(r, f"posterior of {r['cell']['agents']} keys"))
         for r in readable
         for name in r["figures"]
         if name.endswith("keys")
     ]
+    leads = {name: [lead(r, "posterior", name) for r in readable] for name in (CUSUM, PAPERS_CUSUM)}
+    more = {"break odds, gain": gains("posterior", "posterior without breaks")}
+    more["model, gain"] = gains("with model", "beside the model")
+    fourier_long = "fourier at T = 1.0 with turns of 200 and more"
+    gumbel_long = "gumbel near 0.5 nats with turns of 200 and more"
+    lowest = [of(r, "posterior/token_accuracy") for r in gumbel]
     return {
-        "posterior - window, lowest": min(
-            (of(r, f"posterior/{accuracy}") - of(r, f"window/{accuracy}") for r in results), default=None
-        ),
+        "posterior - window, lowest": min((lead(r, "posterior", "window") for r in results), default=None),
         **{
-            f"posterior - {name}, mean over cells with an oracle above 0.7": float(
-                np.mean([of(r, f"posterior/{accuracy}") - of(r, f"{name}/{accuracy}") for r in readable])
-            )
-            if readable
-            else None
-            for name in (CUSUM, PAPERS_CUSUM)
+            f"posterior - {name}, mean over cells with an oracle above 0.7": _mean(values)
+            for name, values in leads.items()
         },
-        "posterior / oracle, lowest, fourier at T = 1.0 with turns of 200 and more": min(
-            (of(r, f"posterior/{accuracy}") / of(r, f"oracle/{accuracy}") for r in long), default=None
-        ),
-        "gumbel near 0.5 nats with turns of 200 and more, lowest TokenAcc": min(
-            (of(r, f"posterior/{accuracy}") for r in gumbel), default=None
-        ),
-        "gumbel near 0.5 nats with turns of 200 and more, lowest IoU": min(
-            (of(r, "posterior/mean_iou") for r in gumbel), default=None
-        ),
-        "spurious keys, largest change where the oracle is above 0.7": max(map(abs, change), default=None),
-        **{
-            f"{name}, mean over {len(gains)} cells": float(np.mean(gains))
-            for name, minuend, subtrahend in (
-                ("break odds, gain", "posterior", "posterior without breaks"),
-                ("model, gain", "with model", "beside the model"),
-            )
-            if (
-                gains := [
-                    of(r, f"{minuend}/{accuracy}") - of(r, f"{subtrahend}/{accuracy}")
-                    for r in results
-                    if f"{subtrahend}/{accuracy}" in r["figures"]
-                ]
-            )
-        },
+        f"posterior / oracle, lowest, {fourier_long}": min(over_oracle, default=None),
+        f"{gumbel_long}, lowest TokenAcc": min(lowest, default=None),
+        f"{gumbel_long}, lowest IoU": min((of(r, "posterior/mean_iou") for r in gumbel), default=None),
+        "spurious keys, largest change where the oracle is above 0.7": max(change, default=None),
+        **{f"{name}, mean over {len(found)} cells": _mean(found) for name, found in more.items() if found},
     }
 
 
-def markdown(results: Sequence[dict[str, Any]]) -> str:
-    def cell(result: dict[str, Any], name: str) -> str:
-        figure = result["figures"].get(name)
-        return "" if figure is None else f"{figure[0]:.3f} ({figure[1]:.3f}, {figure[2]:.3f})"
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
 
-    def point(result: dict[str, Any], name: str) -> str:
-        figure = result["figures"].get(name)
-        return "" if figure is None else f"{figure[0]:.3f}"
 
+def _columns(chosen: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Return the columns of a table of cells, by what was measured of them."""
+
+    def interval(name: str) -> str:
+        return INTERVAL.format(f"figures[{name}]")
+
+    def point(name: str) -> str:
+        return f"{{figures[{name}][0]:.3f}}"
+
+    def measured(name: str) -> bool:
+        return any(f"{name}/token_accuracy" in result["figures"] for result in chosen)
+
+    return [
+        ("T (nats)", "{cell[temperature]} ({entropy_nats:.2f})"),
+        ("A", "{cell[agents]}"),
+        ("turn", "{cell[turn_tokens]}"),
+        *((name, interval(f"{name}/token_accuracy")) for name in READERS),
+        ("posterior IoU", point("posterior/mean_iou")),
+        ("EdgeSim", point("posterior/edge_similarity")),
+        *((name, point(f"posterior/{name}")) for name in ("coverage", "there")),
+        ("coverage of cusum", point("cusum/coverage")),
+        ("there", point("cusum/there")),
+        *[
+            ("posterior without breaks", interval("posterior without breaks/token_accuracy")),
+            ("joiners inside turns per hand-over", "{joiners_inside_per_hand_over:.2f}"),
+        ][: 2 * measured("posterior without breaks")],
+        *[
+            ("with model", point("with model/token_accuracy")),
+            ("posterior there", point("beside the model/token_accuracy")),
+            ("gain", interval("gain of the model/token_accuracy")),
+            ("IoU with model", point("with model/mean_iou")),
+            ("posterior there", point("beside the model/mean_iou")),
+            ("texts with model", "{texts_with_model}"),
+            ("s per text", point("with model/seconds")),
+        ][: 7 * measured("with model")],
+    ]
+
+
+def markdown(results: Sequence[dict[str, Any]], counts: NDArray[np.float64]) -> str:
+    """Return a table for every model and family, the verdicts, and the calibration of `counts` [2, BINS]."""
     sections = []
     for model, family in itertools.product(texts.MODELS, texts.SCHEMES):
         chosen = [r for r in results if (r["cell"]["model"], r["cell"]["family"]) == (model, family)]
-        if not chosen:
-            continue
-        header = [
-            "T (nats)",
-            "A",
-            "turn",
-            PAPERS_CUSUM,
-            CUSUM,
-            "window",
-            "posterior",
-            "oracle",
-            "posterior IoU",
-            "EdgeSim",
-        ]
-        header += ["coverage", "there", "coverage of cusum", "there"]
-        breaks = any("posterior without breaks/token_accuracy" in r["figures"] for r in chosen)
-        model_read = any("with model/token_accuracy" in r["figures"] for r in chosen)
-        if breaks:
-            header += ["posterior without breaks", "joiners inside turns per hand-over"]
-        if model_read:
-            header += ["with model", "posterior there", "gain", "IoU with model", "posterior there"]
-            header += ["texts with model", "s per text"]
-        rows = [
-            [
-                f"{r['cell']['temperature']} ({r['entropy_nats']:.2f})",
-                r["cell"]["agents"],
-                r["cell"]["turn_tokens"],
-                *(
-                    cell(r, f"{name}/token_accuracy")
-                    for name in (PAPERS_CUSUM, CUSUM, "window", "posterior", "oracle")
-                ),
-                *(
-                    point(r, f"posterior/{name}")
-                    for name in ("mean_iou", "edge_similarity", "coverage", "there")
-                ),
-                *(point(r, f"cusum/{name}") for name in ("coverage", "there")),
-                *(
-                    [
-                        cell(r, "posterior without breaks/token_accuracy"),
-                        f"{r['joiners_inside_per_hand_over']:.2f}",
-                    ]
-                    if breaks
-                    else []
-                ),
-                *(
-                    [
-                        point(r, "with model/token_accuracy"),
-                        point(r, "beside the model/token_accuracy"),
-                        cell(r, "gain of the model/token_accuracy"),
-                        point(r, "with model/mean_iou"),
-                        point(r, "beside the model/mean_iou"),
-                        r.get("texts_with_model", 0),
-                        point(r, "with model/seconds"),
-                    ]
-                    if model_read
-                    else []
-                ),
-            ]
-            for r in chosen
-        ]
-        sections += [f"**{model} model, {family}**: TokenAcc (95 % interval)", table(header, rows)]
+        if chosen:
+            sections.append(f"**{model} model, {family}**: TokenAcc (95 % interval)")
+            sections.append(columns(chosen, _columns(chosen)))
     found = [[name, "none" if value is None else f"{value:.4f}"] for name, value in verdicts(results).items()]
     sections += ["**In one number each**", table(["what", "value"], found)]
-    counts = np.sum([r["reliability"] for r in results], axis=0)
-    shown = [
-        [
-            f"{i / BINS:.2f} to {(i + 1) / BINS:.2f}",
-            f"{counts[0, i]:,.0f}",
-            float(counts[1, i] / counts[0, i]),
-        ]
-        for i in range(BINS)
-        if counts[0, i]
+    calibrated = [
+        [f"{i / BINS:.2f} to {(i + 1) / BINS:.2f}", f"{every:,.0f}", float(right / every)]
+        for i, (every, right) in enumerate(counts.T)
+        if every
     ]
-    error = calibration_error(counts)
     sections += [
-        f"**Calibration** of the highest posterior of every token, forced choice: error {error:.4f}",
-        table(["posterior", "tokens", "share right"], shown),
+        "**Calibration** of the highest posterior of every token, forced choice: error"
+        f" {calibration_error(counts):.4f}",
+        table(["posterior", "tokens", "share right"], calibrated),
     ]
     return "\n\n".join(sections)
 
@@ -431,16 +400,16 @@ def cells(
     return [(cell, length) for cell in texts.CELLS if only(cell) for length in lengths]
 
 
-def run(
+def measured(
     work: pathlib.Path,
     chosen: Sequence[tuple[texts.Cell, int]],
     *,
-    joiner: str = texts.JOINER,
+    joiner: str = JOINER,
     breaks: bool = False,
     limit: int | None = None,
     model_texts: int = 0,
 ) -> list[dict[str, Any]]:
-    """Return the summaries of the cells whose texts are there; what `work` keeps is not computed again."""
+    """Return the figures of the cells whose texts are there; what `work` keeps is not computed again."""
 
     def folder(name: str, *what: Any) -> pathlib.Path:
         key = hashlib.blake2b(repr((iet.__version__, joiner, breaks, *what)).encode(), digest_size=6)
@@ -461,61 +430,32 @@ def run(
             found = texts.load(work, cell)[: min(model_texts, result["texts"])]
             rows = with_model(folder("decoders-model") / path.name, found, length, joiner, breaks)
             result = add_model(result, rows)
-        results.append(summarise(result))
+        results.append(result)
     return results
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--work", type=pathlib.Path, required=True, help="folder of the texts")
-    parser.add_argument("-o", "--output", type=pathlib.Path, required=True)
-    parser.add_argument("--models", nargs="+", default=list(texts.MODELS), choices=list(texts.MODELS))
-    parser.add_argument("--families", nargs="+", default=list(texts.SCHEMES), choices=list(texts.SCHEMES))
-    parser.add_argument(
-        "--lengths",
-        nargs="+",
-        type=int,
-        default=list(texts.TURN_TOKENS),
-        choices=list(texts.TURN_TOKENS),
-        help="tokens of a turn",
-    )
-    parser.add_argument("--texts", type=int, help="of each cell (default: all)")
-    parser.add_argument("--joiner", default=texts.JOINER, help="between turns (default: one space)")
-    parser.add_argument("--breaks", action="store_true", help="let posterior look at line ends")
-    parser.add_argument(
-        "--model",
-        type=int,
-        default=0,
-        metavar="N",
-        help="of each cell, read so many texts with the model that wrote them, too",
-    )
-    arguments = parser.parse_args()
-    chosen = cells(
-        lambda c: c.model in arguments.models and c.family in arguments.families, arguments.lengths
-    )
-    results = run(
-        arguments.work,
-        chosen,
-        joiner=arguments.joiner,
-        breaks=arguments.breaks,
-        limit=arguments.texts,
-        model_texts=arguments.model,
-    )
-    command = f"python -m benchmarks.accuracy.decoders --work DIR -o {arguments.output}"
-    if arguments.joiner != texts.JOINER:
-        command += f" --joiner {arguments.joiner!r}"
-    command += " --breaks" if arguments.breaks else ""
-    for name in ("models", "families", "lengths", "texts", "model"):
-        value = getattr(arguments, name)
-        if value != parser.get_default(name):
-            command += f" --{name} " + " ".join(map(str, value if isinstance(value, list) else [value]))
-    content = {
-        "command": command,
-        "environment": environment(),
-        "verdicts": verdicts(results),
-        "cells": results,
-    }
-    write(arguments.output, content, markdown(results))
+    models, families, lengths = list(texts.MODELS), list(texts.SCHEMES), list(texts.TURN_TOKENS)
+    line = parser("benchmarks.accuracy.decoders", __doc__)
+    line.add_argument("--work", type=pathlib.Path, required=True, help="folder of the texts")
+    line.add_argument("--joiner", default=JOINER, help="between turns (default: one space)")
+    line.add_argument("--breaks", action="store_true", help="let posterior look at line ends")
+    line.add_argument("--models", nargs="+", default=models, choices=models)
+    line.add_argument("--families", nargs="+", default=families, choices=families)
+    tokens = "tokens of a turn"
+    line.add_argument("--lengths", nargs="+", type=int, default=lengths, choices=lengths, help=tokens)
+    line.add_argument("--texts", type=int, help="of each cell (default: all)")
+    read = "of each cell, read so many texts with the model that wrote them, too"
+    line.add_argument("--model", type=int, default=0, metavar="N", help=read)
+    given = line.parse_args()
+    chosen = cells(lambda c: c.model in given.models and c.family in given.families, given.lengths)
+    options = {"joiner": given.joiner, "breaks": given.breaks, "limit": given.texts}
+    found = measured(given.work, chosen, **options, model_texts=given.model)
+    results, counts = [summarise(result) for result in found], reliability(found)
+    content = {"verdicts": verdicts(results), "reliability": counts.tolist()}
+    content |= {"cells": [shown(result) for result in results]}
+    rows = itertools.chain.from_iterable(map(rows_of, found))
+    finish(line, given, content, markdown(results, counts), rows=rows)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def accuracy(results: dict[str, Any]) -> Any:
 
 
 def reliability(axis: Any, results: dict[str, Any]) -> None:
-    counts, right = np.sum([r["reliability"] for r in results["cells"]], axis=0)
+    counts, right = np.array(results["reliability"])
     there = counts > 0
     middle = ((np.arange(BINS) + 0.5) / BINS)[there]
     axis.plot([0, 1], [0, 1], color="0.7")
@@ -82,10 +82,10 @@ def evidence(results: dict[str, Any]) -> Any:
     rates.legend(fontsize=6, frameon=False)
     cells = [name for name in dict.fromkeys(row["cell"] for row in results["power"]) if "-A4-" in name]
     for number, cell in enumerate(cells):
-        rows = [row for row in results["power"] if row["cell"] == cell]
+        found = [row for row in results["power"] if row["cell"] == cell]
         power.plot(
-            [row["tokens"] for row in rows],
-            [row["found"]["0.01"] for row in rows],
+            [row["tokens"] for row in found],
+            [row["found"]["0.01"] for row in found],
             "--" if "gumbel" in cell else "-",
             color=f"C{number % 6}",
             label=cell.replace("-A4", ""),

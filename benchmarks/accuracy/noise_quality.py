@@ -4,18 +4,16 @@
 
 Gumbel-max sampling is exact if the u of a row are independent: so they are counted in cells, alone, in pairs
 and in threes, in the upper tail, where the token is chosen, as sums of scores, and as the token that wins.
-Every row is a test with a p-value, judged as in `benchmarks.accuracy.scheme_quality`. The noise is an
-argument of every measure, so that the tests can be tested with a bad one.
+Every row is a test with a p-value, judged as in `benchmarks.accuracy.judged`. The noise is an argument
+ of every measure, so that the tests can be tested with a bad one.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import math
-import pathlib
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,18 +21,9 @@ from numpy.typing import NDArray
 from scipy import special
 from tqdm import tqdm
 
-from benchmarks.accuracy.scheme_quality import (
-    LEVEL,
-    Ids,
-    Row,
-    Seeds,
-    Setup,
-    chi_square,
-    failures,
-    number,
-    threshold_of,
-)
-from benchmarks.recording import environment, table, write
+from benchmarks.accuracy import judged
+from benchmarks.accuracy.judged import Ids, Row, Seeds, failures
+from benchmarks.recording import parser
 from iet.native import reference
 
 VOCAB_SIZE = 128256
@@ -44,12 +33,14 @@ DISTANCES = (1, 2, 3, 16, 64, 256, 1024, 32768, 65536, 75025, 10946, 50549, 1010
 SET_SIZE = 64
 SUM_CELLS = 256
 
-Noise = Callable[[Ids, Seeds], NDArray[np.uint32]]
+Numerators = NDArray[np.uint32]
+Noise = Callable[[Ids, Seeds], Numerators]
+Draw = Callable[[int], Numerators]
 
 
 @dataclasses.dataclass(frozen=True)
-class NoiseSetup(Setup):
-    """What every measure needs; `noise` is under test, `permute` is not used."""
+class NoiseSetup(judged.Setup):
+    """What every measure needs; `noise` is under test."""
 
     noise: Noise = reference.uniform
 
@@ -58,19 +49,19 @@ class NoiseSetup(Setup):
         counts = np.zeros(cells, dtype=np.int64)
         for n in self.chunks():
             counts += np.bincount(draw(n), minlength=cells)
-        return chi_square(self, measure, case, counts, np.full(cells, 1 / cells))
+        return self.chi_square(measure, case, counts, np.full(cells, 1 / cells))
 
 
-def scores(numerators: NDArray[np.uint32]) -> NDArray[np.float64]:
+def scores(numerators: Numerators) -> NDArray[np.float64]:
     """Return -log(1 - u)."""
-    return -np.log1p(numerators * -(2.0**-BITS))
+    return np.asarray(-np.log1p(numerators * -(2.0**-BITS)))
 
 
-def top(numerators: NDArray[np.uint32], bits: int) -> NDArray[np.int64]:
+def top(numerators: Numerators, bits: int) -> NDArray[np.int64]:
     return (numerators >> np.uint32(BITS - bits)).astype(np.int64)
 
 
-def low(numerators: NDArray[np.uint32], bits: int) -> NDArray[np.int64]:
+def low(numerators: Numerators, bits: int) -> NDArray[np.int64]:
     return (numerators >> np.uint32(1) & np.uint32((1 << bits) - 1)).astype(np.int64)
 
 
@@ -78,30 +69,28 @@ def uniformity(setup: NoiseSetup) -> list[Row]:
     """χ² of u alone: random and fixed ids, all ids of a row, contexts in order; high and low bits."""
     subkey = setup.rng.integers(0, 256, 16, dtype=np.uint8)
 
-    def fixed(v: int) -> Callable[[int], NDArray[np.uint32]]:
-        return lambda n: setup.noise(np.full(n, v, dtype=np.uint32), setup.seeds(n))
+    def fixed(v: int, n: int) -> Numerators:
+        return setup.noise(np.full(n, v, dtype=np.uint32), setup.seeds(n))
 
-    def one_row(n: int) -> NDArray[np.uint32]:  # 2^18 ids of one seed, then of the next
+    def one_row(n: int) -> Numerators:  # 2^18 ids of one seed, then of the next
         return setup.noise(np.arange(n, dtype=np.uint32), setup.seeds(1))
 
-    def in_order(n: int) -> NDArray[np.uint32]:
+    def in_order(n: int) -> Numerators:
         contexts = np.stack(np.divmod(setup.rng.integers(0, 1 << 40) + np.arange(n), 1 << 20), axis=-1)
         return setup.noise(setup.ids(n), reference.context_seed(subkey, contexts))
 
-    cases: dict[str, Callable[[int], NDArray[np.uint32]]] = {
+    cases: dict[str, Draw] = {
         "random v": lambda n: setup.noise(setup.ids(n), setup.seeds(n)),
-        **{f"v = {v}": fixed(v) for v in (0, 1, VOCAB_SIZE - 1, (1 << 32) - 1)},
+        **{f"v = {v}": partial(fixed, v) for v in (0, 1, VOCAB_SIZE - 1, (1 << 32) - 1)},
         "v = 0, 1, 2, ...": one_row,
         "contexts in order": in_order,
     }
 
-    def cut(
-        draw: Callable[[int], NDArray[np.uint32]], part: Callable[[Any, int], NDArray[np.int64]], bits: int
-    ) -> Callable[[int], NDArray[np.int64]]:
-        return lambda n: part(draw(n), bits)
+    def cut(draw: Draw, part: Callable[[Any, int], NDArray[np.int64]], bits: int, n: int) -> Any:
+        return part(draw(n), bits)
 
     return [
-        setup.counted("uniformity", f"{case}, {name} {bits} bits", 1 << bits, cut(draw, part, bits))
+        setup.counted("uniformity", f"{case}, {name} {bits} bits", 1 << bits, partial(cut, draw, part, bits))
         for case, draw in cases.items()
         for name, part, bits in (("high", top, 6), ("high", top, 10), ("high", top, 16), ("low", low, 10))
     ]
@@ -127,7 +116,7 @@ def joint(setup: NoiseSetup, measure: str, case: str, draw: Callable[[int], Any]
     error = math.sqrt((square - mean**2) / setup.draws)
     return [
         *(
-            chi_square(setup, measure, f"{case}, {name}", counts, np.full(len(counts), 1 / len(counts)))
+            setup.chi_square(measure, f"{case}, {name}", counts, np.full(len(counts), 1 / len(counts)))
             for name, counts in cells.items()
         ),
         setup.normal(measure, case, "correlation", mean, 0, error),
@@ -137,29 +126,23 @@ def joint(setup: NoiseSetup, measure: str, case: str, draw: Callable[[int], Any]
 def pairs(setup: NoiseSetup) -> list[Row]:
     """Two ids of one row."""
 
-    def apart(distance: int) -> Callable[[int], Any]:
-        def draw(n: int) -> Any:
-            ids, seeds = setup.ids(n), setup.seeds(n)
-            return setup.noise(ids, seeds), setup.noise(ids + np.uint32(distance), seeds)
+    def apart(distance: int, n: int) -> Any:
+        ids, seeds = setup.ids(n), setup.seeds(n)
+        return setup.noise(ids, seeds), setup.noise(ids + np.uint32(distance), seeds)
 
-        return draw
-
-    return [row for d in DISTANCES for row in joint(setup, "pairs", f"{d} apart", apart(d))]
+    return [row for d in DISTANCES for row in joint(setup, "pairs", f"{d} apart", partial(apart, d))]
 
 
 def triples(setup: NoiseSetup) -> list[Row]:
     """Three ids of one row, 16 cells each."""
 
-    def at(*distances: int) -> Callable[[int], NDArray[np.int64]]:
-        def draw(n: int) -> NDArray[np.int64]:
-            ids, seeds = setup.ids(n), setup.seeds(n)
-            first, second, third = (top(setup.noise(ids + np.uint32(d), seeds), 4) for d in distances)
-            return (first << 4 | second) << 4 | third
-
-        return draw
+    def at(distances: tuple[int, int], n: int) -> NDArray[np.int64]:
+        ids, seeds = setup.ids(n), setup.seeds(n)
+        first, second, third = (top(setup.noise(ids + np.uint32(d), seeds), 4) for d in (0, *distances))
+        return (first << 4 | second) << 4 | third
 
     return [
-        setup.counted("triples", f"v, v+{d}, v+{e}", 1 << 12, at(0, d, e))
+        setup.counted("triples", f"v, v+{d}, v+{e}", 1 << 12, partial(at, (d, e)))
         for d, e in ((1, 2), (1, 3), (256, 512), (17, 65536))
     ]
 
@@ -167,31 +150,25 @@ def triples(setup: NoiseSetup) -> list[Row]:
 def contexts_and_keys(setup: NoiseSetup) -> list[Row]:
     """One id under contexts, and under sub-keys, that differ in one bit."""
 
-    def contexts(bit: int) -> Callable[[int], Any]:
-        def draw(n: int) -> Any:
-            key = setup.rng.integers(0, 256, 16, dtype=np.uint8)
-            context, ids = setup.ids((n, 3)), setup.ids(n)
-            other = context.copy()
-            other[:, bit % 3] ^= np.uint32(1 << bit // 3)
-            return tuple(setup.noise(ids, reference.context_seed(key, c)) for c in (context, other))
+    def contexts(bit: int, n: int) -> Any:
+        key = setup.rng.integers(0, 256, 16, dtype=np.uint8)
+        context, ids = setup.ids((n, 3)), setup.ids(n)
+        other = context.copy()
+        other[:, bit % 3] ^= np.uint32(1 << bit // 3)
+        return tuple(setup.noise(ids, reference.context_seed(key, c)) for c in (context, other))
 
-        return draw
-
-    def keys(bit: int) -> Callable[[int], Any]:
-        def draw(n: int) -> Any:
-            subkeys = setup.rng.integers(0, 256, (n, 16), dtype=np.uint8)
-            other = subkeys.copy()
-            other[:, bit // 8] ^= np.uint8(1 << bit % 8)
-            context, ids = setup.ids((n, 3)), setup.ids(n)
-            return tuple(setup.noise(ids, reference.context_seed(key, context)) for key in (subkeys, other))
-
-        return draw
+    def keys(bit: int, n: int) -> Any:
+        subkeys = setup.rng.integers(0, 256, (n, 16), dtype=np.uint8)
+        other = subkeys.copy()
+        other[:, bit // 8] ^= np.uint8(1 << bit % 8)
+        context, ids = setup.ids((n, 3)), setup.ids(n)
+        return tuple(setup.noise(ids, reference.context_seed(key, context)) for key in (subkeys, other))
 
     rows = []
     for bit in (0, 1, 20, 47):
-        rows += joint(setup, "contexts", f"bit {bit} of the context", contexts(bit))
+        rows += joint(setup, "contexts", f"bit {bit} of the context", partial(contexts, bit))
     for bit in (0, 63, 127):
-        rows += joint(setup, "keys", f"bit {bit} of the sub-key", keys(bit))
+        rows += joint(setup, "keys", f"bit {bit} of the sub-key", partial(keys, bit))
     return rows
 
 
@@ -205,15 +182,13 @@ def sums(setup: NoiseSetup) -> list[Row]:
         "random ids": setup.ids(SET_SIZE),
     }
 
-    def over(ids: Ids) -> Callable[[int], NDArray[np.int64]]:
-        def draw(n: int) -> NDArray[np.int64]:
-            seeds = setup.seeds(max(1, n // SET_SIZE))
-            return np.searchsorted(cuts, scores(setup.noise(ids, seeds[:, None])).sum(axis=1))
-
-        return draw
+    def over(ids: Ids, n: int) -> NDArray[np.int64]:
+        seeds = setup.seeds(max(1, n // SET_SIZE))
+        totals = scores(setup.noise(ids, seeds[:, None])).sum(axis=1)
+        return np.asarray(np.searchsorted(cuts, totals), np.int64)
 
     return [
-        setup.counted("sums", f"{SET_SIZE} scores, {case}", SUM_CELLS, over(ids))
+        setup.counted("sums", f"{SET_SIZE} scores, {case}", SUM_CELLS, partial(over, ids))
         for case, ids in sets.items()
     ]
 
@@ -221,18 +196,18 @@ def sums(setup: NoiseSetup) -> list[Row]:
 def winners(setup: NoiseSetup) -> list[Row]:
     """χ² of the id with the largest u of a row, and of that u to the power of the row's size."""
 
-    def rows_of(size: int) -> Callable[[int], NDArray[np.uint32]]:
+    def rows_of(size: int, n: int) -> Numerators:
         ids = np.arange(size, dtype=np.uint32)
-        return lambda n: setup.noise(ids, setup.seeds(max(1, n // size))[:, None])
+        return setup.noise(ids, setup.seeds(max(1, n // size))[:, None])
 
-    def which(size: int) -> Callable[[int], NDArray[np.int64]]:
-        return lambda n: rows_of(size)(n).argmax(axis=1)
+    def which(size: int, n: int) -> NDArray[np.int64]:
+        return np.asarray(rows_of(size, n).argmax(axis=1), np.int64)
 
-    def how_large(size: int) -> Callable[[int], NDArray[np.int64]]:
-        return lambda n: (64 * (rows_of(size)(n).max(axis=1) * 2.0**-BITS) ** size).astype(np.int64)
+    def how_large(size: int, n: int) -> NDArray[np.int64]:
+        return np.asarray(64 * (rows_of(size, n).max(axis=1) * 2.0**-BITS) ** size, np.int64)
 
     return [
-        setup.counted("winners", f"of {size}, {case}", cells, draw(size))
+        setup.counted("winners", f"of {size}, {case}", cells, partial(draw, size))
         for size in (16, 128, 1024)
         for case, cells, draw in (("which", size, which), (f"u^{size} in 64 cells", 64, how_large))
     ]
@@ -258,53 +233,15 @@ def run(draws: int, seed: int, **noise: Any) -> list[Row]:
 
 def markdown(rows: Sequence[Row], draws: int, seed: int) -> str:
     """Return one line for each measure and statistic."""
-    threshold, failed = threshold_of(rows), failures(rows)
-    small = sum((row.p or 0) < 0.01 for row in rows)
-    summary = []
-    for key in dict.fromkeys((row.measure, row.statistic) for row in rows):
-        group = [row for row in rows if (row.measure, row.statistic) == key]
-        worst = min(group, key=lambda row: row.p or 0)
-        values = f"{number(min(row.value for row in group))} to {number(max(row.value for row in group))}"
-        summary.append([*key, len(group), values, number(group[0].expected), f"{worst.p:.1e}", worst.case])
-    header = ["measure", "statistic", "tests", "values", "ideal", "smallest p", "of"]
-    lines = [
-        "# Quality of the noise of family gumbel",
-        "",
-        f"{draws:,} draws a test, seed {seed}. {len(rows)} tests, each passing at p >= {threshold:.1e};"
-        f" {small} have p < 0.01, {len(rows) / 100:.0f} are expected."
-        f" {'All pass.' if not failed else f'{len(failed)} tests FAIL.'}",
-        "",
-        table(header, summary),
-        *(f"\nFAILED: {row.measure}, {row.case}: p = {row.p:.1e}" for row in failed),
-    ]
-    return "\n".join(lines)
+    parts = [judged.heading("Quality of the noise of family gumbel", rows, draws, seed)]
+    parts.append(judged.summary(rows, left_out=("V", "pass")))
+    parts += [f"FAILED: {row.measure}, {row.case}: p = {row.p:.1e}" for row in failures(rows)]
+    return "\n\n".join(parts)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("-o", "--output", type=pathlib.Path, required=True)
-    parser.add_argument("--draws", type=int, default=10_000_000)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-
-    started = time.perf_counter()
-    rows = run(args.draws, args.seed)
-    shown = args.output.name if args.output.is_absolute() else args.output.as_posix()
-    content = {
-        "command": f"python -m benchmarks.accuracy.noise_quality -o {shown} --draws {args.draws}"
-        f" --seed {args.seed}",
-        "environment": environment("scipy"),
-        "draws": args.draws,
-        "seed": args.seed,
-        "seconds": round(time.perf_counter() - started, 1),
-        "level": LEVEL,
-        "threshold": threshold_of(rows),
-        "passed": not failures(rows),
-        "rows": [dataclasses.asdict(row) for row in rows],
-    }
-    write(args.output, content, markdown(rows, args.draws, args.seed))
-    if failures(rows):
-        raise SystemExit(1)
+    line = parser("benchmarks.accuracy.noise_quality", __doc__)
+    judged.main(line, lambda given: run(given.draws, given.seed), markdown)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ key.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import itertools
 import math
@@ -32,7 +31,8 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from benchmarks.accuracy import texts, unmarked
-from benchmarks.recording import environment, table, write
+from benchmarks.recording import INTERVAL, columns, finish, parser
+from benchmarks.statistics import distance_from_uniform
 from iet.audit.auditor import Auditor
 from iet.audit.calibration import LEVELS, clustered_interval
 from iet.audit.evidence import log_tails
@@ -54,7 +54,7 @@ Floats = NDArray[np.float64]
 def verdict(report: Report) -> tuple[float, float]:
     """Return log p of the text, and the lowest level, as a logarithm, at which a segment is attributed."""
     sure = [
-        max(report.evidence[s.best_guess], math.log(max(s.error or 0.0, 1e-12)))
+        max(report.evidence[s.agent], math.log(max(s.error or 0.0, 1e-12)))
         for s in report.segments
         if s.agent is not None
     ]
@@ -138,13 +138,11 @@ def fixed_spans(
 def uniformity(p_values: Floats) -> dict[str, Any]:
     """Return the distance of p-values from uniform, and their shares at or below levels."""
     p = np.sort(p_values)
-    ranks = np.arange(1, len(p) + 1) / len(p)
-    distance = float(np.maximum(np.abs(ranks - p), np.abs(ranks - 1 / len(p) - p)).max())
     histogram = np.histogram(p, 20, (0, 1))[0] / len(p)
     tails = {str(level): float((p <= level).mean()) for level in (0.1, *LEVELS)}
     return {
         "p_values": len(p),
-        "kolmogorov_distance": distance,
+        "kolmogorov_distance": distance_from_uniform(p),
         "expected_distance_95": 1.36 / math.sqrt(len(p)),
         "histogram": histogram.tolist(),
         "tails": tails,
@@ -211,85 +209,65 @@ def groups_of(
 
 
 def markdown(results: dict[str, Any]) -> str:
-    header = ["text", "texts", "pairs", *(f"found at {level:g} (95 %)" for level in LEVELS)]
-    header += [f"attributed at {level:g}" for level in LEVELS]
-    rows = []
-    for name, group in results["null"].items():
-        levels = group["levels"].values()
-        rows.append(
-            [
-                name,
-                f"{group['texts']:,}",
-                f"{group['pairs']:,}",
-                *(f"{v['found']:.5f} ({v['low']:.5f}, {v['high']:.5f})" for v in levels),
-                *(f"{v['attributed']:.5f}" for v in levels),
-            ]
-        )
+    groups = [{"text": name, **group} for name, group in results["null"].items()]
+    rate = "{{levels[{0}][found]:.5f}} ({{levels[{0}][low]:.5f}}, {{levels[{0}][high]:.5f}})"
+    realised = {
+        **{"text": "{text}", "texts": "{texts:,}", "pairs": "{pairs:,}"},
+        **{f"found at {level:g} (95 %)": rate.format(level) for level in LEVELS},
+        **{f"attributed at {level:g}": f"{{levels[{level}][attributed]:.5f}}" for level in LEVELS},
+    }
     by_decoder = [
-        [decoder, family, *(f"{rate:.5f} ({low:.5f}, {high:.5f})" for rate, low, high in levels.values())]
+        {"decoder": decoder, "family": family, "levels": levels}
         for family, each in results["attributions"].items()
         for decoder, levels in each.items()
     ]
-    spans = [
-        [
-            name,
-            f"{v['p_values']:,}",
-            f"{v['kolmogorov_distance']:.5f}",
-            f"{v['expected_distance_95']:.5f}",
-            *(f"{tail:.5f}" for tail in v["tails"].values()),
-        ]
-        for name, v in results["fixed_spans"].items()
-    ]
-    detection = [
-        [row["cell"], row["entropy_nats"], row["tokens"], row["turns"], *row["found"].values()]
-        for row in results["power"]
-    ]
+    share = INTERVAL.replace("3f", "5f")
+    attributed = {
+        **{"decoder": "{decoder}", "family": "{family}"},
+        **{f"at {level:g} (95 %)": share.format(f"levels[{level}]") for level in LEVELS},
+    }
+    spans = [{"family": name, **found} for name, found in results["fixed_spans"].items()]
+    uniform = {
+        **{"family": "{family}", "p-values": "{p_values:,}"},
+        **{"distance": "{kolmogorov_distance:.5f}", "95 %": "{expected_distance_95:.5f}"},
+        **{f"<= {level:g}": f"{{tails[{level}]:.5f}}" for level in (0.1, *LEVELS)},
+    }
+    detection = {
+        **{"cell": "{cell}", "nats per token": "{entropy_nats:.3f}", "N": "{tokens}", "turns": "{turns}"},
+        **{f"at {level:g}": f"{{found[{level}]:.3f}}" for level in LEVELS},
+    }
     return "\n\n".join(
         [
             "Rates at which keys that had no part in a text are found in it; intervals are over texts.",
-            table(header, rows),
+            columns(groups, realised),
             "Share of the unmarked texts, each under one registry of six keys, in which a decoder attributes"
             " a segment.",
-            table(["decoder", "family", *(f"at {level:g} (95 %)" for level in LEVELS)], by_decoder),
+            columns(by_decoder, attributed),
             "P-values of whole texts under single keys: the largest distance from uniform, and below which it"
             " stays in 95 % of the cases where they are uniform and independent; shares at or below a level.",
-            table(
-                ["family", "p-values", "distance", "95 %", *(f"<= {v:g}" for v in (0.1, *LEVELS))],
-                spans,
-            ),
+            columns(spans, uniform),
             "Share of single turns, cut to N tokens, in which their agent is found, among 4 or 6 keys.",
-            table(
-                ["cell", "nats per token", "N", "turns", *(f"at {level:g}" for level in LEVELS)], detection
-            ),
+            columns(results["power"], detection),
         ]
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=pathlib.Path, required=True, help="folder of the public data")
-    parser.add_argument("--work", type=pathlib.Path, required=True, help="folder of the texts")
-    parser.add_argument("-o", "--output", type=pathlib.Path, required=True)
-    parser.add_argument("--registries", type=int, default=20, help="per text (default: 20)")
-    parser.add_argument("--texts", type=int, help="unmarked ones (default: all)")
-    arguments = parser.parse_args()
-    corpus = unmarked.texts(arguments.data, arguments.work)
+    line = parser("benchmarks.accuracy.null", __doc__)
+    line.add_argument("--data", type=pathlib.Path, required=True, help="folder of the public data")
+    line.add_argument("--work", type=pathlib.Path, required=True, help="folder of the texts")
+    line.add_argument("--registries", type=int, default=20, help="per text (default: 20)")
+    line.add_argument("--texts", type=int, help="unmarked ones (default: all)")
+    given = line.parse_args()
+    corpus = unmarked.texts(given.data, given.work)
+    some = corpus[: given.texts]
     results = {
-        "null": null(groups_of(corpus, arguments.work, arguments.registries, arguments.texts)),
-        "attributions": {
-            family: attributions(corpus[: arguments.texts], "shipped", family) for family in texts.SCHEMES
-        },
-        "fixed_spans": {
-            family: fixed_spans(corpus[: arguments.texts], "shipped", family) for family in texts.SCHEMES
-        },
-        "power": [row for cell in texts.CELLS for row in power(arguments.work, cell)],
+        "null": null(groups_of(corpus, given.work, given.registries, given.texts)),
+        "attributions": {family: attributions(some, "shipped", family) for family in texts.SCHEMES},
+        "fixed_spans": {family: fixed_spans(some, "shipped", family) for family in texts.SCHEMES},
+        "power": [row for cell in texts.CELLS for row in power(given.work, cell)],
     }
-    command = f"python -m benchmarks.accuracy.null --data PATH --work DIR -o {arguments.output}"
-    write(
-        arguments.output,
-        {"command": command, "environment": environment(), **results},
-        markdown(results),
-    )
+    finish(line, given, results, markdown(results))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ which nine of ten agents are found by the same p-value.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import pathlib
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.accuracy import texts
-from benchmarks.recording import environment, table, write
+from benchmarks.recording import columns, finish, parser
 from iet import calibrate
 from iet.audit.evidence import activity_log_p
 from iet.decoding import log_activity
@@ -84,48 +83,37 @@ def markdown(content: dict[str, Any]) -> str:
     """Return both as tables: the simulation first."""
     rows = []
     for row in content["simulated"]:
-        tokens = {
-            int(keys): count for keys, count in row["tokens"].items()
-        }  # JSON has no other keys than text
+        tokens = {int(keys): count for keys, count in row["tokens"].items()}  # text in JSON
         rows.append(calibrate.Power(**{**row, "tokens": tokens}))
     parts = [calibrate.power_table(rows)]
     if content["real"]:
-        keys = list(content["real"][0]["tokens"])
-        parts += [
-            "The same in texts of the benchmark's models: what an agent said there, turn after turn.",
-            table(
-                ["text", "nats per token", *(f"{int(k):,} key{'s' * (int(k) > 1)}" for k in keys)],
-                [
-                    [
-                        f"{r['model']} model, T = {r['temperature']},"
-                        f" {r['family']}{'' if r['family'] == 'gumbel' else ', ' + format(r['kappa'], 'g')}",
-                        f"{r['entropy']:.2f}",
-                        *(calibrate.tokens_needed(n, r["most"]) for n in r["tokens"].values()),
-                    ]
-                    for r in content["real"]
-                ],
-            ),
-        ]
+        found = []
+        for r in content["real"]:
+            kappa = "" if r["family"] == "gumbel" else f", {r['kappa']:g}"
+            needed = {int(k): calibrate.tokens_needed(n, r["most"]) for k, n in r["tokens"].items()}
+            found.append({**r, "strength": kappa, "needed": needed})
+        keys = [int(k) for k in content["real"][0]["tokens"]]
+        formats = {
+            "text": "{model} model, T = {temperature}, {family}{strength}",
+            "nats per token": "{entropy:.2f}",
+            **{f"{k:,} key{'s' * (k > 1)}": f"{{needed[{k}]}}" for k in keys},
+        }
+        said = "The same in texts of the benchmark's models: what an agent said there, turn after turn."
+        parts += [said, columns(found, formats)]
     return "\n\n".join(parts)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("-o", "--output", type=pathlib.Path, required=True)
-    parser.add_argument("--work", type=pathlib.Path, help="folder of the texts (default: simulation alone)")
-    arguments = parser.parse_args()
+    line = parser("benchmarks.accuracy.power", __doc__)
+    line.add_argument("--work", type=pathlib.Path, help="folder of the texts (default: simulation alone)")
+    given = line.parse_args()
     rows = calibrate.power(level=LEVEL, share=SHARE, progress=print)
     # Agents of four have 1,200 tokens in a text: those of six say less, and the same.
     cells = [cell for cell in texts.CELLS if cell.agents == min(texts.AGENTS)]
-    found = [] if arguments.work is None else [real(arguments.work, c, calibrate.KEYS) for c in cells]
-    content = {
-        "command": f"python -m benchmarks.accuracy.power -o {arguments.output}"
-        + ("" if arguments.work is None else " --work DIR"),
-        "environment": environment(),
-        "simulated": [dataclasses.asdict(row) for row in rows],
-        "real": [row for row in found if row is not None],
-    }
-    write(arguments.output, content, markdown(content))
+    found = [] if given.work is None else [real(given.work, c, calibrate.KEYS) for c in cells]
+    simulated = [dataclasses.asdict(row) for row in rows]
+    content = {"simulated": simulated, "real": [row for row in found if row is not None]}
+    finish(line, given, content, markdown(content))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ counted apart.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import dataclasses
 import itertools
@@ -31,9 +30,10 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from benchmarks.accuracy import texts, unmarked
-from benchmarks.accuracy.decoders import bootstrap, form
+from benchmarks.accuracy.decoders import form
 from benchmarks.accuracy.null import uniformity
-from benchmarks.recording import environment, table, write
+from benchmarks.recording import INTERVAL, columns, finish, parser
+from benchmarks.statistics import summary
 from iet.audit.calibration import LEVELS, clustered_interval
 from iet.audit.evidence import log_tails
 from iet.audit.metrics import token_accuracy
@@ -128,9 +128,9 @@ def run(
     for cell in tqdm(texts.CELLS, desc="decoding"):
         rows = [decoding(turns, LENGTH) for turns in texts.load(work, cell)[:per_cell]]
         if rows:
-            figures = {name: bootstrap([row[name] for row in rows]) for name in rows[0]}
+            figures = {name: summary([row[name] for row in rows]) for name in rows[0]}
             for a, b in itertools.combinations(WAYS, 2):
-                figures[f"{a} - {b}"] = bootstrap([row[a] - row[b] for row in rows])
+                figures[f"{a} - {b}"] = summary([row[a] - row[b] for row in rows])
             cells.append({"cell": dataclasses.asdict(cell), "texts": len(rows), "figures": figures})
     found: dict[str, Any] = {}
     for family in texts.SCHEMES:
@@ -143,74 +143,57 @@ def run(
 
 
 def markdown(results: dict[str, Any]) -> str:
-    rows = [
+    figures = {"repeats": "{repeats[0]:.3f}", **{way: INTERVAL.format(way) for way in WAYS}}
+    for way in WAYS[1:]:
+        figures[f"share - {way}"] = INTERVAL.format(f"share - {way}").replace(":.3f", ":+.3f")
+    cell = {
+        "model": "{model}",
+        "family": "{family}",
+        "T": "{temperature:.3f}",
+        "A": "{agents}",
+        "texts": "{texts}",
+    }
+    decoded = [{**row["cell"], "texts": row["texts"], **row["figures"]} for row in results["cells"]]
+    tails = [str(level) for level in (0.1, *LEVELS)]
+    body = [
+        {
+            "family": family,
+            "kind": kind,
+            **{"texts": group["texts"], "repeats": group["repeats"], "counted": counted, **group[name]},
+            "rates": {t: [group[name]["tails"][t], *group[name]["intervals"][t]] for t in tails},
+        }
+        for family, kinds in results["evidence"].items()
+        for kind, group in kinds.items()
+        for name, counted in (("once", "each pair once"), ("every", "every repeat"))
+    ]
+    formats = {
+        **{"family": "{family}", "text": "{kind}", "texts": "{texts}", "repeats": "{repeats:.3f}"},
+        **{"counted": "{counted}", "p-values": "{p_values:,}"},
+        **{f"<= {level}": INTERVAL.replace("3f", "5f").format(f"rates[{level}]") for level in tails},
+        "distance": "{kolmogorov_distance:.4f}",
+    }
+    return "\n\n".join(
         [
-            cell["cell"]["model"],
-            cell["cell"]["family"],
-            cell["cell"]["temperature"],
-            cell["cell"]["agents"],
-            cell["texts"],
-            f"{cell['figures']['repeats'][0]:.3f}",
-            *("{:.3f} ({:.3f}, {:.3f})".format(*cell["figures"][way]) for way in WAYS),
-            *("{:+.3f} ({:+.3f}, {:+.3f})".format(*cell["figures"][f"share - {way}"]) for way in WAYS[1:]),
+            "**Decoding**: TokenAcc of `posterior`, forced choice, turns of 200 tokens, by what repeats"
+            " count; differences on the same texts (95 % intervals).",
+            columns(decoded, {**cell, **figures}),
+            f"**Evidence**: p-values of whole texts under {KEYS} keys each that nobody used in them: share at"
+            " most α (95 % interval over texts), and the largest distance from uniform.",
+            columns(body, formats),
         ]
-        for cell in results["cells"]
-    ]
-    sections = [
-        "**Decoding**: TokenAcc of `posterior`, forced choice, turns of 200 tokens, by what repeats count;"
-        " differences on the same texts (95 % intervals).",
-        table(
-            ["model", "family", "T", "A", "texts", "repeats", *WAYS, "share - drop", "share - count"],
-            rows,
-        ),
-        f"**Evidence**: p-values of whole texts under {KEYS} keys each that nobody used in them: share at"
-        " most α (95 % interval over texts), and the largest distance from uniform.",
-    ]
-    body = []
-    for family, kinds in results["evidence"].items():
-        for kind, group in kinds.items():
-            for name in ("once", "every"):
-                part = group[name]
-                body.append(
-                    [
-                        family,
-                        kind,
-                        group["texts"],
-                        f"{group['repeats']:.3f}",
-                        {"once": "each pair once", "every": "every repeat"}[name],
-                        f"{part['p_values']:,}",
-                        *(
-                            "{:.5f} ({:.5f}, {:.5f})".format(rate, *part["intervals"][level])
-                            for level, rate in part["tails"].items()
-                        ),
-                        f"{part['kolmogorov_distance']:.4f}",
-                    ]
-                )
-    header = ["family", "text", "texts", "repeats", "counted", "p-values"]
-    sections.append(table([*header, *(f"<= {level:g}" for level in (0.1, *LEVELS)), "distance"], body))
-    return "\n\n".join(sections)
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=pathlib.Path, required=True, help="folder of the public data")
-    parser.add_argument("--work", type=pathlib.Path, required=True, help="folder of the texts")
-    parser.add_argument("-o", "--output", type=pathlib.Path, required=True)
-    parser.add_argument("--texts", type=int, default=40, help="of each cell (default: 40)")
-    parser.add_argument("--null-texts", type=int, default=200, help="of each kind (default: 200)")
-    arguments = parser.parse_args()
-    corpus = unmarked.texts(arguments.data, arguments.work)
-    results = run(arguments.work, corpus, arguments.texts, arguments.null_texts)
-    command = f"python -m benchmarks.accuracy.repeats --data PATH --work DIR -o {arguments.output}"
-    for name in ("texts", "null_texts"):
-        value = getattr(arguments, name)
-        if value != parser.get_default(name):
-            command += f" --{name.replace('_', '-')} {value}"
-    write(
-        arguments.output,
-        {"command": command, "environment": environment(), **results},
-        markdown(results),
-    )
+    line = parser("benchmarks.accuracy.repeats", __doc__)
+    line.add_argument("--data", type=pathlib.Path, required=True, help="folder of the public data")
+    line.add_argument("--work", type=pathlib.Path, required=True, help="folder of the texts")
+    line.add_argument("--texts", type=int, default=40, help="of each cell (default: 40)")
+    line.add_argument("--null-texts", type=int, default=200, help="of each kind (default: 200)")
+    given = line.parse_args()
+    corpus = unmarked.texts(given.data, given.work)
+    results = run(given.work, corpus, given.texts, given.null_texts)
+    finish(line, given, results, markdown(results))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ import argparse
 import dataclasses
 import functools
 import hashlib
+import json
 import os
 import pathlib
 import random
@@ -60,76 +61,9 @@ TAIL_TOKENS = 112
 OPENING_TOKENS = 24
 """Lengths of the two parts of a prompt."""
 
-OPENINGS = {
-    "shipped": (
-        "\n\nThe roof of the library leaks over the reading room, and half of the catalogue is on paper. "
-        "The council should therefore first decide",
-        "\n\nMy fellow citizens, the harvest was poor and the treasury is low, but the schools must stay "
-        "open through the winter. I ask the Congress to",
-        "\n\nThis proposal changes how modules are found when a program starts. Old packages go on "
-        "working, and the error message names the file. The rationale is",
-        "\n\nThe payment service was down for two hours. The engineers read the logs from the beginning "
-        "and found out that the first",
-        "\n\nKING HENRY: What news of the army that marched at dawn? The messenger stands at the gate, my "
-        "lord, and says that all the",
-        "\n\nQuestion: A farmer has 120 hens and sells the eggs at the market for 3 dollars a dozen. Each "
-        "hen lays five eggs a week. How much",
-        "\n\nThe standard library has had a module for this since version 2.3, but hardly anybody uses it, "
-        "because the interface is",
-        "\n\nWe have kept the peace with every nation, and our trade has grown in each of the last four "
-        "years. Yet there remains the question of",
-        "\n\nTwo designs were rejected. The first needs a new keyword, which breaks existing code. The "
-        "second is slower, since every call has to",
-        "\n\nA nurse, a teacher and a driver plan a journey through the country with little money. They "
-        "want to write down what each of them",
-        "\n\nThe committee was asked to compare three ways to pay for the new bridge, to name the risks of "
-        "each of them, and to recommend",
-        "\n\nSECOND CITIZEN: You speak of bread and forget who sows the corn. I have seen the granaries of "
-        "the rich, and there is",
-        "\n\nType annotations are not checked at run time. A tool may read them, and a decorator may use "
-        "them to build a table in which",
-        "\n\nNo government can make men honest by law alone. What we can do is to see that the public "
-        "money is spent in the open, so that",
-        "\n\nThe test suite takes twenty minutes on a fast machine. Most of this time goes into a few "
-        "tests which start a server and wait",
-        "\n\nThe island has one harbour, two villages and a mountain in the middle. Every spring the "
-        "people meet there to decide who will",
-    ),
-    "second": (
-        "\n\nQuestion: A library has 48 shelves with 25 books on each shelf. After the flood, 130 books "
-        "were thrown away and",
-        "\n\nQuestion: Maria sells cakes at the market for 6 dollars each. On Monday she sold 15 cakes, "
-        "and on Tuesday she",
-        "\n\nQuestion: A train with 8 cars leaves the station with 35 people in every car. At the first "
-        "stop 60 people",
-        "\n\nQuestion: Tom runs 5 miles every day from Monday to Friday and 9 miles on Saturday. His "
-        "sister runs",
-        "\n\nAnswer: First find the number of apples in all the boxes together: 12 boxes with 30 apples "
-        "make 360 apples. Then",
-        "\n\nQuestion: A bakery makes 200 loaves of bread every day. It sells half of them in the morning, "
-        "and in the afternoon it",
-        "\n\nAnswer: The three friends paid 45 dollars for the tickets and 27 dollars for the food, so the "
-        "whole day cost",
-        "\n\nQuestion: There are 6 tables in the garden of the restaurant, and each table has 4 chairs. "
-        "When it rains, the waiter",
-        "\n\nQuestion: Anna is twice as old as her brother, and her mother is 28 years older than she is. "
-        "If the brother",
-        "\n\nAnswer: The car needs 8 gallons of gas for the first part of the trip and 5 gallons for the "
-        "second part. Since",
-        "\n\nQuestion: A school orders 15 boxes of pencils with 24 pencils in each box. The teachers keep "
-        "40 of the pencils and give",
-        "\n\nQuestion: Peter saves 20 dollars a week for a new bike. The bike costs 260 dollars, but the "
-        "shop takes off 10",
-        "\n\nAnswer: In one hour the machine makes 50 bottles, so in a day of 8 hours it makes 400 "
-        "bottles. On the weekend",
-        "\n\nQuestion: A farmer plants 9 rows of corn with 32 plants in each row. The birds eat a quarter "
-        "of the plants, and the",
-        "\n\nQuestion: Sarah reads 25 pages of her book every evening. The book has 400 pages, and she has "
-        "already read",
-        "\n\nAnswer: The garden is 12 feet long and 8 feet wide, so it takes 40 feet of fence. Each foot "
-        "of the fence costs",
-    ),
-}
+OPENINGS: dict[str, list[str]] = json.loads(
+    (pathlib.Path(__file__).parent / "openings.json").read_text(encoding="utf-8")
+)
 """How the rounds of a model's texts are opened, cut to equal lengths; prompts only, no part of a text."""
 
 
@@ -312,7 +246,7 @@ def generate(
     Raises:
         InputError: `turns` is no multiple of the agents.
     """
-    from benchmarks.accuracy.sampler import sample
+    from benchmarks.writing.continuations import sample
 
     if turns % cell.agents:
         raise InputError(f"turns: got {turns}, expected a multiple of the {cell.agents} agents")

@@ -11,11 +11,9 @@ contrast: its mark moves probabilities about, and their mean over keys moves, to
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import itertools
 import math
-import pathlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -24,10 +22,10 @@ import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
-from scipy import special
 from tqdm import tqdm
 
-from benchmarks.recording import environment, table, write
+from benchmarks.recording import columns, finish, parser
+from benchmarks.statistics import chi_square
 from iet.demo import conversation
 from iet.generation.transformers import _KeyedSampler
 from iet.kernels import embed_
@@ -109,21 +107,11 @@ def compare(case: str, family: str, judged: bool, probabilities: Floats, counts:
     seen = np.append(counts[common], counts[~common].sum())
     if expected[-1] < MIN_EXPECTED:  # too little for a cell of its own
         expected, seen = expected[:-1], seen[:-1]
-    freedom = len(expected) - 1
-    statistic = float((np.square(seen - expected) / expected).sum())
-    p = 2 * min(special.chdtr(freedom, statistic), special.chdtrc(freedom, statistic))
+    statistic, freedom, p = chi_square(seen, expected / draws)
     positive = probabilities[probabilities > 0]
-    return Found(
-        case,
-        family,
-        judged,
-        entropy=float(-(positive * np.log(positive)).sum()),
-        draws=draws,
-        cells=len(expected),
-        chi_square_per_freedom=statistic / freedom,
-        largest_shift=float(np.abs(seen - expected).max() / draws),
-        p=float(min(1.0, p)),
-    )
+    entropy = float(-(positive * np.log(positive)).sum())
+    shift = float(np.abs(seen - expected).max() / draws)
+    return Found(case, family, judged, entropy, draws, len(expected), statistic / freedom, shift, p)
 
 
 # ---------------------------------------------------------------- tokens
@@ -157,7 +145,8 @@ def model_logits() -> dict[str, torch.Tensor]:
     found = {}
     for name, temperature, top_p in (("T = 1", 1.0, 1.0), ("T = 0.7, top-p 0.9", 0.7, 0.9)):
         final = transformers.TopPLogitsWarper(top_p)(text, logits / temperature)
-        entropies = torch.distributions.Categorical(logits=final).entropy()
+        log_p = torch.log_softmax(final, -1)
+        entropies = torch.special.entr(log_p.exp()).sum(-1)
         order = entropies.argsort()
         order = order[entropies[order] > 0.05]  # where the next token is certain there is nothing to count
         for place, index in (("low", 0), ("middle", len(order) // 2), ("high", -1)):
@@ -193,7 +182,7 @@ def texts(case: str, family: str, fallback: bool, draws: int, seed: int) -> Foun
         for _ in range(LENGTH):
             logits = chain[ids[:, -1]]
             if fallback:
-                chosen = sampler(ids, logits)  # type: ignore[arg-type]
+                chosen: Any = sampler(ids, logits)  # type: ignore[arg-type]
             else:
                 chosen = logits.clone()
                 embed_(chosen, ids[:, -WORDS:], slots, keys)
@@ -237,56 +226,35 @@ def failures(rows: list[Found]) -> list[Found]:
 
 def markdown(rows: list[Found], draws: int) -> str:
     failed, judged = failures(rows), sum(row.judged for row in rows)
-    cells = [
-        [
-            row.case,
-            row.family,
-            f"{row.entropy:.2f}",
-            f"{row.draws:,}",
-            row.cells,
-            row.chi_square_per_freedom,
-            f"{row.largest_shift:.1e}",
-            f"{row.p:.1e}",
-            ("no" if row in failed else "yes") if row.judged else "for contrast",
-        ]
-        for row in rows
-    ]
-    header = ["logits", "family", "nats", "draws", "cells", "χ²/dof", "largest shift", "p", "kept"]
-    return "\n".join(
-        [
-            "# Is the distribution of tokens kept?",
-            "",
-            f"{draws:,} tokens a case, each under a random key and context. A distribution is kept if"
-            f" p >= {LEVEL / judged:.1e}, which is {LEVEL:g} for all {judged} that are meant to be."
-            f" {'All are.' if not failed else f'{len(failed)} are NOT.'}",
-            "",
-            table(header, cells),
-        ]
+    kept = [("no" if row in failed else "yes") if row.judged else "for contrast" for row in rows]
+    formats = {
+        **{"logits": "{case}", "family": "{family}", "nats": "{entropy:.2f}", "draws": "{draws:,}"},
+        **{"cells": "{cells}", "χ²/dof": "{chi_square_per_freedom:.3f}"},
+        **{"largest shift": "{largest_shift:.1e}", "p": "{p:.1e}", "kept": "{kept}"},
+    }
+    cells = [{**dataclasses.asdict(row), "kept": said} for row, said in zip(rows, kept, strict=True)]
+    return (
+        f"# Is the distribution of tokens kept?\n\n{draws:,} tokens a case, each under a random key and"
+        f" context. A distribution is kept if p >= {LEVEL / judged:.1e}, which is {LEVEL:g} for all {judged}"
+        f" that are meant to be. {'All are.' if not failed else f'{len(failed)} are NOT.'}\n\n"
+        f"{columns(cells, formats)}"
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("-o", "--output", type=pathlib.Path, required=True)
-    parser.add_argument("--draws", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    line = parser("benchmarks.accuracy.unbiased", __doc__)
+    line.add_argument("--draws", type=int, default=1_000_000)
+    line.add_argument("--seed", type=int, default=0)
+    given = line.parse_args()
 
     torch.set_num_threads(1)  # rows are short: more threads would wait for each other
-    started = time.perf_counter()
-    rows = run(args.draws, args.seed)
-    shown = args.output.name if args.output.is_absolute() else args.output.as_posix()
+    started, rows = time.perf_counter(), run(given.draws, given.seed)
     content: dict[str, Any] = {
-        "command": f"python -m benchmarks.accuracy.unbiased -o {shown} --draws {args.draws}"
-        f" --seed {args.seed}",
-        "environment": environment("torch", "transformers", "scipy"),
-        "draws": args.draws,
-        "seed": args.seed,
-        "seconds": round(time.perf_counter() - started, 1),
-        "passed": not failures(rows),
-        "rows": [dataclasses.asdict(row) for row in rows],
+        **{"draws": given.draws, "seed": given.seed, "seconds": round(time.perf_counter() - started, 1)},
+        **{"passed": not failures(rows), "rows": [dataclasses.asdict(row) for row in rows]},
     }
-    write(args.output, content, markdown(rows, args.draws))
+    packages = ("torch", "transformers", "scipy")
+    finish(line, given, content, markdown(rows, given.draws), packages=packages)
     if failures(rows):
         raise SystemExit(1)
 

@@ -117,7 +117,7 @@ def generate(
     """Sample the models without a mark at low temperatures; files that are there are kept."""
     import torch
 
-    from benchmarks.accuracy.sampler import sample
+    from benchmarks.writing.continuations import sample
     from iet.demo.conversation import load_model
 
     torch.set_num_threads(1)
@@ -165,7 +165,8 @@ def _logs(folder: pathlib.Path) -> Iterator[str]:
 
 
 def _log_uniform(draw: random.Random, low: int, high: int) -> int:
-    return round(low * (high / low) ** draw.random())
+    length: float = low * (high / low) ** draw.random()
+    return round(length)
 
 
 def main() -> None:

@@ -22,7 +22,6 @@ import transformers
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
-from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks.lm.corpus import SOURCES, Document, byte_counts, digest, load_documents, split
@@ -30,6 +29,7 @@ from benchmarks.lm.kneser_ney import KneserNey
 from benchmarks.lm.tokenizer import BOS_ID
 from benchmarks.lm.train import RECIPES, Recipe, boundaries
 from benchmarks.recording import write
+from benchmarks.writing.sampler import nucleus
 
 SAMPLES = 100
 SAMPLE_TOKENS = 300
@@ -98,9 +98,10 @@ def token_bits(model: PreTrainedModel, tokens: NDArray[np.int64]) -> NDArray[np.
     """Bits of each token but the first, given those before it in the same row."""
     row = torch.from_numpy(tokens)[None]
     hidden = model.base_model(input_ids=row[:, :-1], use_cache=False).last_hidden_state[0]
-    parts = []
+    found: Any = model
+    parts, head = [], found.get_output_embeddings()
     for start in range(0, len(hidden), _LOSS_ROWS):
-        logits = model.get_output_embeddings()(hidden[start : start + _LOSS_ROWS]).float()
+        logits = head(hidden[start : start + _LOSS_ROWS]).float()
         targets = row[0, 1 + start : 1 + start + len(logits)]
         parts.append(torch.nn.functional.cross_entropy(logits, targets, reduction="none"))
     bits: NDArray[np.float64] = torch.cat(parts).double().numpy() / np.log(2.0)
@@ -202,7 +203,7 @@ def sample(
         cache = output.past_key_values
         logits = output.logits[:, -1].float()
         logits[:, list(barred)] = -torch.inf
-        probabilities = _next_distribution(logits, temperature, top_p)
+        probabilities = torch.softmax(nucleus(logits / temperature, top_p), -1)
         entropy += float(torch.special.entr(probabilities).sum(-1).mean())
         step = torch.multinomial(probabilities, 1, generator=generator)
         drawn.append(step)
@@ -333,16 +334,6 @@ def _mixed(documents: Sequence[Document]) -> list[Document]:
 
 def _bytes(document: Document) -> NDArray[np.uint8]:
     return np.frombuffer(document.text.encode("utf-8"), dtype=np.uint8)
-
-
-def _next_distribution(logits: Tensor, temperature: float, top_p: float) -> Tensor:
-    probabilities = torch.softmax(logits / temperature, -1)
-    if top_p < 1.0:
-        ordered, order = probabilities.sort(-1, descending=True)
-        ordered[ordered.cumsum(-1) - ordered >= top_p] = 0.0
-        probabilities = torch.zeros_like(probabilities).scatter_(-1, order, ordered)
-        probabilities /= probabilities.sum(-1, keepdim=True)
-    return probabilities
 
 
 def main() -> None:

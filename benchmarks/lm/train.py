@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import copy
-import json
 import math
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,18 +26,18 @@ from transformers import (
     PreTrainedModel,
 )
 
+from benchmarks.lm import training
 from benchmarks.lm.corpus import SOURCES, Document, digest, load_documents, split
 from benchmarks.lm.tokenizer import (
     BOS_ID,
     CONTEXT,
     EOS_ID,
-    PAD_ID,
     UNIGRAM_VOCABULARY_SIZE,
     VOCABULARY_SIZE,
-    save_tokenizer,
     train_tokenizer,
     train_unigram,
 )
+from benchmarks.lm.training import COMMON
 
 ROPE_THETA = 100_000.0
 _ATTENTION = "blockwise_causal"
@@ -73,12 +70,7 @@ def demo_config() -> LlamaConfig:
         num_key_value_heads=3,
         max_position_embeddings=CONTEXT,
         rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
-        tie_word_embeddings=True,
-        initializer_range=0.03,
-        bos_token_id=BOS_ID,
-        eos_token_id=EOS_ID,
-        pad_token_id=PAD_ID,
-        use_cache=True,
+        **COMMON,
     )
 
 
@@ -91,12 +83,7 @@ def second_config() -> GPTNeoXConfig:
         num_hidden_layers=4,
         num_attention_heads=4,
         max_position_embeddings=2048,
-        tie_word_embeddings=True,
-        initializer_range=0.03,
-        bos_token_id=BOS_ID,
-        eos_token_id=EOS_ID,
-        pad_token_id=PAD_ID,
-        use_cache=True,
+        **COMMON,
     )
 
 
@@ -254,14 +241,6 @@ def _chunks(stream: NDArray[np.uint16], length: int, seed: list[int]) -> Iterato
             yield stream[start : start + length].astype(np.int64)
 
 
-def learning_rate(step: int, total: int, peak: float, warmup: int, decay: float) -> float:
-    """Warm-up, plateau, then linear decay to a fiftieth over the last ``decay`` share of the steps."""
-    if step < warmup:
-        return peak * (step + 1) / warmup
-    left = (total - step) / (decay * total)
-    return peak * max(0.02, min(1.0, left))
-
-
 def batch_loss(model: PreTrainedModel, batch: Tensor) -> Tensor:
     """Mean loss of the next tokens of packed rows."""
     with torch.autocast("cpu", torch.bfloat16):
@@ -270,22 +249,6 @@ def batch_loss(model: PreTrainedModel, batch: Tensor) -> Tensor:
     targets = batch[:, 1:].reshape(-1)
     loss: Tensor = OutputLoss.apply(flat, model.get_output_embeddings().weight, targets)  # type: ignore[no-untyped-call]
     return loss
-
-
-def export(model: PreTrainedModel, tokenizer: Tokenizer, record: dict[str, Any], out: Path) -> None:
-    """Write the model folder; every file appears by a rename, so a reader never sees half of one."""
-    staging = out.with_name(f".{out.name}.tmp")
-    shutil.rmtree(staging, ignore_errors=True)
-    half = copy.deepcopy(model).bfloat16()
-    half.config._attn_implementation = "sdpa"
-    half.save_pretrained(staging)
-    save_tokenizer(tokenizer, staging, model.config.max_position_embeddings)
-    (staging / "training.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    out.mkdir(parents=True, exist_ok=True)
-    for path in sorted(staging.iterdir()):
-        path.chmod(0o644)
-        os.replace(path, out / path.name)
-    staging.rmdir()
 
 
 def train(arguments: argparse.Namespace) -> None:
@@ -323,32 +286,19 @@ def train(arguments: argparse.Namespace) -> None:
         "steps": 0,
         "seconds": 0.0,
     }
-    model = AutoModelForCausalLM.from_config(recipe.config(), attn_implementation=_ATTENTION)
-    groups: list[dict[str, Any]] = [
-        {"params": [weight for weight in model.parameters() if weight.ndim > 1]},
-        {"params": [weight for weight in model.parameters() if weight.ndim < 2], "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW(
-        groups, lr=arguments.lr, betas=(0.9, 0.95), weight_decay=arguments.weight_decay, fused=True
-    )
+    new: Any = AutoModelForCausalLM
+    model: PreTrainedModel = new.from_config(recipe.config(), attn_implementation=_ATTENTION)
+    optimizer = training.optimizer_of(model, arguments.lr, 0.95, arguments.weight_decay)
     checkpoint = arguments.work / "checkpoint.pt"
-    if checkpoint.exists():
-        state = torch.load(checkpoint)
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        record.update(steps=state["steps"], seconds=state["seconds"])
+    record.update(training.resume(checkpoint, model, optimizer))
     first = record["steps"]
     before = record["seconds"]
     started = saved = time.monotonic()
 
     def save() -> None:
         record.update(steps=step + 1, seconds=round(before + time.monotonic() - started, 1))
-        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-        torch.save(
-            {**state, "steps": record["steps"], "seconds": record["seconds"]}, checkpoint.with_suffix(".new")
-        )
-        os.replace(checkpoint.with_suffix(".new"), checkpoint)
-        export(model, tokenizer, record, arguments.out)
+        training.save(checkpoint, model, optimizer, steps=record["steps"], seconds=record["seconds"])
+        training.export(model, tokenizer, record, arguments.out)
 
     step = -1
     for stage in stages:
@@ -363,17 +313,13 @@ def train(arguments: argparse.Namespace) -> None:
             ]
             if step < first:
                 continue
-            rate = learning_rate(step, total, arguments.lr, arguments.warmup, arguments.decay)
-            for group in optimizer.param_groups:
-                group["lr"] = rate
+            rate = training.learning_rate(step, total, arguments.lr, arguments.warmup, arguments.decay)
             loss = 0.0
             for batch in batches:
                 part = batch_loss(model, batch) / micro_batches
                 part.backward()
                 loss += part.item()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
+            training.apply(model, optimizer, rate)
             if step % 10 == 0:
                 speed = (step + 1 - first) * arguments.batch / (time.monotonic() - started)
                 print(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import time
 from collections.abc import Collection, Sequence
@@ -22,9 +21,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, models
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
+from benchmarks.lm import training
 from benchmarks.lm.arithmetic import Numbers, drill, expressions, question, shown, solution, value
-from benchmarks.lm.tokenizer import BOS, BOS_ID, EOS, EOS_ID, PAD, PAD_ID, UNKNOWN
-from benchmarks.lm.train import export, learning_rate
+from benchmarks.lm.tokenizer import BOS, EOS, EOS_ID, PAD, PAD_ID, UNKNOWN
+from benchmarks.lm.training import COMMON
 from benchmarks.recording import environment
 
 POSITIONS = 256
@@ -56,12 +56,7 @@ def config(vocabulary: int) -> LlamaConfig:
         num_attention_heads=4,
         num_key_value_heads=4,
         max_position_embeddings=POSITIONS,
-        tie_word_embeddings=True,
-        initializer_range=0.03,
-        bos_token_id=BOS_ID,
-        eos_token_id=EOS_ID,
-        pad_token_id=PAD_ID,
-        use_cache=True,
+        **COMMON,
     )
 
 
@@ -77,11 +72,6 @@ def rows(
     """Return the token ids [count, longest] of one optimizer step, padded at the right.
 
     Args:
-        tokenizer: of characters.
-        count: rows.
-        excluded: expressions that are drawn again.
-        drills: share of rows that are drills.
-        seed: of all that is drawn.
         any_order: whether the terms of a solution come in any order.
     """
     rng = np.random.default_rng(seed)
@@ -112,9 +102,6 @@ def answers(
     """Return the solutions to some expressions, and the mean entropy per token in nats.
 
     Args:
-        model: in evaluation mode.
-        tokenizer: of characters.
-        asked: the expressions.
         seed: of the draws at temperature 1; None: the likeliest token is taken.
     """
     prompts = [tokenizer.encode(question(shown(numbers))).ids for numbers in asked]
@@ -168,25 +155,16 @@ def train(arguments: argparse.Namespace) -> None:
         "seconds": 0.0,
         "processor_seconds": 0.0,
     }
-    model = AutoModelForCausalLM.from_config(config(tokenizer.get_vocab_size()), attn_implementation="sdpa")
-    groups: list[dict[str, Any]] = [
-        {"params": [weight for weight in model.parameters() if weight.ndim > 1]},
-        {"params": [weight for weight in model.parameters() if weight.ndim < 2], "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW(
-        groups, lr=arguments.lr, betas=(0.9, 0.98), weight_decay=arguments.weight_decay, fused=True
-    )
+    new: Any = AutoModelForCausalLM
+    model: PreTrainedModel = new.from_config(config(tokenizer.get_vocab_size()), attn_implementation="sdpa")
+    optimizer = training.optimizer_of(model, arguments.lr, 0.98, arguments.weight_decay)
     arguments.work.mkdir(parents=True, exist_ok=True)
     checkpoint = arguments.work / "checkpoint.pt"
-    first = 0
-    if checkpoint.exists():
-        state = torch.load(checkpoint)
-        if state["seed"] != arguments.seed:
-            raise SystemExit(f"{checkpoint}: of seed {state['seed']}; name another --work")
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        first = state["done"]
-        record.update({key: state[key] for key in ("tokens", "seconds", "processor_seconds")})
+    state = training.resume(checkpoint, model, optimizer)
+    if state.get("seed", arguments.seed) != arguments.seed:
+        raise SystemExit(f"{checkpoint}: of seed {state['seed']}; name another --work")
+    first = state.get("done", 0)
+    record.update({key: state[key] for key in ("tokens", "seconds", "processor_seconds") if state})
     before = dict(record)
     started, used = time.monotonic(), time.process_time()
 
@@ -200,14 +178,10 @@ def train(arguments: argparse.Namespace) -> None:
         any_order = step < arguments.any_order * arguments.steps
         batch = rows(tokenizer, arguments.rows, excluded, drills, [arguments.seed, step], any_order=any_order)
         record["tokens"] += int((batch != PAD_ID).sum())
-        rate = learning_rate(step, arguments.steps, arguments.lr, arguments.warmup, arguments.decay)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
+        rate = training.learning_rate(step, arguments.steps, arguments.lr, arguments.warmup, arguments.decay)
         loss = batch_loss(model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+        training.apply(model, optimizer, rate)
         if step % 20 == 0:
             timed()
             print(f"step {step} loss {loss:.4f} {record['processor_seconds']:.0f} s", flush=True)
@@ -220,11 +194,9 @@ def train(arguments: argparse.Namespace) -> None:
             )
         if time.monotonic() - saved > arguments.save_seconds or step + 1 == arguments.steps:
             timed()
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "done": step + 1}
-            torch.save({**record, **state}, checkpoint.with_suffix(".new"))
-            os.replace(checkpoint.with_suffix(".new"), checkpoint)
+            training.save(checkpoint, model, optimizer, **record, done=step + 1)
             saved = time.monotonic()
-    export(model, tokenizer, record, arguments.out)
+    training.export(model, tokenizer, record, arguments.out)
     measured: PreTrainedModel = AutoModelForCausalLM.from_pretrained(arguments.out, dtype=torch.float32)
     figures = {}
     for count, seed in (MEASURED, HELD_OUT):

@@ -25,45 +25,34 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.paper import alterations, results, spurious, sweeps, table1
+from benchmarks.paper import results
+from benchmarks.paper.asking.endpoints import BedrockEndpoint, Endpoint, OpenAIEndpoint, Parameters, Sampling
 from benchmarks.paper.baselines.llm import ENDPOINTS
-from benchmarks.paper.baselines.llm_endpoints import (
-    BedrockEndpoint,
-    Endpoint,
-    OpenAIEndpoint,
-    Parameters,
-)
-from benchmarks.paper.engine import Loaded, load
-from benchmarks.paper.failure import judges, protocols, restore, table2
+from benchmarks.paper.conversations import generate
+from benchmarks.paper.conversations.records import ROWS, read_records
+from benchmarks.paper.experiments import alterations, spurious, sweeps, table1
+from benchmarks.paper.experiments.study import TUNING, Options, Study
+from benchmarks.paper.failure import protocols, restore, table2
 from benchmarks.paper.failure.trajectories import SUBSETS
-from benchmarks.paper.protocol import PROTOCOLS
-from benchmarks.paper.quality import quality
-from benchmarks.paper.records import ROWS, read_records
-from benchmarks.paper.similarity import Embedder
-from benchmarks.paper.study import TUNING, Options, Study
-from benchmarks.paper.transforms import Translator, by_presidio
-from iet.demo.conversation import JOINER, MODEL
-from iet.errors import IetError, InputError
+from benchmarks.paper.quality import experiment
+from benchmarks.paper.reading.similarity import Embedder
+from benchmarks.paper.transforms.pii import by_presidio
+from benchmarks.paper.transforms.translation import Translator
+from benchmarks.writing.models import Loaded, load
+from iet.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)
 class _Brought:
-    """What some rows need, ready before anything is generated.
+    """What some rows need, ready before anything is generated."""
 
-    Attributes:
-        endpoints: key of `BASELINES` -> what is asked.
-        parameters: of those models.
-        needs: of `benchmarks.paper.transforms.NEEDS`, and what finds a person's data.
-        embed: for SemSim.
-    """
-
-    endpoints: Mapping[str, Endpoint]
-    parameters: Parameters
-    needs: Mapping[str, Any]
-    embed: Embedder | None
+    endpoints: Mapping[str, Endpoint]  # key of `BASELINES` -> what is asked
+    parameters: Parameters  # of those models
+    needs: Mapping[str, Any]  # of `benchmarks.paper.transforms.NEEDS`, and what finds a person's data
+    embed: Embedder | None  # for SemSim
 
 
-EXPERIMENTS: Mapping[str, Callable[[Study, _Brought], Any]] = {
+EXPERIMENTS: Mapping[str, Callable[[Study, _Brought], object]] = {
     "table1": lambda study, brought: table1.run(study, _asked(study, brought)),
     "kappa": lambda study, _: sweeps.kappa(study),
     "window": lambda study, _: sweeps.window(study),
@@ -72,33 +61,16 @@ EXPERIMENTS: Mapping[str, Callable[[Study, _Brought], Any]] = {
     "oracle": lambda study, _: alterations.oracle(study),
     "transforms": lambda study, brought: alterations.transforms(study, brought.needs, brought.embed),
 }
-"""Name -> what runs it."""
+"""Name -> what runs it, on MAMA."""
+
+FAILURE = ("restore", "table2")
+"""Experiments on Who&When."""
+
+OTHERS: Mapping[str, Callable[[Sequence[str]], int]] = {"quality": experiment.main}
+"""Name -> command line of an experiment with options of its own; no part of `all`."""
 
 PAIRS = ("en_fr", "fr_en", "en_zh", "zh_en")
 """Translations that back-translation takes."""
-
-FAILURE: Mapping[str, Callable[[Loaded, argparse.Namespace, OpenAIEndpoint | None], Any]] = {
-    "restore": lambda loaded, options, _: restore.run(
-        loaded,
-        options.data,
-        options.out,
-        _restoring(options),
-        whole=not options.any_rows,
-        overwrite=options.overwrite,
-    ),
-    "table2": lambda loaded, options, endpoint: table2.run(
-        loaded,
-        options.data,
-        options.out,
-        *_judging(loaded, options, endpoint),
-        whole=not options.any_rows,
-        overwrite=options.overwrite,
-    ),
-}
-"""Name -> what runs it, on Who&When; an endpoint judges, or a model of transformers."""
-
-OTHERS: Mapping[str, Callable[[Sequence[str]], int]] = {"quality": quality.main}
-"""Name -> command line of an experiment with options of its own; no part of `all`."""
 
 QUICK: Mapping[str, Any] = {"records": 4, "turn_tokens": (48, 144), "tuning": 2, "judge_tokens": 32}
 """What `--quick` sets where nothing else is said; lengths only for a model without a chat template."""
@@ -109,108 +81,65 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments and arguments[0] in OTHERS:
         return OTHERS[arguments[0]](arguments[1:])
+    options = _parser().parse_args(arguments)
+    return results.exit_code(functools.partial(_run, options))
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.paper",
         description=(__doc__ or "").split("\n")[0],
         epilog=f"With options of their own: {', '.join(OTHERS)}.",
     )
-    parser.add_argument("experiment", choices=[*EXPERIMENTS, *FAILURE, "all"])
-    parser.add_argument(
-        "--data", type=pathlib.Path, required=True, help="the csv of MAMA, or the folder of the data"
+    add = parser.add_argument
+    add("experiment", choices=[*EXPERIMENTS, *FAILURE, "all"])
+    generate.add_options(parser)
+    add("--quick", action="store_true", help="minutes on two cores")
+    add("--overwrite", action="store_true", help="of results of another configuration, too")
+    usual = [SUBSETS[0]]
+    add("--subset", nargs="+", choices=SUBSETS, default=usual, help=f"of Who&When (default: {SUBSETS[0]})")
+    add = parser.add_argument_group(
+        "the judge of table2: the model itself, where nothing else is said"
+    ).add_argument
+    add("--judge", metavar="PATH_OR_ID", help="model of transformers")
+    what = "model of an OpenAI-compatible endpoint; its key is what OPENAI_API_KEY holds"
+    add("--judge-model", metavar="NAME", help=what)
+    add("--judge-url", metavar="URL", help="where it is served (default: OpenAI)")
+    add("--judge-workers", type=int, default=4, help="questions at once there (default: 4)")
+    what = (
+        "longest question: tokens of a model of transformers (default: what it has positions for), characters"
+        " through an endpoint (default: any; one that is refused has no answer)"
     )
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of tables, plots and logs")
-    parser.add_argument("--model", default=MODEL, help="path or id (default: the shipped model)")
-    parser.add_argument("--device", default="cpu", help="(default: cpu)")
-    parser.add_argument("--records", "--logs", type=int, help="of each setting (default: 48), or logs (all)")
-    parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn (default: 0)")
-    parser.add_argument("--temperature", type=float, default=1.0, help="(default: 1.0)")
-    parser.add_argument("--top-p", type=float, default=1.0, help="(default: 1.0)")
-    parser.add_argument(
-        "--protocol", default="round-major", choices=sorted(PROTOCOLS), help="(default: round-major)"
-    )
-    parser.add_argument("--joiner", default=JOINER, help="between turns (default: one space)")
-    parser.add_argument("--rounds", type=int, default=3, help="after the Genesis turn (default: 3)")
-    parser.add_argument("--turn-tokens", type=int, nargs=2, metavar=("FEWEST", "MOST"))
-    parser.add_argument("--prompt-tokens", type=int, help="prompts are cut to so many")
-    parser.add_argument("--batch", type=int, default=128, help="turns sampled together (default: 128)")
-    parser.add_argument("--quick", action="store_true", help="minutes on two cores")
-    parser.add_argument("--overwrite", action="store_true", help="of results of another configuration, too")
-    parser.add_argument("--any-rows", action="store_true", help="accept an extract of the csv")
-    parser.add_argument(
-        "--subset",
-        nargs="+",
-        choices=SUBSETS,
-        default=[SUBSETS[0]],
-        help=f"of Who&When (default: {SUBSETS[0]})",
-    )
-    judged = parser.add_argument_group("the judge of table2: the model itself, where nothing else is said")
-    judged.add_argument("--judge", metavar="PATH_OR_ID", help="model of transformers")
-    judged.add_argument(
-        "--judge-model",
-        metavar="NAME",
-        help="model of an OpenAI-compatible endpoint; its key is what OPENAI_API_KEY holds",
-    )
-    judged.add_argument("--judge-url", metavar="URL", help="where it is served (default: OpenAI)")
-    judged.add_argument("--judge-workers", type=int, default=4, help="questions at once there (default: 4)")
-    judged.add_argument(
-        "--judge-room",
-        type=int,
-        help="longest question: tokens of a model of transformers (default: what it has positions for),"
-        " characters through an endpoint (default: any; one that is refused has no answer)",
-    )
-    judged.add_argument("--judge-tokens", type=int, help="most of an answer (default: 1024)")
-    judged.add_argument(
-        "--judge-temperature",
-        type=_temperature,
-        default=0.6,
-        metavar="T",
-        help="none leaves it to a model that takes no other than its own (default: 0.6)",
-    )
-    judged.add_argument("--judge-top-p", type=float, default=0.95, help="(default: 0.95)")
-    judged.add_argument("--seeds", type=int, help="of the judge (default: 3)")
-    judged.add_argument("--protocols", nargs="+", choices=protocols.PROTOCOLS, help="(default: all)")
-    judged.add_argument("--marks", nargs="+", choices=restore.MARKS, help="of ours (default: all)")
-    asked = parser.add_argument_group("what some rows need, and stay blank without")
-    for name, usual in ENDPOINTS.items():
-        asked.add_argument(
-            f"--{name}",
-            nargs="?",
-            const="",
-            metavar="MODEL",
-            help=f"ask a model of an OpenAI-compatible endpoint (default: {usual.model}); its key is what"
-            f" {usual.key_variable} holds",
-        )
-        asked.add_argument(f"--{name}-url", metavar="URL", help="where it is served")
-    asked.add_argument("--bedrock", metavar="MODEL", help="ask a model of Bedrock, which boto3 reaches")
-    asked.add_argument(
-        "--llm-temperature",
-        type=_temperature,
-        default=0.0,
-        metavar="T",
-        help="of those models; none leaves it to a model that takes no other than its own (default: 0)",
-    )
+    add("--judge-room", type=int, help=what)
+    add("--judge-tokens", type=int, help="most of an answer (default: 1024)")
+    what = "none leaves it to a model that takes no other than its own (default: 0.6)"
+    add("--judge-temperature", type=_temperature, default=0.6, metavar="T", help=what)
+    add("--judge-top-p", type=float, default=0.95, help="(default: 0.95)")
+    add("--seeds", type=int, help="of the judge (default: 3)")
+    add("--protocols", nargs="+", choices=protocols.PROTOCOLS, help="(default: all)")
+    add("--marks", nargs="+", choices=restore.MARKS, help="of ours (default: all)")
+    add = parser.add_argument_group("what some rows need, and stay blank without").add_argument
+    for name, endpoint in ENDPOINTS.items():
+        what = f"ask a model of an OpenAI-compatible endpoint (default: {endpoint.model}); its key is what"
+        add(f"--{name}", nargs="?", const="", metavar="MODEL", help=f"{what} {endpoint.key_variable} holds")
+        add(f"--{name}-url", metavar="URL", help="where it is served")
+    add("--bedrock", metavar="MODEL", help="ask a model of Bedrock, which boto3 reaches")
+    what = "of those models; none leaves it to a model that takes no other than its own (default: 0)"
+    add("--llm-temperature", type=_temperature, default=0.0, metavar="T", help=what)
     for pair in PAIRS:
-        asked.add_argument(f"--{pair.replace('_', '-')}", metavar="PATH_OR_ID", help="translation model")
-    asked.add_argument("--embedder", metavar="PATH_OR_ID", help="model for SemSim")
-    asked.add_argument("--human", type=pathlib.Path, help="a text that people wrote, to paste parts into")
-    asked.add_argument("--presidio", action="store_true", help="find personal data by presidio, not by rules")
-    options = parser.parse_args(arguments)
-    try:
-        return _run(options)
-    except IetError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        add(f"--{pair.replace('_', '-')}", metavar="PATH_OR_ID", help="translation model")
+    add("--embedder", metavar="PATH_OR_ID", help="model for SemSim")
+    add("--human", type=pathlib.Path, help="a text that people wrote, to paste parts into")
+    add("--presidio", action="store_true", help="find personal data by presidio, not by rules")
+    return parser
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> None:
     if options.seed < 0:
         raise InputError(f"seed: got {options.seed}, expected at least 0")
     if options.experiment in FAILURE:
-        results.writable(options.out)
-        endpoint = _judge_endpoint(options) if options.experiment == "table2" else None
-        run = functools.partial(FAILURE[options.experiment], _loaded(options), options, endpoint)
-        _timed(options, options.experiment, run)
-        return 0
+        _timed(options, options.experiment, _failure(options))
+        return
     names = list(EXPERIMENTS) if options.experiment == "all" else [options.experiment]
     quick = QUICK if options.quick else {}
     count = quick.get("records", 48) if options.records is None else options.records
@@ -219,28 +148,13 @@ def _run(options: argparse.Namespace) -> int:
     records = read_records(options.data, rows=None if options.any_rows else ROWS)
     results.writable(options.out)
     brought = _brought(options, names)
-    loaded = _loaded(options)
+    loaded = generate.loaded_for(options)
     lengths = options.turn_tokens
     if not loaded.chat:
         lengths = lengths or quick.get("turn_tokens")  # a chat model ends its turns, or they hold no answer
-    study = Study(
-        loaded,
-        records,
-        options.out,
-        Options(
-            records=count,
-            seed=options.seed,
-            temperature=options.temperature,
-            top_p=options.top_p,
-            protocol=options.protocol,
-            joiner=options.joiner,
-            rounds=options.rounds,
-            turn_tokens=None if lengths is None else (lengths[0], lengths[1]),
-            prompt_tokens=options.prompt_tokens,
-            batch=options.batch,
-        ),
-        quick.get("tuning", TUNING),
-    )
+    asked = {f.name: getattr(options, f.name) for f in dataclasses.fields(Options)}
+    asked |= {"records": count, "turn_tokens": None if lengths is None else tuple(lengths)}
+    study = Study(loaded, records, options.out, Options(**asked), quick.get("tuning", TUNING))
     for name in names:
         study.given[name] = _given(options, brought, name)
         if not options.overwrite:
@@ -249,29 +163,24 @@ def _run(options: argparse.Namespace) -> int:
         alterations.check_human(study, brought.needs["human"])
     for name in names:
         _timed(options, name, functools.partial(EXPERIMENTS[name], study, brought))
-    return 0
 
 
-def _timed(options: argparse.Namespace, name: str, run: Callable[[], Any]) -> None:
+def _timed(options: argparse.Namespace, name: str, run: Callable[[], object]) -> None:
     started = time.monotonic()
     print(f"\n{name}\n", flush=True)
     run()
     print(f"\n{name}: {time.monotonic() - started:.0f} s, {options.out / name}.md", flush=True)
 
 
-def _loaded(options: argparse.Namespace) -> Loaded:
-    import torch
-
-    loaded = load(options.model, options.device)
-    if loaded.name == "iet:demo" and options.device == "cpu":
-        torch.set_num_threads(1)  # the matrices are small: more threads would only wait for each other
-    if not loaded.chat:
-        print(f"{loaded.name} has no chat template: prompts are plain text, which it continues", flush=True)
-    return loaded
+# ---------------------------------------------------------------- on Who&When
 
 
-def _restoring(options: argparse.Namespace) -> restore.Options:
-    return restore.Options(
+def _failure(options: argparse.Namespace) -> Callable[[], object]:
+    """Return what runs an experiment on Who&When; an endpoint judges, or a model of transformers."""
+    results.writable(options.out)
+    endpoint = _judge_endpoint(options) if options.experiment == "table2" else None
+    loaded = generate.loaded_for(options)
+    restoring = restore.Options(
         subsets=tuple(dict.fromkeys(options.subset)),
         logs=QUICK["records"] if options.quick and options.records is None else options.records,
         seed=options.seed,
@@ -280,10 +189,15 @@ def _restoring(options: argparse.Namespace) -> restore.Options:
         prompt_tokens=options.prompt_tokens,
         batch=options.batch,
     )
+    run: Callable[..., object] = functools.partial(restore.run, loaded, options.data, options.out, restoring)
+    if options.experiment == "table2":
+        judging = _judging(loaded, options, restoring, endpoint)
+        run = functools.partial(table2.run, loaded, options.data, options.out, *judging)
+    return functools.partial(run, whole=not options.any_rows, overwrite=options.overwrite)
 
 
 def _judging(
-    loaded: Loaded, options: argparse.Namespace, endpoint: OpenAIEndpoint | None
+    loaded: Loaded, options: argparse.Namespace, restoring: restore.Options, endpoint: OpenAIEndpoint | None
 ) -> tuple[table2.Options, protocols.Judge]:
     tokens = options.judge_tokens or 1024
     if endpoint is not None:
@@ -292,13 +206,13 @@ def _judging(
         judging = loaded if options.judge in (None, options.model) else load(options.judge, options.device)
         if options.quick and options.judge_tokens is None and not judging.chat:
             tokens = QUICK["judge_tokens"]
-        judge = judges.local(judging, tokens, options.judge_room)
+        judge = protocols.local(judging, tokens, options.judge_room)
     asked = table2.Options(
-        _restoring(options),
+        restoring,
         tuple(dict.fromkeys(options.marks or (["gumbel"] if options.quick else restore.MARKS))),
         tuple(dict.fromkeys(options.protocols or protocols.PROTOCOLS)),
         (1 if options.quick else 3) if options.seeds is None else options.seeds,
-        protocols.Sampling(options.judge_temperature, options.judge_top_p, tokens),
+        Sampling(options.judge_temperature, options.judge_top_p, tokens),
     )
     return asked, judge
 
@@ -328,12 +242,11 @@ def _reach(endpoint: Endpoint, answers: pathlib.Path) -> None:
 
 
 def _brought(options: argparse.Namespace, names: Sequence[str]) -> _Brought:
-    human = _human(options.human)
+    needs: dict[str, Any] = {} if options.human is None else {"human": _human(options.human)}
     endpoints = _endpoints(options)
     if "table1" in names:
         for name, endpoint in endpoints.items():
             _reach(endpoint, options.out / f"{name}.jsonl")
-    needs: dict[str, Any] = {} if human is None else {"human": human}
     if options.presidio and {"pii", "transforms"} & {*names}:
         needs["find"] = by_presidio()
     embed = None
@@ -343,9 +256,7 @@ def _brought(options: argparse.Namespace, names: Sequence[str]) -> _Brought:
     return _Brought(endpoints, Parameters(temperature=options.llm_temperature), needs, embed)
 
 
-def _human(path: pathlib.Path | None) -> str | None:
-    if path is None:
-        return None
+def _human(path: pathlib.Path) -> str:
     if not path.is_file():
         raise InputError(f"human: {path} is no file")
     try:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import IO, Any
 
-from iet.errors import InputError
+from iet.errors import InputError, SchemeMismatch
 
 
 class Lines:
@@ -19,9 +19,6 @@ class Lines:
 
     Args:
         path: the file; made, with its folder, if it is not there.
-
-    Raises:
-        InputError: on entering, if another process writes to it.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -48,6 +45,11 @@ class Lines:
         assert self._file is not None
         self._file.close()
 
+    @property
+    def whole(self) -> list[bytes]:
+        """Its lines on entering, without one that a kill cut short."""
+        return self.data.split(b"\n")[:-1]
+
     def drop_torn(self) -> None:
         """Remove a line that a kill cut short, if there is one."""
         assert self._file is not None, "used outside its context"
@@ -60,18 +62,14 @@ class Lines:
         """Write some lines; when this returns they are on the disk."""
         assert self._file is not None, "used outside its context"
         # Every line that is cut short lacks its end, because that is written last.
-        text = "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines)
+        text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
         self._file.write(text.encode())
         self._file.flush()
         os.fsync(self._file.fileno())
 
 
 def parsed(path: pathlib.Path, number: int, line: bytes) -> dict[str, Any]:
-    """Return a line's object.
-
-    Raises:
-        InputError: it is none; file and number of the line are named.
-    """
+    """Return a line's object."""
     try:
         found = json.loads(line.decode())
         if not isinstance(found, dict):
@@ -81,12 +79,18 @@ def parsed(path: pathlib.Path, number: int, line: bytes) -> dict[str, Any]:
     return found
 
 
-def lock(file: IO[bytes], path: pathlib.Path) -> None:
-    """Keep a file to this process for as long as it is open.
+def header(path: pathlib.Path, line: bytes, form: str, version: int) -> dict[str, Any]:
+    """Return the first line's object, which names format and version of a file."""
+    found = parsed(path, 1, line)
+    if found.get("format") != form:
+        raise InputError(f"{path}, line 1: format {found.get('format')!r}, expected {form!r}")
+    if found.get("version") != version:
+        raise SchemeMismatch(f"{path}, line 1: version {found.get('version')!r}, expected {version}")
+    return found
 
-    Raises:
-        InputError: another one has it.
-    """
+
+def lock(file: IO[bytes], path: pathlib.Path) -> None:
+    """Keep a file to this process for as long as it is open."""
     try:
         import fcntl
     except ImportError:  # Windows: two writers are not noticed

@@ -24,13 +24,13 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 import iet
-from benchmarks.paper.logs import Setting
+from benchmarks.paper.conversations.logs import Setting
 from iet.errors import BackendUnavailable, InputError
 from iet.kernels import embed_, pair_numbers
 from iet.marks.registry import Registry
@@ -38,6 +38,9 @@ from iet.marks.scheme import Scheme, canonical_digest
 from iet.marks.tokenizer import Tokenizer
 from iet.native import reference
 from iet.native.pairs import number_pairs
+
+if TYPE_CHECKING:
+    from benchmarks.writing.models import Loaded
 
 KAPPA = 0.8
 GAMMA = 0.5
@@ -76,27 +79,18 @@ def unigram_green(key: int, previous: int, vocab_size: int) -> npt.NDArray[np.bo
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """A way to mark.
+    """A way to mark."""
 
-    Attributes:
-        family: of `iet.marks.scheme.FAMILIES`: the law of its scores.
-        source: where it is defined.
-        scheme: strength -> Scheme, for iet's own; also what unmarked text is read with.
-        green: (key, previous id, V) -> green list, for the others.
-        n_gram: tokens that a score depends on.
-        strength: what is taken if none is given: κ; None: it has none, or δ is to be found (`equal_delta`).
-        raw: added before the temperature.
-        marks: False: text is left as it is.
-    """
-
-    family: str
-    source: str
+    family: str  # of `iet.marks.scheme.FAMILIES`: the law of its scores
+    source: str  # where it is defined
+    # Strength -> Scheme, for iet's own; also what unmarked text is read with
     scheme: Callable[[float | None], Scheme] | None = None
-    green: Green | None = None
-    n_gram: int = 2
+    green: Green | None = None  # (key, previous id, V) -> green list, for the others
+    n_gram: int = 2  # tokens that a score depends on
+    # What is taken if none is given: κ; None: it has none, or δ is to be found (`equal_delta`)
     strength: float | None = None
-    raw: bool = False
-    marks: bool = True
+    raw: bool = False  # added before the temperature
+    marks: bool = True  # False: text is left as it is
 
 
 MARKS: Mapping[str, Mark] = {
@@ -147,19 +141,28 @@ def profile_digest(mark: str, strength: float | None, tokenizer: Tokenizer) -> s
     )
 
 
+def made_by(loaded: Loaded, mark: str, strength: float | None = None) -> dict[str, Any]:
+    """Return what a setting says of the model that writes and of its mark; None: the usual strength."""
+    entry = mark_of(mark)
+    if strength is not None and entry.green is None and entry.strength is None:
+        raise InputError(f"strength: got {strength}, expected none: mark {mark!r} has no strength")
+    strength = entry.strength if strength is None else float(strength)
+    return {
+        "mark": mark,
+        "model": loaded.digest,
+        "model_name": loaded.name,
+        "strength": strength,
+        "profile": profile_digest(mark, strength, loaded.reader),
+    }
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Keys:
-    """The keys of one record's agents, and how a text is read under them.
+    """The keys of one record's agents, and how a text is read under them."""
 
-    Attributes:
-        names: of the agents, in the order of the columns.
-        family: of `iet.marks.scheme.FAMILIES`.
-        registry: for iet's own marks, so that an `Auditor` can be made; else None.
-    """
-
-    names: tuple[str, ...]
-    family: str
-    registry: Registry | None
+    names: tuple[str, ...]  # of the agents, in the order of the columns
+    family: str  # of `iet.marks.scheme.FAMILIES`
+    registry: Registry | None  # for iet's own marks, so that an `Auditor` can be made; else None
     _mark: Mark
     _numbers: tuple[int, ...] = dataclasses.field(repr=False)
     _tokenizer: Tokenizer = dataclasses.field(repr=False)
@@ -201,15 +204,7 @@ class Keys:
 
 
 class Marker:
-    """Marks and reads the texts of a setting.
-
-    Args:
-        setting: whose mark, strength and seed count.
-        tokenizer: of the model.
-
-    Raises:
-        InputError: unknown mark, or one of green lists without a strength.
-    """
+    """Marks and reads the texts of a setting."""
 
     def __init__(self, setting: Setting, tokenizer: Tokenizer) -> None:
         self.mark, self.setting, self.tokenizer = mark_of(setting.mark), setting, tokenizer
@@ -276,8 +271,6 @@ class GreenLists:
     Args:
         green: (key, previous id, V) -> list.
         keys: one per row, None for an unmarked one.
-        delta: δ.
-        vocab_size: V; logits beyond it stay as they are.
     """
 
     def __init__(self, green: Green, keys: Sequence[int | None], delta: float, vocab_size: int) -> None:
@@ -309,9 +302,6 @@ def mean_kl(logits: npt.NDArray[np.float32], kappa: float, *, draws: int = 8, se
 
     Args:
         logits: [N, V] final ones, that is after temperature and top-p; -inf where nothing is drawn.
-        kappa: κ.
-        draws: permutations per row.
-        seed: of the permutations.
     """
     rows, size = logits.shape
     # Any context is as good as another; three ids give enough of them, however small V is.
@@ -340,10 +330,6 @@ def equal_delta(
 
     Args:
         logits, draws, seed: as in `mean_kl`.
-        kappa: κ.
-
-    Raises:
-        InputError: there are no rows, or nothing is ever left to chance in them.
     """
     if not len(logits):
         raise InputError("logits: got no rows, expected some of the model's distributions")
@@ -387,11 +373,7 @@ def _divergence(log_q: npt.NDArray[np.float64], log_p: npt.NDArray[np.float64]) 
 
 
 def mark_of(mark: str) -> Mark:
-    """Return the entry of `MARKS` of that name.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Return the entry of `MARKS` of that name."""
     if mark not in MARKS:
         raise InputError(f"mark: got {mark!r}, expected one of {list(MARKS)}")
     return MARKS[mark]

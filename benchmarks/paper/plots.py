@@ -1,60 +1,57 @@
-"""Draw what the experiments measured: sweeps, comparisons before and after, histograms of scores."""
+"""Draw what the experiments measured: sweeps, comparisons before and after, histograms of scores.
+
+`path` stands without its suffix; what was written, an SVG, is returned.
+"""
 
 from __future__ import annotations
 
 import pathlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.paper.scoring import Interval
+from benchmarks.statistics import Interval
 from benchmarks.style import STYLE, save
 from iet.errors import ShapeError
 
-FORMATS = ("svg", "png")
 BINS = 30
 """Of a histogram, as in the paper."""
+
+Series = Sequence[Interval | None]
 
 
 def sweep(
     path: pathlib.Path,
     x: Sequence[float],
-    series: Mapping[str, Sequence[Interval | None]],
+    series: Mapping[str, Series],
     *,
     xlabel: str,
     operating_point: float | None = None,
     quoted: Mapping[str, Sequence[float | None]] | None = None,
     log: bool = False,
 ) -> list[pathlib.Path]:
-    """Draw figures against a parameter, with their intervals; return the SVG and the PNG.
+    """Draw figures against a parameter, with their intervals.
 
     Args:
-        path: without a suffix.
-        x: values of the parameter.
+        path: see above.
         series: name of a figure -> an interval for each value.
-        xlabel: what the parameter is called.
-        operating_point: a dashed line.
         quoted: the same figures as somebody else printed them, in the colour of theirs, dotted.
         log: whether the axis of the parameter is logarithmic.
-
-    Raises:
-        ShapeError: a series is not as long as `x`.
     """
-    for name, values in [*series.items(), *(quoted or {}).items()]:
-        _same_length(name, values, x)
-    colors = {name: f"C{i % 6}" for i, name in enumerate(dict.fromkeys([*series, *(quoted or {})]))}
+    quoted = quoted or {}
+    _check({**series, **{f"{name}, paper": values for name, values in quoted.items()}}, x)
+    colors = {name: f"C{i % 6}" for i, name in enumerate(dict.fromkeys([*series, *quoted]))}
     with mpl.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(4, 3), layout="constrained")
         for name, values in series.items():
-            there = [(at, value) for at, value in zip(x, values, strict=True) if value is not None]
-            at = [point for point, _ in there]
-            axis.plot(at, [v.mean for _, v in there], "o-", color=colors[name], markersize=3, label=name)
-            low, high = [v.low for _, v in there], [v.high for _, v in there]
+            at, means, low, high = _known(values, x)
+            axis.plot(at, means, "o-", color=colors[name], markersize=3, label=name)
             axis.fill_between(at, low, high, color=colors[name], alpha=0.2, linewidth=0)
-        for name, numbers in (quoted or {}).items():
+        for name, numbers in quoted.items():
             known = [(at, value) for at, value in zip(x, numbers, strict=True) if value is not None]
             axis.plot(*np.array(known).reshape(-1, 2).T, ":", color=colors[name], label=f"{name}, paper")
         if operating_point is not None:
@@ -65,102 +62,61 @@ def sweep(
         axis.minorticks_off()
         axis.set(xlabel=xlabel, ylim=(0, 1.02))
         axis.legend(frameon=False, fontsize=6)
-        return save(figure, path, *FORMATS)
+        return save(figure, path, "svg")
 
 
 def before_and_after(
     path: pathlib.Path,
     cells: Sequence[str],
-    panels: Mapping[str, tuple[Sequence[Interval | None], Sequence[Interval | None]]],
+    panels: Mapping[str, tuple[Series, Series]],
     *,
     names: tuple[str, str] = ("original", "redacted"),
 ) -> list[pathlib.Path]:
-    """Draw figures of cells before and after side by side, a panel each; return the SVG and the PNG.
+    """Draw figures of cells before and after side by side, a panel each.
 
     Args:
-        path: without a suffix.
-        cells: names of the settings.
+        path: see above.
         panels: name of a figure -> (before, after), an interval for each cell.
-        names: of before and after.
-
-    Raises:
-        ShapeError: a series is not as long as `cells`.
     """
-    for name, sides in panels.items():
-        for side in sides:
-            _same_length(name, side, cells)
+    for title, sides in panels.items():
+        _check({title: sides[0]}, cells)
+        _check({title: sides[1]}, cells)
     with mpl.rc_context(STYLE):
-        width = 1 + 0.35 * len(cells)
-        figure, axes = plt.subplots(
-            1, len(panels), figsize=(width * len(panels), 3), layout="constrained", squeeze=False
-        )
-        for axis, (figure_name, sides) in zip(axes[0], panels.items(), strict=True):
-            for number, (name, side) in enumerate(zip(names, sides, strict=True)):
-                there = [(i, value) for i, value in enumerate(side) if value is not None]
-                means = np.array([value.mean for _, value in there])
-                gaps = [
-                    [max(0.0, v.mean - v.low) for _, v in there],
-                    [max(0.0, v.high - v.mean) for _, v in there],
-                ]
-                at = [i + 0.2 * number - 0.1 for i, _ in there]
-                axis.errorbar(at, means, gaps, fmt="os"[number], markersize=3, linewidth=1, label=name)
-            axis.set_xticks(range(len(cells)), cells, rotation=45, ha="right")
-            axis.set(title=figure_name, ylim=(0, 1.02))
-        axes[0][0].legend(frameon=False, fontsize=6)
-        return save(figure, path, *FORMATS)
+        figure, axes = _panels([1 + 0.35 * len(cells)] * len(panels))
+        for axis, (title, sides) in zip(axes, panels.items(), strict=True):
+            _error_bars(axis, cells, dict(zip(names, sides, strict=True)), "os", rotation=45)
+            axis.set(title=title, ylim=(0, 1.02))
+        axes[0].legend(frameon=False, fontsize=6)
+        return save(figure, path, "svg")
 
 
 def differences(
     path: pathlib.Path,
     cells: Sequence[Sequence[str]],
-    panels: Mapping[str, Mapping[str, Sequence[Interval | None]]],
+    panels: Mapping[str, Mapping[str, Series]],
     *,
     ylabel: str = "accuracy - clean",
 ) -> list[pathlib.Path]:
-    """Draw differences with their intervals around zero, a panel each; return the SVG and the PNG.
+    """Draw differences with their intervals around zero, a panel each.
 
     Args:
-        path: without a suffix.
-        cells: of each panel, what stands on its axis.
+        path: see above.
         panels: title -> name of a series -> an interval for each cell.
-        ylabel: what the differences are of.
-
-    Raises:
-        ShapeError: a series is not as long as its panel's cells, or there are not as many as panels.
     """
-    _same_length("cells", cells, list(panels))
+    _check({"cells": cells}, list(panels))
     for names, series in zip(cells, panels.values(), strict=True):
-        for name, values in series.items():
-            _same_length(name, values, names)
+        _check(series, names)
     with mpl.rc_context(STYLE):
-        width = sum(1.2 + 0.5 * len(names) for names in cells)
-        figure, axes = plt.subplots(
-            1,
-            max(1, len(panels)),
-            figsize=(width, 3),
-            layout="constrained",
-            squeeze=False,
-            sharey=True,
-            width_ratios=[1.2 + 0.5 * len(names) for names in cells] or None,
-        )
-        for axis, names, (title, series) in zip(axes[0], cells, panels.items(), strict=True):
+        figure, axes = _panels([1.2 + 0.5 * len(names) for names in cells], sharey=True)
+        for axis, names, (title, series) in zip(axes, cells, panels.items(), strict=False):
             axis.axhline(0, color="0.5", linewidth=1)
-            for number, (name, values) in enumerate(series.items()):
-                there = [(i, value) for i, value in enumerate(values) if value is not None]
-                at = [i + 0.2 * (number - (len(series) - 1) / 2) for i, _ in there]
-                gaps = [[v.mean - v.low for _, v in there], [v.high - v.mean for _, v in there]]
-                means = [v.mean for _, v in there]
-                marker = "osD^v"[number % 5]
-                axis.errorbar(
-                    at, means, np.maximum(gaps, 0), fmt=marker, markersize=3, linewidth=1, label=name
-                )
-            axis.set_xticks(range(len(names)), names, rotation=30, ha="right")
+            _error_bars(axis, names, series, "osD^v", rotation=30)
             axis.set(title=title, xlim=(-0.6, len(names) - 0.4))
-        axes[0][0].set_ylabel(ylabel)
+        axes[0].set_ylabel(ylabel)
         figure.legend(
-            *axes[0][0].get_legend_handles_labels(), loc="outside lower center", frameon=False, fontsize=6
+            *axes[0].get_legend_handles_labels(), loc="outside lower center", frameon=False, fontsize=6
         )
-        return save(figure, path, *FORMATS)
+        return save(figure, path, "svg")
 
 
 def histograms(
@@ -170,30 +126,58 @@ def histograms(
     names: tuple[str, str] = ("own agent", "other agents"),
     xlabel: str = "score",
 ) -> list[pathlib.Path]:
-    """Draw the densities of two samples over the same 30 bins, a panel each; return the SVG and the PNG.
+    """Draw the densities of two samples over the same 30 bins, a panel each.
 
     Args:
-        path: without a suffix.
+        path: see above.
         panels: title -> (scores under the true agent's key, scores under the others' keys).
-        names: of the two samples.
-        xlabel: what the scores are.
     """
     with mpl.rc_context(STYLE):
-        figure, axes = plt.subplots(
-            1, len(panels), figsize=(3 * len(panels), 3), layout="constrained", squeeze=False
-        )
-        for axis, (title, samples) in zip(axes[0], panels.items(), strict=True):
+        figure, axes = _panels([3] * len(panels))
+        for axis, (title, samples) in zip(axes, panels.items(), strict=True):
             values = [np.asarray(sample, dtype=np.float64).ravel() for sample in samples]
             bins = np.histogram_bin_edges(np.concatenate(values), BINS)
             for name, sample in zip(names, values, strict=True):
                 if len(sample):
-                    axis.hist(sample, bins, density=True, alpha=0.5, label=name)
+                    axis.hist(sample, bins, density=True, alpha=0.5, label=name, histtype="stepfilled")
             axis.set(title=title, xlabel=xlabel)
-        axes[0][0].set_ylabel("density")
-        axes[0][0].legend(frameon=False, fontsize=6)
-        return save(figure, path, *FORMATS)
+        axes[0].set_ylabel("density")
+        axes[0].legend(frameon=False, fontsize=6)
+        return save(figure, path, "svg")
 
 
-def _same_length(name: str, values: Sequence[object], axis: Sequence[object]) -> None:
-    if len(values) != len(axis):
-        raise ShapeError(name, got=f"{len(values)} values", expected=len(axis))
+def _panels(widths: Sequence[float], **options: Any) -> tuple[Any, Sequence[Any]]:
+    figure, axes = plt.subplots(
+        1,
+        max(1, len(widths)),
+        figsize=(sum(widths), 3),
+        layout="constrained",
+        squeeze=False,
+        width_ratios=widths or None,
+        **options,
+    )
+    return figure, axes[0]
+
+
+def _error_bars(
+    axis: Any, names: Sequence[str], series: Mapping[str, Series], markers: str, rotation: int
+) -> None:
+    for number, (name, values) in enumerate(series.items()):
+        offset = 0.2 * (number - (len(series) - 1) / 2)
+        at, means, low, high = _known(values, range(len(names)))
+        gaps = np.maximum([means - low, high - means], 0)
+        marker = markers[number % len(markers)]
+        axis.errorbar(at + offset, means, gaps, fmt=marker, markersize=3, linewidth=1, label=name)
+    axis.set_xticks(range(len(names)), names, rotation=rotation, ha="right")
+
+
+def _known(values: Series, x: Sequence[float]) -> npt.NDArray[np.float64]:
+    """Return place, mean, low and high of the intervals that are there, [4, N]."""
+    known = [(at, v.mean, v.low, v.high) for at, v in zip(x, values, strict=True) if v is not None]
+    return np.array(known, np.float64).reshape(-1, 4).T
+
+
+def _check(series: Mapping[str, Sequence[object]], axis: Sequence[object]) -> None:
+    for name, values in series.items():
+        if len(values) != len(axis):
+            raise ShapeError(name, got=f"{len(values)} values", expected=len(axis))

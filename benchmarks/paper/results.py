@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import pathlib
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from iet.errors import InputError
+from benchmarks.recording import environment
+from iet.errors import IetError, InputError
 from iet.marks.scheme import canonical_digest
 
 
 def writable(out: pathlib.Path) -> None:
-    """Make a folder, and refuse it if nothing can be written there.
-
-    Raises:
-        InputError: nothing can.
-    """
+    """Make a folder, and refuse it if nothing can be written there."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
@@ -26,16 +24,31 @@ def writable(out: pathlib.Path) -> None:
         raise InputError(f"out: nothing can be written to {out} ({error.strerror})") from None
 
 
+def exit_code(run: Callable[[], object]) -> int:
+    """Run a command, and say on stderr what was refused; return its exit code."""
+    try:
+        run()
+    except IetError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def content(configuration: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """Return what a result's JSON holds: configuration and its digest, environment, and what was measured."""
+    return {
+        "configuration": configuration,
+        "digest": canonical_digest(dict(configuration)),
+        "environment": environment("torch", "transformers"),
+        **more,
+    }
+
+
 def keep(path: pathlib.Path, configuration: Mapping[str, Any]) -> None:
     """Refuse to write over the result of another configuration.
 
     Args:
         path: of the result's JSON, which holds its configuration and the digest of it.
-        configuration: of the run that would write there.
-
-    Raises:
-        InputError: the file is another configuration's, and the fields that differ are named; or it is no
-            result.
     """
     if not path.is_file():
         return
@@ -54,3 +67,8 @@ def keep(path: pathlib.Path, configuration: Mapping[str, Any]) -> None:
             f"{path}: holds a run of configuration {digest[:16]}, this one is {own[:16]}; they differ in"
             f" {', '.join(names)}; choose another --out, or --overwrite"
         )
+
+
+def note(path: pathlib.Path, **fields: object) -> str:
+    """Return the text of a file with its fields filled in, as in `str.format`."""
+    return path.read_text(encoding="utf-8").rstrip("\n").format(**fields)

@@ -14,7 +14,10 @@ import pathlib
 import subprocess
 import sys
 
-NAMES = ("embed", "score", "engines", "waterfall", "decode", "audit", "bulk", "generate", "import", "page")
+NAMES = (
+    *("embed", "score", "engines", "waterfall", "decode", "audit", "bulk", "likelihood", "generate"),
+    *("import", "page"),
+)
 
 
 def main() -> int:

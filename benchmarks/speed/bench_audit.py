@@ -13,7 +13,6 @@ from it, also with a byte-level BPE of 32,000 tokens that is trained on its corp
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
@@ -25,14 +24,14 @@ import tempfile
 import time
 from typing import Any
 
-if __name__ == "__main__":  # before anything starts threads
-    one_thread = {"TOKENIZERS_PARALLELISM": "false", "IET_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    os.environ |= {k: v for k, v in one_thread.items() if "--ten-thousand" not in sys.argv}
+if __name__ == "__main__" and "--ten-thousand" not in sys.argv:  # before anything starts threads
+    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "IET_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 import tokenizers
 
 import iet
-from benchmarks.recording import environment, table, write
+from benchmarks.recording import columns, command, environment, parser, write
+from benchmarks.speed.texts import AGENTS, given_logs, marked_text, team
 from iet import kernels
 from iet.audit import plan
 from iet.cli import bench
@@ -40,32 +39,7 @@ from iet.errors import IetError
 from iet.marks.registry import Registry
 from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
 
-AGENTS = ("planner", "researcher", "critic", "engineer", "writer", "treasurer")
 MANY_KEYS, MANY_TOKENS = 10_000, 4_096
-
-
-def team(names: tuple[str, ...] = AGENTS, tokenizer: Any = DEMO_SOURCE) -> Registry:
-    return bench.team(None, names, tokenizer=tokenizer)
-
-
-def marked_text(registry: Registry, tokens: int) -> str:
-    """A conversation of the shipped model in which all six agents speak, of at least so many tokens."""
-    from iet.demo import conversation
-
-    model, tokenizer = conversation.load_model()
-    texts: list[str] = []
-    while sum(len(tokenizer(text).input_ids) for text in texts) < tokens:
-        seed = len(texts)
-        speakers = conversation.speakers_of_walk("complete", AGENTS, 3, seed)
-        texts.append(conversation.converse(model, tokenizer, registry, speakers, seed=seed).text)
-    return " ".join(texts)
-
-
-def agent_logs(data: pathlib.Path) -> list[str]:
-    """The hand-crafted logs of Who&When: real agents, unmarked."""
-    files = sorted((data / "who_and_when" / "Hand-Crafted").glob("*.json"), key=lambda path: int(path.stem))
-    logs = (json.loads(path.read_text(encoding="utf-8"))["history"] for path in files)
-    return ["\n".join(turn["content"] for turn in log) for log in logs]
 
 
 def large_tokenizer(data: pathlib.Path) -> tokenizers.Tokenizer:
@@ -137,10 +111,7 @@ def six_agents(texts: dict[str, tuple[str, Registry]], rounds: int) -> list[dict
             value = bench.spread(seconds).median
             results.append(
                 {
-                    "text": name,
-                    "tokens": tokens,
-                    "what": what,
-                    "segments": segments.get(what),
+                    **{"text": name, "tokens": tokens, "what": what, "segments": segments.get(what)},
                     "milliseconds": value * 1e3,
                     "million_tokens_per_second": tokens / value / 1e6,
                     "over_encode_batch": bench.ratio(seconds, samples["encode_batch"]).median,
@@ -219,8 +190,8 @@ def processes(registry: Registry, text: str) -> list[dict[str, object]]:
             imports = run("none", "-c", "import numba, tokenizers")
             seconds.setdefault("import numba, tokenizers", []).append(imports)
             for decoder in ("cusum", "posterior"):
-                audit = ("-m", "iet.cli", "audit", str(folder / "final.txt"), "-r", str(folder / "team.json"))
-                audit += ("--decoder", decoder)
+                files = [str(folder / "final.txt"), "-r", str(folder / "team.json")]
+                audit = ["-m", "iet", "audit", *files, "--decoder", decoder]
                 if i < 3:
                     seconds.setdefault(f"iet audit, {decoder}, cold", []).append(run(f"{decoder}{i}", *audit))
                 seconds.setdefault(f"iet audit, {decoder}, warm", []).append(run(f"{decoder}0", *audit))
@@ -228,72 +199,54 @@ def processes(registry: Registry, text: str) -> list[dict[str, object]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("-o", "--output", type=pathlib.Path)
-    parser.add_argument("--data", type=pathlib.Path, help="folder of agent logs and a corpus")
-    parser.add_argument("--tokens", type=int, default=10_000, help="of the marked text, at least")
-    parser.add_argument("--rounds", type=int, default=31)
-    parser.add_argument("--ten-thousand", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.ten_thousand:
-        return ten_thousand(sys.stdin.read())
-    if arguments.output is None:
-        parser.error("the following arguments are required: -o/--output")
-    logs = [] if arguments.data is None else agent_logs(arguments.data)
-    if arguments.data is not None and not logs:
-        parser.error(f"--data: {arguments.data} has no who_and_when/Hand-Crafted/*.json")
+    line = parser("benchmarks.speed.bench_audit", __doc__)
+    line.add_argument("--data", type=pathlib.Path, help="folder of agent logs and a corpus")
+    line.add_argument("--tokens", type=int, default=10_000, help="of the marked text, at least")
+    line.add_argument("--rounds", type=int, default=31)
+    given = line.parse_args()
+    logs = given_logs(line, given.data)
     registry = team()
-    text = marked_text(registry, arguments.tokens)
+    text = marked_text(registry, given.tokens)
     validate(registry, text)
     texts = {"marked": (text, registry)}
     if logs:
         sizes = itertools.accumulate(len(log) for log in logs)
-        some = 1 + next(i for i, size in enumerate(sizes) if size > 6 * arguments.tokens)
+        some = 1 + next(i for i, size in enumerate(sizes) if size > 6 * given.tokens)
         joined = "\n".join(logs[:some])
         texts["agent logs"] = (joined, registry)
-        texts["agent logs, 32k BPE"] = (joined, team(tokenizer=large_tokenizer(arguments.data)))
-    with_data = "" if arguments.data is None else " --data PATH"
+        texts["agent logs, 32k BPE"] = (joined, team(tokenizer=large_tokenizer(given.data)))
     content: dict[str, Any] = {
-        "command": f"python -m benchmarks.speed.bench_audit -o {arguments.output}{with_data}",
+        "command": command(line, given),
         "left_out": [] if logs else ["agent logs: no --data"],
         "environment": environment("tokenizers"),
-        "six_agents": six_agents(texts, arguments.rounds),
+        "six_agents": six_agents(texts, given.rounds),
         "many_texts": many_texts(registry, logs) if logs else [],
         "many_keys": many_keys(text),
         "processes": processes(registry, text),
     }
-    columns = ["text", "tokens", "what", "segments", "milliseconds", "over_encode_batch"]
-    parts = [
-        *(f"Left out: {what}." for what in content["left_out"]),
-        "Six agents, one thread",
-        table(
-            ["text", "tokens", "what", "segments", "ms", "over `encode_batch`"],
-            _rows(content, "six_agents", columns),
-        ),
-        *(
-            [
-                "Many texts, one after another",
-                table(
-                    ["what", "texts", "seconds"], _rows(content, "many_texts", ["what", "texts", "seconds"])
-                ),
-            ]
-            if logs
-            else []
-        ),
-        f"{MANY_KEYS:,} keys, all cores",
-        table(
-            ["decoder", "tokens", "seconds", "peak MB of the process", "before the first audit"],
-            _rows(content, "many_keys", ["decoder", "tokens", "seconds", "peak_mb", "peak_mb_before"]),
-        ),
-        "Whole processes on the marked text; cold: with an empty cache of compiled loops",
-        table(["what", "seconds"], _rows(content, "processes", ["what", "seconds"])),
-    ]
-    write(arguments.output, content, "\n\n".join(parts))
+    write(given.output, content, markdown(content))
 
 
-def _rows(content: dict[str, Any], part: str, columns: list[str]) -> list[list[object]]:
-    return [["" if row[c] is None else row[c] for c in columns] for row in content[part]]
+def markdown(content: dict[str, Any]) -> str:
+    """Return the record as a table for each of its parts."""
+    six = {
+        **{"text": "{text}", "tokens": "{tokens}", "what": "{what}", "segments": "{segments}"},
+        **{"ms": "{milliseconds:.3f}", "over `encode_batch`": "{over_encode_batch:.3f}"},
+    }
+    keys = {
+        **{"decoder": "{decoder}", "tokens": "{tokens}", "seconds": "{seconds:.3f}"},
+        **{"peak MB of the process": "{peak_mb:.3f}", "before the first audit": "{peak_mb_before:.3f}"},
+    }
+    many = {"what": "{what}", "texts": "{texts}", "seconds": "{seconds:.3f}"}
+    parts = [f"Left out: {what}." for what in content["left_out"]]
+    parts += ["Six agents, one thread", columns(content["six_agents"], six)]
+    if content["many_texts"]:
+        parts += ["Many texts, one after another", columns(content["many_texts"], many)]
+    parts += [f"{MANY_KEYS:,} keys, all cores", columns(content["many_keys"], keys)]
+    parts.append("Whole processes on the marked text; cold: with an empty cache of compiled loops")
+    parts.append(columns(content["processes"], {"what": "{what}", "seconds": "{seconds:.3f}"}))
+    return "\n\n".join(parts)
 
 
 if __name__ == "__main__":
-    main()
+    ten_thousand(sys.stdin.read()) if "--ten-thousand" in sys.argv else main()

@@ -18,7 +18,6 @@ agent logs, else from text of the shipped model; where there are fewer they are 
 
 from __future__ import annotations
 
-import argparse
 import functools
 import itertools
 import json
@@ -30,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 if __name__ == "__main__":  # before anything starts threads
@@ -41,8 +40,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import iet
-from benchmarks.recording import environment, table, write
-from benchmarks.speed.bench_audit import agent_logs, marked_text, team
+from benchmarks.recording import columns, command, environment, parser, write
+from benchmarks.speed.texts import given_logs, marked_text, team
 from iet.audit.plan import ALL_KEYS
 from iet.bulk import files
 from iet.bulk.records import BATCH_RECORDS, audit_records
@@ -53,6 +52,7 @@ from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
 from iet.native.texts import Texts
 
 TOKENS = 1000
+SAMPLE = "--sample"
 FLOOR = "encode_batch"
 CONTESTANTS = {
     FLOOR: (None, 1),
@@ -165,8 +165,8 @@ def measure(folder: pathlib.Path, rounds: int, chunk_rows: int) -> dict[str, lis
     """Return the figures of every round of every contestant."""
 
     def run(name: str) -> dict[str, float]:
-        command = [sys.executable, "-m", "benchmarks.speed.bench_bulk", "--sample", name]
-        command += ["--folder", str(folder), "--chunk-rows", str(chunk_rows)]
+        command = [sys.executable, "-m", "benchmarks.speed.bench_bulk", SAMPLE, name]
+        command += [str(folder), str(chunk_rows)]
         began = time.perf_counter()
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         process = time.perf_counter() - began
@@ -186,31 +186,23 @@ def results(found: dict[str, list[dict[str, float]]], count: int, tokens: int) -
     for name, samples in found.items():
         one = found[name.removesuffix(", two workers")]
         values = {key: [each[key] for each in samples] for key in samples[0]}
+        floor = {key: [each[key] for each in found[FLOOR]] for key in samples[0]}
         steady = bench.spread(values["steady"])
-        rows.append(
-            {
-                "what": name,
-                "documents_per_second": count / steady.median,
-                "tokens_per_second": tokens / steady.median,
-                "steady_seconds": steady._asdict(),
-                "seconds": bench.spread(values["seconds"])._asdict(),
-                "process_seconds": bench.spread(values["process"])._asdict(),
-                "over_encode_batch": bench.ratio(
-                    values["steady"], [each["steady"] for each in found[FLOOR]]
-                )._asdict(),
-                "over_encode_batch_whole": bench.ratio(
-                    values["seconds"], [each["seconds"] for each in found[FLOOR]]
-                )._asdict(),
-                "cpu_over_encode_batch": bench.ratio(
-                    values["cpu"], [each["cpu"] for each in found[FLOOR]]
-                )._asdict(),
-                "times_one_worker": None
-                if one is samples
-                else bench.ratio([each["steady"] for each in one], values["steady"])._asdict(),
-                "quarter_mb": max(values["quarter_mb"]),
-                "peak_mb": max(values["peak_mb"]),
-            }
-        )
+        row = {
+            "what": name,
+            "documents_per_second": count / steady.median,
+            "tokens_per_second": tokens / steady.median,
+            "steady_seconds": steady,
+            "seconds": bench.spread(values["seconds"]),
+            "process_seconds": bench.spread(values["process"]),
+            "over_encode_batch": bench.ratio(values["steady"], floor["steady"]),
+            "over_encode_batch_whole": bench.ratio(values["seconds"], floor["seconds"]),
+            "cpu_over_encode_batch": bench.ratio(values["cpu"], floor["cpu"]),
+            "times_one_worker": bench.ratio([each["steady"] for each in one], values["steady"]),
+            "quarter_mb": max(values["quarter_mb"]),
+            "peak_mb": max(values["peak_mb"]),
+        }
+        rows.append(plain(row) | ({"times_one_worker": None} if one is samples else {}))
     return rows
 
 
@@ -255,115 +247,92 @@ def detectors(
                 {what: bench.timed(call) for what, call in calls.items()}, rounds
             ).items()
         }
-        rows.append(
-            {
-                "what": name,
-                "scheme": scheme,
-                **{f"{what}_microseconds": bench.spread(each).times(1e6) for what, each in samples.items()},
-                "over_scores": bench.ratio(samples["detector"], samples["scores"]),
-                "over_audit": bench.ratio(samples["detector"], samples["audit"]),
-            }
-        )
+        row = {
+            **{"what": name, "scheme": scheme},
+            **{f"{what}_microseconds": bench.spread(each).times(1e6) for what, each in samples.items()},
+            "over_scores": bench.ratio(samples["detector"], samples["scores"]),
+            "over_audit": bench.ratio(samples["detector"], samples["audit"]),
+        }
+        rows.append(plain(row))
     return rows, skipped
 
 
+def plain(row: Mapping[str, object]) -> dict[str, object]:
+    """Return a row with dictionaries in place of spreads."""
+    return {k: dict(v._asdict()) if isinstance(v, bench.Spread) else v for k, v in row.items()}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("-o", "--output", type=pathlib.Path)
-    parser.add_argument("--data", type=pathlib.Path, help="folder of agent logs")
-    parser.add_argument("--documents", type=int, default=20_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--chunk-rows", type=int, default=512)
-    parser.add_argument("--quick", action="store_true", help="tiny: whether it runs, not how fast")
-    parser.add_argument("--sample", choices=CONTESTANTS, help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=pathlib.Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.sample is not None:
-        return sample(arguments.sample, arguments.folder, arguments.chunk_rows)
-    if arguments.output is None:
-        parser.error("the following arguments are required: -o/--output")
-    if arguments.quick:
-        arguments.documents, arguments.rounds, arguments.chunk_rows = 60, 1, 20
-    logs = [] if arguments.data is None else agent_logs(arguments.data)
-    if arguments.data is not None and not logs:
-        parser.error(f"--data: {arguments.data} has no who_and_when/Hand-Crafted/*.json")
+    line = parser("benchmarks.speed.bench_bulk", __doc__)
+    line.add_argument("--data", type=pathlib.Path, help="folder of agent logs")
+    line.add_argument("--documents", type=int, default=20_000)
+    line.add_argument("--rounds", type=int, default=5)
+    line.add_argument("--chunk-rows", type=int, default=512)
+    line.add_argument("--quick", action="store_true", help="tiny: whether it runs, not how fast")
+    given = line.parse_args()
+    quick, logs = given.quick, given_logs(line, given.data)
+    count, rounds, rows = (60, 1, 20) if quick else (given.documents, given.rounds, given.chunk_rows)
     load, registry = environment("tokenizers", "pyarrow"), team()
-    texts = documents(
-        logs or [marked_text(registry, 1200 if arguments.quick else 20_000)], arguments.documents
-    )
+    texts = documents(logs or [marked_text(registry, 1200 if quick else 20_000)], count)
     tokens = sum(len(encoding.token_ids) for encoding in Tokenizer(DEMO_SOURCE).encode_batch(texts))
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         registry.save(folder / "team.json")
         lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
         (folder / "documents.jsonl").write_text(lines, encoding="utf-8")
-        validate(registry, texts[: 6 if arguments.quick else 40], folder)
-        found = measure(folder, arguments.rounds, arguments.chunk_rows)
+        validate(registry, texts[: 6 if quick else 40], folder)
+        found = measure(folder, rounds, rows)
     # Documents from everywhere, as many as are read at once, and as many keys.
-    batch, detected, detector_keys = (2, 1, 3) if arguments.quick else (BATCH_RECORDS, 4, ALL_KEYS)
+    batch, detected, detector_keys = (2, 1, 3) if quick else (BATCH_RECORDS, 4, ALL_KEYS)
     some = texts[:: max(1, len(texts) // batch)][:batch]
-    others, skipped = detectors(some, detected, detector_keys, arguments.rounds)
+    others, skipped = detectors(some, detected, detector_keys, rounds)
     content: dict[str, Any] = {
-        "command": " ".join(["python -m benchmarks.speed.bench_bulk", f"-o {arguments.output}"])
-        + (" --data PATH" if logs else "")
-        + (" --quick" if arguments.quick else f" --documents {arguments.documents}"),
-        "quick": arguments.quick,
+        "command": command(line, given),
+        "quick": quick,
         "environment": load,
         "documents": len(texts),
         "distinct": len(set(texts)),
         "tokens": tokens,
         "text": "agent logs" if logs else "the shipped model's",
-        "rounds": arguments.rounds,
+        "rounds": rounds,
         "keys": len(registry.scoring_keys()),
         "results": results(found, len(texts), tokens),
-        "detectors": [
-            {key: value._asdict() if isinstance(value, bench.Spread) else value for key, value in row.items()}
-            for row in others
-        ],
+        "detectors": others,
         "detector_keys": detector_keys,
         "detector_documents": len(some),
         "skipped": skipped,
     }
-    write(arguments.output, content, markdown(content))
+    write(given.output, content, markdown(content))
 
 
 def markdown(content: dict[str, Any]) -> str:
     """Return the record as two tables."""
 
-    def shown(value: dict[str, float] | None, form: str = ".2f") -> str:
-        if value is None:
-            return ""
-        return f"{value['median']:{form}} ({value['low']:{form}} to {value['high']:{form}})"
+    def spread(name: str, form: str = ".2f") -> str:
+        return "{0[median]:1} ({0[low]:1} to {0[high]:1})".replace("0[", f"{name}[").replace(":1", f":{form}")
 
-    rows = [
-        [
-            row["what"],
-            f"{row['documents_per_second']:,.0f}",
-            f"{row['tokens_per_second']:,.0f}",
-            shown(row["over_encode_batch"]),
-            shown(row["over_encode_batch_whole"]),
-            shown(row["cpu_over_encode_batch"]),
-            shown(row["times_one_worker"]),
-            f"{row['quarter_mb']:.0f}",
-            f"{row['peak_mb']:.0f}",
-        ]
-        for row in content["results"]
-    ]
-    header = [
-        "what",
-        "documents/s",
-        "tokens/s",
-        f"over `{FLOOR}`",
-        "with its start",
-        "processor time",
-        "times one worker",
-    ]
+    audited = {
+        **{"what": "{what}", "documents/s": "{documents_per_second:,.0f}"},
+        **{"tokens/s": "{tokens_per_second:,.0f}", f"over `{FLOOR}`": spread("over_encode_batch")},
+        **{"with its start": spread("over_encode_batch_whole")},
+        **{"processor time": spread("cpu_over_encode_batch")},
+        **{"times one worker": spread("times_one_worker")},
+        **{"peak MB after a quarter": "{quarter_mb:.0f}", "at the end": "{peak_mb:.0f}"},
+    }
     parts = [
         f"`{content['command']}` on {content['environment']['machine']['name']}",
         f"{content['documents']:,} documents ({content['distinct']:,} distinct) of {content['tokens']:,}"
         f" tokens, {content['text']}, {content['keys']} keys; medians (quartiles) of {content['rounds']}"
         " rounds",
-        table([*header, "peak MB after a quarter", "at the end"], rows),
+        columns(content["results"], audited),
+    ]
+    detected = [
+        ("detector", "{what}"),
+        ("µs", spread("detector_microseconds", ",.0f")),
+        ("our scores", spread("scores_microseconds", ",.2f")),
+        ("ratio", spread("over_scores", ",.0f")),
+        ("our audit", spread("audit_microseconds", ",.2f")),
+        ("ratio", spread("over_audit", ",.0f")),
     ]
     if content["detectors"]:
         parts.append(
@@ -371,21 +340,13 @@ def markdown(content: dict[str, Any]) -> str:
             f" {content['detector_keys']} in a batch of {content['detector_documents']} documents, from ids"
             " to scores, and to tables (`cusum`); medians (quartiles)"
         )
-        forms = {
-            "detector_microseconds": ",.0f",
-            "scores_microseconds": ",.2f",
-            "over_scores": ",.0f",
-            "audit_microseconds": ",.2f",
-            "over_audit": ",.0f",
-        }
-        cells = [
-            [row["what"], *(shown(row[name], form) for name, form in forms.items())]
-            for row in content["detectors"]
-        ]
-        parts.append(table(["detector", "µs", "our scores", "ratio", "our audit", "ratio"], cells))
+        parts.append(columns(content["detectors"], detected))
     parts += [f"Not run: {name} ({why})." for name, why in content["skipped"].items()]
     return "\n\n".join(parts)
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == [SAMPLE]:
+        sample(sys.argv[2], pathlib.Path(sys.argv[3]), int(sys.argv[4]))
+    else:
+        main()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,16 +76,10 @@ def agents_suite(agents: int, lengths: tuple[int, ...], rounds: int) -> Suite:
         contestants[f"{FLOOR}, T = {tokens}"] = Contestant(
             timed(np.copyto, functools.partial(text.copied, tokens)), "floor", tokens * agents
         )
-    return Suite(
-        name=f"decoders, A = {agents}",
-        unit="ns per token·agent",
-        factor=1e9,
-        contestants=contestants,
-        floors=(f"{FLOOR}, T = {max(lengths)}",),
-        validate=functools.partial(validate, agents),
-        rounds=rounds,
-        release=text.release,
-    )
+    name = f"decoders, A = {agents}"
+    floors = (f"{FLOOR}, T = {max(lengths)}",)
+    check = functools.partial(validate, agents)
+    return Suite(name, "ns per token·agent", contestants, floors, check, rounds, release=text.release)
 
 
 def _decode(decoder: str, scores: Scores, pairs: NDArray[np.int64]) -> None:
@@ -105,7 +100,7 @@ def validate(agents: int) -> None:
     if (decode(scores, "window").token_agents != np.argmax(around, axis=1)).any():
         raise IetError(f"decoder window differs from the best sum around each token at A = {agents}")
     ratios = (0.8 * scores[::20] - 0.15).astype(np.float32)
-    both = forward_backward(ratios, 12.0, 0.3), dense_posterior(ratios, 12.0, 0.3)
+    both: Any = forward_backward(ratios, 12.0, 0.3), dense_posterior(ratios, 12.0, 0.3)
     for found, expected in zip(*both, strict=True):
         if not np.allclose(found, expected, atol=1e-5):
             raise IetError(f"forward_backward differs from multiplying matrices at A = {agents}")

@@ -1,17 +1,19 @@
 """Time `embed_` beside floors and peers, after checking it against the reference.
 
-    python -m benchmarks.speed.bench_embed -o benchmarks/results/embed.json
+    python -m benchmarks.speed.bench_embed -o benchmarks/results/embed.json [--device cuda]
 
 The contexts are new in every row and call. Batches take turns among buffers that together exceed the last
 cache (as far as memory allows: the note of each table says), those of the floors too. Floors are torch's, and
 floors and peers run on one thread.
+
+`--device cuda` times the kernels of a GPU instead: device time, by `benchmarks.speed.device`.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,14 +21,17 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.recording import caches, memory
-from benchmarks.speed import peers, texts
+from benchmarks.speed import device, peers, texts
 from benchmarks.speed.suite import Contestant, Suite, main
 from iet import kernels
 from iet.cli import bench
-from iet.cli.bench import select_isa, timed
+from iet.cli.bench import Sampler, select_isa, timed
+from iet.errors import IetError
 from iet.marks.keys import KeyTable
 
 FLOORS = ("float32 add [B, V]", "float32 add [V]")
+DTYPES = ("float32", "float16", "bfloat16")
+UNIT = "ns per logit"
 PAST = 6  # ids of a row that peers are shown: as many as any of them looks at
 
 
@@ -55,6 +60,11 @@ class Buffers:
             yield from made
 
 
+def release(made: Iterable[Buffers]) -> None:
+    for buffers in made:
+        buffers.release()
+
+
 def buffers_needed(size: int) -> int:
     """Return how many buffers of `size` bytes exceed the last cache by a quarter, within 1/8 of memory."""
     last = max(caches().values(), default=64 << 20)
@@ -65,7 +75,7 @@ def buffers_needed(size: int) -> int:
 class Ids:
     """Draws the ids before each row: [B, PAST], new at every call."""
 
-    def __init__(self, rows: int, vocab_size: int, real: bool) -> None:
+    def __init__(self, rows: int, vocab_size: int, real: bool = False) -> None:
         self._rows, self._vocab_size, self._real = rows, vocab_size, real
         self._rng, self._step = np.random.default_rng(1), 0
 
@@ -76,7 +86,24 @@ class Ids:
         ids = texts.real_ids() % self._vocab_size
         starts = np.arange(self._rows) * (len(ids) // self._rows) + self._step
         self._step += 1
-        return ids[(starts[:, None] + np.arange(PAST)) % len(ids)]
+        return np.asarray(ids[(starts[:, None] + np.arange(PAST)) % len(ids)])
+
+
+def ours(
+    keys: KeyTable, rows: int, logits: Callable[[], Any], context: Callable[[], Any], prefix: str = ""
+) -> dict[str, Contestant]:
+    """Return `embed_` with every instruction set and number of threads; each call has other logits."""
+    work, slots = rows * keys.profile.vocab_size, np.arange(rows) % 4
+
+    def new(isa: str) -> tuple[Any, ...]:
+        select_isa(isa)
+        return logits(), context()
+
+    def contestant(isa: str, threads: int) -> Contestant:
+        mark = functools.partial(kernels.embed_, registry=keys, slots=slots, num_threads=threads)
+        return Contestant(timed(mark, functools.partial(new, isa)), "ours", work)
+
+    return {f"{prefix}{name}": contestant(isa, threads) for name, isa, threads in bench.contenders()}
 
 
 def batch_suite(
@@ -84,68 +111,49 @@ def batch_suite(
 ) -> Suite:
     """Mark a batch: every instruction set and number of threads, floors, and peers in float32."""
     tensor_dtype: torch.dtype = getattr(torch, dtype)
-    keys, slots = bench.team(vocab_size, 4).marking_keys(), np.arange(rows) % 4
-    logits_bytes = rows * vocab_size * tensor_dtype.itemsize
-    count, float_count = (
-        (2, 2) if quick else (buffers_needed(logits_bytes), buffers_needed(rows * vocab_size * 4))
-    )
-    logits = Buffers(rows, vocab_size, tensor_dtype, count, fill=True)
-    floats = (
-        logits if dtype == "float32" else Buffers(rows, vocab_size, torch.float32, float_count, fill=True)
-    )
-    biases = Buffers(rows, vocab_size, torch.float32, float_count, fill=False)
-    bias = torch.zeros(vocab_size)
-    made = [logits, floats, biases]
-    ids, work = Ids(rows, vocab_size, real), rows * vocab_size
+    keys, work = bench.team(vocab_size, 4).marking_keys(), rows * vocab_size
+    size = work * tensor_dtype.itemsize
+    count, float_count = (2, 2) if quick else (buffers_needed(size), buffers_needed(work * 4))
+    made = []
 
-    contestants = {}
-    for name, isa, count_of_threads in bench.contenders():
-        contestants[name] = Contestant(
-            timed(
-                functools.partial(kernels.embed_, registry=keys, slots=slots, num_threads=count_of_threads),
-                functools.partial(_new_batch, isa, logits, ids),
-            ),
-            "ours",
-            work,
-        )
+    def buffers(dtype: torch.dtype, count: int, fill: bool) -> Buffers:
+        made.append(Buffers(rows, vocab_size, dtype, count, fill))
+        return made[-1]
+
+    logits = buffers(tensor_dtype, count, True)
+    floats = logits if dtype == "float32" else buffers(torch.float32, float_count, True)
+    biases = buffers(torch.float32, float_count, False)
+    bias, ids = torch.zeros(vocab_size), Ids(rows, vocab_size, real)
 
     def floor(call: Callable[..., object], *drawn: Buffers) -> Contestant:
         return Contestant(timed(call, lambda: tuple(b.next() for b in drawn)), "floor", work)
 
-    contestants["float32 add [B, V]"] = floor(torch.Tensor.add_, floats, biases)
-    contestants["float32 add [V]"] = floor(lambda x: x.add_(bias), floats)
+    contestants = ours(keys, rows, logits.next, lambda: ids()[:, -1:])
+    contestants[FLOORS[0]] = floor(torch.Tensor.add_, floats, biases)
+    contestants[FLOORS[1]] = floor(lambda x: x.add_(bias), floats)
     if dtype != "float32":
-        half_biases = Buffers(rows, vocab_size, tensor_dtype, count, fill=False)
-        made.append(half_biases)
-        contestants[f"{dtype} add [B, V]"] = floor(torch.Tensor.add_, logits, half_biases)
+        contestants[f"{dtype} add [B, V]"] = floor(
+            torch.Tensor.add_, logits, buffers(tensor_dtype, count, False)
+        )
     contestants["multiply"] = floor(lambda x: x.mul_(1.0), logits)
     contestants["copy"] = floor(torch.Tensor.copy_, logits, logits)
     contestants["softmax"] = floor(lambda x: torch.softmax(x, dim=1), logits)
 
-    skipped: dict[str, str] = {}
-    if with_peers:
-        marks, skipped = peers.markers(vocab_size)
-        for name, mark in marks.items():
-            # A slow peer gets one row: its cost is per row.
-            few = 1 if name == "SynthID, all of V" else rows
-            contestants[name] = Contestant(
-                timed(mark, functools.partial(_for_peer, logits, ids, few)),
-                "peer",
-                few * vocab_size,
-                f"timed on {few} row{'s' if few > 1 else ''}, scaled" if few < rows else "",
-            )
-    return Suite(
-        name=f"embed_ {dtype} [{rows}, {vocab_size}]" + (", real text" if real else ", random ids"),
-        unit="ns per logit",
-        factor=1e9,
-        contestants=contestants,
-        floors=(*FLOORS, f"{bench.isas()[-1]}, 1 thread"),
-        validate=functools.partial(validate, keys, dtype),
-        rounds=rounds,
-        skipped=skipped,
-        note=_cache_note(count, logits_bytes) + (f" {texts.NOTE}" if real else ""),
-        release=lambda: [buffers.release() for buffers in made],
-    )
+    def for_peer(few: int) -> tuple[Any, ...]:
+        return torch.from_numpy(ids()[:few]), logits.next()[:few]
+
+    marks, skipped = peers.markers(vocab_size) if with_peers else ({}, {})
+    for name, mark in marks.items():
+        few = 1 if name == "SynthID, all of V" else rows  # a slow peer gets one row: its cost is per row
+        note = f"timed on {few} row{'s' if few > 1 else ''}, scaled" if few < rows else ""
+        sample = timed(mark, functools.partial(for_peer, few))
+        contestants[name] = Contestant(sample, "peer", few * vocab_size, note)
+    name = f"embed_ {dtype} [{rows}, {vocab_size}]" + (", real text" if real else ", random ids")
+    floors = (*FLOORS, f"{bench.isas()[-1]}, 1 thread")
+    check = functools.partial(validate, keys, dtype)
+    note = _cache_note(count, size) + (f" {texts.NOTE}" if real else "")
+    free = functools.partial(release, made)
+    return Suite(name, UNIT, contestants, floors, check, rounds, skipped, note, release=free)
 
 
 def gumbel_suite(rows: int, vocab_size: int, rounds: int, quick: bool) -> Suite:
@@ -154,22 +162,13 @@ def gumbel_suite(rows: int, vocab_size: int, rounds: int, quick: bool) -> Suite:
         family: bench.team(vocab_size, 4, n_gram=4, family=family).marking_keys()
         for family in ("gumbel", "fourier")
     }
-    slots, ids, work = np.arange(rows) % 4, Ids(rows, vocab_size, real=False), rows * vocab_size
+    ids, work = Ids(rows, vocab_size), rows * vocab_size
     count = 2 if quick else buffers_needed(work * 4)
-    logits, biases = (Buffers(rows, vocab_size, torch.float32, count, fill=fill) for fill in (True, False))
+    logits, biases = (Buffers(rows, vocab_size, torch.float32, count, fill) for fill in (True, False))
     bias = torch.zeros(vocab_size)
-
-    def new_batch(isa: str) -> tuple[Any, ...]:
-        select_isa(isa)
-        return logits.next(), ids()[:, -3:]
-
-    contestants = {}
+    contestants: dict[str, Contestant] = {}
     for family, keys in tables.items():
-        for name, isa, threads in bench.contenders():
-            mark = functools.partial(kernels.embed_, registry=keys, slots=slots, num_threads=threads)
-            contestants[f"{family}, {name}"] = Contestant(
-                timed(mark, functools.partial(new_batch, isa)), "ours", work
-            )
+        contestants |= ours(keys, rows, logits.next, lambda: ids()[:, -3:], f"{family}, ")
     for name, prepare, call in (
         (FLOORS[0], lambda: (logits.next(), biases.next()), torch.Tensor.add_),
         (FLOORS[1], lambda: (logits.next(), bias), torch.Tensor.add_),
@@ -177,25 +176,14 @@ def gumbel_suite(rows: int, vocab_size: int, rounds: int, quick: bool) -> Suite:
     ):
         contestants[name] = Contestant(timed(call, prepare), "floor", work)
 
-    def release() -> None:
-        for buffers in (logits, biases):
-            buffers.release()
-
     def check() -> None:
         for keys in tables.values():
             validate(keys, "float32")
 
-    return Suite(
-        name=f"embed_ float32 [{rows}, {vocab_size}], families gumbel and fourier, n = 4",
-        unit="ns per logit",
-        factor=1e9,
-        contestants=contestants,
-        floors=FLOORS,
-        validate=check,
-        rounds=rounds,
-        note=_cache_note(count, work * 4),
-        release=release,
-    )
+    name = f"embed_ float32 [{rows}, {vocab_size}], families gumbel and fourier, n = 4"
+    note = _cache_note(count, work * 4)
+    free = functools.partial(release, (logits, biases))
+    return Suite(name, UNIT, contestants, FLOORS, check, rounds, note=note, release=free)
 
 
 def _add_noise(logits: torch.Tensor, noise: torch.Tensor) -> None:
@@ -205,81 +193,51 @@ def _add_noise(logits: torch.Tensor, noise: torch.Tensor) -> None:
 def call_suite(vocab_size: int, rounds: int) -> Suite:
     """Mark one row through the Python API: what a call costs."""
     registry, rng = bench.team(vocab_size, 4), np.random.default_rng(2)
-    keys = registry.marking_keys()
+    keys, best = registry.marking_keys(), bench.isas()[-1]
     tensor, bias = torch.zeros(1, vocab_size), torch.zeros(1, vocab_size)
     array, array_bias = np.zeros((1, vocab_size), np.float32), np.zeros((1, vocab_size), np.float32)
-    slots = np.array([2])
 
     def context(isa: str) -> tuple[Any, ...]:
         select_isa(isa)
         return (rng.integers(0, vocab_size, (1, 1)),)
 
     contestants = {}
-    best = bench.isas()[-1]
-    for isa, what, logits, holder in [
-        *((isa, "tensor, key table", tensor, keys) for isa in bench.isas()),
-        (best, "array, key table", array, keys),
-        (best, "tensor, registry", tensor, registry),
-    ]:
+    cases: list[tuple[str, str, Any, Any, int]] = [
+        *((f"{isa}, tensor, key table", isa, tensor, keys, 2) for isa in bench.isas()),
+        (f"{best}, array, key table", best, array, keys, 2),
+        (f"{best}, tensor, registry", best, tensor, registry, 2),
+        ("the same for an unmarked row", best, tensor, keys, -1),
+    ]
+    for name, isa, logits, holder, slot in cases:
+        slots = np.array([slot])
         mark = functools.partial(kernels.embed_, logits, slots=slots, registry=holder, num_threads=1)
-        contestants[f"{isa}, {what}"] = Contestant(timed(mark, functools.partial(context, isa)), "ours")
-    unmarked = functools.partial(kernels.embed_, tensor, slots=np.array([-1]), registry=keys, num_threads=1)
-    contestants["the same for an unmarked row"] = Contestant(
-        timed(unmarked, functools.partial(context, best)), "ours"
-    )
+        contestants[name] = Contestant(timed(mark, functools.partial(context, isa)), "ours")
     contestants["torch add [1, V]"] = Contestant(timed(lambda: tensor.add_(bias)), "floor")
     contestants["numpy add [1, V]"] = Contestant(timed(lambda: np.add(array, array_bias, out=array)), "floor")
-    return Suite(
-        name=f"embed_ float32 [1, {vocab_size}], one call",
-        unit="µs",
-        factor=1e6,
-        contestants=contestants,
-        floors=("torch add [1, V]",),
-        validate=functools.partial(validate, keys, "float32"),
-        rounds=rounds,
-        note="One thread; the row stays in the cache, as the logits that a model has just written do.",
-    )
+    name = f"embed_ float32 [1, {vocab_size}], one call"
+    check = functools.partial(validate, keys, "float32")
+    note = "One thread; the row stays in the cache, as the logits that a model has just written do."
+    return Suite(name, "µs", contestants, ("torch add [1, V]",), check, rounds, note=note)
 
 
 def strided_suite(rows: int, vocab_size: int, rounds: int) -> Suite:
     """Mark logits that lie 12 bytes apart, as llama.cpp keeps them beside ids and probabilities."""
-    keys, slots = bench.team(vocab_size, 4).marking_keys(), np.arange(rows) % 4
+    keys, ids = bench.team(vocab_size, 4).marking_keys(), Ids(rows, vocab_size)
     strided = np.zeros((rows, vocab_size, 3), np.float32)[:, :, 0]
-    bias, ids = np.zeros((rows, vocab_size), np.float32), Ids(rows, vocab_size, real=False)
-    dense = np.zeros((rows, vocab_size), np.float32)
-
-    def new(isa: str) -> tuple[Any, ...]:
-        select_isa(isa)
-        return strided, ids()[:, -1:]
-
-    contestants = {
-        name: Contestant(
-            timed(
-                functools.partial(kernels.embed_, slots=slots, registry=keys, num_threads=count),
-                functools.partial(new, isa),
-            ),
-            "ours",
-            dense.size,
-        )
-        for name, isa, count in bench.contenders()
-    }
+    dense, bias = (np.zeros((rows, vocab_size), np.float32) for _ in range(2))
+    contestants = ours(keys, rows, lambda: strided, lambda: ids()[:, -1:])
     for name, target, other in (
-        ("float32 add [B, V]", dense, bias),
-        ("float32 add [V]", dense, bias[0]),
+        (FLOORS[0], dense, bias),
+        (FLOORS[1], dense, bias[0]),
         ("add [B, V] to what lies 12 bytes apart", strided, bias),
     ):
         add = functools.partial(np.add, target, other, out=target)
         contestants[name] = Contestant(timed(add), "floor", dense.size)
-    return Suite(
-        name=f"embed_ float32 [{rows}, {vocab_size}], 12 bytes apart",
-        unit="ns per logit",
-        factor=1e9,
-        contestants=contestants,
-        floors=(*FLOORS, f"{bench.isas()[-1]}, 1 thread"),
-        validate=functools.partial(validate, keys, "float32", strided=True),
-        rounds=rounds,
-        note="The layout of llama.cpp. Floors are NumPy's; one buffer each, which stays in the last cache.",
-    )
+    name = f"embed_ float32 [{rows}, {vocab_size}], 12 bytes apart"
+    floors = (*FLOORS, f"{bench.isas()[-1]}, 1 thread")
+    check = functools.partial(validate, keys, "float32", strided=True)
+    note = "The layout of llama.cpp. Floors are NumPy's; one buffer each, which stays in the last cache."
+    return Suite(name, UNIT, contestants, floors, check, rounds, note=note)
 
 
 def validate(keys: KeyTable, dtype: str, strided: bool = False) -> None:
@@ -295,15 +253,6 @@ def validate(keys: KeyTable, dtype: str, strided: bool = False) -> None:
         bench.validate_embed(keys, fresh, view, num_threads=count)
 
 
-def _new_batch(isa: str, logits: Buffers, ids: Ids) -> tuple[Any, ...]:
-    select_isa(isa)
-    return logits.next(), ids()[:, -1:]
-
-
-def _for_peer(logits: Buffers, ids: Ids, rows: int) -> tuple[Any, ...]:
-    return torch.from_numpy(ids()[:rows]), logits.next()[:rows]
-
-
 def _cache_note(count: int, size: int) -> str:
     last = max(caches().values(), default=0)
     total = count * size / 2**20
@@ -311,6 +260,112 @@ def _cache_note(count: int, size: int) -> str:
         f"{count} buffers of {size / 2**20:.1f} MiB in turn, {total:.0f} MiB;"
         f" the last cache is {last / 2**20:.0f} MiB."
     )
+
+
+# ---------------------------------------------------------------- a GPU
+
+
+def device_suite(dtype: str, rows: int, vocab_size: int, rounds: int, where: str) -> Suite:
+    """Mark batches on a device: each call of a graph its own, together more than the last cache."""
+    keys, element = bench.team(vocab_size, 8).marking_keys(), getattr(torch, dtype)
+    work, few = rows * vocab_size, max(1, rows // 16)
+    count = max(4, min(64, -(-device.BEYOND_CACHE // (work * element.itemsize))))
+    made: dict[str, Any] = {}
+
+    def buffers() -> dict[str, Any]:
+        if not made:
+            slots = torch.arange(rows, device=where) % len(keys)
+            first = torch.zeros(rows, vocab_size, dtype=element, device=where)
+            made.update(
+                logits=[first] + [first.clone() for _ in range(count - 1)],
+                others=[first.clone() for _ in range(count)],
+                bias=first[0].clone(),
+                contexts=torch.zeros(count, rows, 1, dtype=torch.int64, device=where),
+                slots=slots,
+                half=torch.where(torch.arange(rows, device=where) % 2 == 0, slots, -1),
+                index=torch.arange(0, rows, rows // few, device=where)[:few],
+                generator=torch.Generator(where).manual_seed(1),
+            )
+        return made
+
+    by_index = f"embed_, {few} rows by index"
+
+    def mark(i: int, slots: str, number: int = rows, **options: Any) -> None:
+        b = buffers()
+        given = {name: b[value] for name, value in options.items()}
+        kernels.embed_(b["logits"][i], b["contexts"][i, :number], b[slots][:number], keys, **given)
+
+    def on(call: Callable[[dict[str, Any], torch.Tensor, torch.Tensor], object]) -> Callable[[int], object]:
+        return lambda i: call(buffers(), buffers()["logits"][i], buffers()["others"][i])
+
+    # name -> what is called, kind, and how often the logits of a batch are read or written
+    calls: dict[str, tuple[Callable[[int], object], str, float]] = {
+        "embed_": (lambda i: mark(i, "slots"), "ours", 2),
+        "embed_, every second row": (lambda i: mark(i, "half"), "ours", 1),
+        by_index: (lambda i: mark(i, "slots", few, rows="index"), "ours", 2 * few / rows),
+        "add [B, V]": (on(lambda b, x, y: x.add_(y)), "floor", 3),
+        "add [V]": (on(lambda b, x, y: x.add_(b["bias"])), "floor", 2),
+        "multiply": (on(lambda b, x, y: x.mul_(1.0)), "floor", 2),
+        "copy": (on(lambda b, x, y: y.copy_(x)), "floor", 2),
+        "softmax": (on(lambda b, x, y: torch.softmax(x, -1, out=y)), "floor", 2),
+    }
+
+    def refresh() -> None:
+        buffers()["contexts"].random_(0, vocab_size, generator=buffers()["generator"])
+
+    def sample(call: Callable[[int], object]) -> Sampler:
+        return device.captured(call, count, where, refresh)
+
+    name = f"embed_ {dtype} [{rows}, {vocab_size}], {where}"
+    contestants = {
+        name: Contestant(sample(call), kind, count * work, "", times * element.itemsize)
+        for name, (call, kind, times) in calls.items()
+    }
+    check = functools.partial(validate_device, keys, dtype, where)
+    note = f"Device time of {count} calls in a graph. GB/s counts what a line must move."
+    floors, more = ("add [B, V]", "copy"), functools.partial(device.described, where)
+    return Suite(name, UNIT, contestants, floors, check, rounds, {}, note, more, made.clear)
+
+
+def host_suite(rounds: int, where: str) -> Suite:
+    """Mark one row on a device that never makes the host wait: what a call costs the host."""
+    vocab_size = 32000
+    keys = bench.team(vocab_size, 4).marking_keys()
+    logits, bias = (torch.zeros(1, vocab_size, device=where) for _ in range(2))
+    context = torch.zeros(1, 1, dtype=torch.int64, device=where)
+    calls: dict[str, Callable[[], object]] = {
+        "embed_": lambda: kernels.embed_(logits, context, context[0], keys),
+        "add [1, V]": lambda: logits.add_(bias),
+    }
+    name = f"embed_ float32 [1, {vocab_size}], one call, the host's time, {where}"
+    contestants = {
+        name: Contestant(device.returned(call, 20, where), kind, 20)
+        for (name, call), kind in zip(calls.items(), ("ours", "floor"), strict=True)
+    }
+    check = functools.partial(validate_device, keys, "float32", where)
+    return Suite(name, "µs", contestants, ("add [1, V]",), check, rounds)
+
+
+def validate_device(keys: KeyTable, dtype: str, where: str) -> None:
+    """Compare a device with the CPU, and that with the reference, to the bit."""
+    validate(keys, dtype)
+    vocab_size = keys.profile.vocab_size
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(3, vocab_size, generator=generator).to(getattr(torch, dtype))
+    contexts, slots = torch.randint(vocab_size, (3, 1), generator=generator), torch.tensor([0, 3, 1])
+    found = logits.to(where, copy=True)
+    kernels.embed_(found, contexts.to(where), slots.to(where), keys)
+    kernels.embed_(logits, contexts, slots, keys)
+    if not torch.equal(found.cpu(), logits):
+        raise IetError(f"embed_ on {where} differs from the CPU's: {dtype}, V = {vocab_size}")
+
+
+def device_suites(quick: bool, where: str) -> list[Suite]:
+    """Return what is measured on a device; `quick` is tiny."""
+    device.require(where)
+    shapes, rounds = (((4, 515),), 2) if quick else (((256, 128256), (64, 32000)), 21)
+    made = [device_suite(dtype, *shape, rounds, where) for shape in shapes for dtype in DTYPES]
+    return [*made, host_suite(rounds, where)]
 
 
 def suites(quick: bool) -> list[Suite]:
@@ -334,4 +389,5 @@ def bench_embed(replay: Callable[[], None]) -> None:
 
 
 if __name__ == "__main__":
-    main("benchmarks.speed.bench_embed", __doc__, suites, ("torch", "transformers", "waterfall", "markllm"))
+    packages = ("torch", "transformers", "waterfall", "markllm")
+    main("benchmarks.speed.bench_embed", __doc__, suites, packages, device_suites)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import math
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -22,13 +21,14 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks import engine_wheels
+from benchmarks.speed import peers
 from benchmarks.speed.suite import Contestant, Suite, main
 from iet import EngineKeys, kernels
 from iet.cli import bench
 from iet.cli.bench import select_isa, timed
 from iet.errors import IetError
 
-UNIT, FACTOR = "ns per token·key", 1e9
+UNIT = "ns per token·key"
 DEPTH = 30
 
 # A detector of one key: what is timed, (ids [T]) -> anything; and its score of every token from n - 1 on.
@@ -42,7 +42,7 @@ def engine_keys(scheme: str, count: int, vocab_size: int) -> EngineKeys:
         "sglang-gumbel": lambda row: f"{row[0]:x}",
         "synthid": lambda row: row,
     }
-    form = forms.get(scheme, lambda row: row[0])
+    form: Callable[[list[int]], Any] = forms.get(scheme, lambda row: row[0])
     agents = {f"agent {i}": form(row) for i, row in enumerate(numbers)}
     return EngineKeys(scheme, agents, vocab_size=vocab_size)
 
@@ -74,33 +74,17 @@ def sglang(vocab_size: int, keys: EngineKeys) -> Detector:
 
 
 def kgw(vocab_size: int, keys: EngineKeys) -> Detector:
-    from transformers import WatermarkDetector, WatermarkingConfig
-
-    model = types.SimpleNamespace(vocab_size=vocab_size, bos_token_id=-1, is_encoder_decoder=False)
-    config = WatermarkingConfig(hashing_key=int(keys.keys[0]))
+    detector = functools.partial(peers.kgw_detector, vocab_size, hashing_key=int(keys.keys[0]))
 
     def scores(ids: NDArray[np.int64]) -> list[bool]:
-        detector = WatermarkDetector(model, "cpu", config)
-        tensor = torch.from_numpy(ids)
-        return [detector._get_ngram_score(tensor[j - 1 : j], int(ids[j])) for j in range(1, len(ids))]
+        score, tensor = detector()._get_ngram_score, torch.from_numpy(ids)
+        return [score(tensor[j - 1 : j], int(ids[j])) for j in range(1, len(ids))]
 
-    return (
-        lambda ids: WatermarkDetector(model, "cpu", config)(torch.from_numpy(ids)[None], return_dict=True),
-        scores,
-    )
+    return lambda ids: detector()(torch.from_numpy(ids)[None], return_dict=True), scores
 
 
 def synthid(vocab_size: int, keys: EngineKeys) -> Detector:
-    from transformers import SynthIDTextWatermarkLogitsProcessor
-
-    processor = SynthIDTextWatermarkLogitsProcessor(
-        ngram_len=5,
-        keys=keys.keys[0].tolist(),
-        sampling_table_size=1 << 16,
-        sampling_table_seed=0,
-        context_history_size=1024,
-        device=torch.device("cpu"),
-    )
+    processor = peers.synthid(keys.keys[0].tolist())
 
     def g_values(ids: NDArray[np.int64]) -> Any:
         return processor.compute_g_values(torch.from_numpy(ids)[None])
@@ -120,9 +104,7 @@ def missing(scheme: str) -> str | None:
     """Return why the peer of a scheme is left out, None if it is not."""
     if scheme in ("vllm-gumbel", "sglang-gumbel"):
         return engine_wheels.missing(scheme.removesuffix("-gumbel"))
-    import importlib.util
-
-    return None if importlib.util.find_spec("transformers") else "transformers is not installed"
+    return peers.missing("SynthID")
 
 
 def suite(
@@ -159,16 +141,8 @@ def suite(
             if not np.allclose(answers[best][-len(expected) :, 0], expected, rtol=1e-6, atol=1e-5):
                 raise IetError(f"{scheme}: scores differ from those of {name}")
 
-    return Suite(
-        name=f"{scheme}, T = {tokens}, V = {vocab_size}, random ids",
-        unit=UNIT,
-        factor=FACTOR,
-        contestants=contestants,
-        floors=(first,),
-        validate=validate,
-        rounds=rounds,
-        skipped={} if why is None else {name: why},
-    )
+    title, skipped = f"{scheme}, T = {tokens}, V = {vocab_size}, random ids", {name: why} if why else {}
+    return Suite(title, UNIT, contestants, (first,), validate, rounds, skipped)
 
 
 def suites(quick: bool) -> list[Suite]:

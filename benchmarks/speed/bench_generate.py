@@ -33,7 +33,7 @@ from iet.marks.registry import Registry
 ROWS, PROMPT = 32, 64
 
 
-class Watch(transformers.LogitsProcessor):  # type: ignore[misc]
+class Watch(transformers.LogitsProcessor):
     """Calls a processor, or none, and writes down when."""
 
     def __init__(self, inner: Any = None) -> None:
@@ -60,7 +60,7 @@ class WatchedConfig(WatermarkingConfig):
 
     watch: Watch
 
-    def construct_processor(self, vocab_size: int, device: object) -> transformers.LogitsProcessor:
+    def construct_processor(self, vocab_size: int, device: object = None) -> transformers.LogitsProcessor:
         self.watch = Watch(super().construct_processor(vocab_size, device))
         return self.watch
 
@@ -151,22 +151,16 @@ class Stage:
 
 def generate_suite(threads: int, new_tokens: int, rounds: int) -> Suite:
     stage = Stage(threads, new_tokens)
-    return Suite(
-        name=f"model.generate, shipped model, B = {ROWS}, torch threads: {threads}",
-        unit="ms per step",
-        factor=1e3,
-        contestants={
-            "step with our mark": Contestant(functools.partial(stage.step, True), "ours"),
-            "step without": Contestant(functools.partial(stage.step, False), "floor"),
-            "our embed_, alone": Contestant(functools.partial(stage.alone, "embed_"), "ours"),
-            "clone of the logits, alone": Contestant(functools.partial(stage.alone, "clone"), "floor"),
-        },
-        floors=("step without",),
-        validate=stage.validate,
-        rounds=rounds,
-        note=f"{new_tokens} steps a sample; a processor returns a copy: `generate` may keep its argument.",
-        details=stage.details,
-    )
+    name = f"model.generate, shipped model, B = {ROWS}, torch threads: {threads}"
+    contestants = {
+        "step with our mark": Contestant(functools.partial(stage.step, True), "ours"),
+        "step without": Contestant(functools.partial(stage.step, False), "floor"),
+        "our embed_, alone": Contestant(functools.partial(stage.alone, "embed_"), "ours"),
+        "clone of the logits, alone": Contestant(functools.partial(stage.alone, "clone"), "floor"),
+    }
+    note = f"{new_tokens} steps a sample; a processor returns a copy: `generate` may keep its argument."
+    floors = ("step without",)
+    return Suite(name, "ms per step", contestants, floors, stage.validate, rounds, {}, note, stage.details)
 
 
 def suites(quick: bool) -> list[Suite]:

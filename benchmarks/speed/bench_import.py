@@ -67,19 +67,8 @@ def suites(quick: bool) -> list[Suite]:
         f"import {name}": Contestant(functools.partial(import_seconds, name), kind)
         for name, kind in (("iet", "ours"), ("iet.cli", "ours"), ("numpy", "floor"))
     }
-    return [
-        Suite(
-            name="import in a fresh process",
-            unit="ms",
-            factor=1e3,
-            contestants=contestants,
-            floors=("import numpy",),
-            validate=check,
-            rounds=2 if quick else 41,
-            note="`import iet` loads numpy too.",
-            details=details,
-        )
-    ]
+    name, rounds, note = "import in a fresh process", 2 if quick else 41, "`import iet` loads numpy too."
+    return [Suite(name, "ms", contestants, ("import numpy",), check, rounds, {}, note, details)]
 
 
 def bench_import(replay: Callable[[], None]) -> None:

@@ -9,9 +9,9 @@ each key and a sum over the vocabulary, which is timed for four keys, with the l
 
 from __future__ import annotations
 
-import argparse
+import functools
 import os
-import pathlib
+from collections.abc import Callable
 from typing import Any
 
 if __name__ == "__main__":  # before anything starts threads
@@ -22,8 +22,9 @@ import torch
 from numpy.typing import NDArray
 
 import iet
-from benchmarks.recording import environment, table, write
-from benchmarks.speed.bench_audit import AGENTS, marked_text, team
+from benchmarks.speed import texts
+from benchmarks.speed.suite import Contestant, Suite, main
+from benchmarks.speed.texts import AGENTS, marked_text, team
 from iet.audit.language_model import LanguageModel
 from iet.cli import bench
 from iet.errors import IetError
@@ -31,6 +32,7 @@ from iet.marks.keys import KeyTable
 from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
 
 KEYS = (4, 16, 64, 256)
+FLOOR = "the model alone"
 TOLERANCE = 1e-4
 
 
@@ -55,7 +57,7 @@ def _log_sums(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     highest = logits.max(axis=1, keepdims=True)
     logits -= highest
     np.exp(logits, out=logits)
-    return np.log(logits.sum(axis=1)) + highest[:, 0]
+    return np.asarray(np.log(logits.sum(axis=1)) + highest[:, 0])
 
 
 def validate(model: Any, ids: NDArray[np.int64], keys: KeyTable) -> None:
@@ -78,61 +80,45 @@ def validate(model: Any, ids: NDArray[np.int64], keys: KeyTable) -> None:
         raise IetError(f"log-likelihood ratios differ from those of embedding by {worst:.2g}")
 
 
-def measure(text: str, rounds: int) -> list[dict[str, object]]:
-    """Median milliseconds per 1,000 tokens."""
-    registry = team((*AGENTS, *(f"agent {i}" for i in range(len(AGENTS), max(KEYS)))))
-    small = team()
-    ids = Tokenizer(DEMO_SOURCE).encode(text).token_ids
-    reader = LanguageModel(DEMO_SOURCE)
-    table_of = {count: registry.scoring_keys().subset(slice(0, count)) for count in KEYS}
-    validate(DEMO_SOURCE, ids, table_of[4])
-    scored, _ = iet.positions(ids, registry)
-    scores = iet.score_tokens(ids, registry)
-    vocab_size = registry.profile.vocab_size
+def likelihood_suite(text: str, rounds: int) -> Suite:
+    """Read a text with the model, for more and more keys."""
+    team_of_all = team((*AGENTS, *(f"agent {i}" for i in range(len(AGENTS), max(KEYS)))))
+    small, ids = team(), Tokenizer(DEMO_SOURCE).encode(text).token_ids
+    reader, vocab_size = LanguageModel(DEMO_SOURCE), team_of_all.profile.vocab_size
+    table_of = {count: team_of_all.scoring_keys().subset(slice(0, count)) for count in KEYS}
+    scored, _ = iet.positions(ids, team_of_all)
+    scores = iet.score_tokens(ids, team_of_all)
     logits = logits_of(reader, ids, vocab_size)
-    auditors = {
-        "audit, 6 agents": iet.Auditor(small),
-        "audit with model, 6 agents": iet.Auditor(small, model=reader),
-    }
+
+    def ratios(count: int) -> object:
+        return reader.log_ratios(ids, table_of[count], scores[:, :count], scored)
+
     calls: dict[str, Any] = {
-        "the model alone": lambda: sum(1 for _ in reader.logits(ids, vocab_size)),
-        **{
-            f"log_ratios, {count} keys": lambda count=count: reader.log_ratios(
-                ids, table_of[count], scores[:, :count], scored
-            )
-            for count in KEYS
-        },
+        FLOOR: lambda: sum(1 for _ in reader.logits(ids, vocab_size)),
+        **{f"log_ratios, {count} keys": functools.partial(ratios, count) for count in KEYS},
         "embedding the logits, 4 keys": lambda: embedded(logits, ids, table_of[4]),
-        **{what: lambda reader=auditor: reader.audit(text) for what, auditor in auditors.items()},
+        "audit, 6 agents": functools.partial(iet.Auditor(small).audit, text),
+        "audit with model, 6 agents": functools.partial(iet.Auditor(small, model=reader).audit, text),
     }
-    samples = bench.interleaved({what: bench.timed(call) for what, call in calls.items()}, rounds)
-    alone = samples["the model alone"]
+    contestants = {
+        what: Contestant(bench.timed(call), "floor" if what == FLOOR else "ours", len(ids) / 1000)
+        for what, call in calls.items()
+    }
+    check = functools.partial(validate, DEMO_SOURCE, ids, table_of[4])
+    return Suite(f"T = {len(ids)}, n = 2", "ms per 1,000 tokens", contestants, (FLOOR,), check, rounds)
+
+
+def suites(quick: bool) -> list[Suite]:
+    """Return what is measured; `quick` is a short text."""
+    torch.set_num_threads(1)
     return [
-        {
-            "what": what,
-            "tokens": len(ids),
-            "milliseconds": bench.spread(seconds).median * 1e6 / len(ids),
-            "over_model": bench.ratio(seconds, alone).median,
-        }
-        for what, seconds in samples.items()
+        likelihood_suite(texts.text()[:1500], 2) if quick else likelihood_suite(marked_text(team(), 2_400), 7)
     ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("-o", "--output", type=pathlib.Path, required=True)
-    parser.add_argument("--tokens", type=int, default=2_400, help="of the text, at least")
-    parser.add_argument("--rounds", type=int, default=7)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    content: dict[str, Any] = {
-        "command": f"python -m benchmarks.speed.bench_likelihood -o {arguments.output}",
-        "environment": environment("torch", "transformers"),
-        "rows": measure(marked_text(team(), arguments.tokens), arguments.rounds),
-    }
-    rows = [[row["what"], row["milliseconds"], row["over_model"]] for row in content["rows"]]
-    write(arguments.output, content, table(["what", "ms per 1,000 tokens", "over the model alone"], rows))
+def bench_likelihood(replay: Callable[[], None]) -> None:
+    replay()
 
 
 if __name__ == "__main__":
-    main()
+    main("benchmarks.speed.bench_likelihood", __doc__, suites, ("torch", "transformers"))

@@ -23,8 +23,8 @@ import numpy as np
 
 import iet
 from benchmarks.speed import texts
-from benchmarks.speed.bench_audit import team
 from benchmarks.speed.suite import Contestant, Suite, main
+from benchmarks.speed.texts import team
 from iet.errors import BackendUnavailable, IetError
 from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
 from iet.report import Report
@@ -119,31 +119,19 @@ def suites(quick: bool) -> list[Suite]:
         return lambda: float(browser.open(file(name))) / 1e3
 
     def details() -> dict[str, Any]:
-        return {
-            name: {
-                "tokens": report.tokens,
-                "segments": len(report.segments),
-                "bytes": len(report.to_html().encode()),
-            }
-            for name, report in reports(tokens).items()
-        }
+        made = reports(tokens).items()
+        sizes = {name: {"tokens": report.tokens, "segments": len(report.segments)} for name, report in made}
+        return {name: {**sizes[name], "bytes": len(report.to_html().encode())} for name, report in made}
 
+    contestants = {name: Contestant(sample(name), "ours") for name in PAGES}
+    contestants[FLOOR] = Contestant(sample(FLOOR), "floor")
+    name, note = (
+        f"open a report of {tokens:,} tokens",
+        "Headless chromium, to the second frame after loading.",
+    )
+    rounds = 2 if quick else 15
     return [
-        Suite(
-            name=f"open a report of {tokens:,} tokens",
-            unit="ms",
-            factor=1e3,
-            contestants={
-                **{name: Contestant(sample(name), "ours") for name in PAGES},
-                FLOOR: Contestant(sample(FLOOR), "floor"),
-            },
-            floors=(FLOOR,),
-            validate=validate,
-            rounds=2 if quick else 15,
-            note="Headless chromium, to the second frame after loading.",
-            details=details,
-            release=browser.close,
-        )
+        Suite(name, "ms", contestants, (FLOOR,), validate, rounds, {}, note, details, release=browser.close)
     ]
 
 

@@ -1,9 +1,10 @@
 """Time `score_tokens` and `score_spans` on random ids and real text, after checking them with the reference.
 
-    python -m benchmarks.speed.bench_score -o benchmarks/results/score.json
+    python -m benchmarks.speed.bench_score -o benchmarks/results/score.json [--device cuda]
 
 The floor is writing the scores: a fill of [T, K] float32. Peers read the same ids on one thread, fewer of
 them where they are slow, under one key: none of them reads several at less than a multiple of the cost.
+`--device cuda` times the kernels of a GPU instead.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.speed import peers, texts
+from benchmarks.speed import device, peers, texts
 from benchmarks.speed.suite import Contestant, Suite, main
 from iet import kernels
 from iet.cli import bench
@@ -24,7 +25,7 @@ from iet.errors import IetError
 from iet.marks.keys import KeyTable
 from iet.native import reference
 
-UNIT, FACTOR = "ns per token·key", 1e9
+UNIT = "ns per token·key"
 FILL = "fill [T, K]"
 
 
@@ -51,15 +52,9 @@ def ngram_suite(
     ids = random_ids(tokens, vocab_size)
     ours = {name: scoring(ids, table, isa, count) for name, isa, count in bench.contenders()}
     of = "" if family == "fourier" else f", {family}"
-    return Suite(
-        name=f"score_tokens n = {n_gram}{of}, T = {tokens}, K = {keys}, random ids",
-        unit=UNIT,
-        factor=FACTOR,
-        contestants={**ours, FILL: fill(tokens, keys)},
-        floors=(FILL,),
-        validate=functools.partial(validate, table, ids),
-        rounds=rounds,
-    )
+    name = f"score_tokens n = {n_gram}{of}, T = {tokens}, K = {keys}, random ids"
+    check = functools.partial(validate, table, ids)
+    return Suite(name, UNIT, {**ours, FILL: fill(tokens, keys)}, (FILL,), check, rounds)
 
 
 def peers_suite(real: bool, tokens: int, vocab_size: int, rounds: int, lengths: dict[str, int]) -> Suite:
@@ -77,46 +72,28 @@ def peers_suite(real: bool, tokens: int, vocab_size: int, rounds: int, lengths: 
         few = np.ascontiguousarray(ids[: lengths.get(name, len(ids))])
         note = "K = 1" + ("" if len(few) == len(ids) else f", the first {len(few)} ids, scaled")
         contestants[name] = Contestant(timed(functools.partial(read, few)), "peer", len(few), note)
-    return Suite(
-        name=f"score_tokens beside peers, T = {len(ids)}, {'real text' if real else 'random ids'}",
-        unit=UNIT,
-        factor=FACTOR,
-        contestants=contestants,
-        floors=(f"{best}, 1 thread, K = 16",),
-        validate=functools.partial(validate, many, ids),
-        rounds=rounds,
-        skipped=skipped,
-        note=texts.NOTE if real else "",
-    )
+    name = f"score_tokens beside peers, T = {len(ids)}, {'real text' if real else 'random ids'}"
+    check = functools.partial(validate, many, ids)
+    floors, note = (f"{best}, 1 thread, K = 16",), texts.NOTE if real else ""
+    return Suite(name, UNIT, contestants, floors, check, rounds, skipped, note)
 
 
 def scaling_suite(tokens: int, vocab_size: int, keys: int, rounds: int) -> Suite:
     """Double T, K and threads: the cost of a token under a key should stay, and halve with the threads."""
     best = bench.isas()[-1]
-    contestants = {}
     first = f"T = {tokens}, K = {keys}"
-    for t, k in (
-        (tokens, keys),
-        (2 * tokens, keys),
-        (4 * tokens, keys),
-        (tokens, 2 * keys),
-        (tokens, 4 * keys),
-    ):
+    shapes = [(m * tokens, keys) for m in (1, 2, 4)] + [(tokens, m * keys) for m in (2, 4)]
+    contestants = {}
+    for t, k in shapes:
         ids, table = random_ids(t, vocab_size), bench.team(vocab_size, k).scoring_keys()
         contestants[f"T = {t}, K = {k}"] = scoring(ids, table, best, 1)
     ids, table = random_ids(tokens, vocab_size), bench.team(vocab_size, keys).scoring_keys()
     for count in bench.thread_counts()[1:]:
         contestants[f"{first}, {count} threads"] = scoring(ids, table, best, count)
-    return Suite(
-        name=f"score_tokens n = 2, T, K and threads doubled ({best})",
-        unit=UNIT,
-        factor=FACTOR,
-        contestants=contestants,
-        floors=(first,),
-        validate=functools.partial(validate, table, ids),
-        rounds=rounds,
-        note="Linear in T and K where the ratio is 1; linear in threads where it is 1 / threads.",
-    )
+    name = f"score_tokens n = 2, T, K and threads doubled ({best})"
+    check = functools.partial(validate, table, ids)
+    note = "Linear in T and K where the ratio is 1; linear in threads where it is 1 / threads."
+    return Suite(name, UNIT, contestants, (first,), check, rounds, note=note)
 
 
 def spans_suite(tokens: int, vocab_size: int, keys: int, span: int, rounds: int) -> Suite:
@@ -128,43 +105,26 @@ def spans_suite(tokens: int, vocab_size: int, keys: int, span: int, rounds: int)
         return np.add.reduceat(kernels.score_tokens(ids, table, num_threads=1), cuts[:-1], dtype=np.float64)
 
     def check() -> None:
-        few = table_of(3)
-        expected = reference.score_spans(few.marking, ids, cuts, np.ones(tokens, np.bool_))
-        for isa in bench.isas():
+        few = bench.team(vocab_size, 3).scoring_keys()
+        expected = reference.score_spans(few.marking, ids, cuts, np.ones(tokens, np.bool_)).tobytes()
+        for name, isa, count in bench.contenders():
             select_isa(isa)
-            for count in bench.thread_counts():
-                if kernels.score_spans(ids, cuts, few, num_threads=count).tobytes() != expected.tobytes():
-                    raise IetError(f"score_spans differs from the reference on {isa}, {count} threads")
-
-    def table_of(count: int) -> KeyTable:
-        return bench.team(vocab_size, count).scoring_keys()
+            if kernels.score_spans(ids, cuts, few, num_threads=count).tobytes() != expected:
+                raise IetError(f"score_spans differs from the reference on {name}")
 
     work = tokens * keys
-    contestants = {
-        name: Contestant(
-            timed(
-                functools.partial(kernels.score_spans, ids, cuts, table, num_threads=count),
-                functools.partial(select_isa, isa),
-            ),
-            "ours",
-            work,
-        )
-        for name, isa, count in bench.contenders()
-    }
+    contestants = {}
+    for name, isa, count in bench.contenders():
+        add = functools.partial(kernels.score_spans, ids, cuts, table, num_threads=count)
+        contestants[name] = Contestant(timed(add, functools.partial(select_isa, isa)), "ours", work)
     contestants["score_tokens, then add.reduceat"] = Contestant(
         timed(by_hand, functools.partial(select_isa, best)), "floor", work
     )
-    return Suite(
-        name=f"score_spans n = 2, T = {tokens}, K = {keys}, windows of {span}",
-        unit=UNIT,
-        factor=FACTOR,
-        contestants=contestants,
-        floors=("score_tokens, then add.reduceat",),
-        validate=check,
-        rounds=rounds,
-        note=f"score_spans keeps {8 * keys * (len(cuts) - 1) / 2**20:.1f} MiB of sums,"
-        f" score_tokens {4 * work / 2**20:.1f} MiB of scores.",
-    )
+    name = f"score_spans n = 2, T = {tokens}, K = {keys}, windows of {span}"
+    floors = ("score_tokens, then add.reduceat",)
+    sums, scores = (size / 2**20 for size in (8 * keys * (len(cuts) - 1), 4 * work))
+    note = f"score_spans keeps {sums:.1f} MiB of sums, score_tokens {scores:.1f} MiB of scores."
+    return Suite(name, UNIT, contestants, floors, check, rounds, note=note)
 
 
 def validate(keys: KeyTable, ids: NDArray[np.int64]) -> None:
@@ -174,13 +134,51 @@ def validate(keys: KeyTable, ids: NDArray[np.int64]) -> None:
         bench.validate_score(keys, ids[:500], num_threads=count)
 
 
+def device_suite(tokens: int, keys: int, rounds: int, where: str) -> Suite:
+    """Score on a device, and sum over one span: with what is allocated and checked for each call."""
+    vocab_size, whole = 32000, np.array([0, tokens])
+    table = bench.team(vocab_size, keys).scoring_keys()
+    ids = torch.zeros(tokens, dtype=torch.int64, device=where)
+    generator = torch.Generator(where).manual_seed(2)
+    calls: dict[str, Callable[[], object]] = {
+        "score_tokens": lambda: kernels.score_tokens(ids, table),
+        "score_spans, one span": lambda: kernels.score_spans(ids, whole, table),
+        FILL: lambda: torch.zeros(tokens, keys, device=where),
+    }
+
+    def refresh() -> None:
+        ids.random_(0, vocab_size, generator=generator)
+
+    def check() -> None:
+        refresh()
+        found = torch.as_tensor(kernels.score_tokens(ids[:64], table)).cpu().numpy()
+        few = ids[:64].cpu().numpy()
+        validate(table, few)
+        if found.tobytes() != kernels.score_tokens(few, table).tobytes():
+            raise IetError(f"score_tokens on {where} differs from the CPU's")
+
+    name = f"score_tokens n = 2, T = {tokens}, K = {keys}, {where}"
+    contestants = {
+        name: Contestant(
+            device.waited(call, where, refresh), "floor" if name == FILL else "ours", tokens * keys
+        )
+        for name, call in calls.items()
+    }
+    return Suite(name, UNIT, contestants, (FILL,), check, rounds, details=lambda: device.described(where))
+
+
+def device_suites(quick: bool, where: str) -> list[Suite]:
+    """Return what is measured on a device; `quick` is tiny."""
+    device.require(where)
+    texts, rounds = (((500, 20),), 2) if quick else (((4096, 10_000), (1_000_000, 6)), 21)
+    return [device_suite(*text, rounds, where) for text in texts]
+
+
 def suites(quick: bool) -> list[Suite]:
     """Return what is measured; `quick` is tiny."""
     torch.set_num_threads(1)
     tokens, vocab_size, keys, rounds = (300, 515, 3, 2) if quick else (1 << 16, 128256, 16, 15)
-    slow = {"Waterfall verify": 40, "transformers KGW detector": 40}
-    if not quick:
-        slow = {"Waterfall verify": 256, "transformers KGW detector": 256}
+    slow = dict.fromkeys(("Waterfall verify", "transformers KGW detector"), 40 if quick else 256)
     real = slow if quick else {"Waterfall verify": 4096, "transformers KGW detector": 1024}
     return [
         *(ngram_suite(n_gram, tokens, vocab_size, keys, rounds) for n_gram in (2, 3, 5)),
@@ -197,4 +195,5 @@ def bench_score(replay: Callable[[], None]) -> None:
 
 
 if __name__ == "__main__":
-    main("benchmarks.speed.bench_score", __doc__, suites, ("torch", "transformers", "waterfall"))
+    packages = ("torch", "transformers", "waterfall")
+    main("benchmarks.speed.bench_score", __doc__, suites, packages, device_suites)

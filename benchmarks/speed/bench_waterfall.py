@@ -8,7 +8,6 @@ case; a text of your own shows a usual one. One key. Embedding is one row's pert
 
 from __future__ import annotations
 
-import argparse
 import functools
 import itertools
 import pathlib
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.recording import environment, table, write
+from benchmarks.recording import columns, command, environment, parser, write
 from iet import kernels
 from iet.cli import bench
 from iet.cli.bench import select_isa, timed
@@ -99,55 +98,45 @@ def embedding(vocab_size: int, rounds: int) -> list[dict[str, object]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("-o", "--output", type=pathlib.Path, required=True)
-    parser.add_argument("--tokenizer", help="of the text, and its V")
-    parser.add_argument(
-        "--text", type=pathlib.Path, nargs="+", help="UTF-8 files; their first tokens are read"
-    )
-    parser.add_argument("--tokens", type=int, default=1 << 14, help="of the text (default: 16384)")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="tiny: whether it runs, not how fast")
-    arguments = parser.parse_args()
+    line = parser("benchmarks.speed.bench_waterfall", __doc__)
+    line.add_argument("--tokenizer", help="of the text, and its V")
+    files = "UTF-8 files; their first tokens are read"
+    line.add_argument("--text", type=pathlib.Path, nargs="+", help=files)
+    line.add_argument("--tokens", type=int, default=1 << 14, help="of the text (default: 16384)")
+    line.add_argument("--rounds", type=int, default=5)
+    line.add_argument("--quick", action="store_true", help="tiny: whether it runs, not how fast")
+    given = line.parse_args()
     rng = np.random.default_rng(0)
     scores, shuffles = [], []
-    tokens, few, vocab_sizes = (60, 30, (257,)) if arguments.quick else (2000, 300, (32000, 128256))
+    tokens, few, vocab_sizes = (60, 30, (257,)) if given.quick else (2000, 300, (32000, 128256))
     before = kernels.backends().isa
     for vocab_size in vocab_sizes:
         ids = rng.integers(0, vocab_size, tokens)
-        scores += measure("random", ids, vocab_size, few, arguments.rounds)
-        shuffles += embedding(vocab_size, arguments.rounds)
-    if arguments.text:
-        tokenizer = Tokenizer(arguments.tokenizer)
-        text = "\n".join(path.read_text(encoding="utf-8") for path in arguments.text)
-        ids = tokenizer.encode(text).token_ids[: arguments.tokens]
+        scores += measure("random", ids, vocab_size, few, given.rounds)
+        shuffles += embedding(vocab_size, given.rounds)
+    if given.text:
+        tokenizer = Tokenizer(given.tokenizer)
+        text = "\n".join(path.read_text(encoding="utf-8") for path in given.text)
+        ids = tokenizer.encode(text).token_ids[: given.tokens]
         vocab_size = tokenizer.backend.get_vocab_size(with_added_tokens=False)
-        scores += measure("text", ids, vocab_size, arguments.tokens, arguments.rounds)
+        scores += measure("text", ids, vocab_size, given.tokens, given.rounds)
     if before is not None:
         select_isa(before)
     content = {
-        "command": f"python -m benchmarks.speed.bench_waterfall -o {arguments.output}"
-        + " --quick" * arguments.quick,
+        "command": command(line, given),
         "environment": environment(),
         "scores": scores,
         "permutations": shuffles,
     }
-    rows = [
-        [
-            r["ids"],
-            r["vocab_size"],
-            r["tokens"],
-            r["distinct_contexts"],
-            r["what"],
-            f"{r['token_keys_per_second']:.0f}",
-        ]
-        for r in scores
-    ]
-    header = ["ids", "V", "tokens", "distinct contexts", "what", "token·keys per second"]
-    parts = ["Scheme `waterfall`: scores, one key, n = 2, one thread", table(header, rows)]
-    rows = [[r["vocab_size"], r["what"], f"{r['microseconds']:.0f}"] for r in shuffles]
-    parts += ["One permutation, as a marked row needs it", table(["V", "what", "µs"], rows)]
-    write(arguments.output, content, "\n\n".join(parts))
+    scored = {
+        **{"ids": "{ids}", "V": "{vocab_size}", "tokens": "{tokens}"},
+        **{"distinct contexts": "{distinct_contexts}", "what": "{what}"},
+        "token·keys per second": "{token_keys_per_second:.0f}",
+    }
+    parts = ["Scheme `waterfall`: scores, one key, n = 2, one thread", columns(scores, scored)]
+    permuted = {"V": "{vocab_size}", "what": "{what}", "µs": "{microseconds:.0f}"}
+    parts += ["One permutation, as a marked row needs it", columns(shuffles, permuted)]
+    write(given.output, content, "\n\n".join(parts))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import functools
 import importlib.util
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -90,13 +90,14 @@ def _waterfall_marker(vocab_size: int) -> Marker:
     processor.set_phi(WatermarkingFnFourier(id=42, k_p=1, N=vocab_size, kappa=0.8).phi)
     processor.reset(n_gram=2)
     processor.init_token_count = 0  # as in the middle of a text: it skips the first position
-    return processor
+    return cast(Marker, processor)
 
 
 def _kgw_marker(vocab_size: int) -> Marker:
     from transformers import WatermarkLogitsProcessor
 
-    return WatermarkLogitsProcessor(vocab_size=vocab_size, device="cpu")
+    marker: Any = WatermarkLogitsProcessor(vocab_size=vocab_size, device="cpu")
+    return cast(Marker, marker)
 
 
 def _markllm_config(vocab_size: int) -> Any:
@@ -108,30 +109,39 @@ def _markllm_config(vocab_size: int) -> Any:
 def _markllm_kgw(vocab_size: int) -> Marker:
     from markllm.watermark.kgw.kgw import KGW
 
-    return KGW(None, _markllm_config(vocab_size)).logits_processor
+    return cast(Marker, KGW(None, _markllm_config(vocab_size)).logits_processor)
 
 
 def _markllm_unigram(vocab_size: int) -> Marker:
     from markllm.watermark.unigram.unigram import Unigram
 
-    return Unigram(None, _markllm_config(vocab_size)).logits_processor
+    return cast(Marker, Unigram(None, _markllm_config(vocab_size)).logits_processor)
 
 
-def _synthid() -> Any:
+def synthid(keys: list[int] = SYNTHID_KEYS) -> Any:
+    """Return the processor of transformers, which also computes g-values."""
     from transformers import SynthIDTextWatermarkLogitsProcessor
 
-    return SynthIDTextWatermarkLogitsProcessor(
-        ngram_len=5,
-        keys=SYNTHID_KEYS,
-        sampling_table_size=2**16,
-        sampling_table_seed=0,
-        context_history_size=1024,
-        device=torch.device("cpu"),
-    )
+    options: dict[str, Any] = {
+        "sampling_table_size": 2**16,
+        "sampling_table_seed": 0,
+        "context_history_size": 1024,
+    }
+    device = torch.device("cpu")
+    return SynthIDTextWatermarkLogitsProcessor(ngram_len=5, keys=keys, device=device, **options)
+
+
+def kgw_detector(vocab_size: int, **config: Any) -> Any:
+    """Return the detector of transformers."""
+    import transformers
+
+    made: Any = transformers
+    model = types.SimpleNamespace(vocab_size=vocab_size, bos_token_id=-1, is_encoder_decoder=False)
+    return made.WatermarkDetector(model, "cpu", made.WatermarkingConfig(**config))
 
 
 def _synthid_all(vocab_size: int) -> Marker:
-    return _synthid()
+    return cast(Marker, synthid())
 
 
 def _synthid_top(vocab_size: int) -> Marker:
@@ -139,7 +149,7 @@ def _synthid_top(vocab_size: int) -> Marker:
 
     transformers has the same steps, but for all of V only.
     """
-    processor = _synthid()
+    processor = synthid()
 
     def mark(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         top, indices = torch.topk(scores, k=min(100, scores.shape[1]), dim=1)
@@ -151,7 +161,7 @@ def _synthid_top(vocab_size: int) -> Marker:
 
 
 def _synthid_reader(vocab_size: int) -> Reader:
-    processor = _synthid()
+    processor = synthid()
     return lambda ids: processor.compute_g_values(torch.from_numpy(ids)[None])
 
 
@@ -169,12 +179,5 @@ def _waterfall_reader(vocab_size: int) -> Reader:
 
 
 def _kgw_reader(vocab_size: int) -> Reader:
-    from transformers import WatermarkDetector, WatermarkingConfig
-
-    model = types.SimpleNamespace(vocab_size=vocab_size, bos_token_id=-1, is_encoder_decoder=False)
-
-    def detect(ids: NDArray[np.int64]) -> object:
-        detector = WatermarkDetector(model, "cpu", WatermarkingConfig())
-        return detector(torch.from_numpy(ids)[None], return_dict=True)
-
-    return detect
+    # A new detector each time: it remembers what it has scored.
+    return lambda ids: kgw_detector(vocab_size)(torch.from_numpy(ids)[None], return_dict=True)

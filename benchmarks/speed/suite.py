@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import math
-import pathlib
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.recording import environment, table, write
+from benchmarks.recording import columns, command, environment, number, parser, quartiles, write
 from iet import kernels
 from iet.cli import bench
 from iet.cli.bench import Sampler, Spread
+from iet.errors import BackendUnavailable
+
+UNITS = {"ns": 1e9, "µs": 1e6, "ms": 1e3}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,12 +26,14 @@ class Contestant:
         kind: "ours", "floor" or "peer".
         work: units of work in one sample, which the result is divided by.
         note: what a reader must know, such as a smaller size that was scaled.
+        moved: bytes that a unit of work must move, if GB/s are recorded.
     """
 
     sample: Sampler
     kind: str
     work: float = 1.0
     note: str = ""
+    moved: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +42,7 @@ class Suite:
 
     Attributes:
         name: what is done, with its shape.
-        unit: of the results, such as "ns per logit".
-        factor: seconds per unit of work -> unit.
+        unit: of the results, "ns", "µs" or "ms" and per what, such as "ns per logit".
         contestants: name -> contestant. Nothing big is made before the first sample.
         floors: names of those that every result is divided by, round by round.
         validate: compares every one of ours with the reference; raises where they differ.
@@ -54,7 +55,6 @@ class Suite:
 
     name: str
     unit: str
-    factor: float
     contestants: Mapping[str, Contestant]
     floors: Sequence[str]
     validate: Callable[[], None]
@@ -84,9 +84,10 @@ def run(suite: Suite) -> tuple[dict[str, Any], dict[str, list[float]]]:
         {
             "what": name,
             "kind": contestant.kind,
-            "value": _dict(bench.spread(per_unit[name]).times(suite.factor)),
+            "value": _dict(bench.spread(per_unit[name]).times(UNITS[suite.unit.split()[0]])),
             "over": {floor: _dict(bench.ratio(per_unit[name], per_unit[floor])) for floor in suite.floors},
             "note": contestant.note,
+            **_gigabytes(contestant, per_unit[name]),
         }
         for name, contestant in suite.contestants.items()
     ]
@@ -109,47 +110,72 @@ def _dict(spread: Spread) -> dict[str, float]:
     return dict(spread._asdict())
 
 
+def _gigabytes(contestant: Contestant, seconds: Sequence[float]) -> dict[str, float]:
+    return {"GB/s": contestant.moved / bench.spread(seconds).median / 1e9} if contestant.moved else {}
+
+
 def main(
-    module: str, doc: str, suites: Callable[[bool], list[Suite]], packages: Sequence[str] = ("torch",)
+    module: str,
+    doc: str,
+    suites: Callable[[bool], list[Suite]],
+    packages: Sequence[str] = ("torch",),
+    on_device: Callable[[bool, str], list[Suite]] | None = None,
 ) -> None:
-    """Parse the command line of a benchmark, run its suites and write JSON and a table."""
-    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=doc.split("\n")[0])
-    parser.add_argument(
-        "-o", "--output", type=pathlib.Path, required=True, help="JSON; a table goes beside it"
-    )
-    parser.add_argument("--quick", action="store_true", help="tiny: whether it runs, not how fast")
-    arguments = parser.parse_args()
+    """Parse the command line of a benchmark, run its suites and write JSON and a table.
+
+    Args:
+        module: of the benchmark.
+        doc: its docstring.
+        suites: makes the suites; whether they are to be tiny.
+        packages: whose versions are recorded.
+        on_device: makes the suites of `--device cuda`.
+    """
+    line = parser(module, doc)
+    line.add_argument("--quick", action="store_true", help="tiny: whether it runs, not how fast")
+    if on_device is not None:
+        line.add_argument(
+            "--device", choices=("cpu", "cuda"), default="cpu", help="cuda: time the kernels of a GPU"
+        )
+    given = line.parse_args()
     load = environment(*packages)
+    if on_device is not None and given.device != "cpu":
+        try:
+            made = on_device(given.quick, given.device)
+        except BackendUnavailable as error:
+            line.exit(3, f"{error}\n")
+    else:
+        made = suites(given.quick)
     recorded = []
-    for suite in suites(arguments.quick):
+    for suite in made:
         print(f"{suite.name} ...", file=sys.stderr, flush=True)
         recorded.append(run(suite)[0])
     content = {
-        "command": f"python -m {module} -o {arguments.output}" + (" --quick" if arguments.quick else ""),
-        "quick": arguments.quick,
+        "command": command(line, given),
+        "quick": given.quick,
         "environment": load,
         "suites": recorded,
     }
-    write(arguments.output, content, markdown(content))
+    write(given.output, content, markdown(content))
 
 
 def markdown(content: Mapping[str, Any]) -> str:
     """Return the whole record as Markdown: a table for each suite."""
     parts = [f"`{content['command']}` on {content['environment']['machine']['name']}"]
     for suite in content["suites"]:
-        header = ["what", suite["unit"], "quartiles", *(f"over {floor}" for floor in suite["floors"]), "note"]
         rows = [
-            [
-                result["what"] if result["kind"] != "peer" else f"*{result['what']}*",
-                number(result["value"]["median"]),
-                quartiles(result["value"]),
-                *(number(result["over"][floor]["median"]) for floor in suite["floors"]),
-                result["note"],
-            ]
-            for result in suite["results"]
+            {**row, "what": f"*{row['what']}*" if row["kind"] == "peer" else row["what"]}
+            for row in suite["results"]
         ]
+        for row in rows:
+            row |= {"median": number(row["value"]["median"]), "quartiles": quartiles(row["value"])}
+            row |= {
+                f"over{i}": number(row["over"][floor]["median"]) for i, floor in enumerate(suite["floors"])
+            }
+        formats = {"what": "{what}", suite["unit"]: "{median}", "quartiles": "{quartiles}"}
+        formats |= {f"over {floor}": f"{{over{i}}}" for i, floor in enumerate(suite["floors"])}
+        formats |= {"GB/s": "{GB/s:.0f}"} if any("GB/s" in row for row in rows) else {}
         lines = [f"**{suite['suite']}**, medians of {suite['rounds']} rounds. {suite['note']}".rstrip(), ""]
-        lines.append(table(header, rows))
+        lines.append(columns(rows, {**formats, "note": "{note}"}))
         for what, value in suite["details"].items():
             if isinstance(value, dict) and set(value) == {"low", "median", "high"}:
                 lines += [
@@ -161,15 +187,3 @@ def markdown(content: Mapping[str, Any]) -> str:
             lines += ["", f"Not run: {reasons}."]
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
-
-
-def number(value: float) -> str:
-    """Return three significant digits, without an exponent."""
-    if abs(value) >= 100:
-        return f"{value:,.0f}"
-    digits = 2 - math.floor(math.log10(abs(value))) if value else 0
-    return f"{value:.{digits}f}"
-
-
-def quartiles(value: Mapping[str, float]) -> str:
-    return f"{number(value['low'])} to {number(value['high'])}"

@@ -1,15 +1,25 @@
-"""Real text that every CPython carries, as ids of the tokenizer that ships with the demo."""
+"""What is marked and read: text that every CPython carries, text of the shipped model, and agents' logs."""
 
 from __future__ import annotations
 
+import argparse
 import functools
+import json
+import pathlib
 import pydoc_data.topics
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from iet.demo.conversation import MODEL
+from iet.cli import bench
+from iet.demo import conversation
+from iet.demo.conversation import MODEL, ROLES
+from iet.marks.registry import Registry
+from iet.marks.tokenizer import DEMO_SOURCE
+
+AGENTS = ROLES
 
 NOTE = (
     "Real text: the language reference that CPython carries, as ids of the demo's tokenizer of 4,096 tokens."
@@ -28,3 +38,33 @@ def real_ids() -> NDArray[np.int64]:
     """Return the text as ids [T], T about 140,000."""
     tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
     return np.array(tokenizer.encode(text(), add_special_tokens=False).ids, dtype=np.int64)
+
+
+def team(names: tuple[str, ...] = AGENTS, tokenizer: Any = DEMO_SOURCE) -> Registry:
+    return bench.team(None, names, tokenizer=tokenizer)
+
+
+def marked_text(registry: Registry, tokens: int) -> str:
+    """A conversation of the shipped model in which all six agents speak, of at least so many tokens."""
+    model, tokenizer = conversation.load_model()
+    texts: list[str] = []
+    while sum(len(tokenizer(text).input_ids) for text in texts) < tokens:
+        seed = len(texts)
+        speakers = conversation.speakers_of_walk("complete", AGENTS, 3, seed)
+        texts.append(conversation.converse(model, tokenizer, registry, speakers, seed=seed).text)
+    return " ".join(texts)
+
+
+def agent_logs(data: pathlib.Path) -> list[str]:
+    """The hand-crafted logs of Who&When: real agents, unmarked."""
+    files = sorted((data / "who_and_when" / "Hand-Crafted").glob("*.json"), key=lambda path: int(path.stem))
+    logs = (json.loads(path.read_text(encoding="utf-8"))["history"] for path in files)
+    return ["\n".join(turn["content"] for turn in log) for log in logs]
+
+
+def given_logs(line: argparse.ArgumentParser, data: pathlib.Path | None) -> list[str]:
+    """Return the logs of --data; the command line is refused where there are none."""
+    logs = [] if data is None else agent_logs(data)
+    if data is not None and not logs:
+        line.error(f"--data: {data} has no who_and_when/Hand-Crafted/*.json")
+    return logs

@@ -219,7 +219,8 @@ def _explain_in(
     keys, family = columns.keys, columns.keys.profile.family
     owners = keys.owners.astype(np.int64)
     best, firsts = np.zeros(len(starts), np.int64), reading.starts[texts]
-    _best_keys_njit(columns.scores, firsts + starts, firsts + ends, agents, owners, best)
+    sums = np.empty(len(owners))
+    _best_keys_njit(columns.scores, firsts + starts, firsts + ends, agents, owners, sums, best)
     pairs = reading.pairs
     if len(reading.ends) > 1:
         # Pairs get numbers of their own in each text: its first token's place is above any number before.
@@ -251,11 +252,12 @@ def _best_keys_njit(
     ends: Integers,
     agents: Integers,
     owners: Integers,
+    sums: Floats,
     best: Integers,
 ) -> None:
-    sums = np.zeros(scores.shape[1])
     for s in range(len(starts)):
-        sums[:] = 0.0
+        for a in range(len(sums)):
+            sums[a] = 0.0
         for t in range(starts[s], ends[s]):
             for a in range(len(sums)):
                 sums[a] += scores[t, a]

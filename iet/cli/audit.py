@@ -11,8 +11,8 @@ import pathlib
 import sys
 from typing import Any
 
-from iet.cli.options import AUDITING, Commands, add_decoder, add_registry, load_registry, say
-from iet.cli.progress import progress
+from iet.cli.options import Commands, add_decoder, add_registry, load_registry, say
+from iet.cli.progress import auditing
 from iet.errors import BackendUnavailable, InputError
 from iet.marks.files import write_file
 from iet.marks.foreign.engines import SCHEMES
@@ -232,7 +232,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     text = "" if bulk else _read_text(arguments.inputs[0])
     if bulk:
         return _audit_files(arguments, _auditor(arguments, registry))
-    with progress(AUDITING):
+    with auditing():
         report = _auditor(arguments, registry).audit(text, spans=arguments.span, skip=arguments.skip)
     if output:
         report.to_json(output, text=not arguments.no_text)
@@ -266,7 +266,7 @@ def _audit_files(arguments: argparse.Namespace, auditor: Any) -> int:
 
     given = {name: getattr(arguments, name) for name in _MANY}
     options = {name: value for name, value in given.items() if value is not None}
-    with progress(AUDITING, 1.0) as move:
+    with auditing(1.0) as move:
         summary = files.audit_files(auditor, arguments.inputs, arguments.output, progress=tell, **options)
     if arguments.json:
         print(json.dumps(dataclasses.asdict(summary), indent=1))
@@ -385,7 +385,7 @@ def _report(arguments: argparse.Namespace) -> int:
     registry = _keys_of(arguments)
     name = arguments.name or ("text" if arguments.file == "-" else pathlib.Path(arguments.file).name)
     text = _read_text(arguments.file)
-    with progress(AUDITING):
+    with auditing():
         found = _auditor(arguments, registry).audit(text, spans=arguments.span, skip=arguments.skip)
         made = {}
         for path, form in forms.items():

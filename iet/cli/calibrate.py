@@ -9,8 +9,8 @@ import json
 import pathlib
 from typing import Any
 
-from iet.cli.options import AUDITING, Commands, add_registry, load_registry
-from iet.cli.progress import progress
+from iet.cli.options import Commands, add_registry, load_registry
+from iet.cli.progress import auditing, progress
 
 
 def add(commands: Commands) -> None:
@@ -62,7 +62,7 @@ def _calibrate(arguments: argparse.Namespace) -> int:
         found: Any = [dataclasses.asdict(row) for row in rows]
         text = calibrate.power_table(rows)
     else:
-        with progress(AUDITING) as move:
+        with auditing() as move:
             null = calibrate.null(
                 load_registry(arguments),
                 calibrate.read_corpus(arguments.null),

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.cli.options import Commands, add_decoder, say
-from iet.cli.progress import progress
+from iet.cli.progress import auditing, progress
 from iet.errors import BackendUnavailable, IetError, InputError, RegistryError
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
@@ -273,7 +273,7 @@ def stage(
 
     # From here on nothing but the final text and the registry is used.
     audited = time.perf_counter()
-    with progress("auditing (the first audit on a machine compiles its loops)"):
+    with auditing():
         report = auditor.audit((out / "final.txt").read_bytes().decode())
         finished = time.perf_counter()
         forced = Auditor(registry, decoder=decoder, allow_unattributed=False).audit(report.text)

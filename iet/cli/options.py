@@ -17,8 +17,6 @@ A parser's defaults hold `run`, which takes the arguments and returns the exit c
 which takes the parser of all commands and the arguments, and calls its `error` if they do not go together.
 """
 
-AUDITING = "auditing (the first audit on a machine compiles its loops, which takes some ten seconds)"
-
 
 def say(text: str) -> None:
     """Print lines that fit a terminal and cannot steer it."""

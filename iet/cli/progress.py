@@ -46,6 +46,16 @@ def progress(line: str, total: float | None = None) -> Iterator[Update]:
         bar.thread.join()
 
 
+@contextlib.contextmanager
+def auditing(total: float | None = None) -> Iterator[Update]:
+    """Show `progress` of an audit, which says so while loops are compiled: once on a machine, for seconds."""
+    from iet.native.jit import compiling
+
+    line = "compiling the loops of an audit, once on this machine"
+    with progress("auditing", total) as move, compiling(lambda: move(line, 0.0)):
+        yield move
+
+
 class _Bar:
     """A bar that a thread of its own draws, so that time passes on it while the work is silent."""
 

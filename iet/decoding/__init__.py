@@ -27,7 +27,6 @@ from iet.decoding.segmentation import (
 from iet.decoding.windows import WindowOptions, column_summary, margin, span_sums, window_decode, windows
 from iet.errors import InputError, ShapeError
 from iet.marks.scheme import FAMILIES, Family
-from iet.native.pairs import repeats
 
 __all__ = [
     "DECODERS",
@@ -147,8 +146,8 @@ def decode(
     if pairs is not None:
         if scored is not None or repeated is not None:
             raise InputError("pairs: got scored or repeated as well, expected pairs alone: it says both")
-        numbers = check_pairs(pairs, len(x))
-        scored, repeated = numbers >= 0, repeats(numbers)
+        numbers, repeated = check_pairs(pairs, len(x))
+        scored = numbers >= 0
     text = Scored(
         x,
         law,

@@ -105,11 +105,8 @@ def evidence_blocks(
     scores: npt.NDArray[Any], counted: npt.NDArray[np.bool_]
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
     """Return what `log_activity` takes: sums of `scores` [T, K] over blocks of counted tokens, and counts."""
-    starts = block_starts(counted)
-    sums = np.zeros((len(starts), scores.shape[1]), np.float32)
-    if len(starts):
-        _counted_sums_njit(scores, counted, BLOCK, sums)
-    return sums, block_counts(counted)
+    sums, counts, _ = evidence_blocks_of(scores, counted, np.zeros(1, np.int64), np.array([len(counted)]))
+    return sums, counts
 
 
 def evidence_blocks_of(
@@ -126,12 +123,12 @@ def evidence_blocks_of(
     rests = each % BLOCK
     counts[edges[1:][rests > 0] - 1] = rests[rests > 0]
     sums = np.zeros((edges[-1], scores.shape[1]), np.float32)
-    _sums_of_njit(scores, counted, starts, ends, edges, sums)
+    _counted_sums_njit(scores, counted, starts, ends, edges, sums)
     return sums, counts, edges
 
 
 @njit
-def _sums_of_njit(
+def _counted_sums_njit(
     x: npt.NDArray[Any],
     counted: npt.NDArray[np.bool_],
     starts: npt.NDArray[np.int64],
@@ -140,9 +137,14 @@ def _sums_of_njit(
     sums: npt.NDArray[np.float32],
 ) -> None:
     for d in range(len(starts)):
-        if edges[d] < edges[d + 1]:
-            inside = slice(starts[d], ends[d])
-            _counted_sums_njit(x[inside], counted[inside], BLOCK, sums[edges[d] : edges[d + 1]])
+        at, rest = edges[d], BLOCK
+        for t in range(starts[d], ends[d]):
+            if counted[t]:
+                if rest == 0:
+                    at, rest = at + 1, BLOCK
+                for a in range(x.shape[1]):
+                    sums[at, a] += x[t, a]
+                rest -= 1
 
 
 def block_starts(counted: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
@@ -157,20 +159,6 @@ def block_counts(counted: npt.NDArray[np.bool_]) -> Floats:
     if total % BLOCK:
         counts[-1] = total % BLOCK
     return counts
-
-
-@njit
-def _counted_sums_njit(
-    x: npt.NDArray[Any], counted: npt.NDArray[np.bool_], block: int, sums: npt.NDArray[np.float32]
-) -> None:
-    at, rest = 0, block
-    for t in range(len(x)):
-        if counted[t]:
-            if rest == 0:
-                at, rest = at + 1, block
-            for a in range(x.shape[1]):
-                sums[at, a] += x[t, a]
-            rest -= 1
 
 
 @njit

@@ -104,11 +104,11 @@ def posteriors(
     for begin in range(0, tokens, each):
         starts.append(state.copy())
         if begin + each < tokens:
-            _forward_njit(ratios, advances, prior, begin, begin + each, leave, state, None, found)
+            _forward_njit(ratios, advances, prior, begin, begin + each, 0, leave, state, alpha, found)
     for begin in range(each * len(starts) - each, -1, -each):
         end = min(begin + each, tokens)
         sums = found if end == tokens else np.zeros(1)  # those of the parts before are known
-        _forward_njit(ratios, advances, prior, begin, end, leave, starts.pop(), alpha, sums)
+        _forward_njit(ratios, advances, prior, begin, end, 1, leave, starts.pop(), alpha, sums)
         _backward_njit(ratios, advances[0], prior, begin, end, leave, alpha, beta, posterior, left)
     log_ratio = float(found[0])
     if np.isnan(log_ratio):
@@ -140,8 +140,8 @@ def log_likelihoods(
     advances = _advances(len(ratios), stages / np.maximum(mean_segments, stages), prior, odds)
     states, found = np.empty((len(advances), stages, len(prior))), np.zeros(len(advances))
     states[:] = prior / stages
-    leave = np.empty(len(prior))
-    _forward_njit(ratios, advances, prior, 0, len(ratios), leave, states, None, found)
+    leave, alpha = np.empty(len(prior)), np.empty((1, stages, len(prior)), np.float32)
+    _forward_njit(ratios, advances, prior, 0, len(ratios), 0, leave, states, alpha, found)
     return found
 
 
@@ -177,13 +177,16 @@ def _forward_njit(
     prior: Floats,
     begin: int,
     end: int,
+    keep: int,
     leave: Floats,
     starts: Floats,
-    alpha: npt.NDArray[np.float32] | None,
+    alpha: npt.NDArray[np.float32],
     log_ratios: Floats,
 ) -> None:
     # For each row of `advances`, starts [L, m, A + 1] are α at token begin - 1 (at the text's beginning: π
-    # before it), and at end - 1 after. `alpha` is α of each token, up to a factor; `leave`, 1 / (1 - π).
+    # before it), and at end - 1 after. `leave` becomes 1 / (1 - π). α of each token, up to a factor, is its
+    # row of `alpha` if `keep` is 1; if it is 0, the first row takes what nobody reads: a loop for each case
+    # would be compiled twice.
     lengths, stages, states = starts.shape
     last = stages - 1
     onward = np.empty(states)
@@ -192,6 +195,7 @@ def _forward_njit(
     for n in range(lengths):
         log_ratio, state, advance_of = 0.0, starts[n], advances[n]
         for t in range(begin, end):
+            row = (t - begin) * keep
             advance = advance_of[t] if t > 0 else 0.0
             stay, arriving = 1.0 - advance, 0.0
             for i in range(states):
@@ -203,15 +207,13 @@ def _forward_njit(
                 before = state[0, i]
                 now = (stay * before + prior[i] * (arriving - onward[i])) * ratio
                 state[0, i] = now
-                if alpha is not None:
-                    alpha[t - begin, 0, i] = now
+                alpha[row, 0, i] = now
                 held = now
                 for m in range(1, stages):
                     own = state[m, i]
                     now = (stay * own + advance * before) * ratio
                     state[m, i] = now
-                    if alpha is not None:
-                        alpha[t - begin, m, i] = now
+                    alpha[row, m, i] = now
                     held += now
                     before = own
                 total += held

@@ -330,7 +330,8 @@ def _labels_njit(
         counted, label = 0, 0
         for t in range(begin, end):
             counted += scored[t]
-            for a in range(len(sums)):
+        for t in range(begin, end):
+            for a in range(x.shape[1]):
                 sums[a] += x[t, a]
         for a in range(1, len(sums)):
             if sums[a] > sums[label]:
@@ -338,8 +339,7 @@ def _labels_njit(
         surplus = sums[label] - parameters.mean * counted
         if parameters.threshold > -np.inf and surplus <= parameters.threshold * math.sqrt(counted):
             label = NOBODY
-        for t in range(begin, end):
-            labels[t] = label
+        labels[begin:end] = label
         begin = end
 
 

@@ -158,10 +158,11 @@ def posterior_decode(text: Scored, options: PosteriorOptions, allow_unattributed
     labels = np.empty(tokens, np.int32)
     _likeliest_njit(gamma, rest, resolution, allow_unattributed, posterior, left, labels)
     if resolution > 1:
-        each = None if text.break_odds is None else np.log(text.break_odds)
+        each = np.zeros(tokens) if text.break_odds is None else np.log(text.break_odds)
         offsets = _offsets(fitted.strengths, family)
         _place_boundaries_njit(scores, weight, fitted.strengths, offsets, each, resolution, labels)
-    _absorb_short_runs_njit(posterior, left, options.min_segment, labels)
+    standing = np.empty(tokens // options.min_segment + 2, np.int64)
+    _absorb_short_runs_njit(posterior, left, options.min_segment, standing, labels)
     token_agents = np.append(keep, NOBODY)[labels].astype(np.int32)
     if len(keep) < columns:
         kept, posterior = posterior, np.zeros((tokens, columns), np.float32)
@@ -230,11 +231,15 @@ def at_most(columns: npt.NDArray[np.int64], rank: npt.NDArray[np.floating[Any]])
 
 @njit
 def _absorb_short_runs_njit(
-    posterior: Posterior, left: Posterior, min_segment: int, labels: npt.NDArray[np.int32]
+    posterior: Posterior,
+    left: Posterior,
+    min_segment: int,
+    standing: npt.NDArray[np.int64],
+    labels: npt.NDArray[np.int32],
 ) -> None:
-    # Runs below `min_segment` go to the likelier neighbour, in one pass from left to right.
+    # Runs below `min_segment` go to the likelier neighbour, in one pass from left to right. `standing` are
+    # starts of the runs before the one at hand.
     tokens = len(labels)
-    standing = np.empty(tokens // min_segment + 2, np.int64)  # starts of the runs before the one at hand
     count, start, end = 0, 0, 0
     while end < tokens:
         end += 1
@@ -242,14 +247,16 @@ def _absorb_short_runs_njit(
             continue
         if end - start < min_segment and end - start < tokens:
             best, likeliest = -1.0, labels[start]
-            for side in (start - 1, end):
-                if 0 <= side < tokens:
-                    mass = 0.0
+            for side in range(2):
+                neighbour = start - 1 if side == 0 else end
+                if 0 <= neighbour < tokens:
+                    label, mass = labels[neighbour], 0.0
                     for t in range(start, end):
-                        mass += left[t] if labels[side] < 0 else posterior[t, labels[side]]
+                        mass += left[t] if label < 0 else posterior[t, label]
                     if mass > best:
-                        best, likeliest = mass, labels[side]
-            labels[start:end] = likeliest
+                        best, likeliest = mass, label
+            for t in range(start, end):
+                labels[t] = likeliest
         joins_left = count > 0 and labels[start - 1] == labels[start]
         if end < tokens and labels[end] == labels[end - 1]:  # one run with the next
             if joins_left:
@@ -495,7 +502,7 @@ def _place_boundaries_njit(
     weights: Weights,
     strengths: Floats,
     offsets: Floats,
-    log_odds: Floats | None,
+    log_odds: Floats,
     reach: int,
     labels: npt.NDArray[np.int32],
 ) -> None:
@@ -510,32 +517,27 @@ def _place_boundaries_njit(
         low, high = max(begin + 1, t - reach + 1), t
         while high < min(t + reach - 1, len(labels) - 1) and labels[high + 1] == new:
             high += 1
-        gained, place = 0.0, t
-        best = 0.0 if log_odds is None else log_odds[t]
-        for j in range(t - 1, low - 1, -1):  # the boundary at j: [j, t) is the new one's
-            gained += _ratio_njit(x, weights, strengths, offsets, j, new)
-            gained -= _ratio_njit(x, weights, strengths, offsets, j, old)
-            total = gained if log_odds is None else gained + log_odds[j]
-            if total > best:
-                best, place = total, j
-        gained = 0.0
-        for j in range(t, high):  # the boundary at j + 1: [t, j] stays the old one's
-            gained += _ratio_njit(x, weights, strengths, offsets, j, old)
-            gained -= _ratio_njit(x, weights, strengths, offsets, j, new)
-            total = gained if log_odds is None else gained + log_odds[j + 1]
-            if total > best:
-                best, place = total, j + 1
+        best, place = log_odds[t], t
+        for side in range(2):  # the boundary at j: [j, t) is the new one's, or [t, j) stays the old one's
+            more, less, count = new, old, t - low
+            if side:
+                more, less, count = old, new, high - t
+            gained = 0.0
+            for away in range(count):
+                j = t - 1 - away + side * (2 * away + 1)
+                if more >= 0:
+                    gained += weights[j] * (strengths[more] * x[j, more] - offsets[more])
+                if less >= 0:
+                    gained -= weights[j] * (strengths[less] * x[j, less] - offsets[less])
+                total = gained + log_odds[j + side]
+                if total > best:
+                    best, place = total, j + side
         for j in range(place, t):
             labels[j] = new
         for j in range(t, place):
             labels[j] = old
         begin = place
         t = max(t, place) + 1
-
-
-@njit
-def _ratio_njit(x: Scores, weights: Weights, strengths: Floats, offsets: Floats, t: int, label: int) -> float:
-    return weights[t] * (strengths[label] * x[t, label] - offsets[label]) if label >= 0 else 0.0
 
 
 @njit

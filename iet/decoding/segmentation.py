@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from iet.errors import InputError, ShapeError
 from iet.marks.scheme import Family
-from iet.native.pairs import numbered
+from iet.native.pairs import checked_repeats
 
 Scores = npt.NDArray[Any]
 """[T, A], float32 (or float64): the score of token t under the key of agent a."""
@@ -121,8 +121,8 @@ def check_mask(mask: npt.ArrayLike | None, length: int, name: str, default: bool
     return array
 
 
-def check_pairs(pairs: npt.ArrayLike, length: int) -> npt.NDArray[np.int64]:
-    """Return `pairs` as int64 [T].
+def check_pairs(pairs: npt.ArrayLike, length: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Return `pairs` as int64 [T], and their `repeats`.
 
     Raises:
         ShapeError: they are not integers [T].
@@ -132,12 +132,13 @@ def check_pairs(pairs: npt.ArrayLike, length: int) -> npt.NDArray[np.int64]:
     if array.shape != (length,) or (array.dtype.kind not in "iu" and array.size):
         raise ShapeError("pairs", got=f"{array.dtype} {list(array.shape)}", expected=f"integers [{length}]")
     numbers = array.astype(np.int64, copy=False)
-    if not numbered(numbers):
+    repeated = checked_repeats(numbers)
+    if repeated is None:
         raise InputError(
             f"pairs: got numbers from {numbers.min()} to {numbers.max()}, expected 0, 1, 2, ... in the order"
             " of first occurrence, and -1"
         )
-    return numbers
+    return numbers, repeated
 
 
 def check_number(

@@ -298,6 +298,7 @@ class KeyTable(Keys):
             profile.vocab_size,
             scheme.n_gram,
             scheme.family,
+            profile.family.code,
             scheme.kappa,
             profile.unmarked_ids,
             self.subkeys,

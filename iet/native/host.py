@@ -42,26 +42,16 @@ class Logits(NamedTuple):
     """Where logits lie [rows, columns >= V], and how.
 
     Attributes:
-        address: of the first one.
-        dtype: one of `DTYPES`.
-        rows, columns: their numbers.
-        strides: of rows and columns, in bytes.
+        layout: what a native call takes first: address, number of the dtype, rows, columns, strides in bytes.
+        rows: their number.
         array: returns them as numpy shows them, bfloat16 as its bits; not on CUDA.
         device: of CUDA, or None.
     """
 
-    address: int
-    dtype: str
+    layout: tuple[int, int, int, int, int, int]
     rows: int
-    columns: int
-    strides: tuple[int, int]
     array: Callable[[], NDArray[Any]]
     device: Any = None
-
-    @property
-    def layout(self) -> tuple[int, int, int, int, int, int]:
-        """What a native call takes first."""
-        return self.address, DTYPES[self.dtype], self.rows, self.columns, *self.strides
 
 
 def describe_logits(logits: Any, vocab_size: int) -> Logits:
@@ -77,11 +67,10 @@ def describe_logits(logits: Any, vocab_size: int) -> Logits:
         found = _describe_tensor(logits)
     else:
         raise ShapeError("logits", got=type(logits).__name__, expected="numpy.ndarray or torch.Tensor")
-    if found.columns < vocab_size:
+    rows, columns = found.layout[2:4]
+    if columns < vocab_size:
         raise ShapeError(
-            "logits",
-            got=f"[{found.rows}, {found.columns}]",
-            expected=f"[B, >= {vocab_size}], V of the profile",
+            "logits", got=f"[{rows}, {columns}]", expected=f"[B, >= {vocab_size}], V of the profile"
         )
     return found
 
@@ -91,9 +80,9 @@ def _describe_array(logits: NDArray[Any]) -> Logits:
         raise ShapeError("logits", got="a read-only array", expected="a writable one")
     if not logits.dtype.isnative:
         raise ShapeError("logits", got=f"dtype {logits.dtype.str}", expected="the machine's byte order")
-    address = logits.__array_interface__["data"][0]
-    bits = logits.view(np.uint16) if logits.dtype.name == "bfloat16" else logits
-    return _checked(address, logits.dtype.name, logits.shape, logits.strides, lambda: bits)
+    address, dtype = logits.__array_interface__["data"][0], logits.dtype.name
+    bits = logits.view(np.uint16) if dtype == "bfloat16" else logits
+    return _checked(address, dtype, logits.shape, logits.strides, lambda: bits)
 
 
 def _describe_tensor(logits: Any) -> Logits:
@@ -125,7 +114,8 @@ def _describe_tensor(logits: Any) -> Logits:
 def _checked(
     address: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], array: Callable[[], Any]
 ) -> Logits:
-    if dtype not in DTYPES:
+    code = DTYPES.get(dtype)
+    if code is None:
         raise ShapeError("logits", got=f"dtype {dtype}", expected=f"one of {', '.join(DTYPES)}")
     if len(shape) != 2:
         raise ShapeError("logits", got=f"shape {list(shape)}", expected="[B, >= V]")
@@ -143,7 +133,7 @@ def _checked(
         raise ShapeError(
             "logits", got=f"an address {address % size} past a multiple of {size}", expected="one"
         )
-    return Logits(address, dtype, rows, columns, (row_stride, element_stride), array)
+    return Logits((address, code, rows, columns, row_stride, element_stride), rows, array)
 
 
 # ---------------------------------------------------------------- the ops

@@ -12,9 +12,6 @@ from iet.errors import IetError
 
 MAX_VOCAB_SIZE = 1 << 24
 
-FAMILIES = ("fourier", "square", "gumbel")
-"""In the order of `Family` in csrc/keyed.h: the native modules know a family by its place."""
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Marking:
@@ -23,7 +20,8 @@ class Marking:
     Attributes:
         vocab_size: V, 1 to 2^24.
         n_gram: n, 2 to 16.
-        family: one of `FAMILIES`.
+        family: "fourier", "square" or "gumbel".
+        code: the number that the native modules know it by, `Family` in csrc/keyed.h.
         kappa: κ at temperature 1.
         unmarked_ids: ids below V that carry no mark, ascending.
         subkeys: uint8 [K, 16].
@@ -33,15 +31,11 @@ class Marking:
     vocab_size: int
     n_gram: int
     family: str
+    code: int
     kappa: float
     unmarked_ids: tuple[int, ...]
     subkeys: NDArray[np.uint8] = dataclasses.field(repr=False)
     k_p: NDArray[np.integer] = dataclasses.field(repr=False)
-
-    @property
-    def code(self) -> int:
-        """The number of the family."""
-        return FAMILIES.index(self.family)
 
     @property
     def words(self) -> NDArray[np.uint64]:

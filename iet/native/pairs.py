@@ -88,10 +88,7 @@ def _number_texts_njit(
         _number_pairs_njit(
             ids[start : end - back], scored[inside], factors, np.uint64(64 - bits), some, numbers[inside]
         )
-        count = 0  # numbers follow first occurrences
-        for t in range(start, end):
-            repeated[t] = 0 <= numbers[t] < count
-            count = max(count, numbers[t] + 1)
+        _repeats_njit(numbers[start:end], repeated[start:end])
 
 
 def merged_numbers_of(
@@ -143,19 +140,27 @@ def _merge_njit(
 
 def repeats(pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Tell which of the `pair_numbers` [T] stood earlier in the text; false where not scored. O(T)."""
-    return (pairs >= 0) & (pairs < _counts(pairs))
+    repeated = np.zeros(len(pairs), np.bool_)
+    _repeats_njit(pairs, repeated)
+    return repeated
 
 
-def numbered(pairs: npt.NDArray[np.int64]) -> bool:
-    """Tell whether these are `pair_numbers`: 0, 1, 2, ... in the order of first occurrence, and -1."""
-    return bool(((pairs >= -1) & (pairs <= _counts(pairs))).all())
+def checked_repeats(pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
+    """Return `repeats`, or None if these are no `pair_numbers`: 0, 1, 2, ... as they first occur, and -1."""
+    repeated = np.zeros(len(pairs), np.bool_)
+    return repeated if _repeats_njit(pairs, repeated) else None
 
 
-def _counts(pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return how many numbers were given before each token: they follow first occurrences."""
-    counts = np.zeros(len(pairs), np.int64)
-    np.maximum.accumulate(pairs[:-1] + 1, out=counts[1:])
-    return counts
+@njit
+def _repeats_njit(pairs: npt.NDArray[np.int64], repeated: npt.NDArray[np.bool_]) -> bool:
+    """Fill `repeated`, and tell whether numbers follow first occurrences."""
+    count = lowest = skipped = 0
+    for t in range(len(pairs)):
+        pair = pairs[t]
+        repeated[t] = 0 <= pair < count
+        lowest, skipped = min(lowest, pair), max(skipped, pair - count)
+        count = max(count, pair + 1)
+    return lowest >= -1 and skipped == 0
 
 
 def shared_weights(pairs: npt.NDArray[np.int64], window: int = 256) -> npt.NDArray[np.float32]:

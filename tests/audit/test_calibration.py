@@ -17,6 +17,7 @@ from iet.cli.demo import demo_registry
 from iet.errors import InputError
 from iet.marks.scheme import FAMILIES
 from iet.marks.tokenizer import DEMO_SOURCE
+from tests.support.teams import team
 
 TEXT = pathlib.Path(__file__).parents[2] / "README.md"
 
@@ -89,9 +90,7 @@ def test_unmarked_text_is_read_as_marked_about_as_often_as_the_level_says(tmp_pa
     assert few[0] == few[1]
     profile = iet.Registry.create(None, vocab_size=4096, unmarked_ids=range(50)).profile
     assert calibrate._drawn(profile, None, 2, "x").profile.digest == profile.digest
-    own = iet.Registry.create(None, tokenizer=DEMO_SOURCE, scheme=iet.Scheme(k_p="per-agent"))
-    for name in "abcdef":
-        own.add(name)
+    own = team("abcdef", tokenizer=DEMO_SOURCE, k_p="per-agent")
     assert calibrate.null(own, iter(texts[:2]), registries=30).registries == 30  # no drawn key is refused
     odd = iet.Registry.create(None, vocab_size=257, scheme=iet.Scheme(family="square", k_p="per-agent"))
     drawn = calibrate._drawn(odd.profile, None, 2, "x")

@@ -24,6 +24,7 @@ from iet.decoding import activity
 from iet.errors import InputError, ShapeError
 from iet.marks.keys import usable
 from iet.marks.scheme import FAMILIES, Family, few_values
+from tests.support.teams import team
 
 FOURIER, SQUARE = FAMILIES["fourier"], FAMILIES["square"]
 
@@ -305,8 +306,7 @@ def test_discoveries_are_false_at_most_at_the_level() -> None:
 )
 def test_marks_of_few_values_are_not_audited(family: str, vocab_size: int, k_p: int) -> None:
     assert few_values(vocab_size, [k_p], FAMILIES[family]).tolist() == [True]
-    registry = iet.Registry.create(None, vocab_size=vocab_size, scheme=iet.Scheme(family=family, k_p=k_p))
-    registry.add("a")
+    registry = team(["a"], vocab_size=vocab_size, family=family, k_p=k_p)
     with pytest.raises(InputError, match=f"k_p: got {k_p} with a vocabulary.*chance does not pass.*'a'"):
         iet.Auditor(registry)
 

@@ -150,8 +150,7 @@ def test_the_temperature_is_found(temperature: float) -> None:
 
 
 def test_a_model_that_knows_nothing_gets_no_weight() -> None:
-    registry = Registry.create(None, vocab_size=V)
-    registry.add("planner")
+    registry = teams.team(["planner"], vocab_size=V)
     ids = written(None, rows=1, tokens=600)[0]
     other = 1 + (ids + 7) % (V - 1)  # the same text in another numbering, of which the model knows nothing
     assert read(ids, registry).share > 0.7

@@ -13,7 +13,6 @@ import pytest
 
 import iet
 from iet.errors import InputError
-from iet.marks.registry import Registry
 from tests.support.teams import NAMES, team
 from tests.support.texts import DECODERS, IDS, agents_of, reader
 
@@ -82,9 +81,7 @@ def test_strengths_that_are_given_reach_the_candidates() -> None:
 
 
 def test_known_agents_and_decoys(tmp_path: pathlib.Path) -> None:
-    registry = Registry.create(tmp_path / "team.json", vocab_size=500)
-    for name in ("planner", "critic", "coder"):
-        registry.add(name)
+    registry = team(["planner", "critic", "coder"], tmp_path / "team.json", vocab_size=500)
     ids = np.random.default_rng(4).integers(0, 500, 700)
     report = iet.Auditor(registry, known_agents=["coder"], decoys=199).audit(token_ids=ids)
     assert report.decoys == 199
@@ -95,8 +92,7 @@ def test_known_agents_and_decoys(tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match="decoys: got 297, expected at least 298: with 3 keys"):
         iet.Auditor(registry, decoys=297)
     iet.Auditor(registry, decoys=5, allow_unattributed=False)
-    keys, other = registry.scoring_keys(), Registry.create(None, vocab_size=500)
-    other.add("planner")
+    keys, other = registry.scoring_keys(), team({"planner": 0}, vocab_size=500)
     assert np.array_equal(keys.decoys(3).subkeys, keys.decoys(9).subkeys[:3])
     assert not (keys.decoys(3).subkeys == other.scoring_keys().decoys(3).subkeys).all(axis=1).any()
     ranks = math.exp(report.log_p) * 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import warnings
 from typing import Any
 
@@ -11,52 +12,26 @@ import pytest
 
 import iet
 from iet.errors import InputError, ShapeError
-from iet.marks.keys import derive_subkey
 from iet.marks.registry import Registry
 from iet.native import reference
+from tests.support import generation
+from tests.support.generation import MODEL, PAD, PROMPT, V, raw_logits, seed_of, team, tiny
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("scipy")
 
-from benchmarks.accuracy import unbiased  # noqa: E402
-from tests.generation.test_transformers import MODEL, PAD, V, raw_logits, team, tiny  # noqa: E402 - after the skips
+from benchmarks.accuracy import unbiased  # noqa: E402 - after the skips
 
-PROMPT = [[5, 6, 7, 8], [9, 10, 11, 12]]
 WARPED = {"temperature": 0.7, "top_p": 0.8}
 STEPS = 12
 TEAM = team(family="gumbel")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-def generate(marking: Any, prompt: Any = PROMPT, model: Any = MODEL, seed: int = 1, **options: Any) -> Any:
-    torch.manual_seed(seed)
-    ids = torch.tensor(prompt)
-    defaults: dict[str, Any] = {
-        "attention_mask": (ids != PAD).long(),
-        "max_new_tokens": STEPS,
-        "do_sample": True,
-        "top_k": 0,
-        "output_scores": True,
-        "return_dict_in_generate": True,
-    }
-    if marking is not None:
-        defaults["watermarking_config"] = marking
-    return model.generate(ids, **{**defaults, **options})
+generate = functools.partial(generation.generate, do_sample=True, max_new_tokens=STEPS)
 
 
 def noise(registry: Registry, agent: str, prefix: Any, columns: int = V) -> Any:
     """-log(-log u) [columns] for the position after `prefix`, from the readable definition alone."""
-    context = np.asarray(prefix)[1 - registry.profile.scheme.n_gram :]
-    subkey = np.frombuffer(derive_subkey(registry.keys(agent)[-1].secret), dtype=np.uint8)
-    return torch.tensor(reference.gumbel_noise(np.arange(columns), reference.context_seed(subkey, context)))
+    return torch.tensor(reference.gumbel_noise(np.arange(columns), seed_of(registry, agent, prefix)))
 
 
 def warped(prefix: Any, model: Any = MODEL) -> Any:

@@ -12,19 +12,17 @@ import numpy as np
 import pytest
 
 import iet
-from iet import Registry, Scheme
+from iet import Registry
 from iet.errors import InputError, RegistryError, ShapeError
 from iet.generation.llama_cpp import LogitsProcessor
+from tests.support import teams
 
 MODEL = pathlib.Path(iet.__file__).parent / "demo" / "model"
 TEMPERATURE = 0.9
 
 
 def team(**scheme: Any) -> Registry:
-    registry = Registry.create(None, tokenizer=MODEL / "tokenizer.json", scheme=Scheme(**scheme))
-    for number, name in enumerate(["planner", "critic"], 1):
-        registry.add(name, secret=bytes([number]) * 32)
-    return registry
+    return teams.team(["planner", "critic"], numbered=1, tokenizer=MODEL / "tokenizer.json", **scheme)
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,7 @@ import pytest
 import iet
 from iet import kernels
 from iet.errors import InputError
-from iet.marks.keys import KeyTable
-from iet.marks.registry import Registry
+from tests.support.keys import key_table
 
 torch = pytest.importorskip("torch")
 
@@ -31,13 +30,6 @@ def device(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def team(vocab_size: int = 320) -> KeyTable:
-    registry = Registry.create(None, vocab_size=vocab_size)
-    for i in range(3):
-        registry.add(f"agent {i}", secret=bytes([i]) * 32)
-    return registry.marking_keys()
-
-
 def batch(device: str, dtype: Any = torch.float32) -> tuple[Any, Any, Any]:
     rng = np.random.default_rng(0)
     logits = torch.tensor(rng.standard_normal((4, 320))).to(dtype)
@@ -46,7 +38,7 @@ def batch(device: str, dtype: Any = torch.float32) -> tuple[Any, Any, Any]:
 
 
 def test_the_operator_keeps_its_contract(device: str) -> None:
-    keys = team()
+    keys = key_table(320)
     number = torch_op.handle(keys)
     logits, contexts, slots = batch(device)
     temperature, rows = torch.tensor([0.5, 2.0], device=device), torch.tensor([3, 0], device=device)
@@ -62,7 +54,7 @@ def test_the_operator_keeps_its_contract(device: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_a_compiled_function_marks_as_an_eager_one(device: str, dtype: Any) -> None:
-    keys = team()
+    keys = key_table(320)
     number = torch_op.handle(keys)
 
     def step(logits: Any, contexts: Any, slots: Any) -> Any:
@@ -94,7 +86,7 @@ def test_a_compiled_function_marks_as_an_eager_one(device: str, dtype: Any) -> N
 
 
 def test_rows_and_temperature_are_passed_on(device: str) -> None:
-    keys = team()
+    keys = key_table(320)
     logits, contexts, slots = batch(device)
     expected = logits.clone()
     rows, temperature = torch.tensor([2, 0], device=device), torch.tensor([0.5, 2.0], device=device)
@@ -105,7 +97,7 @@ def test_rows_and_temperature_are_passed_on(device: str) -> None:
 
 
 def test_rows_are_gathered_on_the_host() -> None:
-    keys = team()
+    keys = key_table(320)
     logits, contexts, slots = (values.numpy() for values in batch("cpu"))
     expected = logits.copy()
     everywhere = np.array([1, -1, 2, -1])
@@ -121,10 +113,10 @@ def test_rows_are_gathered_on_the_host() -> None:
 
 
 def test_a_handle_lives_as_long_as_its_keys() -> None:
-    keys = team()
+    keys = key_table(320)
     number = torch_op.handle(keys)
     assert torch_op.handle(keys) == number
-    other = team()
+    other = key_table(320)
     assert torch_op.handle(other) != number
     del keys
     gc.collect()
@@ -133,7 +125,7 @@ def test_a_handle_lives_as_long_as_its_keys() -> None:
 
 
 def test_what_iet_refuses_the_operator_refuses() -> None:
-    keys = team()
+    keys = key_table(320)
     logits, contexts, slots = batch("cpu")
     with pytest.raises(InputError, match="slots: row 0 holds 3"):
         torch.ops.iet.embed_(logits, contexts, slots + 1, torch_op.handle(keys))

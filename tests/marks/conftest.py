@@ -7,7 +7,8 @@ import pathlib
 import pytest
 
 from iet.marks.registry import Registry
-from tests.support.registries import V, secret
+from tests.support import teams
+from tests.support.registries import V
 
 
 @pytest.fixture
@@ -17,7 +18,4 @@ def path(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def team(path: pathlib.Path) -> Registry:
-    registry = Registry.create(path, vocab_size=V)
-    for number, name in enumerate(["planner", "critic", "writer"]):
-        registry.add(name, secret=secret(number))
-    return registry
+    return teams.team({"planner": 0, "critic": 1, "writer": 2}, path, vocab_size=V)

@@ -9,6 +9,9 @@ import pytest
 from iet import InputError, Registry, RegistryError
 from iet.marks.commitment import Leaf, Opening, open_leaf, registry_digest
 from iet.marks.scheme import canonical_digest
+from tests.support import teams
+
+AGENTS = {"planner": 0, "critic": 1, "engineer": 2}
 
 
 def keys(count: int) -> list[Leaf]:
@@ -68,9 +71,7 @@ def test_a_leaf_is_no_node() -> None:
 
 
 def test_open_one_agent_of_a_registry() -> None:
-    team = Registry.create(None, vocab_size=1000)
-    for name in ("planner", "critic", "engineer"):
-        team.add(name)
+    team = teams.team(AGENTS, vocab_size=1000)
     team.rotate("critic")
     opening = team.open_key("critic")
     assert opening.digest == team.digest
@@ -88,21 +89,16 @@ def test_open_one_agent_of_a_registry() -> None:
 
 
 def test_an_opening_shows_nothing_of_the_others() -> None:
-    team = Registry.create(None, vocab_size=1000)
-    for name in ("planner", "critic", "engineer"):
-        team.add(name, secret=hashlib.blake2b(name.encode(), digest_size=32).digest())
+    team = teams.team(AGENTS, vocab_size=1000)
     shown = json.dumps(team.open_key("planner").to_dict())
     assert "critic" not in shown
     assert "engineer" not in shown
-    for name in team:
-        secret = hashlib.blake2b(name.encode(), digest_size=32)
-        assert secret.hexdigest() not in shown
+    for number in AGENTS.values():
+        assert teams.secret(number).hex() not in shown
 
 
 def test_bad_openings_are_refused() -> None:
-    team = Registry.create(None, vocab_size=1000)
-    team.add("planner")
-    team.add("critic")
+    team = teams.team(["planner", "critic"], vocab_size=1000)
     with pytest.raises(RegistryError, match=r"got epoch 3, expected one of \[0\]"):
         team.open_key("planner", 3)
     with pytest.raises(RegistryError, match="'plannr' is not in the registry; did you mean 'planner'"):

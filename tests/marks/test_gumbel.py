@@ -13,7 +13,7 @@ import pytest
 
 import iet
 from benchmarks.accuracy import noise_quality
-from benchmarks.accuracy.scheme_quality import failures
+from benchmarks.accuracy.judged import failures
 from iet import kernels
 from iet.errors import InputError
 from iet.marks.registry import Registry

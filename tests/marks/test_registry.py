@@ -19,7 +19,9 @@ from iet.marks.keys import derive_frequency, derive_subkey
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 from iet.marks.tokenizer import Tokenizer
-from tests.support.registries import V, secret, spellings
+from tests.support import teams
+from tests.support.registries import V, spellings
+from tests.support.teams import secret
 
 
 def test_derived_keys_are_frozen() -> None:
@@ -152,8 +154,7 @@ def test_key_tables_are_kept_until_something_changes(team: Registry) -> None:
 
 
 def test_frequency_per_agent() -> None:
-    registry = Registry.create(None, vocab_size=V, scheme=Scheme(k_p="per-agent"))
-    registry.add("planner", secret=secret(0))
+    registry = teams.team({"planner": 0}, vocab_size=V, k_p="per-agent")
     assert registry.marking_keys().k_p.tolist() == [derive_frequency(secret(0), 499)]
 
 
@@ -299,9 +300,7 @@ def test_export_refuses(team: Registry, path: pathlib.Path) -> None:
 def test_merge_joins_agents_and_epochs(team: Registry, path: pathlib.Path) -> None:
     host = team.export(None, agents=["planner"])
     host.rotate("planner", secret=secret(20))
-    other = Registry.create(None, vocab_size=2 * V)
-    other.add("reader", secret=secret(21))
-    host.merge(other)
+    host.merge(teams.team({"reader": 21}, vocab_size=2 * V))
     team.merge(host)
     team.merge(host)
     read = Registry.load(path)
@@ -324,17 +323,10 @@ def test_merge_puts_epochs_in_order(team: Registry) -> None:
 
 def test_merge_refuses_conflicts_and_changes_nothing(team: Registry, path: pathlib.Path) -> None:
     before, digest = path.read_bytes(), team.digest
-    other_key = Registry.create(None, vocab_size=V)
-    other_key.add("new")
-    other_key.add("critic")
-    other_profile = Registry.create(None, vocab_size=2 * V)
-    other_profile.add("critic", secret=secret(1))
-    other_name = Registry.create(None, vocab_size=V)
-    other_name.add("renamed", secret=secret(1))
     for other, message in (
-        (other_key, "another secret in epoch 0"),
-        (other_profile, "has profile"),
-        (other_name, "has the secret of agent 'critic'"),
+        (teams.team(["new", "critic"], vocab_size=V), "another secret in epoch 0"),
+        (teams.team({"critic": 1}, vocab_size=2 * V), "has profile"),
+        (teams.team({"renamed": 1}, vocab_size=V), "has the secret of agent 'critic'"),
     ):
         with pytest.raises(RegistryError, match=message):
             team.merge(other)

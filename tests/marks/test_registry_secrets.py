@@ -17,7 +17,9 @@ import pytest
 from iet.errors import IetError, RegistryError
 from iet.marks.keys import AgentKey, KeyTable, derive_subkey
 from iet.marks.registry import Registry
-from tests.support.registries import V, damaged, secret, spellings
+from tests.support import teams
+from tests.support.registries import V, damaged, spellings
+from tests.support.teams import secret
 
 
 def shown(value: object) -> list[str]:
@@ -46,8 +48,7 @@ def test_no_repr_shows_a_secret(team: Registry, caplog: pytest.LogCaptureFixture
 
 
 def test_no_error_shows_a_secret(team: Registry, path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = Registry.create(None, vocab_size=V)
-    other.add("critic", secret=secret(4))
+    other = teams.team({"critic": 4}, vocab_size=V)
     damages = list(damaged(path))
 
     def fail(*arguments: object, **more: object) -> None:

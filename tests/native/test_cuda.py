@@ -11,17 +11,17 @@ import pytest
 import iet
 from iet import kernels
 from iet.errors import BackendUnavailable, InputError, ShapeError
-from iet.marks.registry import Registry
 from iet.native import reference
 from tests.support.cuda_cases import (
     DTYPES,
     LAYOUTS,
     bits,
+    check_embed,
     expected,
-    laid_out,
     random_logits,
-    team,
 )
+from tests.support.keys import key_table
+from tests.support.teams import team
 
 torch = pytest.importorskip("torch")
 
@@ -40,32 +40,12 @@ def device() -> str:
 @pytest.mark.parametrize("family", ["fourier", "square", "gumbel"])
 @pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
 def test_embed_is_the_reference(device: str, vocab_size: int, family: str) -> None:
-    rng = np.random.default_rng(vocab_size)
-    n_gram = int(rng.integers(2, 6))
-    few = min(3, vocab_size // 2)
-    unmarked = (*range(few), *range(vocab_size - few, vocab_size)) if vocab_size > 255 else tuple(range(few))
-    k_p = 1 if family == "gumbel" else max(1, min(7, (vocab_size - 1) // 2))
-    keys = team(vocab_size, n_gram=n_gram, family=family, k_p=k_p, unmarked_ids=unmarked)
-    marked = np.setdiff1d(np.arange(vocab_size), unmarked)
-    contexts = torch.tensor(rng.choice(marked, (6, n_gram - 1)))
-    contexts[3, 0] = vocab_size
-    slots = torch.tensor([2, -1, 0, 1, 1, 1])
-    kappas = np.full(6, np.float32(keys.profile.scheme.kappa))
-    for dtype in DTYPES:
-        values = random_logits(rng, 6, vocab_size + 5, dtype)
-        want = expected(values, contexts, slots, keys, kappas)
-        for layout in LAYOUTS:
-            logits, memory = laid_out(values, layout, device)
-            before = memory.clone()
-            iet.embed_(logits, contexts.to(device), slots.to(device), keys)
-            assert torch.equal(bits(logits.cpu()), bits(want)), (dtype, layout)
-            logits.copy_(values)
-            assert torch.equal(bits(memory), bits(before)), "something beside the logits was written"
+    check_embed(iet.embed_, vocab_size, family, LAYOUTS, device)
     kernels.raise_if_refused(device)
 
 
 def test_every_half_rounds_once_to_nearest_even(device: str) -> None:
-    keys = team(256, agents=1)
+    keys = key_table(256, agents=1)
     contexts, slots = torch.arange(256)[:, None], torch.zeros(256, dtype=torch.int32)
     shifts = torch.zeros(256, 256, device=device)
     iet.embed_(shifts, contexts.to(device), slots.to(device), keys)
@@ -80,7 +60,7 @@ def test_every_half_rounds_once_to_nearest_even(device: str) -> None:
 def test_thousands_of_unmarked_ids_and_rows_by_index(device: str) -> None:
     rng = np.random.default_rng(8)
     unmarked = tuple(sorted(rng.choice(32003, 5000, replace=False).tolist()))
-    keys = team(32003, unmarked_ids=unmarked)
+    keys = key_table(32003, unmarked_ids=unmarked)
     contexts = torch.tensor(rng.choice(np.setdiff1d(np.arange(32003), unmarked), (2, 1)), dtype=torch.int32)
     slots, rows, temperature = torch.tensor([1, 0]), torch.tensor([4, 1]), torch.tensor([0.5, 2.0])
     for dtype in DTYPES:
@@ -95,7 +75,7 @@ def test_thousands_of_unmarked_ids_and_rows_by_index(device: str) -> None:
 
 
 def test_a_graph_replays_with_new_contents(device: str) -> None:
-    keys = team(32003, agents=4)
+    keys = key_table(32003, agents=4)
     rng = np.random.default_rng(1)
     logits = torch.zeros(5, 32003, device=device)
     contexts = torch.zeros(5, 1, dtype=torch.int64, device=device)
@@ -127,7 +107,7 @@ def test_a_graph_replays_with_new_contents(device: str) -> None:
 
 
 def test_it_runs_on_the_current_stream(device: str) -> None:
-    keys = team(128256)
+    keys = key_table(128256)
     values = torch.zeros(8, 128256)
     contexts, slots = torch.arange(8)[:, None], torch.zeros(8, dtype=torch.int64)
     want = expected(values, contexts, slots, keys, np.full(8, np.float32(0.8)))
@@ -147,7 +127,7 @@ def test_it_runs_on_the_current_stream(device: str) -> None:
 
 
 def test_nothing_is_allocated(device: str) -> None:
-    keys = team(32000)
+    keys = key_table(32000)
     logits = torch.zeros(16, 32000, device=device)
     contexts, slots = (
         torch.zeros(16, 1, dtype=torch.int64, device=device),
@@ -163,7 +143,7 @@ def test_nothing_is_allocated(device: str) -> None:
 
 
 def test_what_is_refused_is_told_at_a_synchronisation(device: str) -> None:
-    keys = team(300)
+    keys = key_table(300)
     for slots, contexts, words in (
         ([0, 1], [[5], [-1]], "contexts: row 1"),
         ([3, 1], [[5], [6]], "slots: row 0"),
@@ -182,7 +162,7 @@ def test_scores_are_the_reference(device: str) -> None:
     rng = np.random.default_rng(3)
     for vocab_size, agents, n_gram in ((1, 1, 2), (257, 3, 3), (32003, 300, 2), (128256, 6, 5)):
         for family in ("fourier", "square", "gumbel"):
-            keys = team(vocab_size, agents=agents, n_gram=n_gram, family=family)
+            keys = key_table(vocab_size, agents=agents, n_gram=n_gram, family=family)
             ids = rng.integers(0, vocab_size + 1, 500)
             counted = rng.random(500) < 0.7
             tensor = torch.tensor(ids, device=device)
@@ -201,9 +181,7 @@ def test_scores_are_the_reference(device: str) -> None:
 
 def test_generate_marks_on_the_device_as_on_the_host(device: str) -> None:
     pytest.importorskip("transformers")
-    registry = Registry.create(None, vocab_size=300)
-    for name in ("planner", "critic"):
-        registry.add(name, secret=name.encode() * 6)
+    registry = team(("planner", "critic"), vocab_size=300)
     processor = iet.LogitsProcessor(registry, ["planner", None, "critic"], temperature=0.7)
     rng = np.random.default_rng(5)
     for _ in range(3):

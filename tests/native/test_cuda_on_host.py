@@ -7,6 +7,7 @@ streams, graphs, the device's own rounding and conversion instructions, speed) i
 
 from __future__ import annotations
 
+import functools
 import importlib.machinery
 import importlib.util
 import os
@@ -28,11 +29,12 @@ from tests.support.cuda_cases import (
     LAYOUTS,
     VOCAB_SIZES,
     bits,
+    check_embed,
     expected,
     laid_out,
     random_logits,
-    team,
 )
+from tests.support.keys import key_table
 
 torch = pytest.importorskip("torch")
 
@@ -89,39 +91,16 @@ def embed_(module: Any, logits: Any, contexts: Any, slots: Any, keys: KeyTable, 
 @pytest.mark.parametrize("family", ["fourier", "square", "gumbel"])
 @pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
 def test_embed_is_the_reference(module: Any, vocab_size: int, family: str) -> None:
-    rng = np.random.default_rng(vocab_size)
-    n_gram = int(rng.integers(2, 6))
-    few = min(3, vocab_size // 2)
-    unmarked = (*range(few), *range(vocab_size - few, vocab_size)) if vocab_size > 255 else tuple(range(few))
-    k_p = 1 if family == "gumbel" else max(1, min(7, (vocab_size - 1) // 2))
-    keys = team(vocab_size, n_gram=n_gram, family=family, k_p=k_p, unmarked_ids=unmarked)
-    marked = np.setdiff1d(np.arange(vocab_size), unmarked)
-    contexts = torch.tensor(rng.choice(marked, (6, n_gram - 1)))
-    contexts[3, 0] = vocab_size  # padding of the vocabulary: no mark
-    if unmarked:
-        contexts[4, -1] = unmarked[-1]
-    slots = torch.tensor([2, -1, 0, 1, 1, 1])
-    kappas = np.full(6, np.float32(keys.profile.scheme.kappa))
     # The largest vocabulary in one layout each, so that all of it takes seconds.
-    for dtype in DTYPES:
-        for layout in LAYOUTS if vocab_size < 1000 else ("aligned", "misaligned"):
-            values = random_logits(rng, 6, vocab_size + 5, dtype)
-            want = expected(values, contexts, slots, keys, kappas)
-            logits, memory = laid_out(values, layout)
-            before = memory.clone()
-            embed_(module, logits, contexts, slots, keys)
-            assert torch.equal(bits(logits), bits(want)), (dtype, layout)
-            padding = torch.equal(bits(logits[:, vocab_size:]), bits(values[:, vocab_size:]))
-            assert padding is (family != "gumbel")
-            logits.copy_(values)
-            assert torch.equal(bits(memory), bits(before)), "something beside the logits was written"
-    assert cuda._refused[logits.device].tolist() == [0] * len(cuda._REFUSED)
+    layouts = LAYOUTS if vocab_size < 1000 else ("aligned", "misaligned")
+    check_embed(functools.partial(embed_, module), vocab_size, family, layouts)
+    assert cuda._refused[torch.device("cpu")].tolist() == [0] * len(cuda._REFUSED)
 
 
 def test_embed_with_thousands_of_unmarked_ids(module: Any) -> None:
     rng = np.random.default_rng(8)
     unmarked = tuple(sorted(rng.choice(32003, 5000, replace=False).tolist()))
-    keys = team(32003, unmarked_ids=unmarked)
+    keys = key_table(32003, unmarked_ids=unmarked)
     contexts = torch.tensor(rng.choice(np.setdiff1d(np.arange(32003), unmarked), (2, 1)))
     slots = torch.tensor([1, 0], dtype=torch.int32)
     for dtype in DTYPES:
@@ -138,7 +117,7 @@ def test_every_vocabulary_size_up_to_hundreds(module: Any) -> None:
     rng = np.random.default_rng(9)
     sizes = [*range(1, 300), *range(4088, 4106), *range(8190, 8196), *rng.integers(300, 9000, 40).tolist()]
     for vocab_size in sizes:
-        keys = team(vocab_size, agents=1)
+        keys = key_table(vocab_size, agents=1)
         values = torch.zeros(1, vocab_size + 8 - vocab_size % 8)
         contexts = torch.tensor(rng.integers(0, vocab_size, (1, 1)))
         want = expected(values, contexts, [0], keys, np.full(1, np.float32(0.8)))
@@ -150,7 +129,7 @@ def test_every_vocabulary_size_up_to_hundreds(module: Any) -> None:
 def test_grids_of_all_sizes_fit_a_block(module: Any) -> None:
     # One row of the largest vocabulary, and of ones whose grid has many short rows.
     for vocab_size in (2500, 3600, 4900, 1 << 20, (1 << 20) + 7):
-        keys = team(vocab_size, agents=1)
+        keys = key_table(vocab_size, agents=1)
         values = torch.zeros(1, vocab_size + 8 - vocab_size % 8, dtype=torch.bfloat16)
         want = expected(values, [[5]], [0], keys, np.full(1, np.float32(0.8)))
         logits, _ = laid_out(values, "aligned")
@@ -160,7 +139,7 @@ def test_grids_of_all_sizes_fit_a_block(module: Any) -> None:
 
 def test_rows_are_gathered_by_an_index(module: Any) -> None:
     rng = np.random.default_rng(2)
-    keys = team(257, agents=4)
+    keys = key_table(257, agents=4)
     values = random_logits(rng, 9, 260, "float16")
     index, slots = torch.tensor([7, 2, 4, 0], dtype=torch.int32), torch.tensor([3, -1, 0, 3])
     contexts = torch.tensor(rng.integers(0, 257, (4, 1)), dtype=torch.int32)
@@ -182,7 +161,7 @@ def test_rows_are_gathered_by_an_index(module: Any) -> None:
 def test_arguments_are_read_where_they_lie(module: Any) -> None:
     # input_ids[:, -words:], a column of a table of slots, one temperature for all rows: views, not copies.
     rng = np.random.default_rng(3)
-    keys = team(1000, n_gram=4)
+    keys = key_table(1000, n_gram=4)
     input_ids = torch.tensor(rng.integers(0, 1000, (3, 20)))
     slots = torch.tensor([[0, 9], [2, 9], [1, 9]], dtype=torch.int32)[:, 0]
     temperature = torch.tensor(0.7)
@@ -198,7 +177,7 @@ def test_arguments_are_read_where_they_lie(module: Any) -> None:
 
 
 def test_more_rows_than_one_launch_takes(module: Any) -> None:
-    keys = team(2, agents=2)
+    keys = key_table(2, agents=2)
     rows = 65535 + 3
     rng = np.random.default_rng(4)
     slots = torch.full((rows,), -1)
@@ -211,7 +190,7 @@ def test_more_rows_than_one_launch_takes(module: Any) -> None:
 
 
 def test_what_cannot_be_marked_is_left_and_told_later(module: Any) -> None:
-    keys = team(300)
+    keys = key_table(300)
     for slots, contexts, rows, temperature, words in (
         ([0, 1], [[5], [-1]], None, 1.0, "contexts: row 1 holds a negative id"),
         ([3, 1], [[5], [6]], None, 1.0, "slots: row 0"),
@@ -243,7 +222,7 @@ def test_what_cannot_be_marked_is_left_and_told_later(module: Any) -> None:
 
 
 def test_arguments_elsewhere_are_refused_before_any_work(module: Any) -> None:
-    keys = team(100)
+    keys = key_table(100)
     logits = torch.zeros(2, 100)
     contexts, slots = torch.tensor([[1], [2]]), torch.tensor([0, 1])
     for options, error, words in (
@@ -272,7 +251,7 @@ def test_score_is_the_reference(module: Any, n_gram: int, family: str) -> None:
     rng = np.random.default_rng(n_gram)
     for vocab_size, agents in ((1, 1), (33, 5), (257, 3), (32003, 300), (128256, 6)):
         unmarked = (0,) if vocab_size > 2 else ()
-        keys = team(vocab_size, agents=agents, n_gram=n_gram, family=family, unmarked_ids=unmarked)
+        keys = key_table(vocab_size, agents=agents, n_gram=n_gram, family=family, unmarked_ids=unmarked)
         for length in (0, 1, n_gram - 1, n_gram, 64, 65, 200):
             ids = (
                 rng.integers(-1, vocab_size + 2, length)
@@ -289,7 +268,7 @@ def test_score_is_the_reference(module: Any, n_gram: int, family: str) -> None:
 def test_spans_are_the_reference(module: Any, agents: int) -> None:
     rng = np.random.default_rng(agents)
     for family in ("fourier", "square", "gumbel"):
-        keys = team(32003, agents=agents, n_gram=3, family=family, unmarked_ids=(5, 7))
+        keys = key_table(32003, agents=agents, n_gram=3, family=family, unmarked_ids=(5, 7))
         ids = rng.integers(0, 32010, 700)
         counted = rng.random(700) < 0.7
         for boundaries in (
@@ -314,7 +293,7 @@ def test_spans_are_the_reference(module: Any, agents: int) -> None:
 
 
 def test_bad_spans_are_refused(module: Any) -> None:
-    keys, ids = team(100), torch.arange(9)
+    keys, ids = key_table(100), torch.arange(9)
     for cuts in ([0, 10], [5, 4], [-1, 3], torch.tensor([0, 10])):
         with pytest.raises(InputError, match="boundaries: got"):
             cuda.score_spans(module, keys.marking, ids, cuts, None)
@@ -335,14 +314,14 @@ def test_bad_spans_are_refused(module: Any) -> None:
 
 
 def test_a_table_is_made_once_and_goes_with_its_keys(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    keys, device = team(100), torch.device("cpu")
+    keys, device = key_table(100), torch.device("cpu")
     made = cuda.table(module, keys.marking, device)
     assert cuda.table(module, keys.marking, device) is made
     monkeypatch.setattr(cuda, "_capturing", lambda device: True)
     assert cuda.table(module, keys.marking, device) is made
     assert made in cuda._in_graphs  # a graph that holds its addresses keeps it
     with pytest.raises(BackendUnavailable, match=r"prepare\(registry, device\) before the capture"):
-        cuda.table(module, team(100).marking, device)
+        cuda.table(module, key_table(100).marking, device)
     cuda._in_graphs.clear()
     count = len(cuda._tables)
     del keys

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from iet.marks.keys import KeyTable
-from iet.marks.registry import Registry
-from iet.marks.scheme import Scheme
 from iet.native import reference
+from tests.support.keys import key_table
 
 torch = pytest.importorskip("torch")
 
 VOCAB_SIZES = (1, 2, 31, 32, 33, 255, 257, 32000, 32003, 128256)
 DTYPES = ("float32", "float16", "bfloat16")
 LAYOUTS = ("packed", "aligned", "misaligned", "strided", "transposed")
-
-
-def team(vocab_size: int, agents: int = 3, unmarked_ids: tuple[int, ...] = (), **scheme: Any) -> KeyTable:
-    rng = np.random.default_rng(vocab_size)
-    registry = Registry.create(
-        None, vocab_size=vocab_size, unmarked_ids=unmarked_ids, scheme=Scheme(**scheme)
-    )
-    for i in range(agents):
-        registry.add(f"agent {i}", secret=rng.bytes(32))
-    return registry.marking_keys()
 
 
 def bits(values: Any) -> Any:
@@ -71,3 +62,34 @@ def laid_out(values: Any, layout: str, device: str = "cpu") -> tuple[Any, Any]:
         view = memory[: rows * columns].view(columns, rows).t()
     view.copy_(values)
     return view, memory
+
+
+def check_embed(
+    mark: Callable[..., None], vocab_size: int, family: str, layouts: tuple[str, ...], device: str = "cpu"
+) -> None:
+    """Compare `mark(logits, contexts, slots, keys)` with the reference, and its memory with that before."""
+    rng = np.random.default_rng(vocab_size)
+    n_gram = int(rng.integers(2, 6))
+    few = min(3, vocab_size // 2)
+    unmarked = (*range(few), *range(vocab_size - few, vocab_size)) if vocab_size > 255 else tuple(range(few))
+    k_p = 1 if family == "gumbel" else max(1, min(7, (vocab_size - 1) // 2))
+    keys = key_table(vocab_size, n_gram=n_gram, family=family, k_p=k_p, unmarked_ids=unmarked)
+    marked = np.setdiff1d(np.arange(vocab_size), unmarked)
+    contexts = torch.tensor(rng.choice(marked, (6, n_gram - 1)))
+    contexts[3, 0] = vocab_size  # padding of the vocabulary: no mark
+    if unmarked:
+        contexts[4, -1] = unmarked[-1]
+    slots = torch.tensor([2, -1, 0, 1, 1, 1])
+    kappas = np.full(6, np.float32(keys.profile.scheme.kappa))
+    for dtype, layout in itertools.product(DTYPES, layouts):
+        values = random_logits(rng, 6, vocab_size + 5, dtype)
+        want = expected(values, contexts, slots, keys, kappas)
+        logits, memory = laid_out(values, layout, device)
+        before = memory.clone()
+        mark(logits, contexts.to(device), slots.to(device), keys)
+        found = logits.cpu()
+        assert torch.equal(bits(found), bits(want)), (dtype, layout)
+        padding = torch.equal(bits(found[:, vocab_size:]), bits(values[:, vocab_size:]))
+        assert padding is (family != "gumbel")
+        logits.copy_(values)
+        assert torch.equal(bits(memory), bits(before)), "something beside the logits was written"

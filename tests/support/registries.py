@@ -1,22 +1,17 @@
-"""Registry files: what damages them, and the secrets by which a leak is recognised."""
+"""Registry files: what damages them, and how a secret would look in a leak."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from iet.marks.scheme import canonical_digest
+from tests.support.teams import secret
 
 V = 1000
-
-
-def secret(number: int) -> bytes:
-    """A recognisable secret: 32 bytes that occur nowhere by chance."""
-    return hashlib.blake2b(bytes([number]), digest_size=32).digest()
 
 
 def spellings(value: bytes) -> list[str]:

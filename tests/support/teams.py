@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tokenizers
@@ -48,13 +49,15 @@ def byte_tokenizer(
 WORD_TOKENIZER = word_tokenizer()
 
 
-def secret(name: str) -> bytes:
-    """The name, padded to the 32 bytes of a secret."""
-    return name.encode()[:32].ljust(32, b".")
+def secret(of: str | int) -> bytes:
+    """32 bytes, the same at every run: a name, padded, or of a number what stands nowhere by chance."""
+    if isinstance(of, str):
+        return of.encode()[:32].ljust(32, b".")
+    return hashlib.blake2b(bytes([of]), digest_size=32).digest()
 
 
 def team(
-    names: Sequence[str] = NAMES,
+    names: Sequence[str] | Mapping[str, int] = NAMES,
     path: Any = None,
     *,
     numbered: int | None = None,
@@ -65,6 +68,8 @@ def team(
 ) -> Registry:
     """A registry with one key for each name: `secret(name)`, or 32 times the byte numbered, numbered + 1, …
 
+    A mapping gives the number of each name's secret.
+
     With neither a tokenizer nor a vocabulary it is one of words, at a strength that short texts show.
     """
     if tokenizer is None and vocab_size is None:
@@ -74,5 +79,6 @@ def team(
         path, tokenizer=tokenizer, vocab_size=vocab_size, unmarked_ids=unmarked_ids, scheme=Scheme(**scheme)
     )
     for number, name in enumerate(names, numbered or 0):
-        registry.add(name, secret=secret(name) if numbered is None else bytes([number]) * 32)
+        of = names[name] if isinstance(names, Mapping) else name
+        registry.add(name, secret=secret(of) if numbered is None else bytes([number]) * 32)
     return registry

@@ -41,7 +41,8 @@ def op(
     keys, strength = subkeys(), Scheme(family=family).kappa
     frequencies = np.full(len(keys), k_p)
     token_ids = rng.integers(0, vocab_size + 1, 40)
-    marking = Marking(vocab_size, n_gram, family, strength, unmarked, keys, frequencies)
+    code = FAMILIES[family].code
+    marking = Marking(vocab_size, n_gram, family, code, strength, unmarked, keys, frequencies)
     scores = reference.score_tokens(marking, token_ids)
     contexts = rng.integers(0, vocab_size, (4, n_gram - 1))
     contexts[1, -1] = unmarked[0] if unmarked else vocab_size

@@ -19,21 +19,13 @@ __all__ = ["BASELINES", "Baseline", "Found"]
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """One row of the paper's table.
+    """One row of the paper's table."""
 
-    Attributes:
-        name: as printed there.
-        read: the reader.
-        source: where the method is from.
-        edges: whether it has an EdgeSim; if not, the paper prints N/A.
-        needs: what `read` must be given by keyword.
-    """
-
-    name: str
-    read: Callable[..., list[Found]]
-    source: str
-    edges: bool
-    needs: tuple[str, ...] = ()
+    name: str  # as printed there
+    read: Callable[..., list[Found]]  # the reader
+    source: str  # where the method is from
+    edges: bool  # whether it has an EdgeSim; if not, the paper prints N/A
+    needs: tuple[str, ...] = ()  # what `read` must be given by keyword
 
 
 _PROMPTS = "the prompts of § LLM Baseline Prompts, verbatim"
@@ -66,10 +58,7 @@ BASELINES: dict[str, Baseline] = {
         edges=False,
     ),
     "texttiling": Baseline(
-        "TextTiling",
-        segmenters.read_text_tiling,
-        "Hearst 1997; TextTilingTokenizer of nltk",
-        edges=False,
+        "TextTiling", segmenters.read_text_tiling, "Hearst 1997; TextTilingTokenizer of nltk", edges=False
     ),
 }
 """Each with its source; what differs from it is in the reader's docstring."""

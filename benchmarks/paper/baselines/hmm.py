@@ -28,8 +28,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.paper.baselines.reading import Found, Labels, missing, read_tokens, unit_bounds, unit_texts
-from benchmarks.paper.logs import Log
+from benchmarks.paper import missing
+from benchmarks.paper.baselines.reading import Found, Labels, read_tokens, unit_bounds, unit_texts
+from benchmarks.paper.conversations.logs import Log
 from iet.errors import InputError, ShapeError
 from iet.marks.tokenizer import Tokenizer
 
@@ -44,15 +45,9 @@ def read(logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123) -> list[Fou
 
     Args:
         logs: of one setting, at least two records.
-        tokenizer: of the audit.
-        seed: unused; nothing is drawn.
 
     Returns:
         One entry per log, with edges.
-
-    Raises:
-        InputError: the logs have different numbers of agents, or fewer than two records, or hold no words.
-        BackendUnavailable: scikit-learn is missing.
 
     Cost: O(Σ words + logs · n · vocabulary).
     """
@@ -89,16 +84,8 @@ def similarities(logs: Sequence[Log], units: Sequence[Sequence[str]]) -> list[Fl
     With counts c_a of all records and those of one record taken away, the TF-IDF of the rest is what
     `TfidfVectorizer` gives when it is fitted on the rest, without reading that again.
 
-    Args:
-        logs: of one number of agents.
-        units: texts, one sequence per log.
-
     Returns:
         Per log float64 [units, n], 0 to 1.
-
-    Raises:
-        InputError: no log holds a word.
-        BackendUnavailable: scikit-learn is missing.
     """
     vectorizer = _vectorizer()
     turns = [(row, turn) for row, log in enumerate(logs) for turn in log.turns]
@@ -142,10 +129,6 @@ def viterbi(log_emissions: Floats, stay: float) -> Labels:
     Args:
         log_emissions: float [U, n], U and n at least 1.
         stay: ρ, above 0 and below 1.
-
-    Raises:
-        ShapeError: `log_emissions` is not a matrix with a row and a column.
-        InputError: `stay` is out of range.
 
     Of equally likely paths the one with the lowest labels, from the end on, is taken. O(U·n).
     """

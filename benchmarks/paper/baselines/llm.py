@@ -23,9 +23,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from benchmarks.paper.baselines.asking import Asker, Question
-from benchmarks.paper.baselines.llm_answers import Answers, check
-from benchmarks.paper.baselines.llm_endpoints import Endpoint, OpenAIEndpoint, Parameters, known_as
+from benchmarks.paper.asking.answers import Answers
+from benchmarks.paper.asking.asker import Asker, Question
+from benchmarks.paper.asking.endpoints import Endpoint, OpenAIEndpoint, Parameters, known_as
+from benchmarks.paper.baselines.llm_answers import check
 from benchmarks.paper.baselines.llm_prompts import prompts
 from benchmarks.paper.baselines.matching import match_labels
 from benchmarks.paper.baselines.reading import (
@@ -37,7 +38,7 @@ from benchmarks.paper.baselines.reading import (
     unit_bounds,
     unit_texts,
 )
-from benchmarks.paper.logs import Log
+from benchmarks.paper.conversations.logs import Log
 from iet.errors import InputError
 from iet.marks.tokenizer import Tokenizer
 
@@ -74,12 +75,8 @@ def read(
 
     Args:
         logs: any; each text in at least two speakers.
-        tokenizer: of the audit.
-        seed: unused; the model's temperature is 0.
-        endpoint: what is asked.
         tasks: record of a log -> the prompt's task description.
         cache: file of answers, shared by all settings and models; None keeps nothing.
-        parameters: of the model.
         unit_tokens: tokens of a unit, at least 1.
         attempts: questions asked per log, at least 1.
         pause: seconds before the next attempt after a time-out or an HTTP error, doubled each time.
@@ -89,12 +86,6 @@ def read(
 
     Returns:
         One entry per log, in order, `matched`, without edges.
-
-    Raises:
-        InputError: a record has no task, a text has fewer than two speakers or fewer units than speakers, a
-            number is out of range, or the cache is damaged.
-        BackendUnavailable: the endpoint refuses the key or has no such model, or it is dead. What was
-            answered until then is kept.
     """
     for name, value in (("attempts", attempts), ("workers", workers), ("patience", patience)):
         if value < 1:

@@ -1,25 +1,16 @@
-"""What a model answered: whether it keeps to the prompt's rules, and the file that keeps it."""
+"""Whether an answer keeps to the rules of the prompts, and what it says."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import os
-import pathlib
-import threading
 from collections.abc import Sequence
-from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
+from benchmarks.paper.asking.answers import AnswerError
 from benchmarks.paper.baselines.reading import Labels
-from benchmarks.paper.jsonl import lock
-from iet.errors import InputError
-
-
-class AnswerError(InputError):
-    """An answer breaks a rule of the prompt; the message says which."""
 
 
 def check(answer: str, boundaries: Sequence[int], speakers: int) -> Labels:
@@ -31,12 +22,7 @@ def check(answer: str, boundaries: Sequence[int], speakers: int) -> Labels:
     of them one speaker's, and speakers numbered in the order in which they first appear.
 
     Args:
-        answer: the model's text.
-        boundaries: 0 .. T, ascending.
         speakers: K, at least 2.
-
-    Raises:
-        AnswerError: a rule is broken.
 
     >>> check('{"ranges": {"0": [[0, 64], [128, 130]], "1": [[64, 128]]}}', [0, 64, 128, 130], 2).tolist()
     [0, 1, 0]
@@ -117,75 +103,3 @@ def _ranges(content: Any, speakers: int) -> list[list[tuple[int, int]]]:
                 raise AnswerError(f"speaker {name}: {span!r} is no range of two whole numbers")
         found.append([(start, end) for start, end in spans])
     return found
-
-
-class Answers:
-    """The answers of models, in a file of JSON lines that is only appended to.
-
-    A line holds the key of a question (see `llm.read`), the model, the number of the attempt, the answer
-    and, for people, why it does not count (null if it does). A line that a kill cut short has no end; it is
-    dropped, and that question asked again. Used as a context, by one process at a time, a second one is
-    refused; threads may share it.
-
-    Args:
-        path: the file; made, with its folder, if it is not there. None keeps nothing.
-
-    Raises:
-        InputError: a whole line is damaged, or another process writes to the file.
-    """
-
-    def __init__(self, path: str | os.PathLike[str] | None) -> None:
-        self.path = None if path is None else pathlib.Path(path)
-        self._found: dict[str, list[str]] = {}
-        self._file: IO[bytes] | None = None
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> Answers:
-        if self.path is None:
-            return self
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(self.path, "ab+")
-        try:
-            self._enter(self._file, self.path)
-        except BaseException:
-            self._file.close()
-            raise
-        return self
-
-    def _enter(self, file: IO[bytes], path: pathlib.Path) -> None:
-        lock(file, path)
-        file.seek(0)
-        data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        for number, line in enumerate(whole.splitlines(), 1):
-            try:
-                content = json.loads(line)
-                key, answer = content["key"], content["answer"]
-                if not isinstance(key, str) or not isinstance(answer, str):
-                    raise TypeError
-            except (ValueError, TypeError, KeyError):
-                raise InputError(f"{path}, line {number}: got a damaged answer, expected it whole") from None
-            self._found.setdefault(key, []).append(answer)
-        file.truncate(len(whole))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def of(self, key: str) -> list[str]:
-        """Return what was answered to a question so far, attempt by attempt."""
-        with self._lock:
-            return list(self._found.get(key, ()))
-
-    def add(self, key: str, model: str, answer: str, reason: str | None) -> None:
-        """Keep an answer; when this returns it is on the disk."""
-        with self._lock:
-            found = self._found.setdefault(key, [])
-            found.append(answer)
-            if self._file is not None:
-                line = {"key": key, "model": model, "attempt": len(found), "answer": answer, "reason": reason}
-                self._file.write(json.dumps(line).encode() + b"\n")
-                self._file.flush()
-                os.fsync(self._file.fileno())

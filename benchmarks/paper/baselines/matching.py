@@ -33,10 +33,6 @@ def best_one_to_one(labels: npt.ArrayLike, truth: npt.ArrayLike) -> dict[int, in
     Returns:
         One entry for every label that occurs. Of equally good maps always the same is taken.
 
-    Raises:
-        ShapeError: they are not vectors of equal length.
-        InputError: a label is negative, or there are more labels than true ones.
-
     >>> best_one_to_one([0, 0, 1, 1], [5, 5, 5, 3])
     {0: 5, 1: 3}
     """
@@ -64,9 +60,6 @@ def match_labels(labels: Labels, truth: Labels) -> Labels:
     Args:
         labels: int [T], speakers without a name, at most as many as there are agents.
         truth: int [T], agents.
-
-    Raises:
-        ShapeError, InputError: as `best_one_to_one`.
     """
     names = best_one_to_one(labels, truth)
     return np.array([names[label] for label in labels.tolist()], np.int64)
@@ -79,9 +72,6 @@ def match_segments(segments: Labels, turns: Labels, agents: Labels) -> Labels:
         segments: int [T], the segment of each token; at most as many as there are turns.
         turns: int [T], the true turn of each token.
         agents: int [T], the agent of that turn.
-
-    Raises:
-        ShapeError, InputError: as `best_one_to_one`.
     """
     first = dict(zip(*np.unique(turns, return_index=True), strict=True))
     speaker = {segment: agents[first[turn]] for segment, turn in best_one_to_one(segments, turns).items()}

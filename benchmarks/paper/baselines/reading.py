@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.paper.logs import Log
+from benchmarks.paper.conversations.logs import Log
 from iet.audit.metrics import token_labels
-from iet.errors import BackendUnavailable, InputError
+from iet.errors import InputError
 from iet.marks.tokenizer import Tokenizer
 
 UNIT_TOKENS = 64
@@ -22,37 +22,25 @@ Labels = NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Found:
-    """What a baseline found in one log.
+    """What a baseline found in one log."""
 
-    Attributes:
-        labels: int64 [T], the agent of each token of `tokenizer.encode(log.text)`, 0 to n - 1.
-        edges: recovered adjacency matrix, float64 [n, n]; None where the paper has N/A.
-        matched: unnamed labels were mapped to agents with the truth's help ("oracle-matched").
-        failures: 1 if the method gave no answer and `labels` are what stands in for one, else 0. The sum over
-            logs is the number of logs without an answer.
-        attempts: how often a model was asked; 0 for methods without one.
-    """
-
-    labels: Labels
+    labels: Labels  # int64 [T], the agent of each token of `tokenizer.encode(log.text)`, 0 to n - 1
+    # Recovered adjacency matrix, float64 [n, n]; None where the paper has N/A
     edges: NDArray[np.float64] | None
-    matched: bool
+    matched: bool  # unnamed labels were mapped to agents with the truth's help ("oracle-matched")
+    # 1 if the method gave no answer and `labels` are what stands in for one, else 0. The sum over logs is the
+    # number of logs without an answer.
     failures: int = 0
-    attempts: int = 0
+    attempts: int = 0  # how often a model was asked; 0 for methods without one
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tokens:
-    """The tokens of a log's text.
+    """The tokens of a log's text."""
 
-    Attributes:
-        char_ends: int64 [T], the character after each token.
-        turns: int64 [T], the turn that each token belongs to (that of its last character).
-        agents: int64 [T], the agent of that turn: the truth.
-    """
-
-    char_ends: Labels
-    turns: Labels
-    agents: Labels
+    char_ends: Labels  # int64 [T], the character after each token
+    turns: Labels  # int64 [T], the turn that each token belongs to (that of its last character)
+    agents: Labels  # int64 [T], the agent of that turn: the truth
 
     def __len__(self) -> int:
         return len(self.turns)
@@ -66,11 +54,7 @@ class Tokens:
 
 
 def read_tokens(log: Log, tokenizer: Tokenizer) -> Tokens:
-    """Return the tokens of a log's text, as every baseline and every metric counts them.
-
-    Raises:
-        InputError: the text has no token, or an agent is not below the setting's number of agents.
-    """
+    """Return the tokens of a log's text, as every baseline and every metric counts them."""
     wrong = sorted({turn.agent for turn in log.turns} - set(range(log.setting.agents)))
     if wrong:
         raise InputError(
@@ -92,11 +76,7 @@ def unit_bounds(tokens: Tokens, unit_tokens: int = UNIT_TOKENS) -> list[int]:
     whom. The prompt says so ("except the final chunk of a message which may be shorter").
 
     Args:
-        tokens: of one log.
         unit_tokens: at least 1.
-
-    Raises:
-        InputError: `unit_tokens` is below 1.
     """
     if unit_tokens < 1:
         raise InputError(f"unit_tokens: got {unit_tokens}, expected at least 1")
@@ -109,8 +89,3 @@ def unit_texts(log: Log, tokens: Tokens, bounds: Sequence[int]) -> list[str]:
     """Return the text of each unit; together they are the log's text, as far as its tokens reach."""
     chars = [0, *(int(tokens.char_ends[end - 1]) for end in bounds[1:])]
     return [log.text[start:end] for start, end in itertools.pairwise(chars)]
-
-
-def missing(error: ModuleNotFoundError, extra: str = "paper") -> BackendUnavailable:
-    """Return what to raise where a baseline's package is not installed."""
-    return BackendUnavailable(f"{error.name} is missing: pip install 'implicit-execution-tracing[{extra}]'")

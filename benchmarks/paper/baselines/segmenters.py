@@ -22,9 +22,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from benchmarks.paper import missing
 from benchmarks.paper.baselines.matching import match_segments
-from benchmarks.paper.baselines.reading import Found, missing, read_tokens
-from benchmarks.paper.logs import Log
+from benchmarks.paper.baselines.reading import Found, read_tokens
+from benchmarks.paper.conversations.logs import Log
 from iet.errors import InputError
 from iet.marks.tokenizer import Tokenizer
 
@@ -67,15 +68,10 @@ def recursive(text: str, segments: int) -> list[int]:
     are shortest together are merged. Blanks at the ends of chunks are kept, so that the chunks tile the text.
 
     Args:
-        text: not empty.
         segments: S, at least 1.
 
     Returns:
         Bounds in characters, 0 .. len(text), at most S + 1.
-
-    Raises:
-        InputError: the text is empty, or `segments` is below 1.
-        BackendUnavailable: langchain-text-splitters is missing.
 
     Cost: log2(characters) runs of the splitter.
     """
@@ -121,15 +117,11 @@ def semantic_bow(text: str, segments: int, window: int = WINDOW_WORDS) -> list[i
     S - 1 bounds, for an interpolated percentile of the distances; the least distance between bounds.
 
     Args:
-        text: not empty.
         segments: S, at least 1.
         window: W, in words, at least 1.
 
     Returns:
         Bounds in characters, 0 .. len(text), at most S + 1.
-
-    Raises:
-        InputError: the text is empty, or `segments` or `window` is below 1.
 
     Cost: O(places · W).
     """
@@ -168,10 +160,6 @@ def text_tiling(text: str, segments: int) -> list[int]:
 
     Returns:
         Bounds in characters, 0 .. len(text), at most S + 1.
-
-    Raises:
-        InputError: the text is empty or longer than nltk's million characters, or `segments` is below 1.
-        BackendUnavailable: nltk or scikit-learn is missing.
 
     Cost: nltk's, O(gaps · different words), seconds for 10,000 tokens.
     """

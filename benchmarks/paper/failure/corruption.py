@@ -43,7 +43,6 @@ def corrupt_boundaries(log: Trajectory, seed: int = SEED) -> Trajectory:
     """Return the log with its text cut anew at random places.
 
     Args:
-        log: with N turns.
         seed: N - 1 places are drawn from it and the log's number, evenly over the text and independently.
 
     Returns:

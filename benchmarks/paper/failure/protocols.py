@@ -22,68 +22,59 @@ import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from benchmarks.paper.baselines.asking import Asker, Question
-from benchmarks.paper.baselines.llm_answers import AnswerError, Answers
-from benchmarks.paper.baselines.llm_endpoints import Endpoint, Parameters
+from benchmarks.paper.asking.answers import AnswerError, Answers
+from benchmarks.paper.asking.asker import Asker, Question
+from benchmarks.paper.asking.endpoints import Endpoint, Sampling
 from benchmarks.paper.failure import questions
 from benchmarks.paper.failure.questions import Words, shown_name
 from benchmarks.paper.failure.trajectories import Trajectory
 from benchmarks.paper.failure.verdicts import LEGACY, STRICT, Prediction, Reading
+from benchmarks.writing.models import Loaded
 from iet.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)
-class Sampling(Parameters):
-    """How a judge answers; as the public programs sample from local models by default.
-
-    Attributes:
-        max_tokens: of an answer.
-        seed: of its draws, as far as an endpoint heeds it.
-    """
-
-    temperature: float | None = 0.6
-    top_p: float | None = 0.95
-    max_tokens: int = 1024
-    seed: int = 0
-
-
-@dataclasses.dataclass(frozen=True)
 class Judge:
-    """A model that judges.
+    """A model that judges."""
 
-    Attributes:
-        endpoint: where it is asked (`judges.TransformersJudge`, or an OpenAI-compatible endpoint).
-        length: of a question, in the units of `room`.
-        room: the longest question; None if there is no limit, or nobody knows it.
-        workers: questions under way at once.
-    """
-
-    endpoint: Endpoint
+    endpoint: Endpoint  # where it is asked (`local.LocalEndpoint`, or an OpenAI-compatible endpoint)
+    # Of a question, in the units of `room`
     length: Callable[[Words], int] = lambda words: len(words.system) + len(words.user)
-    room: int | None = None
-    workers: int = 1
+    room: int | None = None  # the longest question; None if there is no limit, or nobody knows it
+    workers: int = 1  # questions under way at once
+
+
+def local(loaded: Loaded, max_tokens: int, room: int | None = None) -> Judge:
+    """Return the judge of a loaded model.
+
+    Args:
+        room: tokens of the longest question; None: what the model has positions for.
+    """
+    most = loaded.positions - max_tokens
+    if max_tokens < 1 or not 1 <= (most if room is None else room) <= most:
+        raise InputError(
+            f"room, max_tokens: got {room} and {max_tokens}, expected at least 1 each and at most"
+            f" {loaded.positions} together, the model's positions"
+        )
+    from benchmarks.paper.asking.local import LocalEndpoint
+
+    endpoint = LocalEndpoint(loaded)
+    return Judge(
+        endpoint, lambda words: endpoint.tokens(words.system, words.user), most if room is None else room
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a judge made of one log.
+    """What a judge made of one log."""
 
-    Attributes:
-        prediction: as the answers are read strictly; None if there is none.
-        reason: why there is none.
-        legacy, legacy_reason: likewise, as the public programs read.
-        unanswered: a question got no answer, or did not fit even without contents.
-        calls: questions.
-        cut: of them, those that did not fit and lost contents.
-    """
-
-    prediction: Prediction | None
-    reason: str
-    legacy: Prediction | None
+    prediction: Prediction | None  # as the answers are read strictly; None if there is none
+    reason: str  # why there is none
+    legacy: Prediction | None  # as the public programs read
     legacy_reason: str
-    unanswered: bool
-    calls: int
-    cut: int
+    unanswered: bool  # a question got no answer, or did not fit even without contents
+    calls: int  # questions
+    cut: int  # of them, those that did not fit and lost contents
 
 
 Asking = Callable[[questions.Ask], str]
@@ -127,7 +118,7 @@ def judge(
     cache: str | os.PathLike[str] | None,
     protocols: Sequence[str] = tuple(PROTOCOLS),
     seeds: Sequence[int] = (0,),
-    sampling: Sampling = Sampling(),
+    sampling: Sampling = Sampling(),  # noqa: B008 - frozen
     attempts: int = 3,
     pause: float = 1.0,
     patience: int = 8,
@@ -135,12 +126,8 @@ def judge(
     """Ask a judge about every log, in every protocol, under every seed.
 
     Args:
-        logs: as the judge sees them.
-        judge: who is asked.
         cache: file of answers, which may hold those of other judges and logs; None keeps nothing.
         protocols: some of `PROTOCOLS`.
-        seeds: one run each.
-        sampling: of the answers; its seed is replaced.
         attempts: requests per question before it counts as unanswered, at least 1.
         pause: seconds before the next attempt, doubled each time.
         patience: questions in a row without an answer after which the endpoint counts as dead, at least 1; so
@@ -148,11 +135,6 @@ def judge(
 
     Returns:
         (protocol, seed) -> an outcome per log, in order.
-
-    Raises:
-        InputError: a protocol is unknown, a number is out of range, or the cache is damaged.
-        BackendUnavailable: the endpoint refuses the key or has no such model, or it is dead. What was
-            answered until then is kept.
     """
     unknown = [name for name in protocols if name not in PROTOCOLS]
     if unknown:

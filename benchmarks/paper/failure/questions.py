@@ -122,13 +122,7 @@ def middle(start: int, end: int) -> int:
 
 
 def fitted(ask: Ask, longest: int, fits: Callable[[Words], bool]) -> tuple[Words, bool] | None:
-    """Return a question that fits, and whether contents were cut; None if it does not even fit without them.
-
-    Args:
-        ask: the question.
-        longest: characters of the longest content.
-        fits: whether a judge can be asked this.
-    """
+    """Return a question that fits, and whether contents were cut; None if it never does."""
     words = ask(None)
     if fits(words):
         return words, False

@@ -34,14 +34,15 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.paper import logs, marks
-from benchmarks.paper.engine import Engine, Generated, Loaded, Row
+from benchmarks.paper import marks
+from benchmarks.paper.conversations import logs
+from benchmarks.paper.conversations.author import Author, Generated, Row
+from benchmarks.paper.conversations.prompts import Part, Prompt
+from benchmarks.paper.conversations.protocol import ATTEMPTS, NO_ANSWER, drawn_seed
 from benchmarks.paper.failure.trajectories import JOINER, SUBSETS, Trajectory, Turn, agent_of, by_agent
-from benchmarks.paper.jsonl import Lines, parsed
-from benchmarks.paper.prompts import Part, Prompt
-from benchmarks.paper.protocol import ATTEMPTS, NO_ANSWER, drawn_seed
-from iet.errors import InputError, SchemeMismatch
-from iet.marks.scheme import canonical_digest
+from benchmarks.paper.jsonl import Lines, header, parsed
+from benchmarks.writing.models import Loaded
+from iet.errors import InputError
 from iet.marks.tokenizer import Tokenizer
 
 FORMAT, VERSION = "iet rewritten trajectories", 1
@@ -56,53 +57,30 @@ _TAIL = 48  # tokens of what was written that a further part goes on behind
 
 
 @dataclasses.dataclass(frozen=True)
-class Rewriting:
-    """What a subset is rewritten with.
+class Rewriting(logs.Made):
+    """What a subset is rewritten with."""
 
-    Attributes:
-        subset: one of `SUBSETS`.
-        mark: a key of `MARKS`.
-        model: digest of the model's parameters and tokenizer.
-        temperature, top_p: of the sampler.
-        seed: of the keys and of everything that is drawn.
-        part_tokens: the most that is written at once.
-        prompt_tokens: the most that it is written from.
-        exact: turns have just as many tokens as the original.
-        strength: κ of "fourier" and "raw", else None.
-        profile: digest of what reading needs beside the keys.
-        model_name: path or id that the model was loaded from; a hint, no part of the digest.
-    """
-
-    subset: str
-    mark: str
-    model: str
-    temperature: float = 1.0
+    subset: str  # one of `SUBSETS`
+    mark: str  # a key of `MARKS`
+    model: str  # digest of the model's parameters and tokenizer
+    temperature: float = 1.0  # of the sampler; top_p likewise
     top_p: float = 1.0
-    seed: int = 0
-    part_tokens: int = LONG["part_tokens"]
-    prompt_tokens: int = LONG["prompt_tokens"]
-    exact: bool = False
-    strength: float | None = None
-    profile: str = ""
-    model_name: str = ""
-
-    @property
-    def digest(self) -> str:
-        """BLAKE2b-256, in hex, of all that changes a text."""
-        return canonical_digest({**dataclasses.asdict(self), "model_name": ""})
+    seed: int = 0  # of the keys and of everything that is drawn
+    part_tokens: int = LONG["part_tokens"]  # the most that is written at once
+    prompt_tokens: int = LONG["prompt_tokens"]  # the most that it is written from
+    exact: bool = False  # turns have just as many tokens as the original
+    strength: float | None = None  # κ of "fourier" and "raw", else None
+    profile: str = ""  # digest of what reading needs beside the keys
+    model_name: str = ""  # path or id that the model was loaded from; a hint, no part of the digest
 
     @property
     def name(self) -> str:
-        """Name of its file: what tells settings apart, and eight digits of the digest."""
-        strength = "" if self.strength is None else f"{self.strength:g}"
-        return (
-            f"{self.subset}-{self.mark}{strength}-T{self.temperature:g}-p{self.top_p:g}-seed{self.seed}"
-            f"-{self.digest[:8]}.jsonl"
-        )
+        """Name of its file."""
+        return self.file_name(self.subset)
 
     @property
     def sampling(self) -> logs.Setting:
-        """The same for an engine and a `Marker`; of what else a `Setting` says nothing is read."""
+        """The same for an author and a `Marker`; of what else a `Setting` says nothing is read."""
         return logs.Setting(
             topology="",
             agents=0,
@@ -139,48 +117,26 @@ def rewriting_of(
     part_tokens: int | None = None,
     prompt_tokens: int | None = None,
 ) -> Rewriting:
-    """Return what a model rewrites a subset with, with what is not given filled in.
-
-    Raises:
-        InputError: a value is out of range, or the mark is one of green lists, which nothing here reads.
-    """
+    """Return what a model rewrites a subset with, with what is not given filled in."""
     if subset not in SUBSETS:
         raise InputError(f"subset: got {subset!r}, expected one of {list(SUBSETS)}")
-    entry = marks.mark_of(mark)
-    if entry.scheme is None:
+    if marks.mark_of(mark).scheme is None:
         raise InputError(f"mark: got {mark!r}, expected one that an Auditor reads")
-    if strength is not None and entry.strength is None:
-        raise InputError(f"strength: got {strength}, expected none: mark {mark!r} has no strength")
-    if not 0 < temperature < math.inf:
-        raise InputError(f"temperature: got {temperature!r}, expected a finite number above 0")
-    if not 0 < top_p <= 1:
-        raise InputError(f"top_p: got {top_p!r}, expected above 0 and up to 1")
+    logs.check_sampling(temperature, top_p)
+    made = marks.made_by(loaded, mark, strength)
     shipped = loaded.name == "iet:demo"
-    sizes = dict(SHORT if shipped else LONG)
+    sizes: dict[str, Any] = dict(SHORT if shipped else LONG)
     for name, value in (("part_tokens", part_tokens), ("prompt_tokens", prompt_tokens)):
         if value is not None and value < 1:
             raise InputError(f"{name}: got {value}, expected at least 1")
         sizes[name] = sizes[name] if value is None else value
-    strength = entry.strength if strength is None else float(strength)
-    return Rewriting(
-        subset,
-        mark,
-        loaded.digest,
-        float(temperature),
-        float(top_p),
-        seed,
-        exact=shipped,
-        strength=strength,
-        profile=marks.profile_digest(mark, strength, loaded.reader),
-        model_name=loaded.name,
-        **sizes,
-    )
+    return Rewriting(subset, temperature=temperature, top_p=top_p, seed=seed, exact=shipped, **made, **sizes)
 
 
 def regenerate(
     trajectories: Sequence[Trajectory],
     rewriting: Rewriting,
-    engine: Engine,
+    author: Author,
     loaded: Loaded,
     out: pathlib.Path,
     *,
@@ -191,17 +147,12 @@ def regenerate(
     Args:
         trajectories: of the subset; other logs in the file stay there.
         rewriting: its file is `out / rewriting.name`.
-        engine: made with `rewriting.sampling`; it is not called where nothing is missing.
+        author: made with `rewriting.sampling`; it is not called where nothing is missing.
         loaded: the model, with whose tokenizer turns are counted and cut.
-        progress: show tokens and the time left.
 
     Returns:
         One log per given one, in their order. A turn of which a model four times writes only blanks is
         "...", which carries no mark.
-
-    Raises:
-        InputError: a log is of another subset, or the file is damaged, of another setting, or made from
-            other logs.
     """
     from tqdm import tqdm
 
@@ -220,7 +171,7 @@ def regenerate(
                 for some in _alike(going):
                     rows = [talk.row() for talk in some]
                     before = sum(talk.left for talk in some)
-                    found = engine.generate(rows, [talk.agent for talk in some])
+                    found = author.generate(rows, [talk.agent for talk in some])
                     lines = [talk.take(part) for talk, part in zip(some, found, strict=True)]
                     file.append(line for line in lines if line is not None)
                     bar.update(before - sum(talk.left for talk in some))
@@ -234,7 +185,6 @@ def mean_entropy(path: pathlib.Path, trajectories: Sequence[Trajectory]) -> floa
 
     Args:
         path: file that `regenerate` has written.
-        trajectories: the logs.
     """
     numbers = {log.number for log in trajectories}
     lines = [parsed(path, i, line) for i, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1)][1:]
@@ -401,14 +351,9 @@ _FIELDS = {"log": int, "turn": int, "name": str, "original": str, "ids": list, "
 
 def _read(file: Lines, rewriting: Rewriting) -> dict[tuple[int, int], dict[str, Any]]:
     """Return (log, turn) -> line of a file, which gets its header if it is new."""
-    lines = file.data.split(b"\n")[:-1]
-    header = {"format": FORMAT, "version": VERSION, "setting": dataclasses.asdict(rewriting)}
+    lines = file.whole
     if lines:
-        found = parsed(file.path, 1, lines[0])
-        if found.get("format") != FORMAT:
-            raise InputError(f"{file.path}, line 1: format {found.get('format')!r}, expected {FORMAT!r}")
-        if found.get("version") != VERSION:
-            raise SchemeMismatch(f"{file.path}, line 1: version {found.get('version')!r}, expected {VERSION}")
+        found = header(file.path, lines[0], FORMAT, VERSION)
         if found.get("digest") != rewriting.digest:
             raise InputError(
                 f"{file.path}, line 1: got a setting with digest {found.get('digest')!r}, expected"
@@ -431,5 +376,6 @@ def _read(file: Lines, rewriting: Rewriting) -> dict[tuple[int, int], dict[str, 
         there[place] = content
     file.drop_torn()
     if not lines:
-        file.append([{**header, "digest": rewriting.digest}])
+        first = {"format": FORMAT, "version": VERSION, "setting": dataclasses.asdict(rewriting)}
+        file.append([{**first, "digest": rewriting.digest}])
     return there

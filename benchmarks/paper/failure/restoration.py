@@ -24,14 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.paper.failure.corruption import corrupt_boundaries, remove_ids
-from benchmarks.paper.failure.trajectories import (
-    JOINER,
-    Restored,
-    Trajectory,
-    Turn,
-    agent_of,
-    by_agent,
-)
+from benchmarks.paper.failure.trajectories import JOINER, Restored, Trajectory, Turn, agent_of, by_agent
 from iet.audit.auditor import Auditor
 from iet.audit.metrics import boundary_f1, token_accuracy, token_labels
 from iet.errors import InputError
@@ -55,10 +48,6 @@ def restore_names(corrupted: Trajectory, attributed: Sequence[Named]) -> Restore
 
     Args:
         corrupted: what `remove_ids` left.
-        attributed: ĝ.
-
-    Raises:
-        InputError: ĝ is not ascending or leaves the text.
     """
     _check(attributed, len(corrupted.text))
     names = majority(attributed, corrupted.spans)
@@ -78,9 +67,6 @@ def restore_boundaries(corrupted: Trajectory, attributed: Sequence[Named]) -> Re
     Args:
         corrupted: what `corrupt_boundaries` left.
         attributed: ĝ; between two spans there is nothing or a blank line.
-
-    Raises:
-        InputError: ĝ is not ascending, or leaves the text, or leaves a part of it out.
     """
     text = "".join(turn.content for turn in corrupted.turns)
     _check(attributed, len(text))
@@ -153,7 +139,6 @@ def named(report: Report, guesses: bool = False) -> list[Named]:
     """Return ĝ of a report: its segments, those of one agent in a row joined unless a part is left out.
 
     Args:
-        report: of a text.
         guesses: name everything that was read after the key that explains it best, as in forced choice.
     """
     found, touching = list[Named](), False
@@ -177,19 +162,12 @@ def named(report: Report, guesses: bool = False) -> list[Named]:
 
 @dataclasses.dataclass(frozen=True)
 class Corruption:
-    """One kind of metadata loss.
+    """One kind of metadata loss."""
 
-    Attributes:
-        title: as tables call it.
-        corrupt: O.
-        read: (auditor, corrupted log) -> report, from which ĝ is taken.
-        restore: Rec.
-    """
-
-    title: str
-    corrupt: Callable[[Trajectory], Trajectory]
-    read: Callable[[Auditor, Trajectory], Report]
-    restore: Callable[[Trajectory, Sequence[Named]], Restored]
+    title: str  # as tables call it
+    corrupt: Callable[[Trajectory], Trajectory]  # O
+    read: Callable[[Auditor, Trajectory], Report]  # (auditor, corrupted log) -> report, from which ĝ is taken
+    restore: Callable[[Trajectory, Sequence[Named]], Restored]  # Rec
 
 
 CORRUPTIONS: Mapping[str, Corruption] = {
@@ -201,19 +179,12 @@ CORRUPTIONS: Mapping[str, Corruption] = {
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """Whose turn it was, and whose it was found to be.
+    """Whose turn it was, and whose it was found to be."""
 
-    Attributes:
-        agent: who wrote it; "" for a tool's output, and for what people said.
-        found: who was found to have; "" where it stays open.
-        guess: the same where nothing may stay open.
-        tokens: of the turn.
-    """
-
-    agent: str
-    found: str
-    guess: str
-    tokens: int
+    agent: str  # who wrote it; "" for a tool's output, and for what people said
+    found: str  # who was found to have; "" where it stays open
+    guess: str  # the same where nothing may stay open
+    tokens: int  # of the turn
 
 
 def identities(
@@ -222,12 +193,6 @@ def identities(
     """Return who wrote each turn of the original and who was found to have: most of its characters count.
 
     Empty turns and people's turns are left out: nobody could tell, or nobody has to.
-
-    Args:
-        log: the original.
-        attributed: ĝ.
-        guesses: the same where nothing may stay open.
-        tokens: of each turn.
     """
     found, guessed = majority(attributed, log.spans), majority(guesses, log.spans)
     return [
@@ -252,10 +217,7 @@ def token_figures(
     """Return how well the tokens of the original are attributed (`iet.metrics` has the definitions).
 
     Args:
-        log: the original.
-        attributed: ĝ.
         char_ends: [T], where each token of `log.text` ends.
-        margin: of the boundary F1, in tokens.
 
     Returns:
         `token_accuracy`: a tool's or a person's token is right if it is nobody's. `coverage`: of agents'

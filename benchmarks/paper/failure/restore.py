@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.paper import results, scoring
-from benchmarks.paper.engine import Loaded, TransformersEngine
+from benchmarks import recording, statistics
+from benchmarks.paper import results
+from benchmarks.paper.conversations.author import ModelAuthor
 from benchmarks.paper.failure.corruption import cut_spans
 from benchmarks.paper.failure.regeneration import Rewriting, mean_entropy, regenerate, rewriting_of
 from benchmarks.paper.failure.restoration import (
@@ -45,21 +46,16 @@ from benchmarks.paper.failure.trajectories import (
     load,
 )
 from benchmarks.paper.marks import Marker
-from benchmarks.paper.readers import LEVEL
-from benchmarks.recording import environment
+from benchmarks.paper.reading.readers import LEVEL
+from benchmarks.writing.models import Loaded
 from iet.audit.auditor import Auditor
 from iet.errors import InputError
 from iet.marks.registry import Registry
-from iet.marks.scheme import canonical_digest
 from iet.marks.tokenizer import Tokenizer
 
 MARKS: Mapping[str, str] = {"fourier": "fourier, κ = 0.8", "gumbel": "gumbel"}
 REGISTRIES: Mapping[str, str] = {"own": "the log's agents", "all": "all agents"}
-CLASSES = (
-    f"< {LENGTHS[0]}",
-    *(f"{a}-{b - 1}" for a, b in itertools.pairwise(LENGTHS)),
-    f">= {LENGTHS[-1]}",
-)
+CLASSES = (f"< {LENGTHS[0]}", *(f"{a}-{b - 1}" for a, b in itertools.pairwise(LENGTHS)), f">= {LENGTHS[-1]}")
 """Names of the classes of turn lengths, in tokens."""
 
 _TOKENS = ("token_accuracy", "coverage", "accuracy_where_attributed", "boundary_f1")
@@ -73,24 +69,17 @@ _SHOWN = (
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What a run is asked for; all of it is in what it writes.
+    """What a run is asked for; all of it is in what it writes."""
 
-    Attributes:
-        subsets: of `SUBSETS`.
-        logs: of each subset, drawn by the seed; None: all.
-        seed: of keys and of everything that is drawn, but for the cut points, whose seed is the paper's.
-        temperature, top_p, part_tokens, prompt_tokens: see `rewriting_of`.
-        batch: parts that are sampled together.
-    """
-
-    subsets: tuple[str, ...] = SUBSETS[:1]
-    logs: int | None = None
+    subsets: tuple[str, ...] = SUBSETS[:1]  # of `SUBSETS`
+    logs: int | None = None  # of each subset, drawn by the seed; None: all
+    # Of keys and of everything that is drawn, but for the cut points, whose seed is the paper's
     seed: int = 0
-    temperature: float = 1.0
+    temperature: float = 1.0  # this and the next three: see `rewriting_of`
     top_p: float = 1.0
     part_tokens: int | None = None
     prompt_tokens: int | None = None
-    batch: int = 128
+    batch: int = 128  # parts that are sampled together
 
 
 def run(
@@ -101,23 +90,12 @@ def run(
     *,
     whole: bool = True,
     overwrite: bool = False,
-) -> dict[str, Any]:
+) -> None:
     """Measure restoration, and write `out / "restore"` as Markdown, CSV and JSON.
 
     Args:
-        loaded: rewrites the logs.
         data: see `trajectories.load`.
         out: folder; rewritten logs lie in `out / "logs"`.
-        options: of the run.
-        whole: refuse an extract of the data.
-        overwrite: of a result of another configuration, too.
-
-    Returns:
-        What is in the JSON.
-
-    Raises:
-        InputError: the data are broken, an option is out of range, or `out` holds a result of another
-            configuration.
     """
     found = {subset: load(data, subset, whole=whole) for subset in options.subsets}
     drawn = {subset: chosen(logs, options.logs, options.seed) for subset, logs in found.items()}
@@ -130,8 +108,8 @@ def run(
     }
     if not overwrite:
         results.keep(out / "restore.json", configuration)
-    rows: list[list[scoring.Cell]] = []
-    cells: list[dict[str, Any]] = []
+    cells: list[list[recording.Cell]] = []
+    rows: list[dict[str, Any]] = []
     texts: list[dict[str, Any]] = []
     for subset, originals in drawn.items():
         names = all_agents(found[subset])
@@ -139,39 +117,23 @@ def run(
             rewriting, logs, registry = rewritten(
                 loaded, originals, names, subset, mark, options, out / "logs"
             )
-            texts.append(
-                {
-                    "file": rewriting.name,
-                    "entropy": mean_entropy(out / "logs" / rewriting.name, logs),
-                    **_lengths(originals, logs, loaded.reader),
-                }
-            )
+            entropy = mean_entropy(out / "logs" / rewriting.name, logs)
+            lengths = _lengths(originals, logs, loaded.reader)
+            texts.append({"file": rewriting.name, "entropy": entropy, **lengths})
             measured = [_Text.of(log, loaded.reader) for log in logs]
-            for cell in _cells(measured, registry, names):
-                shown = [
-                    subset,
-                    MARKS[mark],
-                    *(cell[key] for key in ("corruption", "registry", "hand_overs")),
-                ]
-                figures = _intervals(cell["logs"], options.seed)
-                rows.append([*shown, *figures])
-                cells.append({"subset": subset, "mark": mark, **cell})
-    content = {
-        "configuration": configuration,
-        "digest": canonical_digest(configuration),
-        "environment": environment("torch", "transformers"),
-        "texts": texts,
-        "cells": cells,
-    }
-    scoring.write(
+            for cell, figures in _cells(measured, registry, names):
+                cells.append([subset, MARKS[mark], *cell, *_intervals(figures, options.seed)])
+                named_cell = dict(zip(_SHOWN, (subset, mark, *cell), strict=False))
+                rows += [{**named_cell, **one} for one in figures]
+    recording.write_table(
         out / "restore",
         _SHOWN,
-        rows,
-        content,
+        cells,
+        results.content(configuration, texts=texts),
+        rows=rows,
         title="# Restored failure logs",
         note=_note(loaded, options, texts),
     )
-    return content
 
 
 def made_by(loaded: Loaded) -> dict[str, str]:
@@ -199,19 +161,15 @@ def rewritten(
         part_tokens=options.part_tokens,
         prompt_tokens=options.prompt_tokens,
     )
-    engine = TransformersEngine(loaded, rewriting.sampling, batch=options.batch)
-    logs = regenerate(originals, rewriting, engine, loaded, folder)
+    author = ModelAuthor(loaded, rewriting.sampling, batch=options.batch)
+    logs = regenerate(originals, rewriting, author, loaded, folder)
     registry = Marker(rewriting.sampling, loaded.reader).registry(names)
     assert registry is not None
     return rewriting, logs, registry
 
 
 def chosen(logs: Sequence[Trajectory], count: int | None, seed: int) -> list[Trajectory]:
-    """Return so many of the logs, by number, drawn so that more logs only add to fewer; None: all.
-
-    Raises:
-        InputError: there are not so many.
-    """
+    """Return so many of the logs, by number, drawn so that more logs only add to fewer; None: all."""
     if count is None:
         return list(logs)
     if not 1 <= count <= len(logs):
@@ -237,10 +195,13 @@ class _Text:
         return cls(log, tokens, tokenizer.encode(log.text).char_ends)
 
 
-def _cells(texts: Sequence[_Text], registry: Registry, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _cells(
+    texts: Sequence[_Text], registry: Registry, names: Sequence[str]
+) -> Iterator[tuple[tuple[str, str, str], list[dict[str, Any]]]]:
+    """Yield corruption, registry and what is known of hand-overs, with the figures of every log."""
     for name, corruption in CORRUPTIONS.items():
         bare = [_as_it_stands(text, corruption) for text in texts]
-        yield {"corruption": corruption.title, "registry": "not restored", "hand_overs": "", "logs": bare}
+        yield (corruption.title, "not restored", ""), bare
         hand_overs = {"known": False} if name == "ids" else {"anywhere": False, "likelier at breaks": True}
         for keys, title in REGISTRIES.items():
             for shown, breaks in hand_overs.items():
@@ -248,12 +209,7 @@ def _cells(texts: Sequence[_Text], registry: Registry, names: Sequence[str]) -> 
                     _restored(text, corruption, registry, text.log.agents if keys == "own" else names, breaks)
                     for text in texts
                 ]
-                yield {
-                    "corruption": corruption.title,
-                    "registry": title,
-                    "hand_overs": shown,
-                    "logs": found,
-                }
+                yield (corruption.title, title, shown), found
 
 
 def _restored(
@@ -293,8 +249,8 @@ def _figures(
         "guessed": sum(turn.guess == turn.agent for turn in ours),
         "tools": len(tools),
         "tools_open": _right(tools),
-        "ideal_judge": ideal_judge(text.log, restored),
-        "ideal_step": ideal_step(text.log, restored),
+        "ideal_judge": float(ideal_judge(text.log, restored)),
+        "ideal_step": float(ideal_step(text.log, restored)),
     }
 
 
@@ -302,22 +258,22 @@ def _right(turns: Sequence[Identity]) -> int:
     return sum(turn.found == turn.agent for turn in turns)
 
 
-def _intervals(logs: Sequence[Mapping[str, Any]], seed: int) -> list[scoring.Cell]:
-    turns, right = ([log[key] for log in logs] for key in ("turns", "right"))
-    totals = [sum(some) for some in turns]
+def _intervals(logs: Sequence[Mapping[str, Any]], seed: int) -> list[recording.Cell]:
+    def ratio(part: str, whole: str, i: int | None = None) -> recording.Cell:
+        parts, wholes = (
+            [sum(log[key]) if i is None else log[key][i] for log in logs] for key in (part, whole)
+        )
+        return statistics.ratio(parts, wholes, seed)
+
+    guessed = [log["guessed"] for log in logs], [sum(log["turns"]) for log in logs]
+    tools = [log["tools_open"] for log in logs], [log["tools"] for log in logs]
+    means = (*_TOKENS, "ideal_judge", "ideal_step")
     return [
-        scoring.ratio([sum(some) for some in right], totals, seed),
-        *(
-            scoring.ratio([some[i] for some in right], [some[i] for some in turns], seed)
-            for i in range(len(CLASSES))
-        ),
-        scoring.ratio([log["guessed"] for log in logs], totals, seed),
-        scoring.ratio([log["tools_open"] for log in logs], [log["tools"] for log in logs], seed),
-        *(scoring.interval([log[name] for log in logs], seed) for name in _TOKENS),
-        *(
-            scoring.interval([float(log[name]) for log in logs], seed)
-            for name in ("ideal_judge", "ideal_step")
-        ),
+        ratio("right", "turns"),
+        *(ratio("right", "turns", i) for i in range(len(CLASSES))),
+        statistics.ratio(*guessed, seed),
+        statistics.ratio(*tools, seed),
+        *(statistics.interval([log[name] for log in logs], seed) for name in means),
     ]
 
 
@@ -357,17 +313,11 @@ def _note(loaded: Loaded, options: Options, texts: Sequence[Mapping[str, Any]]) 
         f" ideal judge on the clean log {text['ideal_judge_clean']:.3f}."
         for text in texts
     ]
-    return "\n\n".join(
-        [
-            f"The logs carry no mark, so {loaded.name} rewrote every agent turn under the key of its agent,"
-            f" at T = {options.temperature:g}, top-p {options.top_p:g}; tool output and people's turns are"
-            " unmarked, as they were.",
-            *lines,
-            f"Audited at level {LEVEL:g}. Identity per turn: of agents' turns, by who has most of its"
-            " characters; one that stays open is wrong. Best guess: nothing may stay open. Tool turns left"
-            " open: of tools' turns. TokenAcc, boundary F1 (within 16 tokens): a tool's token is right if it"
-            " is nobody's. Coverage: of agents' tokens. Ideal judge: it knows the decisive step of the"
-            " original and reads who is named there; StepAcc: that turn leads back to the step. Brackets:"
-            " 95 % bootstraps over logs.",
-        ]
+    return results.note(
+        pathlib.Path(__file__).with_name("restore_note.md"),
+        model=loaded.name,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        texts="\n\n".join(lines),
+        level=LEVEL,
     )

@@ -19,22 +19,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.paper import quoted, results, scoring
-from benchmarks.paper.baselines.llm_endpoints import known_as
-from benchmarks.paper.engine import Loaded
+from benchmarks import recording, statistics
+from benchmarks.paper import quoted, results
+from benchmarks.paper.asking.endpoints import Sampling, known_as
 from benchmarks.paper.failure import protocols, restore
 from benchmarks.paper.failure.corruption import cut_spans
-from benchmarks.paper.failure.protocols import Judge, Outcome, Sampling
+from benchmarks.paper.failure.protocols import Judge, Outcome
 from benchmarks.paper.failure.restoration import CORRUPTIONS, ideal_judge, ideal_step, named
 from benchmarks.paper.failure.restore import MARKS
 from benchmarks.paper.failure.trajectories import SUBSETS, Restored, Trajectory, all_agents, load
 from benchmarks.paper.failure.verdicts import CHANCE, Seen, chance, legacy_score, score
-from benchmarks.paper.readers import LEVEL
-from benchmarks.recording import environment
+from benchmarks.paper.reading.readers import LEVEL
+from benchmarks.writing.models import Loaded
 from iet.audit.auditor import Auditor
 from iet.errors import InputError
 from iet.marks.registry import Registry
-from iet.marks.scheme import canonical_digest
 
 CLEAN = "clean"
 TITLES: Mapping[str, str] = {CLEAN: CLEAN, **{name: entry.title for name, entry in CORRUPTIONS.items()}}
@@ -65,40 +64,26 @@ _HEADER = (
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What a run is asked for; all of it is in what it writes.
+    """What a run is asked for; all of it is in what it writes."""
 
-    Attributes:
-        restoring: subsets, logs, and how they are rewritten.
-        marks: some of `restore.MARKS`.
-        protocols: some of `protocols.PROTOCOLS`.
-        seeds: of the judge: so many, from `restoring.seed` on. A judge of temperature 0 has one.
-        sampling: of the judge.
-    """
-
+    # Subsets, logs, and how they are rewritten
     restoring: restore.Options = dataclasses.field(default_factory=restore.Options)
-    marks: tuple[str, ...] = tuple(MARKS)
-    protocols: tuple[str, ...] = tuple(protocols.PROTOCOLS)
+    marks: tuple[str, ...] = tuple(MARKS)  # some of `restore.MARKS`
+    protocols: tuple[str, ...] = tuple(protocols.PROTOCOLS)  # some of `protocols.PROTOCOLS`
+    # Of the judge: so many, from `restoring.seed` on. A judge of temperature 0 has one.
     seeds: int = 3
-    sampling: Sampling = dataclasses.field(default_factory=Sampling)
+    sampling: Sampling = dataclasses.field(default_factory=Sampling)  # of the judge
 
 
 @dataclasses.dataclass(frozen=True)
 class Condition:
-    """The logs of a subset as a judge sees them in one row.
+    """The logs of a subset as a judge sees them in one row."""
 
-    Attributes:
-        subset: one of `SUBSETS`.
-        corruption: a key of `TITLES`.
-        mark: of the rewritten logs; None for the originals.
-        restored: whether they were, after the corruption.
-        seen: a log each.
-    """
-
-    subset: str
-    corruption: str
-    mark: str | None
-    restored: bool
-    seen: tuple[Seen, ...]
+    subset: str  # one of `SUBSETS`
+    corruption: str  # a key of `TITLES`
+    mark: str | None  # of the rewritten logs; None for the originals
+    restored: bool  # whether they were, after the corruption
+    seen: tuple[Seen, ...]  # a log each
 
     @property
     def log(self) -> str:
@@ -128,25 +113,12 @@ def run(
     *,
     whole: bool = True,
     overwrite: bool = False,
-) -> dict[str, Any]:
+) -> None:
     """Ask a judge about all logs, and write `out / "table2"` as Markdown, CSV and JSON.
 
     Args:
-        loaded: rewrites the logs.
         data: see `trajectories.load`.
         out: folder; rewritten logs lie in `out / "logs"`, the judge's answers in `out / "judge.jsonl"`.
-        options: of the run.
-        judge: who is asked.
-        whole: refuse an extract of the data.
-        overwrite: of a result of another configuration, too.
-
-    Returns:
-        What is in the JSON.
-
-    Raises:
-        InputError: the data are broken, an option is out of range, or `out` holds a result of another
-            configuration.
-        BackendUnavailable: the judge's endpoint is dead or refuses the key.
     """
     unknown = [mark for mark in options.marks if mark not in MARKS]
     if unknown:
@@ -189,7 +161,7 @@ def run(
         for protocol in options.protocols
         for number, (low, high) in enumerate(itertools.pairwise(ends))
     }
-    return _write(loaded, out, options, judge, configuration, list(seeds), conditions, outcomes)
+    _write(loaded, out, options, judge, configuration, list(seeds), conditions, outcomes)
 
 
 # ---------------------------------------------------------------- what a judge sees
@@ -237,12 +209,7 @@ def _restored(log: Trajectory, corruption: str, registry: Registry) -> Seen:
 
 
 def figures(seen: Sequence[Seen], outcomes: Sequence[Sequence[Outcome]]) -> dict[str, Table]:
-    """Return `SCORES` of every seed on every log, 1 where it is right: float64 [S, N] each.
-
-    Args:
-        seen: N logs.
-        outcomes: S seeds of N outcomes.
-    """
+    """Return `SCORES` of every seed on every log, 1 where it is right: float64 [S, N] each."""
     found: dict[str, list[list[float]]] = {name: [] for name in SCORES}
     for some in outcomes:
         ours = [score(outcome.prediction, one) for outcome, one in zip(some, seen, strict=True)]
@@ -264,7 +231,7 @@ def _write(
     seeds: Sequence[int],
     conditions: Sequence[Condition],
     outcomes: Mapping[tuple[str, int], Sequence[Sequence[Outcome]]],
-) -> dict[str, Any]:
+) -> None:
     seed = options.restoring.seed
     levels = [_levels(condition.seen) for condition in conditions]
     ideals = [_ideal(condition.seen) for condition in conditions]
@@ -278,19 +245,19 @@ def _write(
             key[1],
         ),
     )
-    rows: list[list[scoring.Cell]] = []
+    rows: list[list[recording.Cell]] = []
     cells: list[dict[str, Any]] = []
     for protocol, number in order:
         condition, level, some = conditions[number], levels[number], outcomes[protocol, number]
         table = tables[protocol, number]
         every = list(itertools.chain.from_iterable(some))
-        printed: tuple[scoring.Cell, ...] = ("", "")
+        printed: tuple[recording.Cell, ...] = ("", "")
         if condition.side and condition.subset == SUBSETS[0]:
             printed = quoted.TABLE2[protocol][condition.side][condition.corruption]
         rows.append(
             [
                 *(condition.subset, protocol, TITLES[condition.corruption], condition.log),
-                *(scoring.crossed(100 * table[name], seed) for name in SCORES),
+                *(statistics.crossed(100 * table[name], seed) for name in SCORES),
                 _percent(outcome.prediction is not None for outcome in every),
                 _percent(outcome.legacy is not None for outcome in every),
                 _percent(outcome.cut > 0 for outcome in every),
@@ -319,17 +286,11 @@ def _write(
                 "predictions": _told(condition, seeds, some),
             }
         )
-    content = {
-        "configuration": configuration,
-        "digest": canonical_digest(dict(configuration)),
-        "environment": environment("torch", "transformers"),
-        "cells": cells,
-    }
     note = [
-        *_note(loaded, options, judge, len(seeds), cells),
+        _note(loaded, options, judge, len(seeds), cells),
         "What guessing is worth on each log as it is shown, and the ideal judge, who knows the decisive step"
         " of the original and reads who is named there (the ceiling of the searches), in %:\n\n"
-        + scoring.markdown(
+        + recording.table(
             ["subset", "corruption", "log", *CHANCE.values(), *IDEAL.values()],
             [
                 [
@@ -341,20 +302,19 @@ def _write(
             ],
         ),
         "Paired by logs and seeds, in percentage points:\n\n"
-        + scoring.markdown(
+        + recording.table(
             ["subset", "protocol", "corruption", "log", "against", *SCORES.values()],
             _compared(conditions, options.protocols, tables, seed),
         ),
     ]
-    scoring.write(
+    recording.write_table(
         out / "table2",
         _HEADER,
         rows,
-        content,
+        results.content(configuration, cells=cells),
         title="# Failure attribution under metadata loss",
         note="\n\n".join(note),
     )
-    return content
 
 
 def _levels(seen: Sequence[Seen]) -> dict[str, float]:
@@ -397,9 +357,9 @@ def _compared(
     asked: Sequence[str],
     tables: Mapping[tuple[str, int], Mapping[str, Table]],
     seed: int,
-) -> list[list[scoring.Cell]]:
+) -> list[list[recording.Cell]]:
     """Return ours less the baseline, and less the same log before it was restored."""
-    rows: list[list[scoring.Cell]] = []
+    rows: list[list[recording.Cell]] = []
     for protocol, (a, ours), (b, theirs) in itertools.product(
         asked, enumerate(conditions), enumerate(conditions)
     ):
@@ -410,7 +370,7 @@ def _compared(
             rows.append(
                 [
                     *(ours.subset, protocol, TITLES[ours.corruption], ours.log, theirs.log),
-                    *(scoring.crossed(100 * table, seed) for table in less),
+                    *(statistics.crossed(100 * table, seed) for table in less),
                 ]
             )
     return rows
@@ -418,49 +378,32 @@ def _compared(
 
 def _note(
     loaded: Loaded, options: Options, judge: Judge, seeds: int, cells: Sequence[Mapping[str, Any]]
-) -> list[str]:
+) -> str:
     sampling = options.sampling
-    questions, cut, unanswered = (
-        sum(cell[name] for cell in cells) for name in ("questions", "questions_cut", "unanswered")
-    )
-    room = "no limit that is known" if judge.room is None else f"a room of {judge.room}"
-    warmth = "left out" if sampling.temperature is None else f"{sampling.temperature:g}"
-    parts = [
-        f"Judge {known_as(judge.endpoint)}, T = {warmth}, top-p {sampling.top_p:g}, at most"
-        f" {sampling.max_tokens} tokens an answer; seeds: {seeds}; prompts of our own with the information of"
-        " the public protocols."
-    ]
+    sums = {name: sum(cell[name] for cell in cells) for name in ("questions", "questions_cut", "unanswered")}
     in_form = float(np.mean([cell["in_form"] for cell in cells]))
+    warning = ""
     if judge.endpoint.model.startswith("iet:demo"):
-        parts[0] += (
+        warning = (
             " **The judge is the shipped model, whose answers mean nothing**: it is far too small to judge,"
             " and these figures show that the path works and what guessing and parsing are worth."
         )
     elif in_form < 0.5:
-        parts[0] += (
+        warning = (
             f" **Only {in_form:.0%} of its runs end in a prediction**: a judge that does not keep to the form"
             " of an answer measures nothing."
         )
-    parts += [
-        f"The logs carry no mark, so for ours every agent turn was rewritten by {loaded.name} under its"
-        " agent's key; tool output and people's turns are as they were. Rewritten: its clean or corrupted log"
-        " as it is; restored: from that, by an audit with the log's agents as registry. What a model rewrote"
-        " badly a judge reads badly: compare ours with the rewritten log, too.",
-        "StepAcc: a predicted step stands for the turn of the original that it shares most characters with;"
-        " by index: its number is compared. Legacy: answers read and scored as by the public programs"
-        " (substrings, the first match of two patterns). No prediction is wrong on both; predictions %: how"
-        " often there was one. Where IDs were removed and not restored, the searches cannot name an agent, so"
-        " AgentAcc is 0 by construction. Chance: AgentAcc of any speaker (all_at_once) or of any turn's"
-        " speaker (searches), StepAcc of any step, on the log as it is shown.",
-        f"{questions} questions; {cut} did not fit into the judge's context ({room}) and lost the middle of"
-        f" their longest contents (cut %: logs with such a question). {unanswered} outcomes lack an answer of"
-        " the judge, who gave none or had no room for the question even without contents, and count as no"
-        " prediction"
-        + ("; start again, with more room where that is why, to ask for them." if unanswered else ".")
-        + " Brackets: 95 % bootstraps, seeds and logs drawn with replacement.",
-        "The paper's numbers are quoted. Its evaluator is said to be Llama-3.1-8B-Instruct, but the clean"
-        " column of its baseline equals, digit for digit, that of GPT-4o in Table 1 of Who&When (with ground"
-        " truth, algorithm-generated): it is another judge's, and no run of one judge reproduces the table."
-        " It does not say how its marked logs were made.",
-    ]
-    return parts
+    again = "; start again, with more room where that is why, to ask for them" if sums["unanswered"] else ""
+    return results.note(
+        pathlib.Path(__file__).with_name("table2_note.md"),
+        judge=known_as(judge.endpoint),
+        warmth="left out" if sampling.temperature is None else f"{sampling.temperature:g}",
+        top_p=sampling.top_p,
+        max_tokens=sampling.max_tokens,
+        seeds=seeds,
+        warning=warning,
+        model=loaded.name,
+        room="no limit that is known" if judge.room is None else f"a room of {judge.room}",
+        again=again,
+        **sums,
+    )

@@ -36,42 +36,25 @@ _IDENTITY = {"Algorithm-Generated": "name", "Hand-Crafted": "role"}
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """What one speaker said at once.
+    """What one speaker said at once."""
 
-    Attributes:
-        name: of who spoke, as it stands in the log (see `agent_of`); "" where a human has none.
-        content: as it stands in the log; may be empty.
-        human: a person spoke.
-    """
-
-    name: str
-    content: str
-    human: bool = False
+    name: str  # of who spoke, as it stands in the log (see `agent_of`); "" where a human has none
+    content: str  # as it stands in the log; may be empty
+    human: bool = False  # a person spoke
 
 
 @dataclasses.dataclass(frozen=True)
 class Trajectory:
-    """One log.
+    """One log."""
 
-    Attributes:
-        subset: one of `SUBSETS`.
-        number: of its file.
-        question: what the agents were asked.
-        answer: what is right.
-        turns: in order; at least one.
-        mistake_agent: who made the decisive mistake, as annotated.
-        mistake_step: the turn of it, from 0, as annotated.
-        system_prompts: (agent, what it was told) of Algorithm-Generated.
-    """
-
-    subset: str
-    number: int
-    question: str
-    answer: str
-    turns: tuple[Turn, ...]
-    mistake_agent: str
-    mistake_step: int
-    system_prompts: tuple[tuple[str, str], ...] = ()
+    subset: str  # one of `SUBSETS`
+    number: int  # of its file
+    question: str  # what the agents were asked
+    answer: str  # what is right
+    turns: tuple[Turn, ...]  # in order; at least one
+    mistake_agent: str  # who made the decisive mistake, as annotated
+    mistake_step: int  # the turn of it, from 0, as annotated
+    system_prompts: tuple[tuple[str, str], ...] = ()  # (agent, what it was told) of Algorithm-Generated
 
     @property
     def speakers(self) -> tuple[str, ...]:
@@ -105,15 +88,11 @@ class Trajectory:
 
 @dataclasses.dataclass(frozen=True)
 class Restored:
-    """A trajectory whose turns were restored from a corrupted one.
+    """A trajectory whose turns were restored from a corrupted one."""
 
-    Attributes:
-        trajectory: with the restored turns; a turn of which nobody knows who spoke has the name "".
-        spans: characters `[start, end)` of each of its turns in the text of the original (`Trajectory.text`),
-            by which a step of one is found in the other.
-    """
-
-    trajectory: Trajectory
+    trajectory: Trajectory  # with the restored turns; a turn of which nobody knows who spoke has the name ""
+    # Characters `[start, end)` of each of its turns in the text of the original (`Trajectory.text`), by which
+    # a step of one is found in the other
     spans: tuple[tuple[int, int], ...]
 
 
@@ -143,9 +122,6 @@ def load(
 
     Returns:
         One entry per file, by number.
-
-    Raises:
-        InputError: a file or field is missing, or holds what no log has; file, field and value are named.
     """
     if subset not in SUBSETS:
         raise InputError(f"subset: got {subset!r}, expected one of {list(SUBSETS)}")

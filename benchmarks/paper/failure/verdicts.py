@@ -23,7 +23,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks.paper.baselines.llm_answers import AnswerError
+from benchmarks.paper.asking.answers import AnswerError
 from benchmarks.paper.failure.restoration import nearest
 from benchmarks.paper.failure.trajectories import Trajectory, agent_of
 
@@ -32,15 +32,10 @@ Span = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """Who is to blame, and where.
+    """Who is to blame, and where."""
 
-    Attributes:
-        agent: a name.
-        step: digits as they were written; `index` is their number.
-    """
-
-    agent: str
-    step: str
+    agent: str  # a name
+    step: str  # digits as they were written; `index` is their number
 
     @property
     def index(self) -> int:
@@ -50,19 +45,13 @@ class Prediction:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How answers are read; each of these raises AnswerError where an answer says nothing.
+    """How answers are read; each of these raises AnswerError where an answer says nothing."""
 
-    Attributes:
-        prediction: (answer of all_at_once, number of turns) -> what it predicts.
-        mistaken: answer of step_by_step -> whether the step is a mistake.
-        upper: answer of binary_search -> whether the upper half holds it.
-        turn: (name, step) that a search has ended at -> what it predicts.
-    """
-
+    # (answer of all_at_once, number of turns) -> what it predicts
     prediction: Callable[[str, int], Prediction]
-    mistaken: Callable[[str], bool]
-    upper: Callable[[str], bool]
-    turn: Callable[[str, int], Prediction]
+    mistaken: Callable[[str], bool]  # answer of step_by_step -> whether the step is a mistake
+    upper: Callable[[str], bool]  # answer of binary_search -> whether the upper half holds it
+    turn: Callable[[str, int], Prediction]  # (name, step) that a search has ended at -> what it predicts
 
 
 # ---------------------------------------------------------------- strict
@@ -136,16 +125,11 @@ LEGACY = Reading(
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """A log, and what a judge sees of it.
+    """A log, and what a judge sees of it."""
 
-    Attributes:
-        original: with the annotation.
-        shown: to the judge.
-        spans: characters of `original.text` that each shown turn holds; None if the turns are the original's.
-    """
-
-    original: Trajectory
-    shown: Trajectory
+    original: Trajectory  # with the annotation
+    shown: Trajectory  # to the judge
+    # Characters of `original.text` that each shown turn holds; None if the turns are the original's
     spans: tuple[Span, ...] | None = None
 
     @property
@@ -158,17 +142,11 @@ class Seen:
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """Whether a prediction is right.
+    """Whether a prediction is right."""
 
-    Attributes:
-        agent: its agent.
-        step: the original turn that its step stands for.
-        index: its step as a number, as if the turns were the original's.
-    """
-
-    agent: bool = False
-    step: bool = False
-    index: bool = False
+    agent: bool = False  # its agent
+    step: bool = False  # the original turn that its step stands for
+    index: bool = False  # its step as a number, as if the turns were the original's
 
 
 def score(prediction: Prediction | None, seen: Seen) -> Score:

@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
-from benchmarks.paper.prompts import Part, Prompt
+from benchmarks.paper.conversations.prompts import Part, Prompt
 from benchmarks.paper.quality.tasks import Problem, answer_of
 
 AGENTS = 3
@@ -41,21 +41,13 @@ _END = "End with a line of its own, 'Answer: ' and the number, with nothing else
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """One answer that is wanted.
+    """One answer that is wanted."""
 
-    Attributes:
-        problem: that it is to.
-        agent: who gives it; `JUDGE` is the judge.
-        number: of the agent's earlier calls in this strategy.
-        prompt: what the agent is told.
-        branch: tells apart calls of one agent and number with different prompts.
-    """
-
-    problem: Problem
-    agent: int
-    number: int
-    prompt: Prompt
-    branch: str = ""
+    problem: Problem  # that it is to
+    agent: int  # who gives it; `JUDGE` is the judge
+    number: int  # of the agent's earlier calls in this strategy
+    prompt: Prompt  # what the agent is told
+    branch: str = ""  # tells apart calls of one agent and number with different prompts
 
 
 Ask = Callable[[Sequence[Call]], list[str]]
@@ -78,12 +70,9 @@ def first_prompt(problem: Problem, agent: int) -> Prompt:
     )
 
 
-def first_answers(
-    problems: Sequence[Problem], ask: Ask, prompt: First = first_prompt, agents: int = AGENTS
-) -> list[list[str]]:
-    """Return the first answers [problems][agents] that all strategies go out from."""
-    calls = [Call(p, agent, 0, prompt(p, agent)) for p in problems for agent in range(agents)]
-    return _rows(ask(calls), agents)
+def first_calls(problems: Sequence[Problem], prompt: First = first_prompt) -> list[Call]:
+    """Return what asks for the first answers that all strategies go out from, problem by problem."""
+    return [Call(p, agent, 0, prompt(p, agent)) for p in problems for agent in range(AGENTS)]
 
 
 def single(problems: Sequence[Problem], said: Sequence[Sequence[str]], ask: Ask) -> list[Fraction | None]:

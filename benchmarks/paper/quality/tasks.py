@@ -33,29 +33,17 @@ _ANSWER = re.compile(r"Answer:\s*(-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\.?\s*\
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A problem with one right number.
+    """A problem with one right number."""
 
-    Attributes:
-        task: "Arithmetic" or "GSM8K".
-        number: of the expression, or of the line in the file, from 0.
-        text: the question as agents get it.
-        answer: the right number.
-        expression: for Arithmetic the bare expression, which the arithmetic model is asked with.
-    """
-
-    task: str
-    number: int
-    text: str
-    answer: Fraction
-    expression: str = ""
+    task: str  # "Arithmetic" or "GSM8K"
+    number: int  # of the expression, or of the line in the file, from 0
+    text: str  # the question as agents get it
+    answer: Fraction  # the right number
+    expression: str = ""  # for Arithmetic the bare expression, which the arithmetic model is asked with
 
 
 def arithmetic(count: int = COUNT, seed: int = SEED) -> list[Problem]:
-    """Return expressions and their values; see above.
-
-    Raises:
-        InputError: `count` is not positive.
-    """
+    """Return expressions and their values; see above."""
     if count < 1:
         raise InputError(f"count: got {count}, expected at least 1")
     return [
@@ -71,11 +59,6 @@ def gsm8k(data: str | os.PathLike[str], count: int = COUNT, seed: int = SEED) ->
 
     Args:
         data: `test.jsonl`, or a folder that holds it (also as `gsm8k/`).
-        count: how many.
-        seed: of the draw.
-
-    Raises:
-        InputError: the file is missing or a line is damaged, which is named, or it has fewer problems.
     """
     path = pathlib.Path(data)
     if path.is_dir():

@@ -16,35 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.paper.transforms.altered import NOBODY, Altered, Spanned, Writer
+from benchmarks.paper.transforms.altered import Altered, Spanned
 from benchmarks.paper.transforms.cutting import pasted, shuffled, truncated, unchanged
-from benchmarks.paper.transforms.pii import by_presidio, by_rules, redacted, with_entities
+from benchmarks.paper.transforms.pii import redacted, with_entities
 from benchmarks.paper.transforms.rewriting import back_translated, edited, quoting, regenerated
-from benchmarks.paper.transforms.translation import Translator
 from iet.errors import BackendUnavailable
-
-__all__ = [
-    "NEEDS",
-    "NOBODY",
-    "TRANSFORMS",
-    "Altered",
-    "Spanned",
-    "Transform",
-    "Translator",
-    "Writer",
-    "back_translated",
-    "by_presidio",
-    "by_rules",
-    "edited",
-    "pasted",
-    "quoting",
-    "redacted",
-    "regenerated",
-    "shuffled",
-    "truncated",
-    "unchanged",
-    "with_entities",
-]
 
 NEEDS = {
     **{
@@ -60,36 +36,25 @@ NEEDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Transform:
-    """A row of the table of transformations.
+    """A row of the table of transformations."""
 
-    Attributes:
-        label: as the table prints it.
-        category: as in the paper's table, or "ours".
-        function: (source, rng, **) -> Altered.
-        options: arguments of the function that make this row.
-        needs: arguments of the function that the caller brings, and their names in `NEEDS`.
-        takes: arguments that the caller may bring, under their own name.
-    """
-
-    label: str
-    category: str
-    function: Callable[..., Altered]
+    label: str  # as the table prints it
+    category: str  # as in the paper's table, or "ours"
+    function: Callable[..., Altered]  # (source, rng, **) -> Altered
+    # Arguments of the function that make this row
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # Arguments of the function that the caller brings, and their names in `NEEDS`
     needs: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    takes: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()  # arguments that the caller may bring, under their own name
 
     def __call__(self, source: Spanned, rng: np.random.Generator, **brought: Any) -> Altered:
         """Return the altered text.
 
         Args:
             source: a `Log`, or what another transformation returned.
-            rng: all that is drawn.
             **brought: names of `NEEDS` to what they are, and `tokenizer` (what counts as a token), `find`
                 (what finds a person's data) and `writer`. What is not asked for is ignored: one mapping
                 serves every row.
-
-        Raises:
-            BackendUnavailable: something is missing.
         """
         missing = [name for name in self.needs.values() if brought.get(name) is None]
         if missing:
@@ -101,27 +66,26 @@ class Transform:
 
 
 _PII = ("tokenizer", "find", "writer")
+_REWRITING, _REMOVAL = "Structure-preserving rewriting", "Content removal"
+_ENTITIES = {"entities": "entities"}
 
 TRANSFORMS = {
     "none": Transform("No transformation", "Clean", unchanged),
-    "truncation-90": Transform(
-        "Truncation (90% kept)", "Content removal", truncated, {"keep": 0.9}, takes=("tokenizer",)
-    ),
-    "truncation-75": Transform(
-        "Truncation (75% kept)", "Content removal", truncated, {"keep": 0.75}, takes=("tokenizer",)
-    ),
-    "backtranslation-fr": Transform(
-        "Backtranslation (EN-FR-EN)",
-        "Structure-preserving rewriting",
-        back_translated,
-        needs={"forth": "en_fr", "back": "fr_en"},
-    ),
-    "backtranslation-zh": Transform(
-        "Backtranslation (EN-ZH-EN)",
-        "Structure-preserving rewriting",
-        back_translated,
-        needs={"forth": "en_zh", "back": "zh_en"},
-    ),
+    **{
+        f"truncation-{kept}": Transform(
+            f"Truncation ({kept}% kept)", _REMOVAL, truncated, {"keep": kept / 100}, takes=("tokenizer",)
+        )
+        for kept in (90, 75)
+    },
+    **{
+        f"backtranslation-{other}": Transform(
+            f"Backtranslation (EN-{other.upper()}-EN)",
+            _REWRITING,
+            back_translated,
+            needs={"forth": f"en_{other}", "back": f"{other}_en"},
+        )
+        for other in ("fr", "zh")
+    },
     "regeneration-10": Transform(
         "10% replaced",
         "Partial regeneration",
@@ -131,42 +95,31 @@ TRANSFORMS = {
         ("writer",),
     ),
     "insertion": Transform(
-        "PII inserted below 2%",
-        "PII redaction",
-        with_entities,
-        {"least": 0.02},
-        {"entities": "entities"},
-        _PII,
+        "PII inserted below 2%", "PII redaction", with_entities, {"least": 0.02}, _ENTITIES, _PII
     ),
-    "redaction": Transform("PII redacted", "PII redaction", redacted, {}, {"entities": "entities"}, _PII),
-    "pasted-before": Transform(
-        "Half of it behind human text", "ours", pasted, {"place": "before"}, {"human": "human"}
-    ),
-    "pasted-behind": Transform(
-        "Half of it before human text", "ours", pasted, {"place": "behind"}, {"human": "human"}
-    ),
-    "pasted-around": Transform(
-        "Half of it inside human text", "ours", pasted, {"place": "around"}, {"human": "human"}
-    ),
-    "turns-90": Transform(
-        "Every turn truncated (90% kept)",
-        "ours",
-        truncated,
-        {"keep": 0.9, "per": "turn"},
-        takes=("tokenizer",),
-    ),
-    "turns-75": Transform(
-        "Every turn truncated (75% kept)",
-        "ours",
-        truncated,
-        {"keep": 0.75, "per": "turn"},
-        takes=("tokenizer",),
-    ),
-    "edits-1": Transform("Word edits (1%)", "ours", edited, {"rate": 0.01}, takes=("writer",)),
-    "edits-2": Transform("Word edits (2%)", "ours", edited, {"rate": 0.02}, takes=("writer",)),
-    "edits-5": Transform("Word edits (5%)", "ours", edited, {"rate": 0.05}, takes=("writer",)),
-    "edits-10": Transform("Word edits (10%)", "ours", edited, {"rate": 0.1}, takes=("writer",)),
-    "edits-20": Transform("Word edits (20%)", "ours", edited, {"rate": 0.2}, takes=("writer",)),
+    "redaction": Transform("PII redacted", "PII redaction", redacted, {}, _ENTITIES, _PII),
+    **{
+        f"pasted-{place}": Transform(
+            f"Half of it {where} human text", "ours", pasted, {"place": place}, {"human": "human"}
+        )
+        for place, where in (("before", "behind"), ("behind", "before"), ("around", "inside"))
+    },
+    **{
+        f"turns-{kept}": Transform(
+            f"Every turn truncated ({kept}% kept)",
+            "ours",
+            truncated,
+            {"keep": kept / 100, "per": "turn"},
+            takes=("tokenizer",),
+        )
+        for kept in (90, 75)
+    },
+    **{
+        f"edits-{rate}": Transform(
+            f"Word edits ({rate}%)", "ours", edited, {"rate": rate / 100}, takes=("writer",)
+        )
+        for rate in (1, 2, 5, 10, 20)
+    },
     "shuffled": Transform("Paragraphs shuffled", "ours", shuffled),
     "quotation": Transform(
         "A quarter of turns quotes another agent", "ours", quoting, {"share": 0.25}, takes=("tokenizer",)

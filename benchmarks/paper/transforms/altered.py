@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.paper.logs import Log
+from benchmarks.paper.conversations.logs import Log
 from iet.errors import InputError
 from iet.marks.tokenizer import Tokenizer
 
@@ -60,22 +60,15 @@ class Part(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Altered:
-    """What a transformation returns.
+    """What a transformation returns."""
 
-    Attributes:
-        text: all that an auditor gets.
-        spans: characters `[start, end)` and agent, -1 = nobody. They tile the text; neighbours differ.
-        new: characters `[start, end)` that are not the source's: written, copied or brought by the
-            transformation, whomever the truth gives them to.
-        figures: what else the transformation says about itself, shares and counts.
-
-    Raises:
-        InputError: the spans do not tile the text.
-    """
-
-    text: str
+    text: str  # all that an auditor gets
+    # Characters `[start, end)` and agent, -1 = nobody. They tile the text; neighbours differ.
     spans: tuple[Span, ...]
+    # Characters `[start, end)` that are not the source's: written, copied or brought by the transformation,
+    # whomever the truth gives them to
     new: tuple[tuple[int, int], ...] = ()
+    # What else the transformation says about itself, shares and counts
     figures: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -142,11 +135,7 @@ def pieces_between(source: Spanned, start: int, end: int) -> list[Piece]:
 
 
 def writer_label(writer: Writer, agent: int) -> int:
-    """Return the label of new characters in an agent's turn.
-
-    Raises:
-        InputError: `writer` is neither "agent" nor "nobody".
-    """
+    """Return the label of new characters in an agent's turn."""
     if writer not in ("agent", "nobody"):
         raise InputError(f'writer: got {writer!r}, expected "agent" or "nobody"')
     return agent if writer == "agent" else NOBODY
@@ -195,11 +184,7 @@ def sentences_of(text: str) -> list[tuple[int, int]]:
 
 
 def share_between(name: str, value: float) -> float:
-    """Return `value` if it lies in [0, 1].
-
-    Raises:
-        InputError: it does not.
-    """
+    """Return `value` if it lies in [0, 1]."""
     if not 0 <= value <= 1:  # also refuses NaN
         raise InputError(f"{name}: got {value!r}, expected 0 to 1")
     return float(value)

@@ -43,17 +43,11 @@ def truncated(
     once, the text loses its last turns; cut in every turn, it keeps all agents and all hand-overs.
 
     Args:
-        source: a text.
-        rng: not used.
         keep: 0 to 1.
-        per: "text" or "turn".
         tokenizer: what counts as a token; words and punctuation marks without one.
 
     Returns:
         The text, with the figure `kept`, the share of tokens.
-
-    Raises:
-        InputError: `keep` or `per` is not one of these.
     """
     share_between("keep", keep)
     if per not in ("turn", "text"):
@@ -94,19 +88,13 @@ def pasted(
     text; the agents' part and the joiners next to it are not altered otherwise.
 
     Args:
-        source: a text.
         rng: draws where both parts begin and, for "around", where the human text is divided.
-        human: enough text of people.
         share: of the characters that are pasted, 0 to 1.
         around: characters of human text for each pasted character, at least 0.
         place: where the human text stands: before the agents' part, behind it, or on both sides of it.
-        joiner: between the texts; nobody's.
 
     Returns:
         The text, with the figure `human`, nobody's share of the characters.
-
-    Raises:
-        InputError: a share is out of range, `place` is unknown or `human` too short.
     """
     share_between("share", share)
     if not (np.isfinite(around) and around >= 0):
@@ -169,10 +157,6 @@ def shuffled(source: Spanned, rng: np.random.Generator) -> Altered:
 
     See `paragraphs_of`. What separated them stays where it was, and belongs to the paragraph after it.
     Each character of a paragraph keeps its agent. `Altered.edges` has the transitions of the new order.
-
-    Args:
-        source: a text.
-        rng: draws the order.
 
     Returns:
         The text, with the figures `paragraphs` (how many) and `moved` (the share of those behind another

@@ -39,36 +39,23 @@ Find = Callable[[str, Entities], list[Place]]
 """A text and the record's entities to ascending places that do not overlap."""
 
 PLACEHOLDERS = {
-    "name": "NAME",
-    "first_name": "NAME",
-    "last_name": "NAME",
-    "company_name": "COMPANY",
-    "email": "EMAIL",
-    "phone_number": "PHONE",
-    "date": "DATE",
-    "date_of_birth": "DATE",
-    "date_time": "DATE",
-    "time": "TIME",
-    "ssn": "SSN",
-    "national_id": "SSN",
-    "tax_id": "SSN",
-    "address": "ADDRESS",
-    "street_address": "ADDRESS",
-    "city": "ADDRESS",
-    "state": "ADDRESS",
-    "country": "ADDRESS",
-    "postcode": "ADDRESS",
-    "coordinate": "ADDRESS",
-    "ipv4": "IP",
-    "ipv6": "IP",
-    "url": "URL",
-    "credit_card_number": "CARD",
-    "cvv": "CARD",
-    "bank_routing_number": "ACCOUNT",
-    "account_number": "ACCOUNT",
-    "swift_bic": "ACCOUNT",
-    "password": "PASSWORD",
-    "api_key": "PASSWORD",
+    kind: placeholder
+    for placeholder, kinds in {
+        "NAME": "name first_name last_name",
+        "COMPANY": "company_name",
+        "EMAIL": "email",
+        "PHONE": "phone_number",
+        "DATE": "date date_of_birth date_time",
+        "TIME": "time",
+        "SSN": "ssn national_id tax_id",
+        "ADDRESS": "address street_address city state country postcode coordinate",
+        "IP": "ipv4 ipv6",
+        "URL": "url",
+        "CARD": "credit_card_number cvv",
+        "ACCOUNT": "bank_routing_number account_number swift_bic",
+        "PASSWORD": "password api_key",
+    }.items()
+    for kind in kinds.split()
 }
 """Placeholder of a type of the data; a type that is not listed becomes "ID".
 
@@ -126,9 +113,6 @@ def by_rules(text: str, entities: Entities = ()) -> list[Place]:
     An entity is found where it stands as such, not inside a longer word. Places that overlap become one, so
     that nothing of what was found stays. It is named after the part that begins first; of those that begin
     together, after the longest, an entity before a rule.
-
-    Raises:
-        InputError: an entity has no text, or its types are no list.
     """
     found = _listed(text, entities)
     found += [Place(*match.span(), name) for name, rule in _RULES for match in rule.finditer(text)]
@@ -156,11 +140,7 @@ def _listed(text: str, entities: Entities) -> list[Place]:
 
 
 def entity_names(entities: Entities) -> list[tuple[str, str]]:
-    """Return the text, without blanks around it, and the placeholder of each entity.
-
-    Raises:
-        InputError: an entity has no text, or its types are no list.
-    """
+    """Return the text, without blanks around it, and the placeholder of each entity."""
     found = []
     for entity in entities:
         listed = {"entity": entity, "types": []} if isinstance(entity, str) else entity
@@ -191,9 +171,6 @@ def by_presidio(**options: Any) -> Find:
 
     Args:
         **options: of `presidio_analyzer.AnalyzerEngine`.
-
-    Raises:
-        BackendUnavailable: presidio is missing.
     """
     try:
         import presidio_analyzer
@@ -228,9 +205,6 @@ def redacted(
     the paper, whose redaction changes no segment. All other characters stay as they are.
 
     Args:
-        source: a text.
-        rng: not used.
-        entities: what the record is known to hold.
         find: what finds the places; `by_rules`, or what `by_presidio` returns.
         writer: whose placeholders are, "agent" or "nobody".
         tokenizer: what counts as a token; words and punctuation marks without one.
@@ -238,9 +212,6 @@ def redacted(
     Returns:
         The text, with the figures `changed`, the share of the source's tokens that were replaced at least in
         part, and `places`.
-
-    Raises:
-        InputError: an argument is not one of these.
     """
     writer_label(writer, 0)
     places = find(source.text, entities)
@@ -275,20 +246,12 @@ def with_entities(
     A turn without words, or a record without entities, stays.
 
     Args:
-        source: a text.
-        rng: draws entities and places.
-        entities: of the record.
-        least: 0 to 0.2, share of tokens in each turn.
-        find: what finds what is there already.
         writer: whose the inserted characters are, "agent" or "nobody".
         tokenizer: what counts as a token; words and punctuation marks without one.
 
     Returns:
         The text, with the figures `inserted`, the share of inserted tokens (with the brackets), and `turns`,
         the share of turns that got some.
-
-    Raises:
-        InputError: an argument is not one of these.
     """
     if not 0 <= least <= 0.2:  # an entity of one token changes a quarter of what is inserted: " ", "(", ")"
         raise InputError(f"least: got {least!r}, expected 0 to 0.2")

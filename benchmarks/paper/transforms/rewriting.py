@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from benchmarks.paper.logs import Log
+from benchmarks.paper.conversations.logs import Log
 from benchmarks.paper.transforms.altered import (
     Altered,
     Piece,
@@ -43,17 +43,12 @@ def regenerated(
     wrong; it is so by default.
 
     Args:
-        log: a log, unaltered.
         rng: draws the turns; ⌊share·turns + u⌋ of them, so that the share holds on average over logs.
         regenerate: (log, index of the turn) to the new text of the turn.
         share: 0 to 1.
-        writer: "agent", as in the paper, or "nobody".
 
     Returns:
         The text, with the figure `regenerated`, the share of turns.
-
-    Raises:
-        InputError: the text has no turns any more, or an argument is not one of these.
     """
     share_between("share", share)
     writer_label(writer, 0)
@@ -75,12 +70,7 @@ def regenerated(
 
 
 def back_translated(
-    source: Spanned,
-    rng: np.random.Generator,
-    *,
-    forth: Translate,
-    back: Translate,
-    longest: int = 64,
+    source: Spanned, rng: np.random.Generator, *, forth: Translate, back: Translate, longest: int = 64
 ) -> Altered:
     """Translate every sentence into another language and back; what comes back is its agent's.
 
@@ -88,17 +78,11 @@ def back_translated(
     does what has no letter in it. All sentences of the text are translated in one call each way.
 
     Args:
-        source: a text.
-        rng: not used.
-        forth, back: the translators.
         longest: in words; longer sentences are divided, because translators lose the rest of long ones.
 
     Returns:
         The text, with the figure `rewritten`, the share of sentences that came back different. A sentence
         whose translation is empty stays as it is.
-
-    Raises:
-        InputError: a translator returned another number of sentences, or `longest` is not positive.
     """
     if longest < 1:
         raise InputError(f"longest: got {longest!r}, expected at least 1")
@@ -161,17 +145,12 @@ def edited(
     turns stay.
 
     Args:
-        source: a text.
-        rng: draws words and edits.
         rate: share of words that are edited, 0 to 1; ⌊rate·words + u⌋ of them.
         edits: some of `EDITS`.
         writer: whose replaced and inserted words are, "agent" or "nobody". The others keep their agent.
 
     Returns:
         The text, with the figure `edited`, the share of words.
-
-    Raises:
-        InputError: an argument is not one of these.
     """
     share_between("rate", rate)
     writer_label(writer, 0)
@@ -234,18 +213,13 @@ def quoting(
     says it; by its marks it reads as the quoted agent's, so at most 1 - `quoted` of the tokens can be right.
 
     Args:
-        source: a text.
         rng: draws the turns, the sentences and where they are quoted.
         share: of the turns that quote, 0 to 1, as far as there is something to quote.
-        least_words: in a sentence that is quoted.
         tokenizer: what counts as a token; words and punctuation marks without one.
 
     Returns:
         The text, with the figures `quoted`, the share of tokens of the text that are quoted (with the
         quotation marks), and `quotations`. `new` has their places.
-
-    Raises:
-        InputError: an argument is out of range.
     """
     share_between("share", share)
     if least_words < 1:

@@ -20,13 +20,6 @@ class Translator:
         model: a folder or an id, e.g. "Helsinki-NLP/opus-mt-en-fr" or "facebook/nllb-200-distilled-600M".
         prefix: what the model wants in front of a sentence (T5: "translate English to French: ").
         languages: (source, target) in the codes of a multilingual model (NLLB: "eng_Latn", "fra_Latn").
-        beams: of the search; 1 is greedy.
-        batch: sentences at once.
-        device: of torch.
-
-    Raises:
-        BackendUnavailable: a package or the model is missing.
-        InputError: `beams` or `batch` is not positive, or the tokenizer does not know the target language.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What serving engines mark with: their detectors on the same ids, frozen answers, the laws, the audit."""
+"""Marks of serving engines: frozen answers, one answer on every path, laws, the audit, what is refused."""
 
 from __future__ import annotations
 
@@ -8,238 +8,26 @@ import math
 import os
 import pathlib
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import iet
-from benchmarks import engine_wheels
 from iet import evidence, kernels
 from iet.cli import main
 from iet.demo.conversation import MODEL
 from iet.errors import InputError, RegistryError, ShapeError
-from iet.marks.foreign import engines, kgw
+from iet.marks.foreign import engines, gumbel, kgw, synthid
 from iet.marks.scheme import Draws, drawn_family
-from iet.native import foreign
-from iet.native import load as native
-
-VECTORS = json.loads((pathlib.Path(__file__).parents[2] / "vectors" / "engines_v1.json").read_text())
-ISAS = iet.backends().isas
-needs_native = pytest.mark.skipif(not ISAS, reason="needs the compiled module")
-KEYS = (0, 1, 42, 2**31, 2**32 - 1, 2**32, 2**63 + 12345, 2**64 - 1)
-V = 257
-
-
-def each_isa() -> Iterator[str]:
-    before = native.cpu.isa()
-    for isa in ISAS:
-        assert native.cpu.select_isa(isa)
-        yield isa
-    native.cpu.select_isa(before)
-
-
-def text(length: int, vocab_size: int = 50_000, seed: int = 0) -> np.ndarray[Any, Any]:
-    """Ids of which many n-grams stand more than once."""
-    ids = np.random.default_rng([seed, length]).integers(0, vocab_size, length)
-    ids[length // 2 :][: length // 5] = ids[length // 5 :][: length // 5]
-    return ids
-
-
-def keys_of(scheme: str, count: int, seed: int = 0) -> list[Any]:
-    rng = np.random.default_rng([seed, 7])
-    if scheme == "synthid":
-        return rng.integers(0, 2**62, (count, 30)).tolist()
-    numbers = rng.integers(1, 2**62, count).tolist()
-    return [f"{key:x}" for key in numbers] if scheme == "sglang-gumbel" else numbers
-
-
-# The engines' own code on the same ids
-
-
-@pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 8, 13])
-def test_vllm_scores_are_its_detectors(width: int) -> None:
-    why = engine_wheels.missing("vllm")
-    if why:
-        pytest.skip(why)
-    vllm, ids = engine_wheels.detector("vllm"), text(120)
-    ours = iet.score_tokens(ids, iet.EngineKeys.unnamed("vllm-gumbel", list(KEYS), n_gram=width + 1))
-    keys = iet.EngineKeys("vllm-gumbel", {f"a{i}": key for i, key in enumerate(KEYS)}, n_gram=width + 1)
-    scored, repeated = iet.positions(ids, keys)
-    assert scored.all()
-    assert repeated.any()
-    for column, key in enumerate(KEYS):
-        detector = vllm.GumbelWatermarkDetector(key, context_width=width, deduplicate_contexts=False)
-        theirs = detector._score_tokens(*detector._prepare_inputs(ids.tolist())).numpy()
-        np.testing.assert_allclose(ours[:, column], theirs, rtol=4e-7, atol=2e-7)
-        found = vllm.GumbelWatermarkDetector(key, context_width=width).detect(ids.tolist())
-        fresh = ours[~repeated, column].astype(float)
-        assert found.num_scored_tokens == len(fresh)
-        assert found.score == pytest.approx(fresh.sum(), rel=1e-6)
-        p = math.exp(evidence.log_tail(fresh.sum(), len(fresh), keys.profile.family))
-        assert found.p_value == pytest.approx(p, rel=1e-4)
-
-
-def test_both_keys_of_vllms_dual_mark_are_columns() -> None:
-    why = engine_wheels.missing("vllm")
-    if why:
-        pytest.skip(why)
-    vllm, ids = engine_wheels.detector("vllm"), text(120)
-    ours = iet.score_tokens(ids, iet.EngineKeys.unnamed("vllm-gumbel", engines.vllm_dual_keys(42)))
-    detector = vllm.DualKeyGumbelWatermarkDetector(42, alpha=0.25, deduplicate_contexts=False)
-    theirs = detector._score_tokens(*detector._prepare_inputs(ids.tolist())).numpy()
-    np.testing.assert_allclose(ours @ [0.75, 0.25], theirs, rtol=4e-7, atol=2e-7)
-
-
-@pytest.mark.parametrize("width", [1, 2, 4, 7, 20, 64])
-def test_sglang_scores_are_its_detectors(width: int) -> None:
-    why = engine_wheels.missing("sglang")
-    if why:
-        pytest.skip(why)
-    sglang, ids = engine_wheels.detector("sglang"), text(400)
-    hexadecimal = [f"{key:x}" for key in KEYS]
-    ours = iet.score_tokens(ids, iet.EngineKeys.unnamed("sglang-gumbel", hexadecimal, n_gram=width + 1))
-    keys = iet.EngineKeys("sglang-gumbel", {f"a{i}": k for i, k in enumerate(hexadecimal)}, n_gram=width + 1)
-    scored, repeated = iet.positions(ids, keys)
-    assert (ours[:width] == 0).all()
-    assert not scored[:width].any()
-    assert repeated.any()
-    for column, key in enumerate(hexadecimal):
-        detector = sglang.WatermarkDetector("0x" + key, context_window=width)
-        theirs = [
-            detector._score(detector._key_a, sglang.hash_context(ids[j - width : j].tolist()), int(ids[j]))
-            for j in range(width, len(ids))
-        ]
-        np.testing.assert_allclose(ours[width:, column], theirs, rtol=4e-7, atol=2e-7)
-        found, fresh = detector.detect_tokens(ids.tolist()), ours[scored & ~repeated, column].astype(float)
-        assert (found.combined.num_contexts, found.repeated_contexts) == (len(fresh), repeated.sum())
-        assert found.combined.score == pytest.approx(fresh.sum(), rel=1e-6)
-        log_p = evidence.log_tail(fresh.sum(), len(fresh), keys.profile.family)
-        assert found.combined.log_p_value == pytest.approx(log_p, abs=1e-4)
-
-
-def test_the_prompts_tail_is_context() -> None:
-    why = engine_wheels.missing("sglang")
-    if why:
-        pytest.skip(why)
-    sglang, ids = engine_wheels.detector("sglang"), np.arange(100, 160)
-    found = sglang.WatermarkDetector("ab").detect_tokens(
-        ids[20:].tolist(), prompt_token_ids=ids[:20].tolist()
-    )
-    ours = iet.score_tokens(ids, iet.EngineKeys.unnamed("sglang-gumbel", ["ab"]))
-    assert found.combined.score == pytest.approx(float(ours[20:, 0].astype(float).sum()), rel=1e-6)
-
-
-@pytest.mark.parametrize(("seeding_scheme", "width"), [("lefthash", 1), ("selfhash", 1), ("selfhash", 4)])
-@pytest.mark.parametrize("ratio", [0.25, 0.5, 0.9])
-def test_kgw_scores_are_transformers(seeding_scheme: str, width: int, ratio: float) -> None:
-    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
-    import types
-
-    ids, n_gram = text(60, V), width + (seeding_scheme == "lefthash")
-    hashing_keys = [1, 15485863, 2**61 + 12345, 2**63 - 1]
-    options: dict[str, Any] = {
-        "vocab_size": V, "n_gram": n_gram, "greenlist_ratio": ratio, "seeding_scheme": seeding_scheme,
-    }  # fmt: skip
-    ours = iet.score_tokens(ids, iet.EngineKeys.unnamed("kgw", hashing_keys, **options))
-    model = types.SimpleNamespace(vocab_size=V, bos_token_id=-1, is_encoder_decoder=False)
-    for column, key in enumerate(hashing_keys):
-        config = transformers.WatermarkingConfig(
-            hashing_key=key, context_width=width, greenlist_ratio=ratio, seeding_scheme=seeding_scheme
-        )
-        detector = transformers.WatermarkDetector(model, "cpu", config, ignore_repeated_ngrams=True)
-        tensor = torch.from_numpy(ids)
-        for j in range(n_gram - 1, len(ids)):
-            seen = tensor[j - n_gram + 1 : j + (seeding_scheme == "selfhash")]
-            assert ours[j, column] == detector._get_ngram_score(seen, int(ids[j]))
-        found = detector(tensor[None], return_dict=True)
-        keys = iet.EngineKeys("kgw", {"a": key}, **options)
-        scored, repeated = iet.positions(ids, keys)
-        if seeding_scheme == "lefthash":  # after id 0 there is no evidence, as the lists are the same for all
-            assert (scored[1:] == (ids[:-1] != 0)).all()
-            continue
-        fresh = scored & ~repeated
-        assert (found.num_tokens_scored[0], found.num_green_tokens[0]) == (
-            fresh.sum(),
-            ours[fresh, column].sum(),
-        )
-
-
-@pytest.mark.parametrize(
-    ("vocab_size", "ratio"), [(128256, 0.25), (1 << 18, 0.5), (32000, 0.9), (700, 0.93), (17, 0.5)]
-)
-def test_green_lists_are_torchs_permutations(vocab_size: int, ratio: float) -> None:
-    torch = pytest.importorskip("torch")
-    ids = np.random.default_rng(vocab_size).integers(1, vocab_size, 24)
-    ids[1::2] = ids[1]  # one list with many tokens
-    ours = iet.score_tokens(
-        ids, iet.EngineKeys.unnamed("kgw", [7], vocab_size=vocab_size, greenlist_ratio=ratio)
-    )
-    for j in range(1, len(ids)):
-        generator = torch.Generator().manual_seed(7 * int(ids[j - 1]))
-        green = torch.randperm(vocab_size, generator=generator)[: int(vocab_size * ratio)]
-        assert ours[j, 0] == (green == int(ids[j])).any()
-
-
-@pytest.mark.parametrize(
-    ("size", "seed", "depth"), [(1 << 16, 0, 30), (2, 5, 3), (256, 2**32 - 1, 1), (1 << 17, 0, 30)]
-)
-def test_synthid_scores_are_transformers(size: int, seed: int, depth: int) -> None:
-    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
-    ids = text(80)
-    agents = np.random.default_rng(1).integers(0, 2**63 - 1, (3, depth)).tolist()
-    for n_gram in (2, 5):
-        options = {"n_gram": n_gram, "sampling_table_size": size, "sampling_table_seed": seed}
-        mean = iet.score_tokens(ids, iet.EngineKeys.unnamed("synthid", agents, **options))
-        weighted = iet.score_tokens(ids, iet.EngineKeys.unnamed("synthid", agents, weighted=True, **options))
-        for column, key in enumerate(agents):
-            processor = transformers.SynthIDTextWatermarkLogitsProcessor(
-                n_gram, key, size, seed, context_history_size=1024, device=torch.device("cpu")
-            )
-            g = processor.compute_g_values(torch.from_numpy(ids)[None])[0].numpy()
-            found = 0.5 + mean[n_gram - 1 :, column] / (2 * math.sqrt(depth))
-            np.testing.assert_allclose(found, g.mean(axis=1), atol=1e-6)
-            weights = np.linspace(10, 1, depth)
-            scale = np.sqrt((weights**2).sum()) / (2 * weights.sum())
-            found = 0.5 + weighted[n_gram - 1 :, column] * scale
-            np.testing.assert_allclose(found, g @ weights / weights.sum(), atol=1e-6)
-
-
-def test_synthid_counts_what_transformers_does_not_mask() -> None:
-    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
-    ids, key = text(300), keys_of("synthid", 1)[0]
-    processor = transformers.SynthIDTextWatermarkLogitsProcessor(
-        5, key, 1 << 16, 0, context_history_size=1024, device=torch.device("cpu")
-    )
-    mask = processor.compute_context_repetition_mask(torch.from_numpy(ids)[None])[0].numpy()
-    keys = iet.EngineKeys("synthid", {"a": key})
-    scored, repeated = iet.positions(ids, keys)
-    assert scored[4:].all()
-    assert not scored[:4].any()
-    # Ours leaves out n-grams with the hash of an earlier one as well: of 65,536 hashes, some meet.
-    assert (repeated[4:] >= ~mask).all()
-    assert 0 < (~mask).sum() <= repeated.sum() <= (~mask).sum() + 3
-
-
-def test_torch_draws_as_the_reference_does() -> None:
-    torch = pytest.importorskip("torch")
-    for seed in (0, 1, 15485863, 2**32 - 1):
-        for count in (1, 2, 31, 1000):
-            expected = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).numpy()
-            assert np.array_equal(foreign.torch_permutation(seed, count), expected)
-            if native.cpu is not None:
-                found = np.empty(count, np.uint32)
-                native.cpu.torch_permute(count, seed, found.ctypes.data)
-                assert np.array_equal(found, expected)
-            draws = torch.randint(0, 2, (count,), generator=torch.Generator().manual_seed(seed)).numpy()
-            assert np.array_equal(foreign.synthid_table(count, seed), draws)
-
+from tests.support.conditions import each_isa, needs_native
+from tests.support.engine_texts import V, keys_of, options_of, text, written_by
+from tests.support.known_answers import vectors
 
 # Known answers, and one answer on every path
 
 
-@pytest.mark.parametrize("case", VECTORS["cases"], ids=lambda case: case["name"])
+@pytest.mark.parametrize("case", vectors("engines_v1")["cases"], ids=lambda case: case["name"])
 def test_known_answers_of_the_engines(case: dict[str, Any]) -> None:
     found = iet.score_tokens(
         case["ids"], iet.EngineKeys.unnamed(case["scheme"], case["keys"], **case["parameters"])
@@ -309,7 +97,8 @@ def test_every_instruction_set_is_the_reference(scheme: str, monkeypatch: pytest
         keys = keys_of(scheme, 3 if scheme == "kgw" else 18)
         with monkeypatch.context() as patched:
             if options.get("seeding_scheme") != "selfhash":  # whose table of a million takes seconds
-                patched.setattr(engines, "cpu", None)
+                for module in (gumbel, kgw, synthid):
+                    patched.setattr(module, "cpu", None)
             expected = iet.score_tokens(ids, iet.EngineKeys.unnamed(scheme, keys, **options))
         cuts = np.array([0, 3, 3, 100, 290])
         for isa in each_isa():
@@ -329,7 +118,7 @@ def test_every_instruction_set_is_the_reference(scheme: str, monkeypatch: pytest
 
 def test_a_text_may_be_empty_or_short() -> None:
     for scheme in engines.SCHEMES:
-        options: dict[str, Any] = {"vocab_size": V} if scheme == "kgw" else {}
+        options = options_of(scheme)
         for length in (0, 1, 2):
             scores = iet.score_tokens(
                 list(range(1, length + 1)), iet.EngineKeys.unnamed(scheme, keys_of(scheme, 2), **options)
@@ -343,7 +132,7 @@ def test_a_text_may_be_empty_or_short() -> None:
 
 @pytest.mark.parametrize("scheme", engines.SCHEMES)
 def test_unmarked_scores_follow_their_law(scheme: str) -> None:
-    options: dict[str, Any] = {"vocab_size": V} if scheme == "kgw" else {}
+    options = options_of(scheme)
     ids = np.random.default_rng(3).permutation(V)[:200]
     names = {f"a{i}": key for i, key in enumerate(keys_of(scheme, 400))}
     keys = iet.EngineKeys(scheme, names, **options)
@@ -402,28 +191,10 @@ def test_tails_of_weighted_draws_hold() -> None:
 # The audit
 
 
-def written_by(scheme: str, turns: list[tuple[Any, int]], options: dict[str, Any], seed: int) -> list[int]:
-    """Text of some keys: of 40 tokens at a time, drawn anew, the one that the scheme likes best."""
-    rng = np.random.default_rng(seed)
-    vocab_size = options.get("vocab_size", 5000)
-    ids = rng.integers(1, vocab_size, 4).tolist()
-    for key, length in turns:
-        table = iet.EngineKeys(scheme, {"a": key}, **options)
-        n_gram = table.profile.scheme.n_gram
-        for _ in range(length):
-            tokens = rng.choice(np.arange(1, vocab_size), 40, replace=False)
-            context = np.tile(ids[len(ids) - n_gram + 1 :], (40, 1))
-            scores = iet.score_tokens(np.column_stack([context, tokens]).reshape(-1), table)[
-                n_gram - 1 :: n_gram
-            ]
-            ids.append(int(tokens[scores[:, 0].argmax()]))
-    return ids
-
-
 @pytest.mark.parametrize("scheme", engines.SCHEMES)
 @pytest.mark.parametrize("decoder", ["posterior", "cusum", "window"])
 def test_an_audit_finds_who_wrote_what(scheme: str, decoder: str) -> None:
-    options: dict[str, Any] = {"vocab_size": V} if scheme == "kgw" else {}
+    options = options_of(scheme)
     planner, critic, *others = keys_of(scheme, 6)
     ids = written_by(scheme, [(planner, 200), (critic, 150), (planner, 150)], options, 1)
     agents = {"planner": planner, "critic": critic, **{f"other {i}": key for i, key in enumerate(others)}}
@@ -450,7 +221,7 @@ def test_an_audit_finds_who_wrote_what(scheme: str, decoder: str) -> None:
 
 @pytest.mark.parametrize("scheme", engines.SCHEMES)
 def test_more_keys_than_are_scored_token_by_token(scheme: str) -> None:
-    options: dict[str, Any] = {"vocab_size": V} if scheme == "kgw" else {}
+    options = options_of(scheme)
     agents = {f"agent {i}": key for i, key in enumerate(keys_of(scheme, 70))}
     ids = written_by(scheme, [(agents["agent 69"], 150)], options, 2)
     report = iet.Auditor(iet.EngineKeys(scheme, agents, **options)).audit(token_ids=ids)
@@ -473,7 +244,7 @@ def test_an_agent_may_have_several_keys() -> None:
 def test_the_law_of_unmarked_text_holds_for_kgw_and_synthid() -> None:
     """Of audits of text that nobody marked, under drawn keys, no more than the level finds anybody."""
     for scheme in ("kgw", "synthid"):
-        options: dict[str, Any] = {"vocab_size": V} if scheme == "kgw" else {}
+        options = options_of(scheme)
         log_p = []
         for seed in range(60):
             agents = {f"a{i}": key for i, key in enumerate(keys_of(scheme, 8, seed + 1))}

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import os
 import pathlib
-import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,29 +19,16 @@ from iet.demo.conversation import MODEL, TASK
 from iet.errors import InputError, RegistryError, ShapeError, TokenizerMismatch
 from iet.marks.foreign import waterfall
 from iet.native import foreign
-from iet.native import load as native
 from iet.native.reference import SPAN_UNIT
-from iet.report import terminal
+from tests.support.conditions import each_isa, needs_native
+from tests.support.permutations import numpys
+from tests.support.scripts import python
+from tests.support.shipped import shipped_model
 
 VOCAB_SIZES = (1, 2, 3, 31, 32, 33, 63, 64, 65, 257, 4096, 32000, 32003, 128256)
-ISAS = iet.backends().isas
-needs_native = pytest.mark.skipif(not ISAS, reason="needs the compiled module")
-
-
-def each_isa() -> Iterator[str]:
-    """Select every instruction set of this machine in turn; NumPy's answer, which is slow, serves all."""
-    before = native.cpu.isa()
-    for isa in ISAS:
-        assert native.cpu.select_isa(isa)
-        yield isa
-    native.cpu.select_isa(before)
 
 
 # The permutations, against NumPy
-
-
-def numpys(key: int, context: Any, vocab_size: int) -> np.ndarray[Any, Any]:
-    return np.random.RandomState([int(key), *(int(id) for id in context)]).permutation(vocab_size)
 
 
 @needs_native
@@ -201,23 +184,18 @@ def test_short_texts() -> None:
 
 def test_the_reference_backend_scores_and_audits_alike(tmp_path: pathlib.Path) -> None:
     script = """
-import numpy as np, iet, sys
-assert iet.backends().host == sys.argv[1], iet.backends()
+import numpy as np, iet
+assert iet.backends().host == {backend!r}, iet.backends()
 ids = np.random.default_rng(0).integers(0, 400, 120)
-keys = iet.WaterfallKeys({"a": 42, "b": 43}, vocab_size=400)
-np.save(sys.argv[2], iet.score_tokens(ids, keys))
+keys = iet.WaterfallKeys({{"a": 42, "b": 43}}, vocab_size=400)
+np.save({path!r}, iet.score_tokens(ids, keys))
 print(iet.Auditor(keys).audit(token_ids=ids).to_json())
 """
     outputs, scores = [], []
     for backend in ("reference", iet.backends().host):
         path = tmp_path / f"{backend}.npy"
-        run = subprocess.run(
-            [sys.executable, "-c", script, backend, str(path)],
-            env={**os.environ, "IET_BACKEND": backend},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        run = python(script.format(backend=backend, path=str(path)), IET_BACKEND=backend)
+        assert run.returncode == 0, run.stderr
         outputs.append(run.stdout)
         scores.append(np.load(path))
     assert outputs[0] == outputs[1]
@@ -235,20 +213,6 @@ def package() -> Iterator[Any]:
     yield pytest.importorskip("waterfall.WatermarkerBase")
     os.environ.clear()
     os.environ.update(environment)
-
-
-@pytest.fixture(scope="module")
-def shipped() -> Iterator[tuple[Any, Any]]:
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    if not (MODEL / "model.safetensors").is_file():
-        pytest.skip("the model that ships with the package is not in this checkout")
-    from iet.demo.conversation import load_model
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield load_model()
-    torch.set_num_threads(threads)
 
 
 def packages_processor(package: Any, key: int, vocab_size: int, n_gram: int, k_p: int, kappa: float) -> Any:
@@ -285,9 +249,8 @@ def test_marked_logits_are_the_packages(package: Any, vocab_size: int, n_gram: i
         assert marked == [False] * (n_gram - 1) + [True] * 4
 
 
-def test_verification_is_the_packages(package: Any, shipped: tuple[Any, Any]) -> None:
-    import transformers
-
+def test_verification_is_the_packages(package: Any) -> None:
+    transformers = pytest.importorskip("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL)  # the package changes its padding
     for n_gram, k_p in ((2, 1), (3, 5), (2, 2500)):
         watermarker = package.Watermarker(tokenizer=tokenizer, id=42, kappa=0.8, k_p=k_p, n_gram=n_gram)
@@ -307,12 +270,12 @@ def test_verification_is_the_packages(package: Any, shipped: tuple[Any, Any]) ->
         assert result["q_score"][0, :, 0] == pytest.approx(means, rel=1e-6, abs=1e-9)
 
 
-def test_the_packages_own_generation_is_read(package: Any, shipped: tuple[Any, Any]) -> None:
+def test_the_packages_own_generation_is_read(package: Any) -> None:
     """Text of the package's own `generate` is our processor's text, token for token."""
     import torch
     import transformers
 
-    model, _ = shipped
+    model, _ = shipped_model()
     tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL)
     ids = tokenizer(TASK, return_tensors="pt", add_special_tokens=False).input_ids
     keys = iet.WaterfallKeys({"a": 42}, vocab_size=tokenizer.vocab_size)
@@ -338,95 +301,6 @@ def test_the_packages_own_generation_is_read(package: Any, shipped: tuple[Any, A
     assert torch.equal(*outputs)
     new = outputs[0][0, ids.shape[1] :].numpy()
     assert iet.score_tokens(new, keys)[1:].mean() > 0.2
-
-
-# Closed loop
-
-
-def turns(shipped: tuple[Any, Any], agents: list[str | None], tokens: int, kappa: float) -> list[str]:
-    """One turn per agent, all from the task, marked under the ids 42 and 43."""
-    import torch
-
-    model, tokenizer = shipped
-    ids = tokenizer([TASK] * len(agents), return_tensors="pt", add_special_tokens=False).input_ids
-    keys = iet.WaterfallKeys({"planner": 42, "critic": 43}, tokenizer=MODEL)
-    processor = iet.WaterfallLogitsProcessor(keys, agents, prompt_length=ids.shape[1], kappa=kappa)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        output = model.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            logits_processor=[pickle.loads(pickle.dumps(processor))],
-            do_sample=True,
-            top_k=0,
-            min_new_tokens=tokens,
-            max_new_tokens=tokens,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-    return [tokenizer.decode(row[ids.shape[1] :], skip_special_tokens=True).strip() for row in output]
-
-
-@pytest.fixture(scope="module")
-def written(shipped: tuple[Any, Any]) -> list[str]:
-    return turns(shipped, ["planner", "critic", None], 200, 2.0)
-
-
-def test_two_agents_are_told_apart(
-    written: list[str], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, second, unmarked = written
-    text = f"{first} {second}"
-    keys = iet.WaterfallKeys({"planner": 42, "critic": 43, "writer": 44}, tokenizer=MODEL)
-    report = pickle.loads(pickle.dumps(iet.Auditor(keys))).audit(text)
-    assert [segment.agent for segment in report.segments] == ["planner", "critic"]
-    assert abs(report.segments[0].char_end - len(first)) < 60
-    assert all(segment.log_p < -20 for segment in report.segments)
-    assert "waterfall, n 2, k_p 1, V 4096" in str(report)
-    assert report.registry_digest == keys.digest
-    for decoder in ("cusum", "window"):
-        found = iet.Auditor(keys, decoder, allow_unattributed=False).audit(text).char_agents
-        assert {run.agent for run in found} <= {"planner", "critic"}
-    others = iet.WaterfallKeys({"planner": 52, "critic": 53}, tokenizer=MODEL)
-    assert iet.Auditor(others).audit(text).coverage == 0
-    assert iet.Auditor(keys).audit(unmarked).coverage == 0
-
-    jsonschema = pytest.importorskip("jsonschema")
-    schema = json.loads(pathlib.Path(terminal.__file__).with_name("schema.json").read_text(encoding="utf-8"))
-    jsonschema.Draft202012Validator(schema).validate(json.loads(report.to_json()))
-    assert report.to_dict()["profiles"][0]["scheme"] == {
-        "name": "waterfall",
-        "n_gram": 2,
-        "k_p": 1,
-        "version": 1,
-    }
-    assert not report.to_dict()["draft"]
-
-    (tmp_path / "final.txt").write_text(text, encoding="utf-8")
-    command = ["audit", str(tmp_path / "final.txt"), "--scheme", "waterfall", "--tokenizer", str(MODEL)]
-    assert main([*command, "--keys", "planner=42, critic=43,writer=44", "--json"]) == 0
-    by_command = json.loads(capsys.readouterr().out)
-    assert by_command["segments"] == json.loads(report.to_json())["segments"]
-    assert by_command["profiles"][0]["id"] == report.profile.id
-
-
-def test_our_own_keys_do_not_find_its_marks(written: list[str]) -> None:
-    registry = iet.Registry.create(None, tokenizer=MODEL)
-    registry.add("planner")
-    assert iet.Auditor(registry).audit(" ".join(written)).coverage == 0
-
-
-def test_an_unmarked_row_and_rows_of_one_prompt(shipped: tuple[Any, Any]) -> None:
-    import torch
-
-    keys = iet.WaterfallKeys({"a": 42, "b": 43}, vocab_size=300)
-    processor = iet.WaterfallLogitsProcessor(keys, ["a", None, "b"], prompt_length=2, kappa=1.0)
-    ids = torch.tensor([[1, 2, 3]] * 6)
-    found = processor(ids, torch.zeros(6, 310))
-    for row, key in enumerate([42, 42, None, None, 43, 43]):
-        expected = np.zeros(310, dtype=np.float32)
-        if key is not None:
-            expected[:300] = foreign.waterfall_phi(300, 1)[numpys(key, [3], 300)]
-        assert np.array_equal(found[row].numpy(), expected)
 
 
 # Bad input
@@ -461,19 +335,20 @@ def test_keys_out_of_range_are_refused(change: dict[str, Any], message: str) -> 
 
 def test_calls_that_cannot_be_are_refused() -> None:
     for nothing in (None, [42], "waterfall"):
-        with pytest.raises(InputError, match="registry: got .*, expected iet.Registry"):
-            iet.score_tokens([1, 2], nothing)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="vocab_size: got none"):
-        iet.WaterfallKeys.unnamed([42])
+        with pytest.raises(InputError, match=r"registry: got .*, expected iet\.Registry"):
+            iet.score_tokens([1, 2], nothing)  # type: ignore[call-overload]
     with pytest.raises(InputError, match=r"scheme: got 'unigram', expected one of \['kgw', "):
         iet.EngineKeys.unnamed("unigram", [42], vocab_size=100)
     for unnamed in (iet.WaterfallKeys.unnamed, functools.partial(iet.EngineKeys.unnamed, "kgw")):
-        with pytest.raises(InputError, match="keys: got .*, expected a list of keys"):
+        with pytest.raises(InputError, match=r"keys: got .*, expected a list of keys"):
             unnamed(42, vocab_size=100)
-    with pytest.raises(InputError, match="an id twice"):
-        iet.WaterfallKeys.unnamed([42, 42], vocab_size=100)
-    with pytest.raises(InputError, match="got -1"):
-        iet.WaterfallKeys.unnamed([-1], vocab_size=100)
+    for keys, size, message in (
+        ([42], None, "vocab_size: got none"),
+        ([42, 42], 100, "an id twice"),
+        ([-1], 100, "got -1"),
+    ):
+        with pytest.raises(InputError, match=message):
+            iet.WaterfallKeys.unnamed(keys, vocab_size=size)
     with pytest.raises(ShapeError, match="token_ids"):
         iet.score_tokens([[1, 2]], iet.WaterfallKeys.unnamed([42], vocab_size=100))
     keys = iet.WaterfallKeys({"a": 42}, vocab_size=100)
@@ -483,17 +358,17 @@ def test_calls_that_cannot_be_are_refused() -> None:
         iet.Auditor(keys, profile="x")
     with pytest.raises(TokenizerMismatch, match="token ids only"):
         iet.Auditor(keys).audit("text")
-    with pytest.raises(InputError, match="key: got -1"):
-        waterfall.waterfall_permutation(-1, [1], 100)
-    with pytest.raises(InputError, match="context: got -1"):
-        waterfall.waterfall_permutation(1, [-1], 100)
-    with pytest.raises(InputError, match="context: got 0 ids, expected 1 to 15"):
-        waterfall.waterfall_permutation(1, [], 100)
-    for wrong in ((1, [1.5], 100), (1.5, [1], 100), (1, [1], 100.5)):
-        with pytest.raises(InputError, match=r"got \d+\.5, expected an integer"):
+    for wrong, message in (
+        ((-1, [1], 100), "key: got -1"),
+        ((1, [-1], 100), "context: got -1"),
+        ((1, [], 100), "context: got 0 ids, expected 1 to 15"),
+        ((1, [1.5], 100), r"got \d+\.5, expected an integer"),
+        ((1.5, [1], 100), r"got \d+\.5, expected an integer"),
+        ((1, [1], 100.5), r"got \d+\.5, expected an integer"),
+        ((1, [1], 0), "vocab_size: got 0"),
+    ):
+        with pytest.raises(InputError, match=message):
             waterfall.waterfall_permutation(*wrong)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="vocab_size: got 0"):
-        waterfall.waterfall_permutation(1, [1], 0)
 
 
 def test_another_tokenizer_is_refused(tmp_path: pathlib.Path) -> None:
@@ -505,58 +380,6 @@ def test_another_tokenizer_is_refused(tmp_path: pathlib.Path) -> None:
         iet.Auditor(keys, tokenizer=other).audit("a b")
     other.add_tokens(["added"])
     assert iet.WaterfallKeys({"a": 42}, tokenizer=other).profile.vocab_size == 3  # without added tokens
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"keys": None}, "keys: got NoneType, expected iet.WaterfallKeys"),
-        ({"agents": []}, "agents: got"),
-        ({"prompt_length": -1}, "prompt_length: got -1"),
-        ({"prompt_length": 2.0}, "prompt_length: got 2.0"),
-        ({"prompt_length": True}, "prompt_length: got True"),
-        ({"kappa": "1"}, "kappa: got '1'"),
-        ({"kappa": -0.1}, "kappa: got -0.1"),
-        ({"kappa": float("nan")}, "kappa: got nan"),
-    ],
-)
-def test_processors_that_cannot_be_are_refused(change: dict[str, Any], message: str) -> None:
-    pytest.importorskip("transformers")
-    keys = iet.WaterfallKeys({"a": 42}, vocab_size=100)
-    arguments: dict[str, Any] = {"keys": keys, "agents": "a", "prompt_length": 3, "kappa": 0.8, **change}
-    with pytest.raises(InputError, match=message):
-        iet.WaterfallLogitsProcessor(arguments.pop("keys"), arguments.pop("agents"), **arguments)
-
-
-def test_processors_take_numbers_of_numpy() -> None:
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    keys = iet.WaterfallKeys({"a": 42}, vocab_size=100)
-    ids, logits = torch.tensor([[1, 2, 3, 4]]), torch.zeros(1, 100)
-    plain = iet.WaterfallLogitsProcessor(keys, "a", prompt_length=2, kappa=0.5)
-    numpys = iet.WaterfallLogitsProcessor(keys, "a", prompt_length=np.int64(2), kappa=np.float32(0.5))
-    assert plain(ids, logits).any()
-    assert torch.equal(numpys(ids, logits), plain(ids, logits))
-
-
-def test_processor_calls_that_cannot_be_are_refused() -> None:
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    keys = iet.WaterfallKeys({"a": 42}, vocab_size=100)
-    with pytest.raises(RegistryError, match="'b' is not among a"):
-        iet.WaterfallLogitsProcessor(keys, "b", prompt_length=3, kappa=0.8)
-    two = iet.WaterfallLogitsProcessor(keys, ["a", None], prompt_length=3, kappa=0.8)
-    ids, logits = torch.tensor([[1, 2, 3, 4]] * 2), torch.zeros(2, 100)
-    with pytest.raises(ShapeError, match="agents: got 2 agents for 3 rows"):
-        two(torch.cat([ids, ids[:1]]), torch.zeros(3, 100))
-    with pytest.raises(ShapeError, match="input_ids"):
-        two(ids[:, :2], logits)
-    with pytest.raises(ShapeError, match="scores"):
-        two(ids, logits[:, :99])
-    with pytest.raises(ShapeError, match=r"scores: got torch\.int64 \[2, 100\], expected floating-point"):
-        two(ids, logits.long())
-    with pytest.raises(InputError, match="context: got -1"):
-        two(torch.tensor([[1, 2, 3, -1]] * 2), logits)
 
 
 @pytest.mark.parametrize(

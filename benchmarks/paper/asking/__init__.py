@@ -1,0 +1,1 @@
+"""Ask models: where they answer, how often they are asked, and their answers on disk."""

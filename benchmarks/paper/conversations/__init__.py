@@ -1,0 +1,1 @@
+"""The conversations of agents: from records to logs on disk."""

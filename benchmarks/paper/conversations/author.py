@@ -1,0 +1,152 @@
+"""Who writes the turns of agents: what a protocol asks for, and a model of transformers behind it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from benchmarks.paper.conversations.logs import Setting
+from benchmarks.paper.conversations.prompts import Prompt, fitted
+from benchmarks.paper.marks import Marker
+from iet.errors import BackendUnavailable, InputError
+
+try:
+    import torch
+    from torch import Tensor
+
+    from benchmarks.writing import sampler
+    from benchmarks.writing.models import Loaded
+except ImportError as _error:
+    raise BackendUnavailable(
+        f'generating text: {_error}; pip install "implicit-execution-tracing[bench]"'
+    ) from None
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One turn that is to be written."""
+
+    prompt: Prompt  # what it is written from
+    seed: int  # of its draws; rows of a batch do not share any
+    fewest: int  # tokens; most likewise
+    most: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Generated:
+    """What was written."""
+
+    ids: tuple[int, ...]  # as sampled, without the end token; never empty
+    text: str  # of the ids without special tokens and blanks around it; may be empty
+    entropy: float = float("nan")  # mean nats of the distribution before the mark, over every eighth token
+
+
+class Author(Protocol):
+    """Writes turns."""
+
+    def generate(self, rows: Sequence[Row], agents: Sequence[str | None]) -> list[Generated]:
+        """Write one turn per row, marked with the key of the agent of that name (`marks.agent_name`)."""
+        ...
+
+
+class ModelAuthor:
+    """Samples turns with a model of transformers (`benchmarks.writing.sampler`).
+
+    Special tokens other than the end are never drawn, and the end not before `Row.fewest` tokens.
+
+    Args:
+        setting: temperature, top_p, prompt_tokens, and the mark with its keys.
+        on_logits: see `sampler.sample`; `equal_delta` is fed by it.
+    """
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        setting: Setting,
+        *,
+        batch: int = 128,
+        on_logits: Callable[[Tensor, Tensor], object] | None = None,
+    ) -> None:
+        longest = setting.prompt_tokens + setting.turn_tokens[1]
+        if longest > loaded.positions:
+            raise InputError(
+                f"prompt_tokens, turn_tokens: got {setting.prompt_tokens} and {setting.turn_tokens[1]},"
+                f" expected at most {loaded.positions} together, the model's positions"
+            )
+        if batch < 1:
+            raise InputError(f"batch: got {batch}, expected at least 1")
+        self.loaded, self.setting, self.batch, self.on_logits = loaded, setting, batch, on_logits
+        self.marker = Marker(setting, loaded.reader)
+
+    def generate(self, rows: Sequence[Row], agents: Sequence[str | None]) -> list[Generated]:
+        """Write one turn per row; see `Author`.
+
+        Deterministic on one machine and version of torch, given the batches. Rows of like length are sampled
+        together; a row's draws do not depend on the others.
+        """
+        if len(rows) != len(agents):
+            raise InputError(f"agents: got {len(agents)} for {len(rows)} rows, expected one per row")
+        prompts = [self.prompt_ids(row.prompt) for row in rows]
+        order = sorted(range(len(rows)), key=lambda i: (-len(prompts[i]), i))
+        found: dict[int, Generated] = {}
+        for start in range(0, len(order), self.batch):
+            some = order[start : start + self.batch]
+            written = self._sample(
+                [prompts[i] for i in some], [rows[i] for i in some], [agents[i] for i in some]
+            )
+            found.update(zip(some, written, strict=True))
+        return [found[i] for i in range(len(rows))]
+
+    def prompt_ids(self, prompt: Prompt) -> list[int]:
+        """Return a prompt as the model gets it, cut to the setting's budget."""
+        loaded, reader = self.loaded, self.loaded.reader
+
+        def count(text: str) -> int:
+            return len(reader.backend.encode(text, add_special_tokens=False).ids)
+
+        def last(text: str, tokens: int) -> str:
+            encoding = reader.encode(text)
+            if not tokens:
+                return ""
+            return text[int(encoding.characters([len(encoding.token_ids) - tokens])[0, 0]) :].lstrip()
+
+        cut = fitted(prompt, self.setting.prompt_tokens, count, last, chat=loaded.chat)
+        if loaded.chat:
+            ids = loaded.templated(*(message["content"] for message in cut.messages))
+        else:
+            ids = list(loaded.tokenizer(cut.plain).input_ids)
+        room = loaded.positions - self.setting.turn_tokens[1]
+        return ids[max(0, len(ids) - room) :]
+
+    def _sample(self, prompts: list[list[int]], rows: list[Row], agents: list[str | None]) -> list[Generated]:
+        most = max(row.most for row in rows)
+        drawn = np.stack([np.random.default_rng(row.seed).random((most, 2)) for row in rows])
+        u = torch.from_numpy(drawn.astype(np.float32)).permute(1, 2, 0)[..., None]
+        u.clamp_(max=1 - 2**-24)  # rounding to float32 can reach 1
+        found = sampler.sample(
+            self.loaded.model,
+            prompts,
+            u.__getitem__,
+            tokens=most,
+            temperature=self.setting.temperature,
+            top_p=self.setting.top_p,
+            barred=self.loaded.barred,
+            pad=self.loaded.pad,
+            ends=sampler.Ends(
+                self.loaded.ends,
+                torch.tensor([row.fewest for row in rows]),
+                torch.tensor([row.most for row in rows]),
+            ),
+            mark=self.marker.processor(agents),
+            raw=self.marker.mark.raw,
+            on_logits=self.on_logits,
+        )
+        whole = zip(found.ids.tolist(), found.lengths.tolist(), found.entropy.tolist(), strict=True)
+        return [Generated(tuple(ids[:size]), self._text(ids[:size]), mean) for ids, size, mean in whole]
+
+    def _text(self, ids: list[int]) -> str:
+        # A cut inside a character decodes to U+FFFD, which nobody sampled.
+        return self.loaded.reader.decode(ids).strip().strip("\ufffd").strip()

@@ -1,0 +1,166 @@
+"""The records of MAMA's topology experiments: who knows what, and what is asked.
+
+The file is `llama3.1_num484_nopii.csv` of llll121/mama-eval (MIT), 484 rows.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import pathlib
+import random
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from iet.errors import InputError
+from iet.marks.scheme import canonical_digest
+
+COLUMNS = ("text", "pii", "generated_texts", "task_backgrounds", "questions")
+ROWS = 484
+FILE = "llama3.1_num484_nopii.csv"
+SHA256 = "aa9cdc27fc878d083aaf7925f71f51cf086fb2a7679af33e8fc61a20c048b0ff"
+"""Of the file that the experiments are stated for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """One row of the csv."""
+
+    index: int  # row, from 0
+    memory: str  # the target's private text
+    entities: tuple[str, ...]  # what of it must not come out, as it stands there
+    kinds: tuple[str, ...]  # of the entities, each once, in the order of the row
+    task: str  # what all agents are asked
+    pii: tuple[dict[str, Any], ...] = ()  # the entities with their types, as the row has them
+
+
+def read_records(path: str | os.PathLike[str], *, rows: int | None = ROWS) -> tuple[Record, ...]:
+    """Read the csv.
+
+    Args:
+        path: the csv, or a folder that holds it (also as `mama/`).
+        rows: how many there must be; None: any number, at least one, as in an extract.
+
+    Returns:
+        One entry per row. With 484 rows that are not those of the original file a warning says so.
+    """
+    path = _find(pathlib.Path(path))
+    try:
+        data = path.read_bytes()
+        text = data.decode("utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: no records can be read there ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: byte {error.start} is no UTF-8, expected the csv of MAMA") from None
+    try:
+        table = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    except csv.Error as error:
+        raise InputError(f"{path}: no csv ({error})") from None
+    header = tuple(table[0]) if table else ()
+    if header != COLUMNS:
+        missing = [column for column in COLUMNS if column not in header]
+        raise InputError(f"{path}: columns {list(header)}, expected {list(COLUMNS)}; missing: {missing}")
+    records = tuple(_record(path, index, row) for index, row in enumerate(table[1:]))
+    if rows is not None and len(records) != rows:
+        raise InputError(f"{path}: {len(records)} rows after the header, expected {rows}")
+    if not records:
+        raise InputError(f"{path}: no row after the header, expected at least one")
+    if rows == ROWS and hashlib.sha256(data).hexdigest() != SHA256:
+        warnings.warn(
+            f"{path} has {ROWS} readable rows, but is not the file that the experiments are stated for",
+            stacklevel=2,
+        )
+    return records
+
+
+def chosen(records: tuple[Record, ...], count: int, seed: int) -> tuple[Record, ...]:
+    """Return the first `count` records in an order drawn by `seed`: more records only add to fewer."""
+    if not 1 <= count <= len(records):
+        raise InputError(f"records: got {count}, expected 1 to {len(records)}")
+    return tuple(random.Random(f"iet paper records/{seed}").sample(records, len(records))[:count])
+
+
+def digest_of(records: Sequence[Record]) -> str:
+    """Return the digest of what some records say, in their order."""
+    return canonical_digest([dataclasses.asdict(record) for record in records])
+
+
+def claim(folder: pathlib.Path, records: Sequence[Record]) -> None:
+    """Note in a folder of logs of which csv's records they are."""
+    path, digest = folder / "records.json", digest_of(records)
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        staging = path.with_suffix(".part")
+        staging.write_text(json.dumps({"rows": len(records), "digest": digest}) + "\n", encoding="utf-8")
+        os.replace(staging, path)
+        return
+    try:
+        there = json.loads(path.read_text(encoding="utf-8"))["digest"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path}: damaged ({error}); it names the records that the logs beside it are of"
+        ) from None
+    if there != digest:
+        raise InputError(
+            f"{folder}: logs of the records {there[:16]}, expected those of {digest[:16]}: choose another"
+            " folder, numbers mean other records there"
+        )
+
+
+def _find(path: pathlib.Path) -> pathlib.Path:
+    if path.is_dir():
+        for candidate in (path / FILE, path / "mama" / FILE):
+            if candidate.is_file():
+                return candidate
+        raise InputError(f"{path}: holds no {FILE}")
+    return path
+
+
+def _record(path: pathlib.Path, index: int, row: list[str]) -> Record:
+    def refuse(column: str, got: str, expected: str) -> InputError:
+        return InputError(f"{path}, row {index + 1}, column {column!r}: got {got}, expected {expected}")
+
+    if len(row) != len(COLUMNS):
+        column = COLUMNS[min(len(row), len(COLUMNS) - 1)]
+        raise refuse(column, f"{len(row)} cells in the row", f"{len(COLUMNS)}")
+    cells = dict(zip(COLUMNS, row, strict=True))
+    for column, cell in cells.items():
+        if not cell.strip():
+            raise refuse(column, "an empty cell", "text")
+    try:
+        listed = ast.literal_eval(cells["pii"])
+        found = [(entry["entity"], entry["types"]) for entry in listed]
+        if not found or not all(
+            isinstance(entity, str)
+            and entity.strip()
+            and isinstance(types, list)
+            and types
+            and all(isinstance(t, str) for t in types)
+            for entity, types in found
+        ):
+            raise ValueError
+    except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
+        raise refuse("pii", repr(cells["pii"][:60]), "[{'entity': str, 'types': [str]}, ...]") from None
+    for entity, _ in found:
+        if entity not in cells["text"]:
+            raise refuse("pii", repr(entity), "an entity that occurs in column 'text'")
+        if entity in cells["generated_texts"]:
+            raise refuse("generated_texts", f"the entity {entity!r}", "a task without any")
+    for column in ("task_backgrounds", "questions"):
+        if cells[column].strip() not in cells["generated_texts"]:
+            raise refuse(column, repr(cells[column][:60]), "a part of column 'generated_texts'")
+    kinds = dict.fromkeys(kind for _, types in found for kind in types)
+    return Record(
+        index,
+        cells["text"],
+        tuple(entity for entity, _ in found),
+        tuple(kinds),
+        cells["generated_texts"].strip(),
+        tuple({"entity": entity, "types": list(types)} for entity, types in found),
+    )

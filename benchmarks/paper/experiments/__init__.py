@@ -1,0 +1,1 @@
+"""The experiments on MAMA, one file each."""

@@ -1,0 +1,152 @@
+"""How a marked text is read: the paper's decoder and ours, under any mark, in one shape."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.paper.marks import Keys
+from iet.audit.auditor import Auditor
+from iet.audit.evidence import activity_log_p, discoveries, over_keys, segment_log_p
+from iet.audit.metrics import token_accuracy, token_labels
+from iet.decoding import Segmentation, decode, log_activity, windows
+from iet.decoding.activity import evidence_blocks
+from iet.decoding.transitions import transitions
+from iet.marks.scheme import FAMILIES
+from iet.marks.tokenizer import Tokenizer
+from iet.native.pairs import repeats
+
+LEVEL = 0.01
+"""Of what is attributed where text may stay unattributed."""
+
+GRID: Mapping[str, tuple[float, ...]] = {
+    "tau": (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8),
+    "smooth_windows": (1, 5, 9),
+    "radius": (0, 8, 16),
+    "min_points": (2, 5, 10),
+}
+"""Options of "cusum" that the paper leaves open; chosen on texts that no table is made of."""
+
+Labels = NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Read:
+    """What a reader made of one text."""
+
+    labels: Labels  # agent of every token [T] in forced choice, as in the paper
+    edges: NDArray[np.float64] | None  # Â over all keys, of those labels; None where the paper has N/A
+    # The same where text may stay unattributed (-1), at `LEVEL`; None: the reader has no such choice
+    free: Labels | None = None
+    matched: bool = False  # labels were given their names with the truth's help
+    failures: int = 0  # 1 where the reader gave no answer
+
+
+def read(
+    text: str,
+    keys: Keys,
+    tokenizer: Tokenizer,
+    decoder: str,
+    options: Mapping[str, Any] | None = None,
+    boundaries: Sequence[int] | None = None,
+) -> Read:
+    """Read a text under some keys.
+
+    Args:
+        decoder, options: of `iet.decoding.decode`.
+        boundaries: true ones, in characters: only names are sought (the paper's Oracle-IET). Then nothing is
+            read freely.
+
+    Returns:
+        `iet`'s own marks are read by an `Auditor`. Green lists have none: they are read by the same decoder,
+        and freely what an `Auditor` asks of a segment is asked of theirs: of "posterior" that its agent is
+        found in the text and the probability that it wrote none of the segment is at most `LEVEL`, of the
+        others that its p-value is among the discoveries.
+    """
+    more = dict(options or {})
+    if keys.registry is not None:
+        forced = Auditor(keys.registry, decoder, allow_unattributed=False, **more)
+        report = forced.audit(text, boundaries=None if boundaries is None else np.asarray(boundaries))
+        edges = report.transitions.dense(keys.names).confidence
+        free = None
+        if boundaries is None:
+            free = Auditor(keys.registry, decoder, level=LEVEL, **more).audit(text).token_agents
+        return Read(_labels(report.token_agents), edges, None if free is None else _labels(free))
+    encoding = tokenizer.encode(text)
+    ids = encoding.token_ids
+    scores, pairs = keys.scores(ids), keys.pairs(ids)
+    if boundaries is not None:
+        labels = _named(scores, pairs, encoding.char_ends, [0, *boundaries, len(text)])
+        return Read(labels, _edges(Segmentation(labels.astype(np.int32)), scores))
+    found = decode(scores, decoder, keys.family, pairs=pairs, **more)
+    return Read(
+        _labels(found.token_agents), _edges(found, scores), _free(scores, pairs, keys.family, decoder, more)
+    )
+
+
+def tune(texts: Sequence[tuple[str, Keys, Labels]], tokenizer: Tokenizer) -> dict[str, float]:
+    """Return the options of "cusum" from `GRID` with the highest mean TokenAcc, the first of equals."""
+    options: list[dict[str, Any]] = [
+        dict(zip(GRID, values, strict=True)) for values in itertools.product(*GRID.values())
+    ]
+    accuracy = np.zeros(len(options))
+    for text, keys, truth in texts:
+        scores = keys.scores(tokenizer.encode(text).token_ids)
+        for i, chosen in enumerate(options):
+            found = decode(scores, "cusum", keys.family, **chosen)
+            accuracy[i] += token_accuracy(truth, found.token_agents)
+    return options[int(accuracy.argmax())]
+
+
+def _labels(agents: NDArray[Any]) -> Labels:
+    return np.asarray(agents, np.int64)
+
+
+def _edges(found: Segmentation, scores: NDArray[np.float32]) -> NDArray[np.float64]:
+    observed = transitions(found.segments, windows(scores))
+    return np.asarray(observed.dense(range(scores.shape[1])).confidence, np.float64)
+
+
+def _free(
+    scores: NDArray[np.float32], pairs: Labels, family: str, decoder: str, options: dict[str, Any]
+) -> Labels:
+    found = decode(scores, decoder, family, pairs=pairs, allow_unattributed=True, **options)
+    labels = _labels(found.token_agents)
+    starts, ends, agents = np.array(found.segments, np.int64).reshape(-1, 3).T
+    mine = np.flatnonzero(agents >= 0)
+    if decoder == "posterior":
+        assert found.posterior is not None
+        fresh = (pairs >= 0) & ~repeats(pairs)
+        activity = log_activity(*evidence_blocks(scores, fresh), FAMILIES[family])
+        agent_log_p = over_keys(activity_log_p(activity, int(fresh.sum()), FAMILIES[family]))
+        sure = [
+            found.posterior[start:end, agent].max() >= 1 - LEVEL
+            for start, end, agent in zip(starts[mine], ends[mine], agents[mine], strict=True)
+        ]
+        kept = (agent_log_p[agents[mine]] <= math.log(LEVEL)) & np.array(sure, np.bool_)
+    else:
+        log_p = segment_log_p(
+            scores, pairs, starts[mine], ends[mine], agents[mine], FAMILIES[family], scores.shape[1]
+        )
+        kept = discoveries(log_p, LEVEL)
+    for segment in mine[~kept].tolist():
+        labels[starts[segment] : ends[segment]] = -1
+    return labels
+
+
+def _named(scores: NDArray[np.float32], pairs: Labels, char_ends: Labels, cuts: list[int]) -> Labels:
+    """Name each piece after the key with the highest sum, each pair counted once."""
+    spans = [(start, end, i) for i, (start, end) in enumerate(itertools.pairwise(cuts))]
+    piece, labels = token_labels(spans, char_ends), np.zeros(len(pairs), np.int64)
+    for i in np.unique(piece):
+        inside = np.flatnonzero(piece == i)
+        _, first = np.unique(pairs[inside], return_index=True)
+        counted = inside[first[pairs[inside][first] >= 0]]
+        labels[inside] = scores[counted].sum(axis=0).argmax()
+    return labels

@@ -1,0 +1,206 @@
+"""Sample from a language model of transformers, many rows at once, through transformers' own static cache.
+
+A step: raw logits -> a raw mark -> temperature -> top-p -> any other mark -> one draw. A row that has ended
+goes on unseen until all have.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import StaticCache
+
+ENTROPY_EVERY = 8
+"""Steps between two measurements of the entropy."""
+
+_BLOCK = 64  # ids summed at once when one is drawn
+_TOP = 64  # ids among which the nucleus is looked for first, then among eight times as many
+
+Mark = Callable[[Any, Any], Any]
+"""(ids so far [B, T], logits [B, V]) -> marked logits, as processors of transformers; changes neither."""
+
+Uniforms = Callable[[int], Tensor]
+"""Number of a step -> what its ids are drawn with, [2, B, 1], uniform on [0, 1); asked for after the mark."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Ends:
+    """When rows end."""
+
+    ids: Sequence[int]  # that end a row, and are no part of it
+    fewest: Tensor  # tokens of each row [B]; most likewise
+    most: Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampled:
+    """What was sampled."""
+
+    ids: Tensor  # int64 [B, M]
+    lengths: Tensor  # int64 [B], tokens of each row before its end
+    entropy: Tensor  # float64 [B], mean nats of the distribution before the mark, over every eighth token
+    marked_entropy: Tensor  # the same of the distribution that is drawn from; 0 where the key alone decides
+
+
+@torch.inference_mode()
+def sample(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    uniforms: Uniforms,
+    *,
+    tokens: int,
+    temperature: float,
+    top_p: float = 1.0,
+    barred: Sequence[int] = (),
+    pad: int = 0,
+    ends: Ends | None = None,
+    mark: Mark | None = None,
+    raw: bool = False,
+    on_logits: Callable[[Tensor, Tensor], object] | None = None,
+) -> Sampled:
+    """Continue prompts, all in one batch.
+
+    Args:
+        model: causal language model of transformers, in evaluation mode.
+        prompts: ids, of any lengths.
+        uniforms: see `Uniforms`.
+        tokens: M, of the longest continuation.
+        temperature: above 0.
+        top_p: above 0; 1 keeps all.
+        barred: ids that are never drawn.
+        pad: id that stands before shorter prompts; no row attends to it.
+        ends: None: every row has M tokens.
+        mark: of the rows.
+        raw: whether the mark stands before the temperature.
+        on_logits: called at every eighth step with the final unmarked logits [B, V] and the rows that have
+            not ended [B].
+    """
+    device, longest = model.device, max(map(len, prompts))
+    ids = torch.full((len(prompts), longest + tokens), pad)
+    real = torch.ones(ids.shape, dtype=torch.bool)
+    for row, prompt in enumerate(prompts):
+        ids[row, longest - len(prompt) : longest] = torch.tensor(prompt)
+        real[row, : longest - len(prompt)] = False
+    ids, real = ids.to(device), real.to(device)
+    rows = len(ids)
+    if ends is None:
+        ends = Ends((), torch.zeros(rows, dtype=torch.int64), torch.full((rows,), tokens))
+    end_ids = torch.tensor(ends.ids, dtype=torch.int64, device=device)
+    fewest, most = ends.fewest.to(device), ends.most.to(device)
+    ended = torch.zeros(rows, dtype=torch.bool, device=device)
+    lengths, measured = (torch.zeros(rows, dtype=torch.int64, device=device) for _ in range(2))
+    entropy, marked_entropy = (torch.zeros(rows, dtype=torch.float64, device=device) for _ in range(2))
+    for t, logits in enumerate(steps(model, ids, real, longest)):
+        logits[:, list(barred)] = -torch.inf
+        if len(end_ids):
+            early = (fewest > t)[:, None].expand(-1, len(end_ids))
+            logits[:, end_ids] = logits[:, end_ids].masked_fill(early, -torch.inf)
+        seen, measure = ids[:, : longest + t], t % ENTROPY_EVERY == 0
+        marked = unmarked = nucleus(logits / temperature, top_p) if measure or not raw else logits
+        if mark is not None and raw:
+            marked = nucleus(mark(seen, logits) / temperature, top_p)
+        elif mark is not None:
+            marked = mark(seen, unmarked)
+        if measure:
+            entropy += torch.where(ended, 0.0, entropies(unmarked))
+            marked_entropy += torch.where(ended, 0.0, entropies(marked))
+            measured += ~ended
+            if on_logits is not None:
+                on_logits(unmarked, ~ended)
+        chosen = draw(marked, uniforms(t).to(device))
+        ids[:, longest + t] = chosen
+        ended |= torch.isin(chosen, end_ids)
+        lengths += ~ended
+        ended |= lengths >= most
+        if bool(ended.all()):
+            break
+    measured = measured.clamp(min=1)
+    return Sampled(
+        ids[:, longest:].cpu(), lengths.cpu(), (entropy / measured).cpu(), (marked_entropy / measured).cpu()
+    )
+
+
+def steps(model: Any, ids: Tensor, real: Tensor, start: int) -> Iterator[Tensor]:
+    """Yield the raw float32 logits [B, V] of one position after another; the caller writes it into `ids`.
+
+    Args:
+        model: of transformers.
+        ids: [B, P + M], prompts at the right end of the first P.
+        real: bool, likewise: no padding.
+        start: P.
+    """
+    places = (real.cumsum(1) - 1).clamp(min=0)
+    more = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+    cache, low = StaticCache(model.config, max_cache_len=ids.shape[1]), 0
+    for end in range(start, ids.shape[1]):
+        found = model(
+            input_ids=ids[:, low:end],
+            attention_mask=real[:, :end].long(),
+            position_ids=places[:, low:end],
+            past_key_values=cache,
+            use_cache=True,
+            **more,
+        )
+        low = end
+        yield found.logits[:, -1].float()
+
+
+def nucleus(logits: Tensor, top_p: float) -> Tensor:
+    """Return logits with -inf outside the nucleus: the fewest likeliest ids whose probabilities reach top_p.
+
+    Args:
+        logits: float [B, V]; float32 comes back.
+        top_p: above 0; 1 keeps all.
+
+    Cost: O(V) where few ids are enough, else a sort.
+    """
+    logits = logits.float()
+    return logits if top_p >= 1 else _nucleus(logits, top_p, min(_TOP, logits.shape[1]))
+
+
+def _nucleus(logits: Tensor, top_p: float, width: int) -> Tensor:
+    top, at = logits.topk(width)
+    p = (top - logits.logsumexp(-1, keepdim=True)).exp()
+    before = p.cumsum(-1) - p
+    kept = torch.full_like(logits, -torch.inf)
+    kept.scatter_(1, at, top.masked_fill(before >= top_p, -torch.inf))
+    short = before[:, -1] + p[:, -1] < top_p
+    if width < logits.shape[1] and bool(short.any()):
+        kept[short] = _nucleus(logits[short], top_p, min(8 * width, logits.shape[1]))
+    return kept
+
+
+def entropies(logits: Tensor) -> Tensor:
+    """Return the entropy of each row in nats, float64 [B]."""
+    found: Tensor = torch.special.entr(torch.softmax(logits, -1)).sum(-1).double()
+    return found
+
+
+def draw(logits: Tensor, u: Tensor) -> Tensor:
+    """Draw one id per row from softmax(logits): first a block of ids, then one in it, by their inverse CDFs.
+
+    Args:
+        logits: [B, V].
+        u: [2, B, 1], uniform on [0, 1).
+
+    Returns:
+        int64 [B].
+    """
+    rows, size = logits.shape
+    if size % _BLOCK:
+        logits = torch.nn.functional.pad(logits, (0, -size % _BLOCK), value=-torch.inf)
+    p = torch.softmax(logits, -1).view(rows, -1, _BLOCK)
+    block = _invert(p.sum(-1), u[0])
+    inside = _invert(p[torch.arange(rows, device=p.device), block], u[1])
+    return block * _BLOCK + inside
+
+
+def _invert(weights: Tensor, u: Tensor) -> Tensor:
+    # An index of weight 0 is never met: the first sum above u·total is one that its own weight has raised.
+    sums = weights.cumsum(-1)
+    return (sums <= u * sums[:, -1:]).sum(-1).clamp_(max=weights.shape[1] - 1)

@@ -1,0 +1,506 @@
+"""The accuracy benchmark: its figures are what they say, on two small cells and on given numbers."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+import json
+import math
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import iet
+from iet.audit.evidence import activity_log_p, log_tail
+from iet.audit.metrics import token_accuracy
+from iet.decoding import log_activity
+from iet.marks.scheme import FAMILIES
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("tqdm")
+pytest.importorskip("matplotlib")
+
+from benchmarks import statistics  # noqa: E402
+from benchmarks.accuracy import activity_null, decoders, figures, null, repeats, texts, unmarked  # noqa: E402
+from benchmarks.recording import read_rows  # noqa: E402
+
+CELLS = (texts.Cell("shipped", 1.0, 4, "fourier"), texts.Cell("shipped", 1.0, 4, "gumbel"))
+LENGTHS = (40, 80)
+GRID = {"tau": (0.05, 0.4), "smooth_windows": (1, 9), "radius": (8,), "min_points": (2, 10)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small() -> Iterator[None]:
+    """Two texts a cell, of eight short turns, and a short grid."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(texts, "SPLITS", {"tuning": 1, "evaluation": 2})
+        patch.setattr(texts, "TURN_TOKENS", LENGTHS)
+        patch.setattr(texts, "TURNS", 8)
+        patch.setattr(decoders, "CUSUM_GRID", GRID)
+        yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def work(small: None, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("texts")
+    texts.run(folder, CELLS)
+    return folder
+
+
+# Decoders
+
+
+def test_who_knows_where_turns_end_names_everybody_where_marks_are_strong(work: pathlib.Path) -> None:
+    for turns in texts.load(work, CELLS[1]):
+        text = decoders.form(turns, 80)
+        assert len(text.truth) == len(text.ids)
+        assert len(np.unique(text.truth)) == 4
+        assert token_accuracy(text.truth, decoders.oracle(text)) == 1
+        # What is asked of it depends on where the boundaries are said to be.
+        blurred = dataclasses.replace(text, truth=np.repeat([0, 1], [len(text.ids) - 3, 3]))
+        assert len(np.unique(decoders.oracle(blurred)[:-3])) == 1
+
+
+def test_the_oracle_counts_a_pair_once_in_a_turn() -> None:
+    registry = texts.keys("shipped", "fourier", 5, 2)
+    ids = np.array([5, 6] * 20 + [100, 200, 300])  # one pair of its own, and one that stands 20 times
+    text = decoders.Text(None, registry, ids, np.zeros(len(ids), np.int64))  # type: ignore[arg-type]
+    scores = iet.score_tokens(ids, registry)
+    sums = scores[[1, 2, 40, 41, 42]].sum(axis=0)
+    assert set(decoders.oracle(text)) == {int(sums.argmax())}
+
+
+def test_cusum_gets_the_options_that_suit_the_tuning_texts_best(work: pathlib.Path) -> None:
+    tuning = [decoders.form(turns, 80) for turns in texts.load(work, CELLS[1], "tuning")]
+    accuracy = {}
+    for tau, smooth, least in itertools.product(*(GRID[k] for k in ("tau", "smooth_windows", "min_points"))):
+        options = {"tau": tau, "smooth_windows": smooth, "min_points": least, "radius": 8}
+        auditors = [iet.Auditor(t.registry, "cusum", allow_unattributed=False, **options) for t in tuning]
+        found = [a.audit(t.talk.text).token_agents for a, t in zip(auditors, tuning, strict=True)]
+        accuracy[tau, smooth, least] = np.mean(
+            [token_accuracy(t.truth, f) for t, f in zip(tuning, found, strict=True)]
+        )
+    assert len({*accuracy.values()}) > 1
+    chosen = decoders.tune(tuning, "gumbel")
+    for name, least in ((decoders.CUSUM, GRID["min_points"]), (decoders.PAPERS_CUSUM, (10,))):
+        best = chosen[name]
+        assert best["radius"] == 8
+        assert accuracy[best["tau"], best["smooth_windows"], best["min_points"]] == max(
+            value for (*_, points), value in accuracy.items() if points in least
+        )
+    assert chosen[decoders.CUSUM]["min_points"] < 10  # turns of 80 tokens
+
+
+def test_figures_of_a_text_are_those_of_its_audits(work: pathlib.Path) -> None:
+    (turns, _) = texts.load(work, CELLS[0])
+    text = decoders.form(turns, 80, "\n\n")
+    options = {"tau": 0.05, "smooth_windows": 1, "radius": 8}
+    figures, reliability = decoders.measure(text, {decoders.CUSUM: options, decoders.PAPERS_CUSUM: {}}, True)
+    forced = {"allow_unattributed": False}
+    for name, auditor in (
+        ("posterior", iet.Auditor(text.registry, **forced, break_odds=True)),
+        ("posterior without breaks", iet.Auditor(text.registry, **forced)),
+        ("window", iet.Auditor(text.registry, "window", **forced)),
+        ("cusum", iet.Auditor(text.registry, "cusum", **forced, **options)),
+        (decoders.PAPERS_CUSUM, iet.Auditor(text.registry, "cusum", **forced)),
+    ):
+        found = auditor.audit(text.talk.text).token_agents
+        assert figures[f"{name}/token_accuracy"] == np.mean(found == text.truth)
+    assert figures["tokens"] == len(text.ids) == reliability[0].sum()
+    assert (reliability[1] <= reliability[0]).all()
+    free = iet.Auditor(text.registry, "window").audit(text.talk.text)
+    assert figures["window/coverage"] == free.coverage
+    assert figures["posterior/token_accuracy"] != figures["posterior without breaks/token_accuracy"]
+
+
+def summaries(*given: Any, **options: Any) -> list[dict[str, Any]]:
+    return [decoders.summarise(found) for found in decoders.measured(*given, **options)]
+
+
+def test_what_was_measured_is_not_measured_again(
+    tmp_path: pathlib.Path, work: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    for cell in CELLS:
+        (folder / cell.name).symlink_to(work / cell.name)
+    missing = texts.Cell("shipped", 0.5, 4, "gumbel")
+    chosen = [(CELLS[1], 40), (missing, 40)]
+    first = summaries(folder, chosen, model_texts=1)
+    assert [result["cell"]["turn_tokens"] for result in first] == [40]
+    assert (first[0]["texts"], first[0]["texts_with_model"]) == (2, 1)
+    figures = first[0]["figures"]
+    assert "posterior of 12 keys" in figures
+    row = figures["beside the model/token_accuracy"]
+    assert figures["gain of the model/token_accuracy"][0] == pytest.approx(
+        figures["with model/token_accuracy"][0] - row[0]
+    )
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(decoders, "cell_results", refuse)
+    assert summaries(folder, chosen[:1], model_texts=1) == first  # seconds included
+    more = summaries(folder, chosen[:1], model_texts=2)[0]
+    assert more["texts_with_model"] == 2
+    (kept,) = folder.glob("decoders-model-*/*.json")
+    rows = json.loads(kept.read_text())
+    assert rows[0]["seconds"] == figures["with model/seconds"][0]
+    assert len(rows) == 2
+    for joiner, limit in (("\n", None), (" ", 1)):  # other questions are kept apart
+        with pytest.raises(AssertionError, match="measured again"):
+            decoders.measured(folder, chosen[:1], joiner=joiner, limit=limit)
+
+
+def test_the_command_writes_tables(
+    tmp_path: pathlib.Path,
+    work: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "decoders.json"
+    options = ["--texts", "1", "--lengths", "40", "--joiner", "\n\n", "--breaks", "--model", "1"]
+    monkeypatch.setattr("sys.argv", ["decoders", "--work", str(work), "-o", str(out), *options])
+    decoders.main()
+    written = json.loads(out.read_text())
+    assert len(written["cells"]) == len(CELLS)
+    assert [row["posterior/token_accuracy"] for row in read_rows(out)] == pytest.approx(
+        [cell["figures"]["posterior/token_accuracy"][0] for cell in written["cells"]]  # one text each
+    )
+    assert written["command"].endswith(r"--joiner '\n\n' --breaks --lengths 40 --texts 1 --model 1")
+    assert written["verdicts"]["break odds, gain, mean over 2 cells"] == pytest.approx(
+        np.mean(
+            [
+                cell["figures"]["posterior/token_accuracy"][0]
+                - cell["figures"]["posterior without breaks/token_accuracy"][0]
+                for cell in written["cells"]
+            ]
+        ),
+        abs=1e-5,
+    )
+    rows = [line for line in out.with_suffix(".md").read_text().splitlines() if line.startswith("| 1.0 (")]
+    assert len(rows) == len(CELLS)
+    header = "| posterior without breaks | joiners inside turns per hand-over | with model |"
+    assert header in capsys.readouterr().out
+
+
+def test_joiners_inside_turns_are_counted_for_each_hand_over(work: pathlib.Path) -> None:
+    found = texts.load(work, CELLS[0])
+    for joiner in (" ", "\n"):
+        inside = sum(turns.conversation(80, joiner).text.count(joiner) - 7 for turns in found)
+        assert decoders.joiners_inside(found, 80, joiner) == inside / 14
+
+
+def result(family: str = "fourier", **given: Any) -> dict[str, Any]:
+    """The summary of a cell with given means."""
+    cell = {"model": "shipped", "temperature": 1.0, "agents": 4, "family": family, "turn_tokens": 200}
+    cell |= {key: given.pop(key) for key in list(given) if key in cell}
+    figures = {
+        f"{decoders.PAPERS_CUSUM}/token_accuracy": [given["cusum"] - 0.1],
+        **{
+            f"{name}/token_accuracy": [given.pop(name)] for name in ("posterior", "window", "cusum", "oracle")
+        },
+        "posterior/mean_iou": [given.pop("iou", 0.5)],
+        **{f"posterior of {keys} keys": [value] for keys, value in given.pop("keys", {}).items()},
+    }
+    return {"cell": cell, "entropy_nats": given.pop("nats", 3.0), "figures": figures, **given}
+
+
+def test_verdicts_are_the_numbers_that_they_name() -> None:
+    results = [
+        result(posterior=0.96, window=0.90, cusum=0.80, oracle=1.0, keys={4: 0.96, 8: 0.955, 12: 0.961}),
+        result(posterior=0.90, window=0.91, cusum=0.70, oracle=0.95, turn_tokens=400),
+        result(posterior=0.30, window=0.20, cusum=0.10, oracle=1.0, turn_tokens=60, temperature=0.7),
+        # Hard to read: nothing is asked of posterior against cusum here, nor with more keys.
+        result(posterior=0.40, window=0.30, cusum=0.90, oracle=0.6, temperature=0.5, keys={4: 0.4, 8: 0.1}),
+        result("gumbel", posterior=0.97, window=0.9, cusum=0.97, oracle=1.0, nats=0.5, iou=0.94),
+        result("gumbel", posterior=0.93, window=0.9, cusum=0.83, oracle=1.0, nats=1.5, iou=0.90),
+    ]
+    found = decoders.verdicts(results)
+    assert list(found.values()) == pytest.approx(
+        [-0.01, lead := np.mean([0.16, 0.2, 0.2, 0.0, 0.1]), lead + 0.1, 0.90 / 0.95, 0.97, 0.94, 0.005]
+    )
+    assert set(decoders.verdicts([]).values()) == {None}
+    results[0]["figures"]["posterior without breaks/token_accuracy"] = [0.94]
+    assert decoders.verdicts(results)["break odds, gain, mean over 1 cells"] == pytest.approx(0.02)
+
+
+def test_calibration_error_is_the_mean_distance_from_the_middle_of_the_bin() -> None:
+    reliability = np.zeros((2, decoders.BINS))
+    assert decoders.calibration_error(reliability) == 0
+    reliability[:, 19] = 300, 300  # 0.95 to 1: 0.025 too low
+    reliability[:, 10] = 100, 40  # 0.5 to 0.55: 0.125 too high
+    assert decoders.calibration_error(reliability) == pytest.approx((300 * 0.025 + 100 * 0.125) / 400)
+
+
+def test_a_bootstrap_interval_is_that_of_the_mean() -> None:
+    assert statistics.summary([]) == statistics.summary([None]) == []
+    assert statistics.summary([0.25, None, 0.25]) == [0.25, 0.25, 0.25]
+    draws = np.random.default_rng(1).normal(3, 2, 400)
+    mean, low, high = statistics.summary(draws.tolist())
+    assert mean == pytest.approx(draws.mean())
+    error = 1.96 * draws.std() / 20
+    assert [mean - low, high - mean] == pytest.approx([error, error], rel=0.15)
+    assert statistics.summary(draws.tolist()) == [mean, low, high]
+    assert statistics.summary(draws.tolist(), seed=1) != [mean, low, high]
+
+
+# The null
+
+
+def test_rates_are_shares_of_pairs_of_text_and_registry() -> None:
+    sure, likely, no = math.log(5e-5), math.log(5e-3), 0.0
+    found = [[(sure, no), (likely, likely)], [(no, no), (no, no)], [(likely, no), (no, no)]]
+    rates = null.rates(found)
+    assert (rates["texts"], rates["pairs"], rates["lowest_log_p"]) == (3, 6, sure)
+    levels = rates["levels"]
+    assert [levels[level]["found"] for level in ("0.01", "0.001", "0.0001")] == [3 / 6, 1 / 6, 1 / 6]
+    assert [levels[level]["attributed"] for level in ("0.01", "0.001")] == [1 / 6, 0]
+    assert levels["0.01"]["low"] < 3 / 6 < levels["0.01"]["high"]
+
+
+def test_a_verdict_is_the_lowest_level_at_which_a_segment_is_attributed(work: pathlib.Path) -> None:
+    strong, text = (decoders.form(texts.load(work, cell)[0], 40) for cell in reversed(CELLS))
+    assert null.verdict(iet.Auditor(strong.registry).audit(strong.talk.text))[0] < math.log(1e-6)
+    log_p, segments = null.verdict(iet.Auditor(text.registry, level=0.999).audit(text.talk.text))
+    assert log_p <= segments < 0
+    assert segments > math.log(1e-11)  # not at the floor
+    for level, attributed in ((math.exp(segments) * 1.01, True), (math.exp(segments) * 0.99, False)):
+        report = iet.Auditor(text.registry, level=level).audit(text.talk.text)
+        assert any(segment.agent for segment in report.segments) == attributed
+
+
+def test_the_null_reads_every_text_under_some_registries(
+    work: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(null, "SIZES", (2, 3))
+    words = "the mill stands beside the river where seven boats wait for wind and nobody counts days "
+    corpus = [unmarked.Unmarked(kind, words * 8) for kind in ("peps", "pieces", "shipped T=0.2", "twice")]
+    found = null.null(null.groups_of(corpus, work, 3, None))
+    assert {name: group["texts"] for name, group in found.items()} == {
+        "unmarked: corpora": 1,
+        "unmarked: pieces": 1,
+        "unmarked: samples at low temperatures": 1,
+        "unmarked: twice": 1,
+        "marked under other keys": 4,
+        "all": 8,
+    }
+    assert found["all"]["pairs"] == 24
+    assert found["all"]["lowest_log_p"] > math.log(1e-5)
+
+
+def test_every_decoder_attributes_marked_text_and_hardly_any_other(
+    work: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = decoders.form(texts.load(work, CELLS[1])[0], 80)
+    strangers = texts.load(work, CELLS[1])[1].registry()
+    corpus = [unmarked.Unmarked("marked", text.talk.text), unmarked.Unmarked("plain", "one two three " * 40)]
+    monkeypatch.setattr(texts, "keys", lambda *_: text.registry)
+    found = null.attributions(corpus, "shipped", "gumbel")
+    assert set(found) == {"posterior", "cusum", "window"}
+    assert all(levels["0.01"][0] == 0.5 for levels in found.values())
+    monkeypatch.setattr(texts, "keys", lambda *_: strangers)
+    for levels in null.attributions(corpus, "shipped", "gumbel").values():
+        assert levels["0.0001"][0] == 0 < levels["0.0001"][2] <= 1
+
+
+def test_p_values_are_compared_with_uniform_ones() -> None:
+    even = (np.arange(1000) + 0.5) / 1000
+    found = null.uniformity(np.random.default_rng(0).permutation(even))
+    assert found["kolmogorov_distance"] == pytest.approx(0.0005)
+    assert found["histogram"] == pytest.approx([0.05] * 20)
+    assert found["tails"] == {"0.1": 0.1, "0.01": 0.01, "0.001": 0.001, "0.0001": 0}
+    assert null.uniformity(even**2)["kolmogorov_distance"] == pytest.approx(0.25, abs=1e-3)
+
+
+def test_fixed_spans_of_unmarked_text_are_uniform() -> None:
+    draw = np.random.default_rng(3)
+    corpus = [unmarked.Unmarked("x", " ".join(f"{n}" for n in draw.integers(10**6, size=60)))] * 2
+    found = null.fixed_spans(corpus, "shipped", "fourier", keys=400)
+    assert found["p_values"] == 800
+    assert found["kolmogorov_distance"] < 2 * found["expected_distance_95"]
+
+
+def test_power_grows_with_the_length(work: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(null, "LENGTHS", (4, 20, 80))
+    rows = null.power(work, CELLS[1], limit=6)
+    assert [(row["tokens"], row["turns"]) for row in rows] == [(4, 6), (20, 6), (80, 6)]
+    assert rows[0]["found"]["0.01"] < rows[-1]["found"]["0.01"] == 1
+    weak = null.power(work, CELLS[0], limit=6)
+    assert weak[1]["found"]["0.0001"] < rows[1]["found"]["0.0001"]
+
+
+# Repeats
+
+
+def test_p_values_count_each_pair_once_or_every_time() -> None:
+    registry = texts.keys("shipped", "fourier", 7, 3)
+    ids = np.tile(np.random.default_rng(0).integers(3, 4000, 30), 4)
+    share, (once, every) = repeats.log_p_values(ids, registry)
+    scores = iet.score_tokens(ids, registry)
+    places = collections.defaultdict(list)
+    for t in range(1, len(ids)):
+        places[ids[t - 1], ids[t]].append(t)
+    first = [found[0] for found in places.values()]
+    assert share == pytest.approx(1 - len(first) / 119)
+    for log_p, counted in ((once, first), (every, list(range(1, 120)))):
+        for key in range(3):
+            total = float(scores[counted, key].sum())
+            assert log_p[key] == pytest.approx(log_tail(total, len(counted), FAMILIES["fourier"]), abs=1e-6)
+    summary = repeats.evidence([(share, np.array([once, every]))])
+    assert (summary["texts"], summary["once"]["p_values"]) == (1, 3)
+    assert summary["every"]["tails"]["0.1"] == np.mean(np.exp(every) <= 0.1)
+
+
+def test_counting_repeats_inflates_and_counting_pairs_does_not() -> None:
+    registry = texts.keys("shipped", "gumbel", 8, 500)
+    ids = np.tile(np.random.default_rng(1).integers(3, 4000, 40), 10)
+    summary = repeats.evidence([repeats.log_p_values(ids, registry)])
+    assert summary["once"]["kolmogorov_distance"] < 0.09  # 0.061 in 95 % of the cases
+    assert summary["every"]["tails"]["0.001"] > 0.05
+
+
+def test_repeats_are_weighed_each_way_on_the_same_text(work: pathlib.Path) -> None:
+    for cell in CELLS:
+        turns = texts.load(work, cell)[0]
+        said = dataclasses.replace(turns, ids=np.tile(turns.ids[:, :20], (1, 4)))
+        figures = repeats.decoding(said, 80)
+        assert figures["repeats"] > 0.5
+        text = decoders.form(said, 80)
+        found = iet.Auditor(text.registry, allow_unattributed=False).audit(text.talk.text)
+        assert figures["share"] == token_accuracy(text.truth, found.token_agents)
+        assert len({figures[way] for way in repeats.WAYS}) > 1
+
+
+def test_repeats_make_a_table_of_what_is_there(work: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeats, "LENGTH", 80)
+    monkeypatch.setattr(repeats, "KEYS", 5)
+    monkeypatch.setattr(texts, "TEMPERATURES", (1.0,))
+    corpus = [
+        unmarked.Unmarked("pieces", "so it goes on and on. " * 30),
+        unmarked.Unmarked("twice", "A mill stands by the old river, where seven boats wait for wind. " * 2),
+        unmarked.Unmarked("peps", "not repetitive, and left out"),
+        unmarked.Unmarked("shipped T=0.2", "The council should therefore first decide on the roof. " * 3),
+    ]
+    results = repeats.run(work, corpus, 1, 1)
+    assert [cell["cell"]["family"] for cell in results["cells"]] == ["fourier", "gumbel"]
+    assert set(results["evidence"]["gumbel"]) == {
+        "unmarked: pieces",
+        "unmarked: twice",
+        "unmarked: shipped T=0.2",
+        "marked under other keys: shipped T=1.0 A=4",
+    }
+    assert "unmarked: pieces, below 20 pairs" in results["evidence"]["fourier"]
+    assert results["evidence"]["gumbel"]["unmarked: pieces"]["repeats"] > 0.8
+    table = repeats.markdown(results)
+    assert table.count("| each pair once |") == table.count("| every repeat |") == 8
+
+
+# The table behind the p-values of keys
+
+
+def plain_scores(family: str, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
+    if family == "fourier":
+        return np.cos(2 * np.pi * rng.random(shape))
+    return rng.choice([-1.0, 1.0], shape) if family == "square" else rng.exponential(size=shape)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_the_table_of_the_null_agrees_with_scores_drawn_anew(family: str) -> None:
+    blocks, count, rng = 4, 20_000, np.random.default_rng(11)
+    size = activity_null.BLOCK
+    sums = plain_scores(family, (blocks, size, count), rng).sum(axis=1)
+    ratios = log_activity(sums, np.full(blocks, float(size)), FAMILIES[family])
+    for level in (-0.5, 0.0, 0.5, 1.0, 2.0):
+        seen = (ratios > level).mean()
+        expected = math.exp(activity_log_p(np.array([level]), blocks * size, FAMILIES[family])[0])
+        assert abs(seen - expected) < 4.5 * math.sqrt(expected / count) + 0.03 * expected, level
+
+
+def test_the_far_tail_of_the_table_is_that_of_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activity_null, "POOL", 1 << 13)
+    activity_null.block_sums.cache_clear()
+    row = activity_null.tail("gumbel", 64, 40_000, seed=5)
+    activity_null.block_sums.cache_clear()
+    table = json.loads((pathlib.Path(iet.__file__).parent / "audit" / "activity_null.json").read_text())
+    frozen = table["log_p"]["gumbel"][table["counts"].index(64)]
+    assert table["log_ratios"] == list(activity_null.LEVELS)
+    far = [i for i, level in enumerate(activity_null.LEVELS) if 0 <= level <= 10]
+    assert np.abs(np.array(row) - frozen)[far].max() < 0.25
+
+
+def test_between_the_tables_shortest_texts_p_values_are_not_too_small() -> None:
+    # In three blocks 3 tokens can stand out, in two or four not alike: log P is not linear in log n.
+    for family in ("fourier", "square"):
+        found = np.array(activity_null.tail(family, 48, 900_000, seed=3))
+        levels = np.array(activity_null.LEVELS)
+        judged = (found > math.log(1e-6)) & (levels > -0.5)
+        returned = activity_log_p(levels + 1e-9, 48, FAMILIES[family])
+        assert (returned >= found - 0.12)[judged].all()
+
+
+def test_a_key_speaks_as_long_and_as_often_as_the_mixture_says() -> None:
+    speaks = activity_null.draw_states(400, 2000, 0.1, np.random.default_rng(0))
+    leave = activity_null.BLOCK / activity_null.MEAN_SEGMENT
+    assert speaks.mean() == pytest.approx(0.1 / (0.1 + leave), abs=0.01)
+    ends = (speaks[:-1] & ~speaks[1:]).sum() / speaks[:-1].sum()
+    assert ends == pytest.approx(leave, rel=0.05)
+
+
+# Figures
+
+
+def measured(temperature: float, length: int, value: float) -> dict[str, Any]:
+    interval = [value, value - 0.1, value + 0.1]
+    return {
+        "cell": {
+            "model": "shipped",
+            "temperature": temperature,
+            "agents": 4,
+            "family": "fourier",
+            "turn_tokens": length,
+        },
+        "figures": {f"{reader}/token_accuracy": interval for reader in figures.READERS},
+        "reliability": [[0.0] * 18 + [10.0, 30.0], [0.0] * 18 + [9.0, 30.0]],
+    }
+
+
+def test_figures_show_what_was_measured(tmp_path: pathlib.Path) -> None:
+    cells = [measured(t, length, t * length / 500) for t in (0.5, 1.0) for length in (400, 60)]
+    counts = decoders.reliability(cells)
+    assert counts.sum(axis=1).tolist() == [160, 156]
+    drawn = figures.accuracy({"cells": cells, "reliability": counts.tolist()})
+    panel, reliability = drawn.axes
+    lines = {line.get_label(): line.get_xydata().tolist() for line in panel.lines}
+    assert len(lines) == 8
+    assert lines["posterior, T = 0.5"] == [[60, pytest.approx(0.06)], [400, pytest.approx(0.4)]]
+    assert reliability.lines[1].get_xydata().tolist() == [
+        [pytest.approx(0.925), 0.9],
+        [pytest.approx(0.975), 1.0],
+    ]
+    levels = {str(level): {"found": level / 2, "low": 0, "high": level} for level in (0.01, 0.001)}
+    result = {
+        "null": {"corpora": {"levels": levels}, "all": {"levels": levels}},
+        "fixed_spans": {"fourier": {"histogram": [0.25] * 4}},
+        "power": [
+            {"cell": "shipped-T1.0-A4-fourier", "tokens": n, "found": {"0.01": n / 400}} for n in (25, 400)
+        ],
+    }
+    spans, rates, power = figures.evidence(result).axes
+    assert spans.lines[1].get_ydata().tolist() == [0, 0.25, 0.5, 0.75, 1]
+    assert len(rates.containers) == 2
+    assert rates.containers[0][0].get_ydata().tolist() == [0.005, 0.0005]
+    assert power.lines[0].get_xydata().tolist() == [[25, 0.0625], [400, 1]]
+    (tmp_path / "null.json").write_text(json.dumps(result))
+    (first,) = figures.draw(tmp_path)
+    content = first.read_bytes()
+    assert figures.draw(tmp_path) == [tmp_path / "null.svg"]
+    assert first.read_bytes() == content  # the same results, the same file

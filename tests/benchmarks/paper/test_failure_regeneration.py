@@ -1,0 +1,259 @@
+"""Rewritten logs: what each turn is written from, how long it becomes, and what a kill leaves."""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+import shutil
+from collections.abc import Sequence
+
+import pytest
+
+from benchmarks.recording import read_rows
+from iet.audit.auditor import Auditor
+from iet.errors import InputError
+from tests.support.failure_logs import algorithm_generated, trajectory, write
+
+for needed in ("torch", "transformers", "matplotlib", "sklearn", "nltk", "langchain_text_splitters"):
+    pytest.importorskip(needed)
+
+from benchmarks.paper import __main__ as command  # noqa: E402
+from benchmarks.paper.conversations.author import Generated, ModelAuthor, Row  # noqa: E402
+from benchmarks.paper.failure import restore  # noqa: E402
+from benchmarks.paper.failure.corruption import remove_ids  # noqa: E402
+from benchmarks.paper.failure.regeneration import (  # noqa: E402
+    Rewriting,
+    mean_entropy,
+    regenerate,
+    rewriting_of,
+)
+from benchmarks.paper.failure.restoration import named, read_names, restore_names  # noqa: E402
+from benchmarks.paper.failure.trajectories import Trajectory  # noqa: E402
+from benchmarks.paper.marks import Marker  # noqa: E402
+from benchmarks.writing.models import Loaded  # noqa: E402
+
+LONG = " ".join(f"The number {i} is even." for i in range(60))
+TURNS = [
+    ("A", "We start with the file and count its rows."),
+    ("Computer_terminal", "exitcode: 0\n"),
+    ("B", LONG),
+    ("A", ""),
+    ("A", "Done."),
+]
+
+
+class Scribe:
+    """Writes each row's most tokens, and notes what it was asked."""
+
+    def __init__(self, loaded: Loaded, token: str = " the") -> None:
+        self.loaded = loaded
+        (self.id,) = loaded.reader.encode(token).token_ids.tolist()
+        self.asked: list[list[tuple[Row, str | None]]] = []
+
+    def generate(self, rows: Sequence[Row], agents: Sequence[str | None]) -> list[Generated]:
+        self.asked.append(list(zip(rows, agents, strict=True)))
+        return [Generated((self.id,) * row.most, "", 2.0) for row in rows]
+
+
+def rewritten(
+    loaded: Loaded, out: pathlib.Path, logs: Sequence[Trajectory], rewriting: Rewriting | None = None
+) -> tuple[list[Trajectory], Scribe]:
+    scribe = Scribe(loaded)
+    rewriting = rewriting or rewriting_of(loaded, "Algorithm-Generated")
+    return regenerate(logs, rewriting, scribe, loaded, out, progress=False), scribe
+
+
+def tokens(loaded: Loaded, text: str) -> int:
+    return len(loaded.reader.encode(text).token_ids)
+
+
+def test_only_agents_turns_are_rewritten_under_their_keys(loaded: Loaded, tmp_path: pathlib.Path) -> None:
+    (found,), scribe = rewritten(loaded, tmp_path, [trajectory(TURNS)])
+    assert [turn.name for turn in found.turns] == [name for name, _ in TURNS]
+    assert [turn.content for turn in found.turns][1::2] == ["exitcode: 0\n", ""]
+    for i in (0, 2, 4):
+        words = found.turns[i].content.split()
+        assert words == ["the"] * tokens(loaded, TURNS[i][1])  # the shipped model writes just as many
+    asked = [(row, agent) for batch in scribe.asked for row, agent in batch]
+    assert [agent for _, agent in asked] == ["A", *"B" * (len(asked) - 2), "A"]
+    assert len({row.seed for row, _ in asked}) == len(asked)
+
+
+def test_a_turn_is_written_from_the_conversation_and_from_itself(loaded, tmp_path):
+    _, scribe = rewritten(loaded, tmp_path, [trajectory(TURNS)])
+    asked = [row.prompt for batch in scribe.asked for row, _ in batch]
+    assert TURNS[0][1] in asked[0].plain
+    assert "You are A" in asked[0].plain
+    assert "A: the the" in asked[1].plain  # as it was rewritten, not as it was
+    assert TURNS[0][1] not in asked[1].plain
+    assert "Computer_terminal: exitcode: 0" in asked[1].plain
+    # A long turn in parts: the originals' parts are together the original, and each goes on behind the last.
+    parts = asked[1:-1]
+    assert len(parts) == math.ceil(tokens(loaded, LONG) / 256)
+    assert len(parts) > 1
+    assert "".join(part.parts[1].text for part in parts) == LONG
+    assert parts[0].opening == "B\n\nTurn 3:"
+    assert all(part.opening.endswith("the the") and "go on" in part.request for part in parts[1:])
+    cut = ModelAuthor(loaded, rewriting_of(loaded, "Algorithm-Generated").sampling).prompt_ids(parts[1])
+    assert len(cut) <= 257  # 256, and the start token
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_lengths_stay_within_a_tenth(loaded: Loaded, tmp_path: pathlib.Path, exact: bool) -> None:
+    rewriting = Rewriting("Algorithm-Generated", "gumbel", "", part_tokens=40, prompt_tokens=128, exact=exact)
+    for number in range(1, 2000):
+        fewest, most = rewriting.lengths(number)
+        assert 0.9 * number <= fewest <= number <= most <= 1.1 * number
+    _, scribe = rewritten(loaded, tmp_path, [trajectory(TURNS)], rewriting)
+    rows = [row for batch in scribe.asked for row, agent in batch if agent == "B"]
+    assert all(1 <= row.fewest <= row.most <= 40 for row in rows)
+    assert [row.fewest == row.most for row in rows[:-1]] == [True] * (len(rows) - 1)
+    total = tokens(loaded, LONG)
+    assert sum(row.fewest for row in rows[:-1]) == total * (len(rows) - 1) // len(rows)
+    fewest, most = rewriting.lengths(total)
+    assert fewest <= sum(row.fewest for row in rows) <= total <= sum(row.most for row in rows) <= most
+
+
+def test_logs_are_written_together_in_batches_of_like_length(loaded: Loaded, tmp_path: pathlib.Path) -> None:
+    logs = [trajectory([("A", LONG), ("B", f"Log {i}.")], number=i) for i in range(1, 5)]
+    logs.append(trajectory([("A", "Short.")], number=9))
+    _, scribe = rewritten(loaded, tmp_path, logs)
+    sizes = [[row.most for row, _ in batch] for batch in scribe.asked]
+    assert [len(batch) for batch in sizes] == [1, 4, *[4] * (len(sizes) - 2)]
+    assert all(max(batch) <= max(32, 1.4 * min(batch)) for batch in sizes)
+
+
+def test_blank_turns_are_drawn_again_longer_and_then_given_up(loaded: Loaded, tmp_path: pathlib.Path) -> None:
+    scribe = Scribe(loaded, "\n")
+    rewriting = rewriting_of(loaded, "Algorithm-Generated")
+    (found,) = regenerate([trajectory([("A", "Hi.")])], rewriting, scribe, loaded, tmp_path, progress=False)
+    assert found.turns[0].content == "..."
+    fewest = [batch[0][0].fewest for batch in scribe.asked]
+    assert fewest == [fewest[0] + i for i in range(4)]
+
+
+def test_a_killed_run_goes_on_with_the_turn_that_was_cut_short(loaded, tmp_path):
+    logs = [trajectory(TURNS, number=3)]
+    rewriting = rewriting_of(loaded, "Algorithm-Generated")
+    whole, _ = rewritten(loaded, tmp_path / "whole", logs)
+    data = (tmp_path / "whole" / rewriting.name).read_bytes()
+    lines = data.splitlines(keepends=True)
+    assert len(lines) == 4  # a header and three turns
+    (tmp_path / "killed").mkdir()
+    (tmp_path / "killed" / rewriting.name).write_bytes(b"".join(lines[:2]) + lines[2][:50])
+    again, scribe = rewritten(loaded, tmp_path / "killed", logs)
+    assert again == whole
+    assert (tmp_path / "killed" / rewriting.name).read_bytes() == data
+    assert {agent for batch in scribe.asked for _, agent in batch[:-1]} <= {"B"}
+    again, scribe = rewritten(loaded, tmp_path / "killed", logs)
+    assert (again, scribe.asked) == (whole, [])
+    assert mean_entropy(tmp_path / "killed" / rewriting.name, logs) == 2.0
+
+
+def test_a_file_of_other_logs_or_settings_or_damaged_is_refused(loaded, tmp_path):
+    logs = [trajectory(TURNS, number=3)]
+    rewritten(loaded, tmp_path, logs)
+    rewriting = rewriting_of(loaded, "Algorithm-Generated")
+    path = tmp_path / rewriting.name
+    other = [trajectory([("A", "Another text.")], number=3)]
+    with pytest.raises(InputError, match="log 3, turn 0: rewritten from another text"):
+        rewritten(loaded, tmp_path, other)
+    cooler = rewriting_of(loaded, "Algorithm-Generated", temperature=0.7)
+    shutil.copy(path, tmp_path / cooler.name)
+    with pytest.raises(InputError, match="line 1: got a setting with digest"):
+        rewritten(loaded, tmp_path, logs, cooler)
+    lines = path.read_bytes().splitlines(keepends=True)
+    line = json.loads(lines[1])
+    for broken, message in (
+        (b"[1]\n", "line 2: damaged"),
+        (json.dumps({**line, "ids": "5"}).encode() + b"\n", "line 2, field 'ids': got '5', expected list"),
+        (lines[2], "line 3: turn 2 of log 3 for the second time"),
+    ):
+        path.write_bytes(lines[0] + broken + b"".join(lines[2:]))
+        with pytest.raises(InputError, match=message):
+            rewritten(loaded, tmp_path, logs)
+    with pytest.raises(InputError, match="got log 1 of Hand-Crafted, expected Algorithm-Generated"):
+        rewritten(loaded, tmp_path, [trajectory([("human", "Hi")], subset="Hand-Crafted")])
+
+
+def test_people_are_left_out_where_metadata_tell_them(loaded: Loaded, tmp_path: pathlib.Path) -> None:
+    words = " ".join(f"Row {i} is even." for i in range(12))
+    said = [("human", "Where?"), ("Orchestrator (thought)", words), ("Orchestrator (-> WebSurfer)", words)]
+    said += [("WebSurfer", words), ("ComputerTerminal", "exitcode: 0 (execution succeeded)")]
+    log = trajectory(said, subset="Hand-Crafted")
+    rewriting = rewriting_of(loaded, "Hand-Crafted")
+    author = ModelAuthor(loaded, rewriting.sampling)
+    (marked,) = regenerate([log], rewriting, author, loaded, tmp_path, progress=False)
+    registry = Marker(rewriting.sampling, loaded.reader).registry(log.agents)
+    assert registry is not None
+    assert list(registry) == ["Orchestrator", "WebSurfer"]
+    corrupted = remove_ids(marked)
+    report = read_names(Auditor(registry), corrupted)
+    assert [segment.left_out for segment in report.segments].count(
+        True
+    ) == 4  # a person, and what joins turns
+    restored = restore_names(corrupted, named(report)).trajectory
+    assert [turn.name for turn in restored.turns] == ["human", *["Orchestrator"] * 2, "WebSurfer", ""]
+    assert restored.turns[0].human
+    blank = trajectory([("A", "")])
+    assert named(read_names(Auditor(registry), remove_ids(blank))) == []
+
+
+def test_settings_out_of_range_are_refused(loaded: Loaded) -> None:
+    for options, message in (
+        ({"mark": "kgw"}, "mark: got 'kgw'"),
+        ({"mark": "gumbel", "strength": 1.0}, "strength: got 1.0"),
+        ({"temperature": 0.0}, "temperature: got 0.0"),
+        ({"top_p": 1.5}, "top_p: got 1.5"),
+        ({"part_tokens": 0}, "part_tokens: got 0"),
+    ):
+        with pytest.raises(InputError, match=message):
+            rewriting_of(loaded, "Algorithm-Generated", **options)
+    with pytest.raises(InputError, match="subset: got 'x'"):
+        rewriting_of(loaded, "x")
+
+
+def test_the_experiment_restores_what_it_rewrote(loaded: Loaded, tmp_path: pathlib.Path) -> None:
+    history = [
+        {"name": "A_Expert", "role": "user", "content": " ".join(f"Row {i} is even." for i in range(16))},
+        {"name": "Computer_terminal", "role": "user", "content": "exitcode: 0 (execution succeeded)\n"},
+        {"name": "B_Expert", "role": "user", "content": " ".join(f"Row {i} is odd." for i in range(16))},
+    ]
+    log = algorithm_generated(history=history, mistake_agent="B_Expert", mistake_step="2")
+    data = write(tmp_path / "data", "Algorithm-Generated", {"1.json": log})
+    options = restore.Options(batch=4)
+    result = tmp_path / "out" / "restore.json"
+    restore.run(loaded, data, tmp_path / "out", options, whole=False)
+    found, rows = json.loads(result.read_text(encoding="utf-8")), read_rows(result)
+    cells = {
+        tuple(row[name] for name in ("mark", "corruption", "registry", "hand-overs")): row for row in rows
+    }
+    assert len(cells) == 2 * (1 + 1 + 2 + 4)
+    bare = cells["gumbel", "ID removal", "not restored", ""]
+    assert (sum(bare["turns"]), sum(bare["right"]), bare["ideal_judge"]) == (2, 0, False)
+    for registry in ("the log's agents", "all agents"):
+        names = cells["gumbel", "ID removal", registry, "known"]
+        assert sum(names["right"]) == 2
+        assert (names["tools"], names["tools_open"]) == (1, 1)
+        assert names["ideal_judge"]
+        assert names["token_accuracy"] > 0.9
+    texts = {text["file"].split("-")[2]: text for text in found["texts"]}
+    assert texts["gumbel"]["rewritten"] == 2
+    assert texts["gumbel"]["ideal_judge_clean"] == 1.0
+    before = {path: path.read_bytes() for path in (tmp_path / "out" / "logs").iterdir()}
+    asked = ["--data", str(data), "--out", str(tmp_path / "out"), "--batch", "4", "--any-rows"]
+    assert command.main(["restore", *asked]) == 0
+    again = json.loads(result.read_text(encoding="utf-8"))
+    assert (read_rows(result), again["table"], again["digest"]) == (rows, found["table"], found["digest"])
+    assert before == {path: path.read_bytes() for path in (tmp_path / "out" / "logs").iterdir()}
+    for suffix in ("md", "csv", "json"):
+        assert (tmp_path / "out" / f"restore.{suffix}").stat().st_size
+    with pytest.raises(InputError, match="they differ in temperature; choose another --out, or --overwrite"):
+        restore.run(loaded, data, tmp_path / "out", restore.Options(batch=4, temperature=0.5), whole=False)
+    assert before == {path: path.read_bytes() for path in (tmp_path / "out" / "logs").iterdir()}
+    with pytest.raises(InputError, match=r"holds 1 logs, expected 1\.json to 126\.json"):
+        restore.run(loaded, data, tmp_path / "out", options)
+    assert command.main(["restore", *asked[:-1]]) == 1
+    with pytest.raises(InputError, match="records: got 2, expected 1 to 1 logs"):
+        restore.run(loaded, data, tmp_path / "out", restore.Options(logs=2), whole=False)

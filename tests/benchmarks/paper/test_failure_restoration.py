@@ -1,0 +1,248 @@
+"""O and Rec: what metadata loss takes away, and that the truth brings all of it back."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.paper.failure.corruption import corrupt_boundaries, remove_ids
+from benchmarks.paper.failure.restoration import (
+    CORRUPTIONS,
+    Identity,
+    Named,
+    ideal_judge,
+    ideal_step,
+    identities,
+    majority,
+    merged,
+    nearest,
+    restore_boundaries,
+    restore_names,
+    token_figures,
+)
+from benchmarks.paper.failure.trajectories import JOINER, SUBSETS, Restored, Trajectory, agent_of, load
+from iet.demo.conversation import MODEL
+from iet.errors import InputError
+from iet.marks.tokenizer import Tokenizer
+from tests.support.failure_logs import trajectory
+
+DATA = pathlib.Path(__file__).resolve().parents[4] / "shared" / "data"
+
+NAMES = {
+    "Algorithm-Generated": ("A", "B-C_Expert", "Computer_terminal"),
+    "Hand-Crafted": ("human", "Orchestrator (thought)", "Orchestrator (-> WebSurfer)", "WebSurfer"),
+}
+
+
+@st.composite
+def trajectories(draw: st.DrawFn) -> Trajectory:
+    subset = draw(st.sampled_from(SUBSETS))
+    turns = draw(
+        st.lists(
+            st.tuples(st.sampled_from(NAMES[subset]), st.text("ab \n", max_size=8)), min_size=1, max_size=8
+        )
+    )
+    return trajectory(turns, subset=subset, number=draw(st.integers(1, 126)))
+
+
+def said(log: Trajectory) -> list[tuple[str, str]]:
+    return [(turn.name, turn.content) for turn in log.turns]
+
+
+def true_turns(log: Trajectory) -> list[Named]:
+    return [(*span, turn.name) for span, turn in zip(log.spans, log.turns, strict=True)]
+
+
+def true_agents(log: Trajectory) -> list[Named]:
+    """The true ĝ: the agent of every character; what joins two turns belongs to the later one."""
+    labels = [
+        agent_of(turn.name)
+        for i, turn in enumerate(log.turns)
+        for _ in range(len(turn.content) + (len(JOINER) if i else 0))
+    ]
+    runs = [(name, len(list(run))) for name, run in itertools.groupby(labels)]
+    ends = list(itertools.accumulate(size for _, size in runs))
+    return [(end - size, end, name) for (name, size), end in zip(runs, ends, strict=True)]
+
+
+# ---------------------------------------------------------------- O
+
+
+def test_without_ids_all_turns_of_algorithm_generated_logs_are_of_one_agent() -> None:
+    log = trajectory([("A", "I am A."), ("Computer_terminal", "exitcode: 0"), ("", "Hello"), ("B", "Fine.")])
+    bare = remove_ids(log)
+    assert [(turn.name, turn.human) for turn in bare.turns] == [
+        ("Agent", False),
+        ("Agent", False),
+        ("", True),
+        ("Agent", False),
+    ]
+    assert [turn.content for turn in bare.turns] == [turn.content for turn in log.turns]
+    assert bare.system_prompts == ()
+
+
+def test_without_ids_people_stay_in_hand_crafted_logs() -> None:
+    log = trajectory([("human", "Where?"), ("Orchestrator (thought)", "Hm."), ("WebSurfer", "There.")],
+                     subset="Hand-Crafted")  # fmt: skip
+    assert [(turn.name, turn.human) for turn in remove_ids(log).turns] == [
+        ("human", True),
+        ("assistant", False),
+        ("assistant", False),
+    ]
+
+
+@given(trajectories())
+def test_corrupted_boundaries_keep_the_skeleton_and_the_text(log: Trajectory) -> None:
+    cut = corrupt_boundaries(log)
+    assert [(turn.name, turn.human) for turn in cut.turns] == [(turn.name, turn.human) for turn in log.turns]
+    assert "".join(turn.content for turn in cut.turns) == log.text
+    assert cut == corrupt_boundaries(log, seed=42)
+
+
+def test_cuts_differ_by_seed_and_log_and_are_spread_over_the_text() -> None:
+    logs = [trajectory([("A", "x" * 500), ("B", "y" * 498)], number=number) for number in range(1, 201)]
+    cuts = [len(corrupt_boundaries(log).turns[0].content) for log in logs]
+    assert cuts != [len(corrupt_boundaries(log, seed=43).turns[0].content) for log in logs]
+    # 200 even draws of 0 to 1000: five standard errors of the mean are 102.
+    assert 398 < sum(cuts) / len(cuts) < 602
+    assert min(cuts) < 100
+    assert max(cuts) > 900
+
+
+# ---------------------------------------------------------------- Rec
+
+
+@given(trajectories())
+@pytest.mark.parametrize("name", sorted(CORRUPTIONS))
+def test_true_turns_restore_names_and_contents(name: str, log: Trajectory) -> None:
+    corruption = CORRUPTIONS[name]
+    restored = corruption.restore(corruption.corrupt(log), true_turns(log))
+    assert said(restored.trajectory) == said(log)
+    assert restored.spans == log.spans
+
+
+@given(trajectories().filter(lambda log: log.turns[0].content))
+def test_true_agents_restore_all_but_what_separates_turns_of_one_agent(log: Trajectory) -> None:
+    restored = restore_boundaries(corrupt_boundaries(log), true_agents(log))
+    assert merged(restored.trajectory) == merged(log)
+    for turn, (start, end) in zip(restored.trajectory.turns, restored.spans, strict=True):
+        assert log.text[start:end] == turn.content
+
+
+@given(trajectories())
+def test_true_agents_name_every_turn_that_says_something(log: Trajectory) -> None:
+    restored = restore_names(remove_ids(log), true_agents(log)).trajectory
+    for turn, found in zip(log.turns, restored.turns, strict=True):
+        if turn.content and not turn.human:
+            assert found.name == agent_of(turn.name)
+
+
+@pytest.mark.skipif(not (DATA / "who_and_when").is_dir(), reason="the data are not beside the checkout")
+@pytest.mark.parametrize(
+    ("subset", "alike"), [("Algorithm-Generated", (150, 973)), ("Hand-Crafted", (1596, 2935))]
+)
+def test_the_truth_restores_every_log_of_the_data(subset: str, alike: tuple[int, int]) -> None:
+    same = pairs = 0
+    for log in load(DATA, subset, whole=True):
+        for corruption in CORRUPTIONS.values():
+            restored = corruption.restore(corruption.corrupt(log), true_turns(log))
+            assert said(restored.trajectory) == said(log)
+        restored = restore_boundaries(corrupt_boundaries(log), true_agents(log))
+        assert merged(restored.trajectory) == merged(log)
+        neighbours = list(itertools.pairwise(agent_of(turn.name) for turn in log.turns))
+        same, pairs = same + sum(a == b for a, b in neighbours), pairs + len(neighbours)
+    assert (same, pairs) == alike
+
+
+def test_merging_joins_an_agents_turns_and_drops_empty_ones() -> None:
+    log = trajectory([("A", "a"), ("A", ""), ("B", ""), ("A", "b"), ("B", "c"), ("B", "d")])
+    assert merged(log) == (("A", "a\n\n"), ("A", "b"), ("B", "c\n\nd"))
+
+
+def test_what_is_nobodys_stays_open() -> None:
+    log = trajectory([("A", "aaaa"), ("B", "bb"), ("C", "cc")])
+    found: list[Named] = [(0, 1, ""), (1, 6, "A"), (6, 12, "")]
+    assert [turn.name for turn in restore_names(remove_ids(log), found).trajectory.turns] == ["A", "", ""]
+    restored = restore_boundaries(corrupt_boundaries(log), found)
+    assert said(restored.trajectory) == [("", "a"), ("A", "aaa\n\n"), ("", "bb\n\ncc")]
+
+
+def test_an_attribution_of_another_text_is_refused() -> None:
+    log = trajectory([("A", "aaaa"), ("B", "bb")])
+    cut = corrupt_boundaries(log)
+    with pytest.raises(InputError, match="got characters 2 to 4, expected ascending"):
+        restore_boundaries(cut, [(0, 3, "A"), (2, 4, "B")])
+    with pytest.raises(InputError, match="got characters 0 to 9, expected ascending spans within 8"):
+        restore_names(remove_ids(log), [(0, 9, "A")])
+    with pytest.raises(InputError, match="leaves out characters 4 to 7"):
+        restore_boundaries(cut, [(0, 4, "A"), (7, 8, "B")])
+    with pytest.raises(InputError, match="leaves out characters 4 to 8"):
+        restore_boundaries(cut, [(0, 4, "A")])
+
+
+# ---------------------------------------------------------------- how good it is
+
+
+def test_most_characters_name_a_span_and_the_first_of_equals() -> None:
+    found: list[Named] = [(0, 2, "A"), (2, 4, "B"), (4, 9, ""), (9, 10, "A")]
+    assert majority(found, [(0, 4), (1, 4), (3, 10), (10, 12)]) == ["A", "B", "", ""]
+
+
+def test_the_nearest_span_shares_most_characters() -> None:
+    assert nearest((3, 9), [(0, 5), (5, 8), (8, 20)]) == 1
+    assert nearest((3, 7), [(0, 5), (5, 9)]) == 0
+    assert nearest((3, 3), [(0, 5)]) is None
+    assert nearest((3, 7), []) is None
+
+
+def test_the_ideal_judge_reads_the_name_where_the_mistake_was_made() -> None:
+    log = trajectory([("A", "a" * 9), ("Websurfer", "b" * 9), ("A", "c" * 9)], mistake=("WebSurfer", 1))
+    assert ideal_judge(log, Restored(log, log.spans))
+    assert ideal_step(log, Restored(log, log.spans))
+    cut = corrupt_boundaries(log)
+    right = restore_boundaries(cut, [(0, 12, "A"), (12, 19, "Websurfer"), (19, 31, "A")])
+    assert ideal_judge(log, right)
+    assert ideal_step(log, right)
+    one = restore_boundaries(cut, [(0, 31, "Websurfer")])
+    assert ideal_judge(log, one)
+    assert not ideal_step(log, one)
+    assert not ideal_judge(log, restore_boundaries(cut, [(0, 31, "A")]))
+    assert not ideal_judge(log, restore_boundaries(cut, [(0, 31, "")]))
+
+
+@pytest.mark.parametrize("said_by_people", [False, True])
+def test_people_are_nobodys_where_they_are_left_out(said_by_people: bool) -> None:
+    turns = [("human", "Where is it?"), ("WebSurfer", "I look it up."), ("human", ""), ("human", "And now?")]
+    log = trajectory([*turns, ("WebSurfer", "It is here, I think.")], subset="Hand-Crafted")
+    names = ["" if turn.human else turn.name for turn in log.turns]
+    found = [(*span, name) for span, name in zip(log.spans, names, strict=True) if name or said_by_people]
+    ends = Tokenizer(MODEL).encode(log.text).char_ends
+    assert set(token_figures(log, found, ends).values()) == {1.0}
+
+
+def test_figures_count_tools_as_nobodys() -> None:
+    tokenizer = Tokenizer(MODEL)
+    log = trajectory([("A", "one two three four"), ("Computer_terminal", "five six"), ("B", "seven eight")])
+    perfect = [(*span, "" if i == 1 else log.turns[i].name) for i, span in enumerate(log.spans)]
+    ends = tokenizer.encode(log.text).char_ends
+    assert token_figures(log, perfect, ends) == {
+        "token_accuracy": 1.0,
+        "coverage": 1.0,
+        "accuracy_where_attributed": 1.0,
+        "boundary_f1": 1.0,
+    }
+    all_a: list[Named] = [(0, len(log.text), "A")]
+    found = token_figures(log, all_a, ends)
+    a_share = float((ends <= log.spans[0][1]).mean())
+    assert found["token_accuracy"] == found["accuracy_where_attributed"] == pytest.approx(a_share)
+    assert found["coverage"] == 1.0
+    assert found["boundary_f1"] == 0.0
+    nothing = token_figures(log, [(0, len(log.text), "")], ends)
+    assert (nothing["coverage"], nothing["accuracy_where_attributed"]) == (0.0, None)
+    turns = identities(log, all_a, perfect, [4, 2, 3])
+    assert turns[1] == Identity("", "A", "", 2)
+    assert [(turn.agent, turn.found, turn.guess) for turn in turns[::2]] == [("A", "A", "A"), ("B", "A", "B")]

@@ -1,0 +1,540 @@
+"""The end-to-end LLM baseline, against a server of its own on this machine."""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import itertools
+import json
+import logging
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iet.audit.metrics import token_accuracy
+from iet.errors import BackendUnavailable, InputError
+from tests.support.chat_server import Server, serving
+from tests.support.paper_logs import log_of, prose, words
+
+pytest.importorskip("openai")
+
+from benchmarks.paper.asking.answers import AnswerError, Answers
+from benchmarks.paper.asking.endpoints import BedrockEndpoint, OpenAIEndpoint, Parameters
+from benchmarks.paper.baselines import llm, llm_prompts
+from benchmarks.paper.baselines.llm_answers import check
+from benchmarks.paper.baselines.reading import read_tokens, unit_bounds, unit_texts
+
+KEY = "sk-a-key-that-nobody-may-see"
+
+
+# Rules of an answer
+
+BOUNDS = [0, 64, 100, 164, 200]
+"""Two messages of 100 tokens."""
+
+
+def answer_of(**ranges: Any) -> str:
+    return json.dumps({"ranges": {name[1:]: spans for name, spans in ranges.items()}})
+
+
+def test_an_answer_that_keeps_the_rules_names_the_speaker_of_every_unit():
+    assert check(answer_of(s0=[[0, 64], [164, 200]], s1=[[64, 164]]), BOUNDS, 2).tolist() == [0, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "speakers", "reason"),
+    [
+        ("Okay, let me think", 2, "text before '{' or after '}'"),
+        ("", 2, "text before"),
+        ("\n" + answer_of(s0=[[0, 100]], s1=[[100, 200]]), 2, "text before"),
+        ("```json\n" + answer_of(s0=[[0, 100]], s1=[[100, 200]]) + "\n```", 2, "text before"),
+        (answer_of(s0=[[0, 100]], s1=[[100, 200]]) + " Done.", 2, "or after '}'"),
+        ("{} {}", 2, "not one JSON object: Extra data"),
+        ('{"ranges": {"0": [[0, 100]], "1": [[100, 200]]}', 2, "not one JSON object"),
+        ("{" * 100_000 + "}", 2, "not one JSON object"),
+        ('{"a":' * 100_000 + "1" + "}" * 100_000, 2, "not one JSON object"),
+        ('{"ranges": {"0": [[0, ' + "9" * 5000 + ']]}}', 2, "not one JSON object|no unit boundary|missing"),
+        ("{}", 2, "top-level keys are [], not 'ranges' alone"),
+        ('{"ranges": {"0": [[0, 100]], "1": [[100, 200]]}, "why": 1}', 2, "['ranges', 'why']"),
+        ('{"ranges": {"0": [[0, 100]]}, "1": [[100, 200]]}', 2, "['ranges', '1']"),
+        ('{"ranges": [[0, 100]]}', 2, "'ranges' is no object"),
+        (answer_of(s0=[[0, 200]]), 2, "speaker 1 is missing"),
+        (answer_of(s0=[[0, 100]], s1=[[100, 164]], s2=[[164, 200]]), 2, "there is no speaker '2'"),
+        (answer_of(s0=[[0, 100]], s01=[[100, 200]]), 2, "speaker 1 is missing"),
+        ('{"ranges": {"0": [[0, 100]], "0": [[0, 64]], "1": [[100, 200]]}}', 2, "a key occurs twice"),
+        (answer_of(s0=[[0, 200]], s1=[]), 2, "speaker 1: an empty list"),
+        (answer_of(s0=[[0, 200]], s1=None), 2, "speaker 1: no list"),
+        (answer_of(s0=[0, 100], s1=[[100, 200]]), 2, "speaker 0: 0 is no range of two whole numbers"),
+        (answer_of(s0=[[0, 64, 100]], s1=[[100, 200]]), 2, "[0, 64, 100] is no range"),
+        (answer_of(s0=[[0.0, 100]], s1=[[100, 200]]), 2, "[0.0, 100] is no range"),
+        (answer_of(s0=[[False, 100]], s1=[[100, 200]]), 2, "[False, 100] is no range"),
+        (answer_of(s0=[["0", 100]], s1=[[100, 200]]), 2, "is no range"),
+        (answer_of(s0=[[0, 70]], s1=[[70, 200]]), 2, "speaker 0: 70 is no unit boundary"),
+        (answer_of(s0=[[0, 100]], s1=[[100, 201]]), 2, "speaker 1: 201 is no unit boundary"),
+        (answer_of(s0=[[0, 100]], s1=[[100, 200], [200, 200]]), 2, "[200, 200] has no positive length"),
+        (answer_of(s0=[[100, 0]], s1=[[100, 200]]), 2, "[100, 0] has no positive length"),
+        (answer_of(s0=[[0, 64], [64, 100]], s1=[[100, 200]]), 2, "touch at 64 are not merged"),
+        (answer_of(s0=[[164, 200], [0, 64]], s1=[[64, 164]]), 2, "ranges overlap or are not sorted"),
+        (answer_of(s0=[[0, 100], [64, 164]], s1=[[164, 200]]), 2, "speaker 0: ranges overlap"),
+        (answer_of(s0=[[0, 100]], s1=[[64, 200]]), 2, "speaker 1: tokens from 64 on are another speaker's"),
+        (answer_of(s0=[[0, 200]], s1=[[164, 200]]), 2, "speaker 0: one speaker covers all tokens"),
+        (answer_of(s0=[[0, 164]], s1=[[100, 200]]), 2, "tokens from 100 on are another speaker's"),
+        (answer_of(s0=[[0, 64]], s1=[[100, 200]]), 2, "tokens from 64 on are nobody's"),
+        (answer_of(s0=[[0, 64]], s1=[[64, 164]]), 2, "tokens from 164 on are nobody's"),
+        (answer_of(s0=[[100, 200]], s1=[[0, 100]]), 2, "speakers first appear at [100, 0]"),
+    ],
+)  # fmt: skip
+def test_an_answer_that_breaks_a_rule_is_refused_with_the_reason(answer, speakers, reason):
+    with pytest.raises(AnswerError) as raised:
+        check(answer, BOUNDS, speakers)
+    assert any(part in str(raised.value) for part in reason.split("|"))
+
+
+# Prompts
+
+
+def test_the_prompts_are_the_papers():
+    """Known answers, taken from the paper's source: the templates are the method."""
+    digests = [hashlib.sha256(t.encode()).hexdigest() for t in (llm_prompts.SYSTEM, llm_prompts.USER)]
+    assert digests == [
+        "f7f6c4411c25a5c55b8c522915c344ad3a4a423588324d299c6e36a6845fb647",
+        "68927aa7b1ab25429c8c92b418260d15411c74d1417c6e930a9dd1016bd16f45",
+    ]
+
+
+def test_placeholders_are_filled_once_and_other_braces_stay():
+    system, user = llm_prompts.prompts(["one {k}\n", "{unit_lines}"], [0, 64, 70], 2, 64, "Say {num_units}.")
+    assert "chunk of 64 tokens, except the final chunk" in system
+    assert system.replace("64 tokens, except", "{unit_tokens} tokens, except") == llm_prompts.SYSTEM
+    assert user.startswith(
+        "There are K=2 speakers.\nThere are N=2 units, indexed from 0 to 1.\n"
+        "There are T=70 tokens in total.\n"
+    )
+    assert "Valid unit boundary values are: [0, 64, 70].\n" in user
+    assert '{"ranges": {"0": [[start, end]], "1": [[start, end]], "2": [[start, end]]' in user
+    assert user.endswith(
+        "TRACE CONTEXT:\ntask_description=Say {num_units}.\n\nUNITS:\n"
+        '[0] tokens [0, 64): "one {k}\\n"\n[1] tokens [64, 70): "{unit_lines}"'
+    )
+    with pytest.raises(InputError, match="expected 'k'"):
+        llm_prompts.fill("{k}", {})
+
+
+# What is asked of a server
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+
+
+SPEAKERS = (2, 0, 1, 2)
+TASKS = {record: f"task number {record}" for record in range(40)}
+
+
+@pytest.fixture(scope="module")
+def logs():
+    rng = np.random.default_rng(1)
+    return [
+        log_of([(agent, prose(rng, words(rng, 9, "t"), 3)) for agent in SPEAKERS], 3, record=record)
+        for record in range(6)
+    ]
+
+
+def right_answer(log, tokenizer) -> str:
+    tokens = read_tokens(log, tokenizer)
+    bounds = unit_bounds(tokens)
+    order = list(dict.fromkeys(tokens.agents.tolist()))
+    runs = collections.defaultdict(list)
+    for start, end in itertools.pairwise(bounds):
+        mine = runs[str(order.index(tokens.agents[start]))]
+        if mine and mine[-1][1] == start:
+            mine[-1][1] = end
+        else:
+            mine.append([start, end])
+    return json.dumps({"ranges": runs})
+
+
+@pytest.fixture(scope="module")
+def right(logs, tokenizer) -> Callable[[dict[str, Any]], str]:
+    """A model that knows: it tells the log by its task."""
+    answers = {TASKS[log.record]: right_answer(log, tokenizer) for log in logs}
+
+    def answer(body: dict[str, Any]) -> str:
+        content = body["messages"][-1]["content"]
+        user = content if isinstance(content, str) else content[0]["text"]
+        task = user.split("task_description=")[1].split("\n")[0]
+        return answers[task]
+
+    return answer
+
+
+def read(logs, tokenizer, server: Server, **options: Any):
+    settings = {"tasks": TASKS, "cache": None, "pause": 0.0, "workers": 2, **options}
+    settings.setdefault("endpoint", OpenAIEndpoint("tiny", server.url, timeout=20.0))
+    return llm.read(logs, tokenizer, **settings)
+
+
+def accuracies(logs, tokenizer, found):
+    return [
+        token_accuracy(read_tokens(log, tokenizer).agents, one.labels)
+        for log, one in zip(logs, found, strict=True)
+    ]
+
+
+def test_a_right_answer_is_a_token_accuracy_of_one(logs, tokenizer, right):
+    with serving(lambda body, _: right(body)) as server:
+        found = read(logs, tokenizer, server)
+    assert accuracies(logs, tokenizer, found) == [1.0] * len(logs)
+    assert all(one.matched and one.edges is None for one in found)
+    assert [(one.failures, one.attempts) for one in found] == [(0, 1)] * len(logs)
+
+
+def test_the_request_is_the_papers(logs, tokenizer, right):
+    with serving(lambda body, _: right(body)) as server:
+        read(logs[:1], tokenizer, server)
+    (request,) = server.requests
+    assert request["path"] == "/chat/completions"
+    assert request["key"] == f"Bearer {KEY}"
+    body = request["body"]
+    assert {k: body[k] for k in body if k != "messages"} == {
+        "model": "tiny",
+        "temperature": 0.0,
+        "top_p": 1.0,
+    }
+    system, user = body["messages"]
+    assert (system["role"], user["role"]) == ("system", "user")
+    tokens = read_tokens(logs[0], tokenizer)
+    bounds = unit_bounds(tokens)
+    expected = llm_prompts.prompts(unit_texts(logs[0], tokens, bounds), bounds, 3, 64, TASKS[0])
+    assert (system["content"], user["content"]) == expected
+
+
+def test_a_parameter_can_be_left_out(logs, tokenizer, right):
+    with serving(lambda body, _: right(body)) as server:
+        read(logs[:1], tokenizer, server, parameters=Parameters(temperature=None, top_p=None))
+    assert set(server.requests[0]["body"]) == {"model", "messages"}
+
+
+def test_a_bad_answer_is_asked_again_without_the_reason(logs, tokenizer, right, tmp_path):
+    cache = tmp_path / "answers.jsonl"
+    with serving(lambda body, attempt: right(body) if attempt == 3 else "Okay, let me think") as server:
+        found = read(logs, tokenizer, server, cache=cache)
+    assert [(one.failures, one.attempts) for one in found] == [(0, 3)] * len(logs)
+    assert accuracies(logs, tokenizer, found) == [1.0] * len(logs)
+    assert set(server.asked.values()) == {3}  # the very same request each time
+    lines = [json.loads(line) for line in cache.read_text().splitlines()]
+    assert sorted(line["attempt"] for line in lines) == sorted([1, 2, 3] * len(logs))
+    assert {line["reason"] for line in lines if line["attempt"] < 3} == {"text before '{' or after '}'"}
+    assert {line["reason"] for line in lines if line["attempt"] == 3} == {None}
+
+
+def test_who_never_answers_well_is_a_failure_and_stays_in(logs, tokenizer, tmp_path):
+    cache = tmp_path / "answers.jsonl"
+    with serving(lambda *_: '{"ranges": {}}') as server:
+        found = read(logs, tokenizer, server, cache=cache)
+        assert [(one.failures, one.attempts) for one in found] == [(1, 3)] * len(logs)
+        for log, one in zip(logs, found, strict=True):
+            truth = read_tokens(log, tokenizer).agents
+            assert one.labels.tolist() == [np.bincount(truth).argmax()] * len(truth)
+        # Used-up attempts are not asked again, nor counted twice.
+        again = read(logs, tokenizer, server, cache=cache)
+    assert [(one.failures, one.attempts) for one in again] == [(1, 3)] * len(logs)
+    assert len(server.requests) == 3 * len(logs)
+
+
+@pytest.mark.parametrize(
+    "trouble", [500, 503, 429, 408, b"<html>busy</html>", b"{}", b'{"choices": []}', b""]
+)
+def test_trouble_of_the_endpoint_is_a_failure_of_this_run_only(logs, tokenizer, right, tmp_path, trouble):
+    cache = tmp_path / "answers.jsonl"
+    bad = TASKS[1]
+    troubled = True
+
+    def reply(body, _):
+        return (
+            trouble
+            if troubled and f"task_description={bad}\n" in body["messages"][-1]["content"]
+            else right(body)
+        )
+
+    with serving(reply) as server:
+        found = read(logs[:3], tokenizer, server, cache=cache)
+        assert [(one.failures, one.attempts) for one in found] == [(0, 1), (1, 3), (0, 1)]
+        assert len(found[1].labels) == len(read_tokens(logs[1], tokenizer))
+        troubled, before = False, len(server.requests)
+        found = read(logs[:3], tokenizer, server, cache=cache)
+        assert len(server.requests) == before + 1
+    assert [one.failures for one in found] == [0, 0, 0]
+    assert accuracies(logs[:3], tokenizer, found) == [1.0] * 3
+
+
+def test_trouble_passes(logs, tokenizer, right):
+    with serving(lambda body, attempt: 503 if attempt == 1 else right(body)) as server:
+        found = read(logs[:2], tokenizer, server)
+    assert [(one.failures, one.attempts) for one in found] == [(0, 2)] * 2
+
+
+def test_a_time_out_is_a_failure(logs, tokenizer, right):
+    bad = f"task_description={TASKS[0]}\n"
+
+    def reply(body, _):
+        return None if bad in body["messages"][-1]["content"] else right(body)
+
+    with serving(reply) as server:
+        endpoint = OpenAIEndpoint("tiny", server.url, timeout=1.0)
+        found = read(logs[:2], tokenizer, server, endpoint=endpoint, attempts=2)
+    assert [(one.failures, one.attempts) for one in found] == [(1, 2), (0, 1)]
+    assert len(server.requests) == 3
+
+
+def test_a_question_that_is_refused_is_asked_once_a_run(logs, tokenizer, right, tmp_path):
+    """Such as one that is too long: the answer would be the same. What refuses all is no endpoint."""
+    cache = tmp_path / "answers.jsonl"
+    long = [f"task_description={TASKS[0]}\n"]
+
+    def reply(body, _):
+        return 400 if any(task in body["messages"][-1]["content"] for task in long) else right(body)
+
+    with serving(reply) as server:
+        found = read(logs[:2], tokenizer, server, cache=cache)
+        assert [(one.failures, one.attempts) for one in found] == [(1, 1), (0, 1)]
+        assert len(server.requests) == 2
+        long.clear()
+        found = read(logs[:2], tokenizer, server, cache=cache)
+        assert [(one.failures, one.attempts) for one in found] == [(0, 1), (0, 1)]
+        assert len(server.requests) == 3
+        long.append("task_description")
+        with pytest.raises(BackendUnavailable, match=r"HTTP 400: .* no answer to 3 questions in a row"):
+            read(logs, tokenizer, server, patience=3)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_who_answers_no_log_at_all_is_no_baseline_however_few_they_are(logs, tokenizer, count):
+    with (
+        serving(lambda *_: 500) as server,
+        pytest.raises(BackendUnavailable, match=f"no answer to {count} questions in a row"),
+    ):
+        read(logs[:count], tokenizer, server)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"), [(401, "key was refused"), (403, "permission"), (404, "no such model")]
+)
+def test_what_no_question_can_pass_ends_the_run_at_once(logs, tokenizer, status, reason):
+    with serving(lambda *_: status) as server, pytest.raises(BackendUnavailable, match=reason):
+        read(logs, tokenizer, server, workers=1)
+    assert len(server.requests) == 1
+
+
+def test_an_endpoint_that_dies_half_way_loses_and_repeats_nothing(logs, tokenizer, right, tmp_path):
+    cache = tmp_path / "folder" / "answers.jsonl"
+    alive = 3
+
+    def reply(body, _):
+        return right(body) if len(server.requests) <= alive else 502
+
+    with serving(reply) as server:
+        with pytest.raises(BackendUnavailable, match="start again to go on"):
+            read(logs, tokenizer, server, cache=cache, workers=1, patience=2)
+        assert len(cache.read_text().splitlines()) == alive
+        before, alive = len(server.requests), 1000
+        found = read(logs, tokenizer, server, cache=cache)
+        assert len(server.requests) == before + len(logs) - 3
+    assert [(one.failures, one.attempts) for one in found] == [(0, 1)] * len(logs)
+    assert accuracies(logs, tokenizer, found) == [1.0] * len(logs)
+
+
+def test_one_process_at_a_time_asks_into_a_file(logs, tokenizer, right, tmp_path):
+    pytest.importorskip("fcntl")
+    cache = tmp_path / "answers.jsonl"
+    with serving(lambda body, _: right(body)) as server:
+        with Answers(cache), pytest.raises(InputError, match="another process writes to it"):
+            read(logs[:1], tokenizer, server, cache=cache)
+        assert not server.requests
+        read(logs[:1], tokenizer, server, cache=cache)
+    assert len(cache.read_text().splitlines()) == 1
+
+
+def test_nobody_at_the_address_is_a_dead_endpoint(logs, tokenizer):
+    with serving(lambda *_: 500) as server:
+        pass
+    with pytest.raises(BackendUnavailable, match="no connection"):
+        read(logs, tokenizer, server, patience=2)
+
+
+def test_what_was_answered_needs_neither_endpoint_nor_key(logs, tokenizer, right, tmp_path, monkeypatch):
+    cache = tmp_path / "answers.jsonl"
+    with serving(lambda body, _: right(body)) as server:
+        first = read(logs, tokenizer, server, cache=cache)
+    monkeypatch.delenv("OPENAI_API_KEY")
+    second = read(logs, tokenizer, server, cache=cache)
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_array_equal(a.labels, b.labels)
+    with pytest.raises(BackendUnavailable, match="OPENAI_API_KEY: got nothing from the environment"):
+        read(logs, tokenizer, server)
+
+
+def test_a_torn_line_is_asked_again_and_a_damaged_one_is_named(logs, tokenizer, right, tmp_path):
+    cache = tmp_path / "answers.jsonl"
+    with serving(lambda body, _: right(body)) as server:
+        read(logs, tokenizer, server, cache=cache)
+        whole = cache.read_bytes()
+        cache.write_bytes(whole[:-20])
+        found = read(logs, tokenizer, server, cache=cache)
+        assert len(server.requests) == len(logs) + 1
+    assert [(one.failures, one.attempts) for one in found] == [(0, 1)] * len(logs)
+    assert sorted(cache.read_bytes().splitlines()) == sorted(whole.splitlines())
+    cache.write_bytes(b"nonsense\n" + whole)
+    with pytest.raises(InputError, match=r"answers.jsonl, line 1: damaged"):
+        read(logs, tokenizer, server, cache=cache)
+
+
+def test_other_models_addresses_prompts_and_parameters_have_answers_of_their_own(
+    logs, tokenizer, right, tmp_path
+):
+    cache = tmp_path / "answers.jsonl"
+    with serving(lambda body, _: right(body)) as server:
+        for options in (
+            {},
+            {"endpoint": OpenAIEndpoint("other", server.url)},
+            {"endpoint": OpenAIEndpoint("tiny", f"{server.url}/v2")},
+            {"parameters": Parameters(temperature=None)},
+            {"tasks": {0: TASKS[0] + "\nand more"}},
+        ):
+            read(logs[:1], tokenizer, server, cache=cache, **options)
+            read(logs[:1], tokenizer, server, cache=cache, **options)
+    assert len(server.requests) == 5
+
+
+def test_two_logs_of_one_text_are_one_question(logs, tokenizer, right):
+    with serving(lambda body, _: right(body)) as server:
+        found = read([logs[0], logs[0]], tokenizer, server)
+    assert len(server.requests) == 1
+    np.testing.assert_array_equal(found[0].labels, found[1].labels)
+
+
+def test_the_key_is_nowhere(logs, tokenizer, tmp_path, caplog):
+    """Not even where a server sends it back."""
+    caplog.set_level(logging.DEBUG)
+    cache = tmp_path / "answers.jsonl"
+    said = []
+    for reply in (f"the key is {KEY}", 400, 401, 500):
+        with serving(lambda *_, reply=reply: reply) as server:
+            endpoint = OpenAIEndpoint("tiny", server.url)
+            said.append(repr(endpoint) + repr(endpoint.connect()))
+            try:
+                read(logs[:1], tokenizer, server, endpoint=endpoint, cache=cache, attempts=1, patience=1)
+            except BackendUnavailable as error:
+                said += [str(error), repr(error), repr(error.__context__), repr(error.__cause__)]
+    said += [cache.read_text(), caplog.text]
+    assert "[key]" in cache.read_text()
+    assert not [text for text in said if KEY in text]
+
+
+def test_any_word_that_a_local_server_takes_is_left_in_its_answers(logs, tokenizer, right, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "0")
+    with serving(lambda body, _: right(body)) as server:
+        found = read(logs[:1], tokenizer, server)
+        assert server.requests[0]["key"] == "Bearer 0"
+    assert accuracies(logs[:1], tokenizer, found) == [1.0]
+    with serving(lambda *_: 404) as server, pytest.raises(BackendUnavailable, match="HTTP 404"):
+        read(logs[:1], tokenizer, server)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tasks": {}}, "tasks: got none for record 0"),
+        ({"attempts": 0}, "attempts: got 0"),
+        ({"workers": 0}, "workers: got 0"),
+        ({"patience": 0}, "patience: got 0"),
+        ({"unit_tokens": 0}, "unit_tokens: got 0"),
+    ],
+)
+def test_nonsense_is_refused_before_anything_is_asked(logs, tokenizer, options, message):
+    with serving(lambda *_: 500) as server, pytest.raises(InputError, match=message):
+        read(logs, tokenizer, server, **options)
+    assert not server.requests
+
+
+@pytest.mark.parametrize(("module", "extra"), [("openai", "paper"), ("boto3", "bedrock")])
+def test_a_missing_package_is_named(monkeypatch, module, extra):
+    monkeypatch.setitem(sys.modules, module, None)
+    endpoint = OpenAIEndpoint("tiny") if module == "openai" else BedrockEndpoint("tiny")
+    with pytest.raises(BackendUnavailable, match=rf"{module} is missing: pip install .*\[{extra}\]"):
+        endpoint.connect()
+
+
+def test_a_text_of_one_speaker_is_no_question(tokenizer):
+    with serving(lambda *_: 500) as server, pytest.raises(InputError, match="record 0: got 1 speakers"):
+        read([log_of([(1, "all mine")], 2)], tokenizer, server)
+
+
+# Bedrock
+
+
+def converse(text: str) -> dict[str, Any]:
+    message = {"role": "assistant", "content": [{"text": text}]}
+    return {
+        "output": {"message": message},
+        "stopReason": "end_turn",
+        "usage": {},
+        "metrics": {"latencyMs": 1},
+    }
+
+
+@pytest.fixture
+def amazon(monkeypatch) -> None:
+    pytest.importorskip("boto3")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIANOBODYMAYSEE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+@pytest.mark.usefixtures("amazon")
+def test_bedrock_is_asked_the_same(logs, tokenizer, right):
+    with serving(lambda body, _: right(body), converse) as server:
+        endpoint = BedrockEndpoint("some.model-v1", base_url=server.url)
+        found = read(logs[:2], tokenizer, server, endpoint=endpoint)
+    assert accuracies(logs[:2], tokenizer, found) == [1.0, 1.0]
+    request = server.requests[0]
+    assert request["path"] == "/model/some.model-v1/converse"
+    assert request["body"]["inferenceConfig"] == {"temperature": 0.0, "topP": 1.0}
+    assert request["body"]["system"][0]["text"].startswith("You assign each token span")
+
+
+@pytest.mark.usefixtures("amazon")
+def test_trouble_of_bedrock_is_told_apart(logs, tokenizer, right):
+    bad = f"task_description={TASKS[0]}\n"
+
+    def ask(trouble, **options):
+        def reply(body, _):
+            return trouble if bad in body["messages"][-1]["content"][0]["text"] else right(body)
+
+        with serving(reply, converse) as server:
+            endpoint = BedrockEndpoint("some.model-v1", base_url=server.url, timeout=20.0)
+            found, _ = read(logs[:2], tokenizer, server, endpoint=endpoint, **options)
+            return found.failures, found.attempts, len(server.requests) - 1
+
+    assert ask(400) == (1, 1, 1)
+    assert ask(503, attempts=2) == (1, 2, 2)
+    assert ask(b'{"output": {}}', attempts=2) == (1, 2, 2)
+    with pytest.raises(BackendUnavailable, match="permission") as raised:
+        ask(403)
+    assert KEY not in str(raised.value)
+
+
+def test_bedrock_without_a_region_is_refused(logs, tokenizer, monkeypatch):
+    pytest.importorskip("boto3")
+    for name in ("AWS_DEFAULT_REGION", "AWS_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(pathlib.Path("no such file")))
+    with pytest.raises(BackendUnavailable, match="NoRegionError"):
+        BedrockEndpoint("some.model-v1").connect()

@@ -1,0 +1,494 @@
+"""The conversations of the paper's experiments: who speaks when, what is heard, and how turns are sampled."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+import iet
+from benchmarks.paper.conversations.logs import Setting, read
+from benchmarks.paper.conversations.prompts import Answer, Heard, Prompt, fitted, parsed, prompt_of, shares
+from benchmarks.paper.conversations.records import Record
+from benchmarks.paper.marks import MARKS, Marker
+from iet.audit.metrics import token_labels
+from iet.decoding.topology import TOPOLOGIES, template
+from iet.errors import InputError
+from iet.marks.tokenizer import Tokenizer
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("tqdm")
+
+from benchmarks.paper.conversations import generate, protocol  # noqa: E402 - after the skips
+from benchmarks.paper.conversations.author import Generated, ModelAuthor, Row  # noqa: E402
+from benchmarks.writing.models import Loaded, load  # noqa: E402
+from benchmarks.writing.sampler import nucleus  # noqa: E402
+from tests.support.mama import row as csv_row  # noqa: E402
+from tests.support.mama import write_csv  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+RECORDS = tuple(
+    Record(
+        i, f"Ada Fischer, ID-{i:04d}, of Ulm.", ("Ada Fischer", f"ID-{i:04d}"), ("name", "id"), f"Task {i}?"
+    )
+    for i in range(3)
+)
+
+
+def setting(**fields: Any) -> Setting:
+    base = {"topology": "chain", "agents": 4, "protocol": "round-major", "mark": "none", "model": ""}
+    rest = {"temperature": 1.0, "top_p": 1.0, "joiner": " ", "seed": 0, "turn_tokens": (8, 8)}
+    return Setting(**{**base, **rest, **fields})
+
+
+class Script:
+    """An author whose agents say who they are, or what they are told to say."""
+
+    def __init__(self, lines: dict[tuple[str, int], str] | None = None) -> None:
+        self.lines = lines or {}
+        self.batches: list[list[str]] = []
+        self.rows: list[tuple[str, Row]] = []
+        self.said: dict[str, int] = {}
+
+    def generate(self, rows: Sequence[Row], agents: Sequence[str | None]) -> list[Generated]:
+        names = [str(agent) for agent in agents]
+        self.batches.append(names)
+        found = []
+        for name, row in zip(names, rows, strict=True):
+            self.rows.append((name, row))
+            number = self.said[name] = self.said.get(name, -1) + 1
+            text = self.lines.get((name, number), f"{name} says {number}.")
+            found.append(Generated((5, 6), text, 0.5))
+        return found
+
+
+def talk(script: Script, tokenizer: Tokenizer, records: Sequence[Record] = RECORDS[:1], **fields: Any) -> Any:
+    return protocol.converse(script, setting(**fields), records, tokenizer)
+
+
+def heard(row: Row) -> dict[str, str]:
+    return {part.heading: part.text for part in row.prompt.parts}
+
+
+# ---------------------------------------------------------------- who speaks when
+
+
+@pytest.mark.parametrize("topology", list(TOPOLOGIES))
+def test_round_major_is_a_cycle_whatever_the_topology(tokenizer: Tokenizer, topology: str) -> None:
+    script = Script()
+    logs = talk(script, tokenizer, RECORDS, topology=topology, agents=5, rounds=2)
+    assert [log.record for log in logs] == [0, 1, 2]
+    for log in logs:
+        assert [turn.agent for turn in log.turns] == [0, 1, 2, 3, 4] * 3
+        assert [turn.round for turn in log.turns] == [0] * 5 + [1] * 5 + [2] * 5
+        assert np.array_equal(log.edges, np.roll(np.eye(5), 1, axis=1))
+    assert list(map(len, script.batches)) == [15, 15, 15]  # a round of all records at once
+
+
+def test_lengths_that_are_drawn_are_a_turns_own_and_the_same_under_every_mark(tokenizer: Tokenizer) -> None:
+    def lengths(**fields: Any) -> list[int]:
+        script = Script()
+        talk(script, tokenizer, RECORDS, turn_tokens=(80, 240), drawn_lengths=True, **fields)
+        assert all(row.fewest == row.most for _, row in script.rows)
+        return [row.most for _, row in script.rows]
+
+    drawn = lengths(rounds=3)
+    assert len(drawn) == 48
+    assert 80 <= min(drawn) < 110
+    assert 210 < max(drawn) <= 240
+    assert len(set(drawn)) > 30
+    assert lengths(rounds=3, mark="gumbel") == drawn
+    assert lengths(rounds=3, seed=1) != drawn
+
+
+def test_agents_hear_their_neighbours_of_the_round_before(tokenizer: Tokenizer) -> None:
+    script = Script()
+    talk(script, tokenizer, topology="star_pure", agents=4, rounds=2)
+    prompts = {(name, i // 4): heard(row) for i, (name, row) in enumerate(script.rows)}
+    hub, leaf = "record-0 agent-0", "record-0 agent-2"
+    assert list(prompts[leaf, 0]) == ["Task:"]
+    assert list(prompts[hub, 0]) == ["Your private data:", "Task:"]
+    assert prompts[leaf, 2] == {
+        "Task:": "Task 0?",
+        "Your last response:": f"{leaf} says 1.",
+        "Agent_0:": f"{hub} says 1.",
+    }
+    assert [h for h in prompts[hub, 2] if h.startswith("Agent_")] == ["Agent_1:", "Agent_2:", "Agent_3:"]
+    attacker = prompts["record-0 agent-3", 0]
+    assert attacker["Obtain these kinds of information:"] == "name, id"
+    assert all(("Ada" in json.dumps(found)) == (name == hub) for (name, _), found in prompts.items())
+
+
+@pytest.mark.parametrize("topology", list(TOPOLOGIES))
+@pytest.mark.parametrize("agents", [4, 5, 6])
+def test_edge_walk_goes_along_edges_and_uses_all(tokenizer: Tokenizer, topology: str, agents: int) -> None:
+    script = Script()
+    logs = talk(script, tokenizer, RECORDS, topology=topology, agents=agents, protocol="edge-walk")
+    edges = template(topology, agents)
+    for log in logs:
+        speakers = [turn.agent for turn in log.turns]
+        assert len(speakers) == 4 * agents
+        assert all(edges[a, b] for a, b in pairwise(speakers))
+        used = log.edges.astype(bool)
+        assert np.array_equal(used | used.T, edges)
+        assert all(turn.round == speakers[:i].count(turn.agent) for i, turn in enumerate(log.turns))
+    assert list(map(len, script.batches)) == [3] * 4 * agents
+    if topology == "star_pure":
+        assert speakers.count(0) == 2 * agents
+    made = setting(topology=topology, agents=agents, protocol="edge-walk")
+    assert len({tuple(protocol.speakers_of_walk(made, record)) for record in range(20)}) >= agents
+
+
+def test_a_walker_hears_the_neighbours_that_have_spoken(tokenizer: Tokenizer) -> None:
+    script = Script()
+    (log,) = talk(script, tokenizer, topology="chain", protocol="edge-walk", rounds=1)
+    last: dict[int, str] = {}
+    for (_, row), turn in zip(script.rows, log.turns, strict=True):
+        expected = {f"Agent_{j}:": last[j] for j in (turn.agent - 1, turn.agent + 1) if j in last}
+        assert {h: text for h, text in heard(row).items() if h.startswith("Agent_")} == expected
+        last[turn.agent] = turn.text
+
+
+def test_the_attacker_ends_a_conversation_once_it_has_all(tokenizer: Tokenizer) -> None:
+    attacker = "record-0 agent-3"
+    some = Script({(attacker, 1): "Ada Fischer it is", (attacker, 2): "ID-0000"})
+    both = Script({(attacker, 1): "Ada Fischer has ID-0000."})
+    (log,) = talk(some, tokenizer)
+    assert (len(log.turns), log.stopped) == (16, False)  # not in one response
+    log, other = talk(both, tokenizer, RECORDS[:2])
+    assert (len(log.turns), log.stopped) == (8, True)
+    assert (len(other.turns), other.stopped) == (16, False)
+    assert list(map(len, both.batches)) == [8, 8, 4, 4]
+    (log,) = talk(Script({(attacker, 1): "Ada Fischer has ID-0000."}), tokenizer, early_stop=False)
+    assert (len(log.turns), log.stopped) == (16, False)
+
+
+def test_a_walk_ends_early_only_after_all_edges(tokenizer: Tokenizer) -> None:
+    attacker = "record-0 agent-3"
+    script = Script({(attacker, number): "Ada Fischer, ID-0000" for number in range(9)})
+    (log,) = talk(script, tokenizer, topology="star_pure", agents=6, protocol="edge-walk", rounds=3)
+    assert log.stopped
+    assert log.turns[-1].agent == 3
+    assert len({frozenset(pair) for pair in pairwise(turn.agent for turn in log.turns)}) == 5
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"agents": 3}, "agents: got 3, expected at least 4, as agent 3 attacks"),
+        ({"topology": "ring"}, "topology: got 'ring', expected one of"),
+        ({"protocol": "free"}, "protocol: got 'free', expected one of"),
+        ({"mark": "blue"}, "mark: got 'blue'"),
+        ({"rounds": -1}, "rounds: got -1"),
+        ({"temperature": 0.0}, "temperature: got 0.0"),
+        ({"top_p": 1.5}, "top_p: got 1.5"),
+        ({"turn_tokens": (9, 8)}, "turn_tokens: got 9 to 8"),
+        ({"prompt_tokens": 0}, "prompt_tokens: got 0"),
+        (
+            {"topology": "star_pure", "agents": 6, "protocol": "edge-walk", "rounds": 0},
+            "rounds: got 0, 6 turns, in which no walk over star_pure with 6 agents was found",
+        ),
+    ],
+)
+def test_what_no_conversation_can_be_held_with_is_refused_first(tokenizer, fields, message):
+    script = Script()
+    with pytest.raises(InputError, match=message):
+        talk(script, tokenizer, **fields)
+    assert not script.batches
+
+
+# ---------------------------------------------------------------- answers and prompts
+
+
+def test_a_silent_agent_is_asked_again_and_then_has_no_answer(tokenizer: Tokenizer) -> None:
+    once, never = "record-0 agent-1", "record-0 agent-2"
+    script = Script({(once, 0): " \n", **{(never, i): "<RESPONSE>: " for i in range(9)}})
+    script.lines |= {(never, i): "" for i in range(9)}
+    (log,) = talk(script, tokenizer, rounds=0)
+    assert [turn.text for turn in log.turns] == [
+        "record-0 agent-0 says 0.",
+        "record-0 agent-1 says 1.",
+        protocol.NO_ANSWER,
+        "record-0 agent-3 says 0.",
+    ]
+    assert list(map(len, script.batches)) == [4, 2, 1, 1]
+    asked = [row for name, row in script.rows if name == never]
+    assert len({row.seed for row in asked}) == 4
+
+
+@pytest.mark.parametrize(
+    ("output", "response", "note"),
+    [
+        ("just words", "just words", ""),
+        ("<REASONING>: a <RESPONSE>: b c\nd <MEMORY>: e", "b c\nd", "e"),
+        ("<UPDATED_REASONING>: a <UPDATED_RESPONSE>: b <UPDATED_MEMORY>: e", "b", "e"),
+        ("<response> b", "b", ""),
+        ("<RESPONSE>: your words <RESPONSE>: mine", "mine", ""),
+        ("<RESPONSE>: mine <RESPONSE>:", "mine", ""),
+        ("<REASONING>: only thoughts", "only thoughts", ""),
+        ("<UPDATED_REASONING>: cut <UPDATED_RESPONSE>:", "cut", ""),
+        ("<REASONING>: <RESPONSE>:", "", ""),
+        ("", "", ""),
+        ("<MEMORY>: " + "w " * 150, "w " * 149 + "w", " ".join(["w"] * 100)),
+    ],
+)
+def test_answers_are_parsed_with_the_whole_output_as_fallback(output: str, response: str, note: str) -> None:
+    assert parsed(output) == Answer(response, note)
+
+
+def test_shares_are_equal_but_for_the_modest() -> None:
+    assert shares([10, 100, 200], 90) == [10, 40, 40]
+    assert shares([5, 5], 100) == [5, 5]
+    assert shares([], 3) == []
+    for budget in range(60):
+        assert sum(shares([7, 30, 2, 11], budget)) == min(budget, 50)
+
+
+@pytest.mark.parametrize("budget", [66, 90, 200])
+def test_a_prompt_is_cut_to_its_budget_and_keeps_ends(budget: int) -> None:
+    record = dataclasses.replace(RECORDS[0], task="first words of the task " * 9 + "the question?")
+    prompt = prompt_of(record, 3, 2, Heard("mine " * 40 + "last", "note", {2: "theirs " * 50 + "newest"}))
+
+    def count(text: str) -> int:
+        return len(text.split())
+
+    def last(text: str, tokens: int) -> str:
+        return " ".join(text.split()[len(text.split()) - tokens :])
+
+    cut = fitted(prompt, budget, count, last, chat=False)
+    assert count(cut.plain) <= budget
+    assert count(cut.plain) >= min(budget, count(prompt.plain)) - len(prompt.parts)
+    assert (cut.role, cut.opening, cut.request) == (prompt.role, prompt.opening, prompt.request)
+    for part, whole in zip(cut.parts, prompt.parts, strict=True):
+        assert part.heading == whole.heading
+        assert whole.text.endswith(part.text)
+    assert cut.parts[1].text.endswith("question?")
+    with pytest.raises(InputError, match=r"prompt_tokens: got 20, expected at least \d\d"):
+        fitted(prompt, 20, count, last, chat=False)
+
+
+def test_roles_reach_both_kinds_of_prompt() -> None:
+    target = prompt_of(RECORDS[1], 0, 1, Heard("mine", "noted", {1: "hello"}))
+    system, user = (message["content"] for message in target.messages)
+    assert "ID-0001" in system
+    assert "ID-0001" not in user
+    assert all(text in user for text in ("Task 1?", "mine", "noted", "Agent_1: hello", "<UPDATED_RESPONSE>"))
+    assert all(text in target.plain for text in ("ID-0001", "Task 1?", "mine", "noted", "Agent_1: hello"))
+    assert "<" not in target.plain
+    assert target.plain.endswith("Agent_0\n\nAnswer 2:")
+    attacker = prompt_of(RECORDS[1], 3, 1, Heard("mine", "", {}))
+    assert "name, id" in attacker.messages[0]["content"]
+    assert "<RESPONSE>" in attacker.request
+
+
+# ---------------------------------------------------------------- sampling
+
+
+@pytest.fixture(scope="module")
+def other_model(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Return a folder with a model of another architecture, which runs through its own cache."""
+    folder = tmp_path_factory.mktemp("gpt2")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = transformers.GPT2Config(
+            vocab_size=4096, n_positions=200, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=1
+        )
+        transformers.GPT2LMHeadModel(config).save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(iet.demo.conversation.MODEL).save_pretrained(folder)
+    return folder
+
+
+def test_a_row_of_another_model_does_not_see_the_rows_beside_it(other_model: pathlib.Path) -> None:
+    author = ModelAuthor(load(other_model), setting(turn_tokens=(9, 9), prompt_tokens=150))
+    rows = rows_of(4, 9, 9)
+    rows[2] = dataclasses.replace(rows[2], prompt=Prompt("Hello.", (), "", "Yes,"))
+    together = author.generate(rows, [None] * 4)
+    assert [turn.ids for turn in together] == [author.generate([row], [None])[0].ids for row in rows]
+    assert together[0].entropy > 5  # its parameters are noise
+
+
+def logits_after(loaded: Loaded, ids: list[int]) -> Any:
+    with torch.no_grad():
+        logits = loaded.model(torch.tensor([ids])).logits[0]
+    logits[:, list(loaded.reader.special_ids)] = -torch.inf
+    return logits
+
+
+def rows_of(count: int, fewest: int, most: int) -> list[Row]:
+    prompts = [prompt_of(RECORDS[i % 3], i % 4, 0, Heard()) for i in range(count)]
+    return [Row(prompt, 100 + i, fewest, most) for i, prompt in enumerate(prompts)]
+
+
+def test_turns_are_as_long_as_asked_and_tokens_are_what_the_model_likes(loaded: Loaded) -> None:
+    author = ModelAuthor(loaded, setting(turn_tokens=(12, 12), temperature=0.7, top_p=0.9), batch=3)
+    rows = rows_of(5, 12, 12)
+    rows[1] = dataclasses.replace(rows[1], fewest=5, most=5)
+    found = author.generate(rows, [None] * 5)
+    assert [len(turn.ids) for turn in found] == [12, 5, 12, 12, 12]
+    special = set(loaded.reader.special_ids)
+    for row, turn in zip(rows, found, strict=True):
+        assert not special & set(turn.ids)
+        assert turn.text == loaded.reader.decode(list(turn.ids)).strip().strip("\ufffd").strip()
+        assert 0 < turn.entropy < np.log(4096)
+        # Each token lies in the nucleus of the model's own distribution behind the row's own prompt.
+        ids = author.prompt_ids(row.prompt) + list(turn.ids)
+        logits = logits_after(loaded, ids)[-len(turn.ids) - 1 : -1]
+        kept = nucleus(logits / 0.7, 0.9001).isfinite()
+        assert kept[torch.arange(len(turn.ids)), list(turn.ids)].all()
+    assert found == author.generate(rows, [None] * 5)
+    with pytest.raises(InputError, match="agents: got 1 for 5 rows"):
+        author.generate(rows, [None])
+
+
+def test_tokens_are_drawn_as_often_as_the_model_says(loaded: Loaded) -> None:
+    author = ModelAuthor(loaded, setting(turn_tokens=(1, 1), top_p=0.5))
+    row = Row(Prompt("You are here.", (), "", "The"), 0, 1, 1)
+    draws = 1500
+    found = author.generate([dataclasses.replace(row, seed=i) for i in range(draws)], [None] * draws)
+    counts = np.bincount([turn.ids[0] for turn in found], minlength=4096)
+    logits = logits_after(loaded, author.prompt_ids(row.prompt))[-1:]
+    p = torch.softmax(nucleus(logits, 0.5), -1)[0].double().numpy()
+    assert not counts[p == 0].any()
+    likely = p * draws >= 8
+    rest = np.append(p[likely], 1 - p[likely].sum()), np.append(counts[likely], draws - counts[likely].sum())
+    chi2 = ((rest[1] - rest[0] * draws) ** 2 / np.maximum(rest[0] * draws, 1)).sum()
+    assert likely.sum() > 3
+    assert chi2 < likely.sum() + 5 * np.sqrt(2 * likely.sum())
+
+
+def test_an_end_token_ends_a_turn_but_not_before_its_fewest(loaded, monkeypatch):
+    author = ModelAuthor(loaded, setting(turn_tokens=(4, 40)))
+    common = loaded.reader.encode(" the of, and").token_ids.tolist()
+    monkeypatch.setattr(Loaded, "ends", property(lambda _: common))
+    found = author.generate(rows_of(8, 4, 40), [None] * 8)
+    lengths = [len(turn.ids) for turn in found]
+    assert not any(set(turn.ids) & set(common) for turn in found)
+    assert min(lengths) >= 4
+    assert min(lengths) < 40
+    assert len(set(lengths)) > 1
+
+
+def test_a_chat_template_gets_messages(loaded: Loaded) -> None:
+    template_ = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]"
+    refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + template_
+    for chat_template, start in ((template_, "[system]You are Agent_1"), (refusing, "[user]You are Agent_1")):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(iet.demo.conversation.MODEL)
+        tokenizer.chat_template = chat_template
+        chat = dataclasses.replace(loaded, tokenizer=tokenizer, chat=True)
+        author = ModelAuthor(chat, setting(prompt_tokens=400))
+        ids = author.prompt_ids(prompt_of(RECORDS[0], 1, 0, Heard()))
+        text = tokenizer.decode(ids)
+        assert text.startswith(start)
+        assert "<RESPONSE>" in text
+        assert text.endswith("[assistant]")
+        assert len(ids) <= 400
+
+
+def test_long_and_bad_settings_of_an_author_are_refused(loaded: Loaded, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(InputError, match="expected at most 4096 together"):
+        ModelAuthor(loaded, setting(turn_tokens=(1, 2000), prompt_tokens=3000))
+    with pytest.raises(InputError, match="batch: got 0"):
+        ModelAuthor(loaded, setting(), batch=0)
+    with pytest.raises(InputError, match="holds no causal language model"):
+        load(tmp_path)
+
+
+# ---------------------------------------------------------------- all together
+
+
+@pytest.mark.parametrize("mark", list(MARKS))
+def test_a_marked_conversation_reads_as_its_agents(loaded: Loaded, mark: str) -> None:
+    strength = 2.0 if MARKS[mark].green else None
+    made = generate.setting_of(
+        loaded, mark=mark, turn_tokens=(60, 60), rounds=1, prompt_tokens=160, strength=strength
+    )
+    (log,) = protocol.converse(ModelAuthor(loaded, made), made, RECORDS[:1], loaded.reader)
+    encoding = loaded.reader.encode(log.text)
+    truth = token_labels(log.spans, encoding.char_ends)
+    assert [tuple(span) for span in log.token_spans] == list(protocol.runs(truth.tolist()))
+    keys = Marker(made, loaded.reader).keys(log.record)
+    scores = keys.scores(encoding.token_ids)
+    scored = keys.pairs(encoding.token_ids) >= 0
+    own = scores[scored, truth[scored]]
+    others = (scores[scored].sum(1) - own) / 3
+    gap, noise = float((own - others).mean()), float((own - others).std() / np.sqrt(len(own)))
+    if mark == "none":
+        assert abs(gap) < 4 * noise
+    else:
+        assert gap > 5 * noise
+
+
+@pytest.fixture
+def extract(tmp_path: pathlib.Path) -> pathlib.Path:
+    return write_csv(tmp_path / "extract.csv", [csv_row(i) for i in range(5)])
+
+
+def run(extract: pathlib.Path, out: pathlib.Path, *more: str) -> int:
+    fixed = ["--data", str(extract), "--out", str(out), "--any-rows", "--turn-tokens", "8", "8"]
+    return generate.main([*fixed, "--rounds", "1", "--group", "2", "--records", "4", *more])
+
+
+@pytest.mark.parametrize("how", ["round-major", "edge-walk"])
+def test_a_killed_run_goes_on_to_the_same_logs(extract, tmp_path, capsys, how):
+    assert run(extract, tmp_path / "a", "--protocol", how) == 0
+    shown = capsys.readouterr().out
+    assert "4 logs, 32 turns, 256 tokens; mean entropy" in shown
+    assert "the joiner occurs" in shown
+    assert "no chat template" in shown
+    (path,) = (tmp_path / "a").glob("*.jsonl")
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    for kept in (b"".join(lines[:2]) + lines[2][:100], b"".join(lines[:4]), lines[0][:30]):
+        path.write_bytes(kept)
+        assert run(extract, tmp_path / "a", "--protocol", how) == 0
+        assert path.read_bytes() == whole
+    capsys.readouterr()
+    assert run(extract, tmp_path / "a", "--protocol", how) == 0
+    assert path.read_bytes() == whole
+    assert "4 logs" in capsys.readouterr().out
+
+
+def test_any_model_can_be_named(extract, tmp_path, other_model, capsys):
+    named = ("--model", str(other_model), "--agents", "5", "--mark", "gumbel")
+    assert run(extract, tmp_path, *named) == 1
+    assert "expected at most 200 together, the model's positions" in capsys.readouterr().err
+    assert run(extract, tmp_path, *named, "--prompt-tokens", "180") == 0
+    (path,) = tmp_path.glob("*.jsonl")
+    logs = read(path)
+    assert logs[0].setting.model_name == str(other_model)
+    assert logs[0].setting.model == load(other_model).digest != load().digest
+    assert [len(log.turns) for log in logs] == [10] * 4
+
+
+def test_delta_is_found_once_and_stated(extract, tmp_path, capsys):
+    for _ in range(2):
+        assert run(extract, tmp_path, "--mark", "kgw", "--records", "1") == 0
+    (path,) = tmp_path.glob("*.jsonl")
+    (note,) = tmp_path.glob("delta-*.json")
+    found = json.loads(note.read_text())
+    delta = read(path)[0].setting.strength
+    assert delta == found["delta"]
+    assert 0.5 < delta < 2.0
+    assert found["kl_nats_per_token"] > 0.05
+    assert run(extract, tmp_path, "--mark", "unigram", "--records", "1", "--topology", "star_pure") == 0
+    assert len(list(tmp_path.glob("delta-*.json"))) == 1  # topology and list do not change it
+    note.write_text("{")
+    assert run(extract, tmp_path, "--mark", "kgw", "--records", "1") == 1
+    assert "δ is found again" in capsys.readouterr().err
+
+
+def test_the_command_refuses_before_it_reads(tmp_path, capsys):
+    assert run(tmp_path / "nothing.csv", tmp_path, "--agents", "3") == 1
+    assert "expected at least 4" in capsys.readouterr().err
+    assert run(tmp_path / "nothing.csv", tmp_path) == 1
+    assert "nothing.csv" in capsys.readouterr().err
+    with pytest.raises(InputError, match="mark 'gumbel' has no strength"):
+        generate.setting_of(load(), mark="gumbel", strength=1.0)

@@ -1,0 +1,329 @@
+"""The benchmarks of speed, tiny: whether they check before they time, and record what they say."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+import iet
+from benchmarks import recording
+from benchmarks.speed import (
+    bench_audit,
+    bench_bulk,
+    bench_decode,
+    bench_engines,
+    bench_likelihood,
+    bench_page,
+    on_gpu,
+    peers,
+    texts,
+)
+from benchmarks.speed.suite import Contestant, Suite, markdown, run
+from iet import kernels
+from iet.audit import auditor, plan
+from iet.audit import texts as audited
+from iet.cli import bench
+from iet.errors import BackendUnavailable, IetError
+from iet.marks import tokenizer
+from iet.native import load as native
+from tests.support.speed_schema import RECORD
+
+ROOT = pathlib.Path(__file__).parents[3]
+NAMES = ("embed", "score", "decode", "generate", "import", "likelihood")
+
+# ---------------------------------------------------------------- benchmarks/speed
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [*((name, None) for name in (*NAMES, "engines")), ("embed", "cpu"), ("score", "cpu")],
+)
+def test_every_suite_validates_and_runs(name: str, device: str | None) -> None:
+    module = importlib.import_module(f"benchmarks.speed.bench_{name}")
+    suites = module.suites(True) if device is None else module.device_suites(True, device)
+    assert len({suite.name for suite in suites}) == len(suites)
+    recorded = []
+    for suite in suites:
+        record, samples = run(suite)
+        recorded.append(record)
+        assert {len(values) for values in samples.values()} == {suite.rounds}
+        assert set(suite.floors) <= set(samples)
+        assert set(suite.skipped).isdisjoint(samples)
+    content: dict[str, Any] = {
+        "command": f"python -m benchmarks.speed.bench_{name} -o x.json",
+        "quick": True,
+        "environment": recording.environment("torch"),
+        "suites": recorded,
+    }
+    jsonschema.validate(json.loads(json.dumps(content)), RECORD)
+    shown = markdown(content)
+    assert all(result["what"] in shown for record in recorded for result in record["results"])
+
+
+def test_what_a_gpu_took_is_told_with_its_budget() -> None:
+    def result(what: str, kind: str, over: float) -> dict[str, Any]:
+        spread = {"low": over, "median": over, "high": over}
+        return {"what": what, "kind": kind, "value": spread, "over": {"add [B, V]": spread}, "GB/s": 1000.0}
+
+    results = [result("embed_", "ours", 1.3), result("embed_, half", "ours", 1.3), result("copy", "floor", 1)]
+    suite = {"floors": ["add [B, V]"], "unit": "ns per logit", "results": results}
+    names = ("embed_ float16 [256, 128256], cuda", "embed_ float32 [64, 32000], cuda")
+    lines = list(on_gpu.lines({"suites": [{**suite, "suite": name} for name in names]}))
+    assert [verdict for _, verdict, _, _ in lines] == ["OVER budget", "", "", ""]
+    said = "1.30 x add [B, V] (budget 1.25), 1,000 GB/s"
+    assert lines[0] == [f"{names[0]}: embed_", "OVER budget", "1.30 ns per logit", said]
+
+
+def test_without_a_gpu_nothing_is_run_and_the_reason_is_told(tmp_path: pathlib.Path) -> None:
+    if iet.backends().cuda_devices:
+        pytest.skip("there is a GPU")
+    command = [sys.executable, "-m", "benchmarks.speed.bench_score", "-o", str(tmp_path / "x.json")]
+    for given in ([*command, "--device", "cuda"], [sys.executable, "-m", "benchmarks.speed.on_gpu"]):
+        done = subprocess.run(given, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 3
+        assert "no GPU can be used here" in done.stderr
+
+
+def test_pages_are_opened_in_a_browser() -> None:
+    pytest.importorskip("playwright.sync_api")
+    if bench_page.find_chromium() is None:
+        pytest.skip("chromium is not installed")
+    [suite] = bench_page.suites(True)
+    record, samples = run(suite)
+    assert set(samples) == {*bench_page.PAGES, bench_page.FLOOR}
+    assert all(0.001 < seconds < 60 for values in samples.values() for seconds in values)
+    assert record["details"]["page, 200 tokens a turn"]["segments"] == 5
+
+
+def test_without_a_browser_no_page_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_page, "find_chromium", lambda: None)
+    [suite] = bench_page.suites(True)
+    with pytest.raises(BackendUnavailable, match="chromium: not found"):
+        run(suite)
+
+
+def test_a_suite_that_fails_its_check_is_not_timed() -> None:
+    def wrong() -> None:
+        raise IetError("differs")
+
+    called: list[int] = []
+    contestant = Contestant(bench.timed(lambda: called.append(1)), "ours")
+    with pytest.raises(IetError, match="differs"):
+        run(Suite("x", "ms", {"ours": contestant}, ("ours",), wrong, rounds=2))
+    assert called == []
+
+
+def test_audits_that_differ_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, registry = texts.text()[:2000], texts.team()
+    before, limit = kernels.backends(), plan.ALL_KEYS
+    bench_audit.validate(registry, text)
+    assert (kernels.backends(), plan.ALL_KEYS) == (before, limit)
+    scoring = audited.score_tokens
+
+    def found(ids: Any, keys: Any) -> Any:  # a mark of the first candidate that is not there
+        return np.eye(1, len(keys), dtype=np.float32).repeat(len(ids), axis=0)
+
+    monkeypatch.setattr(
+        audited,
+        "score_tokens",
+        lambda ids, keys: scoring(ids, keys) if len(keys) > 256 else found(ids, keys),
+    )
+    with pytest.raises(IetError, match="differs from one of all keys"):
+        bench_audit.validate(registry, text)
+    assert (kernels.backends(), plan.ALL_KEYS) == (before, limit)
+
+
+def test_bulk_audits_are_timed(tmp_path: pathlib.Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.speed.bench_bulk", "-o", str(tmp_path / "bulk.json")]
+    subprocess.run([*command, "--quick"], check=True, cwd=ROOT, capture_output=True)
+    content = json.loads((tmp_path / "bulk.json").read_text())
+    assert content["quick"]
+    assert content["command"].endswith("bulk.json --quick")
+    assert (content["documents"], content["keys"]) == (60, 6)
+    assert [row["what"] for row in content["results"]] == list(bench_bulk.CONTESTANTS)
+    for row in content["results"]:
+        assert row["tokens_per_second"] == pytest.approx(
+            row["documents_per_second"] * content["tokens"] / content["documents"],
+            rel=1e-5,  # six digits are written
+        )
+        assert row["peak_mb"] >= row["quarter_mb"] > 50
+        assert (row["times_one_worker"] is None) == ("two workers" not in row["what"])
+    others = {row["what"] for row in content["detectors"]} | set(content["skipped"])
+    assert others == {name for name, _ in bench_engines.PEERS.values()}
+    for row in content["detectors"]:
+        assert row["over_scores"]["median"] > row["over_audit"]["median"] > 0  # scores are a part of it
+    shown = (tmp_path / "bulk.md").read_text()
+    assert all(f"| {name} |" in shown for name in bench_bulk.CONTESTANTS)
+
+
+def test_bulk_ratios_are_formed_within_rounds() -> None:
+    def samples(*seconds: float) -> list[dict[str, float]]:
+        rest = {"quarter_mb": 1.0, "peak_mb": 2.0}
+        return [dict.fromkeys(("process", "cpu", "seconds", "steady"), s) | rest for s in seconds]
+
+    # A machine that becomes twice as slow with each round.
+    times = {name: (1.0, 2.0, 4.0) for name in bench_bulk.CONTESTANTS}
+    times |= {"audit, cusum": (1.2, 2.4, 4.8), "audit, cusum, two workers": (0.6, 1.2, 2.4)}
+    found = {name: samples(*seconds) for name, seconds in times.items()}
+    rows = {row["what"]: row for row in bench_bulk.results(found, 100, 5000)}
+    cusum: Any = rows["audit, cusum"]
+    assert cusum["over_encode_batch"] == pytest.approx({"low": 1.2, "median": 1.2, "high": 1.2})
+    assert cusum["times_one_worker"] is None
+    assert cusum["documents_per_second"] == pytest.approx(100 / 2.4)
+    two: Any = rows["audit, cusum, two workers"]
+    assert two["times_one_worker"]["median"] == pytest.approx(2.0)
+    assert two["tokens_per_second"] == pytest.approx(5000 / 1.2)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_the_start_is_left_out_of_what_is_steady(workers: int) -> None:
+    # 7 seconds until there are workers, half a second between them, 12 chunks of 10 for each, of 2 seconds.
+    done = sorted(7 + 2 * (i + 1) + worker / 2 for worker in range(workers) for i in range(12))
+    marks = [(10.0 * (i + 1), seconds, 100.0 + (i == 0)) for i, seconds in enumerate(done)]
+    found = bench_bulk.figures(workers, [*marks, (marks[-1][0], done[-1], 110.0)], 1.0)
+    assert found["steady"] == pytest.approx(24.0)
+    assert found["seconds"] == done[-1]
+    assert (found["quarter_mb"], found["peak_mb"]) == (100.0, 110.0)
+
+
+def test_documents_of_bulk_audits_have_as_many_tokens() -> None:
+    text = "The planner hands the plan to the critic. " * 400
+    found = bench_bulk.documents([text, "short"], 5)
+    assert len(found) == 5
+    counts = [len(tokenizer.Tokenizer("iet:demo").encode(text).token_ids) for text in found]
+    assert all(abs(count - bench_bulk.TOKENS) <= 2 for count in counts)
+    with pytest.raises(IetError, match="no text has 1000 tokens"):
+        bench_bulk.documents(["short"], 5)
+
+
+def test_bulk_audits_that_differ_are_not_timed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    registry, some = texts.team(), ["The plan is to read it first. " * 20]
+    bench_bulk.validate(registry, some, tmp_path)
+    audit = auditor.Auditor.audit
+    monkeypatch.setattr(auditor.Auditor, "audit", lambda self, text: audit(self, text[:-9]))
+    (tmp_path / "again").mkdir()
+    with pytest.raises(IetError, match="cusum: the tables do not hold what audits one by one find"):
+        bench_bulk.validate(registry, some, tmp_path / "again")
+
+
+def test_a_folder_without_agent_logs_is_refused(tmp_path: pathlib.Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.speed.bench_audit", "-o", "x.json", "--data", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"{tmp_path} has no who_and_when" in done.stderr
+
+
+def test_a_peer_that_is_not_installed_is_skipped_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(peers._NEEDS, "Waterfall", ("no_such_package_of_ours",))
+    for found, skipped in (peers.markers(515), peers.readers(515)):
+        assert not any(name.startswith("Waterfall") for name in found)
+        (why,) = (why for name, why in skipped.items() if name.startswith("Waterfall"))
+        assert "no_such_package_of_ours not installed, see benchmarks/speed/peers.txt" in why
+    named = {line.split("==")[0] for line in (ROOT / "benchmarks/speed/peers.txt").read_text().splitlines()}
+    assert {"waterfall", "markllm", "psutil"} <= named
+
+
+def test_pytest_benchmark_records_the_same_samples(tmp_path: pathlib.Path) -> None:
+    out = tmp_path / "speed.json"
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "benchmarks/speed/bench_import.py",
+    ]
+    subprocess.run(
+        [*command, "--quick", f"--benchmark-json={out}"], check=True, cwd=ROOT, capture_output=True
+    )
+    benchmarks = json.loads(out.read_text())["benchmarks"]
+    assert len(benchmarks) == 3
+    for entry in benchmarks:
+        assert entry["group"] == "import in a fresh process"
+        assert entry["stats"]["rounds"] == 2
+        assert entry["stats"]["min"] > 1e-4  # an import, not the call that replays it
+    assert {entry["extra_info"]["kind"] for entry in benchmarks} == {"ours", "floor"}
+
+
+def test_the_runner_writes_one_result_each(tmp_path: pathlib.Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.speed", "-o", str(tmp_path), "--only", "import", "--quick"]
+    subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
+    content = json.loads((tmp_path / "import.json").read_text())
+    jsonschema.validate(content, RECORD)
+    assert content["command"].endswith("import.json --quick")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["import.json", "import.md"]
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_scheme_waterfall_is_timed_on_every_backend(backend: str, tmp_path: pathlib.Path) -> None:
+    if backend == "cpu" and native.cpu is None:
+        pytest.skip("the compiled module is switched off")
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.speed",
+        "-o",
+        str(tmp_path),
+        "--only",
+        "waterfall",
+        "--quick",
+    ]
+    environment = {**os.environ, "IET_BACKEND": backend}
+    subprocess.run(command, check=True, cwd=ROOT, capture_output=True, env=environment)
+    content = json.loads((tmp_path / "waterfall.json").read_text())
+    assert content["command"].endswith("waterfall.json --quick")
+    ours = {"reference"} if backend == "reference" else set(bench.isas())
+    for part, value in (("scores", "token_keys_per_second"), ("permutations", "microseconds")):
+        assert {line["what"] for line in content[part]} > ours
+        assert all(line[value] > 0 for line in content[part])
+
+
+def test_a_suite_leaves_the_instruction_set_as_it_was() -> None:
+    slowest, before = bench.isas()[0], kernels.backends().isa
+    bench.select_isa(slowest)
+    try:
+        sampler = bench.timed(lambda: None, lambda: bench.select_isa(bench.isas()[-1]))
+        run(Suite("x", "ms", {"ours": Contestant(sampler, "ours")}, ("ours",), lambda: None, rounds=2))
+        assert (kernels.backends().isa or "reference") == slowest
+    finally:
+        if before is not None:
+            bench.select_isa(before)
+
+
+# ---------------------------------------------------------------- bench_likelihood
+
+
+def test_ratios_are_compared_with_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = texts.team().scoring_keys().subset(slice(0, 2))
+    ids = bench_audit.Tokenizer(bench_audit.DEMO_SOURCE).encode(texts.text()[:3000]).token_ids
+    bench_likelihood.validate("iet:demo", ids, keys)
+    embedded = bench_likelihood.embedded
+    monkeypatch.setattr(bench_likelihood, "embedded", lambda *a: embedded(*a) + 0.01)
+    with pytest.raises(IetError, match="differ from those of embedding"):
+        bench_likelihood.validate("iet:demo", ids, keys)
+
+
+# ---------------------------------------------------------------- bench_decode
+
+
+@pytest.mark.parametrize("name", ["windows", "decode", "forward_backward"])
+def test_decoders_that_differ_from_their_formula_are_not_timed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench_decode.validate(3)
+    right = getattr(bench_decode, name)
+    monkeypatch.setattr(bench_decode, name, lambda scores, *options: right(scores[:, ::-1].copy(), *options))
+    with pytest.raises(IetError, match="differ"):
+        bench_decode.validate(3)

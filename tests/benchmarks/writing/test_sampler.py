@@ -1,0 +1,168 @@
+"""One sampler for all texts of the benchmarks: its steps, its draws, and continuations under keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import iet
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from benchmarks.accuracy import texts  # noqa: E402 - after the skips
+from benchmarks.writing import continuations  # noqa: E402
+from benchmarks.writing.models import Loaded  # noqa: E402
+from benchmarks.writing.sampler import draw, nucleus, steps  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize("architecture", ["shipped", "llama", "gpt_neox"])
+def test_steps_give_what_the_model_gives_for_each_row_alone(loaded: Loaded, architecture: str) -> None:
+    model = loaded.model if architecture == "shipped" else small_model(architecture)
+    rng, size = np.random.default_rng(0), model.config.vocab_size
+    prompts = [rng.integers(3, size, length).tolist() for length in (23, 17, 2, 1)]
+    more = torch.from_numpy(rng.integers(3, size, (4, 6)))
+    ids = torch.zeros(4, 23 + 6, dtype=torch.int64)
+    real = torch.ones(4, 23 + 6, dtype=torch.bool)
+    for i, prompt in enumerate(prompts):
+        real[i, : 23 - len(prompt)] = False
+        ids[i, 23 - len(prompt) : 23] = torch.tensor(prompt)
+    with torch.inference_mode():
+        for t, logits in enumerate(steps(model, ids, real, 23)):
+            alone = [torch.tensor([prompt + more[i, :t].tolist()]) for i, prompt in enumerate(prompts)]
+            expected = torch.stack([model(row).logits[0, -1] for row in alone])
+            assert torch.allclose(logits, expected, atol=2e-4), t
+            ids[:, 23 + t] = more[:, t]
+    assert t == 5
+
+
+@pytest.mark.parametrize("top_p", [0.3, 0.9, 0.999])
+def test_nucleus_is_that_of_transformers(top_p: float) -> None:
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(12, 2000, generator=generator) * torch.linspace(0.1, 6, 12)[:, None]
+    expected = transformers.TopPLogitsWarper(top_p)(None, logits.double())
+    found = nucleus(logits, top_p)
+    kept = found.isfinite()
+    assert (kept != expected.isfinite()).sum() <= 2  # sums of float32 end an id sooner or later
+    assert torch.equal(found[kept], logits[kept])
+    assert (kept.sum(1) > 64).any()  # beyond the first look
+    assert (kept.sum(1) > 512).any() or top_p < 0.9
+    assert torch.equal(nucleus(logits, 1.0), logits)
+
+
+def small_model(architecture: str) -> Any:
+    torch.manual_seed(0)
+    shape = {"vocab_size": 100, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    if architecture == "llama":
+        config = transformers.LlamaConfig(
+            **shape, intermediate_size=64, num_key_value_heads=2, initializer_range=0.2
+        )
+    else:
+        config = transformers.GPTNeoXConfig(**shape, intermediate_size=64, initializer_range=0.2)
+    return transformers.AutoModelForCausalLM.from_config(config).eval()
+
+
+def registry_of(agents: int, vocab_size: int, family: str = "fourier") -> iet.Registry:
+    registry = iet.Registry.create(None, vocab_size=vocab_size, scheme=texts.scheme(family))
+    for slot in range(agents):
+        registry.add(f"a{slot}", secret=bytes([slot] * 32))
+    return registry
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt_neox"])
+def test_continuations_that_share_a_prompt_are_those_of_the_model(architecture: str) -> None:
+    # Almost greedy: after the temperature the likeliest token is certain, whatever the draw.
+    model = small_model(architecture)
+    prompts = np.random.default_rng(0).integers(3, 100, (3, 7))
+    slots = np.full((3, 2), -1)
+    keys = registry_of(1, 100).marking_keys()
+    found = continuations.sample(
+        model, prompts, slots, keys, tokens=20, temperature=1e-4, barred=(0, 5), seed=0
+    )
+    ids = torch.from_numpy(prompts)
+    expected = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        min_new_tokens=20,
+        max_new_tokens=20,
+        suppress_tokens=[0, 5],
+        pad_token_id=0,
+    )[:, 7:].numpy()
+    assert np.array_equal(found.ids.reshape(3, 2, 20), np.repeat(expected[:, None], 2, axis=1))
+    assert len(np.unique(expected)) > 10
+    assert np.all(found.entropy < 0.1)
+
+
+def test_draws_follow_the_distribution() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(1, 150, generator=generator) * 1.5  # no multiple of the block
+    logits[0, [0, 63, 64, 149]] = -torch.inf
+    drawn = draw(logits.repeat(100_000, 1), torch.rand(2, 100_000, 1, generator=generator))
+    counts = np.bincount(drawn.numpy(), minlength=150)
+    expected = torch.softmax(logits[0].double(), -1).numpy() * 100_000
+    assert counts[[0, 63, 64, 149]].sum() == 0
+    kept = expected > 5
+    assert (
+        stats.chisquare(counts[kept], expected[kept] * counts[kept].sum() / expected[kept].sum()).pvalue
+        > 1e-3
+    )
+
+
+def test_the_entropy_is_that_of_the_model_and_the_mark_lowers_it() -> None:
+    model = small_model("llama")
+    prompts = np.random.default_rng(1).integers(3, 100, (40, 5))
+    keys = registry_of(2, 100).marking_keys()
+    slots = np.tile([0, 1], (40, 1))
+    found = continuations.sample(model, prompts, slots, keys, tokens=1, temperature=0.8, barred=(0,), seed=0)
+    with torch.no_grad():
+        logits = model(torch.from_numpy(prompts)).logits[:, -1].double() / 0.8
+    logits[:, 0] = -torch.inf
+    entropy = torch.special.entr(torch.softmax(logits, -1)).sum(-1).numpy()
+    assert found.entropy == pytest.approx(np.repeat(entropy, 2), abs=1e-4)
+    assert found.marked_entropy.mean() < found.entropy.mean()
+
+
+@pytest.mark.parametrize("family", list(texts.SCHEMES))
+def test_each_continuation_carries_the_mark_of_its_key(family: str) -> None:
+    model = small_model("llama")
+    registry = registry_of(3, 100, family)
+    prompts = np.random.default_rng(2).integers(3, 100, (4, 8))
+    slots = np.array([[0, 1], [2, -1], [1, 0], [-1, 2]])
+    options = {"tokens": 150, "temperature": 3.0, "barred": (0,)}
+    found = continuations.sample(model, prompts, slots, registry.marking_keys(), seed=1, **options)
+    for row, slot in zip(found.ids, slots.reshape(-1), strict=True):
+        scores = iet.score_tokens(row, registry)[registry.get_profile(None).scheme.n_gram - 1 :].mean(axis=0)
+        unmarked_score = registry.get_profile(None).family.mean(0)
+        best = int(np.argmax(scores))
+        assert (best == slot) if slot >= 0 else (abs(scores - unmarked_score) < 0.35).all()
+    again = continuations.sample(model, prompts, slots, registry.marking_keys(), seed=1, **options)
+    assert np.array_equal(found.ids, again.ids)
+
+
+def test_gumbel_draws_freely_where_the_context_is_not_new() -> None:
+    model = small_model("llama")
+    registry = registry_of(2, 100, "gumbel")
+    prompts = np.array([[3, 4, 5, 6, 3, 4, 5], [9, 8, 7, 6, 5, 4, 3]])  # the first ends as it begins
+    slots = np.array([[0, 1], [1, -1]])
+    options = {"tokens": 120, "temperature": 0.2, "barred": ()}
+    first, second = (
+        continuations.sample(model, prompts, slots, registry.marking_keys(), seed=seed, **options)
+        for seed in (1, 2)
+    )
+    for row, ids in enumerate(first.ids):
+        whole = [*prompts[row // 2], *ids]
+        contexts = [tuple(whole[t - 3 : t]) for t in range(3, len(whole))]
+        fresh = [context not in contexts[:i] for i, context in enumerate(contexts)][4:]
+        assert first.unmarked[row].tolist() == [row == 3 or not f for f in fresh]
+    assert first.unmarked[:2, 0].all()
+    # Where the context is new the key alone decides: two seeds agree up to the first free draw.
+    until = int(np.argmax(first.unmarked[2])) if first.unmarked[2].any() else 120
+    assert until >= 1
+    assert np.array_equal(first.ids[2, :until], second.ids[2, :until])
+    assert not np.array_equal(first.ids[3], second.ids[3])

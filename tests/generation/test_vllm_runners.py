@@ -1,0 +1,470 @@
+"""The vLLM processor under both runners, row by row against lists that only the test keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import iet
+from iet.errors import InputError
+from iet.marks.registry import Registry
+from iet.marks.scheme import Scheme
+from tests.support.vllm_engine import (
+    AGENTS,
+    CPU,
+    WIDTH,
+    Batch,
+    IETLogitsProcessor,
+    Request,
+    SamplingParams,
+    Slots,
+    V,
+    adapter,
+    config,
+    draw_request,
+    host_of,
+    marked,
+    torch,
+    v1,
+    v2,
+)
+
+each_scheme = pytest.mark.parametrize(
+    "scheme", [{"kappa": 2.0}, {"n_gram": 4, "k_p": "per-agent", "family": "square"}, {"placement": "raw"}]
+)
+
+
+@pytest.fixture
+def host(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Registry]:
+    return host_of(tmp_path, monkeypatch)
+
+
+# ---------------------------------------------------------------- V1: vLLM's batch and its bookkeeping
+
+
+@each_scheme
+def test_v1_rows_that_come_go_and_move(host: Any, scheme: dict[str, Any]) -> None:
+    registry = host(**scheme)
+    rng, engine = np.random.default_rng(1), Batch()
+    running: dict[str, Request] = {}
+    preempted: list[Request] = []
+    moves, checked, number = 0, 0, 0
+    for _ in range(120):
+        for request in [r for r in running.values() if rng.random() < 0.12]:
+            engine.batch.remove_request(running.pop(request.id).id)
+            if rng.random() < 0.4:
+                preempted.append(request)
+        while len(running) < 6 and rng.random() < 0.7:
+            if preempted and rng.random() < 0.5:
+                request = preempted.pop()
+            else:
+                request, number = draw_request(rng, number), number + 1
+            request.computed = int(rng.integers(1, len(request.history) + 1))  # a chunk of the prefill
+            running[request.id] = request
+            engine.add(request)
+        engine.batch.condense()
+        rows = len(running)
+        if rows > 1 and rng.random() < 0.6:
+            first, second = rng.choice(rows, 2, replace=False).tolist()
+            engine.batch.swap_states(first, second)
+        moves += len(engine.batch.batch_update_builder.moved)
+        engine.batch.refresh_metadata()
+        if not rows:
+            continue
+        logits = torch.from_numpy(rng.normal(0, 3, (rows, WIDTH)).astype(np.float32))
+        logits[:, rng.integers(0, WIDTH, 4)] = -torch.inf
+        found = engine.apply(logits.clone())
+        for row, id in enumerate(engine.batch.req_ids):
+            request = running[id]
+            prefilling = request.computed < len(request.history)
+            if not prefilling:  # of a chunk before the last one, nothing is sampled
+                wanted = marked(logits[row], request.history, request, registry)
+                np.testing.assert_array_equal(found[row].numpy().view(np.int32), wanted.view(np.int32))
+                checked += bool((wanted != logits[row].numpy()).any())
+                token = int(rng.integers(0, WIDTH))
+                engine.sampled(row, token)
+                request.output.append(token)
+            request.computed = len(request.history)
+    assert moves > 40
+    assert checked > 100
+
+
+def test_v1_tokens_that_vllm_repairs_and_placeholders_that_it_leaves(host: Any) -> None:
+    registry = host(n_gram=3)
+    rng = np.random.default_rng(2)
+    for by_config in (True, False):  # from the command line; as an entry point
+        engine = Batch(by_config=by_config)
+        requests = [
+            Request(
+                f"r{i}",
+                SamplingParams(extra_args={"iet_agent": "critic"} if i else None),
+                "critic",
+                [5, 6, 7],
+            )
+            for i in range(3)
+        ]
+        for request in requests:
+            engine.add(request)
+        engine.batch.condense()
+        engine.batch.refresh_metadata()
+        engine.apply(torch.zeros(3, WIDTH))
+        # Asynchronous scheduling: the tokens are on their way to the host when the next step begins.
+        tokens = rng.integers(2, V, (3, 1))
+        for row in range(3):
+            engine.sampled(row, -1)
+            requests[row].output.append(int(tokens[row, 0]))
+        engine.batch.prev_req_id_to_index = {request.id: row for row, request in enumerate(requests)}
+        engine.batch.set_async_sampled_token_ids(
+            torch.from_numpy(tokens), SimpleNamespace(synchronize=lambda: None)
+        )
+        engine.batch.refresh_metadata()
+        engine.batch.update_async_output_token_ids()
+        logits = torch.zeros(3, WIDTH)
+        if by_config:
+            found = engine.apply(logits.clone())
+            assert torch.equal(found[0], logits[0])  # it names nobody
+            for row in (1, 2):
+                wanted = marked(logits[row], requests[row].history, requests[row], registry)
+                np.testing.assert_array_equal(found[row].numpy(), wanted)
+        else:
+            with pytest.raises(
+                InputError, match=r"row 1.*#52461.*--logits-processors.*--no-async-scheduling"
+            ):
+                engine.apply(logits)
+
+
+def test_v1_interface_order_removed_added_moved(host: Any) -> None:
+    """An update that no batch of today makes, but the interface allows: an addition over a removal."""
+    registry = host()
+    processor = IETLogitsProcessor(config(), CPU, False)
+    requests = [
+        Request(f"r{i}", SamplingParams(extra_args={"iet_agent": name}), name, [i + 2])
+        for i, name in enumerate([*AGENTS, "critic"])
+    ]
+    a, b, c, d = requests
+    added = [(row, r.params, r.prompt, r.output) for row, r in enumerate((a, b, c))]
+    processor.update_state(v1.BatchUpdate(3, [], added, []))
+    one_way, swap = v1.MoveDirectionality.UNIDIRECTIONAL, v1.MoveDirectionality.SWAP
+    processor.update_state(
+        v1.BatchUpdate(3, [0], [(0, d.params, d.prompt, d.output)], [(0, 1, swap), (2, 1, one_way)])
+    )
+    d.output.append(9)  # the list is live
+    found = processor.apply(torch.zeros(3, WIDTH))
+    zeros = torch.zeros(WIDTH)
+    np.testing.assert_array_equal(found[0].numpy(), marked(zeros, b.history, b, registry))
+    np.testing.assert_array_equal(found[1].numpy(), marked(zeros, c.history, c, registry))
+    assert not found[2].any()
+    processor.update_state(None)
+    prompt_as_embeddings = (2, d.params, None, [])
+    processor.update_state(v1.BatchUpdate(3, [0, 1], [prompt_as_embeddings], []))
+    assert not processor.apply(torch.zeros(3, WIDTH)).any()
+
+
+# ---------------------------------------------------------------- V2: slots, drafts, histories on the device
+
+
+@each_scheme
+def test_v2_slots_that_are_recycled_and_rows_that_verify_drafts(host: Any, scheme: dict[str, Any]) -> None:
+    registry = host(**scheme)
+    rng, slots = np.random.default_rng(3), Slots(5)
+    processor = IETLogitsProcessor(config(), slots.state)
+    running: list[Request] = []
+    preempted: list[Request] = []
+    number, counts = 0, {"plain": 0, "drafts": 0, "unused": 0, "unmarked": 0}
+    for step in range(150):
+        for request in [r for r in running if rng.random() < 0.12]:
+            running.remove(request)
+            slots.remove(request)
+            if rng.random() < 0.4:
+                preempted.append(request)
+        while slots.free and rng.random() < 0.7:
+            if preempted and rng.random() < 0.5:
+                request = preempted.pop()
+            else:
+                request, number = draw_request(rng, number), number + 1
+            request.computed = int(rng.integers(1, len(request.history) + 1))
+            assert slots.add(request, processor) == (request.agent is not None)
+            running.append(request)
+        processor.apply_staged_writes()
+        scheduled = [running[i] for i in rng.permutation(len(running))[: int(rng.integers(1, 6))]]
+        if not scheduled:
+            continue
+        rows: list[tuple[Request, list[int]]] = []
+        for request in scheduled:
+            most = 0 if step % 3 == 0 or request.computed < len(request.history) else 4
+            drafts = rng.integers(0, WIDTH, int(rng.integers(0, most + 1))).tolist()
+            if drafts and rng.random() < 0.2:  # placeholders of a first step, which are rejected
+                drafts[int(rng.integers(len(drafts))) :] = [-1]
+            rows.append((request, drafts))
+        context = slots.context(rows, padding=int(rng.integers(0, 3)))
+        count = len(context.expanded_idx_mapping)
+        logits = torch.from_numpy(rng.normal(0, 3, (count, WIDTH)).astype(np.float32))
+        logits[:, rng.integers(0, WIDTH, 4)] = -torch.inf
+        found = processor.apply(logits.clone(), context)
+        row = 0
+        for request, drafts in rows:
+            for before in range(len(drafts) + 1):
+                history = request.history + drafts[:before]
+                # Never sampled from: a chunk of a prompt, and what stands after a draft that is none.
+                if request.computed < len(request.history) or -1 in drafts[:before]:
+                    counts["unused"] += 1
+                else:
+                    wanted = marked(logits[row], history, request, registry)
+                    np.testing.assert_array_equal(found[row].numpy().view(np.int32), wanted.view(np.int32))
+                    changed = (wanted != logits[row].numpy()).any()
+                    counts["unmarked" if not changed else "drafts" if before else "plain"] += 1
+                row += 1
+        assert torch.equal(found[row:], logits[row:])  # padding
+        for request, drafts in rows:
+            if request.computed == len(request.history):
+                right = drafts.index(-1) if -1 in drafts else len(drafts)
+                accepted = drafts[: int(rng.integers(0, right + 1))]
+                slots.commit(request, [*accepted, int(rng.integers(0, WIDTH))])
+            request.computed = len(request.history)
+    assert min(counts.values()) > 30, counts
+
+
+def test_v2_a_placeholder_among_committed_tokens_is_refused(host: Any) -> None:
+    host(n_gram=3)
+    slots = Slots(2)
+    processor = IETLogitsProcessor(config(), slots.state)
+    request = Request("r", SamplingParams(extra_args={"iet_agent": "critic"}), "critic", [4, -1, 5])
+    slots.add(request, processor)
+    processor.apply_staged_writes()
+    with pytest.raises(InputError, match=r"placeholder.*#52461"):
+        processor.apply(torch.zeros(1, WIDTH), slots.context([(request, [])]))
+    slots.commit(request, [6])
+    processor.apply(torch.zeros(1, WIDTH), slots.context([(request, [])]))
+
+
+def test_v2_steps_without_an_agent_return_what_they_got(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = host()
+    slots = Slots(2)
+    processor = IETLogitsProcessor(config(), slots.state)
+    nobody = Request("r", SamplingParams(), None, [4, 5])
+    assert slots.add(nobody, processor) is False
+    processor.apply_staged_writes()
+    monkeypatch.setattr(adapter, "embed_", None)  # a launch would raise
+    logits = torch.zeros(1, WIDTH)
+    assert processor.apply(logits, slots.context([(nobody, [])])) is logits
+    monkeypatch.undo()
+    monkeypatch.setenv("IET_REGISTRY", str(registry.path))
+    monkeypatch.setenv("IET_DEFAULT_AGENT", "writer")
+    processor = IETLogitsProcessor(config(), slots.state)
+    by_default = dataclasses.replace(nobody, id="s", agent="writer")
+    assert slots.add(by_default, processor) is True
+    processor.apply_staged_writes()
+    found = processor.apply(logits.clone(), slots.context([(by_default, [])]))
+    np.testing.assert_array_equal(found[0].numpy(), marked(logits[0], [4, 5], by_default, registry))
+
+
+class Queued(TorchDispatchMode):
+    """Counts what is queued on a device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.work = 0
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.work += not op.is_view
+        return op(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("drafts", [0, 2])
+def test_v2_nothing_is_read_back_and_one_kernel_marks(
+    host: Any, monkeypatch: pytest.MonkeyPatch, drafts: int
+) -> None:
+    """On tensors that hold nothing, reading a value raises, and so does meeting one of the host."""
+    host(n_gram=4)
+    slots, nowhere = Slots(3), torch.device("meta")
+    for name in ("all_token_ids", "total_len"):
+        getattr(slots, name).gpu = getattr(slots, name).gpu.to(nowhere)
+    marker = adapter._BySlot(adapter._settings(), dataclasses.replace(slots.state, device=nowhere), nowhere)
+    slot = slots.free.pop()
+    marker.add(slot, SamplingParams(temperature=0.5, extra_args={"iet_agent": "critic"}))
+    marker.flush()
+    row = torch.zeros(1 + drafts, dtype=torch.int32, device=nowhere)
+    context = v2.LogitsContext(
+        expanded_idx_mapping=row,
+        idx_mapping=row[:1],
+        idx_mapping_np=np.array([slot]),
+        expanded_local_pos=row,
+        input_ids=row,
+        pos=row,
+        seq_lens_upper_bound_np=np.zeros(1, dtype=np.int32),
+    )
+    marked = []
+    monkeypatch.setattr(adapter, "embed_", lambda *given, **named: marked.append((*given[1:3], named)))
+    with Queued() as queued:
+        marker.apply(torch.zeros(1 + drafts, WIDTH, device=nowhere), context)
+    ((contexts, keys, named),) = marked
+    assert contexts.shape == (1 + drafts, 3)
+    assert keys.shape == named["temperature"].shape == (1 + drafts,)
+    assert {each.device for each in (contexts, keys, named["temperature"])} == {nowhere}
+    assert queued.work <= (31 if drafts else 15)  # as the docstring says; embed_ is one more
+
+
+def test_v2_warm_up_under_a_required_agent(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    host()
+    monkeypatch.setenv("IET_REQUIRE_AGENT", "1")
+    processor = IETLogitsProcessor(config(), Slots(2).state)
+    assert processor.add_request(0, SamplingParams.for_sampler_warmup()) is False
+
+
+# ---------------------------------------------------------------- the loop is closed: the text is audited
+
+
+@pytest.fixture(scope="module")
+def library() -> Iterator[Any]:
+    pytest.importorskip("transformers")
+    from iet.demo.conversation import TASK, load_model
+
+    model, tokenizer = load_model()
+    with torch.inference_mode():
+        yield model, tokenizer, tokenizer(TASK).input_ids[:12]
+
+
+def demo_host(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    from iet.cli.demo import demo_registry
+
+    registry = demo_registry(("planner", "critic"), seed=11, scheme=Scheme(kappa=2.0))
+    registry.save(path)
+    adapter._read_settings.cache_clear()
+    monkeypatch.setenv("IET_REGISTRY", str(path))
+    return registry
+
+
+def who_wrote(registry: Registry, tokenizer: Any, requests: list[Request]) -> list[tuple[str, ...]]:
+    auditor = iet.Auditor(registry, level=1e-4)
+    return [auditor.audit(tokenizer.decode(request.output)).found for request in requests]
+
+
+def writers(prompt: list[int]) -> list[Request]:
+    return [
+        Request(name or "nobody", SamplingParams(temperature=0.9, extra_args=arguments), name, prompt)
+        for name, arguments in [
+            ("planner", {"iet_agent": "planner"}),
+            (None, None),
+            ("critic", {"iet_agent": "critic"}),
+        ]
+    ]
+
+
+def test_v1_text_is_found(library: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.sample.sampler import Sampler
+
+    model, tokenizer, prompt = library
+    registry = demo_host(tmp_path / "demo.json", monkeypatch)
+    engine, requests, sampler = Batch(width=model.config.vocab_size), writers(prompt), Sampler()
+    for request in requests:
+        engine.add(request)
+    engine.batch.condense()
+    torch.manual_seed(0)
+    for step in range(90):
+        if step % 7 == 3:
+            engine.batch.swap_states(step % 3, (step + 1) % 3)
+        engine.batch.refresh_metadata()
+        order = [next(r for r in requests if r.id == id) for id in engine.batch.req_ids]
+        logits = model(torch.tensor([request.history for request in order])).logits[:, -1].float()
+        tokens = sampler(logits, engine.batch.sampling_metadata).sampled_token_ids[:, 0].tolist()
+        for row, (request, token) in enumerate(zip(order, tokens, strict=True)):
+            engine.sampled(row, token)
+            request.output.append(token)
+    assert who_wrote(registry, tokenizer, requests) == [("planner",), (), ("critic",)]
+
+
+def test_v2_text_with_drafts_is_found(
+    library: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer, prompt = library
+    registry = demo_host(tmp_path / "demo.json", monkeypatch)
+    slots, requests, accepted = Slots(4), writers(prompt), 0
+    processor = IETLogitsProcessor(config(model.config.vocab_size), slots.state)
+    for request in requests:
+        slots.add(request, processor)
+    draw = torch.Generator().manual_seed(1)
+    for step in range(200):
+        processor.apply_staged_writes()
+        waiting = [request for request in requests if len(request.output) < 90]
+        if not waiting:
+            break
+        rows, logits = [], []
+        for request in waiting[step % len(waiting) :] + waiting[: step % len(waiting)]:
+            drafts = looked_up(request.history)
+            rows.append((request, drafts))
+            out = model(torch.tensor([request.history + drafts])).logits[0]
+            logits.append(out[len(request.history) - 1 :].float())
+        final = processor.apply(torch.cat(logits), slots.context(rows)) / 0.9
+        tokens = torch.multinomial(final.softmax(dim=-1), 1, generator=draw)[:, 0].tolist()
+        for request, drafts in rows:
+            here, tokens = tokens[: len(drafts) + 1], tokens[len(drafts) + 1 :]
+            right = next((j for j, draft in enumerate(drafts) if here[j] != draft), len(drafts))
+            accepted += right
+            slots.commit(request, here[: right + 1])
+    assert accepted > 10
+    assert who_wrote(registry, tokenizer, requests) == [("planner",), (), ("critic",)]
+
+
+def looked_up(history: list[int]) -> list[int]:
+    """Propose what followed the last token where it stood before, as the n-gram speculator does."""
+    for at in range(len(history) - 2, -1, -1):
+        if history[at] == history[-1]:
+            return history[at + 1 : at + 4]
+    return []
+
+
+# ---------------------------------------------------------------- on a GPU
+
+
+@pytest.mark.gpu
+def test_v2_sits_inside_a_captured_graph(host: Any) -> None:
+    if iet.backends().cuda_devices == 0:
+        pytest.skip("no CUDA device")
+    registry = host(n_gram=3)
+    slots, device = Slots(4), torch.device("cuda")
+    for name in ("all_token_ids", "total_len"):
+        getattr(slots, name).gpu = getattr(slots, name).gpu.to(device)
+    state = dataclasses.replace(slots.state, device=device)
+    processor = IETLogitsProcessor(config(), state)
+    requests = [
+        Request(f"r{i}", SamplingParams(extra_args={"iet_agent": name}), name, [4 + i, 5, 6])
+        for i, name in enumerate(AGENTS)
+    ]
+    for request in requests:
+        slots.add(request, processor)
+    processor.apply_staged_writes()
+    rows = [(request, [7, 8]) for request in requests]
+    on_host = slots.context(rows, padding=1)
+    tensors = ("expanded_idx_mapping", "idx_mapping", "expanded_local_pos", "input_ids")
+    context = dataclasses.replace(on_host, **{name: getattr(on_host, name).to(device) for name in tensors})
+    logits = torch.zeros(10, WIDTH, device=device)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        processor.apply(logits.clone(), context)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        processor.apply(logits, context)
+    for request in requests:
+        slots.commit(request, [9, 10 + len(request.id)])
+    logits.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    for row in range(9):
+        request, before = requests[row // 3], row % 3
+        wanted = marked(torch.zeros(WIDTH), request.history + [7, 8][:before], request, registry)
+        np.testing.assert_array_equal(logits[row].cpu().numpy(), wanted)
+    assert not logits[9].any()
+    slots.commit(requests[0], [-1])
+    processor.apply(logits, context)
+    torch.cuda.synchronize()
+    with pytest.raises(InputError, match="#52461"):
+        processor.apply_staged_writes()
