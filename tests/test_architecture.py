@@ -46,10 +46,6 @@ PENDING: set[str] = {
     "tests.report.test_html imports tests.report.test_report",
     "tests.report.test_report_forms imports tests.report.test_report",
     "tests.report.test_signed imports tests.report.test_report",
-    "tests/benchmarks/accuracy/test_accuracy.py is above 500 lines",
-    "tests/benchmarks/paper/test_llm.py is above 500 lines",
-    "tests/benchmarks/paper/test_quality.py is above 500 lines",
-    "tests/benchmarks/paper/test_transforms.py is above 500 lines",
     "tests/cli/test_cli.py is above 500 lines",
     "tests/report/test_html.py is above 500 lines",
 }
