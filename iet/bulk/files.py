@@ -23,25 +23,25 @@ import os
 import pathlib
 import pickle
 import re
-import secrets
 import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from multiprocessing import resource_tracker
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import iet
+from iet import __version__
 from iet.audit.arrow import DOCUMENT, SEGMENT, check_readable, document_columns, segment_columns
 from iet.audit.auditor import Auditor
 from iet.audit.evidence import discoveries
 from iet.audit.records import audit_records
 from iet.bulk.inputs import Chunk, Columns, Source, choose_columns, chunks, expand, pieces, shown_id
 from iet.errors import IetError, InputError
+from iet.marks.files import write_file
 
 CHUNK_ROWS, CHUNK_SIZE = 4096, 1 << 24
 """A chunk ends after so many records, or after so many bytes (of JSON lines), characters or ids."""
@@ -184,7 +184,7 @@ def audit_files(
     packed = pickle.dumps(auditor) if workers > 1 else b""
     configuration = {
         "schema": "iet.run/1",
-        "iet": iet.__version__,
+        "iet": __version__,
         "auditor": auditor.configuration,
         "columns": dataclasses.asdict(columns),
         "chunk_rows": int(chunk_rows),
@@ -203,7 +203,7 @@ def audit_files(
             for chunk in finished:
                 read.audited(chunk)
         summary = _summary(folder, mine, fdr)
-        _commit(state, lambda path: _write_json(path, {"complete": True, **dataclasses.asdict(summary)}))
+        _commit(state, _json({"complete": True, **dataclasses.asdict(summary)}))
     return summary
 
 
@@ -259,7 +259,8 @@ class _Job:
         for kind, tables, schema in (("segments", segments, SEGMENTS), ("documents", documents, DOCUMENTS)):
             table = pa.concat_tables(tables) if tables else schema.empty_table()
             if kind == "documents" and bad:
-                _commit(_path(self.folder, "quarantine", chunk.index), lambda path: _write_lines(path, bad))
+                lines = "".join(json.dumps(record) + "\n" for record in bad)
+                _commit(_path(self.folder, "quarantine", chunk.index), lines.encode())
             write = functools.partial(pq.write_table, table, compression="zstd")
             _commit(_path(self.folder, kind, chunk.index), write)
 
@@ -447,37 +448,15 @@ def _sweep(folder: pathlib.Path, mine: range, state: str) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
-def _commit(target: pathlib.Path, write: Callable[[pathlib.Path], None]) -> None:
-    """Let a file appear whole, or not at all, whatever happens to the process or to the machine."""
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+def _commit(target: pathlib.Path, content: bytes | Callable[[BinaryIO], object]) -> None:
     try:
-        write(temporary)
-        _sync(temporary)
-        os.replace(temporary, target)
-        _sync(target.parent)
+        write_file(target, content)
     except OSError as error:
         raise InputError(f"{target}: cannot be written ({error.strerror or error})") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
-def _sync(path: pathlib.Path) -> None:
-    if path.is_dir() and sys.platform == "win32":  # has no such call for folders
-        return
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-
-
-def _write_lines(path: pathlib.Path, records: list[dict[str, Any]]) -> None:
-    text = "".join(json.dumps(record) + "\n" for record in records)
-    path.write_text(text, encoding="utf-8")
+def _json(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, ensure_ascii=False, indent=1).encode() + b"\n"
 
 
 @contextlib.contextmanager
@@ -512,8 +491,8 @@ def _claimed(
             if state.exists() and not resume:
                 raise InputError(f"{folder}: got results there, expected an empty folder, or resume")
         else:
-            _commit(run, lambda path: _write_json(path, configuration))
-        _commit(state, lambda path: _write_json(path, {"complete": False}))
+            _commit(run, _json(configuration))
+        _commit(state, _json({"complete": False}))
         yield state
 
 
