@@ -14,13 +14,13 @@ import pyarrow as pa
 from datatrove.data import Document
 from datatrove.pipeline.base import PipelineStep
 
+from iet.audit.arrow import SCHEMA
 from iet.audit.auditor import Auditor
-from iet.bulk.arrow import SCHEMA
 from iet.marks.registry import Registry
 
 
 class IETAudit(PipelineStep):  # type: ignore[misc, unused-ignore]
-    """Put what `iet.bulk.arrow.audit_batch` finds in each document into its metadata.
+    """Put what `iet.audit.arrow.audit_batch` finds in each document into its metadata.
 
     Args:
         registry: path of a registry file, which every task loads.

@@ -35,11 +35,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import iet
+from iet.audit.arrow import DOCUMENT, SEGMENT, check_readable, document_columns, segment_columns
 from iet.audit.auditor import Auditor
 from iet.audit.evidence import discoveries
-from iet.bulk.arrow import DOCUMENT, SEGMENT, check_readable, document_columns, segment_columns
+from iet.audit.records import audit_records
 from iet.bulk.inputs import Chunk, Columns, Source, choose_columns, chunks, expand, pieces, shown_id
-from iet.bulk.records import audit_records
 from iet.errors import IetError, InputError
 from iet.marks.files import write_file
 
@@ -144,7 +144,7 @@ def audit_files(
             folders of such, and patterns.
         out: folder of the output, made if it is missing. Otherwise it must be empty, unless `resume` says to
             go on, or all in it is of other shards of this very run.
-        text_column, ids_column: as in `iet.bulk.arrow.audit_batch`, the same for all files.
+        text_column, ids_column: as in `iet.audit.arrow.audit_batch`, the same for all files.
         id_column: name of a column that names the documents. None: file and row do.
         shard: (i, n), 1 <= i <= n: audit every n-th chunk, the i-th first. n runs, at the same time or not,
             on one machine or on many, with i from 1 to n and all else equal, do all the work once.

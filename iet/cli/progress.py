@@ -49,8 +49,9 @@ def progress(line: str, total: float | None = None) -> Iterator[Update]:
 @contextlib.contextmanager
 def auditing(total: float | None = None) -> Iterator[Update]:
     """Show `progress` of an audit, which says so while loops are compiled: once on a machine, for seconds."""
-    from iet.native.jit import compiling
+    from iet.native.jit import compiling, without_blas
 
+    without_blas()
     line = "compiling the loops of an audit, once on this machine"
     with progress("auditing", total) as move, compiling(lambda: move(line, 0.0)):
         yield move
