@@ -124,8 +124,7 @@ def suites(quick: bool) -> list[Suite]:
     return [
         Suite(
             name="iet audit of a page of text, six agents, in a fresh process",
-            unit="s of the processor",
-            factor=1.0,
+            unit="ms of the processor",
             contestants=contestants,
             floors=(LIBRARIES, "and compiling an empty function"),
             validate=machine.check,

@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import iet
+from iet import __version__
 from iet.audit.arrow import DOCUMENT, SEGMENT, check_readable, document_columns, segment_columns
 from iet.audit.auditor import Auditor
 from iet.audit.evidence import discoveries
@@ -184,7 +184,7 @@ def audit_files(
     packed = pickle.dumps(auditor) if workers > 1 else b""
     configuration = {
         "schema": "iet.run/1",
-        "iet": iet.__version__,
+        "iet": __version__,
         "auditor": auditor.configuration,
         "columns": dataclasses.asdict(columns),
         "chunk_rows": int(chunk_rows),

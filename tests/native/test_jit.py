@@ -107,6 +107,7 @@ def test_where_nothing_can_be_written_loops_are_compiled_without_a_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compile_loop = numba.njit
+    compile_loop(lambda: 1)()  # Numba then decorates what it needs itself
 
     def njit(cache: bool = False, **options: Any) -> Any:
         if cache:
