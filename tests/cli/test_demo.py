@@ -17,10 +17,11 @@ from iet.cli import demo
 from iet.cli.demo import Outcome, demo_registry, stage, true_labels
 from iet.decoding.topology import classify, template
 from iet.demo import conversation
-from iet.demo.conversation import JOINER, Conversation, converse, load_model, speakers_of_walk
+from iet.demo.conversation import JOINER, Conversation, converse, speakers_of_walk
 from iet.errors import BackendUnavailable, InputError, RegistryError
 from iet.marks.registry import Registry
 from tests.support.commands import Said
+from tests.support.shipped import shipped_model
 
 NAMES = conversation.ROLES[:4]
 TOPOLOGIES = ("chain", "star_pure", "tree", "circle", "star_ring", "complete")
@@ -54,11 +55,8 @@ def test_walks_that_cannot_be_are_refused() -> None:
 
 
 @pytest.fixture(scope="module")
-def shipped(one_thread: None) -> tuple[Any, Any]:
-    pytest.importorskip("transformers")
-    if not (conversation.MODEL / "model.safetensors").is_file():
-        pytest.skip("the model that ships with the package is not in this checkout")
-    return load_model()
+def shipped() -> tuple[Any, Any]:
+    return shipped_model()
 
 
 def talk(shipped: tuple[Any, Any], rounds: Any, seed: int = 7, **options: Any) -> Conversation:
