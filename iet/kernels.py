@@ -198,6 +198,30 @@ def score_tokens(
     return keys.scores(check_token_ids(token_ids), host.checked_threads(num_threads))
 
 
+@overload
+def score_spans(
+    token_ids: torch.Tensor,
+    boundaries: ArrayLike | torch.Tensor,
+    registry: Registry | Keys,
+    *,
+    counted: ArrayLike | torch.Tensor | None = None,
+    profile: str | None = None,
+    num_threads: int | None = None,
+) -> Any: ...
+
+
+@overload
+def score_spans(
+    token_ids: ArrayLike,
+    boundaries: ArrayLike | torch.Tensor,
+    registry: Registry | Keys,
+    *,
+    counted: ArrayLike | torch.Tensor | None = None,
+    profile: str | None = None,
+    num_threads: int | None = None,
+) -> NDArray[np.float64]: ...
+
+
 def score_spans(
     token_ids: ArrayLike | torch.Tensor,
     boundaries: ArrayLike | torch.Tensor,

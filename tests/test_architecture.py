@@ -30,41 +30,7 @@ BELOW: dict[str, tuple[str, ...]] = {
 }
 """What each entry of `iet/` rests on directly. It may import that, and whatever that rests on."""
 
-PENDING: set[str] = {
-    "a circle of 3: iet.audit.auditor and others",
-    "iet.audit.auditor imports iet.bulk.arrow",
-    "a circle of 6: iet.report.html and others",
-    "benchmarks/accuracy/decoders.py is above 500 lines",
-    "benchmarks/accuracy/scheme_quality.py is above 500 lines",
-    "benchmarks/accuracy/texts.py is above 500 lines",
-    "benchmarks/paper/engine.py is above 500 lines",
-    "benchmarks/paper/quality/quality.py is above 500 lines",
-    "benchmarks/tables.py is above 500 lines",
-    "iet.report.prov imports iet",
-    "iet.report.signed imports iet",
-    "iet/audit/evidence.py is above 500 lines",
-    "iet/cli/__init__.py is above 500 lines",
-    "iet/decoding/posterior.py is above 500 lines",
-    "iet/marks/registry.py is above 500 lines",
-    "iet/report/html.py is above 500 lines",
-    "tests.report.test_html imports tests.audit.test_auditor",
-    "tests.report.test_html imports tests.report.test_report",
-    "tests.report.test_report_forms imports tests.report.test_report",
-    "tests.report.test_signed imports tests.report.test_report",
-    "tests.test_paper_baselines imports tests.paper_logs",
-    "tests.test_paper_failure_regeneration imports tests.paper_failures",
-    "tests.test_paper_failure_restoration imports tests.paper_failures",
-    "tests.test_paper_failure_trajectories imports tests.paper_failures",
-    "tests.test_paper_llm imports tests.paper_logs",
-    "tests.test_paper_protocol imports tests.test_paper_logs",
-    "tests/cli/test_cli.py is above 500 lines",
-    "tests/report/test_html.py is above 500 lines",
-    "tests/test_paper_llm.py is above 500 lines",
-    "tests/test_paper_protocol.py is above 500 lines",
-    "tests/test_paper_quality.py is above 500 lines",
-    "tests/test_paper_transforms.py is above 500 lines",
-    "tests/test_speed.py is above 500 lines",
-}
+PENDING: set[str] = set()
 """What is known to be against the rules, until it is mended."""
 
 

@@ -43,8 +43,8 @@ import iet
 from benchmarks.recording import columns, command, environment, parser, write
 from benchmarks.speed.texts import given_logs, marked_text, team
 from iet.audit.plan import ALL_KEYS
+from iet.audit.records import BATCH_RECORDS, audit_records
 from iet.bulk import files
-from iet.bulk.records import BATCH_RECORDS, audit_records
 from iet.cli import bench
 from iet.errors import IetError
 from iet.marks.registry import Registry

@@ -147,7 +147,7 @@ class Auditor:
     def audit_batch(
         self, batch: pyarrow.RecordBatch, *, text_column: str | None = None, ids_column: str | None = None
     ) -> pyarrow.RecordBatch:
-        """Audit the documents of an Arrow batch, each as `audit` does; see `iet.bulk.arrow.audit_batch`.
+        """Audit the documents of an Arrow batch, each as `audit` does; see `iet.audit.arrow.audit_batch`.
 
         Args:
             batch: with a column of strings, or of lists of token ids.
@@ -155,14 +155,14 @@ class Auditor:
             ids_column: name of the column of token ids. None: "token_ids", if there is no "text".
 
         Returns:
-            RecordBatch of `iet.bulk.arrow.SCHEMA`, a row for each of the batch.
+            RecordBatch of `iet.audit.arrow.SCHEMA`, a row for each of the batch.
 
         Raises:
             InputError: no such column.
             ShapeError: the column holds neither.
             TokenizerMismatch: no tokenizer with the profile's digest.
         """
-        from iet.bulk.arrow import audit_batch  # here, because it imports pyarrow
+        from iet.audit.arrow import audit_batch  # here, because it imports pyarrow
 
         return audit_batch(self, batch, text_column=text_column, ids_column=ids_column)
 

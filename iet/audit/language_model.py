@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from iet.audit.mixture import FITTED_TOKENS, Echo, gumbel_log_ratios, mixture_weights
+from iet.audit.mixture import FITTED_TOKENS, MAX_CONTEXT, TILE, Echo, gumbel_log_ratios, mixture_weights
 from iet.decoding.segmentation import check_number
 from iet.errors import BackendUnavailable, InputError, ShapeError
 from iet.kernels import check_token_ids, score_tokens
@@ -41,9 +41,6 @@ ORDERS = 6
 
 DIGEST_BYTES = 1 << 30
 """Maximum size of the parameters that are hashed."""
-
-_TILE = 1 << 22  # numbers in one array of a tile: 16 MB
-_MAX_CONTEXT = 15  # of `number_pairs`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -230,7 +227,7 @@ class LanguageModel:
             if not gumbel:
                 q = np.exp(some.logits / temperature - some.log_sums[:, column, None])
                 tilts[here] = _tilts(ids, here, some.tokens, q, keys, kappa, at_chance)
-        orders = range(scheme.n_gram - 1, min(scheme.n_gram - 1 + ORDERS, _MAX_CONTEXT + 1))
+        orders = range(scheme.n_gram - 1, min(scheme.n_gram - 1 + ORDERS, MAX_CONTEXT + 1))
         echoes = [Echo.of(ids, context) for context in orders]
         given = np.stack([chances, np.full(len(ids), 1.0 / vocab_size), *(e.hits for e in echoes)])
         weights = mixture_weights(given, np.sum([e.seen for e in echoes], axis=0), scored)
@@ -365,7 +362,7 @@ def _tilts(
     n = keys.profile.scheme.n_gram
     rest = (1.0 - q.sum(axis=1)).clip(0.0)
     tilts = np.ones((len(q), len(keys)))
-    step = max(1, _TILE // (tokens.shape[1] * (n + 1) * len(keys)))
+    step = max(1, TILE // (tokens.shape[1] * (n + 1) * len(keys)))
     first = max(0, n - 1 - here.start)  # earlier ones have no context
     for low in range(first, len(q), step):
         rows = np.arange(low, min(low + step, len(q)))

@@ -20,7 +20,8 @@ POWERS = (1.0, 0.75, 0.5, 0.25, 0.125)
 
 BLOCK, PRIOR_TOKENS, FITTED_KEYS = 64, 30.0, 32
 
-_TILE = 1 << 22  # numbers in one array of a tile: 16 MB
+TILE = 1 << 22  # numbers in one array of a tile: 16 MB
+MAX_CONTEXT = 15  # of `number_pairs`
 
 
 class Echo(NamedTuple):
@@ -142,7 +143,7 @@ def gumbel_log_ratios(
         weights = np.einsum("tk,tks->s", whose, parts) + PRIOR_TOKENS / len(weights)
         weights /= weights.sum()
     values = np.zeros(scores.shape)
-    step = max(1, _TILE // (scores.shape[1] * len(weights)))
+    step = max(1, TILE // (scores.shape[1] * len(weights)))
     for low in range(0, len(places), step):
         some = places[low : low + step]
         values[some] = np.logaddexp.reduce(_log_densities(scores[some], q[some]) + np.log(weights), axis=2)

@@ -144,4 +144,4 @@ class Reading:
         if self.places is not None:
             mask = np.zeros(len(self.ids), np.bool_)
             mask[self.places] = self.scored if counted is None else self.scored & counted
-        return np.asarray(score_spans(self.ids, self.of_all(edges), keys, counted=mask))
+        return score_spans(self.ids, self.of_all(edges), keys, counted=mask)

@@ -14,13 +14,13 @@ import pyarrow as pa
 from datatrove.data import Document
 from datatrove.pipeline.base import PipelineStep
 
+from iet.audit.arrow import SCHEMA
 from iet.audit.auditor import Auditor
-from iet.bulk.arrow import SCHEMA
 from iet.marks.registry import Registry
 
 
 class IETAudit(PipelineStep):  # type: ignore[misc, unused-ignore]
-    """Put the results of `iet.bulk.arrow.audit_batch` into the metadata of each document.
+    """Put the results of `iet.audit.arrow.audit_batch` into the metadata of each document.
 
     Args:
         registry: path of a registry file, which every task loads.

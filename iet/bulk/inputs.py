@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from iet.bulk.arrow import check_type, chosen_column, values_of
+from iet.audit.arrow import check_type, chosen_column, values_of
 from iet.errors import BackendUnavailable, InputError
 
 _LINES = re.compile(r"\.(jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)

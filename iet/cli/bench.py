@@ -1,4 +1,4 @@
-"""What `iet bench` runs, and the timer that `benchmarks/speed` shares with it.
+"""`iet bench`: marking and scoring beside floors, and the timer that `benchmarks/speed` shares with it.
 
 A machine that other work shares drifts while it is measured. So everything that is compared runs in turn,
 round after round, in a new order each round, and a ratio is formed within each round: drift hits both sides.
@@ -6,13 +6,12 @@ round after round, in a new order each round, and a ratio is formed within each 
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import functools
-import importlib.metadata
 import itertools
+import json
 import os
-import platform
-import random
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,8 @@ from numpy.typing import NDArray
 
 import iet
 from iet import kernels
+from iet.cli.options import Commands
+from iet.cli.progress import progress
 from iet.errors import IetError, InputError
 from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
@@ -83,6 +84,8 @@ def interleaved(
     Returns:
         Name -> samples, one of each round.
     """
+    import random
+
     samples: dict[str, list[float]] = {name: [] for name in samplers}
     order, draw = list(samplers), random.Random(seed)
     for name in order:
@@ -183,6 +186,32 @@ def validate_score(keys: KeyTable, token_ids: NDArray[np.int64], **options: Any)
 
 
 # ---------------------------------------------------------------- iet bench
+
+
+def add(commands: Commands) -> None:
+    """Add `iet bench`."""
+    bench = commands.add_parser("bench", help="time marking and scoring on this machine, beside floors")
+    bench.add_argument("--rows", type=int, default=64, help="rows of the batch (default: 64)")
+    bench.add_argument("--vocab-size", type=int, default=128256, help="V (default: 128256)")
+    bench.add_argument("--tokens", type=int, default=1 << 15, help="of the scored text (default: 32768)")
+    bench.add_argument("--seconds", type=float, default=20.0, help="about how long to measure (default: 20)")
+    bench.add_argument("--json", action="store_true", help="print as JSON")
+    bench.set_defaults(run=_bench)
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    with progress("checking against the reference, then measuring"):
+        figures = run(
+            rows=arguments.rows,
+            vocab_size=arguments.vocab_size,
+            tokens=arguments.tokens,
+            seconds=arguments.seconds,
+        )
+    if arguments.json:
+        print(json.dumps(figures.to_dict(), indent=1))
+    else:
+        show(figures)
+    return 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -420,6 +449,9 @@ def show(figures: Figures, file: TextIO | None = None) -> None:
 
 
 def _machine() -> dict[str, Any]:
+    import importlib.metadata
+    import platform
+
     backends = kernels.backends()
     return {
         "iet": iet.__version__,

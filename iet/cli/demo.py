@@ -2,29 +2,97 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import hashlib
 import itertools
 import json
 import pathlib
 import time
-from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iet.audit.auditor import Auditor
-from iet.audit.metrics import boundary_f1, edge_similarity, mean_iou, token_accuracy, token_labels
+from iet.cli.options import Commands, add_decoder, say
 from iet.cli.progress import auditing, progress
-from iet.decoding.topology import classify
-from iet.demo import conversation
 from iet.errors import BackendUnavailable, IetError, InputError, RegistryError
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 from iet.marks.tokenizer import DEMO_SOURCE
-from iet.report import Report
+
+if TYPE_CHECKING:
+    from iet.demo.conversation import Conversation
+    from iet.report import Report
 
 TURN_TOKENS = (150, 250)
+
+
+def add(commands: Commands) -> None:
+    """Add `iet demo`."""
+    demo = commands.add_parser("demo", help="let marked agents write a text, and recover who wrote what")
+    demo.add_argument(
+        "--topology",
+        default="chain",
+        choices=["chain", "star_pure", "tree", "star_ring", "circle", "complete"],
+        help="who may follow whom (default: chain)",
+    )
+    demo.add_argument("--agents", type=int, default=4, choices=[4, 5, 6], help="how many write (default: 4)")
+    demo.add_argument("--rounds", type=int, default=3, help="stretches of the walk (default: 3)")
+    demo.add_argument("--seed", type=int, default=0, help="of keys, walk, lengths and tokens (default: 0)")
+    demo.add_argument("--temperature", type=float, default=1.0, help="of the sampler (default: 1.0)")
+    demo.add_argument("--top-p", type=float, default=1.0, help="of the sampler (default: 1.0)")
+    demo.add_argument(
+        "--out", type=pathlib.Path, default=pathlib.Path("iet-demo"), help="folder (default: iet-demo)"
+    )
+    add_decoder(demo)
+    demo.add_argument("--json", action="store_true", help="print figures and report as JSON")
+    demo.set_defaults(run=_demo)
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from iet.report.terminal import comparison, show
+    from iet.report.wording import transition_lines
+
+    outcome = stage(
+        arguments.out,
+        topology=arguments.topology,
+        agents=arguments.agents,
+        rounds=arguments.rounds,
+        seed=arguments.seed,
+        temperature=arguments.temperature,
+        top_p=arguments.top_p,
+        decoder=arguments.decoder,
+    )
+    forced, free = outcome.forced_figures, outcome.figures
+    if arguments.json:
+        figures = {
+            "forced_choice": dataclasses.asdict(forced),
+            "unattributed_allowed": dataclasses.asdict(free),
+            "true_topology": outcome.true_topology,
+            "generation_seconds": outcome.generation_seconds,
+            "audit_seconds": outcome.audit_seconds,
+        }
+        print(json.dumps({**figures, "report": outcome.report.to_dict()}, indent=1))
+        return 0
+    show(outcome.report)
+    say("\nEvery token given to an agent (forced choice, as in the paper), beside the truth:\n")
+    comparison(outcome.forced, outcome.conversation.spans)
+    there = free.accuracy_where_attributed
+    last = [
+        "",
+        *transition_lines(outcome.forced),
+        "",
+        f"TokenAcc {forced.token_accuracy:.3f} · IoU {forced.mean_iou:.3f}"
+        f" · EdgeSim {forced.edge_similarity:.3f} · true graph: {outcome.true_topology}",
+        f"with evidence at level {outcome.report.level:g}: {free.coverage:.0%} of the tokens attributed"
+        + ("" if there is None else f", {there:.1%} of them right")
+        + f"\nwritten in {outcome.generation_seconds:.1f} s, audited in {outcome.audit_seconds:.2f} s ·"
+        f" {arguments.out}/final.txt, truth.json, team.json, report.html (open it in a browser)\n"
+        f"again, from the text alone: iet audit {arguments.out}/final.txt -r {arguments.out}/team.json",
+    ]
+    say("\n".join(last))
+    return 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +129,7 @@ class Outcome:
 
     report: Report
     forced: Report
-    conversation: conversation.Conversation
+    conversation: Conversation
     true_topology: str
     figures: Figures
     forced_figures: Figures
@@ -69,23 +137,27 @@ class Outcome:
     audit_seconds: float
 
 
-def true_labels(talk: conversation.Conversation, registry: Registry) -> NDArray[np.int64]:
+def true_labels(talk: Conversation, registry: Registry) -> NDArray[np.int64]:
     """Return the true agent of every token of the text as it is tokenized now, as slots of the registry."""
+    from iet.audit.metrics import token_labels
+
     spans = [(s.start, s.end, -1 if s.agent is None else registry.slot(s.agent)) for s in talk.spans]
     return token_labels(spans, registry.open_tokenizer().encode(talk.text).char_ends)
 
 
-def true_edges(talk: conversation.Conversation, registry: Registry) -> NDArray[np.float64]:
+def true_edges(talk: Conversation, registry: Registry) -> NDArray[np.float64]:
     """Return the true adjacency matrix over the slots of the registry."""
     edges = np.zeros((len(registry), len(registry)))
-    for a, b in pairwise(talk.speakers):
+    for a, b in itertools.pairwise(talk.speakers):
         if a is not None and b is not None and a != b:
             edges[registry.slot(a), registry.slot(b)] = 1
     return edges
 
 
-def compare(talk: conversation.Conversation, registry: Registry, report: Report) -> Figures:
+def compare(talk: Conversation, registry: Registry, report: Report) -> Figures:
     """Score a report of `talk.text` against the truth."""
+    from iet.audit.metrics import boundary_f1, edge_similarity, mean_iou, token_accuracy
+
     truth, found = true_labels(talk, registry), report.token_agents
     attributed = found >= 0
     return Figures(
@@ -146,6 +218,10 @@ def stage(
         RegistryError: `out` holds a `team.json` that no demo wrote: its keys may be nowhere else.
         BackendUnavailable: torch or transformers is missing.
     """
+    from iet.audit.auditor import Auditor
+    from iet.decoding.topology import classify
+    from iet.demo import conversation
+
     try:
         with progress("loading torch"):
             import torch

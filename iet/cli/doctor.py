@@ -1,12 +1,11 @@
-"""What runs here: backends, instruction set, GPU, versions, and a self-test against the known answers."""
+"""`iet doctor`: what runs here, with a self-test against the known answers; or whether a server marks."""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
-import importlib.metadata
 import json
 import pathlib
-import platform
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,8 @@ import numpy as np
 import iet
 import iet.native
 from iet import kernels
+from iet.cli.options import Commands, add_registry, load_registry, say
+from iet.cli.progress import progress
 from iet.marks.families import FAMILIES
 from iet.marks.keys import derive_subkey
 from iet.marks.registry import Registry
@@ -21,6 +22,100 @@ from iet.marks.scheme import Scheme
 from iet.native.load import SCHEME_VERSION
 
 PACKAGES = ("numpy", "numba", "tokenizers", "torch", "transformers", "rich")
+
+_OF_SERVER = ("model", "engine", "tokenizer", "tokens", "timeout")
+"""Options of `iet doctor` that are those of `iet.cli.live.ask`."""
+
+
+def add(commands: Commands) -> None:
+    """Add `iet doctor`."""
+    doctor = commands.add_parser(
+        "doctor", help="show backends, GPU and versions, and run the self-test; or check that a server marks"
+    )
+    doctor.add_argument(
+        "--server", metavar="URL", help="ask this OpenAI-compatible server for text, and audit it"
+    )
+    doctor.add_argument("--agent", metavar="NAME", help="of --server: whose mark is to arrive")
+    doctor.add_argument("--model", help="of --server: its name there (default: the first one it lists)")
+    doctor.add_argument("--engine", choices=["vllm", "sglang"], help="of --server (default: vllm)")
+    doctor.add_argument("--tokenizer", help="of --server, where the registry's note does not lead there")
+    doctor.add_argument("--tokens", type=int, help="of --server, with and without the agent (default: 800)")
+    doctor.add_argument("--timeout", type=float, help="of --server: seconds for an answer (default: 120)")
+    add_registry(doctor)
+    doctor.add_argument("--json", action="store_true", help="print as JSON")
+    doctor.set_defaults(run=_doctor, check=_check)
+
+
+def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    of_server = [getattr(arguments, name) for name in (*_OF_SERVER, "agent", "registry")]
+    if arguments.server is None and any(option is not None for option in of_server):
+        parser.error("doctor: --agent, --registry and the options of a server go with --server")
+    if arguments.server is not None and arguments.agent is None:
+        parser.error("doctor: --server takes --agent")
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    if arguments.server is not None:
+        return _ask_server(arguments)
+    found = examine()
+    if arguments.json:
+        print(json.dumps({**dataclasses.asdict(found), "healthy": found.healthy}, indent=1))
+        return 0 if found.healthy else 1
+    backends = found.backends
+    isa = f" ({backends.isa}; this machine runs {', '.join(backends.isas)})" if backends.isa else ""
+    say(f"iet {found.iet} · Python {found.python} · {found.machine} · scheme {found.scheme}")
+    say(f"host backend: {backends.host}{isa}: {backends.cpu}")
+    say(f"cuda: {backends.cuda}")
+    say(
+        "packages: "
+        + ", ".join(f"{name} {version or '(missing)'}" for name, version in found.packages.items())
+    )
+    for name, (good, total) in found.checks.items():
+        say(f"self-test {name}: {good} of {total} known answers agree{'' if good == total else '  FAILED'}")
+    if not found.checks:
+        say("self-test: the known answers are not installed  FAILED")
+    return 0 if found.healthy else 1
+
+
+def _ask_server(arguments: argparse.Namespace) -> int:
+    from iet.cli import live
+    from iet.report.wording import p_value
+
+    options = {name: getattr(arguments, name) for name in _OF_SERVER}
+    with progress("asking the server") as move:
+        found = live.ask(
+            arguments.server,
+            arguments.agent,
+            load_registry(arguments),
+            progress=lambda line: move(line, 0),
+            **{name: value for name, value in options.items() if value is not None},
+        )
+    if arguments.json:
+        print(json.dumps(found.to_dict(), indent=1))
+        return 0 if found.arrives else 1
+    say(f"{found.server} · model {found.model} · agent {found.agent} · profile {found.profile}")
+    for name, text in ((f"text under {found.agent}", found.named), ("text without an agent", found.unnamed)):
+        if text.status == 200:
+            read = f"{text.tokens} tokens, p {p_value(text.log_p)}: {'' if text.marked else 'un'}marked"
+        else:
+            read = f"refused with HTTP {text.status} ({text.said})"
+        say(f"{name}: {read}")
+    unknown = f"refused with HTTP {found.unknown.status}" if found.unknown.status != 200 else "answered"
+    say(f"a name that nobody has: {unknown}")
+    for warning in found.warnings:
+        say(f"warning: {warning}")
+    if found.arrives:
+        say(f"the mark of {found.agent} arrives")
+    elif found.named.status != 200:
+        say(f"FAILED: the server refuses {found.agent}; is it in the server's registry?")
+    elif found.others:
+        say(f"FAILED: the mark there is that of {', '.join(found.others)}, not of {found.agent}")
+    else:
+        say(
+            f"FAILED: no mark of {found.agent} at p <= {live.LEVEL:g}. Is the processor loaded, has its"
+            " registry the key that this one has, is the tokenizer the model's, was the text long enough?"
+        )
+    return 0 if found.arrives else 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +146,8 @@ class Diagnosis:
 
 def examine() -> Diagnosis:
     """Look around, and run the known answers through the backend in use."""
+    import platform
+
     return Diagnosis(
         iet=iet.__version__,
         python=platform.python_version(),
@@ -111,6 +208,8 @@ def _vectors() -> dict[str, Any] | None:
 
 
 def _version(package: str) -> str | None:
+    import importlib.metadata
+
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

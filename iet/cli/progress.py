@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+
+from iet.report.lines import cut, harmless, width_of
 
 DELAY = 0.8
-"""Seconds after which something is shown."""
+"""Seconds after which something is shown; 0: always, be the work never so short."""
+
+REFRESH = 0.1
+"""Seconds between two looks at how far the work is."""
 
 Update = Callable[[str, float], object]
 """Takes what is being done now, and how much is done, in the unit of `total`."""
@@ -21,12 +24,12 @@ Update = Callable[[str, float], object]
 def progress(line: str, total: float | None = None) -> Iterator[Update]:
     """Show a bar on stderr while the block runs, and take it away at its end.
 
-    Nothing is written unless stderr is a terminal and the block takes longer than `DELAY`. Without rich the
-    bar is a line that is written over, and where the terminal cannot do that (TERM=dumb) one that stays.
+    Nothing is written unless stderr is a terminal and the block takes longer than `DELAY`. A terminal that
+    cannot write over a line (TERM=dumb) gets the line alone, which stays.
 
     Args:
         line: what is being done.
-        total: how much there is to do. None: unknown, and the bar only moves.
+        total: how much there is to do. None: unknown, and only the time moves.
 
     Yields:
         A function (line, done) that moves the bar.
@@ -34,75 +37,57 @@ def progress(line: str, total: float | None = None) -> Iterator[Update]:
     if not sys.stderr.isatty():
         yield lambda line, done: None
         return
-    bar = _rich_bar(line, total) or _Lines(line, total)
-    timer = threading.Timer(DELAY, bar.start)
-    timer.daemon = True
-    timer.start()
+    bar = _Bar(line, total)
+    bar.thread.start()
     try:
         yield bar.move
     finally:
-        timer.cancel()
-        timer.join()
-        bar.stop()
+        bar.over.set()
+        bar.thread.join()
 
 
 @contextlib.contextmanager
 def auditing(total: float | None = None) -> Iterator[Update]:
     """Show `progress` of an audit, which says so while loops are compiled: once on a machine, for seconds."""
-    from iet.native.jit import compiling
+    from iet.native.jit import compiling, without_blas
 
+    without_blas()
     line = "compiling the loops of an audit, once on this machine"
     with progress("auditing", total) as move, compiling(lambda: move(line, 0.0)):
         yield move
 
 
-class _RichBar:
-    def __init__(self, shown: Any, line: str, total: float | None) -> None:
-        self.start, self.stop = shown.start, shown.stop
-        self._shown, self._task = shown, shown.add_task(line, total=total)
-
-    def move(self, line: str, done: float) -> None:
-        self._shown.update(self._task, description=line, completed=done)
-
-
-def _rich_bar(line: str, total: float | None) -> _RichBar | None:
-    try:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-    except ImportError:
-        return None
-    console = Console(file=sys.stderr)
-    if not console.is_interactive or console.is_dumb_terminal:
-        return None
-    bar = BarColumn(min(20, console.width // 10))  # the words come first
-    columns = (TextColumn("iet: {task.description}", markup=False), bar, TimeElapsedColumn())
-    # What is printed meanwhile is a result: it belongs to stdout.
-    return _RichBar(Progress(*columns, console=console, transient=True, redirect_stdout=False), line, total)
-
-
-class _Lines:
-    """One line, written over; on a terminal that cannot do that, the first one only."""
+class _Bar:
+    """A bar that a thread of its own draws, so that time passes on it while the work is silent."""
 
     def __init__(self, line: str, total: float | None) -> None:
-        self._line, self._total, self._started = line, total, False
-        self._over = os.environ.get("TERM", "dumb") != "dumb"
-
-    def start(self) -> None:
-        self._started = True
-        self._write(self._line)
-        if not self._over:
-            print(file=sys.stderr, flush=True)
+        self._now, self._total = (line, 0.0), total
+        self.over, self.thread = threading.Event(), threading.Thread(target=self._draw, daemon=True)
 
     def move(self, line: str, done: float) -> None:
-        self._line = line if self._total is None else f"{line}, {done / self._total:.0%}"
-        if self._started and self._over:
-            self._write(self._line)
+        self._now = line, done
 
-    def stop(self) -> None:
-        if self._started and self._over:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    def _draw(self) -> None:
+        if DELAY > 0 and self.over.wait(DELAY):
+            return
+        if os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
+            line = harmless(f"iet: {self._now[0]}")
+            print(cut(line, (width_of(sys.stderr) or 80) - 1), file=sys.stderr, flush=True)
+            return
+        from tqdm import tqdm
 
-    def _write(self, line: str) -> None:
-        room = shutil.get_terminal_size().columns - 1
-        start, end = ("\r", "\x1b[K") if self._over else ("", "")
-        print(f"{start}{f'iet: {line}'[:room]}{end}", end="", file=sys.stderr, flush=True)
+        counted = "{elapsed} {bar:1}" if self._total is None else "|{bar:16}| {percentage:.0f}% {elapsed}"
+        with tqdm(
+            desc=harmless(self._now[0]),
+            total=self._total,
+            bar_format="iet: {desc} " + counted,
+            file=sys.stderr,
+            leave=False,
+            dynamic_ncols=True,
+        ) as bar:
+            bar.start_t -= DELAY
+            done = False
+            while not done:
+                done = self.over.wait(REFRESH)
+                bar.desc, bar.n = harmless(self._now[0]), self._now[1]
+                bar.refresh()

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import hashlib
 import unicodedata
+from collections.abc import Sequence
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
@@ -266,6 +267,27 @@ class KeyTable(Keys):
     names: tuple[str, ...]
     epochs: NDArray[np.int32]
 
+    @classmethod
+    def derive(cls, profile: Profile, names: Sequence[str], keys: Sequence[AgentKey]) -> KeyTable:
+        """Return the table of `keys`, whose agents are in `names`."""
+        subkeys = np.frombuffer(b"".join(derive_subkey(key.secret) for key in keys), dtype=np.uint8)
+        k_p, slots = profile.scheme.k_p, {name: slot for slot, name in enumerate(names)}
+        if k_p == "per-agent":
+            frequencies = [derive_frequency(key.secret, profile.max_frequency) for key in keys]
+        else:
+            frequencies = [k_p] * len(keys)
+        table = cls(
+            profile,
+            subkeys.reshape(len(keys), 16),
+            np.array(frequencies, dtype=np.int64),
+            np.array([slots[key.agent] for key in keys], dtype=np.int32),
+            tuple(names),
+            np.array([key.epoch for key in keys], dtype=np.int32),
+        )
+        for array in (table.k_p, table.owners, table.epochs):
+            array.setflags(write=False)
+        return table
+
     def __len__(self) -> int:
         return len(self.owners)
 
@@ -335,6 +357,28 @@ class KeyTable(Keys):
 
     def __reduce__(self) -> NoReturn:
         raise RegistryError("a KeyTable holds keys and is not pickled: pass on the registry's path")
+
+
+def checked_secret(secret: bytes | None) -> bytes:
+    """Return the secret, or one from the operating system, or raise an InputError that does not quote it."""
+    if secret is None:
+        import secrets
+
+        return secrets.token_bytes(SECRET_BYTES)
+    if not isinstance(secret, bytes) or len(secret) != SECRET_BYTES:
+        got = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
+        raise InputError(f"secret: got {got}, expected {SECRET_BYTES} bytes")
+    return secret
+
+
+def new_secret(profile: Profile, secret: bytes | None) -> bytes:
+    """Return the secret, or one that is drawn and `usable`, which with a small V may take some draws."""
+    found = checked_secret(secret)
+    for _ in range(64 if secret is None else 0):  # with some V no key is
+        if usable(profile, found):
+            break
+        found = checked_secret(None)
+    return found
 
 
 def checked_name(name: object) -> str:

@@ -1,56 +1,38 @@
-"""Who holds which key: agents, secrets, profiles and epochs, in one file that only its owner reads.
+"""Who holds which key: agents, secrets, profiles and epochs. It is one file because it is one class, of whose
+lines more than half say what its methods promise.
 
-A secret leaves this module in two ways only: into a registry file, and as the sub-keys of a `KeyTable`.
+A secret leaves it in two ways only: into a registry file, and as the sub-keys of a `KeyTable`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import hashlib
-import json
 import os
 import pathlib
-import re
-import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-import numpy as np
-
-from iet.errors import IetError, InputError, RegistryError, SchemeMismatch, TokenizerMismatch
+from iet.errors import IetError, InputError, RegistryError, TokenizerMismatch
 from iet.marks.commitment import Leaf, Opening, commitment, open_leaf, registry_digest
+from iet.marks.files import read_private
 from iet.marks.keys import (
     ENGINE_KEY_BYTES,
-    SECRET_BYTES,
     AgentKey,
     EngineKey,
     KeyTable,
     Secret,
     checked_name,
     derive_engine_key,
-    derive_frequency,
-    derive_subkey,
-    usable,
+    new_secret,
 )
-from iet.marks.scheme import Profile, Scheme, canonical_digest
+from iet.marks.registry_file import ABSENT, Member, dump, fingerprint, parse, refuse_shared_secrets, replace
+from iet.marks.scheme import Profile, Scheme
 from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
-
-FORMAT = "iet.registry/1"
-"""First field of a registry file."""
 
 ENVIRONMENT_VARIABLE = "IET_REGISTRY"
 """Names the file that `Registry.load()` reads."""
-
-_ABSENT = ""  # the fingerprint of a file that is not there
-
-
-@dataclasses.dataclass(frozen=True)
-class _Agent:
-    profile: str
-    keys: tuple[AgentKey, ...]  # epochs ascending; the last one marks
 
 
 class Registry:
@@ -64,9 +46,9 @@ class Registry:
 
     def __init__(self) -> None:
         self._profiles: dict[str, Profile] = {}
-        self._agents: dict[str, _Agent] = {}
+        self._agents: dict[str, Member] = {}
         self._path: pathlib.Path | None = None
-        self._fingerprint = _ABSENT
+        self._fingerprint = ABSENT
         self._read_only = False
         self._tokenizers: dict[str, Tokenizer] = {}  # handed over as objects, by digest; not saved
         self._slots: dict[str, dict[str, int]] = {}
@@ -113,7 +95,7 @@ class Registry:
             tokenizer=tokenizer, vocab_size=vocab_size, unmarked_ids=unmarked_ids, scheme=scheme
         )
         if path is not None:
-            registry._save_as(path, None if overwrite else _ABSENT)
+            registry._save_as(path, None if overwrite else ABSENT)
         return registry
 
     @classmethod
@@ -144,7 +126,7 @@ class Registry:
         registry._read_only = secret_mount
         data = read_private(registry._path, secret_mount)
         registry._read(data, str(registry._path))
-        registry._fingerprint = _fingerprint(data)
+        registry._fingerprint = fingerprint(data)
         return registry
 
     @classmethod
@@ -168,7 +150,7 @@ class Registry:
 
     def dumps(self) -> str:
         """Return the content of the registry file. It holds every secret: keep it as you keep the file."""
-        return bytes(_dump(self._profiles, self._agents)).decode()
+        return bytes(dump(self._profiles, self._agents)).decode()
 
     def save(self, path: str | os.PathLike[str] | None = None) -> None:
         """Write the file, atomically: it holds the old content or the new one, never a part.
@@ -181,7 +163,7 @@ class Registry:
             RegistryError: the path exists, or cannot be written, or the file changed since it was loaded.
         """
         if path is not None and _absolute(path) != self._path:
-            self._save_as(path, _ABSENT)
+            self._save_as(path, ABSENT)
         elif self._path is None:
             raise RegistryError("this registry is in memory only: pass a path")
         else:
@@ -254,8 +236,8 @@ class Registry:
         if name in self._agents:
             raise RegistryError(f"agent {name!r} is here already; rotate() gives it a new key")
         chosen = self.get_profile(profile)
-        key = AgentKey(name, 0, _now(), _new_secret(chosen, secret))
-        agent = _Agent(chosen.id, (key,))
+        key = AgentKey(name, 0, _now(), new_secret(chosen, secret))
+        agent = Member(chosen.id, (key,))
         self._commit(self._profiles, {**self._agents, name: agent})
         return self.slot(name)
 
@@ -274,9 +256,9 @@ class Registry:
             RegistryError: the agent is unknown, the secret is taken, or saving failed.
         """
         agent = self._agent(name)
-        secret = _new_secret(self._profiles[agent.profile], secret)
+        secret = new_secret(self._profiles[agent.profile], secret)
         key = AgentKey(name, agent.keys[-1].epoch + 1, _now(), secret)
-        self._commit(self._profiles, {**self._agents, name: _Agent(agent.profile, (*agent.keys, key))})
+        self._commit(self._profiles, {**self._agents, name: Member(agent.profile, (*agent.keys, key))})
         return key.epoch
 
     def export(
@@ -302,11 +284,11 @@ class Registry:
         for name in agents:
             agent = self._agent(name)
             keys = agent.keys if all_epochs else agent.keys[-1:]
-            exported._agents[name] = _Agent(agent.profile, keys)
+            exported._agents[name] = Member(agent.profile, keys)
             profile = _with_source_seen_from(self._profiles[agent.profile], self._path, None)
             exported._profiles[agent.profile] = profile
         if path is not None:
-            exported._save_as(path, _ABSENT)
+            exported._save_as(path, ABSENT)
         return exported
 
     def merge(self, other: Registry) -> None:
@@ -342,7 +324,7 @@ class Registry:
                         f"agent {name!r} has another secret in epoch {key.epoch} there; nothing was merged"
                     )
                 keys[key.epoch] = key
-            agents[name] = _Agent(ours.profile, tuple(keys[epoch] for epoch in sorted(keys)))
+            agents[name] = Member(ours.profile, tuple(keys[epoch] for epoch in sorted(keys)))
         self._commit({**self._profiles, **profiles}, agents)
 
     @property
@@ -361,10 +343,7 @@ class Registry:
         return self.get_profile(None)
 
     def get_profile(self, profile: str | None) -> Profile:
-        """Return the profile with this id, or the only one.
-
-        Args:
-            profile: its id, or None.
+        """Return the profile with this id, or of None the only one.
 
         Raises:
             InputError: None was given and there is not exactly one.
@@ -379,11 +358,7 @@ class Registry:
         return self._profiles[profile]
 
     def profile_of(self, name: str) -> Profile:
-        """Return the profile that an agent marks under.
-
-        Args:
-            name: the agent. Unknown: RegistryError.
-        """
+        """Return the profile that an agent marks under. Unknown: RegistryError."""
         return self._profiles[self._agent(name).profile]
 
     def open_tokenizer(self, profile: str | None = None, source: Any = None) -> Tokenizer:
@@ -416,11 +391,7 @@ class Registry:
         return tokenizer
 
     def names(self, profile: str | None = None) -> tuple[str, ...]:
-        """Return the agents of a profile in slot order, which is the order they were added in.
-
-        Args:
-            profile: id of the profile.
-        """
+        """Return the agents of a profile in slot order, which is the order they were added in."""
         return tuple(self._slots_of(self.get_profile(profile).id))
 
     def slot(self, name: str, profile: str | None = None) -> int:
@@ -439,33 +410,21 @@ class Registry:
         return self._slots_of(own)[name]
 
     def keys(self, name: str) -> tuple[AgentKey, ...]:
-        """Return an agent's keys, epochs ascending.
-
-        Args:
-            name: the agent. Unknown: RegistryError.
-        """
+        """Return an agent's keys, epochs ascending. Unknown: RegistryError."""
         return self._agent(name).keys
 
     def marking_keys(self, profile: str | None = None) -> KeyTable:
-        """Return the current key of each agent of a profile: K = A, in slot order.
-
-        Args:
-            profile: id of the profile.
-        """
+        """Return the current key of each agent of a profile: K = A, in slot order."""
         chosen = self.get_profile(profile)
         if chosen.id not in self._marking:
-            self._marking[chosen.id] = self._table(chosen, current_only=True)
+            self._marking[chosen.id] = self._table(chosen, slice(-1, None))
         return self._marking[chosen.id]
 
     def scoring_keys(self, profile: str | None = None) -> KeyTable:
-        """Return every key of each agent of a profile: agents in slot order, epochs ascending.
-
-        Args:
-            profile: id of the profile.
-        """
+        """Return every key of each agent of a profile: agents in slot order, epochs ascending."""
         chosen = self.get_profile(profile)
         if chosen.id not in self._scoring:
-            self._scoring[chosen.id] = self._table(chosen, current_only=False)
+            self._scoring[chosen.id] = self._table(chosen, slice(None))
         return self._scoring[chosen.id]
 
     def engine_keys(
@@ -559,7 +518,7 @@ class Registry:
             )
         return _load_again, (str(self._path), self._read_only)
 
-    def _agent(self, name: str) -> _Agent:
+    def _agent(self, name: str) -> Member:
         if name in self:
             return self._agents[name]
         if not isinstance(name, str):
@@ -576,34 +535,19 @@ class Registry:
             self._slots[profile] = {name: slot for slot, name in enumerate(members)}
         return self._slots[profile]
 
-    def _table(self, profile: Profile, *, current_only: bool) -> KeyTable:
-        slots = self._slots_of(profile.id)
-        keys = [key for name in slots for key in self._agents[name].keys[-1 if current_only else 0 :]]
-        subkeys = np.frombuffer(b"".join(derive_subkey(key.secret) for key in keys), dtype=np.uint8)
-        k_p = profile.scheme.k_p
-        if k_p == "per-agent":
-            frequencies = [derive_frequency(key.secret, profile.max_frequency) for key in keys]
-        else:
-            frequencies = [k_p] * len(keys)
-        table = KeyTable(
-            profile,
-            subkeys.reshape(len(keys), 16),
-            np.array(frequencies, dtype=np.int64),
-            np.array([slots[key.agent] for key in keys], dtype=np.int32),
-            tuple(slots),
-            np.array([key.epoch for key in keys], dtype=np.int32),
+    def _table(self, profile: Profile, epochs: slice) -> KeyTable:
+        names = self.names(profile.id)
+        return KeyTable.derive(
+            profile, names, [key for name in names for key in self._agents[name].keys[epochs]]
         )
-        for array in (table.k_p, table.owners, table.epochs):
-            array.setflags(write=False)
-        return table
 
-    def _commit(self, profiles: dict[str, Profile], agents: dict[str, _Agent]) -> None:
+    def _commit(self, profiles: dict[str, Profile], agents: dict[str, Member]) -> None:
         # The one way in which a registry changes: the file comes first, so a failure changes nothing.
-        _refuse_shared_secrets(agents)
+        refuse_shared_secrets(agents)
         if self._path is not None:
             if self._read_only:
                 raise RegistryError(f"{self._path}: loaded as a secret mount, so it is read-only")
-            self._fingerprint = _replace_file(self._path, _dump(profiles, agents), self._fingerprint)
+            self._fingerprint = replace(self._path, dump(profiles, agents), self._fingerprint)
         self._profiles, self._agents = profiles, agents
         self._slots, self._marking, self._scoring = {}, {}, {}
 
@@ -612,13 +556,13 @@ class Registry:
         profiles = {
             id: _with_source_seen_from(profile, self._path, target) for id, profile in self._profiles.items()
         }
-        self._fingerprint = _replace_file(target, _dump(profiles, self._agents), expected)
+        self._fingerprint = replace(target, dump(profiles, self._agents), expected)
         self._profiles, self._path, self._read_only = profiles, target, False
 
     def _read(self, data: Secret, where: str) -> None:
         problem = None
         try:
-            self._profiles, self._agents = _parse(data)
+            self._profiles, self._agents = parse(data)
         except IetError as error:
             problem = type(error)(f"{where}: {error}")
         if problem is not None:
@@ -626,7 +570,7 @@ class Registry:
             raise problem
 
 
-def _leaf(agent: _Agent, key: AgentKey) -> Leaf:
+def _leaf(agent: Member, key: AgentKey) -> Leaf:
     return Leaf(key.agent, key.epoch, agent.profile, commitment(key.secret))
 
 
@@ -638,10 +582,6 @@ def _absolute(path: str | os.PathLike[str]) -> pathlib.Path:
     return pathlib.Path(path).expanduser().absolute()
 
 
-def _fingerprint(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=32).hexdigest()
-
-
 def _now() -> str:
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -649,39 +589,6 @@ def _now() -> str:
 def _listed(names: Mapping[str, object]) -> str:
     shown = ", ".join(list(names)[:20]) or "none"
     return shown if len(names) <= 20 else f"{shown} and {len(names) - 20} more"
-
-
-def _checked_secret(secret: bytes | None) -> bytes:
-    if secret is None:
-        import secrets
-
-        return secrets.token_bytes(SECRET_BYTES)
-    if not isinstance(secret, bytes) or len(secret) != SECRET_BYTES:
-        got = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
-        raise InputError(f"secret: got {got}, expected {SECRET_BYTES} bytes")
-    return secret
-
-
-def _new_secret(profile: Profile, secret: bytes | None) -> bytes:
-    """Return the secret, or one that is drawn and `usable`, which with a small V may take some draws."""
-    found = _checked_secret(secret)
-    for _ in range(64 if secret is None else 0):  # with some V no key is
-        if usable(profile, found):
-            break
-        found = _checked_secret(None)
-    return found
-
-
-def _refuse_shared_secrets(agents: Mapping[str, _Agent]) -> None:
-    owners: dict[bytes, AgentKey] = {}
-    for agent in agents.values():
-        for key in agent.keys:
-            first = owners.setdefault(key.secret, key)
-            if first is not key:
-                raise RegistryError(
-                    f"agent {key.agent!r} epoch {key.epoch} has the secret of agent {first.agent!r} epoch"
-                    f" {first.epoch}, so their texts could not be told apart"
-                )
 
 
 def _with_source_seen_from(profile: Profile, old: pathlib.Path | None, new: pathlib.Path | None) -> Profile:
@@ -693,166 +600,3 @@ def _with_source_seen_from(profile: Profile, old: pathlib.Path | None, new: path
     if new is not None and where.is_relative_to(new.parent):
         where = where.relative_to(new.parent)
     return dataclasses.replace(profile, tokenizer_source=where.as_posix())
-
-
-def _dump(profiles: Mapping[str, Profile], agents: Mapping[str, _Agent]) -> Secret:
-    content: dict[str, Any] = {
-        "format": FORMAT,
-        "profiles": {id: profile.to_dict() for id, profile in profiles.items()},
-        "agents": {
-            name: {
-                "profile": agent.profile,
-                "keys": [
-                    {"epoch": key.epoch, "created": key.created, "secret": key.secret.hex()}
-                    for key in agent.keys
-                ],
-            }
-            for name, agent in agents.items()
-        },
-    }
-    content["checksum"] = canonical_digest(content)
-    return Secret(json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
-
-
-def _parse(data: Secret) -> tuple[dict[str, Profile], dict[str, _Agent]]:
-    # No message quotes the content: it may be secret, or not a registry at all.
-    try:
-        content = json.loads(data.decode())
-    except UnicodeDecodeError:
-        raise RegistryError("not UTF-8, so no registry file") from None
-    except json.JSONDecodeError as error:
-        raise RegistryError(
-            f"not JSON from line {error.lineno} on; is it cut off, or another file?"
-        ) from None
-    except (ValueError, RecursionError):
-        raise RegistryError("not JSON that can be read, so no registry file") from None
-    if not isinstance(content, dict) or not re.fullmatch(
-        r"iet\.registry/\d{1,9}", str(content.get("format"))
-    ):
-        raise RegistryError(f'no registry file: its field "format" is not "{FORMAT}"')
-    if content["format"] != FORMAT:
-        draft = " (a draft, whose marks are lost)" if content["format"] == "iet.registry/0" else ""
-        raise RegistryError(f"format {content['format']}{draft}, but this release reads {FORMAT}")
-    checksum = content.pop("checksum", None)
-    try:
-        intact = checksum == canonical_digest(content)
-    except (ValueError, RecursionError):
-        intact = False
-    if not intact:
-        raise RegistryError("its checksum does not fit: it was edited or damaged; take a copy from a backup")
-    try:
-        profiles = _parse_profiles(content["profiles"])
-        return profiles, _parse_agents(content["agents"], profiles)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise RegistryError("its profiles or agents are not as a registry file has them") from None
-
-
-def _parse_profiles(content: dict[str, Any]) -> dict[str, Profile]:
-    profiles = {}
-    for id, fields in content.items():
-        profile = Profile.from_dict(fields)
-        if profile.id != id:
-            raise SchemeMismatch(
-                f"profile {id:.16} has id {profile.id} here: it was made by a release that marks differently"
-            )
-        profiles[id] = profile
-    return profiles
-
-
-def _parse_agents(content: dict[str, Any], profiles: Mapping[str, Profile]) -> dict[str, _Agent]:
-    agents = {}
-    for name, fields in content.items():
-        checked_name(name)
-        keys: list[AgentKey] = []
-        for key in fields["keys"]:
-            epoch, created = key["epoch"], key["created"]
-            if type(epoch) is not int or not (keys[-1].epoch if keys else -1) < epoch < 1 << 31:
-                raise ValueError("epochs")
-            if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", created):
-                raise ValueError("created")
-            keys.append(AgentKey(name, epoch, created, _checked_secret(bytes.fromhex(key["secret"]))))
-        if not keys or fields["profile"] not in profiles:
-            raise ValueError("keys or profile")
-        agents[name] = _Agent(fields["profile"], tuple(keys))
-    _refuse_shared_secrets(agents)
-    return agents
-
-
-def read_private(path: pathlib.Path, secret_mount: bool) -> Secret:
-    """Return what a file holds that only its owner may read, or raise a RegistryError."""
-    try:
-        if path.exists() and not path.is_file():  # opening a pipe would wait
-            raise RegistryError(f"{path}: not a file")
-        with open(path, "rb") as file:
-            mode = os.fstat(file.fileno()).st_mode & 0o777
-            if sys.platform != "win32" and mode & 0o077:
-                import shlex
-
-                mend = f"run: chmod 600 {shlex.quote(str(path))}"
-                if not secret_mount:
-                    raise RegistryError(
-                        f"{path}: mode {mode:04o}, expected 0600; {mend}"
-                        " (a read-only secret mount: secret_mount=True, --secret-mount, in an engine"
-                        " IET_SECRET_MOUNT=1)"
-                    )
-                # Root may write whatever the mode says, so for root the mode decides.
-                if os.access(path, os.W_OK) and (os.geteuid() != 0 or mode & 0o222):
-                    raise RegistryError(
-                        f"{path}: mode {mode:04o}, but this process can write it, no secret mount; {mend}"
-                    )
-            return Secret(file.read())
-    except OSError as error:
-        raise RegistryError(f"{path}: cannot be read ({error.strerror or error})") from error
-
-
-def _replace_file(path: pathlib.Path, data: Secret, expected: str | None) -> str:
-    # Replace the file if its fingerprint is the expected one (None: any); return the new fingerprint.
-    import secrets
-
-    target = pathlib.Path(os.path.realpath(path))  # through a link, not over it
-    temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
-    try:
-        with _locked(target.parent) as folder:
-            found = _fingerprint(target.read_bytes()) if target.exists() else _ABSENT
-            if expected is not None and found != expected:
-                if expected == _ABSENT:
-                    problem = "it exists, and its keys would be lost; load it, or choose another path"
-                elif found == _ABSENT:
-                    problem = "gone from the disk since it was loaded; save() takes another path"
-                else:
-                    problem = "changed on disk since it was loaded; load it again"
-                raise RegistryError(f"{path}: {problem}")
-            try:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-                with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(temporary, target)
-            finally:
-                temporary.unlink(missing_ok=True)
-            if folder is not None:
-                # The new file is in place by now, and some file systems cannot do this.
-                with contextlib.suppress(OSError):
-                    os.fsync(folder)
-    except OSError as error:
-        raise RegistryError(f"{path}: cannot be written ({error.strerror or error})") from error
-    return _fingerprint(data)
-
-
-@contextlib.contextmanager
-def _locked(folder: pathlib.Path) -> Iterator[int | None]:
-    # Two processes that save at once: the second must see the first one's file. The folder itself is locked,
-    # so no lock file stays behind. Without such locks (Windows, some network file systems) a moment remains.
-    if sys.platform == "win32":
-        yield None
-        return
-    import fcntl
-
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield descriptor
-    finally:
-        os.close(descriptor)

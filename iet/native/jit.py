@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import pathlib
 import stat
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
@@ -75,6 +77,22 @@ class _Listener(event.Listener):  # type: ignore[misc, unused-ignore]
         self._depth -= 1
         if self._depth == 0 and self._collects:
             gc.enable()
+
+
+def without_blas() -> None:
+    """Keep Numba from importing SciPy, where it is installed, to see whether np.dot can be compiled.
+
+    That takes as long as an audit of a page. No loop here calls np.dot, but nothing in the process that does
+    can be compiled afterwards: this too is for a command line.
+    """
+    if "scipy.linalg" in sys.modules or "numba.np.arraymath" in sys.modules:
+        return
+    hidden: Any = None
+    sys.modules["scipy.linalg"] = hidden  # an import of it fails
+    try:
+        importlib.import_module("numba.np.arraymath")
+    finally:
+        del sys.modules["scipy.linalg"]
 
 
 def private_folder() -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import unicodedata
 from collections.abc import Sequence
 from typing import TextIO
 
@@ -117,24 +116,26 @@ def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
 
 def cut(text: str, width: int) -> str:
     """Return the longest beginning of at most `width` cells, combining characters with their letter."""
-    used = 0
-    for i, character in enumerate(text):
-        used += cells(character)
+    if text.isascii():
+        return text[:width]
+    import wcwidth
+
+    used = end = 0
+    for cluster in wcwidth.iter_graphemes(text):
+        used += cells(cluster)
         if used > width:
-            return text[:i]
-    return text
+            break
+        end += len(cluster)
+    return text[:end]
 
 
 def cells(text: str) -> int:
     """Return the cells of a terminal that a text takes: two for wide characters, none for combining ones."""
     if text.isascii():
         return len(text)
-    return sum(
-        0
-        if unicodedata.category(c) in ("Mn", "Me", "Cf") and c != "\u00ad"
-        else 1 + (unicodedata.east_asian_width(c) in "WF")
-        for c in text
-    )
+    import wcwidth  # only what is not ASCII takes its tables
+
+    return wcwidth.width(text, tabsize=1)
 
 
 def padded(text: str, width: int, right: bool = False) -> str:

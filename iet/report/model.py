@@ -1,125 +1,32 @@
-"""What a report is: `Report`, its `Segment`s, and its JSON form."""
+"""What a report is: `Report`, its JSON form, and the other forms by name.
+
+A form knows the report that it shows only as a type, so its module is loaded where the form is asked for.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
 import math
 import os
-import pathlib
-import secrets
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iet.decoding.transitions import Transitions
 from iet.errors import InputError
-from iet.marks.keys import AnyProfile
+from iet.marks.files import write_file
+from iet.report.segments import LEFT_OUT, Segment, Span, Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LEFT_OUT = -2
-"""The label of a token that was not read, because it lies in a part that was left out, or partly in it."""
+    from iet.decoding.transitions import Transitions
+    from iet.marks.keys import AnyProfile
 
 REPORT_SCHEMA = "iet.report/1"
 """Name and version of the JSON form; `iet/report/schema.json` describes it."""
-
-
-class Span(NamedTuple):
-    """Characters `[start, end)` of the text as given, and their agent (None: unattributed)."""
-
-    start: int
-    end: int
-    agent: str | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Segment:
-    """One stretch of text, and who wrote it.
-
-    Attributes:
-        char_start, char_end: characters `[char_start, char_end)` of the text as given; None where only ids
-            were audited. Segments of a text cover it without gaps.
-        start, end: tokens `[start, end)`. None where the text was read in the tokens of several profiles.
-        agent: who wrote it, None where nobody's key explains it at the report's level (see `Auditor`), or it
-            is left out.
-        best_guess: the agent whose key explains it best; equal to `agent` unless that is None. None where
-            the segment is left out.
-        log_p: natural log of the p-value of `best_guess`, corrected for the number of keys and for having
-            chosen the segment: how likely unmarked text would yield any segment as telling as this. By
-            itself, without what the rest of the text says about the agent. Where the boundaries were given,
-            corrected for the number of keys and pieces. 0 where left out.
-        posterior: mean posterior of `best_guess` over the tokens, None where the decoder has none.
-        error: posterior probability that `best_guess` wrote none of it (at most: 1 - the highest posterior of
-            one of its tokens). None where the decoder has none.
-        start_interval, end_interval: tokens between which the boundary may lie: towards either side, the
-            posterior of that side's agent is below 0.95. Characters where there are several profiles; None
-            where the decoder has no posterior.
-        left_out: the caller said that this is no agent's text: it was not read, and counts in no share.
-            Its tokens are those that lie at least partly in it.
-    """
-
-    char_start: int | None
-    char_end: int | None
-    start: int | None
-    end: int | None
-    agent: str | None
-    best_guess: str | None
-    log_p: float
-    posterior: float | None
-    error: float | None
-    start_interval: tuple[int, int] | None
-    end_interval: tuple[int, int] | None
-    left_out: bool = False
-
-
-class _Axis(Protocol):
-    """What a decoder went along, see `iet.audit.alignment.Axis`."""
-
-    @property
-    def starts(self) -> NDArray[np.int64]: ...
-    def place(self, indices: NDArray[np.int64], end: int) -> NDArray[np.int64]: ...
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Trace:
-    """What the decoder saw along the text: for pictures, in no file. Positions are computed when asked for.
-
-    Attributes:
-        agents: P names, the columns below: those whose keys were looked at.
-        axis: the R tokens that were read. With several profiles, the places where a token of any of them
-            starts.
-        posterior: float32 [R, P], or None where the decoder has none.
-        scores: f [W, P], the mean score of each window under each agent's key.
-        window, step: that the windows were made with, in tokens.
-    """
-
-    agents: tuple[str, ...]
-    axis: _Axis = dataclasses.field(repr=False)
-    posterior: NDArray[np.float32] | None = dataclasses.field(repr=False)
-    scores: NDArray[np.float64] = dataclasses.field(repr=False)
-    window: int = 64
-    step: int = 16
-
-    @functools.cached_property
-    def starts(self) -> NDArray[np.int64]:
-        """int64 [R], where each of the tokens starts: its character, or its number where there is no text."""
-        return self.axis.starts
-
-    @property
-    def tokens(self) -> NDArray[np.int64]:
-        """int64 [R], their numbers among all tokens of the text; with several profiles their `starts`."""
-        return self.axis.place(np.arange(len(self.starts)), 0)
-
-    @property
-    def centres(self) -> NDArray[np.int64]:
-        """int64 [W], where the centres of the windows lie, in the unit of `starts`."""
-        middle = min(self.window, len(self.starts)) // 2
-        return self.starts[np.arange(len(self.scores)) * self.step + middle]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -358,36 +265,6 @@ def _written(data: str, path: str | os.PathLike[str] | None) -> str:
     return data
 
 
-def write_file(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file that is replaced whole or not at all."""
-    target = pathlib.Path(path)
-    temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def plain(value: Any) -> Any:
     """Return numbers and arrays of NumPy, or lists with such in them, as JSON has them."""
     return value if value is None or isinstance(value, str) else np.asarray(value).tolist()
-
-
-def extent(segment: Segment) -> tuple[int, int]:
-    """Return where a segment lies: its characters, or its tokens where only ids were audited."""
-    if segment.char_start is not None and segment.char_end is not None:
-        return segment.char_start, segment.char_end
-    assert segment.start is not None
-    assert segment.end is not None
-    return segment.start, segment.end
-
-
-def p_value(log_p: float) -> str:
-    """Return a p-value as people read it, from its natural log, however small."""
-    if log_p > math.log(1e-3):
-        return f"{math.exp(log_p):.3g}"
-    exponent = math.floor(log_p / math.log(10))
-    mantissa = f"{math.exp(log_p - exponent * math.log(10)):.1f}"
-    return f"1.0e{exponent + 1}" if mantissa == "10.0" else f"{mantissa}e{exponent}"

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from iet.errors import BackendUnavailable, InputError
-from iet.report.model import Report, extent
-from iet.report.terminal import COLOURS
+from iet.report.segments import extent
+from iet.report.view import COLOURS, columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from iet.report.model import Report
 
 HATCHES = ("", "//", "..", "xx")
 LINES = ("-", "--", ":", "-.")
@@ -40,9 +42,7 @@ def plot(report: Report, axes: Axes | None = None) -> Axes:
             "report: got one without scores along the text, expected what an audit of text returns"
         )
     drawn: Axes = plt.subplots(figsize=(9, 2.8), layout="constrained")[1] if axes is None else axes
-    wrote = list(dict.fromkeys(s.agent for s in report.segments if s.agent is not None))
-    likeliest = sorted(trace.agents, key=lambda name: report.evidence.get(name, 0.0))[:3]
-    agents = [name for name in (wrote or likeliest) if name in trace.agents]
+    agents = [trace.agents[column] for column in columns(report, trace)]
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(agents)}
     for i, name in enumerate(agents):
         scores = trace.scores[:, trace.agents.index(name)]

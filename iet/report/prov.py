@@ -9,10 +9,13 @@ the one before it where a passage was observed. Unattributed segments have no ag
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from iet.decoding.transitions import Transition
-from iet.report.model import Report, Segment
+from iet.report.segments import Segment
+
+if TYPE_CHECKING:
+    from iet.report.model import Report
 
 NAMESPACE = "https://pypi.org/project/implicit-execution-tracing/prov/v1#"
 
@@ -23,7 +26,7 @@ def document(report: Report) -> dict[str, Any]:
     Args:
         report: on a text or on token ids, whose positions are then those of tokens.
     """
-    import iet
+    from iet import __version__
 
     text: dict[str, Any] = {"prov:type": {"$": "prov:Collection", "type": "prov:QUALIFIED_NAME"}}
     if report.text is not None:
@@ -38,7 +41,7 @@ def document(report: Report) -> dict[str, Any]:
         "agent": {
             "iet:auditor": {
                 "prov:type": software,
-                "prov:label": f"iet {iet.__version__}",
+                "prov:label": f"iet {__version__}",
                 "iet:decoder": report.decoder,
                 "iet:level": report.level,
                 "iet:registryDigest": report.registry_digest,

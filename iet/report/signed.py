@@ -146,7 +146,7 @@ def sign(
     Raises:
         InputError: only token ids were audited, `time` has no time zone, or the key cannot be used.
     """
-    import iet
+    from iet import __version__
 
     if report.text is None:
         raise InputError("report: got one on token ids, expected one on a text, which is what is signed for")
@@ -160,7 +160,7 @@ def sign(
     # Where a tokenizer lies on the auditor's machine is nobody else's business.
     shown["profiles"] = [{**profile, "tokenizer_source": None} for profile in shown["profiles"]]
     predicate = {
-        "verifier": {"id": "implicit-execution-tracing", "version": iet.__version__},
+        "verifier": {"id": "implicit-execution-tracing", "version": __version__},
         "timeAudited": when.astimezone(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
         "report": shown,
     }

@@ -8,9 +8,13 @@ yours. It is telemetry, which anyone on the way can change; for evidence sign th
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from iet.report.model import Report, Segment, p_value
+from iet.report.segments import Segment
+from iet.report.wording import p_value
+
+if TYPE_CHECKING:
+    from iet.report.model import Report
 
 EVENT = "gen_ai.evaluation.result"
 EVALUATION = "iet.attribution"

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import iet
+from iet.audit.arrow import SCHEMA, audit_batch
 from iet.audit.auditor import Auditor
-from iet.bulk.arrow import SCHEMA, audit_batch
 from iet.errors import InputError, ShapeError, TokenizerMismatch
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
 import os
 import pathlib
 import stat
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import iet
-from iet.cli.demo import Outcome, demo_registry, true_labels
+from iet.cli import demo
+from iet.cli.demo import Outcome, demo_registry, stage, true_labels
 from iet.decoding.topology import classify, template
 from iet.demo import conversation
-from iet.demo.conversation import JOINER, Conversation, converse, load_model, speakers_of_walk
+from iet.demo.conversation import JOINER, Conversation, converse, speakers_of_walk
 from iet.errors import BackendUnavailable, InputError, RegistryError
 from iet.marks.registry import Registry
-
-stage_module = importlib.import_module("iet.cli.demo")
-stage = stage_module.stage
+from tests.support.commands import Said
+from tests.support.shipped import shipped_model
 
 NAMES = conversation.ROLES[:4]
 TOPOLOGIES = ("chain", "star_pure", "tree", "circle", "star_ring", "complete")
@@ -57,15 +55,8 @@ def test_walks_that_cannot_be_are_refused() -> None:
 
 
 @pytest.fixture(scope="module")
-def shipped() -> Iterator[tuple[Any, Any]]:
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    if not (conversation.MODEL / "model.safetensors").is_file():
-        pytest.skip("the model that ships with the package is not in this checkout")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield load_model()
-    torch.set_num_threads(threads)
+def shipped() -> tuple[Any, Any]:
+    return shipped_model()
 
 
 def talk(shipped: tuple[Any, Any], rounds: Any, seed: int = 7, **options: Any) -> Conversation:
@@ -131,12 +122,11 @@ def test_turns_know_the_text_before_their_round_as_far_as_the_prompt_reaches(
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, shipped: tuple[Any, Any]) -> None:
-    monkeypatch.setattr(stage_module, "TURN_TOKENS", (12, 16))
+    monkeypatch.setattr(demo, "TURN_TOKENS", (12, 16))
 
 
 def play(out: pathlib.Path, **options: Any) -> Outcome:
-    outcome: Outcome = stage(out, **{"rounds": 1, **options})
-    return outcome
+    return stage(out, **{"rounds": 1, **options})
 
 
 @pytest.mark.usefixtures("small")
@@ -270,3 +260,37 @@ def test_a_missing_package_is_named_with_its_remedy(
 def test_the_keys_of_a_demo_follow_from_its_seed() -> None:
     assert demo_registry(NAMES, 1).digest == demo_registry(NAMES, 1).digest
     assert demo_registry(NAMES, 1).digest != demo_registry(NAMES, 2).digest
+
+
+# The command
+
+
+@pytest.mark.usefixtures("small")
+def test_a_demo_shows_figures_and_how_to_audit_again(tmp_path: pathlib.Path, said: Said) -> None:
+    output = said(0, "demo", "--rounds", "1", "--out", tmp_path)
+    assert "TokenAcc" in output
+    assert f"iet audit {tmp_path}/final.txt -r {tmp_path}/team.json" in output
+    figures = json.loads(
+        said(0, "demo", "--rounds", "1", "--out", tmp_path, "--json", "--topology", "star_ring")
+    )
+    assert 0 <= figures["forced_choice"]["token_accuracy"] <= 1
+    assert figures["forced_choice"]["coverage"] == 1
+    assert figures["report"]["text"] == (tmp_path / "final.txt").read_bytes().decode()
+    assert (
+        json.loads(said(0, "audit", tmp_path / "final.txt", "-r", tmp_path / "team.json", "--json"))
+        == figures["report"]
+    )
+
+
+def test_a_demo_keeps_other_registries(team: pathlib.Path, tmp_path: pathlib.Path, said: Said) -> None:
+    pytest.importorskip("torch")
+    before = team.read_bytes()
+    assert "no demo wrote it" in said(3, "demo", "--out", tmp_path)
+    assert team.read_bytes() == before
+
+
+def test_a_demo_without_torch_says_what_to_install(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert "pip install" in said(3, "demo", "--out", tmp_path)

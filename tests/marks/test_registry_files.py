@@ -208,7 +208,7 @@ def test_a_save_that_fails_or_is_interrupted_changes_nothing(
 ) -> None:
     before, digest = path.read_bytes(), team.digest
     with monkeypatch.context() as patch:
-        patch.setattr(f"iet.marks.registry.os.{broken}", Mock(side_effect=raised))
+        patch.setattr(f"iet.marks.files.os.{broken}", Mock(side_effect=raised))
         for change in (lambda: team.add("reader"), lambda: team.rotate("critic")):
             with pytest.raises(expected, match=message):
                 change()

@@ -56,7 +56,7 @@ def test_no_error_shows_a_secret(team: Registry, path: pathlib.Path, monkeypatch
 
     def failed_save() -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("iet.marks.registry.os.replace", fail)
+            patch.setattr("iet.marks.files.os.replace", fail)
             team.rotate("writer")
 
     def load(data: bytes) -> Registry:

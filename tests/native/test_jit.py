@@ -107,6 +107,7 @@ def test_where_nothing_can_be_written_loops_are_compiled_without_a_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compile_loop = numba.njit
+    compile_loop(lambda: 1)()  # Numba then decorates what it needs itself
 
     def njit(cache: bool = False, **options: Any) -> Any:
         if cache:
@@ -115,3 +116,23 @@ def test_where_nothing_can_be_written_loops_are_compiled_without_a_cache(
 
     monkeypatch.setattr(numba, "njit", njit)
     assert jit.njit(lambda x: x + 1)(1) == 2
+
+
+# Prints what was told while a function is compiled twice, and whether SciPy was imported for it.
+TOLD = """
+import gc, sys
+from iet.native import jit
+told = []
+jit.without_blas()
+with jit.compiling(lambda: told.append("told")):
+    for offset in (1, 2):
+        jit.numba.njit(lambda x: x + offset)(offset)
+print(told, gc.isenabled(), "scipy.linalg" in sys.modules)
+jit.numba.njit(lambda x: x - 1)(1)
+print(told)
+"""
+
+
+def test_compiling_is_told_of_once_and_leaves_no_trace() -> None:
+    done = subprocess.run([sys.executable, "-c", TOLD], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["['told'] True False", "['told']"]

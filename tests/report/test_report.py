@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import inspect
 import io
 import json
 import math
@@ -13,62 +11,21 @@ import pathlib
 import re
 import stat
 import sys
-import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import iet
-from iet.decoding.transitions import Transition, Transitions
-from iet.errors import IetError
+from iet.decoding.transitions import Transitions
 from iet.marks.registry import Registry
-from iet.marks.scheme import Profile, Scheme
-from iet.report import REPORT_SCHEMA, Report, Segment, Span, terminal
-from iet.report.html import content
-from iet.report.model import p_value
-
-SCHEMA = pathlib.Path(terminal.__file__).with_name("schema.json")
-TEXT = "The plan is naïve 🙂.\nThe critic [b]disagrees[/b], and says why."
-
-
-def report_of(
-    text: str | None = TEXT, agents: tuple[str, ...] = ("planner", "critic"), **changes: Any
-) -> Report:
-    """A report on two segments, the second of them unattributed."""
-    start = None if text is None else 0
-    middle, end = (None, None) if text is None else (22, len(text))
-    segments = (
-        Segment(start, middle, 0, 60, agents[0], agents[0], -250.5, 0.93, 1e-5, (0, 0), (58, 63)),
-        Segment(middle, end, 60, 90, None, agents[1], -1.3, 0.4, 0.3, (58, 63), (90, 90)),
-    )
-    report = Report(
-        text=text,
-        profiles=(Profile(Scheme(), 1000),),
-        registry_digest="0" * 64,
-        agents=agents,
-        decoder="posterior",
-        options={},
-        level=0.01,
-        allow_unattributed=True,
-        decoys=0,
-        log_p=-240.0,
-        evidence={name: -240.0 if i == 0 else -1.3 for i, name in enumerate(agents)},
-        tokens=90,
-        left_out=0,
-        scored=89,
-        repeated=3,
-        invisible=0,
-        seam_share=None if text is None else 0.0125,
-        segments=segments,
-        transitions=Transitions(agents, (Transition(60, agents[0], agents[1], 0.75),)),
-        labels=np.repeat(np.array([0, -1], dtype=np.int32), [60, 30]),
-        posterior=np.full((90, 2), 0.5, dtype=np.float32),
-        posterior_agents=np.arange(2, dtype=np.int32),
-        strengths={agents[0]: 0.8, agents[1]: 0.0},
-    )
-    return dataclasses.replace(report, **changes)
+from iet.marks.scheme import Scheme
+from iet.report import REPORT_SCHEMA, Report, Span, terminal
+from iet.report.view import agents
+from iet.report.wording import p_value
+from tests.support.reports import TEXT, report_of, validator
+from tests.support.terminals import Terminal, of_256_colours
 
 
 def empty() -> Report:
@@ -99,13 +56,6 @@ def audited() -> Iterator[Report]:
 
 
 # JSON
-
-
-def validator() -> Any:
-    jsonschema = pytest.importorskip("jsonschema")
-    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
-    jsonschema.Draft202012Validator.check_schema(schema)
-    return jsonschema.Draft202012Validator(schema)
 
 
 def test_every_report_fits_the_schema() -> None:
@@ -312,16 +262,9 @@ def test_audited_text_cannot_steer_the_terminal(either: str) -> None:
     assert "עברית" in found
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 def test_colours_only_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rich")
-    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TERM", "xterm-256color")
+    of_256_colours(monkeypatch)
     coloured, bare = Terminal(), Terminal()
     terminal.show(report_of(), coloured)
     monkeypatch.setenv("NO_COLOR", "1")
@@ -346,8 +289,8 @@ def test_agents_have_the_colours_that_they_have_on_the_page() -> None:
     first, second = report_of().segments
     occur = tuple(dataclasses.replace(first, agent=names[i]) for i in (7, 0, *range(1, 7)))
     colours = terminal.styles(report_of(agents=names, segments=(*occur, second)))
-    shown = content(report_of(agents=names, segments=(*occur, second)))["agents"]
-    assert colours == {agent["name"]: agent["colour"] for agent in shown[: len(occur)]}
+    shown = agents(report_of(agents=names, segments=(*occur, second)))
+    assert colours == {agent.name: agent.colour for agent in shown[: len(occur)]}
     assert colours[names[7]] != colours[names[0]]
     assert colours[names[7]] == colours[names[6]]  # the eighth has the first one's again
 
@@ -381,80 +324,6 @@ def test_p_values_are_readable_however_small(log_p: float, expected: str | None)
     assert 0 < float(mantissa) < 10
     again = math.log(float(mantissa)) + int(exponent or 0) * math.log(10)
     assert again == pytest.approx(log_p, abs=0.06)
-
-
-# Docstrings
-
-
-def documented(docstring: str, section: str) -> list[str]:
-    """Names that a section of a docstring explains, in order."""
-    found = re.search(rf"^ *{section}:\n((?:\n| {{4,}}.*\n?)+)", inspect.cleandoc(docstring) + "\n", re.M)
-    if found is None:
-        return []
-    names = re.findall(r"^ {4}((?:\*{0,2}\w+(?:, )?)+):", found[1], re.M)
-    return [name.lstrip("*") for line in names for name in line.split(", ")]
-
-
-def members(name: str, value: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Every function that a user reaches through a public name, classes standing for their constructors."""
-    if isinstance(value, types.ModuleType):
-        public = getattr(value, "__all__", None) or [
-            key
-            for key, item in vars(value).items()
-            if not key.startswith("_") and getattr(item, "__module__", None) == value.__name__
-        ]
-        for key in public:
-            yield from members(f"{name}.{key}", getattr(value, key))
-    elif inspect.isclass(value):
-        yield name, value
-        for key, item in vars(value).items():
-            if not key.startswith("_") and isinstance(item, (types.FunctionType, classmethod, staticmethod)):
-                # Bound, so that no `self` is among the parameters.
-                yield (
-                    f"{name}.{key}",
-                    getattr(value, key)
-                    if not isinstance(item, types.FunctionType)
-                    else (types.MethodType(item, value)),
-                )
-    elif callable(value):
-        yield name, value
-
-
-def public() -> list[Any]:
-    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
-        names = [name for name in iet.__all__ if name not in ("LogitsProcessor", "WatermarkingConfig")]
-    else:
-        names = iet.__all__
-    found = [pair for name in names for pair in members(name, getattr(iet, name))]
-    return [pytest.param(value, id=name) for name, value in found]
-
-
-@pytest.mark.parametrize("item", public())
-def test_documented_arguments_are_the_real_ones(item: Any) -> None:
-    docstring = inspect.getdoc(item)
-    assert docstring
-    explained = documented(docstring, "Args")
-    if inspect.isclass(item) and (issubclass(item, (IetError, tuple)) or documented(docstring, "Attributes")):
-        return  # errors are not made by users; the attributes of a dataclass are its arguments, see below
-    parameters = [name for name in inspect.signature(item).parameters if name not in ("args", "kwargs")]
-    if explained:
-        assert explained == parameters
-    elif len(parameters) > 1:  # a sentence may do, if it names them
-        assert [name for name in parameters if not re.search(rf"\b{name}\b", docstring)] == []
-
-
-@pytest.mark.parametrize("kind", [Report, Segment, Scheme, Profile, Transitions, iet.decoding.Segmentation])
-def test_documented_attributes_are_the_fields(kind: Any) -> None:
-    fields = [field.name for field in dataclasses.fields(kind)]
-    assert sorted(documented(kind.__doc__, "Attributes")) == sorted(fields)
-
-
-def test_the_docstring_reader_reads() -> None:
-    arguments = ["logits", "contexts", "slots", "registry", "profile", "temperature", "rows", "num_threads"]
-    assert documented(iet.embed_.__doc__ or "", "Args") == arguments
-    assert documented(
-        "Do it.\n\n    Args:\n        a, b: both.\n        **c: rest.\n            d: no.\n", "Args"
-    ) == [*"abc"]
 
 
 def test_a_guess_that_chance_makes_as_well_has_no_name() -> None:

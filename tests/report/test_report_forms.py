@@ -13,7 +13,7 @@ import iet
 from iet.decoding.transitions import Transition, Transitions
 from iet.report import Report
 from iet.report.telemetry import EVENT
-from tests.report.test_report import TEXT, report_of
+from tests.support.reports import TEXT, report_of
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ import iet
 from iet.errors import InputError, VerificationError
 from iet.marks.scheme import canonical_json
 from iet.report import Report, signed
-from tests.report.test_report import TEXT, report_of
+from tests.support.reports import TEXT, report_of
 
 NOON = datetime(2026, 11, 1, 13, 0, 0, tzinfo=timezone(timedelta(hours=1)))
 

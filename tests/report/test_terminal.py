@@ -1,32 +1,20 @@
-"""What reaches a terminal: lines that fit, nothing that steers it, and a bar only where somebody looks."""
+"""What reaches a terminal: lines that fit, and nothing that steers it."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
-import os
-import pathlib
 import re
-import subprocess
 import sys
-import threading
-import time
-import unicodedata
-from typing import Any
 
-import numpy as np
 import pytest
 
 import iet
-import iet.cli.progress
-from iet.cli import main
-from iet.cli.progress import progress
-from iet.marks.registry import Registry
-from iet.marks.scheme import Scheme
 from iet.report import Report, lines, terminal
+from tests.support.teams import team
+from tests.support.terminals import ESCAPES, Terminal, cells, of_256_colours
+from tests.support.texts import write
 
-posix = pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals are POSIX")
-ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 NAMES = ("planner", "批评家・研究者", "Zoë Ångström the 3rd", "emoji 🙂 agent")
 TEXT = (
     "The plan is naïve 🙂🙂🙂. \x1b[2J\x1b]0;title\x07 \x9b31m \u202eevil\u2066 \x7f a\ttab\tand another\r\n"
@@ -39,16 +27,9 @@ TEXT = (
 )
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM", "COLUMNS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TERM", "xterm-256color")
+    of_256_colours(monkeypatch)
 
 
 @pytest.fixture
@@ -69,25 +50,12 @@ def rich(request: pytest.FixtureRequest) -> bool:
     return installed
 
 
-def cells(line: str) -> int:
-    """Cells of a line in a terminal: not the implementation's own count."""
-    return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in line
-    )
-
-
 @pytest.fixture(scope="module")
 def report() -> Report:
     """An audit of ids under two of four agents' marks, with the text above put under its segments."""
-    registry = Registry.create(None, vocab_size=400, scheme=Scheme(kappa=3.0))
-    for name in NAMES:
-        registry.add(name, secret=name.encode()[:32].ljust(32, b"."))
-    draw, ids = np.random.default_rng(0), [1]
-    for agent in (NAMES[1], NAMES[2], NAMES[1]):
-        for _ in range(150):
-            logits = np.zeros((1, 400), dtype=np.float32)
-            iet.embed_(logits, [ids[-1:]], [registry.slot(agent)], registry)
-            ids.append(int((logits[0] + draw.gumbel(size=400)).argmax()))
+    registry = team(NAMES, vocab_size=400, kappa=3.0)
+    turns = [(NAMES[1], 150), (NAMES[2], 150), (NAMES[1], 150)]
+    ids = write(registry, turns, ids=range(400), flat=True)
     found = iet.Auditor(registry).audit(token_ids=ids)
     assert found.found
     assert {segment.agent for segment in found.segments} == set(NAMES[1:3])
@@ -240,178 +208,3 @@ def test_the_width_is_the_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines.width_of(Terminal()) == lines.width_of(io.StringIO()) == 57
     monkeypatch.setenv("COLUMNS", "wide")
     assert lines.width_of(io.StringIO()) is None
-
-
-# Commands
-
-
-@pytest.fixture
-def team(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    import tokenizers
-    from tokenizers import models, pre_tokenizers
-
-    monkeypatch.delenv("IET_REGISTRY", raising=False)
-    backend = tokenizers.Tokenizer(models.WordLevel({f"w{i}": i for i in range(200)}, unk_token="w0"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.save(str(tmp_path / "tokenizer.json"))
-    registry = Registry.create(tmp_path / "team.json", tokenizer=tmp_path / "tokenizer.json")
-    registry.add("planner")
-    (tmp_path / "final.txt").write_text("w1 w2 w3 w4 " * 50 + "\x1b[31m")
-    return tmp_path
-
-
-def in_terminal(columns: int, *command: str) -> tuple[int, str]:
-    """The exit code of a process whose stdout and stderr are a terminal, and what it wrote there."""
-    import fcntl
-    import pty
-    import struct
-    import termios
-
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    process = subprocess.Popen([sys.executable, *command], stdin=theirs, stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    written = b""
-    try:
-        while chunk := os.read(ours, 4096):
-            written += chunk
-    except OSError:  # the other end is closed
-        pass
-    os.close(ours)
-    return process.wait(), written.decode()
-
-
-@posix
-def test_an_audit_in_a_terminal(team: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("rich")
-    # As soon as there is something to wait for, so that the audit need not take a second.
-    run = "import sys, iet.cli.progress as p; p.DELAY = 0.0; from iet.cli import main; sys.exit(main())"
-    code, written = in_terminal(
-        50, "-c", run, "audit", str(team / "final.txt"), "-r", str(team / "team.json")
-    )
-    assert code == 0
-    bar, _, result = written.rpartition("\x1b[2K")  # the bar is taken away before the result
-    assert "iet: auditing" in bar
-    assert "auditing" not in result
-    assert "␛[31m" in result
-    assert "\x1b[1m" in result
-    found = ESCAPES.sub("", result).replace("\r", "").split("\n")
-    assert max(map(cells, found)) <= 50
-    monkeypatch.setenv("TERM", "dumb")
-    code, written = in_terminal(
-        50, "-c", run, "audit", str(team / "final.txt"), "-r", str(team / "team.json")
-    )
-    assert code == 0
-    assert "\x1b" not in written
-    assert written.startswith("iet: auditing")
-    assert max(map(cells, written.replace("\r", "").split("\n"))) <= 50
-
-
-class AtOnce(threading.Timer):
-    """A timer that does not wait: what is quick has its bar too."""
-
-    def start(self) -> None:
-        self.function()
-
-    def join(self, timeout: float | None = None) -> None:
-        pass
-
-
-def test_every_long_command_shows_a_bar_to_people_only(
-    team: pathlib.Path,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    pytest.importorskip("rich")
-    pytest.importorskip("pyarrow")
-    monkeypatch.setattr(threading, "Timer", AtOnce)
-    monkeypatch.setenv("IET_REGISTRY", str(team / "team.json"))
-    text = str(team / "final.txt")
-
-    def filled(command: list[str], name: str) -> list[str]:
-        return [part.replace("NEW", str(tmp_path / f"{command[0]}-{name}")) for part in command]
-
-    commands = {
-        "auditing": ["audit", text],
-        "reading": ["keys", "init", "NEW", "--tokenizer", str(team / "tokenizer.json")],
-        "auditing (": ["report", text, "-o", str(tmp_path / "report.html")],
-        "documents": ["audit", text, "-o", "NEW/"],
-        "texts": ["calibrate", "--null", text, "--registries", "1"],
-        "measuring": ["bench", "--rows", "1", "--vocab-size", "50", "--tokens", "9", "--seconds", "0"],
-    }
-    for what, command in commands.items():
-        assert main(filled(command, "piped")) == 0
-        assert capsys.readouterr().err == ""
-        with monkeypatch.context() as seeing:
-            seeing.setattr(sys, "stderr", seen := Terminal())
-            assert main(filled(command, "seen")) == 0
-        assert what in ESCAPES.sub("", seen.getvalue()), what
-        assert seen.getvalue().endswith("\x1b[2K"), what  # and is gone at the end
-        capsys.readouterr()
-
-
-def test_an_error_cannot_steer_the_terminal(team: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["audit", "no\x1b]0;file\u202e", "-r", str(team / "team.json")]) == 3
-    said = capsys.readouterr().err
-    assert "␛]0;" in said
-    assert not set(said) & set("\x1b\u202e")
-
-
-# The bar
-
-
-def test_a_bar_moves_and_is_gone(rich: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(iet.cli.progress, "DELAY", 0.0)
-    file = Terminal()
-    monkeypatch.setattr(sys, "stderr", file)
-    with progress("beginning [b]", 10) as move:
-        wait_for(file, "beginning")
-        move("going on", 5)
-        wait_for(file, "going on")
-    assert "beginning [b]" in file.getvalue()
-    assert file.getvalue().endswith("\x1b[2K" if rich else "\r\x1b[K")
-    assert rich or "going on, 50%" in file.getvalue()
-
-
-def wait_for(file: io.StringIO, part: str) -> None:
-    until = time.monotonic() + 20
-    while part not in file.getvalue():
-        assert time.monotonic() < until, f"{part!r} was not shown"
-        time.sleep(0.01)
-
-
-def test_short_work_and_work_that_nobody_looks_at_have_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    for file, delay in ((Terminal(), 60.0), (io.StringIO(), 0.0)):
-        monkeypatch.setattr(iet.cli.progress, "DELAY", delay)
-        monkeypatch.setattr(sys, "stderr", file)
-        with progress("working", 3) as move:
-            move("working", 1)
-        assert file.getvalue() == ""
-
-
-def test_forced_colours_are_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setattr(iet.cli.progress, "DELAY", 0.0)
-    monkeypatch.setattr(sys, "stderr", file := io.StringIO())
-    with progress("working"):
-        pass
-    assert file.getvalue() == ""
-
-
-def test_a_failure_takes_the_bar_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("rich")
-    monkeypatch.setattr(iet.cli.progress, "DELAY", 0.0)
-    file: Any = Terminal()
-    monkeypatch.setattr(sys, "stderr", file)
-
-    def work() -> None:
-        with progress("working"):
-            wait_for(file, "working")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        work()
-    assert file.getvalue().endswith("\x1b[2K")
-    assert "\x1b[?25h" in file.getvalue()  # the cursor is there again
-    assert sys.stderr is file

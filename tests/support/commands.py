@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from iet.cli import main
+
+Said: TypeAlias = Callable[..., str]
+"""The fixture `said` of the tests of the command line."""
 
 
 def run(*arguments: Any) -> int:

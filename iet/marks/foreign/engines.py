@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.errors import InputError, RegistryError
+from iet.marks.files import read_private
 from iet.marks.foreign.keys import ForeignKeys, ForeignProfile, Ids, checked_integer
 from iet.marks.foreign.kgw import Kgw
 from iet.marks.foreign.scheme import EngineScheme, Mask
@@ -32,7 +33,6 @@ from iet.marks.foreign.sglang import SglangGumbel
 from iet.marks.foreign.synthid import SynthId
 from iet.marks.foreign.vllm import VllmGumbel, vllm_dual_keys
 from iet.marks.keys import checked_name
-from iet.marks.registry import read_private
 from iet.marks.scheme import MAX_VOCAB_SIZE, canonical_digest
 from iet.marks.tokenizer import Tokenizer
 from iet.native.texts import Texts
@@ -232,7 +232,10 @@ class EngineKeys(ForeignKeys):
         return self.scheme.pair_numbers(texts, self.scheme.scored(texts, self.profile.vocab_size))
 
     def scores_of(self, texts: Texts, num_threads: int) -> NDArray[np.float32]:
-        """Return `scores` [N, K] of many texts, 0 in the padding: each as if it stood by itself."""
+        """Return `scores` [N, K] of many texts, 0 in the padding: each as if it stood by itself.
+
+        `num_threads` is as in `scores`.
+        """
         return self._scores(texts, self.scheme.scored(texts, self.profile.vocab_size), num_threads)
 
     def subset(self, columns: slice | NDArray[np.int64]) -> EngineKeys:

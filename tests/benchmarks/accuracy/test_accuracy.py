@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 import iet
-from iet.audit.evidence import activity_log_p, log_tail
+from iet.audit.evidence import log_tail
 from iet.audit.metrics import token_accuracy
-from iet.decoding import log_activity
 from iet.marks.families import FAMILIES
 
 torch = pytest.importorskip("torch")
@@ -26,7 +25,7 @@ pytest.importorskip("tqdm")
 pytest.importorskip("matplotlib")
 
 from benchmarks import statistics  # noqa: E402
-from benchmarks.accuracy import activity_null, decoders, figures, null, repeats, texts, unmarked  # noqa: E402
+from benchmarks.accuracy import decoders, figures, null, repeats, texts, unmarked  # noqa: E402
 from benchmarks.recording import read_rows  # noqa: E402
 
 CELLS = (texts.Cell("shipped", 1.0, 4, "fourier"), texts.Cell("shipped", 1.0, 4, "gumbel"))
@@ -402,57 +401,6 @@ def test_repeats_make_a_table_of_what_is_there(work: pathlib.Path, monkeypatch: 
     assert results["evidence"]["gumbel"]["unmarked: pieces"]["repeats"] > 0.8
     table = repeats.markdown(results)
     assert table.count("| each pair once |") == table.count("| every repeat |") == 8
-
-
-# The table behind the p-values of keys
-
-
-def plain_scores(family: str, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
-    if family == "fourier":
-        return np.cos(2 * np.pi * rng.random(shape))
-    return rng.choice([-1.0, 1.0], shape) if family == "square" else rng.exponential(size=shape)
-
-
-@pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_the_table_of_the_null_agrees_with_scores_drawn_anew(family: str) -> None:
-    blocks, count, rng = 4, 20_000, np.random.default_rng(11)
-    size = activity_null.BLOCK
-    sums = plain_scores(family, (blocks, size, count), rng).sum(axis=1)
-    ratios = log_activity(sums, np.full(blocks, float(size)), FAMILIES[family])
-    for level in (-0.5, 0.0, 0.5, 1.0, 2.0):
-        seen = (ratios > level).mean()
-        expected = math.exp(activity_log_p(np.array([level]), blocks * size, FAMILIES[family])[0])
-        assert abs(seen - expected) < 4.5 * math.sqrt(expected / count) + 0.03 * expected, level
-
-
-def test_the_far_tail_of_the_table_is_that_of_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(activity_null, "POOL", 1 << 13)
-    activity_null.block_sums.cache_clear()
-    row = activity_null.tail("gumbel", 64, 40_000, seed=5)
-    activity_null.block_sums.cache_clear()
-    table = json.loads((pathlib.Path(iet.__file__).parent / "audit" / "activity_null.json").read_text())
-    frozen = table["log_p"]["gumbel"][table["counts"].index(64)]
-    assert table["log_ratios"] == list(activity_null.LEVELS)
-    far = [i for i, level in enumerate(activity_null.LEVELS) if 0 <= level <= 10]
-    assert np.abs(np.array(row) - frozen)[far].max() < 0.25
-
-
-def test_between_the_tables_shortest_texts_p_values_are_not_too_small() -> None:
-    # In three blocks 3 tokens can stand out, in two or four not alike: log P is not linear in log n.
-    for family in ("fourier", "square"):
-        found = np.array(activity_null.tail(family, 48, 900_000, seed=3))
-        levels = np.array(activity_null.LEVELS)
-        judged = (found > math.log(1e-6)) & (levels > -0.5)
-        returned = activity_log_p(levels + 1e-9, 48, FAMILIES[family])
-        assert (returned >= found - 0.12)[judged].all()
-
-
-def test_a_key_speaks_as_long_and_as_often_as_the_mixture_says() -> None:
-    speaks = activity_null.draw_states(400, 2000, 0.1, np.random.default_rng(0))
-    leave = activity_null.BLOCK / activity_null.MEAN_SEGMENT
-    assert speaks.mean() == pytest.approx(0.1 / (0.1 + leave), abs=0.01)
-    ends = (speaks[:-1] & ~speaks[1:]).sum() / speaks[:-1].sum()
-    assert ends == pytest.approx(leave, rel=0.05)
 
 
 # Figures

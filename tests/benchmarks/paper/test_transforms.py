@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import importlib.util
-import pathlib
 import re
 from typing import Any
 
@@ -17,9 +16,8 @@ from benchmarks.paper.conversations.logs import Log
 from benchmarks.paper.transforms import NEEDS, TRANSFORMS
 from benchmarks.paper.transforms.altered import NOBODY, Altered, parts_of, sentences_of, tokens_of, touched
 from benchmarks.paper.transforms.cutting import paragraphs_of, pasted, shuffled, truncated, unchanged
-from benchmarks.paper.transforms.pii import RULES, by_presidio, by_rules, redacted, with_entities
+from benchmarks.paper.transforms.pii import by_presidio, by_rules, redacted, with_entities
 from benchmarks.paper.transforms.rewriting import back_translated, edited, quoting, regenerated
-from benchmarks.paper.transforms.translation import Translator
 from iet.errors import BackendUnavailable, InputError
 from iet.marks.tokenizer import Tokenizer
 from tests.support import paper_logs
@@ -412,80 +410,6 @@ def test_a_quotation_is_verbatim_and_counted():
 # What identifies a person.
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Write to a.b-c@mail.example.org.", "Write to [EMAIL]."),
-        ("See http://www.example.com/x?y=1, please", "See [URL], please"),
-        ("from 149.99.82.5.", "from [IP]."),
-        ("at 1a98:54ed:573:c8b9:1a09:80ca:448:12a6", "at [IP]"),
-        ("SSN 819-46-1268", "SSN [SSN]"),
-        ("SIN 647 710 268,", "SIN [SSN],"),
-        ("NI ZZ 998152 T", "NI [SSN]"),
-        ("card 3713 8592 9681 359", "card [CARD]"),
-        ("card 2241029721212003.", "card [CARD]."),
-        ("born 2015-07-26, died 26/07/2015", "born [DATE], died [DATE]"),
-        ("on March 3rd, 2020 and 15 Dec 2014", "on [DATE] and [DATE]"),
-        ("on 2021-11-04T01:01:20.868853", "on [DATE]"),
-        ("on Tuesday, June 29, 1999 at 1926-02-20T00:00:00Z", "on [DATE] at [DATE]"),
-        ("at 11:54:08 AM", "at [TIME]"),
-        ("call 975-322-8034 or (0151) 496 0597", "call [PHONE] or [PHONE]"),
-        ("call (282)567-1447 or +4915112345678 or 04780086642", "call [PHONE] or [PHONE] or [PHONE]"),
-        ("call +1-975-322-8034.", "call [PHONE]."),
-        ("call +1-229-239-6062x16754, 1 (158) 201-9853", "call [PHONE], [PHONE]"),
-        ("call 0113 4960187 or +44(0)141 496 0355", "call [PHONE] or [PHONE]"),
-        ("Dr. Ann O'Hara met Ms Lee", "[NAME] met [NAME]"),
-        ("at 12 Old Mill Road today", "at [ADDRESS] today"),
-        ("record MRN-419498, MED59692151, P2622342", "record [ID], [ID], [ID]"),
-    ],
-)
-def test_rules(text, expected):
-    assert redacted(log_of([(0, text)]), rng()).text == expected
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Version 3.5 of 2020 costs 1,000,000 dollars in 12 months.",
-        "The ratio is 3:2, 10-20 people, pages 100-120, 50% of 1/3.",
-        "Doctor who? Mr. nobody. I may 2 go. Use COVID-19 and HTTP 404.",
-        "x = a@b; 192.168 and 1 2 3 4 5 6 7 8 9",
-        "",
-    ],
-)
-def test_rules_leave_other_numbers_and_words_alone(text):
-    assert redacted(log_of([(0, text)]), rng()).text == text
-
-
-def test_entities_of_the_record():
-    entities = [
-        {"entity": " Ann ", "types": ["first_name"]},
-        {"entity": "Ann Lee", "types": ["name"]},
-        {"entity": "(0151) 9", "types": ["phone_number"]},
-        {"entity": "x.y", "types": ["never_heard_of"]},
-        {"entity": "2015-07", "types": ["name"]},
-    ]
-    text = "Ann Lee, Annie and Ann: Ann's (0151) 9, x.y or xzy; 2015-07-26"
-    assert by_rules(text, entities) == [
-        (0, 7, "NAME"),
-        (19, 22, "NAME"),
-        (24, 27, "NAME"),
-        (30, 38, "PHONE"),
-        (40, 43, "ID"),
-        (52, 62, "DATE"),
-    ]
-    overlapping = [{"entity": "Lee Hill", "types": ["city"]}, {"entity": "Ann Lee", "types": ["name"]}]
-    assert by_rules("Dr. Ann Lee Hill; Ann Lee Hill", overlapping) == [(0, 16, "NAME"), (18, 30, "NAME")]
-    assert by_rules("Ann, x@y.org", ["Ann ", "x@y.org"]) == [(0, 3, "PII"), (5, 12, "EMAIL")]
-    for wrong in ("", {"entity": "a"}, {"entity": " ", "types": ["x"]}, {"entity": "a", "types": "name"}, {}):
-        with pytest.raises(InputError, match="entities: got"):
-            by_rules("a", [wrong])
-
-
-def test_every_placeholder_of_the_rules_is_upper_case():
-    assert all(re.fullmatch("[A-Z]+", name) for name in RULES)
-
-
 @settings(deadline=None)
 @given(log=logs, seed=seeds, writer=st.sampled_from(["agent", "nobody"]))
 def test_redaction_leaves_the_rest_untouched(log, seed, writer):
@@ -565,61 +489,3 @@ def test_without_presidio_there_is_a_sentence():
 def test_bad_input_is_named(change, message):
     with pytest.raises(InputError, match=message):
         change(log_of([(0, "a b c d e."), (1, "f g h i j.")]))
-
-
-# Models of transformers.
-
-
-@pytest.fixture(scope="module")
-def tiny_t5(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A model that has learnt nothing, and a tokenizer of 30 words."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    import tokenizers
-
-    words = ["<pad>", "</s>", "<unk>", *(f"{letter}{i}" for letter in "abc" for i in range(9))]
-    model = tokenizers.models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>")
-    backend = tokenizers.Tokenizer(model)
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    backend.post_processor = tokenizers.processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 1)])
-    folder = tmp_path_factory.mktemp("t5")
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
-    ).save_pretrained(folder)
-    torch.manual_seed(0)
-    config = transformers.T5Config(
-        vocab_size=len(words), d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, decoder_start_token_id=0
-    )
-    transformers.T5ForConditionalGeneration(config).save_pretrained(folder)
-    return folder
-
-
-def test_a_translation_does_not_depend_on_the_batch(tiny_t5):
-    sentences = ["a1 a2 a3 b4 b5", "c1", "a1 a2", "c1", "b1 b2 b3 b4 b5 b6 b7 c1 c2 c3"]
-    found = Translator(tiny_t5, batch=2)(sentences)
-    assert found == [Translator(tiny_t5, batch=1)([sentence])[0] for sentence in sentences]
-    assert found[1] == found[3]
-    assert len({*found}) > 1
-    assert Translator(tiny_t5)([]) == []
-
-
-def test_what_is_too_long_for_the_model_stays(tiny_t5):
-    translator = Translator(tiny_t5)
-    assert translator(["a1 " * 600, "a1"])[0] == ""
-    log = log_of([(0, "a1 a2. " + "a1" * 600)])
-    altered = back_translated(log, rng(), forth=translator, back=translator)
-    assert altered.spans == ((0, len(altered.text), 0),)
-
-
-def test_without_a_model_there_is_a_sentence(tmp_path):
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    with pytest.raises(BackendUnavailable, match="give the folder or id of a sequence-to-sequence model"):
-        Translator(tmp_path)
-    with pytest.raises(InputError, match="beams: got 0"):
-        Translator(tmp_path, beams=0)
-
-
-def test_an_unknown_language_is_refused(tiny_t5):
-    with pytest.raises(InputError, match="languages: got 'fra_Latn'"):
-        Translator(tiny_t5, languages=("eng_Latn", "fra_Latn"))

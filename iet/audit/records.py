@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from iet.audit.auditor import Auditor
-from iet.bulk.columns import Results, find
+from iet.audit.columns import Results, find
 from iet.errors import IetError, InputError
+
+if TYPE_CHECKING:
+    from iet.audit.auditor import Auditor
 
 BATCH_RECORDS, BATCH_SIZE = 64, 1 << 18
 """Maximum number of records that are audited at once, and of their characters (or ids) in all."""

@@ -1,0 +1,205 @@
+"""An Arrow RecordBatch of documents in, one of results out.
+
+pyarrow comes with `pip install "implicit-execution-tracing[bulk]"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from iet.audit.columns import SEGMENT_AGENTS, SEGMENT_FLOATS, SEGMENT_INTEGERS, Results
+from iet.audit.records import audit_records
+from iet.errors import InputError, ShapeError
+
+if TYPE_CHECKING:
+    from iet.audit.auditor import Auditor
+
+SEGMENT = pa.struct(
+    [
+        *((name, pa.int64()) for name in SEGMENT_INTEGERS),
+        *((name, pa.string()) for name in SEGMENT_AGENTS),
+        *((name, pa.float64()) for name in SEGMENT_FLOATS),
+    ]
+)
+"""One segment, as in `iet.report.Segment`; `log_p` is a natural logarithm."""
+
+DOCUMENT = pa.struct(
+    [
+        ("tokens", pa.int64()),
+        ("scored", pa.int64()),
+        ("repeated", pa.int64()),
+        ("invisible", pa.int64()),
+        ("log_p", pa.float64()),
+        ("coverage", pa.float64()),
+        ("best_agent", pa.string()),
+        ("found", pa.list_(pa.string())),
+    ]
+)
+"""One document, as in `iet.report.Report`; `best_agent` is the one with the lowest log p, null if none is
+below 0; `found` has the agents that are found at the auditor's level, the surest first."""
+
+SCHEMA = pa.schema([("problem", pa.string()), *DOCUMENT, ("segments", pa.list_(SEGMENT))])
+"""What `audit_batch` returns. `problem` says what is wrong with a record, whose other columns are null."""
+
+
+def audit_batch(
+    auditor: Auditor,
+    batch: pa.RecordBatch,
+    *,
+    text_column: str | None = None,
+    ids_column: str | None = None,
+) -> pa.RecordBatch:
+    """Audit the documents of a batch, each as `Auditor.audit` does.
+
+    Args:
+        auditor: who audits.
+        batch: with a column of strings (or of UTF-8 bytes), or of lists of integers.
+        text_column: name of the texts' column. None: "text", if it is there and no `ids_column` is named.
+        ids_column: name of the column of token ids, read in its place. None: "token_ids", if there is no
+            "text".
+
+    Returns:
+        RecordBatch of `SCHEMA`, a row for each of the batch, in its order. A record that cannot be read
+        (null, not UTF-8, an id outside the vocabulary) has its reason in `problem`.
+
+    Raises:
+        InputError: no such column, or both are named; or ids, with several profiles or with `break_odds`.
+        ShapeError: the column holds something else.
+        TokenizerMismatch: no tokenizer with the profile's digest.
+
+    Deterministic. Memory is that of the batch's results; the work is cut in smaller parts.
+    """
+    if not isinstance(batch, pa.RecordBatch):
+        raise InputError(f"batch: got {type(batch).__name__}, expected pyarrow.RecordBatch")
+    name, ids = chosen_column(batch.schema.names, text_column, ids_column)
+    check_type(batch.schema.field(name), ids)
+    check_readable(auditor, ids)
+    problems, parts = list[str | None](), list[Results]()
+    for reasons, results in audit_records(auditor, values_of(batch.column(name), ids), ids=ids):
+        problems += reasons
+        parts.append(results)
+    good = np.array([problem is None for problem in problems], np.bool_)
+    # A null takes no row of the results.
+    places = pa.array(np.where(good, np.cumsum(good) - 1, 0), mask=~good)
+    found = pa.concat_tables([pa.Table.from_batches([_nested(part)]) for part in parts] or [_none()])
+    table = found.combine_chunks().take(places)
+    table = table.add_column(0, SCHEMA.field("problem"), pa.array(problems, pa.string()))
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([], column.type) if not column.num_chunks else column.combine_chunks()
+            for column in table.columns
+        ],
+        schema=SCHEMA,
+    )
+
+
+def chosen_column(names: Iterable[str], text_column: str | None, ids_column: str | None) -> tuple[str, bool]:
+    """Return the name of the column to read, and whether it holds token ids."""
+    there = list(names)
+    if text_column is not None and ids_column is not None:
+        raise InputError(f"columns: got text {text_column!r} and ids {ids_column!r}, expected one of them")
+    for name, ids in ((text_column, False), (ids_column, True)):
+        if name is not None and name not in there:
+            raise InputError(f"columns: got {there[:20]}, expected {name!r} among them")
+        if name is not None:
+            return name, ids
+    for name, ids in (("text", False), ("token_ids", True)):
+        if name in there:
+            return name, ids
+    raise InputError(
+        f"columns: got {there[:20]}, expected 'text' or 'token_ids' among them (or name another column)"
+    )
+
+
+def check_type(field: pa.Field, ids: bool) -> None:
+    """Raise ShapeError unless the column can hold what is read from it."""
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    if pa.types.is_null(kind):
+        return
+    if ids and not (lists and pa.types.is_integer(kind.value_type)):
+        raise ShapeError(f"column {field.name!r}", got=str(field.type), expected="lists of integers")
+    if not ids and kind not in _TEXTS:
+        raise ShapeError(f"column {field.name!r}", got=str(field.type), expected="strings")
+
+
+_TEXTS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
+
+
+def check_readable(auditor: Auditor, ids: bool) -> None:
+    """Raise now what every record would raise: ids that no profile is named for, a missing tokenizer."""
+    if ids:
+        auditor.audit(token_ids=np.zeros(0, np.int64))
+    else:
+        auditor.audit("")
+
+
+def values_of(column: pa.Array, ids: bool) -> list[Any]:
+    """Return the records of a column as `audit_records` takes them."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_null(column.type):
+        return [None] * len(column)
+    if not ids:
+        try:
+            values: list[Any] = column.to_pylist()
+            return values
+        except UnicodeDecodeError:  # Arrow's strings may hold any bytes
+            wide = pa.large_binary() if column.type == pa.large_string() else pa.binary()
+            return column.cast(wide).to_pylist()  # type: ignore[no-any-return]
+    if column.flatten().null_count:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    return [None if not row.is_valid else row.values.to_numpy(zero_copy_only=False) for row in column]
+
+
+def _nested(found: Results) -> pa.RecordBatch:
+    """Return a row for each document, with its segments in a list."""
+    documents, segments = document_columns(found), segment_columns(found)
+    lists = pa.ListArray.from_arrays(
+        _offsets(found.segment_counts),
+        pa.StructArray.from_arrays(list(segments.values()), fields=list(SEGMENT)),
+    )
+    return pa.RecordBatch.from_arrays([*documents.values(), lists], schema=_FOUND)
+
+
+_FOUND = pa.schema(list(SCHEMA)[1:])
+
+
+def _none() -> pa.Table:
+    return _FOUND.empty_table()
+
+
+def document_columns(found: Results) -> dict[str, pa.Array]:
+    """Return the columns of `DOCUMENT` over the documents."""
+    columns = {name: pa.array(values) for name, values in found.documents.items()}
+    columns["best_agent"] = _agents(found, found.best_agent)
+    columns["found"] = pa.ListArray.from_arrays(_offsets(found.found_counts), _agents(found, found.found))
+    return {field.name: columns[field.name] for field in DOCUMENT}
+
+
+def segment_columns(found: Results) -> dict[str, pa.Array]:
+    """Return the columns of `SEGMENT` over the segments of all documents."""
+    count = int(found.segment_counts.sum())
+    columns = {}
+    for field in SEGMENT:
+        values = found.segments[field.name]
+        if values is None:
+            columns[field.name] = pa.nulls(count, field.type)
+        elif field.name in SEGMENT_AGENTS:
+            columns[field.name] = _agents(found, values)
+        else:
+            columns[field.name] = pa.array(values, field.type)
+    return columns
+
+
+def _agents(found: Results, indices: np.ndarray[Any, Any]) -> pa.Array:
+    names = pa.array(found.names, pa.string())
+    return names.take(pa.array(np.maximum(indices, 0), pa.int64(), mask=indices < 0))
+
+
+def _offsets(counts: np.ndarray[Any, Any]) -> pa.Array:
+    return pa.array(np.append(0, np.cumsum(counts)), pa.int32())

@@ -1,0 +1,201 @@
+"""`iet keys`: make registries, add and rotate agents, pass their keys on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+from iet.cli.options import Commands, add_registry, load_registry, say
+from iet.cli.progress import progress
+
+_READING = "reading the tokenizer"
+
+
+def add(commands: Commands) -> None:
+    """Add `iet keys` and its actions."""
+    keys = commands.add_parser("keys", help="make and pass on registries of keys")
+    actions = keys.add_subparsers(required=True, metavar="ACTION")
+
+    init = actions.add_parser("init", help="make a registry without agents")
+    init.add_argument("path", help="the new file")
+    _add_scheme(init)
+    init.set_defaults(run=_keys_init)
+
+    profile = actions.add_parser("profile", help="add a profile, for agents of another model or scheme")
+    _add_scheme(profile)
+    add_registry(profile)
+    profile.set_defaults(run=_keys_profile)
+
+    add = actions.add_parser("add", help="add agents, each with a new key")
+    add.add_argument("names", nargs="+", metavar="NAME")
+    add.add_argument("--profile", help="id of the profile, where the registry has several")
+    add_registry(add)
+    add.set_defaults(run=_keys_add)
+
+    listing = actions.add_parser("list", help="list agents, epochs and profiles; never keys")
+    add_registry(listing)
+    listing.add_argument("--json", action="store_true", help="print as JSON")
+    listing.set_defaults(run=_keys_list)
+
+    rotate = actions.add_parser("rotate", help="give agents a new key; text under the old one is still found")
+    rotate.add_argument("names", nargs="+", metavar="NAME")
+    add_registry(rotate)
+    rotate.set_defaults(run=_keys_rotate)
+
+    export = actions.add_parser("export", help="write a registry that holds only some agents' keys")
+    export.add_argument("path", help="the new file")
+    export.add_argument("--agents", nargs="+", required=True, metavar="NAME")
+    export.add_argument("--all-epochs", action="store_true", help="also keys that were rotated out")
+    add_registry(export)
+    export.set_defaults(run=_keys_export)
+
+    opening = actions.add_parser(
+        "open", help="show that the registry's digest commits to one agent's key, and nothing of the others"
+    )
+    opening.add_argument("name", metavar="NAME")
+    opening.add_argument("--epoch", type=int, help="of the key (default: the one that marks)")
+    opening.add_argument(
+        "-o", "--output", type=pathlib.Path, help="write it to this file (default: print it)"
+    )
+    add_registry(opening)
+    opening.set_defaults(run=_keys_open)
+
+    merge = actions.add_parser("import", help="take in the agents of another registry file")
+    merge.add_argument("path", help="the file to read")
+    add_registry(merge)
+    merge.set_defaults(run=_keys_import)
+
+
+def _add_scheme(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tokenizer", help="tokenizer.json, a folder that holds one, or iet:demo")
+    parser.add_argument(
+        "--vocab-size", type=int, help="V, where there is no tokenizer or the model's differs"
+    )
+    parser.add_argument(
+        "--kappa", type=float, help="strength in final logits (default: 0.8; gumbel has none)"
+    )
+    parser.add_argument("--n-gram", type=int, help="n, 2 to 16 (default: 2; of family gumbel 4)")
+    parser.add_argument("--k-p", default="1", help='frequency, or "per-agent" (default: 1)')
+    parser.add_argument(
+        "--placement",
+        default="final",
+        choices=["final", "raw"],
+        help="which logits κ counts in (default: final)",
+    )
+    parser.add_argument(
+        "--family", default="fourier", choices=["fourier", "square", "gumbel"], help="(default: fourier)"
+    )
+
+
+def _keys_init(arguments: argparse.Namespace) -> int:
+    import iet
+
+    with progress(_READING):
+        registry = iet.Registry.create(arguments.path, **_profile(arguments))
+    print(f"{registry.path}: profile {registry.profile.id}, no agents yet")
+    return 0
+
+
+def _keys_profile(arguments: argparse.Namespace) -> int:
+    registry = load_registry(arguments)
+    with progress(_READING):
+        profile = registry.add_profile(**_profile(arguments))
+    print(f"{registry.path}: profile {profile}; iet keys add --profile {profile} NAME")
+    return 0
+
+
+def _profile(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what `Registry.create` and `add_profile` take."""
+    import iet
+
+    k_p: Any = int(arguments.k_p) if arguments.k_p.isdecimal() else arguments.k_p
+    scheme = iet.Scheme(
+        kappa=arguments.kappa,
+        n_gram=arguments.n_gram,
+        k_p=k_p,
+        family=arguments.family,
+        placement=arguments.placement,
+    )
+    return {"tokenizer": arguments.tokenizer, "vocab_size": arguments.vocab_size, "scheme": scheme}
+
+
+def _changed(registry: Any, change: Callable[[Any], object]) -> Any:
+    """Return a copy in memory with the change: merging it back saves all of it at once, or nothing."""
+    import iet
+
+    copy = iet.Registry.loads(registry.dumps())
+    change(copy)
+    return copy
+
+
+def _keys_add(arguments: argparse.Namespace) -> int:
+    registry = load_registry(arguments)
+    registry.merge(
+        _changed(registry, lambda r: [r.add(n, profile=arguments.profile) for n in arguments.names])
+    )
+    print(f"{registry.path}: {len(registry)} agents")
+    return 0
+
+
+def _keys_list(arguments: argparse.Namespace) -> int:
+    registry = load_registry(arguments)
+    if arguments.json:
+        agents = {
+            name: {
+                "profile": registry.profile_of(name).id,
+                "epochs": [{"epoch": key.epoch, "created": key.created} for key in registry.keys(name)],
+            }
+            for name in registry
+        }
+        profiles = {profile_id: profile.to_dict() for profile_id, profile in registry.profiles.items()}
+        print(json.dumps({"digest": registry.digest, "profiles": profiles, "agents": agents}, indent=1))
+        return 0
+    for profile_id, profile in registry.profiles.items():
+        scheme = profile.scheme
+        say(
+            f"profile {profile_id}: {scheme.family}, κ {scheme.kappa:g}, n {scheme.n_gram}, k_p {scheme.k_p},"
+            f" V {profile.vocab_size}, tokenizer {profile.tokenizer_source or 'none'}"
+        )
+        for name in registry.names(profile_id):
+            keys = registry.keys(name)
+            say(f"  {name}  epoch {keys[-1].epoch}, made {keys[-1].created}, keys: {len(keys)}")
+    return 0
+
+
+def _keys_rotate(arguments: argparse.Namespace) -> int:
+    registry = load_registry(arguments)
+    registry.merge(_changed(registry, lambda copy: [copy.rotate(name) for name in arguments.names]))
+    for name in arguments.names:
+        print(f"{name}: epoch {registry.keys(name)[-1].epoch}")
+    return 0
+
+
+def _keys_export(arguments: argparse.Namespace) -> int:
+    registry = load_registry(arguments)
+    exported = registry.export(arguments.path, arguments.agents, all_epochs=arguments.all_epochs)
+    print(f"{exported.path}: {', '.join(exported)}")
+    return 0
+
+
+def _keys_open(arguments: argparse.Namespace) -> int:
+    from iet.marks.files import write_file
+
+    registry = load_registry(arguments)
+    opening = json.dumps(registry.open_key(arguments.name, arguments.epoch).to_dict(), indent=1)
+    if arguments.output is None:
+        print(opening)
+    else:
+        write_file(arguments.output, opening.encode() + b"\n")
+    return 0
+
+
+def _keys_import(arguments: argparse.Namespace) -> int:
+    import iet
+
+    registry = load_registry(arguments)
+    registry.merge(iet.Registry.load(arguments.path))
+    print(f"{registry.path}: {len(registry)} agents")
+    return 0

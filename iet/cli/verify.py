@@ -1,0 +1,71 @@
+"""`iet verify`: check a signed report, and what it speaks of."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import pathlib
+import sys
+
+from iet.cli.options import Commands, read_bytes, say
+from iet.errors import InputError, VerificationError
+from iet.report.lines import harmless
+
+
+def add(commands: Commands) -> None:
+    """Add `iet verify`."""
+    verify = commands.add_parser("verify", help="check a signed report, and what it speaks of")
+    verify.add_argument("file", type=pathlib.Path, help="the signed report (*.dsse.json)")
+    verify.add_argument("--key", required=True, metavar="PUBLIC.pem", help="of the auditor whom you trust")
+    verify.add_argument("--text", type=pathlib.Path, metavar="FILE", help="is this the text?")
+    verify.add_argument(
+        "--opening",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="was it read under this key (iet keys open)? With -r: and does that registry hold the key?",
+    )
+    verify.add_argument("-r", "--registry", help="was it read under this registry?")
+    verify.add_argument("--secret-mount", action="store_true", help=argparse.SUPPRESS)
+    verify.add_argument("--json", action="store_true", help="print what was signed as JSON")
+    verify.set_defaults(run=_verify)
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    import iet
+    from iet.marks.commitment import Opening
+    from iet.report import signed
+
+    public = signed.load_public_key(arguments.key)
+    envelope = read_bytes(arguments.file)
+    text = None if arguments.text is None else read_bytes(arguments.text)
+    registry = opening = None
+    if arguments.registry is not None:
+        registry = iet.Registry.load(arguments.registry, secret_mount=arguments.secret_mount)
+    if arguments.opening is not None:
+        try:
+            opening = Opening.from_dict(json.loads(read_bytes(arguments.opening)))
+        except ValueError as error:  # InputError is one
+            raise InputError(f"{arguments.opening}: {error}") from None
+    try:
+        verified = signed.verify(envelope, public)
+        verified.check(text=text, registry=registry, opening=opening)
+    except VerificationError as error:
+        print(f"iet: {arguments.file}: not verified: {harmless(str(error))}", file=sys.stderr)
+        return 1
+    if arguments.json:
+        print(json.dumps(verified.statement, indent=1))
+        return 0
+    report, subject = verified.report, verified.statement["subject"][0]
+    found = [name for name, log_p in report["evidence"].items() if log_p <= math.log(report["level"])]
+    checked = [what for what in ("text", "registry", "opening") if getattr(arguments, what) is not None]
+    lines = (
+        f"verified: signed by {verified.key_id}, {verified.audited}\n"
+        f"text {subject['name']!r}, sha256 {subject['digest']['sha256']}\n"
+        f"registry {report['registry_digest']}\n"
+        f"decoder {report['decoder']['name']}, level {report['level']:g}\n"
+        f"agents found: {', '.join(found) or 'none'}; {report['coverage']:.0%} attributed\n"
+        f"compared with it: {', '.join(checked) or 'nothing (--text, -r, --opening)'}"
+    )
+    say(lines)
+    return 0

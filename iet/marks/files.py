@@ -1,0 +1,113 @@
+"""Files that are written whole or not at all, and files that only their owner may read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+from iet.errors import RegistryError
+from iet.marks.keys import Secret
+
+
+def write_file(
+    path: str | os.PathLike[str],
+    content: bytes | Callable[[BinaryIO], object],
+    *,
+    mode: int = 0o666,
+    check: Callable[[], object] | None = None,
+) -> None:
+    """Let a file appear, or replace it, whole or not at all, whatever happens to the process or the machine.
+
+    It is written beside its place, as `.NAME.RANDOM.tmp`, brought to disk, and renamed.
+
+    Args:
+        path: the file. A link is replaced, not what it leads to.
+        content: the bytes, or a function that writes them to the file that it is given.
+        mode: of the file, less the bits of the umask.
+        check: raises what speaks against writing, as an error of its own. While it runs, and until the file
+            is there, no other process that gives a check can write in this folder.
+
+    Raises:
+        OSError: the file cannot be written. The old one is as it was.
+    """
+    target = pathlib.Path(path)
+    temporary = target.with_name(f".{target.name[:40]}.{os.urandom(8).hex()}.tmp")
+    with _folder(target.parent, locked=check is not None) as folder:
+        if check is not None:
+            check()
+        try:
+            with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+                if callable(content):
+                    content(file)
+                else:
+                    file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
+        if folder is not None:
+            # The file is in place by now, and some file systems cannot do this.
+            with contextlib.suppress(OSError):
+                os.fsync(folder)
+
+
+@contextlib.contextmanager
+def _folder(path: pathlib.Path, *, locked: bool) -> Iterator[int | None]:
+    """Open a folder, and lock it: the second of two writers must see the file of the first.
+
+    No lock file stays behind. Windows and some network file systems have no such locks: there a check can
+    miss what is written at the same moment.
+    """
+    if sys.platform == "win32":
+        yield None
+        return
+    import fcntl
+
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except PermissionError:  # a folder may be for writing only
+        if locked:
+            raise
+        descriptor = None
+    if descriptor is None:
+        yield None
+        return
+    try:
+        if locked:
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def read_private(path: pathlib.Path, secret_mount: bool) -> Secret:
+    """Return what a file holds that only its owner may read, or raise a RegistryError."""
+    try:
+        if path.exists() and not path.is_file():  # opening a pipe would wait
+            raise RegistryError(f"{path}: not a file")
+        with open(path, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode & 0o777
+            if sys.platform != "win32" and mode & 0o077:
+                import shlex
+
+                mend = f"run: chmod 600 {shlex.quote(str(path))}"
+                if not secret_mount:
+                    raise RegistryError(
+                        f"{path}: mode {mode:04o}, expected 0600; {mend}"
+                        " (a read-only secret mount: secret_mount=True, --secret-mount, in an engine"
+                        " IET_SECRET_MOUNT=1)"
+                    )
+                # Root may write whatever the mode says, so for root the mode decides.
+                if os.access(path, os.W_OK) and (os.geteuid() != 0 or mode & 0o222):
+                    raise RegistryError(
+                        f"{path}: mode {mode:04o}, but this process can write it, no secret mount; {mend}"
+                    )
+            return Secret(file.read())
+    except OSError as error:
+        raise RegistryError(f"{path}: cannot be read ({error.strerror or error})") from error

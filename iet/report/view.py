@@ -1,0 +1,384 @@
+"""What a report shows: rows of tables, colours, shading, curves and graph. The forms lay it out."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iet.decoding.windows import margin
+from iet.report.lines import harmless
+from iet.report.segments import Segment, Trace, extent
+from iet.report.wording import evidence_lines, how_sure, p_value, passages, reasons, small, transition_lines
+
+if TYPE_CHECKING:
+    from iet.report.model import Report
+
+COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
+"""Okabe and Ito's palette: told apart by the colour-blind. More agents than colours share them."""
+
+DASHES = ("solid", "dashed", "dotted", "double")
+"""Lines under the text beside its colour: both together tell 28 agents apart, in print and for everybody."""
+
+DEPTHS = 5
+"""Steps in which the text is shaded by posterior."""
+
+POINTS = 1500
+"""Maximum number of points of a curve: a screen shows no more."""
+
+VALUES = 12_000
+"""Maximum number of points of all curves together: those of many agents are coarser."""
+
+AGENTS = 30
+"""Maximum number of agents that are shown, unless more of them occur in the text."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ShownAgent:
+    """An agent: how its text looks, its share of what was read, and its row under `AGENT_COLUMNS`.
+
+    Without evidence it has no row.
+    """
+
+    name: str
+    colour: str
+    dash: str
+    share: float
+    row: list[str] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class ShownSegment:
+    """A segment: its words, and its row under `segment_columns`.
+
+    Attributes:
+        agent: index into `agents(report)`, None where it has no agent.
+        start, end: characters, or tokens where only ids were audited.
+        runs: (depth, start, end) of characters: shaded in depth 1 to `DEPTHS`, or 0, not at all. Empty where
+            only ids were audited.
+    """
+
+    agent: int | None
+    left_out: bool
+    start: int
+    end: int
+    runs: list[tuple[int, int, int]]
+    title: str
+    facts: list[tuple[str, str]]
+    why: list[str]
+    row: list[str]
+
+
+AGENT_COLUMNS = ("agent", "found", "p in the text", "strength of its mark", "segments", "share")
+
+
+def agents(report: Report) -> list[ShownAgent]:
+    """Return the first `AGENTS`, or all who occur in the text, in order, then others, the likeliest first."""
+    shares = shares_of(report)
+    return [
+        ShownAgent(
+            name,
+            *look(i),
+            shares.get(name, 0.0),
+            _agent_row(report, name, shares) if name in report.evidence else None,
+        )
+        for i, name in enumerate(_ordered(report)[: max(len(writers(report)), AGENTS)])
+    ]
+
+
+def agents_note(report: Report) -> list[str]:
+    """Return the lines below the table of agents."""
+    more = len(_ordered(report)) - len(agents(report))
+    left = f"{more} more agents of the registry, with higher p-values, are not shown."
+    return [*evidence_lines(report), *([left] if more else [])]
+
+
+def segment_columns(report: Report) -> list[str]:
+    """Return the columns of the table of segments."""
+    unit = "tokens" if report.text is None else "characters"
+    within = f"starts · ends within, {interval_unit(report)}"
+    return ["#", "agent", "paragraphs", unit, "posterior", "error", "p alone", within]
+
+
+def segments(report: Report) -> list[ShownSegment]:
+    """Return the segments in order. O(T·P), P the agents that the decoder looked at; deterministic."""
+    places = _places(report)
+    starts = [] if report.text is None else paragraph_starts(report.text)
+    return [_segment(report, i, segment, places, starts) for i, segment in enumerate(report.segments, 1)]
+
+
+def writers(report: Report) -> list[str]:
+    """Return the agents that segments are attributed to, in the order in which they first occur."""
+    return list(dict.fromkeys(s.agent for s in report.segments if s.agent is not None))
+
+
+def _ordered(report: Report) -> list[str]:
+    wrote = writers(report)
+    others = [name for name in report.evidence if name not in wrote]
+    return [*wrote, *sorted(others, key=lambda name: report.evidence[name])]
+
+
+def _places(report: Report) -> dict[str, int]:
+    return {name: i for i, name in enumerate(_ordered(report))}
+
+
+def look(place: int) -> tuple[str, str]:
+    """Return colour and dash of an agent by its place among those that are shown."""
+    return COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)]
+
+
+def interval_unit(report: Report) -> str:
+    """Return the unit of the intervals of boundaries."""
+    return "characters" if len(report.profiles) > 1 else "tokens"
+
+
+def shares_of(report: Report) -> dict[str | None, float]:
+    """Return the share of what was read that each agent has, and nobody (None)."""
+    shares: dict[str | None, float] = {}
+    for segment in report.segments:
+        start, end = extent(segment)
+        if not segment.left_out:
+            shares[segment.agent] = shares.get(segment.agent, 0) + end - start
+    total = sum(shares.values()) or 1
+    return {agent: size / total for agent, size in shares.items()}
+
+
+def paragraph_starts(text: str) -> list[int]:
+    """Return where paragraphs start: after blank lines, or after line ends in a text that has none."""
+    between = r"\n\s*\n\s*" if re.search(r"\n\s*\n", text) else r"\n\s*"
+    starts = [match.end() for match in re.finditer(rf"\A\s*|{between}", text)]
+    return [start for start in dict.fromkeys(starts) if start < len(text)]
+
+
+def _paragraphs_of(report: Report, low: int, high: int, starts: list[int]) -> str:
+    """Return the numbers of the paragraphs that characters [low, high) are in, as people write them."""
+    if report.text is None or not report.text[low:high].strip():
+        return ""
+    piece = report.text[low:high]
+    first, last = low + len(piece) - len(piece.lstrip()), low + len(piece.rstrip()) - 1
+    a, b = bisect.bisect_right(starts, first), bisect.bisect_right(starts, last)
+    return f"{a:,}" if a == b else f"{a:,} to {b:,}"
+
+
+def posterior_runs(
+    trace: Trace | None,
+    agent: str,
+    low: int,
+    high: int,
+    step: Callable[[NDArray[np.float32]], Any],
+    full: int,
+) -> Iterator[tuple[int, int, int]]:
+    """Yield the runs (step, start, end) of characters [low, high) in which a posterior stays in one step.
+
+    `step` makes steps of posteriors; where none is known the step is `full`.
+    """
+    edges, steps = [low], [full]
+    if trace is not None and trace.posterior is not None and agent in trace.agents:
+        first, last = np.searchsorted(trace.starts, [low, high])
+        if first < last:
+            found = step(trace.posterior[first:last, trace.agents.index(agent)])
+            changes = np.flatnonzero(np.append(True, found[1:] != found[:-1]))
+            edges, steps = trace.starts[first:last][changes].tolist(), found[changes].tolist()
+            edges[0] = low  # what stands before the first token belongs to it
+    for value, (a, b) in zip(steps, itertools.pairwise([*edges, high]), strict=True):
+        if b > a:
+            yield value, a, b
+
+
+def _runs(report: Report, segment: Segment) -> list[tuple[int, int, int]]:
+    if report.text is None:
+        return []
+    low, high = extent(segment)
+    if segment.agent is None:
+        return [(0, low, high)]
+    depths = posterior_runs(
+        report.trace,
+        segment.agent,
+        low,
+        high,
+        lambda values: 1 + (values * DEPTHS).astype(np.int64).clip(0, DEPTHS - 1),
+        DEPTHS,
+    )
+    return list(depths)
+
+
+def _segment(
+    report: Report,
+    number: int,
+    segment: Segment,
+    places: dict[str, int],
+    paragraphs: list[int],
+) -> ShownSegment:
+    span, unit = extent(segment), "tokens" if report.text is None else "characters"
+    where = f"{span[0]:,} to {span[1]:,}"
+    within = _paragraphs_of(report, *span, paragraphs)
+    facts = [("paragraphs", within)] if within else []
+    facts.append((unit, where))
+    if report.text is not None and segment.start is not None and segment.end is not None:
+        facts.append(("tokens", f"{segment.start:,} to {segment.end:,}"))
+    if segment.left_out:
+        title, why = "left out", ["The caller said that this is no agent's text: it was not read."]
+    else:
+        title = segment.agent or "unattributed"
+        if segment.posterior is not None:
+            facts.append(("posterior", f"{segment.posterior:.3f}"))
+        if segment.error is not None:
+            facts.append(("error", small(segment.error)))
+        facts.append(("p alone", p_value(segment.log_p)))
+        facts.append(("log p alone", f"{segment.log_p:.2f}"))
+        if segment.best_guess is not None:
+            facts.append(("p in the text", p_value(report.evidence.get(segment.best_guess, 0.0))))
+        for side, interval in (("starts", segment.start_interval), ("ends", segment.end_interval)):
+            if interval is not None:
+                facts.append(
+                    (f"{side} within", f"{interval_unit(report)} {interval[0]:,} to {interval[1]:,}")
+                )
+        why = [*how_sure(report, segment), *reasons(report, segment), *_ends(report, segment)]
+    posterior = "" if segment.posterior is None else f"{segment.posterior:.2f}"
+    error = "" if segment.error is None else small(segment.error)
+    cells = ["", "", ""] if segment.left_out else [posterior, error, p_value(segment.log_p)]
+    return ShownSegment(
+        agent=None if segment.agent is None else places[segment.agent],
+        left_out=segment.left_out,
+        start=span[0],
+        end=span[1],
+        runs=_runs(report, segment),
+        title=title,
+        facts=facts,
+        why=why,
+        row=[str(number), title, within, where, *cells, _within(segment)],
+    )
+
+
+def _within(segment: Segment) -> str:
+    """Say where the segment's two boundaries may lie, as far as they are uncertain."""
+    if segment.start_interval is None or segment.end_interval is None:
+        return ""
+    (a, b), (c, d) = segment.start_interval, segment.end_interval
+    return f"{a:,} to {b:,} · {c:,} to {d:,}"
+
+
+def _agent_row(report: Report, name: str, shares: dict[str | None, float]) -> list[str]:
+    strength = None if report.strengths is None else report.strengths.get(name)
+    count = sum(segment.agent == name for segment in report.segments)
+    return [
+        name,
+        "yes" if name in report.found else "no",
+        p_value(report.evidence[name]),
+        "" if strength is None else f"{strength:.2f}",
+        str(count),
+        f"{shares.get(name, 0.0):.1%}",
+    ]
+
+
+def boundaries(report: Report) -> list[int]:
+    """Return where one segment ends and the next one starts."""
+    spans = map(extent, report.segments)
+    return [end for (_, end), (start, _) in itertools.pairwise(spans) if end == start]
+
+
+def doubts(report: Report) -> list[tuple[int, int]]:
+    """Return the stretches, in the page's unit, within which each boundary may lie."""
+    found = []
+    for segment in report.segments[1:]:
+        interval = segment.start_interval
+        if interval is None or interval[0] == interval[1]:
+            continue
+        low, high = (_place(report, token) for token in interval)
+        found.append((low, high))
+    return found
+
+
+def _ends(report: Report, segment: Segment) -> list[str]:
+    """Say between which words the segment begins and ends, where that is uncertain."""
+    if report.text is None or report.trace is None or segment.agent is None:
+        return []
+    lines = []
+    for verb, interval in (("begins", segment.start_interval), ("ends", segment.end_interval)):
+        if interval is None or interval[0] == interval[1]:
+            continue
+        low, high = (_place(report, position) for position in interval)
+        words = " ".join(harmless(report.text[low:high]).split())
+        if len(words) > 90:
+            words = f"{words[:40]} … {words[-40:]}"
+        lines.append(f"It {verb} somewhere in “{words}”.")
+    return lines
+
+
+def _place(report: Report, position: int) -> int:
+    """Return a boundary interval's end, in tokens with one profile, in the page's unit."""
+    trace = report.trace
+    if report.text is None or len(report.profiles) > 1 or trace is None:
+        return position
+    index = position if not report.left_out else int(np.searchsorted(trace.tokens, position))
+    return int(trace.starts[index]) if index < len(trace.starts) else len(report.text)
+
+
+def curves(report: Report) -> dict[str, Any] | None:
+    """Return what the page's script draws along the text: scores of agents, and the margin of the best two.
+
+    None where there is nothing to draw.
+    """
+    trace = report.trace
+    if trace is None or not len(trace.scores):
+        return None
+    drawn = columns(report, trace)
+    if not drawn:
+        return None
+    stride = -(-len(trace.scores) // min(POINTS, VALUES // len(drawn) or 1))
+    scores = _means(trace.scores, stride)
+    positions = _means(trace.centres[:, None], stride)[:, 0].astype(np.int64)
+    gaps = _means(margin(trace.scores)[:, None], stride)[:, 0]
+    shown, places = np.round(scores[:, drawn], 3), _places(report)
+    return {
+        "positions": positions.tolist(),
+        "scores": [
+            (places[trace.agents[column]], values.tolist())
+            for column, values in zip(drawn, shown.T, strict=True)
+        ],
+        "margin": np.round(gaps, 3).tolist(),
+        "low": float(min(0.0, shown.min())),
+        "high": float(max(0.0, shown.max())),
+        "note": "Lines: f(t, a), the mean score of a window under each agent's key"
+        + (f" (means of {stride} windows)" if stride > 1 else "")
+        + ". Grey, below: the margin between the best two keys. Dashed: boundaries; shaded: where they may"
+        " lie.",
+    }
+
+
+def columns(report: Report, trace: Trace) -> list[int]:
+    """Return the columns that are drawn: agents who occur, else the three that are the likeliest."""
+    guessed = sorted(trace.agents, key=lambda name: report.evidence.get(name, 0.0))[:3]
+    return [trace.agents.index(name) for name in writers(report) or guessed if name in trace.agents]
+
+
+def _means(values: NDArray[Any], stride: int) -> NDArray[np.float64]:
+    """Return the means [ceil(W/stride), K] of `stride` rows each."""
+    firsts = np.arange(0, len(values), stride)
+    sums = np.add.reduceat(values.astype(np.float64), firsts, axis=0)
+    return np.asarray(sums / np.diff(np.append(firsts, len(values)))[:, None])
+
+
+def graph(report: Report) -> dict[str, Any] | None:
+    """Return the transition graph as the page's script draws it; None where no passage was observed."""
+    observed, places = report.transitions, _places(report)
+    if not observed.observed:
+        return None
+    nodes = list(observed.agents)
+    return {
+        "nodes": [places[str(name)] for name in nodes],
+        "edges": [
+            (nodes.index(source), nodes.index(target), len(found), round(max(found), 3))
+            for (source, target), found in passages(report).items()
+        ],
+        "lines": [
+            "Beside an arrow: how often one followed the other (×), and how sure that is, from 0 to 1.",
+            *transition_lines(report),
+        ],
+    }

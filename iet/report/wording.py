@@ -1,0 +1,272 @@
+"""What a report says in words: its answer, how sure it is and why, what was assumed, what it cannot tell."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import TYPE_CHECKING, Any
+
+from iet.marks.foreign.waterfall import WaterfallScheme
+from iet.marks.keys import AnyProfile
+from iet.report.lines import harmless
+from iet.report.segments import Segment
+
+if TYPE_CHECKING:
+    from iet.report.model import Report
+
+
+def headline(report: Report) -> list[str]:
+    """Return what was read, and how."""
+    count = len(report.segments)
+    size = f"{len(report.text):,} characters, " if report.text is not None else ""
+    separator = " · " if len(report.profiles) == 1 else "\n  "
+    choice = f"{report.coverage:.0%} attributed at level {report.level:g}"
+    left_out = f", {report.left_out:,} left out" if report.left_out else ""
+    several = "" if len(report.profiles) == 1 else f" of {len(report.profiles)} profiles"
+    return [
+        f"{size}{report.tokens:,} tokens{several}"
+        f" ({report.scored:,} scored, {report.repeated:,} repeats{left_out})"
+        f" · {count} segment{'' if count == 1 else 's'}"
+        f" · {choice if report.allow_unattributed else 'forced choice'}",
+        f"decoder {report.decoder} · {len(report.agents)} agents"
+        + "".join(f"{separator}{_profile(profile)}" for profile in report.profiles),
+        *_model_line(report),
+    ]
+
+
+def _profile(profile: AnyProfile) -> str:
+    draft = " · draft family" if profile.family.version == 0 else ""
+    return f"profile {profile.id}: {profile.scheme}, V {profile.vocab_size}{draft}"
+
+
+def _model_line(report: Report) -> list[str]:
+    if report.model is None:
+        return []
+    name, temperature, share = (report.model[field] for field in ("name", "temperature", "share"))
+    fitted = " (fitted)" if report.model["temperature_fitted"] else ""
+    return [f"read with {harmless(name)} at temperature {temperature:g}{fitted}, weight {share:.0%}"]
+
+
+def verdict(report: Report) -> str:
+    """Return the answer, in one line."""
+    if not report.segments:
+        return "Nothing in this text could be read"
+    if not report.allow_unattributed:
+        return f"Every token given to one of {len(report.agents)} agents (forced choice)"
+    if not report.found:
+        return "No registered agent was found in this text"
+    count = len(report.found)
+    some = ", ".join(report.found[:6]) + (f" and {count - 6} more" if count > 6 else "")
+    return f"{some} wrote in this text; {report.coverage:.0%} of it is attributed"
+
+
+def evidence_lines(report: Report) -> list[str]:
+    """Return who is found in the text, and how surely."""
+    law = f"p-values from {_null(report)}, corrected for the number of keys"
+    agents = ", ".join(f"{name} (p {p_value(report.evidence[name])})" for name in report.found)
+    who = agents or f"none; lowest p {p_value(report.log_p)}"
+    return [f"agents found in the text at level {report.level:g}: {who} · {law}"]
+
+
+def _null(report: Report) -> str:
+    return f"ranks among {report.decoys} decoy keys" if report.decoys else "the null law of scores"
+
+
+def legend(report: Report) -> list[str]:
+    """Return what the columns of the segments say, as far as they are filled."""
+    if not report.segments:
+        return []
+    lines = ["p alone: p-value of this segment by itself, whatever the rest of the text says about its agent"]
+    if any(segment.error is not None for segment in report.segments):
+        lines[:0] = [
+            "posterior: mean probability, over its tokens, that the agent wrote them ·"
+            " error: probability, at most, that it wrote none of them"
+        ]
+    if report.allow_unattributed:
+        rule = "error is at most {0}" if len(lines) > 1 else "p alone passes at a false-discovery rate of {0}"
+        found = "its agent is found in the text and its " if len(lines) > 1 else "its "
+        lines.append(f"a segment is attributed if {found}{rule.format(f'{report.level:g}')}")
+    return lines
+
+
+def transition_lines(report: Report) -> list[str]:
+    """Return the transition graph in words: edges with counts and confidence, topology, μ."""
+    t = report.transitions
+    if not t.observed:
+        return ["transitions: none"]
+    edges = ", ".join(f"{a} → {b} ×{len(p)} ({max(p):.2f})" for (a, b), p in sorted(passages(report).items()))
+    names = " = ".join(t.topology.matches) or t.topology.name
+    return [f"transitions: {edges}", f"as a graph: {names} · μ = {t.bitmask:#x}"]
+
+
+def passages(report: Report) -> dict[tuple[Any, Any], list[float]]:
+    """Return how sure each passage from one agent to another is, by (from, to)."""
+    found: dict[tuple[Any, Any], list[float]] = {}
+    for passage in report.transitions.observed:
+        found.setdefault((passage.source, passage.target), []).append(passage.confidence)
+    return found
+
+
+def limits(report: Report) -> list[str]:
+    """Return what this report in particular is unsure of, and what no report can tell."""
+    lines = []
+    if report.seam_share is not None:
+        lines.append(f"tokenization uncertain at the seams: {report.seam_share:.2%} of the characters")
+    if report.invisible:
+        lines.append(f"{report.invisible} invisible characters were left out before tokenizing")
+    if report.scored < 30:
+        lines.append(f"only {report.scored} scored tokens: too short to attribute at any useful level")
+    if report.segments:
+        lines.append(
+            "an agent wrote in its segments, not every word of them: short unmarked or copied passages inside"
+            " are read with their surroundings; a verbatim quotation reads as the quoted agent"
+        )
+    lines += [
+        "Short turns: below some dozens of tokens a mark is too weak to be read; such turns are read with"
+        " their surroundings or stay unattributed.",
+        "Edits: every changed word hides the mark of the words right after it. What somebody else has"
+        " rewritten is that somebody's, or nobody's.",
+        "Low entropy: where the next word was certain (code, lists, quotations, greedy decoding) no mark fits"
+        " in.",
+        "Unattributed does not mean written by a person: it means that no key of this registry explains it.",
+        "A p-value speaks of agents who hold only their own keys. It is no proof against someone who has"
+        " another's key, or who has learnt it from much text.",
+    ]
+    if any(isinstance(profile.scheme, WaterfallScheme) for profile in report.profiles):
+        lines.append(
+            "The ids of this scheme are no secrets: whoever knows them can write as any of the agents."
+        )
+    return lines
+
+
+def assumptions(report: Report) -> list[tuple[str, str]]:
+    """Return what the report rests on, by name: profiles, keys, decoder, level, tokens, text, model."""
+    rows = []
+    for profile in report.profiles:
+        rows += [
+            (f"profile {profile.id}", f"{profile.scheme}, V {profile.vocab_size:,}"),
+            ("profile digest", profile.digest),
+            ("tokenizer digest", profile.tokenizer_digest or "none: token ids only"),
+        ]
+    rows += [
+        ("registry digest", report.registry_digest),
+        ("keys of", f"{len(report.evidence):,} agents were read"),
+        ("decoder", f"{report.decoder} {report.options or ''}".strip()),
+        ("level", f"{report.level:g}" if report.allow_unattributed else "none: forced choice"),
+        (
+            "p-values",
+            f"{_null(report)}; corrected for the number of keys (Holm), p alone also for the choice of"
+            " segment",
+        ),
+        ("tokens", f"{report.tokens:,}, {report.scored:,} scored, {report.repeated:,} repeats"),
+    ]
+    if report.text is not None:
+        rows.append(("text, SHA-256", hashlib.sha256(report.text.encode()).hexdigest()))
+    if report.model is not None:
+        rows.append(("read with model", f"{report.model['name']}, digest {report.model['digest']}"))
+    return rows
+
+
+def how_sure(report: Report, segment: Segment) -> list[str]:
+    """Say in plain words how sure it is that the segment's agent wrote it."""
+    guess = segment.best_guess
+    if guess is None:
+        return []
+    if not report.allow_unattributed:
+        sure = "" if segment.posterior is None else f"; by the posterior it is {segment.posterior:.0%}"
+        return [f"How sure: that was not tested, somebody had to be named{sure}."]
+    if segment.agent is None:
+        if not is_likely(segment):
+            return ["Nobody is named: no key of this registry explains this better than chance does."]
+        return [f"Nobody is named: perhaps it was {guess}, but the evidence does not suffice."]
+    if segment.error is None:
+        chance = _odds(math.exp(segment.log_p))
+        return [f"How sure: text without {guess}'s mark looks as telling as this with a chance of {chance}."]
+    word = "very sure" if segment.error < 1e-4 else "sure" if segment.error <= 0.01 else "fairly sure"
+    lines = [
+        f"How sure: {word} that {guess} wrote in here. The chance that it wrote none of this is"
+        f" {_odds(segment.error)}, if what is assumed below holds."
+    ]
+    if segment.posterior is not None and segment.posterior < 0.9:
+        lines[0] += f" Of its single words it is less sure: {segment.posterior:.0%} on average."
+    if segment.log_p > math.log(report.level):
+        lines.append(
+            f"By itself this passage is too weak to show it (p {p_value(segment.log_p)}): it is read with"
+            f" what the rest of the text says about {guess}."
+        )
+    return lines
+
+
+def reasons(report: Report, segment: Segment) -> list[str]:
+    """Say why the segment has its agent, or none, and what would change that."""
+    guess, level = segment.best_guess, report.level
+    if guess is None:
+        return []
+    if not report.allow_unattributed:
+        return [
+            f"Why: forced choice. {guess} explains it best, however weakly.",
+            "What would change that: another agent whose key fits a little better.",
+        ]
+    found = report.evidence.get(guess, 0.0)
+    by_error = segment.error is not None
+    own = segment.error if by_error else math.exp(segment.log_p)
+    assert own is not None
+    name = "error" if by_error else "p alone"
+    if segment.agent is not None:
+        if by_error:
+            needed = max(own, math.exp(found))
+            return [
+                f"Why: {guess} is found in the text as a whole (p {p_value(found)}), and this chance of error"
+                f" ({small(own)}) is at most the level that was asked for ({level:g}).",
+                f"What would change that: it would be unattributed at a level below {small(needed)}, if it"
+                " were cut much shorter, or if many of its words were replaced.",
+            ]
+        return [
+            f"Why: its p-value ({p_value(segment.log_p)}) passes at a false-discovery rate of {level:g}.",
+            "What would change that: a stricter level, a shorter segment or many replaced words.",
+        ]
+    lines = []
+    if by_error and found > math.log(level):
+        lines.append(
+            f"Why: {guess} explains it best, but is not found in the text as a whole"
+            f" (p {p_value(found)}, needed {level:g})."
+        )
+    else:
+        shown = small(own) if by_error else p_value(segment.log_p)
+        lines.append(
+            f"Why: {guess} explains it best, but the segment's {name} ({shown}) is above what level {level:g}"
+            " asks for."
+        )
+    lines.append(
+        "What would change that: more text of the same agent, a less strict level, or the key of an agent who"
+        " is not in this registry."
+    )
+    return lines
+
+
+def is_likely(segment: Segment) -> bool:
+    """Tell whether the best guess is worth a name: one as likely as not by chance is not."""
+    return segment.log_p < math.log(0.5) or (segment.error is not None and segment.error < 0.5)
+
+
+def _odds(probability: float) -> str:
+    """Say a small probability as people do."""
+    if probability < 1e-6:
+        return "less than 1 in 1,000,000"
+    if probability > 0.1:
+        return f"{probability:.0%}"
+    return f"about 1 in {float(f'{1 / probability:.2g}'):,.0f}"
+
+
+def small(probability: float) -> str:
+    """Return a probability that was a float32: of less than a millionth it says no more."""
+    return "< 1e-6" if probability < 1e-6 else p_value(math.log(probability))
+
+
+def p_value(log_p: float) -> str:
+    """Return a p-value as people read it, from its natural log, however small."""
+    if log_p > math.log(1e-3):
+        return f"{math.exp(log_p):.3g}"
+    exponent = math.floor(log_p / math.log(10))
+    mantissa = f"{math.exp(log_p - exponent * math.log(10)):.1f}"
+    return f"1.0e{exponent + 1}" if mantissa == "10.0" else f"{mantissa}e{exponent}"

@@ -1,0 +1,242 @@
+"""`iet audit`: what it shows and writes, what it refuses, and by which exit code."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pathlib
+import sys
+
+import pytest
+
+import iet
+from iet.marks.registry import Registry
+from tests.support.commands import Said, run
+from tests.support.conditions import posix
+
+
+def test_audit_shows_who_wrote_what(
+    team: pathlib.Path,
+    text: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    assert run("audit", text, "-r", team) == 0
+    output = capsys.readouterr()
+    assert "1 segment · 100% attributed at level 0.01" in output.out
+    assert "critic" in output.out
+    assert output.err == ""
+
+
+def test_audit_as_json_is_the_report(team: pathlib.Path, text: pathlib.Path, said: Said) -> None:
+    expected = iet.Auditor(Registry.load(team)).audit(text.read_text())
+    assert json.loads(said(0, "audit", text, "-r", team, "--json")) == json.loads(expected.to_json())
+    assert json.loads(said(0, "audit", text, "-r", team, "--json", "--no-text")) == json.loads(
+        expected.to_json(text=False)
+    )
+
+
+def test_audit_writes_the_report_to_a_file(
+    team: pathlib.Path,
+    text: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    said: Said,
+) -> None:
+    out = tmp_path / "report.json"
+    assert run("audit", text, "-r", team, "-o", out, "--no-text") == 0
+    assert capsys.readouterr().out == ""
+    report = json.loads(out.read_text(encoding="utf-8"))
+    assert (report["schema"], report["text"]) == ("iet.report/1", None)
+    assert "nowhere" in said(3, "audit", text, "-r", team, "-o", tmp_path / "nowhere" / "report.json")
+
+
+def test_audit_options_reach_the_auditor(team: pathlib.Path, unmarked: pathlib.Path, said: Said) -> None:
+    arguments = ["audit", unmarked, "-r", team, "--json"]
+    found = []
+    for more in ([], ["--forced"], ["--decoder", "window", "--level", "0.2"]):
+        found.append(json.loads(said(0, *arguments, *more)))
+    assert [report["coverage"] for report in found[:2]] == [0.0, 1.0]
+    assert found[1]["allow_unattributed"] is False
+    assert (found[2]["decoder"]["name"], found[2]["level"]) == ("window", 0.2)
+    assert json.loads(said(0, *arguments, "--breaks"))["decoder"]["options"]["break_odds"]["paragraph"] > 1
+    assert "break_odds: got decoder 'cusum'" in said(3, *arguments, "--breaks", "--decoder", "cusum")
+
+
+def test_what_cannot_work_is_refused_before_the_work(
+    team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path, said: Said
+) -> None:
+    missing = tmp_path / "no" / "report.json"
+    assert f"{missing}: got a folder that is not there" in said(3, "audit", text, "-r", team, "-o", missing)
+    assert "nothing.txt: cannot be read" in said(
+        3, "audit", tmp_path / "nothing.txt", "-r", team, "--model", "no/such/model"
+    )
+    assert "model: got decoder 'cusum'" in said(
+        3, "audit", text, "-r", team, "--model", "no/such/model", "--decoder", "cusum"
+    )
+    assert "--level goes with --power" in said(2, "calibrate", "--null", text, "-r", team, "--level", "0.2")
+    assert "go with --null" in said(2, "calibrate", "--power", "--registries", "3")
+
+
+def test_decoys_and_known_agents_reach_the_auditor(
+    team: pathlib.Path, text: pathlib.Path, said: Said
+) -> None:
+    found = json.loads(said(0, "audit", text, "-r", team, "--decoys", "120", "--known", "planner", "--json"))
+    registry = iet.Registry.load(team)
+    same = iet.Auditor(registry, decoys=120, known_agents=["planner"]).audit(text.read_text(encoding="utf-8"))
+    assert found["decoys"] == 120
+    assert found["evidence"] == same.evidence
+    assert "known_agents: got 'stranger'" in said(3, "audit", text, "-r", team, "--known", "stranger")
+
+
+def test_parts_of_a_text_are_read_or_left_out(team: pathlib.Path, text: pathlib.Path, said: Said) -> None:
+    content, auditor = text.read_text(), iet.Auditor(Registry.load(team))
+    half, end = len(content) // 2, len(content)
+    for arguments, parts in (
+        (["--skip", f"0:{half}"], {"skip": [(0, half)]}),
+        (["--span", f"{half}:{end}"], {"spans": [(half, end)]}),
+        (["--skip", "3:40", "--skip", "60:90"], {"skip": [(3, 40), (60, 90)]}),
+    ):
+        report = json.loads(said(0, "audit", text, "-r", team, "--json", *arguments))
+        assert report == json.loads(auditor.audit(content, **parts).to_json())
+        assert any(segment["left_out"] for segment in report["segments"])
+    assert run("audit", text, "-r", team, "--skip", f"0:{end}", "--fail-on", "unattributed") == 0
+    assert "skip: got (0, 99999)" in said(3, "audit", text, "-r", team, "--skip", "0:99999")
+    assert "got '7-9', expected characters START:END" in said(2, "audit", text, "-r", team, "--skip", "7-9")
+
+
+def test_a_registry_takes_a_second_profile_and_both_are_read(
+    team: pathlib.Path,
+    text: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    said: Said,
+) -> None:
+    assert run("keys", "profile", "-r", team, "--tokenizer", "iet:demo", "--kappa", "1.5") == 0
+    first, second = Registry.load(team).profiles
+    assert f"profile {second}; iet keys add --profile {second} NAME" in capsys.readouterr().out
+    assert Registry.load(team).get_profile(second).scheme.kappa == 1.5
+    assert run("keys", "add", "-r", team, "--profile", second, "writer") == 0
+    assert "tokenizer and vocab_size: got neither" in said(3, "keys", "profile", "-r", team)
+    report = json.loads(said(0, "audit", text, "-r", team, "--json"))
+    assert [profile["id"] for profile in report["profiles"]] == [first, second]
+    assert {segment["agent"] for segment in report["segments"]} == {"critic"}
+    moved = tmp_path / "elsewhere.json"
+    (tmp_path / "tokenizer.json").rename(moved)
+    assert run("audit", text, "-r", team) == 3
+    capsys.readouterr()
+    assert (
+        json.loads(said(0, "audit", text, "-r", team, "--tokenizer", f"{first}={moved}", "--json"))[
+            "segments"
+        ]
+        == report["segments"]
+    )
+    assert run("audit", text, "-r", team, "--profile", first, "--tokenizer", moved) == 0
+    assert "expected PROFILE=PATH" in said(
+        3, "audit", text, "-r", team, "--tokenizer", moved, "--tokenizer", moved
+    )
+
+
+def test_fail_on_tells_by_the_exit_code(
+    team: pathlib.Path, text: pathlib.Path, unmarked: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    empty = tmp_path / "empty.txt"
+    empty.write_text("")
+    for file, attributed, unattributed in ((text, 1, 0), (unmarked, 0, 1), (empty, 0, 0)):
+        assert run("audit", file, "-r", team, "--fail-on", "attributed") == attributed
+        assert run("audit", file, "-r", team, "--fail-on", "unattributed") == unattributed
+        assert run("audit", file, "-r", team) == 0
+
+
+def test_the_registry_may_come_from_the_environment(
+    team: pathlib.Path, text: pathlib.Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    assert "IET_REGISTRY" in said(3, "audit", text)
+    monkeypatch.setenv("IET_REGISTRY", str(team))
+    assert run("audit", text) == 0
+    assert run("keys", "list") == 0
+
+
+class Standard:
+    """A standard input of bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self.buffer = io.BytesIO(data)
+
+
+def test_a_dash_is_the_standard_input(
+    team: pathlib.Path, text: pathlib.Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Standard(b"\xef\xbb\xbf" + text.read_bytes()))
+    report = json.loads(said(0, "audit", "-", "-r", team, "--json"))
+    assert (report["invisible"], report["segments"][0]["agent"]) == (1, "critic")  # the byte-order mark
+    monkeypatch.setattr(sys, "stdin", Standard(b"w1 \xff"))
+    assert "standard input: byte 3 is 0xff, which is not UTF-8" in said(3, "audit", "-", "-r", team)
+
+
+def test_what_cannot_be_audited_fails_with_a_sentence_and_leaves_nothing(
+    team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    latin, utf16 = tmp_path / "latin.txt", tmp_path / "utf16.txt"
+    latin.write_bytes("w1 naïve w2".encode("latin-1"))
+    utf16.write_bytes("w1 w2".encode("utf-16"))
+    out = tmp_path / "report.json"
+    for arguments, message in [
+        ([latin, "-r", team], "latin.txt: byte 5 is 0xef, which is not UTF-8"),
+        ([utf16, "-r", team], "utf16.txt: byte 0 is 0xff"),
+        ([tmp_path / "none.txt", "-r", team], "No such file"),
+        ([tmp_path, "-r", team], "expected a folder for the tables"),
+        ([text, "-r", tmp_path / "none.json"], "none.json: cannot be read"),
+        ([text, "-r", text], "expected 0600" if os.name == "posix" else "not JSON"),
+        ([text, "-r", team, "--level", "2"], "level: got 2.0"),
+        ([text, "-r", team, "--profile", "0123"], "profile '0123' is not in the registry"),
+        ([text, "-r", team, "--tokenizer", tmp_path / "none"], "is not there"),
+        ([text, "-r", team, "--tokenizer", text], "is no tokenizer.json"),
+    ]:
+        assert run("audit", *arguments, "-o", out) == 3, arguments
+        output = capsys.readouterr()
+        assert message in output.err
+        assert output.err.startswith("iet: ")
+        assert output.err.count("\n") == 1
+        assert output.out == ""
+        assert not out.exists()
+
+
+def test_damaged_registries_are_refused_and_none_of_their_content_is_shown(
+    team: pathlib.Path, text: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    intact = team.read_text()
+    secrets = [key.secret.hex() for key in Registry.load(team).keys("planner")]
+    for damaged, message in [
+        (intact[:-200], "not JSON from line"),
+        (intact.replace('"critic"', '"critik"'), "its checksum does not fit"),
+        (intact.replace("iet.registry/1", "iet.registry/9"), "format iet.registry/9"),
+        (intact.replace("iet.registry/1", "iet.registry/0"), "format iet.registry/0 (a draft"),
+        ("", "not JSON"),
+        ("[]", "no registry file"),
+    ]:
+        team.write_text(damaged)
+        assert run("audit", text, "-r", team) == 3
+        output = capsys.readouterr()
+        assert message in output.err
+        assert not any(secret in output.err + output.out for secret in secrets)
+
+
+@posix
+def test_a_registry_that_others_can_read_is_refused(
+    team: pathlib.Path, text: pathlib.Path, said: Said
+) -> None:
+    team.chmod(0o640)
+    assert "mode 0640, expected 0600; run: chmod 600" in said(3, "audit", text, "-r", team)
+    team.chmod(0o444)
+    if os.geteuid() == 0 or not os.access(team, os.W_OK):
+        assert run("audit", text, "-r", team, "--secret-mount") == 0
+
+
+def test_another_tokenizer_is_refused(
+    team: pathlib.Path, text: pathlib.Path, tokenizer: pathlib.Path, said: Said
+) -> None:
+    tokenizer.write_text(tokenizer.read_text().replace('"w7"', '"x7"'))
+    assert "tokenizer: got digest" in said(3, "audit", text, "-r", team)

@@ -1,0 +1,126 @@
+"""`iet keys`: registries are made, changed, passed on and opened, privately and as a whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import stat
+
+import pytest
+
+import iet
+from iet.marks.commitment import Opening
+from iet.marks.registry import Registry
+from tests.support.commands import Said, run
+from tests.support.conditions import posix
+
+
+def modes(*paths: pathlib.Path) -> set[int]:
+    return {stat.S_IMODE(path.stat().st_mode) for path in paths}
+
+
+@posix
+def test_keys_are_made_listed_rotated_exported_and_imported_privately(
+    tmp_path: pathlib.Path, tokenizer: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    team, host = tmp_path / "new.json", tmp_path / "host.json"
+    assert run("keys", "init", team, "--tokenizer", tokenizer, "--kappa", "1.5", "--n-gram", "3") == 0
+    assert run("keys", "add", "-r", team, "planner", "critic") == 0
+    assert run("keys", "rotate", "-r", team, "planner") == 0
+    assert run("keys", "export", "-r", team, host, "--agents", "planner") == 0
+    assert modes(team, host) == {0o600}
+    assert "planner: epoch 1" in capsys.readouterr().out
+
+    registry, exported = Registry.load(team), Registry.load(host)
+    assert (registry.profile.scheme.kappa, registry.profile.scheme.n_gram) == (1.5, 3)
+    assert tuple(exported) == ("planner",)
+    assert exported.keys("planner") == registry.keys("planner")[1:]
+
+    assert run("keys", "init", tmp_path / "gumbel.json", "--vocab-size", "99", "--family", "gumbel") == 0
+    assert Registry.load(tmp_path / "gumbel.json").profile.scheme == iet.Scheme(family="gumbel", n_gram=4)
+    assert run("keys", "init", tmp_path / "other.json", "--tokenizer", tokenizer) == 0
+    assert run("keys", "import", "-r", tmp_path / "other.json", team) == 0
+    assert tuple(Registry.load(tmp_path / "other.json")) == ("planner", "critic")
+    assert (
+        run("keys", "export", "-r", team, tmp_path / "all.json", "--all-epochs", "--agents", "planner") == 0
+    )
+    assert len(Registry.load(tmp_path / "all.json").keys("planner")) == 2
+    assert modes(tmp_path / "other.json", tmp_path / "all.json") == {0o600}
+    assert run("audit", __file__, "-r", team) == 0
+
+
+def test_lists_show_no_key(team: pathlib.Path, said: Said) -> None:
+    assert run("keys", "rotate", "-r", team, "critic") == 0
+    registry = Registry.load(team)
+    plain, data = said(0, "keys", "list", "-r", team), said(0, "keys", "list", "-r", team, "--json")
+    assert "critic  epoch 1" in plain
+    assert "fourier, κ 3, n 2" in plain
+    listed = json.loads(data)
+    assert [key["epoch"] for key in listed["agents"]["critic"]["epochs"]] == [0, 1]
+    assert listed["digest"] == registry.digest
+    for key in (key for name in registry for key in registry.keys(name)):
+        assert key.secret.hex() not in plain + data
+
+
+def test_keys_that_are_refused_change_nothing(
+    team: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = team.read_bytes()
+    for arguments, message in [
+        (["add", "-r", team, "writer", "planner"], "agent 'planner' is here already"),
+        (["add", "-r", team, "writer", "writer"], "agent 'writer' is here already"),
+        (["add", "-r", team, "writer", " editor"], "agent name"),
+        (["add", "-r", team, "writer\u200b"], "invisible character U+200B"),
+        (["add", "-r", team, "writer", "--profile", "0123"], "profile '0123'"),
+        (["rotate", "-r", team, "planner", "critik"], "did you mean 'critic'"),
+        (["export", "-r", team, tmp_path / "host.json", "--agents", "planner", "nobody"], "'nobody'"),
+        (["export", "-r", team, team, "--agents", "planner"], "it exists, and its keys would be lost"),
+        (["import", "-r", team, tmp_path / "none.json"], "cannot be read"),
+        (["init", team, "--vocab-size", "10"], "it exists, and its keys would be lost"),
+    ]:
+        assert run("keys", *arguments) == 3, arguments
+        assert message in capsys.readouterr().err
+        assert team.read_bytes() == before
+        assert not (tmp_path / "host.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "tokenizer and vocab_size: got neither"),
+        (["--vocab-size", "0"], "vocab_size: got 0"),
+        (["--vocab-size", str(2**24 + 1)], "vocab_size: got 16777217"),
+        (["--vocab-size", "10", "--kappa", "-1"], "kappa: got -1.0"),
+        (["--vocab-size", "10", "--kappa", "nan"], "kappa: got nan"),
+        (["--vocab-size", "10", "--n-gram", "1"], "n_gram: got 1"),
+        (["--vocab-size", "10", "--family", "gumbel", "--kappa", "0.5"], "kappa: got 0.5, expected 1.0"),
+        (["--vocab-size", "10", "--n-gram", "17"], "n_gram: got 17"),
+        (["--vocab-size", "10", "--k-p", "5"], "k_p: got 5, expected at most 4"),
+        (["--vocab-size", "10", "--k-p", "0"], "k_p: got 0"),
+        (["--vocab-size", "10", "--k-p", "many"], "k_p: got 'many'"),
+        (["--vocab-size", "10", "--k-p", "²"], "k_p: got '²'"),
+        (["--tokenizer", "nowhere"], "'nowhere' is not there"),
+    ],
+)
+def test_registries_out_of_range_are_not_made(
+    tmp_path: pathlib.Path, options: list[str], message: str, said: Said
+) -> None:
+    assert message in said(3, "keys", "init", tmp_path / "new.json", *options)
+    assert os.listdir(tmp_path) == []
+
+
+def test_agents_of_one_call_are_saved_together(team: pathlib.Path, said: Said) -> None:
+    assert "4 agents" in said(0, "keys", "add", "-r", team, "writer", "editor")
+    registry = Registry.load(team)
+    assert tuple(registry) == ("planner", "critic", "writer", "editor")
+    assert len({key.secret for name in registry for key in registry.keys(name)}) == 4
+
+
+def test_an_opening_is_printed_and_an_unknown_epoch_refused(
+    team: pathlib.Path, capsys: pytest.CaptureFixture[str], said: Said
+) -> None:
+    assert run("keys", "open", "critic", "-r", team) == 0
+    opening = Opening.from_dict(json.loads(capsys.readouterr().out))
+    assert opening == Registry.load(team).open_key("critic")
+    assert "got epoch 4, expected one of [0]" in said(3, "keys", "open", "critic", "--epoch", "4", "-r", team)

@@ -1,0 +1,134 @@
+"""`iet report` and `iet verify`."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+import iet
+from iet.marks.registry import Registry
+from tests.support.commands import Said, run
+
+
+@pytest.fixture
+def signing(tmp_path: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
+    """An auditor's private and public key, as openssl writes them."""
+    serialization = pytest.importorskip("cryptography.hazmat.primitives.serialization")
+    ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
+    key = ed25519.Ed25519PrivateKey.generate()
+    private, public = tmp_path / "auditor.pem", tmp_path / "auditor.pub.pem"
+    pem = serialization.Encoding.PEM
+    pkcs8, none = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    private.write_bytes(key.private_bytes(pem, pkcs8, none))
+    private.chmod(0o600)
+    spki = serialization.PublicFormat.SubjectPublicKeyInfo
+    public.write_bytes(key.public_key().public_bytes(pem, spki))
+    return private, public
+
+
+def test_report_writes_what_the_names_ask_for(
+    text: pathlib.Path, team: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["r.html", "r.json", "r.prov.json", "r.dot", "r.svg", "r.png"]
+    outputs = [argument for name in names for argument in ("-o", str(tmp_path / name))]
+    assert run("report", text, "-r", team, "--no-text", *outputs) == 0
+    assert capsys.readouterr().out.split() == [str(tmp_path / name) for name in names]
+    report = iet.Auditor(Registry.load(team)).audit(text.read_text(encoding="utf-8"))
+    assert (tmp_path / "r.html").read_text(encoding="utf-8") == report.to_html() + "\n"
+    assert json.loads((tmp_path / "r.json").read_bytes()) == json.loads(report.to_json(text=False))
+    assert json.loads((tmp_path / "r.prov.json").read_bytes()) == json.loads(report.to_prov())
+    assert (tmp_path / "r.dot").read_text(encoding="utf-8") == report.transitions.to_dot() + "\n"
+    assert (tmp_path / "r.svg").read_bytes().startswith(b"<?xml")
+    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_report_writes_all_or_nothing(
+    team: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty.txt").write_text("")
+    page = tmp_path / "r.html"
+    arguments = ["report", str(tmp_path / "empty.txt"), "-r", team, "-o", page]
+    assert run(*arguments, "-o", str(tmp_path / "r.svg")) == 3  # there is nothing to draw
+    assert "report: got one without scores" in capsys.readouterr().err
+    assert not page.exists()
+    assert run(*arguments) == 0
+    assert page.exists()
+
+
+def test_a_signed_report_is_verified_with_what_it_speaks_of(
+    text: pathlib.Path,
+    team: pathlib.Path,
+    tmp_path: pathlib.Path,
+    signing: tuple[pathlib.Path, pathlib.Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    private, public = signing
+    envelope, opening = tmp_path / "r.dsse.json", tmp_path / "planner.opening.json"
+    assert run("report", text, "-r", team, "-o", envelope, "--sign", private) == 0
+    assert run("keys", "open", "planner", "-r", team, "-o", opening) == 0
+    Registry.load(team).export(tmp_path / "planner.json", ["planner"])
+    capsys.readouterr()
+    check = ["verify", envelope, "--key", public]
+    assert run(*check, "--text", text, "-r", team) == 0
+    shown = capsys.readouterr().out
+    assert f"text {text.name!r}, sha256 " in shown
+    assert "agents found: critic; " in shown
+    assert "compared with it: text, registry" in shown
+    assert run(*check, "--opening", opening, "-r", str(tmp_path / "planner.json")) == 0
+    capsys.readouterr()
+    assert run(*check, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["subject"][0]["name"] == text.name
+
+    other = tmp_path / "other.txt"
+    other.write_text(text.read_text(encoding="utf-8") + " w1", encoding="utf-8")
+    for arguments, what in (
+        (["--text", other], "not verified: text: got sha256"),
+        (["-r", str(tmp_path / "planner.json")], "not verified: registry: got digest"),
+    ):
+        assert run(*check, *arguments) == 1
+        assert what in capsys.readouterr().err
+    envelope.write_bytes(envelope.read_bytes().replace(b'"sig"', b'"Sig"'))
+    assert run(*check) == 1
+    assert "not verified: envelope: " in capsys.readouterr().err
+
+
+def test_what_report_and_verify_refuse_before_any_work(
+    text: pathlib.Path,
+    team: pathlib.Path,
+    tmp_path: pathlib.Path,
+    signing: tuple[pathlib.Path, pathlib.Path],
+    said: Said,
+) -> None:
+    private, public = signing
+    start = ["report", text, "-r", team]
+    good = str(tmp_path / "r.html")
+    for arguments, what in (
+        (["-o", good, "-o", "r.docx"], "r.docx: got a name that ends otherwise, expected one of .html"),
+        (["-o", good, "-o", str(tmp_path / "none" / "r.html")], "got a folder that is not there"),
+        (["-o", good, "--sign", private], "--sign: got one without the other"),
+        (["-o", good, "-o", str(tmp_path / "r.dsse.json")], "--sign: got one without the other"),
+        (
+            ["-o", good, "-o", str(tmp_path / "r.dsse.json"), "--sign", public],
+            "auditor.pub.pem: got",
+        ),
+    ):
+        assert what in said(3, *start, *arguments)
+        assert not pathlib.Path(good).exists()
+    assert "none: cannot be read (No such file" in said(3, "verify", str(tmp_path / "none"), "--key", public)
+    broken = tmp_path / "opening.json"
+    broken.write_text("{}")
+    assert "opening.json: opening: got one that cannot be read" in said(
+        3, "verify", broken, "--key", public, "--opening", broken
+    )
+    for arguments, what in (
+        (["report", text], "-o/--output"),
+        ([*start, "-o", good, "--keys", "planner=42"], "go with --scheme"),
+        (
+            ["report", text, "-o", good, "--scheme", "waterfall"],
+            "report: --scheme takes --keys and one --tokenizer",
+        ),
+    ):
+        assert what in said(2, *arguments)
+        assert not pathlib.Path(good).exists()

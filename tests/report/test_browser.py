@@ -1,0 +1,216 @@
+"""The page in a real browser: what it draws, what the keyboard reaches, at every width, and on paper."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from iet.report import Report
+from iet.report.wording import verdict
+from tests.support.texts import TEXT
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    with api.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def opened(browser: Any, report: Report, tmp_path: pathlib.Path) -> Iterator[Any]:
+    """The page, in a browser; at the end nothing was logged, and nothing but the file was asked for."""
+    path = tmp_path / "report.html"
+    report.to_html(path)
+    tab = browser.new_page(viewport={"width": 1200, "height": 800})
+    trouble: list[str] = []
+    requests: list[str] = []
+    tab.on("console", lambda message: trouble.append(message.text))
+    tab.on("pageerror", lambda error: trouble.append(str(error)))
+    tab.on("request", lambda request: requests.append(request.url))
+    tab.goto(path.as_uri())
+    yield tab
+    assert trouble == []
+    assert requests == [path.as_uri()]
+    tab.close()
+
+
+def test_it_is_drawn_and_linked(opened: Any, report: Report) -> None:
+    assert opened.locator("#text .segment").count() == len(report.segments)
+    assert opened.locator("h1").inner_text() == verdict(report)
+    assert opened.locator("#segments tbody tr").count() == len(report.segments)
+    assert opened.locator("#curves path.curve").count() == len({s.agent for s in report.segments} - {None})
+    opened.locator("#text .segment").nth(1).hover()
+    assert opened.locator("#card h3").inner_text().startswith("2. ")
+    assert "current" in opened.locator("#segments tbody tr").nth(1).get_attribute("class")
+    opened.locator("#segments tbody tr").nth(2).click()
+    assert opened.locator("#card h3").inner_text().startswith("3. ")
+    opened.locator("#curves figure svg").hover(position={"x": 2, "y": 20})
+    assert opened.locator("#card h3").inner_text().startswith("1. ")
+    strip = opened.locator("#curves .strip span")
+    assert strip.all_inner_texts() == [segment.agent or "unattributed" for segment in report.segments]
+    strip.nth(1).hover()
+    assert opened.locator("#card h3").inner_text().startswith("2. ")
+    places = [
+        box["x"]
+        for box in (opened.locator(f).bounding_box() for f in ("#curves .strip", "#curves figure svg"))
+    ]
+    assert places[0] == places[1]
+
+
+def test_the_keyboard_walks_through_the_segments(opened: Any) -> None:
+    opened.locator("#text .segment").first.focus()
+    opened.keyboard.press("ArrowRight")
+    assert opened.locator("#card h3").inner_text().startswith("2. ")
+    assert opened.evaluate("document.activeElement.id") == "s2"
+    opened.keyboard.press("End")
+    last = opened.locator("#text .segment").count()
+    assert opened.locator("#card h3").inner_text().startswith(f"{last}. ")
+    opened.keyboard.press("Home")
+    assert opened.locator("#card h3").inner_text().startswith("1. ")
+    assert opened.locator("#text .segment[tabindex='0']").count() == 1
+
+
+def test_the_keyboard_goes_from_the_table_to_the_text(opened: Any) -> None:
+    opened.locator("#segments tbody a").nth(2).focus()
+    opened.keyboard.press("Enter")
+    assert opened.evaluate("document.activeElement.id") == "s3"
+    assert opened.locator("#card h3").inner_text().startswith("3. ")
+
+
+def test_a_screen_reader_has_the_text_and_who_wrote_it(opened: Any, report: Report) -> None:
+    tree = opened.locator("#text").aria_snapshot()
+    for number, segment in enumerate(report.segments, 1):
+        assert f'group "segment {number}, {segment.agent or "unattributed"}"' in tree
+    assert " ".join(TEXT.split()[10:20]) in tree
+
+
+def test_without_the_script_there_are_text_words_and_tables(
+    browser: Any, report: Report, tmp_path: pathlib.Path
+) -> None:
+    path = tmp_path / "report.html"
+    report.to_html(path)
+    tab = browser.new_context(java_script_enabled=False).new_page()
+    tab.goto(path.as_uri())
+    assert tab.locator("#text .segment:visible").count() == len(report.segments)
+    assert tab.locator("#why article:visible").count() == len(report.segments)
+    assert tab.locator("#segments tbody tr:visible").count() == len(report.segments)
+    assert tab.locator("#filters:visible, #card:visible").count() == 0
+    assert "need the script" in tab.locator("noscript").inner_text()
+    tab.context.close()
+
+
+def test_filters_show_one_agent(opened: Any, report: Report) -> None:
+    opened.locator("#filters button", has_text="critic").click()
+    visible = opened.locator("#segments tbody tr:visible")
+    assert visible.count() == sum(segment.agent == "critic" for segment in report.segments)
+    assert opened.locator("#filters button[aria-pressed='true']").inner_text().startswith("critic")
+    assert opened.locator("path.curve.faint").count() == opened.locator("path.curve").count() - 1
+    opened.locator("#filters button", has_text="critic").click()
+    assert opened.locator("path.curve.faint").count() == 0
+    assert visible.count() == len(report.segments)
+    assert opened.locator("#filters button[aria-pressed='true']").count() == 0
+
+
+@pytest.mark.parametrize("width", [360, 800, 1600])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_sticks_out_at_any_width(opened: Any, width: int, scheme: str) -> None:
+    opened.set_viewport_size({"width": width, "height": 900})
+    opened.emulate_media(color_scheme=scheme)
+    assert opened.evaluate("document.documentElement.scrollWidth") <= width
+    ink, paper = (
+        opened.evaluate(f"getComputedStyle(document.body).{name}") for name in ("color", "backgroundColor")
+    )
+    assert contrast(ink, paper) > 7  # AAA
+
+
+@pytest.mark.parametrize("width", [360, 1600])
+def test_a_team_of_64_does_not_stick_out_either(
+    browser: Any, width: int, many: Callable[[int], Report], tmp_path: pathlib.Path
+) -> None:
+    path = tmp_path / "many.html"
+    many(64).to_html(path)
+    tab = browser.new_page(viewport={"width": width, "height": 900})
+    trouble: list[str] = []
+    tab.on("console", lambda message: trouble.append(message.text))
+    tab.goto(path.as_uri())
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    assert tab.locator("#curves path.curve").count() == 64
+    assert trouble == []
+    tab.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_is_read_on_every_colour_and_lines_are_seen(
+    browser: Any, scheme: str, many: Callable[[int], Report], tmp_path: pathlib.Path
+) -> None:
+    path = tmp_path / "many.html"
+    many(7).to_html(path)
+    tab = browser.new_page(color_scheme=scheme)
+    tab.goto(path.as_uri())
+    drawn = tab.evaluate(
+        """() => {
+          const canvas = document.createElement("canvas").getContext("2d");
+          const over = (...colours) => {
+            for (const colour of colours) { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); }
+            return `rgb(${canvas.getImageData(0, 0, 1, 1).data.slice(0, 3).join(",")})`;
+          };
+          const style = (element) => getComputedStyle(element);
+          const paper = style(document.getElementById("text")).backgroundColor;
+          return [...document.querySelectorAll("#text .segment.agent")].map((segment) => [
+            over(paper, style(segment.querySelector("i")).backgroundColor), over(style(segment).color),
+            over(paper), over(style(segment).borderBottomColor)]);
+        }"""
+    )
+    assert len({shade for shade, *_ in drawn}) == 7
+    for shade, ink, paper, line in drawn:
+        assert contrast(shade, ink) >= 4.5  # WCAG 2, AA: text
+        assert contrast(paper, line) >= 3  # and graphical objects
+    tab.close()
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast ratio of two colours as WCAG 2 defines it."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_it_prints_the_whole_text_and_the_names(opened: Any) -> None:
+    opened.emulate_media(media="print")
+    assert not opened.locator("#filters").is_visible()
+    assert opened.locator("#why article").count() == opened.locator("#why article:visible").count() > 1
+    assert opened.locator("#text").evaluate("e => e.scrollHeight <= e.clientHeight + 1")
+    assert opened.locator(".segment .name").first.is_visible()
+    assert opened.pdf(format="A4").startswith(b"%PDF")
+
+
+def test_hostile_text_does_nothing(browser: Any, hostile: Report, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "hostile.html"
+    hostile.to_html(path)
+    tab = browser.new_page()
+    requests: list[str] = []
+    tab.on("request", lambda request: requests.append(request.url))
+    tab.on("dialog", lambda dialog: requests.append(dialog.message))
+    tab.goto(path.as_uri())
+    assert tab.title().startswith("iet: ")
+    assert "<img src=x" in tab.locator("#text").inner_text()
+    assert tab.locator("img").count() == 0
+    assert requests == [path.as_uri()]
+    tab.close()
