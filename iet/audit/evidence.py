@@ -74,12 +74,9 @@ def _saddlepoint(family: Family) -> Callable[[Floats, Integers], Floats]:
     """
 
     def tails(totals: Floats, counts: Integers) -> Floats:
-        mean = _cumulants(family)[2]
-        x = np.minimum(np.abs(totals) / np.maximum(counts, 1), 1 - 1e-9)
-        at = np.minimum(np.searchsorted(mean, x, "right") - 1, len(mean) - 2)
         log_p = np.zeros(len(totals))
         some = (counts >= 20) | ((counts > 0) & (totals > 0))
-        log_p[some] = _saddlepoint_tails(totals[some], counts[some], x[some], at[some], family)
+        log_p[some] = _saddlepoint_tails(totals[some], counts[some], family)
         return log_p
 
     return tails
@@ -94,9 +91,10 @@ def _cumulants(family: Family) -> tuple[Floats, Floats, Floats, Floats]:
     return strengths, family.log_mgf(strengths), family.mean(strengths), variance
 
 
-def _saddlepoint_tails(totals: Floats, counts: Integers, x: Floats, at: Integers, family: Family) -> Floats:
-    """Return the tails of sums whose means |x̄| lie behind the points `at` of the grid."""
+def _saddlepoint_tails(totals: Floats, counts: Integers, family: Family) -> Floats:
     strengths, log_mgf, mean, variance = _cumulants(family)
+    x = np.minimum(np.abs(totals) / counts, 1 - 1e-9)
+    at = np.minimum(np.searchsorted(mean, x, "right") - 1, len(mean) - 2)
     # Between two points of the grid K is the quintic with their K, K' and K'': good to 1e-13.
     h = strengths[at + 1] - strengths[at]
     rise = log_mgf[at + 1] - log_mgf[at]
@@ -111,8 +109,7 @@ def _saddlepoint_tails(totals: Floats, counts: Integers, x: Floats, at: Integers
         bend = s0 + t * (6 * c3 + t * (12 * c4 + t * 20 * c5))
         t = np.minimum(t - (slope - h * x) / bend, 1.0)
     bend = s0 + t * (6 * c3 + t * (12 * c4 + t * 20 * c5))
-    strength = strengths[at] + h * t
-    k = log_mgf[at] + t * (d0 + t * (s0 / 2 + t * (c3 + t * (c4 + t * c5))))
+    strength, k = strengths[at] + h * t, log_mgf[at] + t * (d0 + t * (s0 / 2 + t * (c3 + t * (c4 + t * c5))))
     values = counts * (k - strength * x)
     u = strength * np.sqrt(counts * np.maximum(bend / (h * h), 1e-12))
     for i in range(len(values)):
@@ -120,7 +117,7 @@ def _saddlepoint_tails(totals: Floats, counts: Integers, x: Floats, at: Integers
         if counts[i] >= 20:
             value += _robinson(float(u[i]))
         values[i] = math.log1p(-math.exp(value)) if totals[i] < 0 else value
-    return np.minimum(0.0, values)
+    return np.asarray(np.minimum(0.0, values))
 
 
 def _robinson(u: float) -> float:
@@ -373,12 +370,9 @@ def activity_log_p(log_ratios: Floats, count: int | Integers, family: Family) ->
     levels, counts, table = _activity_null(family.name)
     ratios = np.ascontiguousarray(log_ratios, np.float64).reshape(-1, np.shape(log_ratios)[-1])
     each = np.asarray(count, np.int64).reshape(-1)
-    log_p = -np.maximum(0.0, ratios)
-    log_p[each == 0] = 0.0
-    lattice = family.name == "square"
-    long = np.flatnonzero(each >= counts[1 if lattice else 0])
-    if len(long):
-        log_p[long] = _from_table(ratios[long], each[long], levels, counts, table, lattice)
+    log_p, lattice = np.where(each[:, None] == 0, 0.0, -np.maximum(0.0, ratios)), family.name == "square"
+    long = each >= counts[1 if lattice else 0]
+    log_p[long] = _from_table(ratios[long], each[long], levels, counts, table, lattice)
     return log_p.reshape(np.shape(log_ratios))
 
 
