@@ -19,8 +19,9 @@ from iet.audit.texts import Integers, Reading, Scores
 from iet.decoding import DECODERS, Scored, Segmentation
 from iet.decoding.breaks import break_odds
 from iet.decoding.cusum import CusumParameters, cusum_labels
+from iet.decoding.fit import log_ratios
 from iet.decoding.pieces import piece_posterior, piece_ratios
-from iet.decoding.posterior import evidence_weight, log_ratios
+from iet.decoding.posterior import evidence_weight
 
 Floats = NDArray[np.float64]
 

@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from iet.audit.mixture import FITTED_TOKENS, MOST_CONTEXT, TILE, Echo, gumbel_log_ratios, mixture_weights
 from iet.decoding.segmentation import check_number
 from iet.errors import BackendUnavailable, InputError, ShapeError
 from iet.kernels import check_token_ids, score_tokens
 from iet.marks.keys import Keys, KeyTable
 from iet.marks.tokenizer import DEMO_MODEL, DEMO_SOURCE
-from iet.native.pairs import number_pairs
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -36,22 +36,11 @@ Integers = npt.NDArray[np.int64]
 TEMPERATURES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3, 1.5, 2.0)
 """What a sampler's temperature is fitted to."""
 
-FITTED_TOKENS = 8192
-"""The temperature is fitted on about so many tokens at the start of the text."""
-
 ORDERS = 6
 """The text predicts itself from contexts of n - 1 to n + 4 ids (16 - 1 at most)."""
 
 DIGEST_BYTES = 1 << 30
 """Parameters of larger models are not hashed."""
-
-POWERS = (1.0, 0.75, 0.5, 0.25, 0.125)
-"""Of q, by which a Gumbel score is read: 1 where the model is right, less where it knows less."""
-
-BLOCK, PRIOR_TOKENS, FITTED_KEYS = 64, 30.0, 32
-
-_TILE = 1 << 22  # numbers in one array of a tile: 16 MB
-_MOST_CONTEXT = 15  # of `number_pairs`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -238,8 +227,8 @@ class LanguageModel:
             if not gumbel:
                 q = np.exp(piece.logits / temperature - piece.log_sums[:, column, None])
                 tilts[here] = _tilts(ids, here, piece.tokens, q, keys, kappa, at_chance)
-        orders = range(scheme.n_gram - 1, min(scheme.n_gram - 1 + ORDERS, _MOST_CONTEXT + 1))
-        echoes = [_Echo.of(ids, context) for context in orders]
+        orders = range(scheme.n_gram - 1, min(scheme.n_gram - 1 + ORDERS, MOST_CONTEXT + 1))
+        echoes = [Echo.of(ids, context) for context in orders]
         predictions = np.stack([chances, np.full(len(ids), 1.0 / vocab_size), *(e.hits for e in echoes)])
         weights = mixture_weights(predictions, np.sum([e.seen for e in echoes], axis=0), scored)
         q = (weights * predictions).sum(axis=0)
@@ -373,7 +362,7 @@ def _tilts(
     n = keys.profile.scheme.n_gram
     rest = (1.0 - q.sum(axis=1)).clip(0.0)
     tilts = np.ones((len(q), len(keys)))
-    step = max(1, _TILE // (tokens.shape[1] * (n + 1) * len(keys)))
+    step = max(1, TILE // (tokens.shape[1] * (n + 1) * len(keys)))
     first = max(0, n - 1 - here.start)  # earlier ones have no context
     for low in range(first, len(q), step):
         rows = np.arange(low, min(low + step, len(q)))
@@ -385,138 +374,6 @@ def _tilts(
         tilts[rows] = np.einsum("rv,rva->ra", q[rows], np.exp(np.float32(kappa) * phi))
         tilts[rows] += at_chance * rest[rows, None]
     return tilts
-
-
-class _Echo(NamedTuple):
-    """What the text itself predicts: what followed earlier where the same ids stood before."""
-
-    seen: npt.NDArray[np.bool_]  # [T], whether they did
-    hits: Floats  # [T], the share of this token among what followed
-    order: Integers  # [T], tokens after equal contexts side by side
-    first: Integers  # [T], for each place in `order` the first with this context
-
-    @classmethod
-    def of(cls, ids: Integers, context: int) -> _Echo:
-        """Predict from `context` ids."""
-        t = np.arange(len(ids))
-        ends = number_pairs(ids, t >= context - 1, context)
-        numbers = np.append(np.full(min(1, len(ids)), -1), ends[:-1])  # of the ids before a token
-        order, first = _groups(numbers)
-        followed, first_pair = _groups(number_pairs(ids, t >= context, context + 1))
-        earlier, same = np.empty(len(ids)), np.empty(len(ids))
-        earlier[order], same[followed] = t - first, t - first_pair
-        seen = (earlier > 0) & (numbers >= 0)
-        return cls(seen, np.where(seen, same / np.maximum(earlier, 1), 0.0), order, first)
-
-    def tilts(self, factors: Floats) -> Floats:
-        """Return Z(a) [T, K], the mean factor of what followed; factors [T, K] are exp(κ·x) of the text.
-
-        φ depends on the n - 1 ids before a token, so what followed them earlier would have that factor again.
-        """
-        before = np.cumsum(factors[self.order], axis=0) - factors[self.order]
-        before -= before[self.first]
-        before /= np.maximum(np.arange(len(self.order)) - self.first, 1)[:, None]
-        tilts = np.empty_like(factors)
-        tilts[self.order] = before
-        tilts[~self.seen] = 1.0
-        return tilts
-
-
-def _groups(numbers: Integers) -> tuple[Integers, Integers]:
-    """Return the order with equal numbers side by side, and for each place in it where its group starts."""
-    order = np.argsort(numbers, kind="stable")
-    places = np.arange(len(numbers))
-    new = np.append(True, np.diff(numbers[order]) != 0)[: len(numbers)]
-    return order, np.maximum.accumulate(np.where(new, places, 0))
-
-
-def mixture_weights(
-    predictions: Floats, depth: npt.NDArray[Any], counted: npt.NDArray[np.bool_], iterations: int = 120
-) -> Floats:
-    """Fit the weights of a mixture of predictions by expectation maximisation.
-
-        w_s ∝ Σ_t w_s·q_s(y_t) / Σ_r w_r·q_r(y_t) + m      for all tokens t of one depth
-
-    Args:
-        predictions: q_s(y_t) [S, T]: the probability that each gave to the token that stands there. The first
-            two are always there, and of the others the first `depth`.
-        depth: integers [T], 0 to S - 2.
-        counted: bool [T], the tokens that are fitted on.
-        iterations: of expectation and maximisation.
-
-    Returns:
-        w [S, T] float64, which sum to 1 for each token. m = 4 / S tokens each keep a weight from 0 where a
-        depth is rare. Deterministic, O(iterations·S·T).
-    """
-    weights = np.zeros_like(predictions)
-    for d in np.unique(depth).tolist():
-        tokens = depth == d
-        q = predictions[: 2 + d, tokens & counted]
-        prior = np.full(len(q), 4.0 / len(q))
-        w = np.full(len(q), 1.0 / len(q))
-        for _ in range(iterations):
-            joint = w[:, None] * q
-            w = (joint / joint.sum(axis=0)).sum(axis=1) + prior
-            w /= w.sum()
-        weights[: 2 + d, tokens] = w[:, None]
-    return weights
-
-
-def gumbel_log_ratios(
-    scores: npt.NDArray[Any], q: Floats, counted: npt.NDArray[np.bool_], iterations: int = 12
-) -> Floats:
-    """Return the log-likelihood ratios of Gumbel scores, for tokens of about probability q.
-
-        u = 1 - exp(-s);    under the mark of a key u^(1/q) is uniform, so u has the density
-        f(u; q) = u^(1/q - 1) / q,    and 1 without a mark
-        llr = log(w_0 + Σ_p w_p·f(u; q^p)),    p = 1, 3/4, 1/2, 1/4, 1/8
-
-    A single f would be merciless where q is too small: a token of q = 1e-3 that in truth had 1/2 says -1,000
-    against its writer. How far q is to be trusted shows in the text: w is fitted by expectation maximisation,
-    each block of 64 tokens being some key's. Where it is nobody's, w_0 takes over.
-
-    Args:
-        scores: s [T, K], at least 0.
-        q: [T], 0 < q <= 1.
-        counted: bool [T], the tokens that may carry a mark.
-        iterations: of expectation and maximisation, on the first 8192 tokens and the 32 keys with the highest
-            sum in a block; 0 leaves equal weights.
-
-    Returns:
-        float64 [T, K]; 0 where not counted. Deterministic, O(iterations·T·K).
-    """
-    places = np.flatnonzero(counted)
-    weights = np.full(len(POWERS) + 1, 1.0 / (len(POWERS) + 1))
-    first = places[:FITTED_TOKENS]
-    edges = np.arange(0, len(first), BLOCK)
-    fitted = scores[first]
-    if scores.shape[1] > FITTED_KEYS and len(first):  # those that may have written a block
-        highest = np.add.reduceat(fitted, edges, axis=0).max(axis=0)
-        fitted = fitted[:, np.argsort(-highest, kind="stable")[:FITTED_KEYS]]
-    logs = _log_densities(fitted, q[first])
-    for _ in range(iterations if len(logs) else 0):
-        ratios = np.logaddexp.reduce(logs + np.log(weights), axis=2)
-        sums = np.add.reduceat(ratios, edges, axis=0)
-        sums -= np.logaddexp.reduce(sums, axis=1)[:, None]
-        whose = np.repeat(np.exp(sums), np.diff(np.append(edges, len(logs))), axis=0)
-        parts = np.exp(logs + np.log(weights) - ratios[:, :, None])
-        weights = np.einsum("tk,tks->s", whose, parts) + PRIOR_TOKENS / len(weights)
-        weights /= weights.sum()
-    values = np.zeros(scores.shape)
-    step = max(1, _TILE // (scores.shape[1] * len(weights)))
-    for low in range(0, len(places), step):
-        some = places[low : low + step]
-        values[some] = np.logaddexp.reduce(_log_densities(scores[some], q[some]) + np.log(weights), axis=2)
-    return values
-
-
-def _log_densities(scores: npt.NDArray[Any], q: Floats) -> Floats:
-    """Return log f(u; q^p) [T, K, powers], and 0 for no mark as the last."""
-    inverses = 1.0 / q[:, None] ** np.array(POWERS)
-    with np.errstate(divide="ignore"):
-        log_u = np.log(-np.expm1(-scores.astype(np.float64))).clip(-1e6)[:, :, None]  # finite at u = 0
-    logs = np.log(inverses)[:, None] + (inverses - 1)[:, None] * log_u
-    return np.concatenate([logs, np.zeros_like(log_u)], axis=2)
 
 
 def _open_model(model: Any) -> tuple[Any, str]:

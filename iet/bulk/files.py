@@ -22,13 +22,12 @@ import multiprocessing.connection
 import os
 import pathlib
 import pickle
-import re
 import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from multiprocessing import resource_tracker
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,9 +38,9 @@ from iet.audit.arrow import DOCUMENT, SEGMENT, check_readable, document_columns,
 from iet.audit.auditor import Auditor
 from iet.audit.evidence import discoveries
 from iet.audit.records import audit_records
+from iet.bulk.folder import as_json, chunks_done, claimed, commit, path_of, sweep
 from iet.bulk.inputs import Chunk, Columns, Source, choose_columns, chunks, expand, pieces, shown_id
 from iet.errors import IetError, InputError
-from iet.marks.files import write_file
 
 CHUNK_ROWS, CHUNK_SIZE = 4096, 1 << 24
 """A chunk ends after so many records, or after so many bytes (of JSON lines), characters or ids."""
@@ -191,10 +190,10 @@ def audit_files(
         "shards": count,
         "inputs": [source.describe() for source in sources],
     }
-    with _claimed(folder, configuration, index, count, resume) as state:
+    with claimed(folder, configuration, index, count, resume) as state:
         mine = range(index - 1, sys.maxsize, count)
-        done = _done(folder)
-        _sweep(folder, mine, state.name)
+        done = chunks_done(folder)
+        sweep(folder, mine, state.name)
         job = _Job(folder, tuple(sources), columns)
         read = _Tracker(sources, progress)
         stream = chunks(pieces(sources, columns), chunk_rows, CHUNK_SIZE)
@@ -203,7 +202,7 @@ def audit_files(
             for chunk in finished:
                 read.audited(chunk)
         summary = _summary(folder, mine, fdr)
-        _commit(state, _json({"complete": True, **dataclasses.asdict(summary)}))
+        commit(state, as_json({"complete": True, **dataclasses.asdict(summary)}))
     return summary
 
 
@@ -260,9 +259,9 @@ class _Job:
             table = pa.concat_tables(tables) if tables else schema.empty_table()
             if kind == "documents" and bad:
                 lines = "".join(json.dumps(record) + "\n" for record in bad)
-                _commit(_path(self.folder, "quarantine", chunk.index), lines.encode())
+                commit(path_of(self.folder, "quarantine", chunk.index), lines.encode())
             write = functools.partial(pq.write_table, table, compression="zstd")
-            _commit(_path(self.folder, kind, chunk.index), write)
+            commit(path_of(self.folder, kind, chunk.index), write)
 
 
 def _parsed(line: bytes, columns: Columns) -> tuple[Any, str | None]:
@@ -427,119 +426,16 @@ def _checked_shard(shard: tuple[int, int]) -> tuple[int, int]:
     raise InputError(f"shard: got {shard!r}, expected (i, n) with 1 <= i <= n")
 
 
-def _path(folder: pathlib.Path, kind: str, index: int) -> pathlib.Path:
-    return folder / f"{kind}-{index:06d}.{'jsonl' if kind == 'quarantine' else 'parquet'}"
-
-
-def _done(folder: pathlib.Path) -> set[int]:
-    """Return the chunks whose documents stand."""
-    return {int(found[1]) for name in os.listdir(folder) if (found := _DOCUMENTS_NAME.fullmatch(name))}
-
-
-_DOCUMENTS_NAME = re.compile(r"documents-(\d{6,})\.parquet")
-_TEMPORARY_NAME = re.compile(r"\.(?:documents|segments|quarantine)-(\d{6,})\.\w+\.[0-9a-f]+\.tmp")
-
-
-def _sweep(folder: pathlib.Path, mine: range, state: str) -> None:
-    """Remove what a killed run of this shard has left half written."""
-    for name in os.listdir(folder):
-        found = _TEMPORARY_NAME.fullmatch(name)
-        if (found and int(found[1]) in mine) or (name.startswith(f".{state}.") and name.endswith(".tmp")):
-            (folder / name).unlink(missing_ok=True)
-
-
-def _commit(target: pathlib.Path, content: bytes | Callable[[BinaryIO], object]) -> None:
-    try:
-        write_file(target, content)
-    except OSError as error:
-        raise InputError(f"{target}: cannot be written ({error.strerror or error})") from None
-
-
-def _json(content: dict[str, Any]) -> bytes:
-    return json.dumps(content, ensure_ascii=False, indent=1).encode() + b"\n"
-
-
-@contextlib.contextmanager
-def _claimed(
-    folder: pathlib.Path, configuration: dict[str, Any], index: int, count: int, resume: bool
-) -> Iterator[pathlib.Path]:
-    """Hold the folder for one shard of this very run, and return where its summary goes.
-
-    Raises:
-        InputError: another run has it, or is at work on the shard.
-    """
-    configuration = json.loads(json.dumps(configuration))  # as it is read again
-    run, state = folder / "run.json", folder / f"shard-{index}-of-{count}.json"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        there = [name for name in os.listdir(folder) if not name.startswith(".")]
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be made or read ({error.strerror})") from None
-    if there and not run.exists():
-        raise InputError(f"{folder}: got a folder with {sorted(there)[:3]}, expected an empty one")
-    with _locked(
-        folder / f".{state.stem}.lock", f"{folder}: another process is at work on shard {index}/{count}"
-    ):
-        if run.exists():
-            try:
-                before = json.loads(run.read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
-                raise InputError(f"{run}: cannot be read ({error})") from None
-            changes = list(_differences(before, configuration))
-            if changes:
-                raise InputError(f"{folder}: was begun in another way; " + "; ".join(changes[:5]))
-            if state.exists() and not resume:
-                raise InputError(f"{folder}: got results there, expected an empty folder, or resume")
-        else:
-            _commit(run, _json(configuration))
-        _commit(state, _json({"complete": False}))
-        yield state
-
-
-@contextlib.contextmanager
-def _locked(path: pathlib.Path, refusal: str) -> Iterator[None]:
-    # The lock goes with the process, however it ends. Without such locks (Windows, some network file systems)
-    # it is up to the user not to start a shard twice; even that doubles nothing.
-    if sys.platform == "win32":
-        yield
-        return
-    import fcntl
-
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{refusal}; expected one at a time") from None
-        except OSError:
-            pass
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _differences(before: Any, now: Any, where: str = "") -> Iterator[str]:
-    """Say what differs between two configurations."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        for name in sorted({*before, *now}):
-            yield from _differences(before.get(name), now.get(name), f"{where}.{name}" if where else name)
-    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        for at, (old, new) in enumerate(zip(before, now, strict=True)):
-            yield from _differences(old, new, f"{where}[{at}]")
-    elif before != now:
-        yield f"{where}: was {json.dumps(before):.60}, is {json.dumps(now):.60}"
-
-
 def _summary(folder: pathlib.Path, mine: range, fdr: float | None) -> Summary:
     """Count what the shard's files hold."""
-    found = sorted(index for index in _done(folder) if index in mine)
+    found = sorted(index for index in chunks_done(folder) if index in mine)
     totals = dict.fromkeys(
         ("documents", "segments", "quarantined", "tokens", "attributed", "unattributed"), 0
     )
     log_p = [np.zeros(0)]
     for index in found:
         # Not pq.read_table, which imports pyarrow.dataset, at 0.2 s.
-        with pq.ParquetFile(_path(folder, "documents", index)) as stored:
+        with pq.ParquetFile(path_of(folder, "documents", index)) as stored:
             table = stored.read(["segments", "tokens", "coverage", "log_p"])
         columns = {name: table.column(name).to_numpy() for name in table.column_names}
         totals["documents"] += table.num_rows
@@ -547,7 +443,7 @@ def _summary(folder: pathlib.Path, mine: range, fdr: float | None) -> Summary:
         totals["tokens"] += int(columns["tokens"].sum())
         totals["attributed"] += int((columns["coverage"] > 0).sum())
         totals["unattributed"] += int((columns["coverage"] < 1).sum())
-        with contextlib.suppress(FileNotFoundError), open(_path(folder, "quarantine", index), "rb") as file:
+        with contextlib.suppress(FileNotFoundError), open(path_of(folder, "quarantine", index), "rb") as file:
             totals["quarantined"] += sum(1 for _ in file)
         if fdr is not None:
             log_p.append(columns["log_p"])

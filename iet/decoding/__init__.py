@@ -13,7 +13,8 @@ from iet.decoding.activity import log_activity
 from iet.decoding.candidates import SpanSums, posterior_candidates, window_candidates
 from iet.decoding.chain import boundary_intervals, forward_backward
 from iet.decoding.cusum import CusumOptions, cusum, cusum_decode, refine, smooth
-from iet.decoding.posterior import PosteriorOptions, check_odds, check_weights, fit, posterior_decode
+from iet.decoding.fit import fit
+from iet.decoding.posterior import PosteriorOptions, check_odds, check_weights, posterior_decode
 from iet.decoding.segmentation import (
     NOBODY,
     Scored,

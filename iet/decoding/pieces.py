@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from iet.decoding.posterior import PosteriorOptions, fit_strengths
+from iet.decoding.fit import fit_strengths
+from iet.decoding.posterior import PosteriorOptions
 from iet.marks.scheme import Family
 
 Floats = npt.NDArray[np.float64]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from iet.audit.metrics import token_accuracy
 from iet.decoding import Span, boundary_intervals, candidates, decode, fit, span_sums, windows
-from iet.decoding.posterior import at_most, block_sums
+from iet.decoding.fit import block_sums
+from iet.decoding.posterior import at_most
 from iet.errors import InputError, ShapeError
 from tests.support.conditions import INTERPRETED
 from tests.support.scores import FOURIER, synthetic
