@@ -155,12 +155,9 @@ def activity_log_p(log_ratios: Floats, count: int | Integers, family: Family) ->
     levels, counts, table = _activity_null(family.name)
     ratios = np.ascontiguousarray(log_ratios, np.float64).reshape(-1, np.shape(log_ratios)[-1])
     each = np.asarray(count, np.int64).reshape(-1)
-    log_p = -np.maximum(0.0, ratios)
-    log_p[each == 0] = 0.0
-    lattice = family.name == "square"
-    long = np.flatnonzero(each >= counts[1 if lattice else 0])
-    if len(long):
-        log_p[long] = _from_table(ratios[long], each[long], levels, counts, table, lattice)
+    log_p, lattice = np.where(each[:, None] == 0, 0.0, -np.maximum(0.0, ratios)), family.name == "square"
+    long = each >= counts[1 if lattice else 0]
+    log_p[long] = _from_table(ratios[long], each[long], levels, counts, table, lattice)
     return log_p.reshape(np.shape(log_ratios))
 
 
