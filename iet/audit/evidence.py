@@ -57,7 +57,7 @@ def segment_log_p(
         starts, ends: int64 [S], the segments: tokens `[start, end)`.
         columns: int64 [S], the column of `scores` under which each segment is tested.
         family: of the profile.
-        keys: K, how many there were to choose from.
+        keys: K, number of keys to choose from.
         texts: int64 [S] and [S], where the text of each segment starts, and its length T, if `scores` and
             `pairs` are those of several texts; `starts` and `ends` are counted in each text. No pair has the
             number of one of another text. None: all segments are of one text.
@@ -87,13 +87,13 @@ def piece_log_p(
     family: Family,
     choices: int,
 ) -> Floats:
-    """Return the log p-value of each piece of a text under one key, where the pieces are given.
+    """Return the log p-value of each piece of a text under one key.
 
-    Nobody chose where they start and end, so all of a piece is tested, and the union is over keys and pieces.
+    Its boundaries were given, not chosen, so all of a piece is tested, and the union is over keys and pieces.
 
     Args:
         scores, pairs, starts, ends, columns, family: as in `segment_log_p`.
-        choices: how many keys there were to choose from, times the number of pieces.
+        choices: number of keys to choose from, times the number of pieces.
 
     Returns:
         log_p [S] float64 <= 0, natural logarithms. O(T).
@@ -245,7 +245,7 @@ def over_keys(log_p: Floats) -> Floats:
 def discoveries(
     log_p: npt.ArrayLike, level: float = 0.01, *, dependent: bool = False
 ) -> npt.NDArray[np.bool_]:
-    """Tell which findings to report so that of those reported at most `level` are false on average.
+    """Tell which p-values to report, so that of the reported ones at most a share `level` is false on average.
 
     Benjamini and Hochberg's step-up: the k lowest p-values, for the largest k with p_(k) <= k·level / m. Over
     documents pass the `log_p` of their reports.
@@ -254,7 +254,7 @@ def discoveries(
         log_p: natural logarithms of m p-values [m], each valid by itself.
         level: the false-discovery rate, 0 < level < 1.
         dependent: True holds under any dependence (Benjamini and Yekutieli: level / Σ 1/i), False needs
-            independent or positively dependent ones, as those of documents are.
+            independent or positively dependent p-values, which documents have.
 
     Returns:
         bool [m].
