@@ -245,7 +245,7 @@ def over_keys(log_p: Floats) -> Floats:
 def discoveries(
     log_p: npt.ArrayLike, level: float = 0.01, *, dependent: bool = False
 ) -> npt.NDArray[np.bool_]:
-    """Tell which p-values to report, so that of the reported ones at most a share `level` is false on average.
+    """Tell which p-values to report, so that of the reported ones at most `level` is false on average.
 
     Benjamini and Hochberg's step-up: the k lowest p-values, for the largest k with p_(k) <= k·level / m. Over
     documents pass the `log_p` of their reports.
