@@ -217,13 +217,11 @@ class Auditor:
         Raises:
             InputError: neither or both are given, or `text` is not valid Unicode, or a part lies outside.
             ShapeError: `token_ids` is not a vector of integers, or a part is no pair of them.
-            InputError: an id is beyond int64, or ids are given for several profiles or with `break_odds`.
+            InputError: an id is beyond int64, or ids are given with `break_odds` or for several tokenizers.
             TokenizerMismatch: no tokenizer with the profile's digest.
         """
         if (text is None) == (token_ids is None):
             raise InputError("audit: got neither or both of text and token_ids, expected one")
-        if token_ids is not None and self.plan.break_odds is not None:
-            raise InputError("token_ids: got ids and break_odds, expected text: ids have no line breaks")
         encodings = None if token_ids is None else self.plan.encoding_of_ids(token_ids)
         parts = None
         if not (spans is None and skip is None and boundaries is None):

@@ -115,7 +115,7 @@ class Plan:
         Raises:
             InputError, RegistryError, ShapeError, BackendUnavailable: as `Auditor` does.
         """
-        _check_sources(sources, profile, decoys)
+        _check_sources(sources, profile)
         if not isinstance(decoder, str) or decoder not in DECODERS:
             raise InputError(f"decoder: got {decoder!r}, expected one of {sorted(DECODERS)}")
         if not isinstance(level, (int, float, np.floating)) or not 0 < level < 1:
@@ -225,10 +225,13 @@ class Plan:
         """Return ids in the tokens of every profile.
 
         Raises:
-            InputError: an id is beyond int64, or means something else in each profile.
+            InputError: an id is beyond int64, or means something else in each profile, or `break_odds` are
+                there to be found in a text.
             ShapeError: these are no vector of integers.
         """
         ids = check_token_ids(token_ids)
+        if self.break_odds is not None:
+            raise InputError("token_ids: got ids and break_odds, expected text: ids have no line breaks")
         if len({profile.tokenizer_digest for profile in self.profiles}) > 1:
             known = [profile.id for profile in self.profiles]
             raise InputError(
@@ -248,7 +251,7 @@ class Plan:
         return list(zip(*(encodings[t.digest] for t in tokenizers), strict=True))
 
 
-def _check_sources(sources: Sequence[Source], profile: str | None, decoys: int) -> None:
+def _check_sources(sources: Sequence[Source], profile: str | None) -> None:
     for source in sources:
         if not isinstance(source, (Registry, ForeignKeys)):
             raise InputError(

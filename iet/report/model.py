@@ -57,10 +57,10 @@ class Report:
             inside one, its text was generated as other tokens than those read. None without text.
         segments: in order.
         transitions: over the agents that occur, by name.
-        labels: `token_agents`, or None with several profiles.
+        labels: `token_agents`, or None where profiles have tokens of their own.
         posterior: float32 [T, P], the probability of each of `posterior_agents` at each token; what is
-            missing to 1 is nobody's. 0 where left out. None where the decoder has none, and with several
-            profiles.
+            missing to 1 is nobody's. 0 where left out. None where the decoder has none, and where profiles
+            have tokens of their own.
         posterior_agents: int32 [P], ascending, the columns of `posterior` as indices into `agents`: all of
             them, or with more than 64 keys those that the decoder looked at. The posterior of others is 0.
         strengths: fitted λ of each of those agents, None where the decoder has none.
@@ -108,7 +108,7 @@ class Report:
         """int32 [T], index into `agents`, -1 = unattributed, -2 = left out.
 
         Raises:
-            InputError: the text was read in the tokens of several profiles.
+            InputError: the text was read in tokens of several kinds.
         """
         if self.labels is None:
             raise InputError(

@@ -28,7 +28,7 @@ class Segment:
     Attributes:
         char_start, char_end: characters `[char_start, char_end)` of the text as given; None where only ids
             were audited. Segments of a text cover it without gaps.
-        start, end: tokens `[start, end)`. None where the text was read in the tokens of several profiles.
+        start, end: tokens `[start, end)`. None where profiles have tokens of their own.
         agent: who wrote it, None where nobody's key explains it at the report's level (see `Auditor`), or it
             is left out.
         best_guess: the agent whose key explains it best; equal to `agent` unless that is None. None where
