@@ -116,8 +116,8 @@ def evidence_blocks_of(
     ends: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.float32], Floats, npt.NDArray[np.int64]]:
     """Return `evidence_blocks` of the texts `[starts, ends)` [D], and the edges [D + 1] of their blocks."""
-    total = np.append(0, np.cumsum(counted))
-    each = total[ends] - total[starts]
+    texts = zip(starts.tolist(), ends.tolist(), strict=True)
+    each = np.array([np.count_nonzero(counted[start:end]) for start, end in texts], np.int64)
     edges = np.append(0, np.cumsum(-(-each // BLOCK)))
     counts = np.full(edges[-1], float(BLOCK))
     rests = each % BLOCK

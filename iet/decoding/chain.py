@@ -328,9 +328,12 @@ def _posterior_of(posterior: Posterior, spans: npt.NDArray[np.int64]) -> Posteri
     """Return γ of each token's agent in its span, or of nobody, whose is what is missing to 1."""
     starts, ends, owners = spans.T
     agents = np.repeat(owners, ends - starts)
-    at = np.arange(starts[0], ends[-1])
-    held = posterior[at, agents]
+    inside = posterior[starts[0] : ends[-1]]
+    held = inside[np.arange(len(inside)), agents]
     rest = agents < 0
     if rest.any():
-        held[rest] = 1 - np.cumsum(posterior[at[rest]], axis=1)[:, -1]
+        total = np.zeros(len(inside), np.float32)
+        for column in inside.T:  # one after another, so that no sum depends on how many tokens there are
+            total += column
+        held[rest] = 1 - total[rest]
     return np.asarray(held)
