@@ -150,20 +150,24 @@ def _advances(tokens: int, rates: Floats, prior: Floats, odds: npt.ArrayLike | N
 
     0 where there is nobody to hand over to.
     """
-    each = np.ones(1) if odds is None else np.array(odds, np.float64)
-    if odds is not None and each.shape != (tokens,):
-        raise ShapeError("odds", got=list(each.shape), expected=[tokens])
-    if not (each > 0).all():
-        raise InputError(f"odds: got {each.min()}, expected numbers above 0")
+    chances = rates[:, None]
+    if odds is not None:
+        each = np.array(odds, np.float64)
+        if each.shape != (tokens,):
+            raise ShapeError("odds", got=list(each.shape), expected=[tokens])
+        if not (each > 0).all():
+            raise InputError(f"odds: got {each.min()}, expected numbers above 0")
+        chances = np.outer(rates, each)
     advances = np.zeros((len(rates), tokens))
     if prior.max() <= 1 - 1e-9:
-        advances[:] = np.outer(rates, each).clip(_LOWEST_CHANCE, 1 - _LOWEST_CHANCE)
+        advances[:] = np.minimum(np.maximum(chances, _LOWEST_CHANCE), 1 - _LOWEST_CHANCE)
     return advances
 
 
 def prior_of(shares: Floats, nobody: float) -> Floats:
     """Return π of the agents, in proportion to `shares` [A], and, last, of nobody."""
-    prior = np.append(shares, nobody)
+    prior = np.empty(len(shares) + 1)
+    prior[:-1], prior[-1] = shares, nobody
     prior[:-1] *= (1 - nobody) / prior[:-1].sum()
     there = len(shares) + (nobody > 0)
     prior[:there] = np.maximum(prior[:there], _LOWEST_SHARE)

@@ -136,8 +136,8 @@ def fit_strengths(
 ) -> Floats:
     """Return the λ [A] of `fit`, given who holds each block: γ [B, A], Σ w·x [B, A] and Σ w [B]."""
     grid, mean, _ = _strength_table(family)
-    prior = np.interp(start_strength, grid, mean)
-    total = np.einsum("ta,ta->a", gamma, sums, dtype=np.float64) + shrinkage * prior
+    start = _mean_at(start_strength, family)
+    total = np.einsum("ta,ta->a", gamma, sums, dtype=np.float64) + shrinkage * start
     tokens = np.einsum("ta,t->a", gamma, weights, dtype=np.float64) + shrinkage
     fitted = np.interp(total / np.maximum(tokens, 1e-9), mean, grid)
     return np.asarray(fitted.clip(*strength_range(family)))
@@ -218,6 +218,12 @@ def strength_range(family: Family | None) -> tuple[float, float]:
     """Return the lowest and the highest λ that is fitted."""
     limit = math.inf if family is None else family.strength_limit
     return MIN_STRENGTH, min(MAX_STRENGTH, 0.98 * limit)
+
+
+@functools.cache
+def _mean_at(strength: float, family: Family) -> float:
+    grid, mean, _ = _strength_table(family)
+    return float(np.interp(strength, grid, mean))
 
 
 @functools.cache
