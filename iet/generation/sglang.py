@@ -33,7 +33,8 @@ import numpy as np
 
 from iet.errors import IetError, InputError
 from iet.generation.agents import AGENT_FIELD, SGLANG_PROCESSOR
-from iet.generation.checks import check_before_sampling, check_registry, switch
+from iet.generation.checks import check_registry, switch
+from iet.generation.contexts import SequenceContexts
 from iet.kernels import embed_
 from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
@@ -45,18 +46,27 @@ MAX_CONTEXT_WINDOW = 64
 """The longest context that SGLang's own watermark takes."""
 
 _MAX_TEMPERATURE = 1e6
+_CONTEXTS = "__iet_contexts__"
 
 
 class IETLogitsProcessor:
-    """Add κ·temperature·φ to the rows of requests that name an agent, after penalties, before temperature.
+    """Mark the rows of requests that name an agent, after penalties, before temperature.
+
+        logits[i, v] += κ·T_i·φ(P(k_π, v)),    k_π the hash of row i's context under the key of its agent
+
+    With family "gumbel" it chooses the token itself, from the distribution that SGLang would draw from, and
+    leaves only that token in the row, so that SGLang draws it:
+
+        argmax_v over kept tokens of ℓ_i(v) / T_i - log(-log u(k_π, v)),    the rest of the row becomes -inf
+
+    A context that stands earlier in the sequence, prompt included, is left to SGLang's sampling. Refused are
+    greedy requests, which draw nothing, and those that ask for log-probabilities, because SGLang takes them
+    from the row that is left.
 
     SGLang makes an instance from the name that a request carries (`iet.agents.body`), so none holds a key:
     the registry is the one that IET_REGISTRY names on the server, read once per process; IET_SECRET_MOUNT=1
     accepts a read-only mount of any file mode. Restart the server after a rotation. No base class of SGLang's
     is needed, and importing this loads neither SGLang nor torch.
-
-    A scheme of family "gumbel" is refused: it chooses the token after temperature, top-k and top-p, and this
-    runs before them.
     """
 
     @classmethod
@@ -94,8 +104,11 @@ class IETLogitsProcessor:
                         " no context is known: serve without it, or use SGLang's own watermark"
                     )
                 keys, slot = _key(arguments.get(AGENT_FIELD))
+                chooses = keys.profile.scheme.family == "gumbel"
+                if chooses:
+                    _check_drawn(request)
                 context = _context(request, keys.profile.scheme.n_gram - 1)
-                if context is not None:
+                if context is not None and not (chooses and _stood_before(arguments, request, len(context))):
                     batch = batches.setdefault(keys.profile.id, _Batch(keys, len(logits)))
                     batch.add(row, request, context, slot)
             except IetError as error:
@@ -131,17 +144,76 @@ class _Batch:
         self.requests.append(request)
 
     def mark(self, logits: torch.Tensor) -> None:
-        arrays: list[Any] = [self.contexts, self.slots, self.temperatures]
-        if logits.device.type == "cuda":
-            import torch
-
-            arrays = [torch.from_numpy(array).to(logits.device) for array in arrays]
-        contexts, slots, temperatures = arrays
+        """Mark the rows in place; where that is refused, end their requests."""
         try:
+            if self.keys.profile.scheme.family == "gumbel":
+                self._choose(logits)
+                return
+            arrays: list[Any] = [self.contexts, self.slots, self.temperatures]
+            if logits.device.type == "cuda":
+                import torch
+
+                arrays = [torch.from_numpy(array).to(logits.device) for array in arrays]
+            contexts, slots, temperatures = arrays
             embed_(logits, contexts, slots, self.keys, temperature=temperatures)
         except IetError as error:  # no CUDA module, or another model's logits: nothing was written
             for request in self.requests:
                 _abort(request, _ServerError(str(error)))
+
+    def _choose(self, logits: torch.Tensor) -> None:
+        """Leave one token in each of the rows."""
+        import torch
+
+        from iet.generation.sampling import ContextIds, leave_one
+
+        places = np.flatnonzero(self.slots >= 0)  # in the order of the requests
+        rows, contexts, slots = (
+            torch.from_numpy(array).to(logits.device)
+            for array in (places, self.contexts[places], self.slots[places])
+        )
+        shown, fresh = logits.index_select(0, rows), ContextIds(self.keys.profile).are_marked(contexts)
+        noisy = _final_logits(shown, [request.sampling_params for request in self.requests])
+        embed_(noisy, contexts, slots.masked_fill(~fresh, -1), self.keys)
+        logits.index_copy_(0, rows, leave_one(noisy, shown, fresh))
+
+
+def _final_logits(logits: torch.Tensor, params: Sequence[Any]) -> torch.Tensor:
+    """Return what SGLang samples from, as float32 [B, V']: softmax of a row is the distribution of its token.
+
+        p = softmax(ℓ / T);  kept: the top_k likeliest;  the fewest likeliest with top_p of all probability
+        (with min_p under FlashInfer: of what top_k kept);  p >= min_p·max p
+
+    Under FlashInfer a request with min_p changes how the others' top_p is counted; here only its own.
+
+    Args:
+        logits: floating-point [B, V'], left as they are.
+        params: SGLang's `SamplingParams` of each row.
+    """
+    import torch
+
+    columns, device = logits.shape[1], logits.device
+
+    def values(name: str) -> torch.Tensor:
+        return torch.tensor([[float(getattr(each, name))] for each in params], device=device)
+
+    final = logits.float() / values("temperature")
+    if all(each.top_k >= columns and each.top_p == 1 and each.min_p == 0 for each in params):
+        return final
+    shares, order = final.softmax(dim=-1).sort(dim=-1, descending=True)
+    min_p = values("min_p")
+    kept = torch.arange(columns, device=device) < values("top_k")
+    if _samples_with_flashinfer():
+        left = shares.masked_fill(~kept, 0)
+        shares = torch.where(min_p > 0, left / left.sum(dim=-1, keepdim=True), shares)
+    kept &= shares.cumsum(dim=-1) - shares <= values("top_p")
+    kept &= shares >= min_p * shares[:, :1]
+    return final.masked_fill_(~torch.empty_like(kept).scatter_(1, order, kept), -torch.inf)
+
+
+@functools.cache
+def _samples_with_flashinfer() -> bool:
+    kernel = importlib.import_module("sglang.srt.runtime_context").get_exec().kernel
+    return kernel.sampling_backend in ("flashinfer", "intel_xpu")
 
 
 def _context(request: Any, words: int) -> list[int] | None:
@@ -173,6 +245,29 @@ def _context(request: Any, words: int) -> list[int] | None:
     return tail
 
 
+def _check_drawn(request: Any) -> None:
+    """Refuse a request that family "gumbel" cannot mark, or whose answer it would change."""
+    if request.sampling_params.top_k == 1:  # what SGLang makes of temperature 0, too
+        raise InputError(
+            'temperature: got 0, or top_k 1, expected sampling: family "gumbel" marks by the way in which'
+            " tokens are drawn, and greedy decoding draws none"
+        )
+    if request.return_logprob:
+        raise InputError(
+            'logprobs: got a request for them, expected none: with family "gumbel" SGLang would tell those of'
+            " the one token that is left to draw"
+        )
+
+
+def _stood_before(arguments: dict[str, Any], request: Any, words: int) -> bool:
+    """Tell whether the context of the position that is sampled stands earlier in its sequence."""
+    contexts = arguments.get(_CONTEXTS)  # where the request's own arguments are, and as long
+    if contexts is None or contexts.output is not request.output_ids:
+        contexts = SequenceContexts(words, request.origin_input_ids, request.output_ids, True)
+        arguments[_CONTEXTS] = contexts
+    return bool(contexts.times_before())
+
+
 def _key(agent: object) -> tuple[KeyTable, int]:
     """Return the keys of the agent's profile and its slot."""
     if agent is None:
@@ -181,11 +276,6 @@ def _key(agent: object) -> tuple[KeyTable, int]:
     if not isinstance(agent, str) or agent not in registry:
         raise InputError(f"{AGENT_FIELD}: got {agent!r:.80}, which is no agent of this server's registry")
     profile = registry.profile_of(agent)
-    try:
-        instead = "use another family, or SGLang's own watermark"
-        check_before_sampling(profile.scheme, "a custom processor runs", instead)
-    except InputError as error:  # not the client's
-        raise _ServerError(str(error)) from None
     return registry.marking_keys(profile.id), registry.slot(agent)
 
 

@@ -179,7 +179,7 @@ def test_a_processor_without_its_arguments_warns(
 @needs_sglang
 @pytest.mark.parametrize(
     "problem",
-    ["no registry", "mode", "mount", "gumbel", "larger vocabulary", "no counter", "placeholder"],
+    ["no registry", "mode", "mount", "larger vocabulary", "no counter", "placeholder"],
 )
 def test_a_server_that_cannot_mark_says_why(
     sglang: types.SimpleNamespace,
@@ -194,7 +194,6 @@ def test_a_server_that_cannot_mark_says_why(
         "no registry": "no registry",
         "mode": "IET_SECRET_MOUNT=1",
         "mount": "IET_SECRET_MOUNT: got 'yes', expected 0 or 1",
-        "gumbel": "SGLang's own watermark",
         "larger vocabulary": f"{COLUMNS}",
         "no counter": "0.5.23",
         "placeholder": "got -1, a placeholder",
@@ -214,9 +213,7 @@ def test_a_server_that_cannot_mark_says_why(
         engine.pending = [(request, 8)]
         engine.record()
     else:
-        scheme = iet.Scheme(family="gumbel") if problem == "gumbel" else iet.Scheme()
-        size = VOCAB if problem == "gumbel" else COLUMNS + 1
-        other = iet.Registry.create(tmp_path / "other.json", vocab_size=size, scheme=scheme)
+        other = iet.Registry.create(tmp_path / "other.json", vocab_size=COLUMNS + 1)
         other.add("planner")
         monkeypatch.setenv("IET_REGISTRY", str(tmp_path / "other.json"))
     if problem != "no counter":

@@ -49,12 +49,19 @@ def load_sglang(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
         vars(schedule_batch),
     )
     sampler: dict[str, Any] = {"torch": torch, "logger": logging.getLogger("sglang")}
-    _define(root / "srt/layers/sampler.py", ["apply_custom_logit_processor"], sampler)
+    of_sampler = ["apply_custom_logit_processor", "top_k_top_p_min_p_sampling_from_probs_torch"]
+    _define(root / "srt/layers/sampler.py", of_sampler, sampler)
+    runtime = types.ModuleType("sglang.srt.runtime_context")
+    kernel = types.SimpleNamespace(sampling_backend="pytorch")
+    runtime.get_exec = lambda: types.SimpleNamespace(kernel=kernel)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, runtime.__name__, runtime)
     processor = importlib.import_module("sglang.srt.sampling.custom_logit_processor")
     for name in [name for name in sys.modules if name.startswith("sglang.")]:
         monkeypatch.setitem(sys.modules, name, sys.modules[name])  # removed again after the test
     return types.SimpleNamespace(
         apply=sampler["apply_custom_logit_processor"],
+        sample=sampler["top_k_top_p_min_p_sampling_from_probs_torch"],
+        kernel=kernel,
         processor=processor.CustomLogitProcessor,
         abort=schedule_batch.FINISH_ABORT,
         kv=schedule_batch.ReqKvInfo,
@@ -75,7 +82,13 @@ class Request:
     """The attributes of SGLang's Req that count here, made as its constructor makes them."""
 
     def __init__(
-        self, prompt: list[int], body: dict[str, Any], temperature: float, kv: type, length: int = 40
+        self,
+        prompt: list[int],
+        body: dict[str, Any],
+        temperature: float,
+        kv: type,
+        length: int = 40,
+        **sampling: Any,
     ) -> None:
         self.origin_input_ids = array("q", prompt)
         self.output_ids = array("q")
@@ -83,7 +96,9 @@ class Request:
         params = body.get("custom_params")
         if self.custom_logit_processor is not None and isinstance(params, dict):
             params = params | {"__req__": weakref.proxy(self)}
-        self.sampling_params = types.SimpleNamespace(temperature=temperature, custom_params=params)
+        self.return_logprob = sampling.pop("return_logprob", False)
+        filters = {"top_k": 1 << 30, "top_p": 1.0, "min_p": 0.0, **sampling}
+        self.sampling_params = types.SimpleNamespace(temperature=temperature, custom_params=params, **filters)
         self.kv = kv()
         self.to_finish: Any = None
         self.finished_reason: Any = None
@@ -107,7 +122,7 @@ class Engine:
         self.pending: list[tuple[Request, int]] = []
         self.steps: list[tuple[list[Request], torch.Tensor, torch.Tensor]] = []
 
-    def add(self, prompt: list[int], body: dict[str, Any], temperature: float = 1.0, **kw: int) -> Request:
+    def add(self, prompt: list[int], body: dict[str, Any], temperature: float = 1.0, **kw: Any) -> Request:
         request = Request(prompt, body, temperature, self.parts.kv, **kw)
         self.requests.append(request)
         return request
@@ -127,14 +142,23 @@ class Engine:
         self.steps.append((running, before, logits.clone()))
         sampled = []
         for row, request in enumerate(running):
-            probabilities = torch.softmax(logits[row] / request.sampling_params.temperature, -1)
-            token = int(torch.multinomial(probabilities, 1, generator=self.draws))
+            token = int(torch.multinomial(self.shares(logits[row], request), 1, generator=self.draws))
             request.truth.append(token)
             sampled.append((request, token))
         if not self.overlap:
             self.pending = sampled
         self.record()
         self.pending = sampled if self.overlap else []
+
+    def shares(self, logits: torch.Tensor, request: Request) -> torch.Tensor:
+        """Return the weights from which SGLang's PyTorch backend draws, in the order of ids."""
+        params, each = request.sampling_params, torch.tensor
+        probabilities = torch.softmax(logits / params.temperature, -1)[None]
+        filters = each([params.top_k]), each([params.top_p]), each([params.min_p])
+        found = self.parts.sample(
+            probabilities, *filters, params.min_p > 0, None, each([0]), return_filtered_probs=True
+        )
+        return torch.zeros_like(probabilities).scatter_(1, found[2].long(), found[1])[0]
 
     def record(self) -> None:
         for request, token in self.pending:

@@ -1,0 +1,42 @@
+"""Contexts of a sequence that an engine keeps on the host, as a prompt and a list of what was sampled."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+
+
+class SequenceContexts:
+    """The last n-1 ids of one sequence, and how often they stood there before.
+
+    Args:
+        words: n-1.
+        prompt: its ids, as far as they are known.
+        output: the list to which the engine appends.
+        counted: whether earlier contexts are counted.
+
+    A call costs what the engine has appended since the last one.
+    """
+
+    def __init__(self, words: int, prompt: Sequence[int], output: Sequence[int], counted: bool) -> None:
+        self._words = words
+        self._prompt_end = tuple(prompt[-words:])
+        self.output = output
+        self._read, self._place = 0, self._prompt_end  # how far the output is counted
+        places = list(zip(*(prompt[word:] for word in range(words)), strict=False)) if counted else []
+        self._counts = collections.Counter(places[:-1])
+
+    def last(self) -> tuple[int, ...]:
+        """Return the last n-1 ids, fewer where the sequence is shorter."""
+        output = self.output
+        known = output if len(output) >= self._words else [*self._prompt_end, *output]
+        return tuple(known[-self._words :])
+
+    def times_before(self) -> int:
+        """Return how often the last n-1 ids stood in the sequence before."""
+        while self._read < len(self.output):  # each new id makes the place before it an earlier one
+            if len(self._place) == self._words:
+                self._counts[self._place] += 1
+            self._place = (*self._place, self.output[self._read])[-self._words :]
+            self._read += 1
+        return self._counts[self._place]

@@ -1,0 +1,159 @@
+"""Family gumbel in SGLang: which token is left of a row, when SGLang is left alone, what is refused."""
+
+from __future__ import annotations
+
+import pathlib
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import iet
+from iet import agents
+from iet.generation import sglang as adapter
+from tests.support.sglang_engine import COLUMNS, VOCAB, Engine, Request, load_sglang, needs_sglang
+from tests.support.teams import team
+
+torch = pytest.importorskip("torch")
+pytestmark = needs_sglang
+NAMES = ["planner", "critic", "engineer"]
+
+
+@pytest.fixture
+def sglang(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+    return load_sglang(monkeypatch)
+
+
+@pytest.fixture(params=[2, 4])
+def registry(
+    request: pytest.FixtureRequest, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[iet.Registry]:
+    path, caches = tmp_path / "team.json", (adapter._registry, adapter._samples_with_flashinfer)
+    monkeypatch.setenv("IET_REGISTRY", str(path))
+    for cache in caches:
+        cache.cache_clear()
+    scheme = {"family": "gumbel", "n_gram": request.param}
+    yield team(NAMES, path, numbered=1, vocab_size=VOCAB, unmarked_ids=[0, 1], **scheme)
+    for cache in caches:
+        cache.cache_clear()
+
+
+def named(agent: str) -> dict[str, Any]:
+    return agents.body(agent, engine="sglang")
+
+
+def test_rows_are_left_with_the_largest_kept_logit_with_noise(
+    sglang: types.SimpleNamespace, registry: iet.Registry
+) -> None:
+    """Requests come and go, rows are reordered: each step equals embed_ on what the model was shown."""
+    engine, words = Engine(sglang), registry.profile.scheme.n_gram - 1
+    filters = [{}, {"top_k": 12}, {"top_p": 0.7}, {"min_p": 0.05}, {"top_k": 9, "top_p": 0.8, "min_p": 0.01}]
+    agent_of: dict[int, str] = {}
+    for number in range(10):
+        agent, temperature = NAMES[number % 3], (0.6, 1.0, 1.4)[number % 3]
+        asked: dict[str, Any] = filters[number % 5]
+        agent_of[id(engine.add([7, 8, 9, 7], named(agent), temperature, length=60, **asked))] = agent
+    engine.add([7, 8, 9], {}, length=60)
+    engine.run(60)
+    chosen = left_alone = 0
+    shown_of = {id(request): list(request.origin_input_ids) for request in engine.requests}
+    for running, before, after in engine.steps:
+        for row, request in enumerate(running):
+            shown = shown_of[id(request)]
+            agent = agent_of.get(id(request))
+            places = [tuple(shown[at : at + words]) for at in range(len(shown) - words + 1)]
+            if agent is None or places[-1] in places[:-1] or min(places[-1]) < 2:
+                assert torch.equal(after[row], before[row])
+                left_alone += agent is not None
+            else:
+                assert kept(after[row]) == [
+                    token_of(engine, registry, agent, request, before[row], places[-1])
+                ]
+                assert after[row].max() in before[row]
+                chosen += 1
+            shown.append(request.truth[len(shown)])
+    assert chosen > 200
+    assert left_alone > (20 if words == 1 else 0)
+    assert all(request.to_finish is None for request in engine.requests)
+
+
+def kept(row: torch.Tensor) -> list[int]:
+    return torch.nonzero(~row.isneginf())[:, 0].tolist()
+
+
+def token_of(
+    engine: Engine,
+    registry: iet.Registry,
+    agent: str,
+    request: Request,
+    logits: torch.Tensor,
+    context: tuple[int, ...],
+) -> int:
+    """The token, from the weights of SGLang's own sampler."""
+    final = (logits / request.sampling_params.temperature).masked_fill(
+        engine.shares(logits, request) == 0, -torch.inf
+    )
+    iet.embed_(final[None], [context], [registry.slot(agent)], registry)
+    return int(final.argmax())
+
+
+def test_the_audit_finds_who_wrote(sglang: types.SimpleNamespace, registry: iet.Registry) -> None:
+    engine = Engine(sglang)
+    requests = [engine.add([7, 8, 9], named(name), 0.8, length=150, top_p=0.95) for name in NAMES]
+    plain = engine.add([7, 8, 9], {}, 0.8, length=150)
+    engine.run(150)
+    auditor = iet.Auditor(registry)
+    for name, request in zip(NAMES, requests, strict=True):
+        assert auditor.audit(token_ids=list(request.output_ids)).found == (name,)
+    assert auditor.audit(token_ids=list(plain.output_ids)).found == ()
+
+
+@pytest.mark.parametrize(
+    ("sampling", "said"), [({"top_k": 1}, "greedy decoding"), ({"return_logprob": True}, "logprobs: got")]
+)
+def test_requests_that_cannot_be_marked_are_refused_alone(
+    sglang: types.SimpleNamespace, registry: iet.Registry, sampling: dict[str, Any], said: str
+) -> None:
+    engine = Engine(sglang)
+    refused = engine.add([7, 8, 9], named("planner"), **sampling)
+    marked, plain = engine.add([7, 8, 9], named("critic")), engine.add([7, 8, 9], {}, **sampling)
+    engine.run(2)
+    assert refused.finished_reason.status_code == 400
+    assert said in refused.finished_reason.message
+    assert marked.to_finish is marked.finished_reason is plain.to_finish is plain.finished_reason is None
+
+
+def test_a_list_that_sglang_replaces_is_read_anew(
+    sglang: types.SimpleNamespace, registry: iet.Registry
+) -> None:
+    engine = Engine(sglang)
+    request = engine.add([7, 8, 9, 10], named("planner"), length=20)
+    engine.run(5)
+    request.output_ids = request.output_ids[:]  # as after a retraction
+    engine.run(15)
+    assert len(request.output_ids) == 20
+    words = registry.profile.scheme.n_gram - 1
+    for number, (_, before, after) in enumerate(engine.steps):
+        shown = request.truth[: 4 + number]
+        places = [tuple(shown[at : at + words]) for at in range(len(shown) - words + 1)]
+        fresh = places[-1] not in places[:-1] and min(places[-1]) >= 2
+        assert torch.equal(before, after) is not fresh
+
+
+def test_flashinfer_counts_top_p_of_what_top_k_kept_where_min_p_is_asked_for(
+    sglang: types.SimpleNamespace, registry: iet.Registry
+) -> None:
+    logits = torch.log(torch.tensor([[0.3, 0.25, 0.2, 0.15, 0.1]]))
+    asked = {"temperature": 1.0, "top_k": 3, "top_p": 0.7}
+
+    def kept_of(backend: str, min_p: float) -> list[int]:
+        adapter._samples_with_flashinfer.cache_clear()
+        sglang.kernel.sampling_backend = backend
+        params = types.SimpleNamespace(**asked, min_p=min_p)
+        return kept(adapter._final_logits(logits, [params])[0])
+
+    assert kept_of("pytorch", 0.01) == kept_of("pytorch", 0.0) == kept_of("flashinfer", 0.0) == [0, 1, 2]
+    # 0.3 and 0.25 of 0.75 are 0.73 of what top-k kept
+    assert kept_of("flashinfer", 0.01) == [0, 1]
+    assert logits.shape[1] < COLUMNS
