@@ -56,22 +56,7 @@ def rows_of_a_prompt(rows: int, agents: int, same_prompt: Callable[[int], bool] 
     return repeats
 
 
-def check_before_sampling(scheme: Scheme, runner: str, expected: str) -> None:
-    """Raise an InputError for family "gumbel", in a processor that runs before the sampler.
-
-    Args:
-        scheme: of the profile.
-        runner: what runs before, as the message says it.
-        expected: what to do instead.
-    """
-    if scheme.family == "gumbel":
-        raise InputError(
-            'family: got "gumbel", which chooses the token after temperature, top-k and top-p, while'
-            f" {runner} before them: {expected}"
-        )
-
-
-def before_temperature(scheme: Scheme, temperature: object, instead: str) -> float:
+def before_temperature(scheme: Scheme, temperature: object) -> float:
     """Return what κ is multiplied by in a processor that runs before the sampler's temperature.
 
     κ counts in final logits, so that is the temperature that the sampler will divide by; with placement
@@ -80,13 +65,10 @@ def before_temperature(scheme: Scheme, temperature: object, instead: str) -> flo
     Args:
         scheme: of the profile.
         temperature: of the sampler, a finite number above 0; None only with placement "raw".
-        instead: what to do with a scheme of family "gumbel".
 
     Raises:
-        InputError: no temperature, or one out of range; or a scheme of family "gumbel", which chooses among
-            the tokens that temperature, top-k and top-p leave.
+        InputError: no temperature, or one out of range.
     """
-    check_before_sampling(scheme, "this processor runs", instead)
     if scheme.placement == "raw":
         return 1.0
     if temperature is None:

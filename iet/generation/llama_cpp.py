@@ -21,10 +21,22 @@ from iet.errors import InputError
 from iet.generation.checks import before_temperature, check_model_vocabulary, check_registry
 from iet.kernels import embed_
 from iet.marks.registry import Registry
+from iet.native.reference import is_marked_id
 
 
 class LogitsProcessor:
-    """Add κ·temperature·φ to the logits of one agent's tokens, before the engine's own samplers.
+    """Mark one agent's tokens, before the engine's own samplers.
+
+        logits[v] += κ·T·φ(P(k_π, v)),    k_π the hash of the context under the agent's key
+
+    With family "gumbel" it draws the token itself, as the engine's chain would from `top_k`, `top_p`, `min_p`
+    and `temperature`, and leaves only that token, so that the engine draws it:
+
+        argmax_v over kept tokens of ℓ(v) / T - log(-log u(k_π, v)),    the rest becomes -inf
+
+    What is passed to the engine itself has no effect on such a token: not `top_k` and the like, and neither
+    penalties nor a grammar, which the engine applies later, and which must not be used then. A context that
+    stands earlier in the ids, prompt included, is left to the engine's samplers.
 
     Stateless: the context is read off the ids, prompt included, so one processor serves many calls. A chat
     template's special tokens count among them, and a context that holds one is not marked.
@@ -36,14 +48,17 @@ class LogitsProcessor:
             mirostat). Needed unless the placement is "raw".
         model: the `llama_cpp.Llama` that it is for.
         profile: id of a profile that the agent must belong to. Default: its own.
+        top_k: of family "gumbel": number of tokens that are kept, 0 or less: all. Default: the engine's.
+        top_p: likewise: share of the probability that is kept, above 0, at most 1.
+        min_p: likewise: kept tokens have at least this share of the likeliest one's, 0 to 1.
 
     Raises:
         RegistryError: unknown agent, or it has another profile.
-        InputError: no temperature, or one out of range; a scheme of family "gumbel"; or a model with a draft
-            model, under which the engine shows ids beyond the position that is sampled.
+        InputError: no temperature, or a value out of range; or a model with a draft model, under which the
+            engine shows ids beyond the position that is sampled.
         ShapeError: the model's vocabulary is smaller than V.
 
-    A call costs O(V) and is deterministic.
+    A call costs O(V), with family "gumbel" also O(T·n + top_k·log top_k), and is deterministic.
     """
 
     def __init__(
@@ -54,13 +69,23 @@ class LogitsProcessor:
         *,
         model: Any,
         profile: str | None = None,
+        top_k: int = 40,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
     ) -> None:
         check_registry(registry)
         self._slot = registry.slot(agent, profile)
         self._keys = registry.marking_keys(registry.profile_of(agent).id)
         scheme, vocab_size = self._keys.profile.scheme, self._keys.profile.vocab_size
-        self._scale = before_temperature(scheme, temperature, "use another family with llama.cpp")
+        self._scale = before_temperature(scheme, temperature)
         self._words = scheme.n_gram - 1
+        if isinstance(top_k, bool) or not isinstance(top_k, int):
+            raise InputError(f"top_k: got {top_k!r:.80}, expected an int")
+        if not 0 < top_p <= 1:
+            raise InputError(f"top_p: got {top_p!r:.80}, expected a number above 0, at most 1")
+        if not 0 <= min_p <= 1:
+            raise InputError(f"min_p: got {min_p!r:.80}, expected a number from 0 to 1")
+        self._filters = top_k, top_p, min_p
         if not callable(getattr(model, "n_vocab", None)):
             raise InputError(f"model: got {type(model).__name__}, expected llama_cpp.Llama")
         check_model_vocabulary(model.n_vocab(), vocab_size)
@@ -77,7 +102,43 @@ class LogitsProcessor:
             input_ids: integers [T], prompt and output, the last one before the position that is sampled.
             scores: float32 [>= V] with any stride: the engine shows one field of its records.
         """
-        if len(input_ids) >= self._words:  # else such a position is not scored either
-            context = input_ids[len(input_ids) - self._words :]
+        if len(input_ids) < self._words:  # such a position is not scored either
+            return scores
+        context = input_ids[len(input_ids) - self._words :]
+        if self._keys.profile.scheme.family != "gumbel":
             embed_(scores[None], context[None], [self._slot], self._keys, temperature=self._scale)
+        elif self._is_fresh(input_ids, context):
+            final = _kept(np.array(scores), *self._filters) / np.float32(self._scale)
+            embed_(final[None], context[None], [self._slot], self._keys)
+            token = int(final.argmax())
+            logit = scores[token]
+            scores[:] = -np.inf
+            scores[token] = logit
         return scores
+
+    def _is_fresh(self, input_ids: NDArray[np.intc], context: NDArray[np.intc]) -> bool:
+        """Tell whether the position is marked, and its context stands nowhere before."""
+        profile = self._keys.profile
+        if not is_marked_id(context, profile.vocab_size, profile.unmarked_ids).all():
+            return False
+        before = np.lib.stride_tricks.sliding_window_view(input_ids, self._words)[:-1]
+        return not (before == context).all(axis=1).any()
+
+
+def _kept(logits: NDArray[np.single], top_k: int, top_p: float, min_p: float) -> NDArray[np.single]:
+    """Return logits [V] with -inf for what the engine drops: by top-k, then by top-p, then by min-p.
+
+    All three come before the temperature there.
+    """
+    order = np.arange(len(logits))
+    if 0 < top_k < len(logits):
+        order = np.argpartition(logits, -top_k)[-top_k:]
+    order = order[np.argsort(-logits[order], kind="stable")]
+    if top_p < 1:
+        shares = np.exp(logits[order] - logits[order[0]])
+        order = order[: 1 + int((np.cumsum(shares / shares.sum()) < top_p).sum())]
+    if min_p > 0:
+        order = order[logits[order] >= logits[order[0]] + np.log(np.float32(min_p))]
+    kept = np.full_like(logits, -np.inf)
+    kept[order] = logits[order]
+    return kept

@@ -46,6 +46,8 @@ except ImportError as error:
         f'marking in transformers: {error}; pip install "implicit-execution-tracing[transformers]"'
     ) from None
 
+from iet.generation.sampling import ContextIds, leave_one, times_before
+
 
 class _Processor(transformers.LogitsProcessor):
     """Adds κ·temperature·φ to the rows of a batch."""
@@ -127,7 +129,7 @@ class _KeyedSampler(_Processor):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._unmarked: dict[torch.device, torch.Tensor] = {}
+        self._ids = ContextIds(self._keys.profile)
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """Return `scores` [B, >= V] with one finite value in the rows that are marked."""
@@ -138,29 +140,15 @@ class _KeyedSampler(_Processor):
             return scores
         slots = torch.as_tensor(self._of_rows(rows, repeats, scores.device)[0])
         ids = input_ids.to(scores.device)
-        contexts = ids[:, length - words :]
-        fresh = (slots >= 0) & self._is_marked(contexts) & ~_seen_before(ids, words)
+        contexts, ends = ids[:, length - words :], torch.full((rows,), length, device=scores.device)
+        fresh = (slots >= 0) & self._ids.are_marked(contexts) & (times_before(ids, ends, contexts) == 0)
         if rows > 1:
             alike = (slots[:, None] == slots) & (contexts[:, None] == contexts).all(dim=-1)
             fresh = fresh & ~(alike & fresh).tril(-1).any(dim=1)
         noisy = scores.to(torch.float32, copy=True)  # half types would round different sums to one
         self._embed_(noisy, contexts, torch.where(fresh, slots, -1), 1.0)
-        best = noisy.max(dim=-1, keepdim=True).indices  # on the CPU half the time of argmax
-        # In the room that is there: on the CPU new pages cost more than what is written to them.
-        kept = scores.gather(1, best).float()
-        chosen: torch.FloatTensor = noisy.fill_(-torch.inf).scatter_(1, best, kept).to(scores.dtype)  # type: ignore[assignment]
-        torch.where(fresh[:, None], chosen, scores, out=chosen)
+        chosen: torch.FloatTensor = leave_one(noisy, scores, fresh)  # type: ignore[assignment]
         return chosen
-
-    def _is_marked(self, contexts: torch.Tensor) -> torch.Tensor:
-        """Tell which rows [B] have no unmarked id in their context; embed_ refuses placeholders."""
-        profile = self._keys.profile
-        if contexts.device not in self._unmarked:
-            unmarked = torch.zeros(profile.vocab_size + 1, dtype=torch.bool)
-            unmarked[[*profile.unmarked_ids, profile.vocab_size]] = True
-            self._unmarked[contexts.device] = unmarked.to(contexts.device)
-        table = self._unmarked[contexts.device]
-        return ~(table[contexts.clamp(0, profile.vocab_size)] & (contexts >= 0)).any(dim=-1)
 
 
 class _Untouched(transformers.LogitsProcessor):
@@ -207,7 +195,12 @@ class LogitsProcessor(_Processor):
     ) -> None:
         slots = _slots(registry, agents, profile)
         keys = registry.marking_keys(profile)
-        scale = before_temperature(keys.profile.scheme, temperature, "use iet.WatermarkingConfig")
+        if keys.profile.scheme.family == "gumbel":
+            raise InputError(
+                'family: got "gumbel", which chooses the token after temperature, top-k and top-p, while this'
+                " processor runs before them: use iet.WatermarkingConfig"
+            )
+        scale = before_temperature(keys.profile.scheme, temperature)
         super().__init__(keys, slots, scale, first_call_shows_prompts=False)
         self._rebuild = functools.partial(type(self), registry, agents, scale, profile=profile)
 
@@ -364,15 +357,6 @@ def _slots(registry: Registry, agents: str | Sequence[str | None], profile: str 
     check_registry(registry)
     names = names_of_rows(agents)
     return np.array([-1 if name is None else registry.slot(name, profile) for name in names], dtype=np.int32)
-
-
-def _seen_before(input_ids: torch.Tensor, words: int) -> torch.Tensor:
-    """Tell in which rows [B] the last `words` ids stand earlier, too. O(B·T·words)."""
-    last = input_ids.shape[1] - words  # where the last ones begin
-    seen = input_ids[:, :last] == input_ids[:, last : last + 1]
-    for word in range(1, words):
-        seen &= input_ids[:, word : last + word] == input_ids[:, last + word, None]
-    return seen.any(dim=1)
 
 
 def _rows_repeat(input_ids: torch.Tensor, repeats: int) -> bool:

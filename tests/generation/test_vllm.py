@@ -22,6 +22,7 @@ from tests.support.vllm_engine import (
     Slots,
     adapter,
     config,
+    forget_settings,
     host_of,
     torch,
     v1,
@@ -114,6 +115,24 @@ def test_what_a_request_may_say(host: Any, validate: Any, arguments: Any, refuse
     assert "writer" not in str(told.value)
 
 
+def test_greedy_requests_that_gumbel_cannot_mark(
+    host: Any, validate: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host(family="gumbel")
+    marked = {"iet_agent": "planner"}
+    with pytest.raises(VLLMValidationError, match=r"temperature: got 0, expected more than 0.*gumbel"):
+        validate(SamplingParams(temperature=0, extra_args=marked))
+    validate(SamplingParams(temperature=0.2, extra_args=marked))
+    validate(SamplingParams(temperature=0, extra_args={"iet_unmarked": True}))
+    validate(SamplingParams(temperature=0))
+    monkeypatch.setenv("IET_DEFAULT_AGENT", "critic")
+    with pytest.raises(VLLMValidationError, match="temperature"):
+        validate(SamplingParams(temperature=0))
+    processor = IETLogitsProcessor(config(), Slots(4).state)
+    assert processor.add_request(0, SamplingParams(temperature=0)) is False  # a warm-up of vLLM's own
+    assert processor.add_request(0, SamplingParams()) is True
+
+
 def test_a_required_agent(host: Any, validate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     host()
     monkeypatch.setenv("IET_REQUIRE_AGENT", "1")
@@ -139,7 +158,7 @@ def test_a_registry_on_a_secret_mount(host: Any, validate: Any, monkeypatch: pyt
 
 
 def test_a_frontend_without_a_registry_refuses_by_a_value_error(validate: Any) -> None:
-    adapter._read_settings.cache_clear()
+    forget_settings()
     with pytest.raises(VLLMValidationError, match="no registry"):
         validate(SamplingParams(extra_args={"iet_agent": "planner"}))
 
@@ -147,12 +166,17 @@ def test_a_frontend_without_a_registry_refuses_by_a_value_error(validate: Any) -
 @pytest.mark.parametrize("where", [CPU, None], ids=["V1", "V2"])
 def test_what_is_refused_at_the_start(host: Any, monkeypatch: pytest.MonkeyPatch, where: Any) -> None:
     where = Slots(4).state if where is None else where
-    adapter._read_settings.cache_clear()
+    forget_settings()
     with pytest.raises(RegistryError, match="IET_REGISTRY"):
         IETLogitsProcessor(config(), where)
     host(family="gumbel")
-    with pytest.raises(InputError, match="gumbel"):
-        IETLogitsProcessor(config(), where)
+    with pytest.raises(InputError, match="logprobs_mode: got processed_logprobs, expected"):
+        IETLogitsProcessor(config(logprobs_mode="processed_logprobs"), where)
+    native = config(logprobs_mode="raw_logprobs")
+    IETLogitsProcessor(native, where)
+    native.watermark_config = object()
+    with pytest.raises(InputError, match="watermark_config: got vLLM's own watermark"):
+        IETLogitsProcessor(native, where)
     registry = host()
     with pytest.raises(ShapeError, match="vocabulary: got 96, expected at least 97"):
         IETLogitsProcessor(config(96), where)
@@ -164,7 +188,7 @@ def test_what_is_refused_at_the_start(host: Any, monkeypatch: pytest.MonkeyPatch
             IETLogitsProcessor(config(), where)
         monkeypatch.delenv(f"IET_{name}")
     other = registry.add_profile(vocab_size=50)
-    adapter._read_settings.cache_clear()
+    forget_settings()
     with pytest.raises(InputError, match=f"expected one of .*{other}"):
         IETLogitsProcessor(config(), where)
     monkeypatch.setenv("IET_PROFILE", registry.get_profile(registry.profile_of("critic").id).id)

@@ -104,10 +104,12 @@ class Server:
         return float(found[1])
 
 
-@pytest.fixture(scope="module", params=["V1", "V2"])
+@pytest.fixture(scope="module", params=["V1 fourier", "V2 fourier", "V1 gumbel", "V2 gumbel"])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    home = tmp_path_factory.mktemp(request.param)
-    registry = Registry.create(home / "team.json", tokenizer=MODEL, scheme=Scheme(kappa=3.0))
+    runner, family = request.param.split()
+    home = tmp_path_factory.mktemp(runner)
+    scheme = Scheme(family="gumbel") if family == "gumbel" else Scheme(kappa=3.0)
+    registry = Registry.create(home / "team.json", tokenizer=MODEL, scheme=scheme)
     for name in ("planner", "critic", "writer"):
         registry.add(name)
     registry.export(home / "host.json", agents=["planner", "critic"])
@@ -126,7 +128,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         "VLLM_USE_V2_MODEL_RUNNER": "0",
     }
     options: dict[str, Any] = {**OPTIONS, "port": port}
-    if request.param == "V2":
+    if runner == "V2":
         paths = [str(home), os.environ.get("PYTHONPATH", "")]
         environment |= {
             "VLLM_USE_V2_MODEL_RUNNER": "1",
@@ -139,7 +141,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         environment["IET_REQUIRE_AGENT"] = "1"
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
     command += [f"--{name}={value}" for name, value in options.items()]
-    made = Server(request.param, f"http://127.0.0.1:{port}", home / "log", registry, home / "team.json")
+    made = Server(runner, f"http://127.0.0.1:{port}", home / "log", registry, home / "team.json")
     with made.log.open("w") as log:
         process = subprocess.Popen(
             command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True

@@ -33,8 +33,12 @@ from vllm.v1.sample import logits_processor as v1  # noqa: E402
 from vllm.v1.worker.gpu.sample import logits_processor as v2  # noqa: E402
 
 from iet.generation import vllm as adapter  # noqa: E402
+from iet.generation.vllm import settings  # noqa: E402
+from iet.generation.vllm import v2 as v2_marker  # noqa: E402
 
 IETLogitsProcessor = adapter.IETLogitsProcessor
+V2Marker, read_settings = v2_marker.BySlot, settings.read_settings
+forget_settings = settings._read.cache_clear
 
 NAME = "iet.generation.vllm:IETLogitsProcessor"
 V, WIDTH, AGENTS = 97, 101, ("planner", "critic", "writer")
@@ -51,7 +55,7 @@ def host_of(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Callable[.
         )
         for name in AGENTS:
             registry.add(name)
-        adapter._read_settings.cache_clear()  # the path is that of the test before
+        forget_settings()  # the path is that of the test before
         monkeypatch.setenv("IET_REGISTRY", str(path))
         return registry
 
@@ -83,26 +87,87 @@ class Request:
         return self.prompt + self.output
 
 
-def draw_request(rng: np.random.Generator, number: int) -> Request:
+def draw_request(rng: np.random.Generator, number: int, family: str = "fourier") -> Request:
     agent = [*AGENTS, None, None][int(rng.integers(5))]
     temperature = float(rng.choice([0.0, 0.5, 1.0, 1.3]))
+    sampling: dict[str, Any] = {}
+    if family == "gumbel":
+        temperature = max(temperature, 0.5)
+        asked: dict[str, Any] = {"top_k": 20, "top_p": 0.8, "min_p": 0.02, "repetition_penalty": 1.3}
+        asked |= {"presence_penalty": 0.5, "frequency_penalty": 0.4}
+        sampling = {name: value for name, value in asked.items() if rng.random() < 0.3}
     arguments = {None: {"iet_unmarked": True} if rng.random() < 0.5 else None}.get(
         agent, {"iet_agent": agent}
     )
-    params = SamplingParams(temperature=temperature, max_tokens=100, extra_args=arguments)
+    params = SamplingParams(temperature=temperature, max_tokens=100, extra_args=arguments, **sampling)
     return Request(f"r{number}", params, agent, rng.integers(0, WIDTH, int(rng.integers(1, 9))).tolist())
 
 
-def marked(row: Any, history: list[int], request: Request, registry: Registry) -> np.ndarray[Any, Any]:
-    """Return one row as it should become, by the op itself on a context worked out here."""
+def marked(
+    row: Any, history: list[int], request: Request, registry: Registry, *, penalised: bool = True
+) -> np.ndarray[Any, Any]:
+    """Return one row as it should become, by the op itself on a context worked out here.
+
+    `penalised`: the row has its penalties behind it, as the V2 runner's have.
+    """
     scheme, wanted = registry.profile.scheme, row.numpy().copy()[None]
     words = scheme.n_gram - 1
+    if scheme.family == "gumbel":
+        return one_left(wanted[0], history, request, registry, penalised)
     if request.agent is not None and len(history) >= words:
         greedy = request.params.temperature == 0
         temperature = 1.0 if greedy or scheme.placement == "raw" else request.params.temperature
         slot = registry.slot(request.agent)
         iet.embed_(wanted, [history[len(history) - words :]], [slot], registry, temperature=temperature)
     return wanted[0]
+
+
+def one_left(
+    row: np.ndarray[Any, Any], history: list[int], request: Request, registry: Registry, penalised: bool
+) -> np.ndarray[Any, Any]:
+    """Return a row of which the keyed noise has left one token, where its context is fresh."""
+    words = registry.profile.scheme.n_gram - 1
+    places = [tuple(history[at : at + words]) for at in range(len(history) - words + 1)]
+    if request.agent is None or not places or places[-1] in places[:-1] or {0, 1} & {*places[-1]}:
+        return row
+    if any(id >= V for id in places[-1]):
+        return row
+    final = sampled_from(row if penalised else penalties(row, history, request), request.params)
+    iet.embed_(final[None], [places[-1]], [registry.slot(request.agent)], registry)
+    token = int(final.argmax())
+    left = np.full_like(row, -np.inf)
+    left[token] = row[token]
+    return left
+
+
+def penalties(
+    row: np.ndarray[Any, Any], history: list[int], request: Request
+) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Return logits as OpenAI's and Keskar et al.'s penalties change them."""
+    changed, params = row.astype(np.float32), request.params
+    for id in {*history}:
+        value = changed[id]
+        changed[id] = value / params.repetition_penalty if value > 0 else value * params.repetition_penalty
+    for id in {*request.output}:
+        changed[id] -= np.float32(params.frequency_penalty * request.output.count(id))
+        changed[id] -= np.float32(params.presence_penalty)
+    return changed
+
+
+def sampled_from(row: np.ndarray[Any, Any], params: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Return the logits that vLLM samples from: temperature, min-p, top-k, top-p."""
+    final = (row / np.float32(params.temperature)).astype(np.float32)
+    if params.min_p > 0:
+        final[final < final.max() + np.log(np.float32(params.min_p))] = -np.inf
+    if params.top_k > 0:
+        final[final < np.sort(final)[-params.top_k]] = -np.inf
+    if params.top_p < 1:
+        order = np.argsort(final, kind="stable")
+        shares = np.exp(final[order].astype(np.float64) - final.max())
+        dropped = np.cumsum(shares / shares.sum()) <= 1 - params.top_p
+        dropped[-1] = False
+        final[order[dropped]] = -np.inf
+    return final
 
 
 class Batch:
@@ -194,7 +259,9 @@ class Slots:
             expanded_local_pos=torch.tensor(local, dtype=torch.int32),
             input_ids=torch.tensor(inputs, dtype=torch.int32),
             pos=torch.zeros(len(expanded), dtype=torch.int64),
-            seq_lens_upper_bound_np=np.zeros(len(slots), dtype=np.int32),
+            seq_lens_upper_bound_np=np.array(
+                [len(request.history) + len(drafts) for request, drafts in rows]
+            ),
         )
 
     def commit(self, request: Request, tokens: list[int]) -> None:

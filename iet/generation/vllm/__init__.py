@@ -1,0 +1,188 @@
+"""Marking in vLLM: one processor for both of its model runners, the agent named by each request.
+
+    IET_REGISTRY=host.json vllm serve MODEL --logits-processors iet.generation.vllm:IETLogitsProcessor
+
+docs/using/vllm.md is the recipe, and says what does not work. vLLM runs this class in two places: where
+requests arrive (`validate_params` only) and next to the model. Both read the same environment, because vLLM
+hands its configuration to the second one alone. Importing this module does not touch CUDA.
+
+No entry point is registered. vLLM would load it for every server of the environment, marked or not, and its
+V1 runner does not repair the placeholders in the token lists of a processor that comes as one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from iet.errors import BackendUnavailable, IetError, InputError
+from iet.generation.checks import check_model_vocabulary
+from iet.kernels import prepare
+
+try:
+    import torch
+except ImportError as error:
+    raise BackendUnavailable(
+        f'marking in vLLM: {error}; pip install "implicit-execution-tracing[vllm]"'
+    ) from None
+
+from iet.generation.vllm.settings import read_settings
+from iet.generation.vllm.v1 import ByRow
+from iet.generation.vllm.v2 import BySlot
+
+_interfaces: list[Any] = []
+try:  # the V2 model runner; older releases have none
+    from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as _V2Processor
+
+    _interfaces.append(_V2Processor)
+except ImportError:
+    pass
+try:  # the V1 model runner
+    from vllm.v1.sample.logits_processor import LogitsProcessor as _V1Processor
+
+    _interfaces.append(_V1Processor)
+except ImportError as error:
+    if not _interfaces:
+        raise BackendUnavailable(
+            f'marking in vLLM: {error}; pip install "implicit-execution-tracing[vllm]"'
+        ) from None
+
+
+def _check_choosing(vllm_config: Any) -> None:
+    """Refuse what family "gumbel" does not go with."""
+    if getattr(vllm_config, "watermark_config", None) is not None:
+        raise InputError(
+            'watermark_config: got vLLM\'s own watermark and family "gumbel": both choose the token; expected'
+            " one of them"
+        )
+    mode = getattr(vllm_config.model_config, "logprobs_mode", None)
+    if mode is not None and str(mode).startswith("processed"):
+        raise InputError(
+            f'logprobs_mode: got {mode}, expected "raw_logprobs" or "raw_logits": family "gumbel" leaves one'
+            " token of a row, and log-probabilities would be of that"
+        )
+
+
+class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the installed vLLM has
+    """Mark each row with the key of the agent that its request names: `vllm serve --logits-processors`.
+
+        logits[i, v] += κ·T_i·φ(P(k_π, v)),    k_π the hash of row i's context under the key of its agent
+
+    vLLM divides by the request's temperature T_i afterwards, so κ counts in final logits; under greedy
+    sampling it divides by nothing, and T_i is 1: a greedy text is marked too, where its first two candidates
+    are less than 2κ apart. With a scheme of placement "raw", the paper's, T_i is 1 always. top-k, top-p and
+    min-p come after the mark, and so do the penalties of the V1 runner.
+
+    With family "gumbel" it chooses the token itself, from the distribution that vLLM would draw from:
+
+        argmax_v over kept tokens of ℓ_i(v) / T_i - log(-log u(k_π, v)),    the rest of the row becomes -inf
+
+    where temperature, min-p, top-k and top-p are the request's. vLLM then draws that token, with drafts as
+    well: its rejection sampler accepts a draft exactly if it is the token. A context that stands earlier in
+    the sequence, prompt included, is left to vLLM's own sampling. A greedy request is refused: it draws
+    nothing. Penalties count, also under the V1 runner, which applies its own after the processor.
+
+    A request names its agent in `SamplingParams(extra_args={"iet_agent": "planner"})`, over HTTP in
+    `"vllm_xargs": {"iet_agent": "planner"}`; `{"iet_unmarked": true}` in its place asks for unmarked text.
+
+    Environment, read once per process (restart to take up rotated keys):
+        IET_REGISTRY: the registry file, best an export with the agents of this host only.
+        IET_PROFILE: id of the profile, where the registry has several.
+        IET_DEFAULT_AGENT: whom a request that names nobody is marked for. Default: such text is unmarked.
+        IET_REQUIRE_AGENT: 1 refuses requests that would be unmarked.
+        IET_SECRET_MOUNT: 1 accepts a read-only mount of any file mode.
+
+    Args:
+        vllm_config: vLLM's configuration.
+        where: the state of the V2 runner's requests; or the device of the V1 runner's logits.
+        is_pin_memory: of the V1 runner: whether host memory can be pinned.
+
+    Raises:
+        RegistryError, SchemeMismatch: the registry cannot be read.
+        InputError: a setting is out of range, or the model is a diffusion model; with family "gumbel" also
+            where vLLM's own watermark is on, or log-probabilities are to be those of the row that is left.
+        ShapeError: the model's vocabulary is smaller than V.
+        BackendUnavailable: the device is neither the CPU nor CUDA, or the CUDA module is missing.
+
+    A step costs O(B·V) for marked rows, in one kernel. With the V2 runner the contexts are gathered on the
+    device by torch's own, 15 small ones or with drafts 31, whatever B is; nothing is copied or waited for.
+    Deterministic, and the same on every rank.
+    """
+
+    def __init__(self, vllm_config: Any, where: Any, is_pin_memory: bool = False) -> None:
+        settings = read_settings()
+        model = vllm_config.model_config
+        if getattr(model, "is_diffusion", False):
+            raise InputError("model: got a diffusion model, expected one that writes from left to right")
+        check_model_vocabulary(model.get_vocab_size(), settings.keys.profile.vocab_size)
+        if settings.chooses:
+            _check_choosing(vllm_config)
+        by_slot = hasattr(where, "all_token_ids")
+        device = torch.device(where.device if by_slot else where)
+        if device.type == "cuda":
+            prepare(settings.keys, device)  # now, not in the first request
+        elif device.type != "cpu":
+            raise BackendUnavailable(f"device: got {device}, expected the CPU or CUDA")
+        self._marker: Any = (
+            BySlot(settings, where, device) if by_slot else ByRow(settings, device, is_pin_memory)
+        )
+
+    @classmethod
+    def validate_params(cls, sampling_params: Any) -> None:
+        """Check a request as it arrives.
+
+        Args:
+            sampling_params: its `SamplingParams`.
+
+        Raises:
+            InputError: a ValueError, which vLLM answers with HTTP 400: an agent that is not in the registry,
+                an unknown argument, no agent although `IET_REQUIRE_AGENT` is set, or sampling in a way that
+                family "gumbel" cannot mark.
+        """
+        try:
+            read_settings().check(sampling_params)
+        except ValueError:
+            raise
+        except IetError as error:  # the registry: vLLM tells a client only of a ValueError
+            raise InputError(str(error)) from None
+
+    def is_argmax_invariant(self) -> bool:
+        """Return False: a mark may change which token is the likeliest."""
+        return False
+
+    def update_state(self, batch_update: Any) -> None:
+        """Follow the V1 runner's batch: requests removed, added and moved since the last step.
+
+        Args:
+            batch_update: its `BatchUpdate`, or None.
+        """
+        self._marker.update(batch_update)
+
+    def add_request(self, req_idx: int, sampling_params: Any) -> bool:
+        """Take up a request of the V2 runner, in place of whichever had its slot before.
+
+        Args:
+            req_idx: the slot.
+            sampling_params: of the request.
+
+        Returns:
+            Whether it is marked.
+        """
+        return bool(self._marker.add(req_idx, sampling_params))
+
+    def apply_staged_writes(self) -> None:
+        """Send new requests of the V2 runner to the device; raise what an earlier step refused there."""
+        self._marker.flush()
+
+    def apply(self, logits: torch.Tensor, ctx: Any = None) -> torch.Tensor:
+        """Mark the rows of a step, and return them: in place, or with family "gumbel" in new memory.
+
+        Args:
+            logits: float32 [rows, >= V].
+            ctx: the V2 runner's `LogitsContext`.
+
+        Raises:
+            InputError: a context holds a placeholder. On CUDA the V2 runner's are found on the device, the
+                row stays unmarked, and a later step raises.
+        """
+        marked: torch.Tensor = self._marker.apply(logits, ctx)
+        return marked

@@ -1,0 +1,119 @@
+"""What the environment says about marking in vLLM, and what a request may say."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from iet.errors import InputError
+from iet.generation.agents import AGENT_FIELD as AGENT
+from iet.generation.agents import UNMARKED_FIELD as UNMARKED
+from iet.generation.checks import switch
+from iet.marks.keys import KeyTable
+from iet.marks.registry import Registry
+
+GREEDY_BELOW = 1e-5
+"""vLLM's own limit: logits of a request with a lower temperature are divided by nothing."""
+
+PLACEHOLDER = (
+    "a placeholder (-1) stands in the context of {where}, where a token should: vLLM's asynchronous"
+    " scheduling leaves it to processors whose token lists it does not repair (vllm-project/vllm#52461), and"
+    " hashing it would lose the mark. Pass the processor by --logits-processors"
+    " iet.generation.vllm:IETLogitsProcessor (LLM(logits_processors=[...])), not as an entry point; or start"
+    " vLLM with --no-async-scheduling"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the environment says, read once per process."""
+
+    keys: KeyTable
+    slots: Mapping[str, int]
+    require_agent: bool
+    default: int  # the slot of a request that names no agent; -1: it is not marked
+
+    def slot_of(self, params: Any) -> int:
+        """Return the slot of a request's agent, -1 for an unmarked one, or raise InputError."""
+        given: Mapping[str, Any] = getattr(params, "extra_args", None) or {}
+        unknown = [name for name in given if name.startswith("iet_") and name not in (AGENT, UNMARKED)]
+        if unknown:
+            raise InputError(f"{unknown[0]}: expected {AGENT} or {UNMARKED}, and nothing else of this prefix")
+        agent, unmarked = given.get(AGENT), given.get(UNMARKED, False)
+        # HTTP turns true into 1.
+        if not isinstance(unmarked, (bool, int)) or unmarked not in (0, 1):
+            raise InputError(f"{UNMARKED}: got {unmarked!r:.80}, expected true or false")
+        if unmarked and agent is not None:
+            raise InputError(f"{AGENT} and {UNMARKED}: got both, expected one of them")
+        if agent is None:
+            slot = -1 if unmarked else self.default
+            if slot < 0 and self.require_agent:
+                raise InputError(
+                    f"{AGENT}: got {'an opt-out' if unmarked else 'none'}, but this server marks every text:"
+                    f' expected the name of an agent, over HTTP as "vllm_xargs": {{"{AGENT}": NAME}}'
+                )
+            return slot
+        # Whoever may ask need not know who else is served here, so no names are listed.
+        if not isinstance(agent, str) or agent not in self.slots:
+            raise InputError(
+                f"{AGENT}: got {agent!r:.80}, expected the name of an agent in this server's registry"
+            )
+        return self.slots[agent]
+
+    @property
+    def chooses(self) -> bool:
+        """Whether the mark chooses tokens, as family "gumbel" does, in place of changing logits."""
+        return self.keys.profile.scheme.family == "gumbel"
+
+    def check(self, params: Any) -> None:
+        """Raise an InputError for a request that is refused."""
+        if self.slot_of(params) >= 0 and not self._draws(params):
+            raise InputError(
+                f"temperature: got {params.temperature:g}, expected more than 0 for a text that is marked:"
+                ' family "gumbel" marks by the way in which tokens are drawn, and greedy decoding draws none'
+            )
+
+    def marking_slot(self, params: Any) -> int:
+        """Return the slot of a request that was admitted, -1 for one that is not marked.
+
+        vLLM's own warm-up requests never were: they name nobody, and may be greedy.
+        """
+        slot = self.default if self.require_agent and not params.extra_args else self.slot_of(params)
+        return slot if self._draws(params) else -1
+
+    def _draws(self, params: Any) -> bool:
+        """Tell whether tokens of the request are drawn in a way that the mark can use."""
+        return not self.chooses or params.temperature >= GREEDY_BELOW
+
+    def temperature_of(self, params: Any) -> float:
+        """Return what κ is multiplied by: the temperature that vLLM divides by after the processor."""
+        if self.keys.profile.scheme.placement == "raw" or params.temperature < GREEDY_BELOW:
+            return 1.0
+        return float(params.temperature)
+
+
+def read_settings() -> Settings:
+    """Return what the environment says.
+
+    Raises:
+        InputError, RegistryError, SchemeMismatch: a variable is out of range, or the registry cannot be read.
+    """
+    path, profile, default = (
+        os.environ.get(name) or None for name in ("IET_REGISTRY", "IET_PROFILE", "IET_DEFAULT_AGENT")
+    )
+    return _read(path, switch("IET_SECRET_MOUNT"), profile, switch("IET_REQUIRE_AGENT"), default)
+
+
+@functools.lru_cache(maxsize=1)
+def _read(
+    path: str | None, secret_mount: bool, profile: str | None, require: bool, default: str | None
+) -> Settings:
+    registry = Registry.load(path, secret_mount=secret_mount)
+    keys = registry.marking_keys(profile)
+    slots = {name: slot for slot, name in enumerate(registry.names(profile))}
+    if default is not None and default not in slots:
+        raise InputError(f"IET_DEFAULT_AGENT: got {default!r:.80}, expected one of {list(slots)}")
+    return Settings(keys, slots, require, -1 if default is None else slots[default])

@@ -1,0 +1,111 @@
+"""vLLM's V1 model runner: rows are places in its batch, and token lists are the host's."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from iet.errors import InputError
+from iet.generation.contexts import SequenceContexts
+from iet.generation.sampling import ContextIds, leave_one
+from iet.generation.vllm.sampler import Filters, Penalties, final_logits, penalise_
+from iet.generation.vllm.settings import PLACEHOLDER, Settings
+from iet.kernels import embed_
+
+
+@dataclasses.dataclass(frozen=True)
+class _Request:
+    """One that is marked."""
+
+    slot: int
+    temperature: float
+    filters: Filters
+    penalties: Penalties
+    contexts: SequenceContexts
+
+
+class ByRow:
+    """Follows the runner's batch, and marks the rows of requests that name an agent."""
+
+    def __init__(self, settings: Settings, device: torch.device, pin: bool) -> None:
+        self._settings = settings
+        self._words = settings.keys.profile.scheme.n_gram - 1
+        self._ids = ContextIds(settings.keys.profile)
+        self._device = device
+        self._pin = pin and device.type == "cuda"
+        self._requests: dict[int, _Request] = {}
+
+    def update(self, batch_update: Any) -> None:
+        """Process removed, added and moved requests, in this order, as the interface demands."""
+        if batch_update is None:
+            return
+        requests = self._requests
+        for row in batch_update.removed:
+            requests.pop(row, None)
+        for row, params, prompt, output in batch_update.added:
+            requests.pop(row, None)
+            slot = self._settings.marking_slot(params)
+            if slot >= 0:
+                known = prompt or ()  # None where the prompt is given as embeddings
+                requests[row] = _Request(
+                    slot,
+                    self._settings.temperature_of(params),
+                    Filters.of(params),
+                    Penalties.of(params, known, output),
+                    SequenceContexts(self._words, known, output, self._settings.chooses),
+                )
+        for source, target, direction in batch_update.moved:
+            moved, replaced = requests.pop(source, None), requests.pop(target, None)
+            if moved is not None:
+                requests[target] = moved
+            if replaced is not None and direction.name == "SWAP":
+                requests[source] = replaced
+
+    def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
+        """Mark the rows of a step."""
+        marked: list[list[int]] = []
+        requests: list[_Request] = []
+        for row, request in self._requests.items():
+            context = request.contexts.last()
+            if len(context) < self._words:
+                continue
+            if min(context) < 0:
+                raise InputError(PLACEHOLDER.format(where=f"row {row}"))
+            if self._settings.chooses and request.contexts.times_before():
+                continue
+            marked.append([row, request.slot, *context])
+            requests.append(request)
+        if not marked:
+            return logits
+        sent = self._sent(marked, torch.int64)
+        rows, slots, contexts = sent[:, 0], sent[:, 1], sent[:, 2:]
+        if self._settings.chooses:
+            return self._choose(logits, rows, slots, contexts, requests)
+        temperatures = self._sent([request.temperature for request in requests], torch.float32)
+        embed_(logits, contexts, slots, self._settings.keys, temperature=temperatures, rows=rows)
+        return logits
+
+    def _choose(
+        self,
+        logits: torch.Tensor,
+        rows: torch.Tensor,
+        slots: torch.Tensor,
+        contexts: torch.Tensor,
+        requests: Sequence[_Request],
+    ) -> torch.Tensor:
+        """Leave one token in each of the rows."""
+        shown, filters = logits.index_select(0, rows), [request.filters for request in requests]
+        table = self._sent([each.values(logits.shape[1]) for each in filters], torch.float64)
+        # This runner applies them to what it gets back, where they change nothing any more.
+        penalised = penalise_(shown.to(torch.float32, copy=True), [each.penalties for each in requests])
+        noisy = final_logits(penalised, table, filters)
+        fresh = self._ids.are_marked(contexts)
+        embed_(noisy, contexts, torch.where(fresh, slots, -1), self._settings.keys)
+        return logits.index_copy_(0, rows, leave_one(noisy, shown, fresh))
+
+    def _sent(self, values: Any, dtype: torch.dtype) -> torch.Tensor:
+        # New pinned memory each step: torch reuses it only when the copy is done.
+        return torch.tensor(values, dtype=dtype, pin_memory=self._pin).to(self._device, non_blocking=True)
