@@ -136,14 +136,61 @@ def test_what_is_added_is_what_embed_adds_and_the_context_is_the_true_one(llm: A
         assert not np.array_equal(found, scores)
 
 
-def test_two_agents_are_told_apart_in_the_text(llm: Any) -> None:
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "min_p", "temperature"),
+    [(40, 0.95, 0.05, 0.8), (0, 1.0, 0.0, 1.0), (7, 1.0, 0.0, 1.3), (0, 0.6, 0.0, 0.5), (0, 1.0, 0.1, 1.0)],
+)
+def test_gumbel_draws_from_what_the_engines_own_chain_keeps(
+    llm: Any, top_k: int, top_p: float, min_p: float, temperature: float
+) -> None:
     llama_cpp = pytest.importorskip("llama_cpp")
-    registry = team(kappa=1.6)
+    internals = pytest.importorskip("llama_cpp._internals")
+    logits = np.random.default_rng(2).normal(0, 2, 4096).astype(np.float32)
+    chain = internals.LlamaSampler()
+    chain.add_top_k(top_k)
+    chain.add_top_p(top_p, 1)
+    chain.add_min_p(min_p, 1)
+    chain.add_temp(temperature)
+    candidates = (llama_cpp.llama_token_data * 4096)(*((i, float(x), 0.0) for i, x in enumerate(logits)))
+    array = llama_cpp.llama_token_data_array(candidates, 4096, -1, False)
+    llama_cpp.llama_sampler_apply(chain.sampler, array)
+    expected = np.full(4096, -np.inf, np.float32)
+    for at in range(array.size):
+        expected[array.data[at].id] = array.data[at].logit
+    registry = team(family="gumbel")
+    filters = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
+    processor = LogitsProcessor(registry, "critic", temperature, model=llm, **filters)
+    rng = np.random.default_rng(3)
+    for _ in range(40):
+        ids, scores, noisy = rng.integers(5, 4000, 9).astype(np.intc), logits.copy(), expected.copy()
+        iet.embed_(noisy[None], [ids[-3:]], [registry.slot("critic")], registry)
+        processor(ids, scores)
+        token = int(noisy.argmax())
+        assert np.flatnonzero(np.isfinite(scores)).tolist() == [token]
+        assert scores[token] == logits[token]
+
+
+def test_gumbel_leaves_repeated_and_special_contexts_to_the_engine() -> None:
+    processor = LogitsProcessor(team(family="gumbel"), "planner", 1.0, model=Stub())
+    logits = np.random.default_rng(1).normal(size=4096).astype(np.float32)
+    for ids in ([7, 8, 9, 5, 7, 8, 9], [7, 7, 7, 7], [8, 9], [5, 0, 9]):
+        scores = logits.copy()
+        assert processor(np.array(ids, dtype=np.intc), scores) is scores
+        np.testing.assert_array_equal(scores, logits)
+    processor(np.array([7, 8, 9, 5, 7, 9, 8], dtype=np.intc), scores)
+    assert np.isfinite(scores).sum() == 1
+
+
+@pytest.mark.parametrize("scheme", [{"kappa": 1.6}, {"family": "gumbel"}], ids=["fourier", "gumbel"])
+def test_two_agents_are_told_apart_in_the_text(llm: Any, scheme: dict[str, Any]) -> None:
+    llama_cpp = pytest.importorskip("llama_cpp")
+    registry = team(**scheme)
     text, turns = "", []
     for agent in ["planner", "critic"]:
-        processors = llama_cpp.LogitsProcessorList([LogitsProcessor(registry, agent, 1.0, model=llm)])
+        processor = LogitsProcessor(registry, agent, 1.0, model=llm, top_k=0, top_p=1.0, min_p=0.0)
+        processors = llama_cpp.LogitsProcessorList([processor])
         answer = llm.create_completion(
-            (text or "The ")[-200:],
+            "The ",
             max_tokens=250,
             temperature=1.0,
             top_k=0,
@@ -207,7 +254,9 @@ def test_scores_of_any_stride_are_marked_in_place() -> None:
         ({"model": "model.gguf"}, InputError, r"model: got str, expected llama_cpp\.Llama"),
         ({"agent": "planer"}, RegistryError, "did you mean 'planner'"),
         ({"registry": "team.json"}, InputError, r"expected iet\.Registry"),
-        ({"registry": team(family="gumbel")}, InputError, "another family with llama.cpp"),
+        ({"top_k": 0.5}, InputError, "top_k: got 0.5, expected an int"),
+        ({"top_p": 0.0}, InputError, "top_p: got 0.0, expected a number above 0"),
+        ({"min_p": 1.1}, InputError, "min_p: got 1.1, expected a number from 0 to 1"),
     ],
 )
 def test_what_the_engine_would_swallow_is_refused_before(
