@@ -265,9 +265,17 @@ def _cache_note(count: int, size: int) -> str:
 # ---------------------------------------------------------------- a GPU
 
 
-def device_suite(dtype: str, rows: int, vocab_size: int, rounds: int, where: str) -> Suite:
+def device_suite(
+    dtype: str,
+    rows: int,
+    vocab_size: int,
+    rounds: int,
+    where: str,
+    n_gram: int = 2,
+    family: str = "fourier",
+) -> Suite:
     """Mark batches on a device: each call of a graph its own, together more than the last cache."""
-    keys, element = bench.team(vocab_size, 8).marking_keys(), getattr(torch, dtype)
+    keys, element = bench.team(vocab_size, 8, n_gram, family=family).marking_keys(), getattr(torch, dtype)
     work, few = rows * vocab_size, max(1, rows // 16)
     count = max(4, min(64, -(-device.BEYOND_CACHE // (work * element.itemsize))))
     made: dict[str, Any] = {}
@@ -280,7 +288,8 @@ def device_suite(dtype: str, rows: int, vocab_size: int, rounds: int, where: str
                 logits=[first] + [first.clone() for _ in range(count - 1)],
                 others=[first.clone() for _ in range(count)],
                 bias=first[0].clone(),
-                contexts=torch.zeros(count, rows, 1, dtype=torch.int64, device=where),
+                contexts=torch.zeros(count, rows, n_gram - 1, dtype=torch.int64, device=where),
+                temperatures=torch.full((rows,), 0.7, device=where),
                 slots=slots,
                 half=torch.where(torch.arange(rows, device=where) % 2 == 0, slots, -1),
                 index=torch.arange(0, rows, rows // few, device=where)[:few],
@@ -301,6 +310,7 @@ def device_suite(dtype: str, rows: int, vocab_size: int, rounds: int, where: str
     # name -> what is called, kind, and how often the logits of a batch are read or written
     calls: dict[str, tuple[Callable[[int], object], str, float]] = {
         "embed_": (lambda i: mark(i, "slots"), "ours", 2),
+        "embed_, a temperature a row": (lambda i: mark(i, "slots", temperature="temperatures"), "ours", 2),
         "embed_, every second row": (lambda i: mark(i, "half"), "ours", 1),
         by_index: (lambda i: mark(i, "slots", few, rows="index"), "ours", 2 * few / rows),
         "add [B, V]": (on(lambda b, x, y: x.add_(y)), "floor", 3),
@@ -316,7 +326,7 @@ def device_suite(dtype: str, rows: int, vocab_size: int, rounds: int, where: str
     def sample(call: Callable[[int], object]) -> Sampler:
         return device.captured(call, count, where, refresh)
 
-    name = f"embed_ {dtype} [{rows}, {vocab_size}], {where}"
+    name = f"embed_ {dtype} [{rows}, {vocab_size}], {family}, n = {n_gram}, {where}"
     contestants = {
         name: Contestant(sample(call), kind, count * work, "", times * element.itemsize)
         for name, (call, kind, times) in calls.items()

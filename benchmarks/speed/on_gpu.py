@@ -1,50 +1,178 @@
-"""Run everything that needs a GPU, and print one table: tests, compute-sanitizer, benchmarks.
+"""Everything that needs a GPU in one command, on a machine that is lent for some minutes.
 
-    python -m benchmarks.speed.on_gpu -o results/
+    python -m benchmarks.speed.on_gpu -o results/ [--minutes 9]
 
-Needs a device, torch for it, and `iet` installed with its CUDA module (`pip install -e ".[test,bench]"` where
-nvcc is). compute-sanitizer is used where it is on the PATH or in CUDA_HOME; the package
-nvidia-cuda-sanitizer-api brings it too. The benchmarks are `bench_embed` and `bench_score` with `--device
-cuda`; their results lie in the folder as well. Exit code: 0 if all that could be run passed, 1 if something
-failed, 3 if there is no device; a tool that is missing is a line of the table.
+Where `iet` has no CUDA module yet it is built here, for this device's architecture alone, with what is
+installed (pybind11, scikit-build-core, cmake, ninja, nvcc). Then, in this order: tests of the CUDA paths,
+measurements, compute-sanitizer. Each line is written to `on_gpu.jsonl` as soon as it is measured, so that
+little is lost where time runs out; a step that the minutes do not reach is a line that says so. Clocks, power
+and temperature are written to `clocks.csv` all the while. At the end everything is packed into
+`on_gpu.tar.gz`, and `on_gpu.md` is a table of it.
+
+`--device cpu` tries the measurements out on tiny shapes where there is no GPU. Exit code: 0 if all that ran
+passed, 1 if something failed, 3 if there is no device.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib.util
 import json
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.recording import number, table
 
-ROOT = pathlib.Path(__file__).parent.parent.parent
-TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-BUDGETS = {"float32": 0.9, "float16": 1.25, "bfloat16": 1.25}  # of the add [B, V], at [256, 128256]
+ROOT = pathlib.Path(__file__).parents[2]
+TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
+BUDGETS = {  # of the add [B, V]
+    f"embed_ {dtype} [256, 128256], fourier, n = 2, cuda": budget
+    for dtype, budget in (("float32", 0.9), ("float16", 1.25), ("bfloat16", 1.25))
+}
+TESTS = "tests/native/test_cuda.py"
+BATCHES, VOCABULARIES = (256, 1, 8, 32), (128256, 151936, 100003)
 
 
-def run(name: str, command: list[str], output: pathlib.Path, seconds: int) -> tuple[bool, str, float]:
-    """Run a command, its output in a file; return whether it passed, its last line, and its seconds."""
-    # Without torch's own cache every tensor is an allocation, whose ends compute-sanitizer knows.
-    env = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if name in TOOLS else dict(os.environ)
-    log = output / f"{name.replace(' ', '_')}.log"
-    started = time.perf_counter()
-    with log.open("w") as file:
+class Lines:
+    """What is found out, a line at a time: on disk before the next is measured."""
+
+    def __init__(self, folder: pathlib.Path, minutes: float) -> None:
+        self.folder = folder
+        self.rows: list[list[object]] = []
+        self.failed = False
+        self._end = time.monotonic() + 60 * minutes
+
+    @property
+    def left(self) -> float:
+        """Seconds until the time is over."""
+        return self._end - time.monotonic()
+
+    def add(self, what: str, verdict: str, took: str, said: str, record: object = None) -> None:
+        """Write one line; a verdict in capitals is a failure."""
+        self.failed |= verdict.split(" ")[0].isupper()
+        self.rows.append([what, verdict, took, said])
+        line = {"what": what, "verdict": verdict, "time": took, "said": said, "record": record}
+        with (self.folder / "on_gpu.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        print(f"{what}: {verdict} {took} {said}", flush=True)
+
+    def run(self, name: str, command: list[str], seconds: float, **environment: str) -> bool:
+        """Run a command for at most so many seconds, its output in a file; add its last line."""
+        seconds = min(seconds, self.left)
+        if seconds < 5:
+            self.add(name, "not run", "", "the time is over")
+            return False
+        log, started = self.folder / f"{name.replace(' ', '_')}.log", time.perf_counter()
+        with log.open("w") as file:
+            try:
+                code = subprocess.run(
+                    command,
+                    cwd=ROOT,
+                    env={**os.environ, **environment},
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    timeout=seconds,
+                ).returncode
+            except subprocess.TimeoutExpired:
+                file.write(f"\nstopped after {seconds:.0f} s")
+                code = -1
+        told = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        last = told[-1].strip("= ")[:100] if told else "no output"
+        took = f"{time.perf_counter() - started:.0f} s"
+        self.add(name, "passed" if code == 0 else "FAILED", took, last)
+        return code == 0
+
+
+def build(lines: Lines) -> None:
+    """Build the CUDA module for this device's architecture, where there is none."""
+    import torch
+
+    if importlib.util.find_spec("iet.native._cuda") is not None:
+        lines.add("build", "not needed", "", "the CUDA module is there")
+        return
+    architecture = "".join(map(str, torch.cuda.get_device_capability()))
+    pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "-e", "."]
+    lines.run("build", [*pip, "-C", f"cmake.define.IET_CUDA_ARCHITECTURES={architecture}-real"], 240)
+
+
+def test(lines: Lines) -> None:
+    """Run the tests of the CUDA paths, by path: others need packages that may be missing here."""
+    if importlib.util.find_spec("pytest") is None:
+        lines.add("tests", "not run", "", "pytest is not installed")
+        return
+    lines.run("tests", [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", TESTS], 150)
+
+
+def suites(where: str) -> Iterator[Any]:
+    """Yield what is measured: the budgets' shapes first."""
+    from benchmarks.speed import bench_embed, bench_score, steps
+
+    if where == "cpu":
+        yield bench_embed.device_suite("float32", 2, 515, 2, where)
+        yield steps.suite("gumbel", 2, 515, 2, 2, where)
+        return
+    for dtype in ("bfloat16", "float32"):
+        yield bench_embed.device_suite(dtype, 256, 128256, 9, where)
+    for family in ("fourier", "gumbel"):
+        for requests, drafts in ((256, 0), (8, 0), (64, 3)):
+            yield steps.suite(family, requests, 128256, drafts, 9, where)
+    yield from bench_score.device_suites(False, where)[:2]
+    yield bench_embed.host_suite(9, where)
+    for vocab_size in VOCABULARIES:
+        for rows in BATCHES:
+            for dtype in ("float32", "bfloat16", "float16"):
+                if (vocab_size, rows) != (128256, 256) or dtype == "float16":
+                    yield bench_embed.device_suite(dtype, rows, vocab_size, 5, where)
+    for rows in (256, 8):
+        for n_gram, family in ((5, "fourier"), (2, "square"), (4, "gumbel"), (5, "gumbel")):
+            for dtype in ("float32", "bfloat16"):
+                yield bench_embed.device_suite(dtype, rows, 128256, 5, where, n_gram, family)
+
+
+def measure(lines: Lines, where: str, reserve: float) -> None:
+    """Measure one suite after another, as far as the time goes but for a reserve of seconds."""
+    from benchmarks.speed import suite as runner
+    from iet.errors import IetError
+
+    for suite in suites(where):
+        if lines.left < reserve + 10:
+            lines.add(suite.name, "not run", "", "the time is over")
+            continue
         try:
-            code = subprocess.run(
-                command, cwd=ROOT, env=env, stdout=file, stderr=subprocess.STDOUT, timeout=seconds
-            ).returncode
-        except subprocess.TimeoutExpired:
-            file.write(f"\nstopped after {seconds} s")
-            code = -1
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return code == 0, lines[-1].strip("= ")[:100] if lines else "no output", time.perf_counter() - started
+            record, _ = runner.run(suite)
+        except IetError as error:
+            lines.add(suite.name, "FAILED", "", str(error))
+            continue
+        for row in told(record):
+            lines.add(*row, record)
+
+
+def told(record: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield what a record of a suite says of ours: lines of the table."""
+    floor, details = record["floors"][0], record["details"]
+    for result in record["results"]:
+        if result["kind"] != "ours":
+            continue
+        over, verdict = result["over"][floor]["median"], "measured"
+        said = f"{number(over)} x {floor}"
+        budget = BUDGETS.get(record["suite"]) if result["what"] == "embed_" else None
+        if budget is not None:
+            verdict = "within budget" if over <= budget else "OVER budget"
+            said += f" (budget {budget})"
+        said += f", {result['GB/s']:,.0f} GB/s" if "GB/s" in result else ""
+        if "launches" in details:
+            said += f", {details['launches'][result['what']]} launches"
+            said += f", {number(details['host µs'][result['what']])} µs of the host"
+        value = f"{number(result['value']['median'])} {record['unit']}"
+        yield f"{record['suite']}: {result['what']}", verdict, value, said
 
 
 def exercise() -> None:
@@ -52,9 +180,9 @@ def exercise() -> None:
     import torch
 
     import iet
+    from benchmarks.speed import steps
     from iet import kernels
-    from iet.marks.registry import Registry
-    from iet.marks.scheme import Scheme
+    from iet.cli import bench
 
     for family, vocab_size in (
         ("fourier", 32000),
@@ -63,108 +191,104 @@ def exercise() -> None:
         ("gumbel", 1003),
         ("fourier", 3),
     ):
-        unmarked = () if vocab_size == 32000 else (1,)
-        registry = Registry.create(
-            None, vocab_size=vocab_size, unmarked_ids=unmarked, scheme=Scheme(family=family, n_gram=3)
-        )
-        for i in range(3):
-            registry.add(f"agent {i}", secret=bytes([i]) * 32)
+        registry = bench.team(vocab_size, 3, 3, family=family)
         contexts = torch.zeros(4, 2, dtype=torch.int64, device="cuda")
         slots = torch.tensor([0, -1, 2, 1], device="cuda")
         for dtype in (torch.float32, torch.float16, torch.bfloat16):
             for width in (vocab_size, -(-vocab_size // 8) * 8 + 8):
                 logits = torch.zeros(4, width, dtype=dtype, device="cuda")
                 iet.embed_(logits, contexts, slots, registry)
-                iet.embed_(
-                    logits, contexts[:2], slots[2:], registry, rows=torch.tensor([3, 0], device="cuda")
-                )
+                index = torch.tensor([3, 0], device="cuda")
+                iet.embed_(logits, contexts[:2], slots[2:], registry, rows=index)
                 strided = torch.zeros(4, 3 * vocab_size, dtype=dtype, device="cuda")[:, ::3]
                 iet.embed_(strided, contexts, slots, registry)
         ids = torch.arange(300, device="cuda") % vocab_size
         iet.score_tokens(ids, registry)
         for boundaries in ([0, 300], list(range(0, 301, 7)), [5, 5, 200]):
             kernels.score_spans(ids, boundaries, registry)
+        for drafts in (0, 2):
+            step, rows = steps.v2_step(registry.marking_keys(), 4, drafts, "cuda")
+            step(torch.zeros(rows, vocab_size, device="cuda"))
     torch.cuda.synchronize()
     kernels.raise_if_refused("cuda")
     print("every kernel ran")
 
 
-def sanitizer() -> str | None:
-    """Return the path of compute-sanitizer, or None."""
+def sanitize(lines: Lines) -> None:
+    """Watch every kernel with each of compute-sanitizer's tools."""
     home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
-    return shutil.which("compute-sanitizer") or shutil.which(f"{home}/bin/compute-sanitizer")
+    tool = shutil.which("compute-sanitizer") or shutil.which(f"{home}/bin/compute-sanitizer")
+    for check in TOOLS:
+        if tool is None:
+            lines.add(check, "not run", "", "compute-sanitizer is neither on the PATH nor in CUDA_HOME")
+            continue
+        watched = [sys.executable, "-m", "benchmarks.speed.on_gpu", "--exercise"]
+        # Without torch's own cache every tensor is an allocation, whose ends compute-sanitizer knows.
+        command = [tool, "--tool", check, "--error-exitcode", "9", *watched]
+        lines.run(check, command, 120, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
 
 
-def lines(record: dict[str, Any]) -> Iterator[list[object]]:
-    """Yield what a record of a benchmark says of ours: lines of the table."""
-    for suite in record["suites"]:
-        floor = suite["floors"][0]
-        for result in suite["results"]:
-            if result["kind"] != "ours":
-                continue
-            over, verdict = result["over"][floor]["median"], ""
-            said = f"{number(over)} x {floor}"
-            budget = BUDGETS.get(suite["suite"].split()[1]) if "[256, 128256]" in suite["suite"] else None
-            if budget is not None and result["what"] == "embed_":
-                verdict = "within budget" if over <= budget else "OVER budget"
-                said += f" (budget {budget})"
-            said += f", {result['GB/s']:,.0f} GB/s" if "GB/s" in result else ""
-            value = f"{number(result['value']['median'])} {suite['unit']}"
-            yield [f"{suite['suite']}: {result['what']}", verdict, value, said]
+@contextlib.contextmanager
+def clocks(folder: pathlib.Path) -> Iterator[None]:
+    """Write the device's clocks, power and temperature twice a second, where nvidia-smi is there."""
+    if shutil.which("nvidia-smi") is None:
+        yield
+        return
+    fields = "timestamp,clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active"
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv", "-lms", "500"]
+    with (folder / "clocks.csv").open("w") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=subprocess.DEVNULL)
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def pack(lines: Lines, name: str) -> None:
+    """Write the table, and everything into one file."""
+    text = f"On {name}\n\n" + table(["what", "verdict", "time", "result"], lines.rows)
+    (lines.folder / "on_gpu.md").write_text(text + "\n", encoding="utf-8")
+    with tarfile.open(lines.folder / "on_gpu.tar.gz", "w:gz") as archive:
+        for path in sorted(lines.folder.iterdir()):
+            if path.suffix in (".jsonl", ".md", ".log", ".csv"):
+                archive.add(path, path.name)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    program, summary = "python -m benchmarks.speed.on_gpu", __doc__.split("\n")[0]
+    parser = argparse.ArgumentParser(prog=program, description=summary)
     parser.add_argument("-o", "--output", type=pathlib.Path, help="a folder for logs and results")
+    parser.add_argument("--minutes", type=float, default=9.0, help="when to stop, default 9")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: try it out")
     parser.add_argument("--exercise", action="store_true", help=exercise.__doc__)
-    arguments = parser.parse_args()
+    given = parser.parse_args()
     import torch
 
-    from benchmarks.speed import device
-    from iet.errors import BackendUnavailable
-
-    try:
-        device.require("cuda")
-    except BackendUnavailable as error:
-        parser.exit(3, f"nothing was run: {error}\n")
-    if arguments.exercise:
+    if given.device == "cuda" and not torch.cuda.is_available():
+        built = f"torch is built for CUDA {torch.version.cuda}"
+        parser.exit(3, f"nothing was run: no GPU can be used here; {built}\n")
+    if given.exercise:
         return exercise()
-    if arguments.output is None:
+    if given.output is None:
         parser.error("-o is needed: a folder for logs and results")
-    output = arguments.output.resolve()
+    if given.minutes <= 0:
+        parser.error(f"--minutes is {given.minutes}, more than 0 are needed")
+    output = given.output.resolve()
     output.mkdir(parents=True, exist_ok=True)
-
-    python = [sys.executable, "-m"]
-    rows: list[list[object]] = []
-
-    def step(name: str, command: list[str], seconds: int) -> bool:
-        passed, line, taken = run(name, command, output, seconds)
-        rows.append([name, "passed" if passed else "FAILED", f"{taken:.0f} s", line])
-        return passed
-
-    good = step("tests", [*python, "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu"], 1200)
-    good &= step("tests on the host", [*python, "pytest", "-q", "tests/native/test_cuda_on_host.py"], 600)
-    tool = sanitizer()
-    for check in TOOLS:
-        if tool is None:
-            rows.append([check, "not run", "", "compute-sanitizer is not on the PATH"])
-            continue
-        # The kernels of iet alone, but for initcheck, which must see who wrote what they read.
-        names = [f"kernel_substring={kernel}" for kernel in ("embed_kernel", "score_", "scale_kernel")]
-        filters = [argument for name in names for argument in ("--kernel-name", name)]
-        filters = [] if check == "initcheck" else filters
-        watched = [*python, "benchmarks.speed.on_gpu", "--exercise"]
-        good &= step(check, [tool, "--tool", check, "--error-exitcode", "9", *filters, *watched], 900)
-    for name in ("embed", "score"):
-        results = output / f"{name}.json"
-        command = [*python, f"benchmarks.speed.bench_{name}", "--device", "cuda", "-o", str(results)]
-        benchmarked = step(f"bench_{name}", command, 1200)
-        good &= benchmarked
-        rows += lines(json.loads(results.read_text())) if benchmarked else []
-    text = f"On {torch.cuda.get_device_name()}\n\n" + table(["what", "verdict", "time", "result"], rows)
-    (output / "on_gpu.md").write_text(text + "\n", encoding="utf-8")
-    print(text)
-    sys.exit(0 if good else 1)
+    lines = Lines(output, given.minutes)
+    name = "the CPU" if given.device == "cpu" else torch.cuda.get_device_name()
+    try:
+        with clocks(output):
+            if given.device == "cuda":
+                build(lines)
+                test(lines)
+            measure(lines, given.device, reserve=90 if given.device == "cuda" else 0)
+            if given.device == "cuda":
+                sanitize(lines)
+    finally:
+        pack(lines, name)
+    sys.exit(1 if lines.failed else 0)
 
 
 if __name__ == "__main__":

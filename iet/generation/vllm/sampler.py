@@ -113,9 +113,6 @@ def final_logits(logits: torch.Tensor, table: torch.Tensor, filters: Iterable[Fi
     Returns:
         float32 [B, V'], a new tensor. Nothing is read back to the host.
     """
-    # Not at import: the module is there under either runner, but asks what the platform is.
-    from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
-
     asked = list(filters)
     final = logits.to(torch.float32, copy=True)
     if any(each.temperature != 1 for each in asked):
@@ -126,5 +123,8 @@ def final_logits(logits: torch.Tensor, table: torch.Tensor, filters: Iterable[Fi
     top_p = table[:, 3].float() if any(each.top_p < 1 for each in asked) else None
     if top_k is None and top_p is None:
         return final
+    # Not at import: the module asks what the platform is.
+    from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
+
     filtered: torch.Tensor = apply_top_k_top_p(final, top_k, top_p)
     return filtered

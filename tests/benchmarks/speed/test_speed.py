@@ -8,6 +8,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tarfile
 from typing import Any
 
 import jsonschema
@@ -75,12 +76,37 @@ def test_what_a_gpu_took_is_told_with_its_budget() -> None:
         return {"what": what, "kind": kind, "value": spread, "over": {"add [B, V]": spread}, "GB/s": 1000.0}
 
     results = [result("embed_", "ours", 1.3), result("embed_, half", "ours", 1.3), result("copy", "floor", 1)]
-    suite = {"floors": ["add [B, V]"], "unit": "ns per logit", "results": results}
-    names = ("embed_ float16 [256, 128256], cuda", "embed_ float32 [64, 32000], cuda")
-    lines = list(on_gpu.lines({"suites": [{**suite, "suite": name} for name in names]}))
-    assert [verdict for _, verdict, _, _ in lines] == ["OVER budget", "", "", ""]
+    record = {"floors": ["add [B, V]"], "unit": "ns per logit", "results": results, "details": {}}
+    names = ("embed_ float16 [256, 128256], fourier, n = 2, cuda", "embed_ float32 [64, 32000], cuda")
+    lines = [line for name in names for line in on_gpu.told({**record, "suite": name})]
+    assert [verdict for _, verdict, _, _ in lines] == ["OVER budget", "measured", "measured", "measured"]
     said = "1.30 x add [B, V] (budget 1.25), 1,000 GB/s"
-    assert lines[0] == [f"{names[0]}: embed_", "OVER budget", "1.30 ns per logit", said]
+    assert lines[0] == (f"{names[0]}: embed_", "OVER budget", "1.30 ns per logit", said)
+
+
+def test_what_a_gpu_took_is_on_disk_line_by_line_and_packed(tmp_path: pathlib.Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.speed.on_gpu", "--device", "cpu", "-o", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    lines = [json.loads(line) for line in (tmp_path / "on_gpu.jsonl").read_text().splitlines()]
+    whats = [line["what"].rpartition(": ")[2] for line in lines]
+    assert whats[0] == "embed_"
+    assert whats[-2:] == ["vLLM V2 step", "transformers step"]
+    assert "launches" in lines[-1]["said"]
+    with tarfile.open(tmp_path / "on_gpu.tar.gz") as archive:
+        assert {"on_gpu.jsonl", "on_gpu.md"} <= {*archive.getnames()}
+
+
+def test_time_that_is_over_is_a_line_too(tmp_path: pathlib.Path) -> None:
+    lines = on_gpu.Lines(tmp_path, 0.01)
+    on_gpu.measure(lines, "cpu", reserve=60)
+    assert [row[1] for row in lines.rows] == ["not run"] * 2
+    assert not lines.run("tests", [sys.executable, "-c", ""], 60)
+    assert not lines.failed
+    later = on_gpu.Lines(tmp_path, 1)
+    assert not later.run("wrong", [sys.executable, "-c", "raise SystemExit('so')"], 60)
+    assert later.failed
+    assert later.rows[0][1] == "FAILED"
+    assert later.rows[0][3] == "so"
 
 
 def test_without_a_gpu_nothing_is_run_and_the_reason_is_told(tmp_path: pathlib.Path) -> None:
