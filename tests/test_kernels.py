@@ -14,7 +14,8 @@ import pytest
 import iet
 from iet import kernels
 from iet.errors import BackendUnavailable, IetError, InputError, ShapeError
-from iet.marks.keys import KeyTable, derive_frequency, derive_subkey
+from iet.marks.derivation import derive_frequency, derive_subkey
+from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
 from iet.marks.scheme import SCHEME_VERSION, Profile, Scheme
 from iet.native import reference

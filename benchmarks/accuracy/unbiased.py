@@ -73,6 +73,7 @@ def keys_of(scheme: Scheme, vocab_size: int, rng: np.random.Generator, count: in
         owners=np.arange(count, dtype=np.int32),
         names=tuple(map(str, range(count))),
         epochs=np.zeros(count, dtype=np.int32),
+        variants=np.zeros(count, dtype=np.int32),
     )
 
 

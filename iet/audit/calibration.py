@@ -18,8 +18,8 @@ from iet.audit.evidence import activity_log_p
 from iet.decoding import log_activity
 from iet.decoding.activity import BLOCK
 from iet.errors import InputError
+from iet.marks.derivation import usable
 from iet.marks.families import FAMILIES
-from iet.marks.keys import usable
 from iet.marks.registry import Registry
 from iet.marks.scheme import Profile
 

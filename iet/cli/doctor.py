@@ -15,8 +15,8 @@ import iet.native
 from iet import kernels
 from iet.cli.options import Commands, add_registry, load_registry, say
 from iet.cli.progress import progress
+from iet.marks.derivation import derive_subkey
 from iet.marks.families import FAMILIES
-from iet.marks.keys import derive_subkey
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 from iet.native.load import SCHEME_VERSION

@@ -32,6 +32,12 @@ def add(commands: Commands) -> None:
     add = actions.add_parser("add", help="add agents, each with a new key")
     add.add_argument("names", nargs="+", metavar="NAME")
     add.add_argument("--profile", help="id of the profile, where the registry has several")
+    add.add_argument(
+        "--variants",
+        type=int,
+        default=1,
+        help="sub-keys of each, 1 to 256, so that a prompt that comes again gets another text (default: 1)",
+    )
     add_registry(add)
     add.set_defaults(run=_keys_add)
 
@@ -42,6 +48,7 @@ def add(commands: Commands) -> None:
 
     rotate = actions.add_parser("rotate", help="give agents a new key; text under the old one is still found")
     rotate.add_argument("names", nargs="+", metavar="NAME")
+    rotate.add_argument("--variants", type=int, help="of the new key, 1 to 256 (default: as before)")
     add_registry(rotate)
     rotate.set_defaults(run=_keys_rotate)
 
@@ -133,9 +140,8 @@ def _changed(registry: Any, change: Callable[[Any], object]) -> Any:
 
 def _keys_add(arguments: argparse.Namespace) -> int:
     registry = load_registry(arguments)
-    registry.merge(
-        _changed(registry, lambda r: [r.add(n, profile=arguments.profile) for n in arguments.names])
-    )
+    options = {"profile": arguments.profile, "variants": arguments.variants}
+    registry.merge(_changed(registry, lambda r: [r.add(name, **options) for name in arguments.names]))
     print(f"{registry.path}: {len(registry)} agents")
     return 0
 
@@ -146,7 +152,10 @@ def _keys_list(arguments: argparse.Namespace) -> int:
         agents = {
             name: {
                 "profile": registry.profile_of(name).id,
-                "epochs": [{"epoch": key.epoch, "created": key.created} for key in registry.keys(name)],
+                "epochs": [
+                    {"epoch": key.epoch, "created": key.created, "variants": key.variants}
+                    for key in registry.keys(name)
+                ],
             }
             for name in registry
         }
@@ -161,13 +170,16 @@ def _keys_list(arguments: argparse.Namespace) -> int:
         )
         for name in registry.names(profile_id):
             keys = registry.keys(name)
-            say(f"  {name}  epoch {keys[-1].epoch}, made {keys[-1].created}, keys: {len(keys)}")
+            several = f", variants: {keys[-1].variants}" if keys[-1].variants > 1 else ""
+            say(f"  {name}  epoch {keys[-1].epoch}, made {keys[-1].created}, keys: {len(keys)}{several}")
     return 0
 
 
 def _keys_rotate(arguments: argparse.Namespace) -> int:
     registry = load_registry(arguments)
-    registry.merge(_changed(registry, lambda copy: [copy.rotate(name) for name in arguments.names]))
+    registry.merge(
+        _changed(registry, lambda r: [r.rotate(n, variants=arguments.variants) for n in arguments.names])
+    )
     for name in arguments.names:
         print(f"{name}: epoch {registry.keys(name)[-1].epoch}")
     return 0

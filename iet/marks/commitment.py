@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from iet.errors import InputError
+from iet.marks.derivation import MAX_VARIANTS
 from iet.marks.scheme import canonical_digest, canonical_json
 
 COMMITMENT_LABEL = b"iet/v1/commitment"
@@ -37,17 +38,26 @@ class Leaf:
         epoch: of the key, from 0.
         profile: id of the profile that it marks under.
         commitment: `commitment` of its secret.
+        variants: number of sub-keys that it derives.
     """
 
     agent: str
     epoch: int
     profile: str
     commitment: str
+    variants: int = 1
 
     @property
     def hash(self) -> bytes:
-        """leaf(d), where d is the canonical JSON of the fields."""
-        return hashlib.blake2b(b"\x00" + canonical_json(dataclasses.asdict(self)), digest_size=32).digest()
+        """leaf(d), where d is the canonical JSON of `to_dict`."""
+        return hashlib.blake2b(b"\x00" + canonical_json(self.to_dict()), digest_size=32).digest()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields; `variants` is left out where it is 1, as if keys had none."""
+        fields = dataclasses.asdict(self)
+        if self.variants == 1:
+            del fields["variants"]
+        return fields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +96,7 @@ class Opening:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, which `from_dict` reads back. It holds no secret."""
-        fields = dataclasses.asdict(self)
+        fields = {**dataclasses.asdict(self), "leaf": self.leaf.to_dict()}
         return {"schema": OPENING_SCHEMA, **fields, "path": list(self.path), "profiles": list(self.profiles)}
 
     @classmethod
@@ -106,6 +116,8 @@ class Opening:
             for name, number in (("epoch", leaf.epoch), ("index", found.index), ("keys", found.keys)):
                 if isinstance(number, bool) or not isinstance(number, int) or number < 0:
                     raise ValueError(f"{name} is {number!r}")
+            if type(leaf.variants) is not int or not 1 <= leaf.variants <= MAX_VARIANTS:
+                raise ValueError(f"variants is {leaf.variants!r}")
             _strings("leaf", [leaf.agent, leaf.profile, leaf.commitment])
             if found.index >= found.keys:
                 raise ValueError(f"index is {found.index} of {found.keys} keys")

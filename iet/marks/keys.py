@@ -1,4 +1,4 @@
-"""Keys: an agent's secret, what is derived from it, and the columns of scores that keys give.
+"""Keys: an agent's secret, the tables of what is derived from it, and the columns of scores that keys give.
 
 The one way out of a secret is derivation: sub-keys for kernels, and keys for engines' own watermarks.
 """
@@ -10,13 +10,14 @@ import functools
 import hashlib
 import unicodedata
 from collections.abc import Sequence
-from typing import Any, NoReturn, Protocol, runtime_checkable
+from typing import Any, NoReturn, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iet.errors import InputError, RegistryError
-from iet.marks.families import Family, few_values
+from iet.marks.derivation import MAX_VARIANTS, derive_frequency, derive_subkey, draw_of_seed, usable
+from iet.marks.families import Family
 from iet.marks.scheme import Profile
 from iet.native import host
 from iet.native.marking import Marking
@@ -24,59 +25,12 @@ from iet.native.reference import is_scored
 from iet.native.texts import Texts
 
 Ids = NDArray[np.int64]
+Ids32 = NDArray[np.int32]
 Mask = NDArray[np.bool_]
 
 SECRET_BYTES = 32
-PERMUTATION_LABEL = b"iet/v1/permutation"
-FREQUENCY_LABEL = b"iet/v1/frequency"
-ENGINE_LABEL = b"iet/v1/engine/"
-
-ENGINE_KEY_BYTES = {"sglang": 8}
-"""The engines' own watermarks that take a key with a request, and how long that is."""
-
 MAX_NAME = 200
 """Maximum number of characters of an agent's name."""
-
-
-def derive_subkey(secret: bytes) -> bytes:
-    """Return the 16 bytes that key an agent's permutations: h_π(a, ·), BLAKE2b keyed with its secret.
-
-    Args:
-        secret: 32 bytes.
-    """
-    return hashlib.blake2b(PERMUTATION_LABEL, key=secret, digest_size=16).digest()
-
-
-def derive_frequency(secret: bytes, max_frequency: int) -> int:
-    """Return an agent's own frequency, k_p = 1 + h_p(a) mod `max_frequency`, where h_p has 64 bits.
-
-    Args:
-        secret: 32 bytes.
-        max_frequency: largest k_p, at least 1, see `Profile.max_frequency`.
-    """
-    digest = hashlib.blake2b(FREQUENCY_LABEL, key=secret, digest_size=8).digest()
-    return 1 + int.from_bytes(digest, "little") % max_frequency
-
-
-def derive_engine_key(secret: bytes, engine: str) -> bytes:
-    """Return what an engine's own watermark takes as the agent's key: BLAKE2b keyed with its secret.
-
-    Who learns it can set and find that engine's mark as the agent, but neither iet's nor another engine's.
-
-    Args:
-        secret: 32 bytes.
-        engine: a name in `ENGINE_KEY_BYTES`.
-    """
-    label = ENGINE_LABEL + engine.encode()
-    return hashlib.blake2b(label, key=secret, digest_size=ENGINE_KEY_BYTES[engine]).digest()
-
-
-def usable(profile: Profile, secret: bytes) -> bool:
-    """Tell whether text under this key can be audited: a frequency of its own is none of `few_values`."""
-    if profile.scheme.k_p != "per-agent":
-        return True
-    frequency = derive_frequency(secret, profile.max_frequency)
-    return not bool(few_values(profile.vocab_size, frequency, profile.family))
 
 
 class Secret(bytes):
@@ -111,12 +65,14 @@ class AgentKey:
         epoch: 0 for the first key, one more with each rotation.
         created: when it was drawn, ISO 8601 in UTC, to the second.
         secret: 32 bytes, shown by no repr.
+        variants: number of sub-keys that requests draw from, 1 to 256.
     """
 
     agent: str
     epoch: int
     created: str
     secret: bytes = dataclasses.field(repr=False)
+    variants: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "secret", Secret(self.secret))
@@ -254,10 +210,12 @@ class KeyTable(Keys):
     Attributes:
         profile: what the keys mark under.
         subkeys: uint8 [K, 16], C-contiguous.
-        k_p: int64 [K], frequencies of φ.
-        owners: int32 [K], index into `names`.
+        k_p: int64 [K], frequencies of φ; one for all variants of a key.
+        owners: int32 [K], index into `names`; ascending, but for the table of `Registry.marking_keys`, whose
+            first rows are the agents' own.
         names: agents, in slot order.
         epochs: int32 [K].
+        variants: int32 [K], number of the variant, from 0.
     """
 
     profile: Profile = dataclasses.field(repr=False)
@@ -266,25 +224,42 @@ class KeyTable(Keys):
     owners: NDArray[np.int32] = dataclasses.field(repr=False)
     names: tuple[str, ...]
     epochs: NDArray[np.int32]
+    variants: NDArray[np.int32]
 
     @classmethod
-    def derive(cls, profile: Profile, names: Sequence[str], keys: Sequence[AgentKey]) -> KeyTable:
-        """Return the table of `keys`, whose agents are in `names`."""
-        subkeys = np.frombuffer(b"".join(derive_subkey(key.secret) for key in keys), dtype=np.uint8)
+    def derive(
+        cls, profile: Profile, names: Sequence[str], keys: Sequence[AgentKey], *, variants_last: bool = False
+    ) -> KeyTable:
+        """Return the table of all variants of `keys`, whose agents are in `names`.
+
+        Args:
+            profile: what they mark under.
+            names: agents, in slot order.
+            keys: in the order of the table.
+            variants_last: put all variants but 0 behind the last of `keys`: with one key for each agent, in
+                slot order, the row of an agent's variant 0 is then its slot.
+        """
+        rows = [(key, variant) for key in keys for variant in range(key.variants)]
+        if variants_last:
+            rows.sort(key=lambda row: row[1] > 0)
+        subkeys = np.frombuffer(
+            b"".join(derive_subkey(key.secret, variant) for key, variant in rows), dtype=np.uint8
+        )
         k_p, slots = profile.scheme.k_p, {name: slot for slot, name in enumerate(names)}
         if k_p == "per-agent":
-            frequencies = [derive_frequency(key.secret, profile.max_frequency) for key in keys]
+            frequencies = [derive_frequency(key.secret, profile.max_frequency) for key, _ in rows]
         else:
-            frequencies = [k_p] * len(keys)
+            frequencies = [k_p] * len(rows)
         table = cls(
             profile,
-            subkeys.reshape(len(keys), 16),
+            subkeys.reshape(len(rows), 16),
             np.array(frequencies, dtype=np.int64),
-            np.array([slots[key.agent] for key in keys], dtype=np.int32),
+            np.array([slots[key.agent] for key, _ in rows], dtype=np.int32),
             tuple(names),
-            np.array([key.epoch for key in keys], dtype=np.int32),
+            np.array([key.epoch for key, _ in rows], dtype=np.int32),
+            np.array([variant for _, variant in rows], dtype=np.int32),
         )
-        for array in (table.k_p, table.owners, table.epochs):
+        for array in (table.k_p, table.owners, table.epochs, table.variants):
             array.setflags(write=False)
         return table
 
@@ -305,6 +280,85 @@ class KeyTable(Keys):
             self.subkeys,
             self.k_p,
         )
+
+    @functools.cached_property
+    def _rows(self) -> tuple[tuple[int, ...], ...]:
+        """Rows of each agent's latest key, by variant."""
+        latest: dict[int, int] = {}
+        for owner, epoch in zip(self.owners.tolist(), self.epochs.tolist(), strict=True):
+            latest[owner] = max(epoch, latest.get(owner, 0))
+        found: dict[int, list[tuple[int, int]]] = {}
+        for row, (owner, epoch) in enumerate(zip(self.owners.tolist(), self.epochs.tolist(), strict=True)):
+            if epoch == latest[owner]:
+                found.setdefault(owner, []).append((int(self.variants[row]), row))
+        return tuple(tuple(row for _, row in sorted(found.get(slot, ()))) for slot in range(len(self.names)))
+
+    def row_of(self, slot: int, seed: int | None = None, *, bits: int | None = None) -> int:
+        """Draw the sub-key of a request: return the row of the table that marks all of its text.
+
+        The one place where an agent becomes a row, so that every engine draws alike. The row goes to
+        `embed_` as the slot of that text. Where the agent's key has one variant there is nothing to draw.
+
+        >>> table.row_of(registry.slot("planner"), seed=7)  # doctest: +SKIP
+        22
+
+        Args:
+            slot: the agent's, or -1: unmarked.
+            seed: of the request's own sampler, any integer: the same one gives the same row. None: drawn
+                from the operating system.
+            bits: instead of a seed, 64 bits of the caller's randomness, where several processes must draw
+                alike: variant bits mod v of v.
+
+        Returns:
+            The row, or -1.
+
+        Raises:
+            InputError: no such slot, a seed or bits that are no integers or out of range, or both of them.
+        """
+        if bits is None:
+            return int(self.rows_of([slot], seed)[0])
+        if seed is not None:
+            raise InputError(f"bits: got {bits!r} and seed {seed!r}, expected one of them")
+        if not _is_integer(bits) or not 0 <= bits < 1 << 64:
+            raise InputError(f"bits: got {bits!r:.80}, expected an int from 0 to 2^64 - 1")
+        rows = self._rows_at(0, slot)
+        return rows[int(bits) % len(rows)]
+
+    def rows_of(self, slots: Sequence[int] | NDArray[np.integer], seed: int | None = None) -> Ids32:
+        """Draw the sub-keys of several requests, each by itself: `row_of` for every slot [B].
+
+        Args:
+            slots: of agents, -1: unmarked.
+            seed: of all of them, hashed with the index of each; None: drawn from the operating system.
+
+        Returns:
+            int32 [B].
+
+        Raises:
+            InputError: no such slot, or a seed that is no integer.
+        """
+        if seed is not None and not _is_integer(seed):
+            raise InputError(f"seed: got {seed!r:.80}, expected an int or None")
+        found = []
+        for index, slot in enumerate(slots):
+            rows = self._rows_at(index, slot)
+            if len(rows) == 1:
+                found.append(rows[0])
+            elif seed is None:
+                import secrets
+
+                found.append(secrets.choice(rows))
+            else:
+                found.append(rows[draw_of_seed(int(seed), index) % len(rows)])
+        return np.array(found, dtype=np.int32)
+
+    def _rows_at(self, index: int, slot: int | np.integer) -> tuple[int, ...]:
+        if not _is_integer(slot) or not -1 <= slot < len(self.names) or (slot >= 0 and not self._rows[slot]):
+            raise InputError(
+                f"slots: row {index} holds {slot!r:.80}, expected -1 or an agent's slot, 0 to"
+                f" {len(self.names) - 1}"
+            )
+        return (-1,) if slot < 0 else self._rows[slot]
 
     def scored(self, token_ids: Ids) -> Mask:
         """Tell which positions [T] are scored."""
@@ -327,6 +381,7 @@ class KeyTable(Keys):
             k_p=self.k_p[columns],
             owners=self.owners[columns],
             epochs=self.epochs[columns],
+            variants=self.variants[columns],
         )
 
     def decoys(self, count: int) -> KeyTable:
@@ -347,6 +402,7 @@ class KeyTable(Keys):
             owners=np.arange(count, dtype=np.int32),
             names=tuple(f"decoy {i}" for i in range(count)),
             epochs=np.zeros(count, dtype=np.int32),
+            variants=np.zeros(count, dtype=np.int32),
         )
 
     def __copy__(self) -> KeyTable:
@@ -381,6 +437,13 @@ def new_secret(profile: Profile, secret: bytes | None) -> bytes:
     return found
 
 
+def checked_variants(variants: object) -> int:
+    """Return a number of variants, or raise an InputError that says what is accepted."""
+    if not _is_integer(variants) or not 1 <= variants <= MAX_VARIANTS:
+        raise InputError(f"variants: got {variants!r:.80}, expected an int from 1 to {MAX_VARIANTS}")
+    return int(variants)
+
+
 def checked_name(name: object) -> str:
     """Return an agent's name, or raise an InputError that says what is wrong with it."""
     if not isinstance(name, str):
@@ -399,3 +462,7 @@ def checked_name(name: object) -> str:
                 f"agent name: got the control or invisible character U+{ord(character):04X}, expected none"
             )
     return name
+
+
+def _is_integer(value: object) -> TypeGuard[int | np.integer]:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

@@ -16,15 +16,15 @@ from typing import Any
 
 from iet.errors import IetError, InputError, RegistryError, TokenizerMismatch
 from iet.marks.commitment import Leaf, Opening, commitment, open_leaf, registry_digest
+from iet.marks.derivation import ENGINE_KEY_BYTES, derive_engine_key
 from iet.marks.files import read_private
 from iet.marks.keys import (
-    ENGINE_KEY_BYTES,
     AgentKey,
     EngineKey,
     KeyTable,
     Secret,
     checked_name,
-    derive_engine_key,
+    checked_variants,
     new_secret,
 )
 from iet.marks.registry_file import ABSENT, Member, dump, fingerprint, parse, refuse_shared_secrets, replace
@@ -217,47 +217,57 @@ class Registry:
             self._commit({**self._profiles, profile.id: profile}, self._agents)
         return profile.id
 
-    def add(self, name: str, *, profile: str | None = None, secret: bytes | None = None) -> int:
+    def add(
+        self, name: str, *, profile: str | None = None, secret: bytes | None = None, variants: int = 1
+    ) -> int:
         """Add an agent with a fresh key.
 
         Args:
             name: 1 to 200 characters, no control or invisible ones, no space at either end.
             profile: id of its profile.
             secret: exactly 32 bytes, for tests and demos. Default: drawn from the operating system.
+            variants: number of sub-keys, 1 to 256, of which each request draws one: under one sub-key of
+                family "gumbel" the same prompt gives the same text again. Readers score all of them as one
+                agent, at the price of log `variants` nats of evidence (docs/how/gumbel.md).
 
         Returns:
             The agent's slot.
 
         Raises:
-            InputError: the name or the secret is refused, or the profile must be named.
+            InputError: the name, the secret or the number of variants is refused, or the profile must be
+                named.
             RegistryError: the name or the secret is taken, the profile is unknown, or saving failed.
         """
         checked_name(name)
+        variants = checked_variants(variants)
         if name in self._agents:
             raise RegistryError(f"agent {name!r} is here already; rotate() gives it a new key")
         chosen = self.get_profile(profile)
-        key = AgentKey(name, 0, _now(), new_secret(chosen, secret))
+        key = AgentKey(name, 0, _now(), new_secret(chosen, secret), variants)
         agent = Member(chosen.id, (key,))
         self._commit(self._profiles, {**self._agents, name: agent})
         return self.slot(name)
 
-    def rotate(self, name: str, *, secret: bytes | None = None) -> int:
+    def rotate(self, name: str, *, secret: bytes | None = None, variants: int | None = None) -> int:
         """Give an agent a new key. The old ones stay, so that text marked under them is still found.
 
         Args:
             name: the agent.
             secret: as in `add`.
+            variants: as in `add`. None: as many as the key before.
 
         Returns:
             The new key's epoch.
 
         Raises:
-            InputError: the secret is refused.
+            InputError: the secret or the number of variants is refused.
             RegistryError: the agent is unknown, the secret is taken, or saving failed.
         """
         agent = self._agent(name)
+        last = agent.keys[-1]
+        variants = last.variants if variants is None else checked_variants(variants)
         secret = new_secret(self._profiles[agent.profile], secret)
-        key = AgentKey(name, agent.keys[-1].epoch + 1, _now(), secret)
+        key = AgentKey(name, last.epoch + 1, _now(), secret, variants)
         self._commit(self._profiles, {**self._agents, name: Member(agent.profile, (*agent.keys, key))})
         return key.epoch
 
@@ -299,8 +309,8 @@ class Registry:
 
         Raises:
             InputError: `other` is no registry.
-            RegistryError: an agent has another profile or another secret in the same epoch there, or saving
-                failed. Nothing has changed then.
+            RegistryError: an agent has another profile there, or in the same epoch another secret or another
+                number of variants, or saving failed. Nothing has changed then.
         """
         if not isinstance(other, Registry):
             raise InputError(f"other: got {type(other).__name__}, expected iet.Registry")
@@ -319,9 +329,15 @@ class Registry:
                 )
             keys = {key.epoch: key for key in theirs.keys}
             for key in ours.keys:
-                if keys.get(key.epoch, key).secret != key.secret:
+                same = keys.get(key.epoch, key)
+                if same.secret != key.secret:
                     raise RegistryError(
                         f"agent {name!r} has another secret in epoch {key.epoch} there; nothing was merged"
+                    )
+                if same.variants != key.variants:
+                    raise RegistryError(
+                        f"agent {name!r} has {key.variants} variants in epoch {key.epoch} here and"
+                        f" {same.variants} there; nothing was merged"
                     )
                 keys[key.epoch] = key
             agents[name] = Member(ours.profile, tuple(keys[epoch] for epoch in sorted(keys)))
@@ -414,14 +430,19 @@ class Registry:
         return self._agent(name).keys
 
     def marking_keys(self, profile: str | None = None) -> KeyTable:
-        """Return the current key of each agent of a profile: K = A, in slot order."""
+        """Return the current key of each agent of a profile, with all its variants.
+
+        Rows 0 to A - 1 are variant 0 of each agent, in slot order, so an agent's slot is always a row that
+        marks as that agent. Behind them, in slot order too, stand the other variants of keys that have some.
+        `KeyTable.row_of` draws the row of a request from all of the agent's.
+        """
         chosen = self.get_profile(profile)
         if chosen.id not in self._marking:
-            self._marking[chosen.id] = self._table(chosen, slice(-1, None))
+            self._marking[chosen.id] = self._table(chosen, slice(-1, None), variants_last=True)
         return self._marking[chosen.id]
 
     def scoring_keys(self, profile: str | None = None) -> KeyTable:
-        """Return every key of each agent of a profile: agents in slot order, epochs ascending."""
+        """Return every key of each agent of a profile: agents in slot order, then epochs, then variants."""
         chosen = self.get_profile(profile)
         if chosen.id not in self._scoring:
             self._scoring[chosen.id] = self._table(chosen, slice(None))
@@ -432,8 +453,8 @@ class Registry:
     ) -> tuple[EngineKey, ...]:
         """Return the keys that an engine's own watermark takes, for whoever holds this registry.
 
-        Agents in slot order, epochs ascending: entry k belongs to column k of `scoring_keys`. The last epoch
-        of an agent is the one to mark with.
+        Agents in slot order, epochs ascending: entry k belongs to column k of `scoring_keys`, if no key has
+        variants, of which an engine's watermark has none. The last epoch of an agent is the one to mark with.
 
         Args:
             engine: whose watermark, a name in `ENGINE_KEY_BYTES`. Each gets keys of its own.
@@ -455,7 +476,7 @@ class Registry:
 
     @property
     def digest(self) -> str:
-        """BLAKE2b-256, in hex, over profiles, names, epochs and a commitment to each secret.
+        """BLAKE2b-256, in hex, over profiles, names, epochs, variants and a commitment to each secret.
 
         It says whether two registries hold the same, whatever the order, and reveals no secret. It is made of
         the root of a Merkle tree (`iet.marks.commitment`), so that `open_key` can show of a single key that
@@ -484,7 +505,7 @@ class Registry:
         return open_leaf(tuple(self._profiles), self._leaves(), leaf)
 
     def has_key(self, opening: Opening) -> bool:
-        """Tell whether this registry holds the key that was opened: agent, epoch, profile and secret."""
+        """Tell whether this registry holds the key that was opened, alike in all that `Leaf` says of it."""
         agent = self._agents.get(opening.leaf.agent)
         return agent is not None and opening.leaf in (_leaf(agent, key) for key in agent.keys)
 
@@ -535,11 +556,10 @@ class Registry:
             self._slots[profile] = {name: slot for slot, name in enumerate(members)}
         return self._slots[profile]
 
-    def _table(self, profile: Profile, epochs: slice) -> KeyTable:
+    def _table(self, profile: Profile, epochs: slice, *, variants_last: bool = False) -> KeyTable:
         names = self.names(profile.id)
-        return KeyTable.derive(
-            profile, names, [key for name in names for key in self._agents[name].keys[epochs]]
-        )
+        keys = [key for name in names for key in self._agents[name].keys[epochs]]
+        return KeyTable.derive(profile, names, keys, variants_last=variants_last)
 
     def _commit(self, profiles: dict[str, Profile], agents: dict[str, Member]) -> None:
         # The one way in which a registry changes: the file comes first, so a failure changes nothing.
@@ -571,7 +591,7 @@ class Registry:
 
 
 def _leaf(agent: Member, key: AgentKey) -> Leaf:
-    return Leaf(key.agent, key.epoch, agent.profile, commitment(key.secret))
+    return Leaf(key.agent, key.epoch, agent.profile, commitment(key.secret), key.variants)
 
 
 def _load_again(path: str, secret_mount: bool) -> Registry:

@@ -13,7 +13,7 @@ import pytest
 
 import iet
 from iet.errors import InputError, RegistryError, ShapeError, TokenizerMismatch
-from iet.marks.keys import derive_subkey
+from iet.marks.derivation import derive_subkey
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 from tests.support.teams import WORD_TOKENIZER, WORDS, byte_tokenizer, team, word_tokenizer

@@ -22,8 +22,8 @@ from iet.audit.evidence import (
 )
 from iet.decoding import activity
 from iet.errors import InputError, ShapeError
+from iet.marks.derivation import usable
 from iet.marks.families import FAMILIES, Family, few_values
-from iet.marks.keys import usable
 from tests.support.teams import team
 
 FOURIER, SQUARE = FAMILIES["fourier"], FAMILIES["square"]

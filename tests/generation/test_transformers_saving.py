@@ -14,7 +14,7 @@ import pytest
 
 import iet
 from iet.errors import InputError, RegistryError, SchemeMismatch, ShapeError
-from iet.marks.keys import derive_subkey
+from iet.marks.derivation import derive_subkey
 from iet.marks.registry import Registry
 from tests.support.generation import (
     MODEL,

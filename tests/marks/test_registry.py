@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iet.errors import InputError, RegistryError, TokenizerMismatch
-from iet.marks.keys import derive_frequency, derive_subkey
+from iet.marks.derivation import derive_frequency, derive_subkey
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 from iet.marks.tokenizer import Tokenizer

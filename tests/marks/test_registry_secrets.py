@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from iet.errors import IetError, RegistryError
-from iet.marks.keys import AgentKey, KeyTable, derive_subkey
+from iet.marks.derivation import derive_subkey
+from iet.marks.keys import AgentKey, KeyTable
 from iet.marks.registry import Registry
 from tests.support import teams
 from tests.support.registries import V, damaged, spellings
@@ -44,7 +45,11 @@ def test_no_repr_shows_a_secret(team: Registry, caplog: pytest.LogCaptureFixture
     assert (
         key == AgentKey("critic", 0, key.created, secret(1)) != AgentKey("critic", 0, key.created, secret(2))
     )
-    assert [field.name for field in dataclasses.fields(KeyTable) if field.repr] == ["names", "epochs"]
+    assert [field.name for field in dataclasses.fields(KeyTable) if field.repr] == [
+        "names",
+        "epochs",
+        "variants",
+    ]
 
 
 def test_no_error_shows_a_secret(team: Registry, path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

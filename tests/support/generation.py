@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iet.marks.keys import derive_subkey
+from iet.marks.derivation import derive_subkey
 from iet.marks.registry import Registry
 from iet.native import reference
 from tests.support import teams

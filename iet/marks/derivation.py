@@ -1,0 +1,77 @@
+"""What is derived from an agent's secret: sub-keys, a frequency, keys of engines. docs/how/scheme.md, step 1.
+
+Everything is BLAKE2b keyed with the secret, each with a label of its own, so that none of it tells another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from iet.marks.families import few_values
+from iet.marks.scheme import Profile
+
+PERMUTATION_LABEL = b"iet/v1/permutation"
+FREQUENCY_LABEL = b"iet/v1/frequency"
+VARIANT_LABEL = b"iet/v1/variant/"
+DRAW_LABEL = b"iet/v1/draw/"
+ENGINE_LABEL = b"iet/v1/engine/"
+
+ENGINE_KEY_BYTES = {"sglang": 8}
+"""The engines' own watermarks that take a key with a request, and how long that is."""
+
+MAX_VARIANTS = 256
+"""Maximum number of variants of a key: evidence costs the logarithm of their number, scoring their number."""
+
+
+def derive_subkey(secret: bytes, variant: int = 0) -> bytes:
+    """Return the 16 bytes that key an agent's permutations: h_π(a, ·), BLAKE2b keyed with its secret.
+
+    Args:
+        secret: 32 bytes.
+        variant: of the key, 0 to 255. Each has a sub-key of its own, and none tells another.
+    """
+    label = PERMUTATION_LABEL if variant == 0 else VARIANT_LABEL + str(variant).encode()
+    return hashlib.blake2b(label, key=secret, digest_size=16).digest()
+
+
+def derive_frequency(secret: bytes, max_frequency: int) -> int:
+    """Return an agent's own frequency, k_p = 1 + h_p(a) mod `max_frequency`, where h_p has 64 bits.
+
+    Args:
+        secret: 32 bytes.
+        max_frequency: largest k_p, at least 1, see `Profile.max_frequency`.
+    """
+    digest = hashlib.blake2b(FREQUENCY_LABEL, key=secret, digest_size=8).digest()
+    return 1 + int.from_bytes(digest, "little") % max_frequency
+
+
+def draw_of_seed(seed: int, index: int = 0) -> int:
+    """Return the 64 bits with which a seeded request draws its variant: BLAKE2b of both, without a key.
+
+    Args:
+        seed: of the request, any integer.
+        index: of the row, where one seed is of several.
+    """
+    message = DRAW_LABEL + f"{seed}/{index}".encode()
+    return int.from_bytes(hashlib.blake2b(message, digest_size=8).digest(), "little")
+
+
+def derive_engine_key(secret: bytes, engine: str) -> bytes:
+    """Return what an engine's own watermark takes as the agent's key: BLAKE2b keyed with its secret.
+
+    Who learns it can set and find that engine's mark as the agent, but neither iet's nor another engine's.
+
+    Args:
+        secret: 32 bytes.
+        engine: a name in `ENGINE_KEY_BYTES`.
+    """
+    label = ENGINE_LABEL + engine.encode()
+    return hashlib.blake2b(label, key=secret, digest_size=ENGINE_KEY_BYTES[engine]).digest()
+
+
+def usable(profile: Profile, secret: bytes) -> bool:
+    """Tell whether text under this key can be audited: a frequency of its own is none of `few_values`."""
+    if profile.scheme.k_p != "per-agent":
+        return True
+    frequency = derive_frequency(secret, profile.max_frequency)
+    return not bool(few_values(profile.vocab_size, frequency, profile.family))
