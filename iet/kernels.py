@@ -65,7 +65,9 @@ def embed_(
         logits: float32, float16 or bfloat16 [B, >= V], a writable numpy array or a torch tensor on the CPU
             or on CUDA; any strides that do not overlap. Changed in place, one rounding per logit.
         contexts: integer ids [B, n-1]: those before the position that is sampled next, oldest first.
-        slots: integers [B]: `registry.slot(agent)`, or -1 for an unmarked row.
+        slots: integers [B], rows of `registry.marking_keys(profile)`, or -1 for an unmarked row of logits. An
+            agent's slot, `registry.slot(agent)`, is the row of its variant 0; where its key has more, a text
+            keeps the one that `KeyTable.row_of` drew for it.
         registry: the registry, or a `KeyTable` of it.
         profile: id of the profile, where the registry has several.
         temperature: scalar or [B]; κ is multiplied by it. 1 where `logits` are the final ones; where the
@@ -84,7 +86,7 @@ def embed_(
 
     Raises:
         ShapeError: wrong shape, dtype, stride or device of an argument.
-        InputError: a slot that names no agent, or a negative id in the context of a marked row
+        InputError: a slot that names no key, or a negative id in the context of a marked row
             (engines write -1 where the real id is not known yet; hashing it would lose the mark).
         BackendUnavailable: logits on a device for which no kernel is built. Nothing is copied.
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import json
+import secrets
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -53,10 +54,17 @@ class _Processor(transformers.LogitsProcessor):
     """Adds κ·temperature·φ to the rows of a batch."""
 
     def __init__(
-        self, keys: KeyTable, slots: NDArray[np.int32], temperature: float, first_call_shows_prompts: bool
+        self,
+        keys: KeyTable,
+        slots: NDArray[np.int32],
+        temperature: float,
+        first_call_shows_prompts: bool,
+        seed: int | None = None,
     ) -> None:
         self._keys = keys
         self._slots = slots
+        # Of the variants: drawn once, so that a row keeps its own in every step.
+        self._seed = secrets.randbits(63) if seed is None else seed
         self._temperature = temperature
         self._check_prompts = first_call_shows_prompts
         self._row_slots = slots[:0]
@@ -108,14 +116,21 @@ class _Processor(transformers.LogitsProcessor):
         # The same every step: a model has emptied the caches in between, so what need not run again costs
         # more than it looks.
         if len(self._row_slots) != rows:
-            # Beams and num_return_sequences repeat each prompt, neighbours together.
-            self._row_slots = np.repeat(self._slots, repeats)
+            self._row_slots = self._drawn_rows(repeats)
             self._row_temperatures = np.full(rows, self._temperature, dtype=np.float32)
         if device.type != "cuda":
             return self._row_slots, self._row_temperatures
         if (repeats, device) not in self._device_slots:
             self._device_slots[repeats, device] = torch.from_numpy(self._row_slots).to(device)
         return self._device_slots[repeats, device], self._temperature
+
+    def _drawn_rows(self, repeats: int) -> NDArray[np.int32]:
+        """Return the row of the keys that marks each row of the batch, [B].
+
+        Beams and num_return_sequences repeat each prompt, neighbours together. Here they share a variant,
+        because beams swap rows.
+        """
+        return np.repeat(self._keys.rows_of(self._slots, self._seed), repeats)
 
 
 class _KeyedSampler(_Processor):
@@ -124,7 +139,8 @@ class _KeyedSampler(_Processor):
     All others become -inf, so that sampling from what is returned has one outcome. A row is left to the
     sampler where its noise is not fresh, or the position would not be scored: no agent, an unmarked id in
     its context, a context that stands earlier in its sequence, and one that another row of the batch with
-    the same agent has at this step (else the texts of `num_return_sequences` would all be one).
+    the same sub-key has at this step (else the texts of `num_return_sequences` would all be one). Every row
+    draws a variant of its own.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -149,6 +165,9 @@ class _KeyedSampler(_Processor):
         self._embed_(noisy, contexts, torch.where(fresh, slots, -1), 1.0)
         chosen: torch.FloatTensor = leave_one(noisy, scores, fresh)  # type: ignore[assignment]
         return chosen
+
+    def _drawn_rows(self, repeats: int) -> NDArray[np.int32]:
+        return self._keys.rows_of(np.repeat(self._slots, repeats), self._seed)
 
 
 class _Untouched(transformers.LogitsProcessor):
@@ -175,11 +194,13 @@ class LogitsProcessor(_Processor):
             Rows that `generate` makes of one prompt (beams, num_return_sequences) share its agent.
         temperature: of the sampler, > 0; needed unless the placement is "raw". 1.0 where nothing divides.
         profile: id of the profile, where the registry has several.
+        seed: any integer, draws the variant of each row, as long as the processor lives: where keys have
+            variants, make one for each text. None: drawn from the operating system.
 
     Raises:
         RegistryError: unknown agent.
-        InputError: no agents, no temperature, or one out of range; or a scheme of family "gumbel", which
-            chooses among the tokens that temperature, top-k and top-p leave.
+        InputError: no agents, no temperature, or a temperature or seed out of range; or a scheme of family
+            "gumbel", which chooses among the tokens that temperature, top-k and top-p leave.
 
     Calls cost O(B·V), leave `scores` as they are and are deterministic. A copy or pickle finds the keys
     through the registry's file and holds none.
@@ -192,17 +213,21 @@ class LogitsProcessor(_Processor):
         temperature: float | None = None,
         *,
         profile: str | None = None,
+        seed: int | None = None,
     ) -> None:
         slots = _slots(registry, agents, profile)
         keys = registry.marking_keys(profile)
+        keys.rows_of(slots, seed)  # refuses a seed that is none
         if keys.profile.scheme.family == "gumbel":
             raise InputError(
                 'family: got "gumbel", which chooses the token after temperature, top-k and top-p, while this'
                 " processor runs before them: use iet.WatermarkingConfig"
             )
         scale = before_temperature(keys.profile.scheme, temperature)
-        super().__init__(keys, slots, scale, first_call_shows_prompts=False)
-        self._rebuild = functools.partial(type(self), registry, agents, scale, profile=profile)
+        super().__init__(keys, slots, scale, False, seed)
+        self._rebuild = functools.partial(
+            type(self), registry, agents, scale, profile=profile, seed=self._seed
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._rebuild, ()
@@ -214,6 +239,10 @@ class WatermarkingConfig(BaseWatermarkingConfig):
     The documented default. With a scheme of family "gumbel" it chooses the token itself (docs/how/gumbel.md):
     that needs `do_sample=True` and no beams. Under greedy decoding or beam search nothing could be marked:
     `generate` then warns and its logits stay as they are.
+
+    Where the agent's key has variants (`Registry.add`), every call of `generate` draws one for each row of
+    the prompt batch, and in family "gumbel" for each of `num_return_sequences`, so that the same prompt gets
+    another text.
 
     Saving it (`to_dict`, a saved generation config) writes the registry's path,
     digests and agent names, never a key; `from_dict` loads the registry from its path again.
@@ -228,24 +257,32 @@ class WatermarkingConfig(BaseWatermarkingConfig):
         agents: one name per row of the prompt batch, None for an unmarked row; or one name for all rows.
             Rows that `generate` makes of one prompt (beams, num_return_sequences) share its agent.
         profile: id of the profile, where the registry has several.
+        seed: any integer, draws the variants: every call draws the same. None: from the operating system.
 
     Raises:
         RegistryError: unknown agent.
-        InputError: no agents, or a scheme of placement "raw".
+        InputError: no agents, a scheme of placement "raw", or a seed that is no integer.
     """
 
     def __init__(
-        self, registry: Registry, agents: str | Sequence[str | None], *, profile: str | None = None
+        self,
+        registry: Registry,
+        agents: str | Sequence[str | None],
+        *,
+        profile: str | None = None,
+        seed: int | None = None,
     ) -> None:
         self.registry = registry
         self.agents = agents
         self.profile = profile
+        self.seed = seed
         self.validate()
         self.agents = agents if isinstance(agents, str) else list(agents)
 
     def validate(self) -> None:
-        """Check agents and placement, as `generate` does before it starts."""
-        _slots(self.registry, self.agents, self.profile)
+        """Check agents, seed and placement, as `generate` does before it starts."""
+        slots = _slots(self.registry, self.agents, self.profile)
+        self.registry.marking_keys(self.profile).rows_of(slots, self.seed)
         if self.registry.get_profile(self.profile).scheme.placement == "raw":
             raise InputError(
                 'placement: got "raw", which comes before the temperature: use iet.LogitsProcessor for it'
@@ -267,7 +304,7 @@ class WatermarkingConfig(BaseWatermarkingConfig):
         check_model_vocabulary(vocab_size, keys.profile.vocab_size)
         slots = _slots(self.registry, self.agents, self.profile)
         if keys.profile.scheme.family != "gumbel":
-            return _Processor(keys, slots, 1.0, not isinstance(self.agents, str))
+            return _Processor(keys, slots, 1.0, not isinstance(self.agents, str), self.seed)
         if (why := self._without_sampling()) is not None:
             warnings.warn(
                 f"nothing is marked: {why}, but family gumbel marks by the way in which tokens are sampled:"
@@ -275,7 +312,7 @@ class WatermarkingConfig(BaseWatermarkingConfig):
                 stacklevel=2,
             )
             return _Untouched()
-        return _KeyedSampler(keys, slots, 1.0, not isinstance(self.agents, str))
+        return _KeyedSampler(keys, slots, 1.0, not isinstance(self.agents, str), self.seed)
 
     def _without_sampling(self) -> str | None:
         """Tell how the `generate` that is asking chooses tokens, or None if it samples them.
@@ -294,7 +331,7 @@ class WatermarkingConfig(BaseWatermarkingConfig):
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form: path, digests and names."""
+        """Return the JSON form: path, digests, names, and the seed if there is one."""
         profile = self.registry.get_profile(self.profile)
         return {
             _FORMAT_KEY: 1,
@@ -303,6 +340,7 @@ class WatermarkingConfig(BaseWatermarkingConfig):
             "profile": profile.id,
             "profile_digest": profile.digest,
             "agents": self.agents if isinstance(self.agents, str) else list(self.agents),
+            **({} if self.seed is None else {"seed": self.seed}),
         }
 
     @classmethod
@@ -335,7 +373,8 @@ class WatermarkingConfig(BaseWatermarkingConfig):
                 f"profile digest: got {sorted(found)} in the registry,"
                 f" expected {config_dict['profile_digest']}"
             )
-        return cls(registry, config_dict["agents"], profile=config_dict["profile"])
+        seed = config_dict.get("seed")
+        return cls(registry, config_dict["agents"], profile=config_dict["profile"], seed=seed)
 
     def to_json_string(self) -> str:
         """Return `to_dict` as JSON."""
