@@ -181,10 +181,11 @@ def score_tokens(
         [T, K] in [-1, 1], in family `gumbel` -log(1 - u), which is above 0 and on average 1 without a mark;
         0 where a position is not scored (see `positions`): a numpy array, or for a CUDA
         tensor one on its device, queued on the current stream. Columns follow
-        `registry.scoring_keys(profile)`: several for an agent whose key was rotated. float32; float64 under
-        scheme `waterfall`, as in the package. There a context with an id at or above V, after which the
-        package marks with the identity permutation whatever the id, gives φ(y_j) under every key: it is in
-        the scores, as in the package's, but tells nobody apart, so `positions` does not count it as scored.
+        `registry.scoring_keys(profile)`: several for an agent whose key was rotated, or has variants.
+        float32; float64 under scheme `waterfall`, as in the package. There a context with an id at or above
+        V, after which the package marks with the identity permutation whatever the id, gives φ(y_j) under
+        every key: it is in the scores, as in the package's, but tells nobody apart, so `positions` does not
+        count it as scored.
 
     Raises:
         ShapeError: `token_ids` is not one-dimensional or not integer.

@@ -25,6 +25,7 @@ from iet.audit.evidence import (
     decoy_log_p,
     discoveries,
     over_keys,
+    over_variants,
     piece_log_p,
     segment_log_p,
 )
@@ -152,14 +153,13 @@ def attribute_one(
 
 
 def _evidence(plan: Plan, readings: Sequence[Reading], columns: Sequence[Columns]) -> Floats:
-    """Return the log p-value of every agent in every text [D, A], corrected for the number of keys."""
+    """Return the log p-value of every agent in every text [D, A], corrected for its keys and all agents."""
     log_p = [_key_log_p(reading, some) for reading, some in zip(readings, columns, strict=True)]
     owners = np.concatenate([reader.owners for reader in plan.readers])
-    corrected = over_keys(np.concatenate(log_p, axis=1))
-    lowest = np.full((len(corrected), len(plan.names)), np.nan)
-    firsts = np.flatnonzero(np.append(True, owners[1:] != owners[:-1]))
-    lowest[:, owners[firsts]] = np.minimum.reduceat(corrected, firsts, axis=1)
-    return lowest
+    corrected = over_keys(over_variants(np.concatenate(log_p, axis=1), owners))
+    found = np.full((len(corrected), len(plan.names)), np.nan)
+    found[:, np.unique(owners)] = corrected
+    return found
 
 
 def _key_log_p(reading: Reading, columns: Columns) -> Floats:

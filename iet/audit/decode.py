@@ -131,6 +131,26 @@ def _text(plan: Plan, columns: Columns, reading: Reading, text: int, odds: Float
         None if columns.chosen is None else len(columns.reader.keys),
         weights,
         odds,
+        _shares(columns),
+    )
+
+
+def _shares(columns: Columns) -> Floats | None:
+    """Return the shares of the columns in what their profile's agents wrote; None: all alike."""
+    reader = columns.reader
+    if len(reader.keys_of_agents) == len(reader.keys):
+        return None
+    return reader.shares if columns.chosen is None else reader.shares[columns.chosen]
+
+
+def _shares_together(plan: Plan, columns: Sequence[Columns]) -> Floats:
+    """Return the shares of the columns of all profiles in what all agents wrote."""
+    return np.concatenate(
+        [
+            plan.share_of(some.reader)
+            * some.reader.shares[slice(None) if some.chosen is None else some.chosen]
+            for some in columns
+        ]
     )
 
 
@@ -208,6 +228,7 @@ def decode_together(
         np.zeros(axis.length, np.bool_),
         agents=plan.choices,
         break_odds=None if odds is None else odds[0],
+        shares=None if plan.agents == plan.choices else _shares_together(plan, columns),
     )
     allow = plan.allow_unattributed
     if len(cuts):
@@ -266,8 +287,9 @@ def name_pieces(plan: Plan, axis: Axis, pieces: Integers) -> tuple[tuple[Columns
     lengths, labels = np.diff(edges), np.searchsorted(looked_at, best)
     posteriors = strengths = None
     if plan.decoder == "posterior":
-        shares = piece_posterior(ratios, nobody, plan.choices)[:, looked_at].astype(np.float32)
-        posteriors = (np.repeat(shares, lengths, axis=0),)
+        shares = np.concatenate([plan.share_of(reader) * reader.shares for reader in plan.readers])
+        posterior = piece_posterior(ratios, nobody, shares)[:, looked_at].astype(np.float32)
+        posteriors = (np.repeat(posterior, lengths, axis=0),)
         strengths = (np.concatenate([fitted for _, fitted in weighed if fitted is not None])[looked_at],)
     decoded = Decoded(np.repeat(labels, lengths).astype(np.int32), posteriors, strengths)
     spans = np.zeros(len(pieces), np.int64), edges[:-1], edges[1:], owners_of(columns)[labels]
@@ -287,9 +309,8 @@ def _weigh(
         return sums, None
     counts = np.diff(np.append(0, np.cumsum(counted))[edges]).astype(np.float64)
     # To these agents the pieces of other profiles' agents are nobody's; each one's prior is the same.
-    own = len(reader.keys)
-    nobodys = min(0.99, 1 - (1 - nobody) * own / plan.choices)
-    return piece_ratios(sums, counts, reader.keys.profile.family, nobodys, own, plan.options)
+    nobodys = min(0.99, 1 - (1 - nobody) * plan.share_of(reader))
+    return piece_ratios(sums, counts, reader.keys.profile.family, nobodys, reader.shares, plan.options)
 
 
 def _edges(origins: Integers, pieces: Integers) -> Integers:

@@ -24,6 +24,7 @@ __all__ = [
     "log_tail",
     "log_tails",
     "over_keys",
+    "over_variants",
     "piece_log_p",
     "segment_log_p",
 ]
@@ -211,8 +212,42 @@ def decoy_log_p(log_ratios: Floats, decoys: Floats) -> Floats:
     return np.asarray(np.log((1.0 + above) / (1.0 + len(ranked))))
 
 
+def over_variants(log_p: Floats, owners: Integers) -> Floats:
+    """Return the p-value of each agent from those of its keys: variants, and keys that were rotated out.
+
+        p'_a = 1 - (1 - min p)^k,  over the k keys of agent a
+
+    Unused keys are independent of each other, so this is exact: an agent that had no part in the text comes
+    out at α or below with the chance α. Of two keys one of which speaks in the text, the mean of the
+    likelihood ratios is half of that one's; here likewise k keys cost log k nats, and no more.
+
+    Args:
+        log_p: natural logarithms [K], or [D, K] of several texts.
+        owners: agent of each key [K], ascending.
+
+    Returns:
+        log_p <= 0 [A], or [D, A], of the agents that have a key, ascending.
+
+    >>> np.exp(over_variants(np.log([0.001, 0.5, 0.3, 0.2]), np.array([0, 0, 0, 3]))).round(4).tolist()
+    [0.003, 0.2]
+    """
+    firsts = np.flatnonzero(np.append(True, owners[1:] != owners[:-1]))[: len(owners)]
+    lowest = np.minimum.reduceat(np.asarray(log_p, np.float64), firsts, axis=-1)
+    counts = np.diff(np.append(firsts, len(owners)))
+    return np.where(counts == 1, lowest, _of_lowest(lowest, counts))
+
+
+def _of_lowest(log_p: Floats, count: Integers) -> Floats:
+    """Return log(1 - (1 - p)^k): how often the lowest of k independent p-values is at most p."""
+    small = np.minimum(log_p, -1e-300)
+    # k·p where p is too small to be seen beside 1.
+    with np.errstate(divide="ignore"):
+        exact = np.log(-np.expm1(count * np.log1p(-np.exp(small))))
+    return np.asarray(np.minimum(0.0, np.where(small < -30, small + np.log(count), exact)))
+
+
 def over_keys(log_p: Floats) -> Floats:
-    """Return the p-values of K keys corrected for their number, by Holm's steps.
+    """Return the p-values of K agents, or keys, corrected for their number, by Holm's steps.
 
         p'_(i) = max over j <= i of 1 - (1 - p_(j))^(K - j + 1)
 
@@ -232,13 +267,9 @@ def over_keys(log_p: Floats) -> Floats:
     values = np.asarray(log_p, np.float64)
     order = np.argsort(values, axis=-1, kind="stable")
     left = np.arange(values.shape[-1], 0, -1)
-    small = np.minimum(np.take_along_axis(values, order, -1), -1e-300)
-    # log(1 - (1 - p)^k): k·p where p is too small to be seen beside 1.
-    with np.errstate(divide="ignore"):
-        exact = np.log(-np.expm1(left * np.log1p(-np.exp(small))))
-    stepped = np.where(small < -30, small + np.log(left), exact)
+    stepped = _of_lowest(np.take_along_axis(values, order, -1), left)
     corrected = np.empty(values.shape)
-    np.put_along_axis(corrected, order, np.minimum(0.0, np.maximum.accumulate(stepped, axis=-1)), -1)
+    np.put_along_axis(corrected, order, np.maximum.accumulate(stepped, axis=-1), -1)
     return corrected
 
 

@@ -66,6 +66,17 @@ class ProfileReader:
         """int64 [K]: the agent of each key among those of the plan, ascending."""
         return self.keys.owners.astype(np.int64) + self.first
 
+    @functools.cached_property
+    def keys_of_agents(self) -> NDArray[np.int64]:
+        """int64: number of keys of each agent that has some."""
+        return np.unique(self.keys.owners, return_counts=True)[1]
+
+    @functools.cached_property
+    def shares(self) -> NDArray[np.float64]:
+        """float64 [K], which sum to 1: an equal share for each agent, in equal parts for each of its keys."""
+        counts = self.keys_of_agents
+        return np.repeat(1 / (len(counts) * counts), counts)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
@@ -163,11 +174,13 @@ class Plan:
 
     def _check(self) -> None:
         """Refuse what does not go together: now, not after the first text has been tokenized and scored."""
-        # The lowest p-value there is, 1 - (1 - 1 / (1 + M))^K, must reach the level.
-        needed = math.ceil(1 / -math.expm1(math.log1p(-self.level) / self.choices)) - 1
+        # The lowest p-value of one of A agents, with k keys, 1 - (1 - 1/(1 + M))^(k·A), must reach the level.
+        most = max(int(reader.keys_of_agents.max(initial=1)) for reader in self.readers)
+        needed = math.ceil(1 / -math.expm1(math.log1p(-self.level) / (self.agents * most))) - 1
         if 0 < self.decoys < needed and self.allow_unattributed:
+            who = f"{self.agents} keys" if most == 1 else f"{self.agents} agents of up to {most} keys"
             raise InputError(
-                f"decoys: got {self.decoys}, expected at least {needed}: with {self.choices} keys"
+                f"decoys: got {self.decoys}, expected at least {needed}: with {who}"
                 f" no p-value from fewer reaches level {self.level:g}"
             )
         ids = [reader.keys.profile.id for reader in self.readers]
@@ -198,8 +211,17 @@ class Plan:
 
     @property
     def choices(self) -> int:
-        """Number of keys that p-values are corrected for."""
+        """Number of keys that p-values of segments are corrected for."""
         return sum(len(reader.keys) for reader in self.readers)
+
+    @property
+    def agents(self) -> int:
+        """Number of agents with a key, which p-values of agents are corrected for."""
+        return sum(len(reader.keys_of_agents) for reader in self.readers)
+
+    def share_of(self, reader: ProfileReader) -> float:
+        """Return the share of a profile's agents among all, before a text is seen."""
+        return len(reader.keys_of_agents) / self.agents
 
     @property
     def profiles(self) -> tuple[AnyProfile, ...]:

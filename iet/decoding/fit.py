@@ -60,11 +60,12 @@ def fit(
     strengths: Floats | None = None,
     agents: int | None = None,
     odds: Floats | None = None,
+    shares: Floats | None = None,
 ) -> Fitted:
     """Fit λ, shares and the length of segments by expectation maximisation over blocks of tokens.
 
         mean(λ_a) = (Σ_b γ_b(a)·x_b(a) + m·mean(λ₀)) / (Σ_b γ_b(a)·w_b + m)
-        π_a       ∝ block·Σ_b γ_b(a) + 1000·(1 - nobody) / A, and of nobody alike
+        π_a       ∝ block·Σ_b γ_b(a) + 1000·(1 - nobody) / A, and of nobody alike (with `shares` for 1 / A)
 
     The m = `shrinkage` tokens at λ₀ = `start_strength` and the 1000 at equal shares keep an agent with little
     text where it started. The mean length of a segment is the geometric mean of a grid from 30 to 1000
@@ -85,6 +86,8 @@ def fit(
         strengths: λ [A], instead of fitting them.
         agents: how many there are, where some are not in `sums`.
         odds: of `forward_backward`, for blocks [B].
+        shares: of each column in what agents wrote, before the text is seen [A], in all at most 1; None: the
+            same for all `agents`.
 
     Returns:
         Fitted; λ within `strength_range`.
@@ -103,7 +106,8 @@ def fit(
         check_number("mean_segment", mean_segment, 1, 1e9, integer=False)
     columns = sums.shape[1]
     found = np.full(columns, float(start_strength)) if strengths is None else strengths
-    before = np.full(columns, (1 - nobody) / (agents or columns))
+    alike = np.full(columns, (1 - nobody) / (agents or columns))
+    before = alike if shares is None else (1 - nobody) * shares
     shares, p_nobody = before, nobody
     length = _USUAL_LENGTH if mean_segment is None else float(mean_segment)
     for i in range(iterations):

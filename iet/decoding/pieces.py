@@ -13,7 +13,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def piece_ratios(
-    sums: Floats, counts: Floats, family: Family, nobody: float, agents: int, options: PosteriorOptions
+    sums: Floats, counts: Floats, family: Family, nobody: float, shares: Floats, options: PosteriorOptions
 ) -> tuple[Floats, Floats]:
     """Return the log-likelihood ratio of every agent for every piece, as the decoder "posterior" weighs it.
 
@@ -26,7 +26,7 @@ def piece_ratios(
         counts: n [S], number of these tokens.
         family: of the scores.
         nobody: prior share of pieces that no agent wrote, 0 to 0.99.
-        agents: number of agents that share the other pieces, at least A.
+        shares: of each agent in the other pieces [A], in all at most 1.
         options: of which `strengths`, `iterations`, `start_strength` and `shrinkage` are used.
 
     Returns:
@@ -39,14 +39,14 @@ def piece_ratios(
         strengths = np.full(sums.shape[1], float(start))
         for _ in range(options.iterations):
             ratios = sums * strengths - np.outer(counts, family.log_mgf(strengths))
-            gamma = piece_posterior(ratios, nobody, agents)
+            gamma = piece_posterior(ratios, nobody, shares)
             strengths = fit_strengths(gamma, sums, counts, family, start, shrinkage)
     return sums * strengths - np.outer(counts, family.log_mgf(strengths)), strengths
 
 
-def piece_posterior(ratios: Floats, nobody: float, agents: int) -> Floats:
+def piece_posterior(ratios: Floats, nobody: float, shares: Floats) -> Floats:
     """Return p(a | piece) [S, A] from log-likelihood ratios [S, A], under the prior of `piece_ratios`."""
-    logs = ratios + np.log((1 - nobody) / agents)
+    logs = ratios + np.log((1 - nobody) * shares)
     with np.errstate(divide="ignore"):
         rest = np.log(nobody)
     top = np.maximum(logs.max(axis=1, keepdims=True), rest)

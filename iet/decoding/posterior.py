@@ -138,6 +138,7 @@ def posterior_decode(text: Scored, options: PosteriorOptions, allow_unattributed
         strengths=None if fixed is None else fixed[keep],
         agents=text.agents or columns,
         odds=_pooled_odds(text.break_odds, block),
+        shares=None if text.shares is None else text.shares[keep],
     )
     strength[keep] = fitted.strengths
     sums, totals = block_sums(scores, weight, resolution)

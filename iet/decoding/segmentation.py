@@ -74,6 +74,8 @@ class Scored:
         agents: number of agents, where the columns are the `candidates` among them; None: A.
         weights: float32 [T], factors of how much each token counts; None: 1.
         break_odds: float64 [T], how much likelier a segment begins at each token than elsewhere; None: 1.
+        shares: float64 [A], the share of each column in what agents wrote, before the text is seen: an
+            agent's, split over its keys. None: all alike.
     """
 
     values: Scores
@@ -84,6 +86,7 @@ class Scored:
     agents: int | None = None
     weights: npt.NDArray[np.float32] | None = None
     break_odds: npt.NDArray[np.float64] | None = None
+    shares: npt.NDArray[np.float64] | None = None
 
 
 def check_scores(scores: npt.ArrayLike) -> Scores:

@@ -23,21 +23,24 @@ def write(
     *,
     ids: Sequence[int] = range(1, WORDS),
     flat: bool = False,
+    variants: Sequence[int] = (),
 ) -> list[int]:
     """Some of `ids`, as a model of bland preferences (`flat`: of none) would sample them turn by turn.
 
-    The context before the first turn comes on top: n - 1 ids that nobody marked.
+    The context before the first turn comes on top: n - 1 ids that nobody marked. `variants` are those of the
+    turns, else 0.
     """
     draw, allowed, profile = np.random.default_rng(seed), np.asarray(ids), registry.profile
     context, size = profile.scheme.n_gram - 1, profile.vocab_size
     found = allowed[draw.integers(0, len(allowed), context)].tolist()
-    for agent, tokens in turns:
-        slots = [-1 if agent is None else registry.slot(agent)]
+    table = registry.marking_keys()
+    for (agent, tokens), variant in zip(turns, [*variants, *[0] * len(turns)], strict=False):
+        slots = [-1 if agent is None else table.row_of(registry.slot(agent), bits=variant)]
         keyed = profile.family.name == "gumbel" and agent is not None  # the mark is the noise
         for _ in range(tokens):
             logits = np.zeros((1, size)) if flat else draw.normal(size=(1, size))
             logits = logits.astype(np.float32)
-            iet.embed_(logits, [found[-context:]], slots, registry)
+            iet.embed_(logits, [found[-context:]], slots, table)
             noise = np.zeros(size) if keyed else draw.gumbel(size=size)
             found.append(int(allowed[(logits[0] + noise)[allowed].argmax()]))
     return found
