@@ -51,6 +51,8 @@ class LogitsProcessor:
         top_k: of family "gumbel": number of tokens that are kept, 0 or less: all. Default: the engine's.
         top_p: likewise: share of the probability that is kept, above 0, at most 1.
         min_p: likewise: kept tokens have at least this share of the likeliest one's, 0 to 1.
+        seed: any integer, draws the variant of the agent's key, for as long as the processor lives: where the
+            key has variants, make one for each text. None: drawn from the operating system.
 
     Raises:
         RegistryError: unknown agent, or it has another profile.
@@ -72,10 +74,11 @@ class LogitsProcessor:
         top_k: int = 40,
         top_p: float = 0.95,
         min_p: float = 0.05,
+        seed: int | None = None,
     ) -> None:
         check_registry(registry)
-        self._slot = registry.slot(agent, profile)
         self._keys = registry.marking_keys(registry.profile_of(agent).id)
+        self._key = self._keys.row_of(registry.slot(agent, profile), seed)
         scheme, vocab_size = self._keys.profile.scheme, self._keys.profile.vocab_size
         self._scale = before_temperature(scheme, temperature)
         self._words = scheme.n_gram - 1
@@ -106,10 +109,10 @@ class LogitsProcessor:
             return scores
         context = input_ids[len(input_ids) - self._words :]
         if self._keys.profile.scheme.family != "gumbel":
-            embed_(scores[None], context[None], [self._slot], self._keys, temperature=self._scale)
+            embed_(scores[None], context[None], [self._key], self._keys, temperature=self._scale)
         elif self._is_fresh(input_ids, context):
             final = _kept(np.array(scores), *self._filters) / np.float32(self._scale)
-            embed_(final[None], context[None], [self._slot], self._keys)
+            embed_(final[None], context[None], [self._key], self._keys)
             token = int(final.argmax())
             logit = scores[token]
             scores[:] = -np.inf

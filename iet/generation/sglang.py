@@ -23,6 +23,7 @@ with drafts; the two exclude each other there. It takes a key with each request:
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
 import warnings
 from collections.abc import Sequence
@@ -58,6 +59,9 @@ class IETLogitsProcessor:
     leaves only that token in the row, so that SGLang draws it:
 
         argmax_v over kept tokens of ℓ_i(v) / T_i - log(-log u(k_π, v)),    the rest of the row becomes -inf
+
+    Where the agent's key has variants, each request draws one: by its `sampling_seed` where it has one, else
+    by its id, which is the same on every rank.
 
     A context that stands earlier in the sequence, prompt included, is left to SGLang's sampling. Refused are
     greedy requests, which draw nothing, and those that ask for log-probabilities, because SGLang takes them
@@ -110,7 +114,7 @@ class IETLogitsProcessor:
                 context = _context(request, keys.profile.scheme.n_gram - 1)
                 if context is not None and not (chooses and _stood_before(arguments, request, len(context))):
                     batch = batches.setdefault(keys.profile.id, _Batch(keys, len(logits)))
-                    batch.add(row, request, context, slot)
+                    batch.add(row, request, context, _drawn(keys, slot, request))
             except IetError as error:
                 _abort(request, error)
             previous = arguments
@@ -214,6 +218,15 @@ def _final_logits(logits: torch.Tensor, params: Sequence[Any]) -> torch.Tensor:
 def _samples_with_flashinfer() -> bool:
     kernel = importlib.import_module("sglang.srt.runtime_context").get_exec().kernel
     return kernel.sampling_backend in ("flashinfer", "intel_xpu")
+
+
+def _drawn(keys: KeyTable, slot: int, request: Any) -> int:
+    """Return the row of the keys that marks all of a request, however often it is asked for."""
+    seed = request.sampling_params.sampling_seed
+    if seed is not None:
+        return keys.row_of(slot, seed)
+    digest = hashlib.blake2b(str(request.rid).encode(), digest_size=8).digest()
+    return keys.row_of(slot, bits=int.from_bytes(digest, "little"))
 
 
 def _context(request: Any, words: int) -> list[int] | None:

@@ -181,6 +181,17 @@ def test_gumbel_leaves_repeated_and_special_contexts_to_the_engine() -> None:
     assert np.isfinite(scores).sum() == 1
 
 
+def test_a_processor_draws_a_variant() -> None:
+    registry = team(family="gumbel")
+    registry.rotate("planner", variants=8)
+    made = [LogitsProcessor(registry, "planner", 1.0, model=Stub(), seed=seed)._key for seed in range(60)]
+    keys = registry.marking_keys()
+    assert made == [keys.row_of(registry.slot("planner"), seed) for seed in range(60)]
+    assert len({*made}) == 8
+    with pytest.raises(InputError, match="seed: got 'x'"):
+        LogitsProcessor(registry, "planner", 1.0, model=Stub(), seed="x")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("scheme", [{"kappa": 1.6}, {"family": "gumbel"}], ids=["fourier", "gumbel"])
 def test_two_agents_are_told_apart_in_the_text(llm: Any, scheme: dict[str, Any]) -> None:
     llama_cpp = pytest.importorskip("llama_cpp")

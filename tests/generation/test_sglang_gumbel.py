@@ -157,3 +157,21 @@ def test_flashinfer_counts_top_p_of_what_top_k_kept_where_min_p_is_asked_for(
     # 0.3 and 0.25 of 0.75 are 0.73 of what top-k kept
     assert kept_of("flashinfer", 0.01) == [0, 1]
     assert logits.shape[1] < COLUMNS
+
+
+def test_requests_draw_variants_and_keep_them(sglang: types.SimpleNamespace, registry: iet.Registry) -> None:
+    registry.rotate("planner", variants=8)
+    adapter._registry.cache_clear()
+    engine, rows = Engine(sglang), {}
+    slot, keys = registry.slot("planner"), registry.marking_keys()
+    for number in range(40):
+        request = engine.add([7, 8, 9], named("planner"), rid=f"r{number}")
+        rows[request.rid] = adapter._drawn(keys, slot, request)
+        assert rows[request.rid] == adapter._drawn(keys, slot, request)
+    assert len({*rows.values()}) == 8
+    assert {keys.owners[row] for row in rows.values()} == {slot}
+    seeded = [engine.add([7], named("planner"), rid=rid, sampling_seed=5) for rid in ("a", "b")]
+    assert {adapter._drawn(keys, slot, each) for each in seeded} == {keys.row_of(slot, 5)}
+    engine.run(1)
+    _, _, after = engine.steps[0]
+    assert len({tuple(kept(row)) for row in after[:40]}) > 3  # the same prompt, several tokens

@@ -193,3 +193,39 @@ def test_what_is_refused_at_the_start(host: Any, monkeypatch: pytest.MonkeyPatch
         IETLogitsProcessor(config(), where)
     monkeypatch.setenv("IET_PROFILE", registry.get_profile(registry.profile_of("critic").id).id)
     IETLogitsProcessor(config(), where)
+
+
+@pytest.mark.parametrize("runner", ["V1", "V2"])
+def test_requests_draw_variants_of_their_agents_key(host: Any, runner: str) -> None:
+    registry = host(family="gumbel")
+    registry.rotate("planner", variants=8)
+    forget_settings()
+    keys = registry.marking_keys()
+    asked = {"iet_agent": "planner"}
+
+    def drawn(engine: str, seeds: list[int | None]) -> list[int]:
+        """The rows of the keys that mark requests of one engine, in turn."""
+        setting = config()
+        setting.instance_id = engine
+        slots = Slots(4)
+        processor = IETLogitsProcessor(setting, CPU if runner == "V1" else slots.state)
+        found = []
+        for seed in seeds:
+            params = SamplingParams(seed=seed, extra_args=asked)
+            if runner == "V1":
+                processor.update_state(v1.BatchUpdate(1, [0], [(0, params, [5, 6, 7], [])], []))
+                found.append(processor._marker._requests[0].key)
+            else:
+                processor.add_request(0, params)
+                found.append(int(processor._marker._key_slots[0]))
+        return found
+
+    none: list[int | None] = [None] * 60
+    assert {keys.names[keys.owners[row]] for row in drawn("a", none)} == {"planner"}
+    assert len({*drawn("a", none)}) == 8
+    assert drawn("a", none) == drawn("a", none)  # another rank of the same engine
+    assert drawn("a", none) != drawn("b", none)
+    assert drawn("a", [7, 7, None, 7]) == [keys.row_of(registry.slot("planner"), 7)] * 2 + [
+        drawn("a", none)[2],
+        keys.row_of(registry.slot("planner"), 7),
+    ]

@@ -22,6 +22,7 @@ from tests.support.vllm_engine import (
     CPU,
     WIDTH,
     Batch,
+    Draws,
     IETLogitsProcessor,
     Request,
     SamplingParams,
@@ -296,7 +297,8 @@ def test_v2_nothing_is_read_back_and_one_kernel_marks(
     slots, nowhere = Slots(3), torch.device("meta")
     for name in ("all_token_ids", "total_len"):
         getattr(slots, name).gpu = getattr(slots, name).gpu.to(nowhere)
-    marker = V2Marker(read_settings(), dataclasses.replace(slots.state, device=nowhere), nowhere)
+    state, settings = dataclasses.replace(slots.state, device=nowhere), read_settings()
+    marker = V2Marker(settings, Draws(settings.keys, "x"), state, nowhere)
     slot = slots.free.pop()
     marker.add(slot, SamplingParams(temperature=0.5, extra_args={"iet_agent": "critic"}))
     marker.flush()

@@ -97,7 +97,8 @@ class Request:
         if self.custom_logit_processor is not None and isinstance(params, dict):
             params = params | {"__req__": weakref.proxy(self)}
         self.return_logprob = sampling.pop("return_logprob", False)
-        filters = {"top_k": 1 << 30, "top_p": 1.0, "min_p": 0.0, **sampling}
+        self.rid = sampling.pop("rid", "r0")
+        filters = {"top_k": 1 << 30, "top_p": 1.0, "min_p": 0.0, "sampling_seed": None, **sampling}
         self.sampling_params = types.SimpleNamespace(temperature=temperature, custom_params=params, **filters)
         self.kv = kv()
         self.to_finish: Any = None

@@ -37,7 +37,7 @@ from iet.generation.vllm import settings  # noqa: E402
 from iet.generation.vllm import v2 as v2_marker  # noqa: E402
 
 IETLogitsProcessor = adapter.IETLogitsProcessor
-V2Marker, read_settings = v2_marker.BySlot, settings.read_settings
+V2Marker, Draws, read_settings = v2_marker.BySlot, settings.Draws, settings.read_settings
 forget_settings = settings._read.cache_clear
 
 NAME = "iet.generation.vllm:IETLogitsProcessor"

@@ -25,7 +25,7 @@ except ImportError as error:
         f'marking in vLLM: {error}; pip install "implicit-execution-tracing[vllm]"'
     ) from None
 
-from iet.generation.vllm.settings import read_settings
+from iet.generation.vllm.settings import Draws, read_settings
 from iet.generation.vllm.v1 import ByRow
 from iet.generation.vllm.v2 import BySlot
 
@@ -81,6 +81,9 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
     the sequence, prompt included, is left to vLLM's own sampling. A greedy request is refused: it draws
     nothing. Penalties count, also under the V1 runner, which applies its own after the processor.
 
+    Where the agent's key has variants (`Registry.add`), each request draws one: by its `seed` where it has
+    one, else at random, so that the same prompt gets another text.
+
     A request names its agent in `SamplingParams(extra_args={"iet_agent": "planner"})`, over HTTP in
     `"vllm_xargs": {"iet_agent": "planner"}`; `{"iet_unmarked": true}` in its place asks for unmarked text.
 
@@ -122,8 +125,11 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
             prepare(settings.keys, device)  # now, not in the first request
         elif device.type != "cpu":
             raise BackendUnavailable(f"device: got {device}, expected the CPU or CUDA")
+        draws = Draws(settings.keys, getattr(vllm_config, "instance_id", None) or None)
         self._marker: Any = (
-            BySlot(settings, where, device) if by_slot else ByRow(settings, device, is_pin_memory)
+            BySlot(settings, draws, where, device)
+            if by_slot
+            else ByRow(settings, draws, device, is_pin_memory)
         )
 
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -93,6 +94,33 @@ class Settings:
         if self.keys.profile.scheme.placement == "raw" or params.temperature < GREEDY_BELOW:
             return 1.0
         return float(params.temperature)
+
+
+class Draws:
+    """Draws the variant of each request's key, on every rank the same.
+
+    A request with a seed draws by it. Another one draws by its number among the requests of this engine,
+    which ranks count alike, so that none needs to tell the others. A request that vLLM preempts and takes up
+    again draws anew.
+
+    Args:
+        keys: of the registry.
+        engine: what names this engine, and no other: `VllmConfig.instance_id`. None: draw from the operating
+            system.
+    """
+
+    def __init__(self, keys: KeyTable, engine: str | None) -> None:
+        self._keys = keys
+        self._engine = engine
+        self._count = 0
+
+    def row_of(self, slot: int, seed: int | None) -> int:
+        """Return the row of the keys that marks a request of an agent, -1 for one that is not marked."""
+        self._count += 1
+        if seed is not None or self._engine is None:
+            return self._keys.row_of(slot, seed)
+        digest = hashlib.blake2b(f"{self._engine}/{self._count}".encode(), digest_size=8).digest()
+        return self._keys.row_of(slot, bits=int.from_bytes(digest, "little"))
 
 
 def read_settings() -> Settings:

@@ -12,7 +12,7 @@ from iet.errors import InputError
 from iet.generation.contexts import SequenceContexts
 from iet.generation.sampling import ContextIds, leave_one
 from iet.generation.vllm.sampler import Filters, Penalties, final_logits, penalise_
-from iet.generation.vllm.settings import PLACEHOLDER, Settings
+from iet.generation.vllm.settings import PLACEHOLDER, Draws, Settings
 from iet.kernels import embed_
 
 
@@ -20,7 +20,7 @@ from iet.kernels import embed_
 class _Request:
     """One that is marked."""
 
-    slot: int
+    key: int  # row of the table of keys
     temperature: float
     filters: Filters
     penalties: Penalties
@@ -30,8 +30,9 @@ class _Request:
 class ByRow:
     """Follows the runner's batch, and marks the rows of requests that name an agent."""
 
-    def __init__(self, settings: Settings, device: torch.device, pin: bool) -> None:
+    def __init__(self, settings: Settings, draws: Draws, device: torch.device, pin: bool) -> None:
         self._settings = settings
+        self._draws = draws
         self._words = settings.keys.profile.scheme.n_gram - 1
         self._ids = ContextIds(settings.keys.profile)
         self._device = device
@@ -47,11 +48,11 @@ class ByRow:
             requests.pop(row, None)
         for row, params, prompt, output in batch_update.added:
             requests.pop(row, None)
-            slot = self._settings.marking_slot(params)
-            if slot >= 0:
+            key = self._draws.row_of(self._settings.marking_slot(params), params.seed)
+            if key >= 0:
                 known = prompt or ()  # None where the prompt is given as embeddings
                 requests[row] = _Request(
-                    slot,
+                    key,
                     self._settings.temperature_of(params),
                     Filters.of(params),
                     Penalties.of(params, known, output),
@@ -76,7 +77,7 @@ class ByRow:
                 raise InputError(PLACEHOLDER.format(where=f"row {row}"))
             if self._settings.chooses and request.contexts.times_before():
                 continue
-            marked.append([row, request.slot, *context])
+            marked.append([row, request.key, *context])
             requests.append(request)
         if not marked:
             return logits

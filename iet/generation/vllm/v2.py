@@ -10,7 +10,7 @@ import torch
 from iet.errors import InputError
 from iet.generation.sampling import ContextIds, leave_one, times_before
 from iet.generation.vllm.sampler import Filters, final_logits
-from iet.generation.vllm.settings import PLACEHOLDER, Settings
+from iet.generation.vllm.settings import PLACEHOLDER, Draws, Settings
 from iet.kernels import embed_
 from iet.native.cuda import Refusals
 
@@ -24,8 +24,9 @@ class BySlot:
     what its sampler does; they are sent when requests came, and everything else is read where it lies.
     """
 
-    def __init__(self, settings: Settings, state: Any, device: torch.device) -> None:
+    def __init__(self, settings: Settings, draws: Draws, state: Any, device: torch.device) -> None:
         self._settings = settings
+        self._draws = draws
         self._state = state
         self._key_slots = np.full(state.max_num_reqs, -1, dtype=np.int32)
         self._temperatures = np.ones(state.max_num_reqs, dtype=np.float32)
@@ -43,14 +44,14 @@ class BySlot:
 
     def add(self, index: int, params: Any) -> bool:
         """Take up a request, and tell whether it is marked."""
-        slot = self._settings.marking_slot(params)
-        filters = Filters.of(params) if slot >= 0 else _NO_FILTERS
-        self._key_slots[index] = slot
+        key = self._draws.row_of(self._settings.marking_slot(params), params.seed)
+        filters = Filters.of(params) if key >= 0 else _NO_FILTERS
+        self._key_slots[index] = key
         self._temperatures[index] = self._settings.temperature_of(params)
         self._filters[index] = filters
         self._filter_values[index] = filters.values(self._state.vocab_size)
         self._changed = True
-        return slot >= 0
+        return key >= 0
 
     def flush(self) -> None:
         """Send what came, and raise what an earlier step refused on the device."""
