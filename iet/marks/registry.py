@@ -11,7 +11,7 @@ import os
 import pathlib
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from iet.errors import IetError, InputError, RegistryError, TokenizerMismatch
@@ -603,7 +603,7 @@ def _absolute(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def _now() -> str:
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _listed(names: Mapping[str, object]) -> str:

@@ -22,7 +22,7 @@ import json
 import os
 import pathlib
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from iet.errors import BackendUnavailable, InputError, VerificationError
@@ -152,7 +152,7 @@ def sign(
         raise InputError("report: got one on token ids, expected one on a text, which is what is signed for")
     if not isinstance(name, str) or not name:
         raise InputError(f"name: got {name!r}, expected a string that is not empty")
-    when = datetime.now(timezone.utc) if time is None else time
+    when = datetime.now(UTC) if time is None else time
     if when.tzinfo is None:
         raise InputError(f"time: got {time}, expected one with a time zone")
     private = key if isinstance(key, Ed25519PrivateKey) else load_private_key(key)
@@ -161,7 +161,7 @@ def sign(
     shown["profiles"] = [{**profile, "tokenizer_source": None} for profile in shown["profiles"]]
     predicate = {
         "verifier": {"id": "implicit-execution-tracing", "version": __version__},
-        "timeAudited": when.astimezone(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "timeAudited": when.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         "report": shown,
     }
     payload = canonical_json(
@@ -272,7 +272,7 @@ def _statement(payload: bytes) -> dict[str, Any]:
     try:
         [subject], predicate = statement["subject"], statement["predicate"]
         report, when = predicate["report"], predicate["timeAudited"]
-        datetime.fromisoformat(when.replace("Z", "+00:00"))
+        datetime.fromisoformat(when)
         if report["schema"] != REPORT_SCHEMA:
             raise ValueError(f"schema is {report['schema']!r:.80}")
         if subject["digest"]["sha256"] != report["text_sha256"]:

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import pathlib
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import numpy as np
@@ -82,7 +82,7 @@ def test_the_envelope_is_dsse_and_the_signature_ed25519(key: Ed25519PrivateKey, 
 
 
 def test_signing_is_deterministic(report: Report, key: Ed25519PrivateKey, envelope: bytes) -> None:
-    assert signed.sign(report, key, name="final.txt", time=NOON.astimezone(timezone.utc)) == envelope
+    assert signed.sign(report, key, name="final.txt", time=NOON.astimezone(UTC)) == envelope
 
 
 def test_a_thousand_changed_bytes_are_all_found(key: Ed25519PrivateKey, envelope: bytes) -> None:

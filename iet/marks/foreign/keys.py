@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import operator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,6 @@ from iet.marks.keys import AnyScheme, Keys
 from iet.marks.scheme import canonical_digest
 from iet.marks.tokenizer import Tokenizer
 from iet.native import reference
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Ids = NDArray[np.int64]
 
