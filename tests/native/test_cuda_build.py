@@ -1,4 +1,4 @@
-"""What the CUDA compiler says about the kernels: nothing is spilled, nothing lies in local memory."""
+"""How the CUDA module is built: which nvcc, for which architectures, and what it says about the kernels."""
 
 from __future__ import annotations
 
@@ -7,22 +7,28 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
-CSRC = pathlib.Path(__file__).parents[2] / "csrc" / "cuda"
+from tests.support.conditions import posix
+
+ROOT = pathlib.Path(__file__).parents[2]
+CSRC = ROOT / "csrc" / "cuda"
+CMAKE = shutil.which("cmake") or ""
+NVCC = os.environ.get("CUDACXX") or shutil.which("nvcc") or ""
+needs_cmake = pytest.mark.skipif(not CMAKE, reason="no CMake")
+needs_nvcc = pytest.mark.skipif(not NVCC, reason="no nvcc")
 MAX_REGISTERS = 64  # of 65536: four blocks of 256 threads on a multiprocessor
 KERNELS = {"embed.cu": ("embed_kernel", 21), "score.cu": ("score_kernel|score_spans_kernel|scale_kernel", 7)}
 
 
+@needs_nvcc
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("source", sorted(KERNELS))
 def test_no_kernel_spills(source: str, architecture: str, tmp_path: pathlib.Path) -> None:
-    nvcc = os.environ.get("CUDACXX") or shutil.which("nvcc")
-    if nvcc is None:
-        pytest.skip("no nvcc")
     flags = ["-std=c++17", f"-arch={architecture}", "-cubin", "-Xptxas", "-v", "-o", str(tmp_path / "cubin")]
-    result = subprocess.run([nvcc, *flags, str(CSRC / source)], capture_output=True, text=True)
+    result = subprocess.run([NVCC, *flags, str(CSRC / source)], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     report = result.stderr
     names, count = KERNELS[source]
@@ -34,3 +40,131 @@ def test_no_kernel_spills(source: str, architecture: str, tmp_path: pathlib.Path
     assert len(registers) == count
     assert max(registers) <= MAX_REGISTERS, report
     assert "lmem" not in report
+
+
+def a_program(path: pathlib.Path, script: str) -> pathlib.Path:
+    """Make an nvcc that is a shell script."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def called(code: str, folder: pathlib.Path, *defined: str, **environment: str) -> str:
+    """What `code` leaves in the variable `result`, by the functions of cmake/cuda.cmake."""
+    script = folder / "script.cmake"
+    script.write_text(f'include("{ROOT}/cmake/cuda.cmake")\n{code}\nmessage("${{result}}")\n')
+    clean = {name: value for name, value in os.environ.items() if "CUDA" not in name}
+    found = subprocess.run(
+        [CMAKE, *(f"-D{name}" for name in defined), "-P", str(script)],
+        env={**clean, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return found.stderr.strip()  # where message() writes
+
+
+@posix
+@needs_cmake
+def test_nvcc_is_found_on_the_path_and_off_it(tmp_path: pathlib.Path) -> None:
+    at = {name: a_program(tmp_path / name / "bin/nvcc", "") for name in ("named", "other", "path")}
+    packages = tmp_path / "packages"
+    _, newer = (a_program(packages / f"nvidia/cu{number}/bin/nvcc", "") for number in (9, 13))
+    search = f'iet_find_nvcc(result "{sys.executable}")'
+    named, path = str(tmp_path / "named"), f"{at['path'].parent}:{os.environ['PATH']}"
+    for name in ("CUDAToolkit_ROOT", "CUDA_HOME", "CUDA_PATH"):
+        assert called(search, tmp_path, PATH=path, **{name: named}) == str(at["named"])
+    assert called(search, tmp_path, f"CUDAToolkit_ROOT={named}", CUDA_HOME=str(tmp_path / "other")) == str(
+        at["named"]
+    )
+    assert called(search, tmp_path, PATH=path, CUDA_HOME=str(tmp_path / "nowhere")) == str(at["path"])
+    assert called(search, tmp_path, PATH=path, PYTHONPATH=str(packages)) == str(at["path"])
+    assert called(search, tmp_path, PATH=str(tmp_path), PYTHONPATH=str(packages)) == str(newer)
+    usual = pathlib.Path("/usr/local/cuda/bin/nvcc")
+    if usual.exists():
+        assert called(search, tmp_path, PATH=str(tmp_path)) == str(usual)
+
+
+@posix
+@needs_cmake
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        ("75 80 86 87 88 89 90 100 110 103 120 121", "75-real;80-real;86-real;89-real;90-real;100-real;120"),
+        ("50 60 70 75 80 86 87 89 90 90a 100 100a 101 120 120a", None),  # nvcc 12.8
+        ("50 60 70 75 80 86 87 89 90 90a", "75-real;80-real;86-real;89-real;90"),  # 11.8 to 12.6
+        ("35 50 60 70 75 80 86 87", "75-real;80-real;86"),  # 11.5 to 11.7
+        ("100 120 130", "100-real;120"),  # one that will know no older ones
+    ],
+)
+def test_every_architecture_that_nvcc_knows(
+    listed: str, expected: str | None, tmp_path: pathlib.Path
+) -> None:
+    lines = "\\n".join(f"compute_{number}" for number in listed.split())
+    nvcc = a_program(tmp_path / "nvcc", f"[ \"$*\" = --list-gpu-arch ] && printf '{lines}\\n'")
+    found = called(f'iet_known_architectures(result "{nvcc}" "75;80;86;89;90;100;120")', tmp_path)
+    assert found == (expected or "75-real;80-real;86-real;89-real;90-real;100-real;120")
+
+
+@posix
+@needs_cmake
+def test_an_nvcc_that_cannot_list_them_is_the_oldest_that_will_do(tmp_path: pathlib.Path) -> None:
+    nvcc = a_program(tmp_path / "nvcc", "echo nvcc fatal: unknown option >&2; exit 1")
+    assert called(f'iet_known_architectures(result "{nvcc}" "75;80;86")', tmp_path) == "75-real;80"
+
+
+def configured(folder: pathlib.Path, *defined: str, nvcc: pathlib.Path | str) -> tuple[int, str, set[str]]:
+    """Configure the project: exit code, what CMake says, and the architectures that would be compiled for."""
+    pybind11 = pytest.importorskip("pybind11")
+    ours = f"pybind11_DIR={pybind11.get_cmake_dir()}", f"Python_EXECUTABLE={sys.executable}"
+    clean = {name: value for name, value in os.environ.items() if "CUDA" not in name}
+    found = subprocess.run(
+        [CMAKE, "-S", str(ROOT), "-B", str(folder), *(f"-D{value}" for value in (*ours, *defined))],
+        env={**clean, "CUDACXX": str(nvcc)},
+        capture_output=True,
+        text=True,
+    )
+    files = [path.read_text() for path in folder.rglob("*") if path.name in ("build.ninja", "flags.make")]
+    compiled = set(re.findall(r"arch=compute_\d+,code=\[(\S+?)\]", "\n".join(files)))
+    return found.returncode, found.stdout + found.stderr, compiled
+
+
+@posix
+@needs_cmake
+@needs_nvcc
+def test_the_architectures_of_the_command_line_are_those_of_the_module(tmp_path: pathlib.Path) -> None:
+    code, said, compiled = configured(tmp_path, "IET_CUDA=ON", "IET_CUDA_ARCHITECTURES=90-real", nvcc=NVCC)
+    assert code == 0, said
+    assert compiled == {"sm_90"}
+
+
+@posix
+@needs_cmake
+@needs_nvcc
+def test_an_older_nvcc_is_asked_for_nothing_that_it_does_not_know(tmp_path: pathlib.Path) -> None:
+    older = f"""case "$*" in
+--list-gpu-arch) printf 'compute_75\\ncompute_80\\ncompute_86\\n';;
+*compute_89*|*compute_9*|*compute_1*) echo 'nvcc fatal: Unsupported gpu architecture' >&2; exit 1;;
+*) exec "{NVCC}" "$@";;
+esac"""
+    nvcc = a_program(tmp_path / "nvcc", older)
+    code, said, compiled = configured(tmp_path / "build", "IET_CUDA=AUTO", nvcc=nvcc)
+    assert code == 0, said
+    assert compiled == {"sm_75", "sm_80", "compute_86,sm_86"}
+
+
+@posix
+@needs_cmake
+@needs_nvcc
+def test_an_nvcc_that_is_too_old_is_left_alone_or_refused(tmp_path: pathlib.Path) -> None:
+    too_old = f"""if [ "$*" = --version ]; then "{NVCC}" --version | sed 's/release [0-9.]*/release 10.2/'
+else exec "{NVCC}" "$@"
+fi"""
+    nvcc = a_program(tmp_path / "nvcc", too_old)
+    code, said, compiled = configured(tmp_path / "auto", "IET_CUDA=AUTO", nvcc=nvcc)
+    assert (code, compiled) == (0, set()), said
+    assert "CUDA module: left out, no nvcc 11.0 or later that works was found" in said
+    code, said, _ = configured(tmp_path / "auto", "IET_CUDA=ON", nvcc=nvcc)
+    assert code != 0
+    assert "IET_CUDA=ON, but no nvcc 11.0 or later that works was found" in said
