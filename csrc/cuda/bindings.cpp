@@ -99,6 +99,9 @@ void permute_ids(uint32_t vocab, uint32_t k_p, uintptr_t seeds, uintptr_t ids, i
 
 PYBIND11_MODULE(_cuda, m) {
   m.attr("scheme_version") = kSchemeVersion;
+#if defined(IET_CUDA_BUILD)  // what CMake built it with
+  m.attr("build") = IET_CUDA_BUILD;
+#endif
   m.attr("refusals") = static_cast<int>(kRefusals);
   m.def("device_count", &device_count);
   m.def("device_error", &device_error);

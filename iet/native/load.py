@@ -49,6 +49,8 @@ def load(name: str) -> tuple[Any, str]:
         return None, "IET_BACKEND=reference asks for the reference backend"
     try:
         module = importlib.import_module(f"iet.native.{name}")
+    except ModuleNotFoundError:
+        return None, f"this installation has no compiled module iet.native.{name}"
     except ImportError as error:
         return None, f"the compiled module iet.native.{name} cannot be loaded ({error})"
     if module.scheme_version != SCHEME_VERSION:
@@ -57,7 +59,8 @@ def load(name: str) -> tuple[Any, str]:
             f"iet.native.{name} was built for scheme {module.scheme_version}, expected {SCHEME_VERSION}:"
             " rebuild it",
         )
-    return module, f"the compiled module iet.native.{name} is loaded"
+    built = f" ({module.build})" if hasattr(module, "build") else ""
+    return module, f"the compiled module iet.native.{name} is loaded{built}"
 
 
 @functools.cache
@@ -66,8 +69,9 @@ def load_cuda() -> Any:
     module, why = load("_cuda")
     if module is None:
         raise BackendUnavailable(
-            f"CUDA: {why}; build iet where nvcc is found (pip install -v . says so), or move the tensors with"
-            " .cpu() first: nothing is copied between devices silently"
+            f"CUDA: {why}; it is in the wheels for Linux on x86-64, and in what is built where nvcc is found"
+            " (pip install -v . says so); or move the tensors with .cpu() first: nothing is copied between"
+            " devices silently"
         )
     return module
 
