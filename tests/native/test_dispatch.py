@@ -7,6 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -65,6 +66,16 @@ def test_no_silent_fallback() -> None:
     assert "BackendUnavailable" in wrong.stderr
     assert "sse9" in wrong.stderr
     assert "reference" in python("import iet; print(iet.backends())", IET_BACKEND="reference").stdout
+
+
+def test_a_module_says_what_built_it_or_that_it_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IET_BACKEND", "")
+    built = types.SimpleNamespace(scheme_version=native.SCHEME_VERSION, build="nvcc 12.8 for 75-real 120")
+    monkeypatch.setitem(sys.modules, "iet.native._cuda", built)
+    said = "the compiled module iet.native._cuda is loaded (nvcc 12.8 for 75-real 120)"
+    assert native.load("_cuda") == (built, said)
+    monkeypatch.setitem(sys.modules, "iet.native._cuda", None)
+    assert native.load("_cuda") == (None, "this installation has no compiled module iet.native._cuda")
 
 
 @compiled
