@@ -76,6 +76,15 @@ def add(commands: Commands) -> None:
     merge.set_defaults(run=_keys_import)
 
 
+_MEANING = {
+    "fourier": "the paper's mark, also for greedy decoding, with a κ of your choice; where the next word is"
+    " certain a finding takes thousands of tokens (--family gumbel: a hundred)",
+    "square": "as fourier, with +1 and -1 in place of its wave",
+    "gumbel": "chooses the token and leaves its distribution as it is; it needs sampling, and variants of a"
+    " key (iet keys add --variants 16), else the same prompt gives the same text again",
+}
+
+
 def _add_scheme(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokenizer", help="tokenizer.json, a folder that holds one, or iet:demo")
     parser.add_argument(
@@ -93,7 +102,11 @@ def _add_scheme(parser: argparse.ArgumentParser) -> None:
         help="which logits κ counts in (default: final)",
     )
     parser.add_argument(
-        "--family", default="fourier", choices=["fourier", "square", "gumbel"], help="(default: fourier)"
+        "--family",
+        default="fourier",
+        choices=["fourier", "square", "gumbel"],
+        help="fourier: the paper's mark, any decoding; gumbel: for sampled text, however predictable"
+        " (default: fourier)",
     )
 
 
@@ -103,6 +116,7 @@ def _keys_init(arguments: argparse.Namespace) -> int:
     with progress(_READING):
         registry = iet.Registry.create(arguments.path, **_profile(arguments))
     print(f"{registry.path}: profile {registry.profile.id}, no agents yet")
+    print(f"family {registry.profile.scheme.family}: {_MEANING[registry.profile.scheme.family]}")
     return 0
 
 

@@ -152,3 +152,15 @@ def test_an_opening_is_printed_and_an_unknown_epoch_refused(
     opening = Opening.from_dict(json.loads(capsys.readouterr().out))
     assert opening == Registry.load(team).open_key("critic")
     assert "got epoch 4, expected one of [0]" in said(3, "keys", "open", "critic", "--epoch", "4", "-r", team)
+
+
+@pytest.mark.parametrize(
+    ("family", "said"), [("fourier", "the paper's mark"), ("gumbel", "it needs sampling")]
+)
+def test_init_says_what_the_family_means(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], family: str, said: str
+) -> None:
+    assert run("keys", "init", tmp_path / "team.json", "--vocab-size", "4096", "--family", family) == 0
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line.startswith(f"family {family}: ")
+    assert said in line
