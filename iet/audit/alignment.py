@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.audit.parts import Parts
-from iet.audit.texts import Integers, Reading, Scores
+from iet.audit.texts import Reading
+from iet.native.arrays import Float32s, Int64s
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,9 +28,9 @@ class Axis:
     """
 
     readings: tuple[Reading, ...]
-    cells: tuple[Integers, ...]
+    cells: tuple[Int64s, ...]
     length: int
-    _starts: Integers | None = None
+    _starts: Int64s | None = None
 
     @classmethod
     def of(cls, readings: Sequence[Reading]) -> Axis:
@@ -42,16 +43,16 @@ class Axis:
         return cls(tuple(readings), cells, len(starts), starts)
 
     @property
-    def origins(self) -> Integers:
+    def origins(self) -> Int64s:
         """int64 [length]: where they start, in characters, or in tokens where only ids are read."""
         return self.readings[0].origins if self._starts is None else self._starts
 
-    def origins_of(self, indices: Integers) -> Integers:
+    def origins_of(self, indices: Int64s) -> Int64s:
         """Return `origins[indices]`, cheaper than all of them."""
         return self.readings[0].origins_of(indices) if self._starts is None else self._starts[indices]
 
     @property
-    def starts(self) -> Integers:
+    def starts(self) -> Int64s:
         """The same as `origins`, by the name that a `Trace` asks for."""
         return self.origins
 
@@ -60,7 +61,7 @@ class Axis:
         """T: number of tokens of the whole text in the first reading."""
         return len(self.readings[0].ids)
 
-    def place(self, indices: Integers, end: int) -> Integers:
+    def place(self, indices: Int64s, end: int) -> Int64s:
         """Return the places of indices from 0 to `length`.
 
         Among all T tokens, or with several readings in characters (tokens, of ids), `end` of the whole text.
@@ -69,7 +70,7 @@ class Axis:
             return self.readings[0].of_all(indices)
         return np.append(self._starts, end)[indices]
 
-    def tokens(self, starts: Integers, ends: Integers) -> Integers | None:
+    def tokens(self, starts: Int64s, ends: Int64s) -> Int64s | None:
         """Return spans [S] of indices as spans among all T tokens [S, 2].
 
         None where several readings have tokens of their own.
@@ -96,14 +97,14 @@ class Axis:
         everywhere[self._starts] = values
         return everywhere
 
-    def tokens_between(self, parts: Parts) -> Integers:
+    def tokens_between(self, parts: Parts) -> Int64s:
         """Return the tokens [L, 2] of the first reading that are left out, for each part that is."""
         reading = self.readings[0]
         at = np.searchsorted(reading.origins, parts.left_out[:, 0])
         befores = reading.of_all(np.maximum(at - 1, 0)) + 1
         return np.stack([np.where(at > 0, befores, 0), reading.of_all(at)], axis=1)
 
-    def gather(self, values: Sequence[Scores]) -> Scores:
+    def gather(self, values: Sequence[Float32s]) -> Float32s:
         """Add the values [R, A] of every reading's tokens up where they stand: [length, ΣA]."""
         columns = np.cumsum([0, *(part.shape[1] for part in values)])
         gathered = np.zeros((self.length, int(columns[-1])), np.float32)
@@ -111,7 +112,7 @@ class Axis:
             np.add.at(gathered[:, low:high], at, part)  # several tokens may spell one character
         return gathered
 
-    def spread(self, values: Sequence[Scores]) -> Scores:
+    def spread(self, values: Sequence[Float32s]) -> Float32s:
         """Give every cell the values [R, A] of the token that it lies in, of each reading: [length, ΣA]."""
         if len(values) == 1:
             return values[0]

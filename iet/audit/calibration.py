@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from iet.audit.auditor import Auditor
 from iet.audit.evidence import activity_log_p
@@ -22,6 +21,7 @@ from iet.marks.derivation import usable
 from iet.marks.families import FAMILIES
 from iet.marks.registry import Registry
 from iet.marks.scheme import Profile
+from iet.native.arrays import Float64s
 
 __all__ = ["Null", "Power", "null", "null_table", "power", "power_table", "read_corpus"]
 
@@ -36,7 +36,6 @@ SHORTEST = 2 * BLOCK
 """Number of tokens from which `power` searches."""
 
 _CANDIDATES = 256
-Floats = NDArray[np.float64]
 
 
 # ---------------------------------------------------------------- power
@@ -154,7 +153,7 @@ def tokens_needed(count: int | None, most: int) -> str:
 
 def marked_scores(
     family: str, kappa: float, entropy: float, rng: np.random.Generator, draws: int = 1 << 16
-) -> Floats:
+) -> Float64s:
     """Return scores of tokens drawn with a mark, [draws], in text of `entropy` nats (see `power`)."""
     nats = max(entropy, UNCERTAIN_NATS)
     uncertain = rng.random(draws) < entropy / nats
@@ -191,7 +190,7 @@ def log_p_of_one(level: float, keys: int) -> float:
 
 
 def _tokens_needed(
-    pool: Floats,
+    pool: Float64s,
     family: str,
     keys: int,
     level: float,
@@ -314,7 +313,7 @@ def null_table(found: Null) -> str:
     return "\n".join(lines)
 
 
-def clustered_interval(hits: Floats, each: int, seed: int = 0, draws: int = 2000) -> tuple[float, float]:
+def clustered_interval(hits: Float64s, each: int, seed: int = 0, draws: int = 2000) -> tuple[float, float]:
     """Return the 95 % interval of a rate from its share in each text [N]: texts are the independent units.
 
     Bootstrap over texts. Where fewer than five of the `each` x N pairs hit, or N is below five: from Wilson's

@@ -15,15 +15,14 @@ from numpy.typing import NDArray
 from iet.audit.alignment import Axis
 from iet.audit.plan import Plan, ProfileReader
 from iet.audit.scoring import Columns, owners_of
-from iet.audit.texts import Integers, Reading, Scores
+from iet.audit.texts import Reading
 from iet.decoding import DECODERS, Scored, Segmentation
 from iet.decoding.breaks import break_odds
 from iet.decoding.cusum import CusumParameters, cusum_labels
 from iet.decoding.fit import log_ratios
 from iet.decoding.pieces import piece_posterior, piece_ratios
 from iet.decoding.posterior import evidence_weight
-
-Floats = NDArray[np.float64]
+from iet.native.arrays import Float32s, Float64s, Int32s, Int64s
 
 PADDING, LONGEST_PADDING = 4, 200
 """In place of a part that is left out stand 4 tokens without evidence for each of its own, 200 at most.
@@ -48,13 +47,15 @@ class Decoded:
         window_scores: of each text f [W, K]; None where the decoder made none.
     """
 
-    labels: NDArray[np.int32]
-    posteriors: tuple[NDArray[np.float32], ...] | None = None
-    strengths: tuple[Floats, ...] | None = None
-    window_scores: tuple[Floats, ...] | None = None
+    labels: Int32s
+    posteriors: tuple[Float32s, ...] | None = None
+    strengths: tuple[Float64s, ...] | None = None
+    window_scores: tuple[Float64s, ...] | None = None
 
 
-def odds_of(plan: Plan, texts: Sequence[str] | None, places: Sequence[Reading | Axis]) -> list[Floats] | None:
+def odds_of(
+    plan: Plan, texts: Sequence[str] | None, places: Sequence[Reading | Axis]
+) -> list[Float64s] | None:
     """Return how likely a turn begins at each place of each text; None: not asked for."""
     if texts is None or plan.break_odds is None:
         return None
@@ -73,9 +74,9 @@ def decode(
     columns: Columns,
     reading: Reading,
     allow_unattributed: bool,
-    odds: Sequence[Floats] | None = None,
-    cuts: Integers = _NOWHERE,
-    lengths: Integers = _NOWHERE,
+    odds: Sequence[Float64s] | None = None,
+    cuts: Int64s = _NOWHERE,
+    lengths: Int64s = _NOWHERE,
 ) -> Decoded:
     """Decode what is read in the tokens of one profile; before the tokens `cuts` so many are left out."""
     if plan.decoder == "cusum" and len(reading.ends) > 1:  # all texts in one call
@@ -100,7 +101,7 @@ def decode(
     return _gathered(labels, found)
 
 
-def _gathered(labels: NDArray[np.int32], found: Sequence[Segmentation]) -> Decoded:
+def _gathered(labels: Int32s, found: Sequence[Segmentation]) -> Decoded:
     posteriors = [each.posterior for each in found if each.posterior is not None]
     strengths = [each.strengths for each in found if each.strengths is not None]
     windows = [each.window_scores for each in found if each.window_scores is not None]
@@ -112,7 +113,7 @@ def _gathered(labels: NDArray[np.int32], found: Sequence[Segmentation]) -> Decod
     )
 
 
-def _text(plan: Plan, columns: Columns, reading: Reading, text: int, odds: Floats | None) -> Scored:
+def _text(plan: Plan, columns: Columns, reading: Reading, text: int, odds: Float64s | None) -> Scored:
     """Return one of the texts as decoders read it."""
     inside, family = reading.inside(text), columns.keys.profile.family
     values, weights = columns.scores[inside], None
@@ -135,7 +136,7 @@ def _text(plan: Plan, columns: Columns, reading: Reading, text: int, odds: Float
     )
 
 
-def _shares(columns: Columns) -> Floats | None:
+def _shares(columns: Columns) -> Float64s | None:
     """Return the shares of the columns in what their profile's agents wrote; None: all alike."""
     reader = columns.reader
     if len(reader.keys_of_agents) == len(reader.keys):
@@ -143,7 +144,7 @@ def _shares(columns: Columns) -> Floats | None:
     return reader.shares if columns.chosen is None else reader.shares[columns.chosen]
 
 
-def _shares_together(plan: Plan, columns: Sequence[Columns]) -> Floats:
+def _shares_together(plan: Plan, columns: Sequence[Columns]) -> Float64s:
     """Return the shares of the columns of all profiles in what all agents wrote."""
     return np.concatenate(
         [
@@ -155,12 +156,7 @@ def _shares_together(plan: Plan, columns: Sequence[Columns]) -> Floats:
 
 
 def _decode_padded(
-    plan: Plan,
-    text: Scored,
-    options: Any,
-    allow_unattributed: bool,
-    cuts: Integers,
-    lengths: Integers,
+    plan: Plan, text: Scored, options: Any, allow_unattributed: bool, cuts: Int64s, lengths: Int64s
 ) -> Segmentation:
     """Decode a text as if tokens without evidence stood where something is left out.
 
@@ -198,12 +194,12 @@ def decode_together(
     plan: Plan,
     axis: Axis,
     columns: Sequence[Columns],
-    odds: Sequence[Floats] | None,
-    cuts: Integers,
-    lengths: Integers,
+    odds: Sequence[Float64s] | None,
+    cuts: Int64s,
+    lengths: Int64s,
 ) -> Decoded:
     """Decode a text of several profiles: strengths are fitted in each, and ratios meet on the axis."""
-    ratios, counted, strengths = list[Scores](), np.zeros(axis.length, np.bool_), list[Floats]()
+    ratios, counted, strengths = list[Float32s](), np.zeros(axis.length, np.bool_), list[Float64s]()
     for some, reading, cells in zip(columns, axis.readings, axis.cells, strict=True):
         fitted = decode(plan, some, reading, True)
         assert fitted.strengths is not None
@@ -238,17 +234,11 @@ def decode_together(
     return dataclasses.replace(_gathered(found.token_agents, [found]), strengths=(np.concatenate(strengths),))
 
 
-Spans: TypeAlias = tuple[Integers, Integers, Integers, Integers]
+Spans: TypeAlias = tuple[Int64s, Int64s, Int64s, Int64s]
 """Text, start, end and agent [S] each; starts and ends are counted in the text."""
 
 
-def spans_of(
-    labels: NDArray[np.int32],
-    owners: Integers,
-    starts: Integers,
-    ends: Integers,
-    cuts: Integers = _NOWHERE,
-) -> Spans:
+def spans_of(labels: Int32s, owners: Int64s, starts: Int64s, ends: Int64s, cuts: Int64s = _NOWHERE) -> Spans:
     """Return the maximal runs of one agent in each text, those cut in two in which something is left out."""
     agents = np.append(owners, -1)[labels]
     begins = np.zeros(len(labels), np.bool_)
@@ -264,7 +254,7 @@ def spans_of(
     return texts, firsts - starts[texts], lasts - starts[texts], agents[firsts]
 
 
-def name_pieces(plan: Plan, axis: Axis, pieces: Integers) -> tuple[tuple[Columns, ...], Decoded, Spans]:
+def name_pieces(plan: Plan, axis: Axis, pieces: Int64s) -> tuple[tuple[Columns, ...], Decoded, Spans]:
     """Score and name the pieces [S, 2] of a text, whose boundaries are known."""
     nobody = plan.options.nobody if plan.decoder == "posterior" and plan.allow_unattributed else 0.0
     weighed = [
@@ -273,7 +263,7 @@ def name_pieces(plan: Plan, axis: Axis, pieces: Integers) -> tuple[tuple[Columns
     ]
     ratios = np.concatenate([part for part, _ in weighed], axis=1)
     best = ratios.argmax(axis=1)
-    columns, chosen, low = list[Columns](), list[Integers](), 0
+    columns, chosen, low = list[Columns](), list[Int64s](), 0
     for reader, reading, (part, _) in zip(plan.readers, axis.readings, weighed, strict=True):
         some = np.arange(part.shape[1])
         if reader.by_candidates:  # those that compete for a piece
@@ -297,8 +287,8 @@ def name_pieces(plan: Plan, axis: Axis, pieces: Integers) -> tuple[tuple[Columns
 
 
 def _weigh(
-    plan: Plan, reader: ProfileReader, reading: Reading, edges: Integers, nobody: float
-) -> tuple[Floats, Floats | None]:
+    plan: Plan, reader: ProfileReader, reading: Reading, edges: Int64s, nobody: float
+) -> tuple[Float64s, Float64s | None]:
     """Return how well each key explains each piece [S, K], and the strengths [K] behind it, if any."""
     # A pair counts once, or every time for the decoders that know no repeats.
     counted = reading.scored
@@ -313,6 +303,6 @@ def _weigh(
     return piece_ratios(sums, counts, reader.keys.profile.family, nobodys, reader.shares, plan.options)
 
 
-def _edges(origins: Integers, pieces: Integers) -> Integers:
+def _edges(origins: Int64s, pieces: Int64s) -> Int64s:
     """Return where the tokens of the pieces [S, 2] begin and the last ones end: [S + 1]."""
     return np.append(np.searchsorted(origins, pieces[:, 0]), len(origins))

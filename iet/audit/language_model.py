@@ -29,9 +29,7 @@ from iet.errors import BackendUnavailable, InputError, ShapeError
 from iet.kernels import check_token_ids, score_tokens
 from iet.marks.keys import Keys, KeyTable
 from iet.marks.tokenizer import DEMO_MODEL, DEMO_SOURCE
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+from iet.native.arrays import Bools, Float32s, Float64s, Int64s
 
 TEMPERATURES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3, 1.5, 2.0)
 """The temperatures among which the sampler's is fitted."""
@@ -55,7 +53,7 @@ class LogRatios:
         nats: mean surprise -log q(y) of the scored tokens.
     """
 
-    values: npt.NDArray[np.float32]
+    values: Float32s
     temperature: float
     share: float
     nats: float
@@ -184,11 +182,7 @@ class LanguageModel:
         }
 
     def log_ratios(
-        self,
-        token_ids: npt.ArrayLike,
-        keys: Keys,
-        scores: npt.NDArray[Any],
-        scored: npt.NDArray[np.bool_],
+        self, token_ids: npt.ArrayLike, keys: Keys, scores: npt.NDArray[Any], scored: Bools
     ) -> LogRatios:
         """Return the log-likelihood ratio of every key at every token.
 
@@ -314,7 +308,7 @@ class LanguageModel:
             for module, training in modes:
                 module.training = training
 
-    def _predictions(self, ids: Integers, vocab_size: int) -> Iterator[_Predictions]:
+    def _predictions(self, ids: Int64s, vocab_size: int) -> Iterator[_Predictions]:
         """Yield the predictions of tokens 1 to T - 1, in order."""
         torch = _torch()
         for start, logits in self.logits(ids, vocab_size):
@@ -340,10 +334,10 @@ class _Predictions(NamedTuple):
     """Predictions of consecutive tokens."""
 
     start: int
-    tokens: Integers  # [R, top], the likeliest
-    logits: Floats  # [R, top], their logits; here and below the highest logit is subtracted
-    log_sums: Floats  # [R, temperatures], log Σ exp(logits / T) over all tokens
-    chosen: Floats  # [R], the logit of the token that stands in the text
+    tokens: Int64s  # [R, top], the likeliest
+    logits: Float64s  # [R, top], their logits; here and below the highest logit is subtracted
+    log_sums: Float64s  # [R, temperatures], log Σ exp(logits / T) over all tokens
+    chosen: Float64s  # [R], the logit of the token that stands in the text
 
 
 def _take(predictions: Iterator[_Predictions], tokens: int) -> Iterator[_Predictions]:
@@ -356,8 +350,8 @@ def _take(predictions: Iterator[_Predictions], tokens: int) -> Iterator[_Predict
 
 
 def _tilts(
-    ids: Integers, here: slice, tokens: Integers, q: Floats, keys: KeyTable, kappa: float, at_chance: float
-) -> Floats:
+    ids: Int64s, here: slice, tokens: Int64s, q: Float64s, keys: KeyTable, kappa: float, at_chance: float
+) -> Float64s:
     """Return Z(a) [R, K]: Σ q(v)·exp(κ·φ_a(v)) over the tokens given, and `at_chance` for the rest of q."""
     n = keys.profile.scheme.n_gram
     rest = (1.0 - q.sum(axis=1)).clip(0.0)

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iet.errors import InputError, ShapeError
-
-Labels = npt.NDArray[np.int64]
+from iet.native.arrays import Int64s
 
 
 def token_accuracy(truth: npt.ArrayLike, found: npt.ArrayLike) -> float:
@@ -177,7 +176,7 @@ def step_accuracy(truth: Sequence[int], found: Sequence[int | None]) -> float:
     return _share_equal(truth, found)
 
 
-def token_labels(spans: Sequence[tuple[int, int, int]], char_ends: npt.ArrayLike) -> npt.NDArray[np.int64]:
+def token_labels(spans: Sequence[tuple[int, int, int]], char_ends: npt.ArrayLike) -> Int64s:
     """Return the label of every token from labelled characters: that of the token's last character.
 
     Args:
@@ -211,7 +210,7 @@ def _share_equal(truth: Sequence[Hashable], found: Sequence[Hashable]) -> float:
     return sum(right) / len(right) if right else 1.0
 
 
-def _labels(truth: npt.ArrayLike, found: npt.ArrayLike) -> tuple[Labels, Labels]:
+def _labels(truth: npt.ArrayLike, found: npt.ArrayLike) -> tuple[Int64s, Int64s]:
     a, b = _ints("truth", truth), _ints("found", found)
     if a.shape != b.shape:
         raise ShapeError("found", got=list(b.shape), expected=list(a.shape))
@@ -221,7 +220,7 @@ def _labels(truth: npt.ArrayLike, found: npt.ArrayLike) -> tuple[Labels, Labels]
     return a, b
 
 
-def _ints(name: str, values: npt.ArrayLike) -> Labels:
+def _ints(name: str, values: npt.ArrayLike) -> Int64s:
     array = np.asarray(values)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise ShapeError(name, got=f"{array.dtype} {list(array.shape)}", expected="ints [T]")

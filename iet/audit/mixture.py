@@ -7,10 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from iet.native.arrays import Bools, Float64s, Int64s
 from iet.native.pairs import number_pairs
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
 FITTED_TOKENS = 8192
 """Number of tokens, at the start of the text, that the temperature and the trust in a model are fitted on."""
@@ -27,13 +25,13 @@ MAX_CONTEXT = 15  # of `number_pairs`
 class Echo(NamedTuple):
     """The text's prediction of itself: the tokens that followed the same ids earlier."""
 
-    seen: npt.NDArray[np.bool_]  # [T], whether the ids before a token stood earlier in the text
-    hits: Floats  # [T], share of this token among those that followed them
-    order: Integers  # [T], the tokens sorted so that those after equal ids are side by side
-    first: Integers  # [T], for each place in `order` the first place with the same ids
+    seen: Bools  # [T], whether the ids before a token stood earlier in the text
+    hits: Float64s  # [T], share of this token among those that followed them
+    order: Int64s  # [T], the tokens sorted so that those after equal ids are side by side
+    first: Int64s  # [T], for each place in `order` the first place with the same ids
 
     @classmethod
-    def of(cls, ids: Integers, context: int) -> Echo:
+    def of(cls, ids: Int64s, context: int) -> Echo:
         """Predict from `context` ids."""
         t = np.arange(len(ids))
         ends = number_pairs(ids, t >= context - 1, context)
@@ -45,7 +43,7 @@ class Echo(NamedTuple):
         seen = (earlier > 0) & (numbers >= 0)
         return cls(seen, np.where(seen, same / np.maximum(earlier, 1), 0.0), order, first)
 
-    def tilts(self, factors: Floats) -> Floats:
+    def tilts(self, factors: Float64s) -> Float64s:
         """Return Z(a) [T, K]: the mean factor of the tokens that followed the same ids earlier.
 
         Such a token would have its factor again, because φ depends on the n - 1 ids before it.
@@ -62,7 +60,7 @@ class Echo(NamedTuple):
         return tilts
 
 
-def _groups(numbers: Integers) -> tuple[Integers, Integers]:
+def _groups(numbers: Int64s) -> tuple[Int64s, Int64s]:
     """Return the order with equal numbers side by side, and for each place in it where its group starts."""
     order = np.argsort(numbers, kind="stable")
     places = np.arange(len(numbers))
@@ -71,8 +69,8 @@ def _groups(numbers: Integers) -> tuple[Integers, Integers]:
 
 
 def mixture_weights(
-    predictions: Floats, depth: npt.NDArray[Any], counted: npt.NDArray[np.bool_], iterations: int = 120
-) -> Floats:
+    predictions: Float64s, depth: npt.NDArray[Any], counted: Bools, iterations: int = 120
+) -> Float64s:
     """Fit the weights of a mixture of predictions by expectation maximisation.
 
         w_s ∝ Σ_t w_s·q_s(y_t) / Σ_r w_r·q_r(y_t) + m      for all tokens t of one depth
@@ -103,8 +101,8 @@ def mixture_weights(
 
 
 def gumbel_log_ratios(
-    scores: npt.NDArray[Any], q: Floats, counted: npt.NDArray[np.bool_], iterations: int = 12
-) -> Floats:
+    scores: npt.NDArray[Any], q: Float64s, counted: Bools, iterations: int = 12
+) -> Float64s:
     """Return the log-likelihood ratios of Gumbel scores, for tokens of about probability q.
 
         u = 1 - exp(-s);    under the mark of a key u^(1/q) is uniform, so u has the density
@@ -150,7 +148,7 @@ def gumbel_log_ratios(
     return values
 
 
-def _log_densities(scores: npt.NDArray[Any], q: Floats) -> Floats:
+def _log_densities(scores: npt.NDArray[Any], q: Float64s) -> Float64s:
     """Return log f(u; q^p) [T, K, powers], and 0 for no mark as the last."""
     inverses = 1.0 / q[:, None] ** np.array(POWERS)
     with np.errstate(divide="ignore"):

@@ -6,12 +6,10 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from iet.errors import InputError, ShapeError
-
-Integers = NDArray[np.int64]
-Mask = NDArray[np.bool_]
+from iet.native.arrays import Bools, Int64s
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -25,8 +23,8 @@ class Parts:
     """
 
     length: int
-    left_out: Integers
-    boundaries: Integers | None
+    left_out: Int64s
+    boundaries: Int64s | None
 
     @classmethod
     def of(
@@ -60,22 +58,22 @@ class Parts:
             cuts = np.unique(cuts[(cuts > 0) & (cuts < length)])
         return cls(length, _union(skipped), cuts)
 
-    def read(self, extents: Integers) -> Mask:
+    def read(self, extents: Int64s) -> Bools:
         """Tell which tokens, `[start, end)` [T, 2] and ascending, are read as a whole."""
         starts, ends = extents.T
         last = np.searchsorted(self.left_out[:, 0], np.maximum(ends, starts + 1)) - 1
-        before: Mask = (last < 0) | (np.append(self.left_out[:, 1], 0)[last] <= starts)
+        before: Bools = (last < 0) | (np.append(self.left_out[:, 1], 0)[last] <= starts)
         return before
 
-    def whole(self, extents: Integers) -> Mask:
+    def whole(self, extents: Int64s) -> Bools:
         """Tell which tokens, `[start, end)` [T, 2], no boundary cuts."""
         if self.boundaries is None:
             return np.ones(len(extents), np.bool_)
         inside = np.searchsorted(self.boundaries, extents[:, 1]) - 1
-        cut: Mask = (inside >= 0) & (np.append(self.boundaries, 0)[inside] > extents[:, 0])
+        cut: Bools = (inside >= 0) & (np.append(self.boundaries, 0)[inside] > extents[:, 0])
         return ~cut
 
-    def without_gaps(self, starts: Integers) -> Parts:
+    def without_gaps(self, starts: Int64s) -> Parts:
         """Leave out, too, each gap without a token between left-out spans or at an end of the text.
 
         Args:
@@ -92,7 +90,7 @@ class Parts:
         return dataclasses.replace(self, left_out=joined)
 
     @property
-    def audited(self) -> Integers:
+    def audited(self) -> Int64s:
         """int64 [N, 2]: the complement of `left_out`, cut at the boundaries."""
         edges = np.concatenate([[0], self.left_out.ravel(), [self.length]]).reshape(-1, 2)
         edges = edges[edges[:, 0] < edges[:, 1]]
@@ -106,7 +104,7 @@ class Parts:
         )
 
 
-def _spans(name: str, values: ArrayLike | None, length: int) -> Integers:
+def _spans(name: str, values: ArrayLike | None, length: int) -> Int64s:
     if values is None:
         return np.zeros((0, 2), np.int64)
     table = _integers(name, values, 2)
@@ -119,7 +117,7 @@ def _spans(name: str, values: ArrayLike | None, length: int) -> Integers:
     return table[table[:, 0] < table[:, 1]]
 
 
-def _integers(name: str, values: Any, width: int) -> Integers:
+def _integers(name: str, values: Any, width: int) -> Int64s:
     expected = "integers [B]" if width == 1 else "(start, end) pairs of integers"
     try:
         table = np.asarray(values)
@@ -132,7 +130,7 @@ def _integers(name: str, values: Any, width: int) -> Integers:
     return table.astype(np.int64)
 
 
-def _union(spans: Integers) -> Integers:
+def _union(spans: Int64s) -> Int64s:
     """Return spans that cover the same as the spans [N, 2], and neither overlap nor touch."""
     spans = spans[np.argsort(spans[:, 0], kind="stable")]
     spans = spans[spans[:, 0] < spans[:, 1]]

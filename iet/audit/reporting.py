@@ -8,18 +8,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from iet.audit.alignment import Axis
 from iet.audit.attribution import Attribution
 from iet.audit.parts import Parts
-from iet.audit.texts import Integers
 from iet.decoding import boundary_intervals, windows
 from iet.decoding.transitions import transitions
+from iet.native.arrays import Bools, Float32s, Float64s, Int64s
 from iet.report import LEFT_OUT, Report, Segment, Trace
 
 
-def extents(found: Attribution, texts: Sequence[str]) -> Integers:
+def extents(found: Attribution, texts: Sequence[str]) -> Int64s:
     """Return the characters `[start, end)` of each span [S, 2]; with what is left out they cover a text."""
     starts, parts = found.starts, found.parts
     if found.given:
@@ -108,9 +107,9 @@ def report(found: Attribution, text: str | None) -> Report:
 def _segments(
     found: Attribution,
     text: str | None,
-    posterior: NDArray[np.float32] | None,
+    posterior: Float32s | None,
     spans: list[tuple[int, int, int]],
-    chosen: NDArray[np.bool_],
+    chosen: Bools,
     place: Any,
 ) -> list[Segment]:
     """Put the segments together; a boundary that was not `chosen` lies where it lies."""
@@ -146,7 +145,7 @@ def _segments(
 
 
 def _with_left_out(
-    segments: list[Segment], parts: Parts, tokens: Integers | None, characters: bool
+    segments: list[Segment], parts: Parts, tokens: Int64s | None, characters: bool
 ) -> list[Segment]:
     """Return the segments with those that were left out, in the order of the text."""
     nowhere = [(None, None)] * len(parts.left_out)
@@ -161,7 +160,7 @@ def _with_left_out(
     return sorted([*segments, *left_out], key=lambda s: (s.char_start if characters else s.start) or 0)
 
 
-def _window_scores(found: Attribution, sizes: dict[str, int]) -> NDArray[np.float64]:
+def _window_scores(found: Attribution, sizes: dict[str, int]) -> Float64s:
     """Return f [W, P] by agent, with one score for each agent and token.
 
     Under the key that the decoder chose where it chose this agent, under the last key elsewhere. So keys that
@@ -182,7 +181,7 @@ def _window_scores(found: Attribution, sizes: dict[str, int]) -> NDArray[np.floa
     return windows(scores, **sizes)
 
 
-def _seam_share(found: Attribution, axis: Axis, text: str, chosen: NDArray[np.bool_]) -> float:
+def _seam_share(found: Attribution, axis: Axis, text: str, chosen: Bools) -> float:
     """Return the share of characters in the two tokens that touch each boundary that was chosen.
 
     A turn may have ended inside one of them: then its text was generated as other tokens than those read.

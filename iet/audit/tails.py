@@ -7,14 +7,11 @@ import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import numpy.typing as npt
 
 from iet.errors import InputError
 from iet.marks.families import FAMILIES, Draws, Family
+from iet.native.arrays import Float64s, Int64s
 from iet.native.jit import njit
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
 _MAX_STRENGTH = 256.0
 
@@ -39,7 +36,7 @@ def log_tail(total: float, count: int, family: Family) -> float:
     return float(log_tails(np.array([total], np.float64), np.array([count]), family)[0])
 
 
-def log_tails(totals: Floats, counts: Integers, family: Family) -> Floats:
+def log_tails(totals: Float64s, counts: Int64s, family: Family) -> Float64s:
     """Return `log_tail` of many sums.
 
     Args:
@@ -61,7 +58,7 @@ def log_tails(totals: Floats, counts: Integers, family: Family) -> Floats:
     return LOG_TAILS[family.name](totals, counts)
 
 
-def _saddlepoint(family: Family) -> Callable[[Floats, Integers], Floats]:
+def _saddlepoint(family: Family) -> Callable[[Float64s, Int64s], Float64s]:
     """Return the tails by Robinson's saddlepoint formula, for scores with a density.
 
         log P ≈ -n·(λ·x̄ - K(λ)) + u²/2 + log Φ(-u),    K'(λ) = x̄ = s/n,    u = λ·√(n·K''(λ))
@@ -71,7 +68,7 @@ def _saddlepoint(family: Family) -> Callable[[Floats, Integers], Floats]:
     never is. Below x̄ = 0 it is 1 - P(-s), and 1 for n < 20.
     """
 
-    def tails(totals: Floats, counts: Integers) -> Floats:
+    def tails(totals: Float64s, counts: Int64s) -> Float64s:
         mean = _cumulants(family)[2]
         x = np.minimum(np.abs(totals) / np.maximum(counts, 1), 1 - 1e-9)
         at = np.minimum(np.searchsorted(mean, x, "right") - 1, len(mean) - 2)
@@ -84,7 +81,7 @@ def _saddlepoint(family: Family) -> Callable[[Floats, Integers], Floats]:
 
 
 @functools.cache
-def _cumulants(family: Family) -> tuple[Floats, Floats, Floats, Floats]:
+def _cumulants(family: Family) -> tuple[Float64s, Float64s, Float64s, Float64s]:
     """Return λ on a grid, and K = log_mgf, K' and K'' there."""
     strengths = np.expm1(np.linspace(0.0, math.log1p(_MAX_STRENGTH), 512))
     step = 3e-5 * (1 + strengths)
@@ -92,7 +89,7 @@ def _cumulants(family: Family) -> tuple[Floats, Floats, Floats, Floats]:
     return strengths, family.log_mgf(strengths), family.mean(strengths), variance
 
 
-def _saddlepoint_tails(totals: Floats, counts: Integers, x: Floats, at: Integers, family: Family) -> Floats:
+def _saddlepoint_tails(totals: Float64s, counts: Int64s, x: Float64s, at: Int64s, family: Family) -> Float64s:
     """Return the tails of sums whose means |x̄| lie behind the points `at` of the grid."""
     strengths, log_mgf, mean, variance = _cumulants(family)
     # Between two points of the grid K is the quintic with their K, K' and K'': good to 1e-13.
@@ -129,12 +126,12 @@ def _robinson(u: float) -> float:
     return -math.log(u) - math.log(2 * math.pi) / 2 + math.log1p(-1 / square + 3 / (square * square))
 
 
-def _binomial(totals: Floats, counts: Integers) -> Floats:
+def _binomial(totals: Float64s, counts: Int64s) -> Float64s:
     """Return the tails of sums of n fair signs, to rounding: P(Bin(n, 1/2) >= (n + s) / 2). O(√n) each."""
     return _binomial_tails(np.ceil((counts + totals) / 2 - 1e-6).astype(np.int64), counts, 0.5)
 
 
-def _drawn(totals: Floats, counts: Integers, draws: Draws) -> Floats:
+def _drawn(totals: Float64s, counts: Int64s, draws: Draws) -> Float64s:
     """Return the tails of sums of scores of D draws of equal weight: P(Bin(n·D, q) >= (s - n·low) / step)."""
     step = draws.step * draws.weights[0]
     # A score is a float32: what is off by less than 1/4 of a success is rounding.
@@ -142,7 +139,7 @@ def _drawn(totals: Floats, counts: Integers, draws: Draws) -> Floats:
     return _binomial_tails(successes, counts * len(draws.weights), draws.chance)
 
 
-def _weighted(totals: Floats, counts: Integers, family: Family) -> Floats:
+def _weighted(totals: Float64s, counts: Int64s, family: Family) -> Float64s:
     """Return the tails of sums of scores of draws of several weights, by the formula of `_saddlepoint`.
 
     λ is found by bisection. Chernoff's bound below 20 scores; 1 where the sum is below its mean.
@@ -175,7 +172,7 @@ def _log_normal_tail(u: float) -> float:
     return -u * u / 2 - math.log(u) - math.log(2 * math.pi) / 2 + math.log1p(-1 / u**2 + 3 / u**4)
 
 
-def _binomial_tails(successes: Integers, trials: Integers, chance: float) -> Floats:
+def _binomial_tails(successes: Int64s, trials: Int64s, chance: float) -> Float64s:
     """Return log P(Bin(n, q) >= k), to rounding. O(√n) each."""
     log_p = np.zeros(len(trials))
     _binomial_njit(successes, trials, chance, log_p)
@@ -183,7 +180,7 @@ def _binomial_tails(successes: Integers, trials: Integers, chance: float) -> Flo
 
 
 @njit
-def _binomial_njit(successes: Integers, trials: Integers, chance: float, log_p: Floats) -> None:
+def _binomial_njit(successes: Int64s, trials: Int64s, chance: float, log_p: Float64s) -> None:
     for i in range(len(trials)):
         count, k, q = trials[i], successes[i], chance
         if k <= 0:
@@ -207,7 +204,7 @@ def _binomial_njit(successes: Integers, trials: Integers, chance: float, log_p: 
         log_p[i] = min(0.0, math.log1p(-math.exp(min(value, -1e-16))) if rest else value)
 
 
-def _gamma(totals: Floats, counts: Integers) -> Floats:
+def _gamma(totals: Float64s, counts: Int64s) -> Float64s:
     """Return the tails of sums of n exponential scores, to rounding: those of a gamma law of shape n."""
     log_p = np.zeros(len(totals))
     _gamma_njit(totals, counts, log_p)
@@ -215,7 +212,7 @@ def _gamma(totals: Floats, counts: Integers) -> Floats:
 
 
 @njit
-def _gamma_njit(totals: Floats, counts: Integers, log_p: Floats) -> None:
+def _gamma_njit(totals: Float64s, counts: Int64s, log_p: Float64s) -> None:
     # P(Σ x >= s) is the chance of fewer than n arrivals up to time s: Σ_{k < n} e^-s s^k / k!.
     for i in range(len(totals)):
         count, total = counts[i], totals[i]
@@ -239,7 +236,7 @@ def _gamma_njit(totals: Floats, counts: Integers, log_p: Floats) -> None:
         log_p[i] = min(0.0, math.log1p(-math.exp(min(value, -1e-16))) if rest else value)
 
 
-LOG_TAILS: Mapping[str, Callable[[Floats, Integers], Floats]] = {
+LOG_TAILS: Mapping[str, Callable[[Float64s, Int64s], Float64s]] = {
     "fourier": _saddlepoint(FAMILIES["fourier"]),  # arcsine law
     # Two points; `iet.marks.families.few_values` are refused, which make their mean more than 1/4096.
     "square": _binomial,

@@ -14,12 +14,13 @@ from iet.audit.parts import Parts
 from iet.kernels import pair_numbers, score_spans, score_tokens
 from iet.marks.keys import Keys as Keys
 from iet.marks.tokenizer import Encoding
+from iet.native.arrays import Bools, Float32s, Float64s, Int64s
 from iet.native.pairs import novelty_weights, repeats
 from iet.native.texts import Texts
 
-Integers: TypeAlias = NDArray[np.int64]
-Mask: TypeAlias = NDArray[np.bool_]
-Scores: TypeAlias = NDArray[np.float32]
+Integers: TypeAlias = Int64s
+Mask: TypeAlias = Bools
+Scores: TypeAlias = Float32s
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,12 +43,12 @@ class Reading:
     """
 
     encodings: tuple[Encoding, ...]
-    ids: Integers
-    places: Integers | None
-    starts: Integers
-    ends: Integers
-    pairs: Integers
-    repeated: Mask
+    ids: Int64s
+    places: Int64s | None
+    starts: Int64s
+    ends: Int64s
+    pairs: Int64s
+    repeated: Bools
     spelled: bool
 
     @classmethod
@@ -78,16 +79,16 @@ class Reading:
         return len(self.pairs)
 
     @functools.cached_property
-    def scored(self) -> Mask:
+    def scored(self) -> Bools:
         """bool [N] (or [R]): the tokens with a score."""
         return self.pairs >= 0
 
     @functools.cached_property
-    def numbers(self) -> Integers:
+    def numbers(self) -> Int64s:
         """int64 [N]: the text of each token; padding belongs to the text behind it."""
         return np.repeat(np.arange(len(self.ends)), np.diff(self.ends, prepend=0))
 
-    def each(self, mask: Mask) -> Integers:
+    def each(self, mask: Bools) -> Int64s:
         """Return number of tokens [D] of each text that the mask [N] names."""
         spans = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
         return np.array([np.count_nonzero(mask[start:end]) for start, end in spans], np.int64)
@@ -96,18 +97,18 @@ class Reading:
         """Return where the tokens of a text stand."""
         return slice(int(self.starts[text]), int(self.ends[text]))
 
-    def novelty(self, text: int) -> NDArray[np.float32]:
+    def novelty(self, text: int) -> Float32s:
         """Return `novelty_weights` of the tokens of a text, as they stand in all of it."""
         weights = novelty_weights(self.encodings[text].token_ids)
         return weights if self.places is None else weights[self.places]
 
-    def scores(self, keys: Keys) -> Scores:
+    def scores(self, keys: Keys) -> Float32s:
         """Return x [N, K] (or [R, K]) under some keys, float32; 0 where not scored."""
         if len(self.ends) > 1:
             each = keys.scores_of(Texts(self.ids, self.starts, self.ends), 0)
         else:
             each = score_tokens(self.ids, keys)
-        scores: Scores = each.astype(np.float32, copy=False)
+        scores: Float32s = each.astype(np.float32, copy=False)
         if self.places is not None:
             scores = scores[self.places]
             scores[~self.scored] = 0
@@ -116,16 +117,16 @@ class Reading:
     # What follows is of a single text.
 
     @functools.cached_property
-    def origins(self) -> Integers:
+    def origins(self) -> Int64s:
         """int64 [R]: where the tokens start, in characters, or in tokens where only ids are read."""
         return self.origins_of(np.arange(len(self)))
 
-    def origins_of(self, indices: Integers, text: int = 0) -> Integers:
+    def origins_of(self, indices: Int64s, text: int = 0) -> Int64s:
         """Return `origins[indices]` of a text, cheaper than all of them."""
         places = self.of_all(indices)
         return self.encodings[text].characters(places)[:, 0] if self.spelled else places
 
-    def of_all(self, indices: Any) -> Integers:
+    def of_all(self, indices: Any) -> Int64s:
         """Return the places among all T tokens of indices [N] from 0 to R."""
         at = np.asarray(indices, np.int64)
         return at if self.places is None else np.append(self.places, len(self.ids))[at]
@@ -138,7 +139,7 @@ class Reading:
         everywhere[self.places] = values
         return everywhere
 
-    def sums(self, edges: Integers, keys: Keys, counted: Mask | None = None) -> NDArray[np.float64]:
+    def sums(self, edges: Int64s, keys: Keys, counted: Bools | None = None) -> Float64s:
         """Return Σ x [S, K] over the counted ones (None: all) of the tokens between `edges` [S + 1]."""
         mask = counted
         if self.places is not None:

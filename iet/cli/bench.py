@@ -30,6 +30,7 @@ from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 from iet.native import load as native
 from iet.native import reference
+from iet.native.arrays import Int64s
 from iet.report.lines import table, width_of, wrapped
 
 Sampler = Callable[[], float]
@@ -174,7 +175,7 @@ def validate_embed(keys: KeyTable, logits: Any, view: NDArray[Any] | None = None
         raise IetError(f"embed_ differs from the reference: {logits.dtype} {list(view.shape)}, {options}")
 
 
-def validate_score(keys: KeyTable, token_ids: NDArray[np.int64], **options: Any) -> None:
+def validate_score(keys: KeyTable, token_ids: Int64s, **options: Any) -> None:
     """Compare `score_tokens` with the reference, to the bit.
 
     Raises:

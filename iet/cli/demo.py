@@ -12,7 +12,6 @@ import time
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from iet.cli.options import Commands, add_decoder, say
 from iet.cli.progress import auditing, progress
@@ -20,6 +19,7 @@ from iet.errors import BackendUnavailable, IetError, InputError, RegistryError
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 from iet.marks.tokenizer import DEMO_SOURCE
+from iet.native.arrays import Float64s, Int64s
 
 if TYPE_CHECKING:
     from iet.demo.conversation import Conversation
@@ -137,7 +137,7 @@ class Outcome:
     audit_seconds: float
 
 
-def true_labels(talk: Conversation, registry: Registry) -> NDArray[np.int64]:
+def true_labels(talk: Conversation, registry: Registry) -> Int64s:
     """Return the true agent of every token of the text as it is tokenized now, as slots of the registry."""
     from iet.audit.metrics import token_labels
 
@@ -145,7 +145,7 @@ def true_labels(talk: Conversation, registry: Registry) -> NDArray[np.int64]:
     return token_labels(spans, registry.open_tokenizer().encode(talk.text).char_ends)
 
 
-def true_edges(talk: Conversation, registry: Registry) -> NDArray[np.float64]:
+def true_edges(talk: Conversation, registry: Registry) -> Float64s:
     """Return the true adjacency matrix over the slots of the registry."""
     edges = np.zeros((len(registry), len(registry)))
     for a, b in itertools.pairwise(talk.speakers):

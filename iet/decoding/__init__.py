@@ -28,6 +28,7 @@ from iet.decoding.segmentation import (
 from iet.decoding.windows import WindowOptions, column_summary, margin, span_sums, window_decode, windows
 from iet.errors import InputError, ShapeError
 from iet.marks.families import FAMILIES, Family
+from iet.native.arrays import Bools, Float64s, Int64s
 
 __all__ = [
     "DECODERS",
@@ -68,7 +69,7 @@ class Decoder(NamedTuple):
 
     options: Callable[..., Any]
     decode: Callable[[Scored, Any, bool], Segmentation]
-    candidates: Callable[..., npt.NDArray[np.int64]]
+    candidates: Callable[..., Int64s]
     of_each_text: tuple[str, ...] = ()
 
     @property
@@ -192,12 +193,12 @@ def candidates(
     agents: int,
     decoder: str,
     family: str | Family,
-    scored: npt.NDArray[np.bool_],
-    repeated: npt.NDArray[np.bool_],
+    scored: Bools,
+    repeated: Bools,
     allow_unattributed: bool = False,
-    activity: npt.NDArray[np.float64] | None = None,
+    activity: Float64s | None = None,
     **options: Any,
-) -> npt.NDArray[np.int64]:
+) -> Int64s:
     """Choose the agents that a decoder has to look at, without their scores [T, A].
 
     Args:

@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from iet.errors import ShapeError
 from iet.marks.families import Family
+from iet.native.arrays import Bools, Float32s, Float64s, Int64s
 from iet.native.jit import njit
-
-Floats = npt.NDArray[np.float64]
 
 BLOCK = 16
 """Counted tokens whose scores are added up before a key is looked at."""
@@ -37,11 +36,8 @@ _CHUNK = 64
 
 
 def log_activity(
-    sums: npt.NDArray[Any],
-    counts: npt.NDArray[Any],
-    family: Family,
-    edges: npt.NDArray[np.int64] | None = None,
-) -> Floats:
+    sums: npt.NDArray[Any], counts: npt.NDArray[Any], family: Family, edges: Int64s | None = None
+) -> Float64s:
     """Return log Λ of each key: how much likelier the text is if the key speaks somewhere in it.
 
         Λ_a = mean over λ, ρ of  P(x(a) | chain) / P(x(a) | nobody)
@@ -90,31 +86,26 @@ def log_activity(
     total = weights[0]
     for weight in weights[1:]:  # row by row, so that no sum depends on how many columns there are
         total = total + weight
-    log_mean: Floats = highest + np.log(total / len(weights))
+    log_mean: Float64s = highest + np.log(total / len(weights))
     return log_mean[0] if edges is None else log_mean
 
 
 @functools.cache
-def _tilts(family: Family) -> tuple[Floats, Floats]:
+def _tilts(family: Family) -> tuple[Float64s, Float64s]:
     """Return `STRENGTHS` and their log_mgf, which takes longer to compute than a short text to read."""
     strengths = STRENGTHS[family.name]
     return np.array(strengths), np.array([float(family.log_mgf(strength)) for strength in strengths])
 
 
-def evidence_blocks(
-    scores: npt.NDArray[Any], counted: npt.NDArray[np.bool_]
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
+def evidence_blocks(scores: npt.NDArray[Any], counted: Bools) -> tuple[Float32s, Float64s]:
     """Return what `log_activity` takes: sums of `scores` [T, K] over blocks of counted tokens, and counts."""
     sums, counts, _ = evidence_blocks_of(scores, counted, np.zeros(1, np.int64), np.array([len(counted)]))
     return sums, counts
 
 
 def evidence_blocks_of(
-    scores: npt.NDArray[Any],
-    counted: npt.NDArray[np.bool_],
-    starts: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
-) -> tuple[npt.NDArray[np.float32], Floats, npt.NDArray[np.int64]]:
+    scores: npt.NDArray[Any], counted: Bools, starts: Int64s, ends: Int64s
+) -> tuple[Float32s, Float64s, Int64s]:
     """Return `evidence_blocks` of the texts `[starts, ends)` [D], and the edges [D + 1] of their blocks."""
     texts = zip(starts.tolist(), ends.tolist(), strict=True)
     each = np.array([np.count_nonzero(counted[start:end]) for start, end in texts], np.int64)
@@ -129,12 +120,7 @@ def evidence_blocks_of(
 
 @njit
 def _counted_sums_njit(
-    x: npt.NDArray[Any],
-    counted: npt.NDArray[np.bool_],
-    starts: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
-    edges: npt.NDArray[np.int64],
-    sums: npt.NDArray[np.float32],
+    x: npt.NDArray[Any], counted: Bools, starts: Int64s, ends: Int64s, edges: Int64s, sums: Float32s
 ) -> None:
     for d in range(len(starts)):
         at, rest = edges[d], BLOCK
@@ -147,12 +133,12 @@ def _counted_sums_njit(
                 rest -= 1
 
 
-def block_starts(counted: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+def block_starts(counted: Bools) -> Int64s:
     """Return the position at which each block of `BLOCK` counted tokens begins."""
     return np.flatnonzero(counted)[::BLOCK].astype(np.int64)
 
 
-def block_counts(counted: npt.NDArray[np.bool_]) -> Floats:
+def block_counts(counted: Bools) -> Float64s:
     """Return how many tokens are counted in each block: `BLOCK`, and the rest in the last."""
     total = int(counted.sum())
     counts = np.full(-(-total // BLOCK), float(BLOCK))
@@ -163,12 +149,7 @@ def block_counts(counted: npt.NDArray[np.bool_]) -> Floats:
 
 @njit
 def _two_states_njit(
-    ratios: Floats,
-    edges: npt.NDArray[np.int64],
-    enters: Floats,
-    stay: float,
-    states: npt.NDArray[np.float64],
-    log_ratios: Floats,
+    ratios: Float64s, edges: Int64s, enters: Float64s, stay: float, states: Float64s, log_ratios: Float64s
 ) -> None:
     # All chains side by side, one for each rate and column, so that one does not wait for its own last block.
     outside, inside = states[0], states[1]

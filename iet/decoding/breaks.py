@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 
 from iet.errors import InputError
+from iet.native.arrays import Float64s, Int64s
 
 BREAK_ODDS: Mapping[str, float] = {"paragraph": 20.0, "line": 10.0, "sentence": 3.0}
 """Kind of break -> how much likelier a turn begins there than elsewhere. Guessed, not fitted.
@@ -45,9 +45,7 @@ def check_break_odds(odds: bool | Mapping[str, float]) -> dict[str, float] | Non
     return {kind: float(odds.get(kind, 1.0)) for kind in BREAK_ODDS}
 
 
-def break_odds(
-    text: str, starts: npt.NDArray[np.int64], odds: Mapping[str, float] = BREAK_ODDS
-) -> npt.NDArray[np.float64]:
+def break_odds(text: str, starts: Int64s, odds: Mapping[str, float] = BREAK_ODDS) -> Float64s:
     """Return how much likelier a turn begins at each token than at one inside a sentence.
 
     A break is white space that holds two line breaks ("paragraph") or one ("line"), or the white space after

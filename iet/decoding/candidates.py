@@ -6,16 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from iet.decoding.activity import block_counts, block_starts, log_activity
 from iet.decoding.posterior import at_most, likely_agents
 from iet.marks.families import Family
+from iet.native.arrays import Bools, Float64s, Int64s
 
-Integers = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
-
-SpanSums = Callable[[Integers, Mask, int, int], npt.NDArray[np.float64]]
+SpanSums = Callable[[Int64s, Bools, int, int], Float64s]
 """(boundaries [S + 1], counted [T], first agent, last agent + 1) -> sums of scores [S, agents]."""
 
 _CHUNK = 1024
@@ -25,11 +22,11 @@ def posterior_candidates(
     sums_of: SpanSums,
     agents: int,
     family: Family,
-    scored: Mask,
-    repeated: Mask,
-    activity: npt.NDArray[np.float64] | None,
+    scored: Bools,
+    repeated: Bools,
+    activity: Float64s | None,
     options: Any,
-) -> Integers:
+) -> Int64s:
     """Return the agents that `posterior_decode` would not leave out: `likely_agents`.
 
     Cost: O(T·A) time, 8·T·1024/16 bytes; nothing if log Λ is known.
@@ -38,9 +35,7 @@ def posterior_candidates(
     return likely_agents(found)
 
 
-def sum_activity(
-    sums_of: SpanSums, agents: int, family: Family, scored: Mask, repeated: Mask
-) -> npt.NDArray[np.float64]:
+def sum_activity(sums_of: SpanSums, agents: int, family: Family, scored: Bools, repeated: Bools) -> Float64s:
     """Return `log_activity` of every agent from sums over spans: O(T·A) time, 8·T·1024/16 bytes."""
     counted = scored & ~repeated
     edges = np.append(block_starts(counted), len(counted))
@@ -55,11 +50,11 @@ def window_candidates(
     sums_of: SpanSums,
     agents: int,
     family: Family,
-    scored: Mask,
-    repeated: Mask,
-    activity: npt.NDArray[np.float64] | None,
+    scored: Bools,
+    repeated: Bools,
+    activity: Float64s | None,
     options: Any,
-) -> Integers:
+) -> Int64s:
     """Return the agents with the highest or second highest score of some window (`windows`).
 
     `at_most` 256, those with the highest scores of a window. Only they can set the margin, but another one

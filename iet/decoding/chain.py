@@ -10,10 +10,8 @@ import numpy.typing as npt
 
 from iet.decoding.segmentation import NOBODY, check_number
 from iet.errors import InputError, ShapeError
+from iet.native.arrays import Float32s, Float64s, Int64s
 from iet.native.jit import njit
-
-Floats = npt.NDArray[np.float64]
-Posterior = npt.NDArray[np.float32]
 
 EXPONENT_LIMIT = 60.0
 """Log-likelihood ratios of one token beyond it are cut: their exponentials stay in float32's range,
@@ -35,7 +33,7 @@ def forward_backward(
     shares: npt.ArrayLike | None = None,
     stages: int = 3,
     odds: npt.ArrayLike | None = None,
-) -> tuple[Posterior, Posterior, float]:
+) -> tuple[Float32s, Float32s, float]:
     """Return the posterior of every agent, and of nobody, at every token, given all scores.
 
         e_t(i) = exp(log_ratios[t, i]), 1 for nobody
@@ -83,12 +81,8 @@ def forward_backward(
 
 
 def posteriors(
-    ratios: npt.NDArray[np.float32],
-    mean_segment: float,
-    prior: Floats,
-    stages: int,
-    odds: npt.ArrayLike | None = None,
-) -> tuple[Posterior, Posterior, float]:
+    ratios: Float32s, mean_segment: float, prior: Float64s, stages: int, odds: npt.ArrayLike | None = None
+) -> tuple[Float32s, Float32s, float]:
     """Do what `forward_backward` does, from `exponentials` (which are changed) and `prior_of`."""
     tokens, agents = len(ratios), len(prior) - 1
     if prior[agents] == 0:
@@ -116,7 +110,7 @@ def posteriors(
     return posterior, left, log_ratio
 
 
-def exponentials(log_ratios: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
+def exponentials(log_ratios: npt.NDArray[np.floating]) -> Float32s:
     """Return e [T, A + 1]: exponentials of the log ratios, cut at ±`EXPONENT_LIMIT`, and 1 for nobody."""
     tokens, agents = log_ratios.shape
     cut = np.clip(log_ratios, -EXPONENT_LIMIT, EXPONENT_LIMIT, dtype=np.float32, casting="same_kind")
@@ -127,12 +121,8 @@ def exponentials(log_ratios: npt.NDArray[np.floating]) -> npt.NDArray[np.float32
 
 
 def log_likelihoods(
-    ratios: npt.NDArray[np.float32],
-    mean_segments: Floats,
-    prior: Floats,
-    stages: int,
-    odds: Floats | None = None,
-) -> Floats:
+    ratios: Float32s, mean_segments: Float64s, prior: Float64s, stages: int, odds: Float64s | None = None
+) -> Float64s:
     """Return the third result of `forward_backward` for each mean length [L], as `posteriors`.
 
     O(L·m·T·A).
@@ -145,7 +135,7 @@ def log_likelihoods(
     return found
 
 
-def _advances(tokens: int, rates: Floats, prior: Floats, odds: npt.ArrayLike | None) -> Floats:
+def _advances(tokens: int, rates: Float64s, prior: Float64s, odds: npt.ArrayLike | None) -> Float64s:
     """Return the chance that a stage ends before each token, for rates q [L]: [L, T].
 
     0 where there is nobody to hand over to.
@@ -164,7 +154,7 @@ def _advances(tokens: int, rates: Floats, prior: Floats, odds: npt.ArrayLike | N
     return advances
 
 
-def prior_of(shares: Floats, nobody: float) -> Floats:
+def prior_of(shares: Float64s, nobody: float) -> Float64s:
     """Return π of the agents, in proportion to `shares` [A], and, last, of nobody."""
     prior = np.empty(len(shares) + 1)
     prior[:-1], prior[-1] = shares, nobody
@@ -176,16 +166,16 @@ def prior_of(shares: Floats, nobody: float) -> Floats:
 
 @njit
 def _forward_njit(
-    ratios: npt.NDArray[np.float32],
-    advances: Floats,
-    prior: Floats,
+    ratios: Float32s,
+    advances: Float64s,
+    prior: Float64s,
     begin: int,
     end: int,
     keep: int,
-    leave: Floats,
-    starts: Floats,
-    alpha: npt.NDArray[np.float32],
-    log_ratios: Floats,
+    leave: Float64s,
+    starts: Float64s,
+    alpha: Float32s,
+    log_ratios: Float64s,
 ) -> None:
     # For each row of `advances`, starts [L, m, A + 1] are α at token begin - 1 (at the text's beginning: π
     # before it), and at end - 1 after. `leave` becomes 1 / (1 - π). α of each token, up to a factor, is its
@@ -231,16 +221,16 @@ def _forward_njit(
 
 @njit
 def _backward_njit(
-    ratios: npt.NDArray[np.float32],
-    advances: Floats,
-    prior: Floats,
+    ratios: Float32s,
+    advances: Float64s,
+    prior: Float64s,
     begin: int,
     end: int,
-    leave: Floats,
-    alpha: npt.NDArray[np.float32],
-    beta: Floats,
-    posterior: Posterior,
-    left: Posterior,
+    leave: Float64s,
+    alpha: Float32s,
+    beta: Float64s,
+    posterior: Float32s,
+    left: Float32s,
 ) -> None:
     # β_t(m, i) ∝ P(scores after t | i in stage m at t): stay, or the next stage, or from the last one a
     # segment of somebody else. γ is α·β divided by its sum, so neither needs any scale but a safe one.
@@ -278,7 +268,7 @@ def _backward_njit(
 
 
 def boundary_intervals(
-    posterior: Posterior, spans: Sequence[tuple[int, int, int]], sure: float = 0.95
+    posterior: Float32s, spans: Sequence[tuple[int, int, int]], sure: float = 0.95
 ) -> list[tuple[int, int]]:
     """Return between which tokens each boundary may lie: up to the nearest `sure` token on either side.
 
@@ -313,7 +303,7 @@ def boundary_intervals(
     return [(first, first), *zip(lows.tolist(), highs.tolist(), strict=True), (last, last)]
 
 
-def _span_table(spans: Sequence[tuple[int, int, int]], tokens: int, agents: int) -> npt.NDArray[np.int64]:
+def _span_table(spans: Sequence[tuple[int, int, int]], tokens: int, agents: int) -> Int64s:
     table = np.array(spans)
     if table.ndim != 2 or table.shape[1] != 3 or table.dtype.kind not in "iu":
         raise ShapeError("spans", got=f"{table.dtype} {list(table.shape)}", expected="integers [S, 3]")
@@ -328,7 +318,7 @@ def _span_table(spans: Sequence[tuple[int, int, int]], tokens: int, agents: int)
     return table.astype(np.int64)
 
 
-def _posterior_of(posterior: Posterior, spans: npt.NDArray[np.int64]) -> Posterior:
+def _posterior_of(posterior: Float32s, spans: Int64s) -> Float32s:
     """Return γ of each token's agent in its span, or of nobody, whose is what is missing to 1."""
     starts, ends, owners = spans.T
     agents = np.repeat(owners, ends - starts)

@@ -10,21 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from iet.decoding.segmentation import NOBODY, Scored, Scores, Segmentation, check_number, check_scores
-from iet.decoding.windows import (
-    attribution_threshold,
-    margin_njit,
-    windows,
-    windows_njit,
-)
+from iet.decoding.windows import attribution_threshold, margin_njit, windows, windows_njit
 from iet.errors import InputError, ShapeError
 from iet.marks.families import Family
+from iet.native.arrays import Bools, Float64s, Int32s, Int64s
 from iet.native.jit import njit
 
 ANCHORS = {"start": 0.0, "centre": 0.5, "end": 1.0}
 """Where in a window a boundary that falls on it lies, as a share of its width."""
 
 
-def smooth(margins: npt.ArrayLike, width: int = 5) -> npt.NDArray[np.float64]:
+def smooth(margins: npt.ArrayLike, width: int = 5) -> Float64s:
     """Return the centred moving average of the margins, over fewer windows at both ends.
 
     The paper gives `smooth_win = 5` and no formula: a centred mean is our choice.
@@ -51,7 +47,7 @@ def smooth(margins: npt.ArrayLike, width: int = 5) -> npt.NDArray[np.float64]:
 
 
 @njit
-def _smooth_njit(z: npt.NDArray[np.float64], width: int, mean: npt.NDArray[np.float64]) -> None:
+def _smooth_njit(z: Float64s, width: int, mean: Float64s) -> None:
     total = np.empty(len(z) + 1)
     total[0] = 0.0
     for i in range(len(z)):
@@ -61,7 +57,7 @@ def _smooth_njit(z: npt.NDArray[np.float64], width: int, mean: npt.NDArray[np.fl
         mean[i] = (total[high] - total[low]) / (high - low)
 
 
-def cusum(margins: npt.ArrayLike, tau: float = 0.1, min_points: int = 10) -> npt.NDArray[np.int64]:
+def cusum(margins: npt.ArrayLike, tau: float = 0.1, min_points: int = 10) -> Int64s:
     """Return the change points of a margin sequence.
 
         C_t = Σ_{i=τ̂_{s-1}}^{t} (z_i - z̄_s)      (Eq. recursive_cusum)
@@ -93,13 +89,7 @@ def cusum(margins: npt.ArrayLike, tau: float = 0.1, min_points: int = 10) -> npt
 
 
 @njit
-def _cusum_njit(
-    z: npt.NDArray[np.float64],
-    tau: float,
-    min_points: int,
-    stack: npt.NDArray[np.int64],
-    found: npt.NDArray[np.int64],
-) -> int:
+def _cusum_njit(z: Float64s, tau: float, min_points: int, stack: Int64s, found: Int64s) -> int:
     # The left half is split first, while the right one waits below it: change points are found in order.
     count, depth = 0, 1
     stack[0, 0], stack[0, 1] = 0, len(z)
@@ -126,9 +116,7 @@ def _cusum_njit(
         count += 1
 
 
-def refine(
-    window_scores: npt.ArrayLike, change_points: npt.ArrayLike, radius: int = 8
-) -> npt.NDArray[np.int64]:
+def refine(window_scores: npt.ArrayLike, change_points: npt.ArrayLike, radius: int = 8) -> Int64s:
     """Move each change point to where its two neighbours separate best, at most `radius` windows away.
 
     With L and R the dominant agents (highest sum of f) of the segments before and after boundary s,
@@ -163,13 +151,7 @@ def refine(
 
 
 @njit
-def _refine_njit(
-    f: Scores,
-    count: int,
-    radius: int,
-    sums: npt.NDArray[np.float64],
-    change_points: npt.NDArray[np.int64],
-) -> None:
+def _refine_njit(f: Scores, count: int, radius: int, sums: Float64s, change_points: Int64s) -> None:
     begin, left = 0, 0
     for s in range(count + 1):
         end = change_points[s] if s < count else len(f)
@@ -307,13 +289,7 @@ def cusum_decode(text: Scored, options: CusumOptions, allow_unattributed: bool) 
 
 
 @njit
-def _labels_njit(
-    x: Scores,
-    scored: npt.NDArray[np.bool_],
-    f: npt.NDArray[np.float64],
-    parameters: CusumParameters,
-    labels: npt.NDArray[np.int32],
-) -> None:
+def _labels_njit(x: Scores, scored: Bools, f: Float64s, parameters: CusumParameters, labels: Int32s) -> None:
     """Label the tokens of one text: `margin`, `smooth`, `cusum`, `refine`, and the dominant agents."""
     z, smoothed, sums = np.empty(len(f)), np.empty(len(f)), np.empty(x.shape[1])
     margin_njit(f, z)
@@ -344,12 +320,8 @@ def _labels_njit(
 
 
 def cusum_labels(
-    scores: Scores,
-    scored: npt.NDArray[np.bool_],
-    starts: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
-    parameters: CusumParameters,
-) -> npt.NDArray[np.int32]:
+    scores: Scores, scored: Bools, starts: Int64s, ends: Int64s, parameters: CusumParameters
+) -> Int32s:
     """Return the labels that `cusum_decode` gives the tokens of each of many texts.
 
     Args:
@@ -367,12 +339,7 @@ def cusum_labels(
 
 @njit
 def _cusum_labels_njit(
-    x: Scores,
-    scored: npt.NDArray[np.bool_],
-    starts: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
-    parameters: CusumParameters,
-    labels: npt.NDArray[np.int32],
+    x: Scores, scored: Bools, starts: Int64s, ends: Int64s, parameters: CusumParameters, labels: Int32s
 ) -> None:
     total = np.empty(x.shape[1])
     for d in range(len(starts)):
@@ -386,7 +353,7 @@ def _cusum_labels_njit(
         _labels_njit(x[start:end], scored[start:end], f, parameters, labels[start:end])
 
 
-def _vector(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def _vector(name: str, values: npt.ArrayLike) -> Float64s:
     array = np.asarray(values, np.float64)
     if array.ndim != 1:
         raise ShapeError(name, got=list(array.shape), expected="[W]")

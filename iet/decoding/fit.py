@@ -13,6 +13,7 @@ import numpy.typing as npt
 from iet.decoding.chain import exponentials, log_likelihoods, posteriors, prior_of
 from iet.decoding.segmentation import Scores, check_number
 from iet.marks.families import Family
+from iet.native.arrays import Float32s, Float64s
 from iet.native.jit import njit
 
 MIN_STRENGTH, MAX_STRENGTH = 0.2, 4.0
@@ -24,9 +25,6 @@ STAGES = 3
 _SEGMENT_LENGTHS = np.array([30.0, 50.0, 80.0, 125.0, 200.0, 320.0, 500.0, 1000.0])
 _USUAL_LENGTH, _LENGTH_SPREAD = 60.0, 0.7
 _SHARE_TOKENS = 1000.0
-
-Floats = npt.NDArray[np.float64]
-Weights = npt.NDArray[np.float32]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,15 +38,15 @@ class Fitted:
         mean_segment: expected tokens of a segment.
     """
 
-    strengths: Floats
-    shares: Floats
+    strengths: Float64s
+    shares: Float64s
     nobody: float
     mean_segment: float
 
 
 def fit(
     sums: Scores,
-    weights: Weights,
+    weights: Float32s,
     family: Family | None,
     *,
     block: int = 16,
@@ -57,10 +55,10 @@ def fit(
     shrinkage: float = 200.0,
     nobody: float = 0.0,
     mean_segment: float | None = None,
-    strengths: Floats | None = None,
+    strengths: Float64s | None = None,
     agents: int | None = None,
-    odds: Floats | None = None,
-    shares: Floats | None = None,
+    odds: Float64s | None = None,
+    shares: Float64s | None = None,
 ) -> Fitted:
     """Fit λ, shares and the length of segments by expectation maximisation over blocks of tokens.
 
@@ -137,7 +135,7 @@ def fit_strengths(
     family: Family,
     start_strength: float,
     shrinkage: float,
-) -> Floats:
+) -> Float64s:
     """Return the λ [A] of `fit`, given who holds each block: γ [B, A], Σ w·x [B, A] and Σ w [B]."""
     grid, mean, _ = _strength_table(family)
     start = _mean_at(start_strength, family)
@@ -147,7 +145,7 @@ def fit_strengths(
     return np.asarray(fitted.clip(*strength_range(family)))
 
 
-def _segment_length(ratios: npt.NDArray[np.float32], block: int, prior: Floats, odds: Floats | None) -> float:
+def _segment_length(ratios: Float32s, block: int, prior: Float64s, odds: Float64s | None) -> float:
     likelihood = log_likelihoods(ratios, _SEGMENT_LENGTHS / block, prior, STAGES, odds)
     logs = np.log(_SEGMENT_LENGTHS)
     likelihood -= ((logs - math.log(_USUAL_LENGTH)) / _LENGTH_SPREAD) ** 2 / 2
@@ -155,7 +153,7 @@ def _segment_length(ratios: npt.NDArray[np.float32], block: int, prior: Floats, 
     return float(np.exp((weight * logs).sum() / weight.sum()))
 
 
-def block_sums(scores: Scores, weight: Weights, block: int) -> tuple[npt.NDArray[np.float32], Weights]:
+def block_sums(scores: Scores, weight: Float32s, block: int) -> tuple[Float32s, Float32s]:
     """Return Σ w·x and Σ w over blocks of `block` tokens, float32 [T / block, A] and [T / block]."""
     count = -(-len(scores) // block)
     sums, weights = np.zeros((count, scores.shape[1]), np.float32), np.zeros(count, np.float32)
@@ -164,13 +162,7 @@ def block_sums(scores: Scores, weight: Weights, block: int) -> tuple[npt.NDArray
 
 
 @njit
-def _blocks_njit(
-    x: Scores,
-    weight: Weights,
-    block: int,
-    sums: npt.NDArray[np.float32],
-    weights: Weights,
-) -> None:
+def _blocks_njit(x: Scores, weight: Float32s, block: int, sums: Float32s, weights: Float32s) -> None:
     for b in range(len(weights)):
         for t in range(b * block, min(b * block + block, len(x))):
             if weight[t] > 0:
@@ -180,8 +172,8 @@ def _blocks_njit(
 
 
 def log_ratios(
-    scores: Scores, weights: Weights, strengths: Floats, family: Family | None, blocks: bool = False
-) -> npt.NDArray[np.float32]:
+    scores: Scores, weights: Float32s, strengths: Float64s, family: Family | None, blocks: bool = False
+) -> Float32s:
     """Return w_t·(λ_a·x_t(a) - log_mgf(λ_a)), float32 [T, A].
 
     Args:
@@ -195,7 +187,7 @@ def log_ratios(
     return ratios
 
 
-def offsets_of(strengths: Floats, family: Family | None) -> Floats:
+def offsets_of(strengths: Float64s, family: Family | None) -> Float64s:
     """Return log_mgf(λ) [A]; nothing is taken off log-likelihood ratios."""
     if family is None:
         return np.zeros(len(strengths))
@@ -205,12 +197,7 @@ def offsets_of(strengths: Floats, family: Family | None) -> Floats:
 
 @njit
 def _log_ratios_njit(
-    x: Scores,
-    weights: Weights,
-    strengths: Floats,
-    offsets: Floats,
-    blocks: bool,
-    ratios: npt.NDArray[np.float32],
+    x: Scores, weights: Float32s, strengths: Float64s, offsets: Float64s, blocks: bool, ratios: Float32s
 ) -> None:
     for t in range(len(x)):
         once = 1.0 if blocks else weights[t]
@@ -231,7 +218,7 @@ def _mean_at(strength: float, family: Family) -> float:
 
 
 @functools.cache
-def _strength_table(family: Family) -> tuple[Floats, Floats, Floats]:
+def _strength_table(family: Family) -> tuple[Float64s, Float64s, Float64s]:
     # λ, mean(λ), log_mgf(λ) on a grid; linear interpolation, good to 1e-5, inverts the mean for all agents.
     grid = np.linspace(0.0, strength_range(family)[1], 512)
     return grid, family.mean(grid), family.log_mgf(grid)

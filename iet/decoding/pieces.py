@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from iet.decoding.fit import fit_strengths
 from iet.decoding.posterior import PosteriorOptions
 from iet.marks.families import Family
-
-Floats = npt.NDArray[np.float64]
+from iet.native.arrays import Float64s
 
 
 def piece_ratios(
-    sums: Floats, counts: Floats, family: Family, nobody: float, shares: Floats, options: PosteriorOptions
-) -> tuple[Floats, Floats]:
+    sums: Float64s,
+    counts: Float64s,
+    family: Family,
+    nobody: float,
+    shares: Float64s,
+    options: PosteriorOptions,
+) -> tuple[Float64s, Float64s]:
     """Return the log-likelihood ratio of every agent for every piece, as the decoder "posterior" weighs it.
 
         log Π_t p(x_t | a) / p(x_t | nobody) = λ_a·Σ_t x_t(a) - n·log_mgf(λ_a)
@@ -44,12 +47,12 @@ def piece_ratios(
     return sums * strengths - np.outer(counts, family.log_mgf(strengths)), strengths
 
 
-def piece_posterior(ratios: Floats, nobody: float, shares: Floats) -> Floats:
+def piece_posterior(ratios: Float64s, nobody: float, shares: Float64s) -> Float64s:
     """Return p(a | piece) [S, A] from log-likelihood ratios [S, A], under the prior of `piece_ratios`."""
     logs = ratios + np.log((1 - nobody) * shares)
     with np.errstate(divide="ignore"):
         rest = np.log(nobody)
     top = np.maximum(logs.max(axis=1, keepdims=True), rest)
     weights = np.exp(logs - top)
-    posterior: Floats = weights / (weights.sum(axis=1, keepdims=True) + np.exp(rest - top))
+    posterior: Float64s = weights / (weights.sum(axis=1, keepdims=True) + np.exp(rest - top))
     return posterior

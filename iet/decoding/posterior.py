@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from iet.decoding.activity import evidence_blocks, log_activity
-from iet.decoding.chain import Posterior, exponentials, posteriors, prior_of
+from iet.decoding.chain import exponentials, posteriors, prior_of
 from iet.decoding.fit import STAGES, block_sums, fit, log_ratios, offsets_of, strength_range
 from iet.decoding.segmentation import NOBODY, Scored, Scores, Segmentation, check_number
 from iet.errors import InputError, ShapeError
 from iet.marks.families import Family
+from iet.native.arrays import Float32s, Float64s, Int32s, Int64s
 from iet.native.jit import njit
 from iet.native.pairs import fresh_weights, shared_weights
 
@@ -22,9 +23,6 @@ MOST_CANDIDATES = 256
 """So many agents of a large registry are looked at token by token."""
 
 _ALWAYS = 16  # likely agents, however unlikely
-
-Floats = npt.NDArray[np.float64]
-Weights = npt.NDArray[np.float32]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -162,7 +160,7 @@ def posterior_decode(text: Scored, options: PosteriorOptions, allow_unattributed
     return Segmentation(token_agents, posterior, None if family is None else strength)
 
 
-def _fixed_strengths(strengths: npt.ArrayLike | None, columns: int, high: float) -> Floats | None:
+def _fixed_strengths(strengths: npt.ArrayLike | None, columns: int, high: float) -> Float64s | None:
     if strengths is None:
         return None
     try:
@@ -176,7 +174,7 @@ def _fixed_strengths(strengths: npt.ArrayLike | None, columns: int, high: float)
     return values
 
 
-def evidence_weight(text: Scored, repeats: str) -> Weights:
+def evidence_weight(text: Scored, repeats: str) -> Float32s:
     """Return w_t [T]: how much each token counts, 0 where not scored; `repeats` as in `PosteriorOptions`."""
     gumbel = text.family is not None and text.family.name == "gumbel"
     if gumbel and text.pairs is not None:
@@ -188,7 +186,7 @@ def evidence_weight(text: Scored, repeats: str) -> Weights:
     return shared_weights(text.pairs)
 
 
-def likely_agents(activity: Floats) -> npt.NDArray[np.int64]:
+def likely_agents(activity: Float64s) -> Int64s:
     """Return the agents that may speak in a text: the 16 with the highest log Λ, and all with Λ >= A·e^-4.
 
     Under unmarked text log Λ of one agent exceeds log A - 4 with a probability of about 1 in A, so in a
@@ -206,7 +204,7 @@ def likely_agents(activity: Floats) -> npt.NDArray[np.int64]:
     return at_most(np.flatnonzero(chosen), activity)
 
 
-def at_most(columns: npt.NDArray[np.int64], rank: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.int64]:
+def at_most(columns: Int64s, rank: npt.NDArray[np.floating[Any]]) -> Int64s:
     """Return those of the columns with the highest `rank` [A], `MOST_CANDIDATES` at most; ascending."""
     if len(columns) <= MOST_CANDIDATES:
         return columns
@@ -215,11 +213,7 @@ def at_most(columns: npt.NDArray[np.int64], rank: npt.NDArray[np.floating[Any]])
 
 @njit
 def _absorb_short_runs_njit(
-    posterior: Posterior,
-    left: Posterior,
-    min_segment: int,
-    standing: npt.NDArray[np.int64],
-    labels: npt.NDArray[np.int32],
+    posterior: Float32s, left: Float32s, min_segment: int, standing: Int64s, labels: Int32s
 ) -> None:
     # Runs below `min_segment` go to the likelier neighbour, in one pass from left to right. `standing` are
     # starts of the runs before the one at hand.
@@ -253,7 +247,7 @@ def _absorb_short_runs_njit(
         start = end
 
 
-def check_weights(weights: npt.ArrayLike, tokens: int) -> Weights:
+def check_weights(weights: npt.ArrayLike, tokens: int) -> Float32s:
     """Return factors of tokens as float32 [T].
 
     Raises:
@@ -273,7 +267,7 @@ def check_weights(weights: npt.ArrayLike, tokens: int) -> Weights:
     return each
 
 
-def check_odds(odds: npt.ArrayLike, tokens: int) -> Floats:
+def check_odds(odds: npt.ArrayLike, tokens: int) -> Float64s:
     """Return `break_odds` as float64 [T].
 
     Raises:
@@ -290,7 +284,7 @@ def check_odds(odds: npt.ArrayLike, tokens: int) -> Floats:
     return each
 
 
-def _pooled_odds(odds: Floats | None, block: int) -> Floats | None:
+def _pooled_odds(odds: Float64s | None, block: int) -> Float64s | None:
     """Return the mean of the odds over each block, relative to that of the text."""
     if odds is None or not len(odds):
         return odds
@@ -300,13 +294,13 @@ def _pooled_odds(odds: Floats | None, block: int) -> Floats | None:
 
 @njit
 def _likeliest_njit(
-    gamma: Posterior,
-    rest: Posterior,
+    gamma: Float32s,
+    rest: Float32s,
     resolution: int,
     allow_unattributed: bool,
-    posterior: Posterior,
-    left: Posterior,
-    labels: npt.NDArray[np.int32],
+    posterior: Float32s,
+    left: Float32s,
+    labels: Int32s,
 ) -> None:
     # Every token has the posterior of its pool.
     for t in range(len(labels)):
@@ -322,12 +316,12 @@ def _likeliest_njit(
 @njit
 def _place_boundaries_njit(
     x: Scores,
-    weights: Weights,
-    strengths: Floats,
-    offsets: Floats,
-    log_odds: Floats,
+    weights: Float32s,
+    strengths: Float64s,
+    offsets: Float64s,
+    log_odds: Float64s,
     reach: int,
-    labels: npt.NDArray[np.int32],
+    labels: Int32s,
 ) -> None:
     # By `log_ratios` of the tokens near boundaries. From left to right. A boundary stays where no place is
     # likelier, and between its neighbours.

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from iet.errors import InputError, ShapeError
 from iet.marks.families import Family
+from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s
 from iet.native.pairs import checked_repeats
 
 Scores = npt.NDArray[Any]
@@ -43,11 +44,11 @@ class Segmentation:
         change_points: [S - 1] int64, the index at which each segment but the first starts.
     """
 
-    token_agents: npt.NDArray[np.int32]
-    posterior: npt.NDArray[np.float32] | None = None
-    strengths: npt.NDArray[np.float64] | None = None
-    window_scores: npt.NDArray[np.float64] | None = None
-    change_points: npt.NDArray[np.int64] = dataclasses.field(init=False)
+    token_agents: Int32s
+    posterior: Float32s | None = None
+    strengths: Float64s | None = None
+    window_scores: Float64s | None = None
+    change_points: Int64s = dataclasses.field(init=False)
     segments: tuple[Span, ...] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -80,13 +81,13 @@ class Scored:
 
     values: Scores
     family: Family | None
-    scored: npt.NDArray[np.bool_]
-    repeated: npt.NDArray[np.bool_]
-    pairs: npt.NDArray[np.int64] | None = None
+    scored: Bools
+    repeated: Bools
+    pairs: Int64s | None = None
     agents: int | None = None
-    weights: npt.NDArray[np.float32] | None = None
-    break_odds: npt.NDArray[np.float64] | None = None
-    shares: npt.NDArray[np.float64] | None = None
+    weights: Float32s | None = None
+    break_odds: Float64s | None = None
+    shares: Float64s | None = None
 
 
 def check_scores(scores: npt.ArrayLike) -> Scores:
@@ -110,7 +111,7 @@ def check_scores(scores: npt.ArrayLike) -> Scores:
     return np.ascontiguousarray(array)
 
 
-def check_mask(mask: npt.ArrayLike | None, length: int, name: str, default: bool) -> npt.NDArray[np.bool_]:
+def check_mask(mask: npt.ArrayLike | None, length: int, name: str, default: bool) -> Bools:
     """Return `mask` as bool [T], all `default` where it is None.
 
     Raises:
@@ -124,7 +125,7 @@ def check_mask(mask: npt.ArrayLike | None, length: int, name: str, default: bool
     return array
 
 
-def check_pairs(pairs: npt.ArrayLike, length: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def check_pairs(pairs: npt.ArrayLike, length: int) -> tuple[Int64s, Bools]:
     """Return `pairs` as int64 [T], and their `repeats`.
 
     Raises:

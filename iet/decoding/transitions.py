@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from iet.decoding.topology import Match, classify
 from iet.errors import InputError, ShapeError
+from iet.native.arrays import Bools, Float64s, Int64s
 
 
 class Transition(NamedTuple):
@@ -42,7 +43,7 @@ class Transitions:
     observed: tuple[Transition, ...]
 
     @property
-    def confidence(self) -> npt.NDArray[np.float64]:
+    def confidence(self) -> Float64s:
         """Â [K, K] float64: Â_ij is the highest P_ij over the boundaries from i to j, 0 without one."""
         matrix = np.zeros((len(self.agents), len(self.agents)))
         for _, source, target, confidence in self.observed:
@@ -51,7 +52,7 @@ class Transitions:
         return matrix
 
     @property
-    def adjacency(self) -> npt.NDArray[np.bool_]:
+    def adjacency(self) -> Bools:
         """M [K, K] bool: whether a passage from i to j was observed."""
         matrix = np.zeros((len(self.agents), len(self.agents)), np.bool_)
         for _, source, target, _ in self.observed:
@@ -147,7 +148,7 @@ def to_bitmask(adjacency: npt.ArrayLike) -> int:
     return int.from_bytes(np.packbits(array.ravel() != 0, bitorder="little").tobytes(), "little")
 
 
-def from_bitmask(bitmask: int, agents: int) -> npt.NDArray[np.bool_]:
+def from_bitmask(bitmask: int, agents: int) -> Bools:
     """Decode `to_bitmask`: return M [K, K] bool.
 
     Args:
@@ -241,14 +242,7 @@ def _merge(segments: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int
     return merged
 
 
-def _leads(
-    f: npt.NDArray[np.float64],
-    sides: npt.NDArray[np.int64],
-    width: int,
-    step: int,
-    neighbourhood: int,
-    ending: bool,
-) -> npt.NDArray[np.float64]:
+def _leads(f: Float64s, sides: Int64s, width: int, step: int, neighbourhood: int, ending: bool) -> Float64s:
     """Return f̄(a) - max_{k≠a} f̄(k), or f̄(a) if A = 1, over the end or the beginning of each segment."""
     if not len(sides):
         return np.zeros(0)

@@ -11,10 +11,11 @@ import numpy.typing as npt
 from iet.decoding.segmentation import NOBODY, Scored, Scores, Segmentation, check_number, check_scores
 from iet.errors import InputError, ShapeError
 from iet.marks.families import Family
+from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s
 from iet.native.jit import njit
 
 
-def windows(scores: npt.ArrayLike, window: int = 64, step: int = 16) -> npt.NDArray[np.float64]:
+def windows(scores: npt.ArrayLike, window: int = 64, step: int = 16) -> Float64s:
     """Return the window means of every agent's scores.
 
         f(t, a) = 1/w · Σ_{j=t}^{t+w-1} x_j(a),    t = 0, step, 2·step, ...      (§ Local Consistency Scoring)
@@ -47,9 +48,7 @@ def windows(scores: npt.ArrayLike, window: int = 64, step: int = 16) -> npt.NDAr
 
 
 @njit
-def windows_njit(
-    x: Scores, width: int, step: int, total: npt.NDArray[np.float64], f: npt.NDArray[np.float64]
-) -> None:
+def windows_njit(x: Scores, width: int, step: int, total: Float64s, f: Float64s) -> None:
     """Fill f as `windows` does; `total` [A] is zeros."""
     agents = x.shape[1]
     left = right = 0  # total = Σ x[left:right]
@@ -71,7 +70,7 @@ def windows_njit(
             f[i, a] = total[a] / width
 
 
-def span_sums(scores: npt.ArrayLike, boundaries: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def span_sums(scores: npt.ArrayLike, boundaries: npt.ArrayLike) -> Float64s:
     """Return the sums of every agent's scores over consecutive spans: Σ_{j=b_s}^{b_{s+1}-1} x_j(a).
 
     Args:
@@ -103,7 +102,7 @@ def span_sums(scores: npt.ArrayLike, boundaries: npt.ArrayLike) -> npt.NDArray[n
 
 
 @njit
-def span_sums_njit(x: Scores, boundaries: npt.NDArray[np.int64], sums: npt.NDArray[np.float64]) -> None:
+def span_sums_njit(x: Scores, boundaries: Int64s, sums: Float64s) -> None:
     """Add to the zeros `sums` what `span_sums` returns."""
     for s in range(len(sums)):
         for t in range(boundaries[s], boundaries[s + 1]):
@@ -111,9 +110,7 @@ def span_sums_njit(x: Scores, boundaries: npt.NDArray[np.int64], sums: npt.NDArr
                 sums[s, a] += x[t, a]
 
 
-def column_summary(
-    values: npt.NDArray[np.float32], boundaries: npt.NDArray[np.int64], columns: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32]]:
+def column_summary(values: Float32s, boundaries: Int64s, columns: Int64s) -> tuple[Float64s, Float32s]:
     """Return mean and maximum of one column in each of consecutive spans, both 0 where a span is empty.
 
     Args:
@@ -136,7 +133,7 @@ def column_summary(
     return totals / np.maximum(1, lengths), highest
 
 
-def margin(window_scores: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def margin(window_scores: npt.ArrayLike) -> Float64s:
     """Return how far the leading agent is ahead of the next one in every window.
 
         z_t = f(t, â_t) - max_{a' ≠ â_t} f(t, a'),    â_t = argmax_a f(t, a)
@@ -162,7 +159,7 @@ def margin(window_scores: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 
 @njit
-def margin_njit(f: Scores, z: npt.NDArray[np.float64]) -> None:
+def margin_njit(f: Scores, z: Float64s) -> None:
     """Fill z as `margin` does."""
     for i in range(f.shape[0]):
         first, second = f[i, 0], -np.inf
@@ -250,13 +247,13 @@ def window_decode(text: Scored, options: WindowOptions, allow_unattributed: bool
 @njit
 def _window_decode_njit(
     x: Scores,
-    scored: npt.NDArray[np.bool_],
+    scored: Bools,
     window: int,
     mean: float,
     threshold: float,
     allow_unattributed: bool,
-    total: npt.NDArray[np.float64],
-    labels: npt.NDArray[np.int32],
+    total: Float64s,
+    labels: Int32s,
 ) -> None:
     tokens, agents = x.shape
     left, right, count = 0, 0, 0  # total = Σ x[left:right], count of them scored

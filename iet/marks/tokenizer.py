@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from iet.errors import InputError, TokenizerMismatch
 from iet.marks.scheme import canonical_digest
+from iet.native.arrays import Int64s, UInt8s
 
 if TYPE_CHECKING:
     import tokenizers
@@ -69,22 +69,22 @@ class Encoding:
         skipped: number of invisible characters that were left out.
     """
 
-    token_ids: NDArray[np.int64]
+    token_ids: Int64s
     skipped: int = 0
     _offsets: _Offsets | None = dataclasses.field(default=None, repr=False)
-    _kept: NDArray[np.int64] | None = dataclasses.field(default=None, repr=False)
+    _kept: Int64s | None = dataclasses.field(default=None, repr=False)
 
     @property
-    def char_starts(self) -> NDArray[np.int64]:
+    def char_starts(self) -> Int64s:
         """int64 [T]; see `characters`, which is cheaper for some of the tokens."""
         return self.characters(range(len(self.token_ids)))[:, 0]
 
     @property
-    def char_ends(self) -> NDArray[np.int64]:
+    def char_ends(self) -> Int64s:
         """int64 [T]; see `characters`."""
         return self.characters(range(len(self.token_ids)))[:, 1]
 
-    def characters(self, tokens: Iterable[int]) -> NDArray[np.int64]:
+    def characters(self, tokens: Iterable[int]) -> Int64s:
         """Return the code points `[start, end)` of the text as given that some tokens cover, int64 [N, 2].
 
         Where several tokens spell one character, all cover it. O(N), or O(T) once for a text beyond ASCII.
@@ -100,7 +100,7 @@ class Encoding:
 
 
 class _Offsets(Protocol):
-    def of(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    def of(self, tokens: Int64s) -> Int64s:
         """Return `[start, end)` of some tokens in characters of the text that was encoded, int64 [N, 2]."""
 
 
@@ -110,7 +110,7 @@ class _TokenizersOffsets:
 
     encoded: Any
 
-    def of(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    def of(self, tokens: Int64s) -> Int64s:
         if len(tokens) == len(self.encoded):  # all of them: one list is cheaper than many calls
             offsets = itertools.chain.from_iterable(self.encoded.offsets)
             return np.fromiter(offsets, np.int64, 2 * len(tokens)).reshape(-1, 2)[tokens]
@@ -121,15 +121,15 @@ class _TokenizersOffsets:
 class _SpelledOffsets:
     """Offsets counted along the bytes that the tokens spell, where these are the bytes of the text."""
 
-    raw: NDArray[np.uint8]
-    ends: NDArray[np.int64]  # [T], in bytes
+    raw: UInt8s
+    ends: Int64s  # [T], in bytes
     ascii: bool
 
     @functools.cached_property
-    def _characters(self) -> NDArray[np.int64]:
+    def _characters(self) -> Int64s:
         return np.cumsum((self.raw & 0xC0) != 0x80, dtype=np.int64) - 1  # of each byte: those that begin one
 
-    def of(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    def of(self, tokens: Int64s) -> Int64s:
         starts = np.where(tokens > 0, self.ends[tokens - 1], 0)
         lasts = self.ends[tokens] - 1
         if not self.ascii:
@@ -142,14 +142,14 @@ class _LateOffsets:
     """Offsets that are found on first use: a text in one segment needs none."""
 
     tokenizer: Tokenizer
-    ids: NDArray[np.int64]
+    ids: Int64s
     text: str
 
     @functools.cached_property
     def _found(self) -> _Offsets:
         return self.tokenizer.offsets(self.ids, self.text)
 
-    def of(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    def of(self, tokens: Int64s) -> Int64s:
         return self._found.of(tokens)
 
 
@@ -176,7 +176,7 @@ class _Spelling:
         self._starts = np.cumsum(self._lengths) - self._lengths
         self._bytes = np.frombuffer(b"".join(spelled), dtype=np.uint8)
 
-    def offsets(self, ids: NDArray[np.int64], text: str) -> _SpelledOffsets | None:
+    def offsets(self, ids: Int64s, text: str) -> _SpelledOffsets | None:
         """Return the offsets of the tokens of `text`, or None if they do not spell it byte for byte."""
         raw = np.frombuffer(text.encode(), dtype=np.uint8)
         lengths = self._lengths[ids]
@@ -234,7 +234,7 @@ class Tokenizer:
         """Return `encode` of every text, in one call to the tokenizer, which may use several threads."""
         visible = [_visible(text) for text in texts]
         cleaned = [clean for clean, _, _ in visible]
-        found: list[tuple[NDArray[np.int64], _Offsets]]
+        found: list[tuple[Int64s, _Offsets]]
         if self._spelling_pays(sum(map(len, cleaned))):
             batch = self.backend.encode_batch_fast(cleaned, add_special_tokens=False)
             ids = [_int64(encoded.ids) for encoded in batch]
@@ -247,7 +247,7 @@ class Tokenizer:
             for (_, kept, hidden), (ids, offsets) in zip(visible, found, strict=True)
         ]
 
-    def offsets(self, ids: NDArray[np.int64], text: str) -> _Offsets:
+    def offsets(self, ids: Int64s, text: str) -> _Offsets:
         """Return the offsets of `ids`, the tokens of `text`."""
         spelled = self._spelling.offsets(ids, text)
         return spelled or _TokenizersOffsets(self.backend.encode(text, add_special_tokens=False))
@@ -269,12 +269,12 @@ class Tokenizer:
         return text
 
 
-def _int64(ids: list[int]) -> NDArray[np.int64]:
+def _int64(ids: list[int]) -> Int64s:
     # Through an array of the standard library: twice as fast as from a list.
     return np.array(array.array("I", ids), dtype=np.int64)
 
 
-def _visible(text: object) -> tuple[str, NDArray[np.int64] | None, int]:
+def _visible(text: object) -> tuple[str, Int64s | None, int]:
     """Return `text` without `INVISIBLE` and composed (`_composed`), its positions, the number left out.
 
     Positions None: all are kept. The last entry is the end of `text`.
@@ -301,7 +301,7 @@ def _visible(text: object) -> tuple[str, NDArray[np.int64] | None, int]:
     return *_composed(text, kept), len(hidden)
 
 
-def _composed(text: str, kept: NDArray[np.int64] | None) -> tuple[str, NDArray[np.int64] | None]:
+def _composed(text: str, kept: Int64s | None) -> tuple[str, Int64s | None]:
     """Return the text with each base character and its marks composed where that is shorter, and `kept`.
 
     Language models write composed characters. In text that was decomposed later (NFD, as some file systems

@@ -6,8 +6,8 @@ import secrets
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from iet.native.arrays import Bools, Float32s, Int32s, Int64s, UInt64s
 from iet.native.jit import njit
 
 # Multipliers of a hash that is universal over their draw (multiply-shift), so that no text can be made to
@@ -15,9 +15,7 @@ from iet.native.jit import njit
 _FACTORS = np.frombuffer(secrets.token_bytes(8 * 64), np.uint64) | np.uint64(1)
 
 
-def number_pairs(
-    token_ids: npt.NDArray[np.int64], scored: npt.NDArray[np.bool_], n_gram: int, contexts: bool = False
-) -> npt.NDArray[np.int64]:
+def number_pairs(token_ids: Int64s, scored: Bools, n_gram: int, contexts: bool = False) -> Int64s:
     """Return int64 [T]: 0, 1, 2, ... in the order of first occurrence, -1 where not scored.
 
     Args:
@@ -38,13 +36,8 @@ def number_pairs(
 
 
 def number_pairs_of(
-    token_ids: npt.NDArray[np.int64],
-    scored: npt.NDArray[np.bool_],
-    starts: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
-    n_gram: int,
-    contexts: bool = False,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    token_ids: Int64s, scored: Bools, starts: Int64s, ends: Int64s, n_gram: int, contexts: bool = False
+) -> tuple[Int64s, Bools]:
     """Return `number_pairs` and `repeats` of each of many texts: int64 [T] and bool [T].
 
     Args:
@@ -65,15 +58,15 @@ def number_pairs_of(
 
 @njit
 def _number_texts_njit(
-    ids: npt.NDArray[np.int64],
-    scored: npt.NDArray[np.bool_],
-    factors: npt.NDArray[np.uint64],
+    ids: Int64s,
+    scored: Bools,
+    factors: UInt64s,
     back: int,
-    starts: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
-    slots: npt.NDArray[np.int32],
-    numbers: npt.NDArray[np.int64],
-    repeated: npt.NDArray[np.bool_],
+    starts: Int64s,
+    ends: Int64s,
+    slots: Int32s,
+    numbers: Int64s,
+    repeated: Bools,
 ) -> None:
     for d in range(len(starts)):
         start, end = starts[d], ends[d]
@@ -91,12 +84,7 @@ def _number_texts_njit(
         _repeats_njit(numbers[start:end], repeated[start:end])
 
 
-def merged_numbers_of(
-    numbers: npt.NDArray[np.int64],
-    others: npt.NDArray[np.int64],
-    starts: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def merged_numbers_of(numbers: Int64s, others: Int64s, starts: Int64s, ends: Int64s) -> tuple[Int64s, Bools]:
     """Number the tokens of many texts so that equal numbers of either kind are equal: as `number_pairs_of`.
 
     Args:
@@ -111,13 +99,13 @@ def merged_numbers_of(
 
 @njit
 def _merge_njit(
-    numbers: npt.NDArray[np.int64],
-    others: npt.NDArray[np.int64],
-    starts: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
-    firsts: npt.NDArray[np.int64],
-    merged: npt.NDArray[np.int64],
-    repeated: npt.NDArray[np.bool_],
+    numbers: Int64s,
+    others: Int64s,
+    starts: Int64s,
+    ends: Int64s,
+    firsts: Int64s,
+    merged: Int64s,
+    repeated: Bools,
 ) -> None:
     for d in range(len(starts)):
         firsts[:, : ends[d] - starts[d]] = -1
@@ -138,21 +126,21 @@ def _merge_njit(
                 merged[t] = merged[first]
 
 
-def repeats(pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+def repeats(pairs: Int64s) -> Bools:
     """Tell which of the `pair_numbers` [T] stood earlier in the text; false where not scored. O(T)."""
     repeated = np.zeros(len(pairs), np.bool_)
     _repeats_njit(pairs, repeated)
     return repeated
 
 
-def checked_repeats(pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
+def checked_repeats(pairs: Int64s) -> Bools | None:
     """Return `repeats`, or None if these are no `pair_numbers`: 0, 1, 2, ... as they first occur, and -1."""
     repeated = np.zeros(len(pairs), np.bool_)
     return repeated if _repeats_njit(pairs, repeated) else None
 
 
 @njit
-def _repeats_njit(pairs: npt.NDArray[np.int64], repeated: npt.NDArray[np.bool_]) -> bool:
+def _repeats_njit(pairs: Int64s, repeated: Bools) -> bool:
     """Fill `repeated`, and tell whether numbers follow first occurrences."""
     count = lowest = skipped = 0
     for t in range(len(pairs)):
@@ -163,7 +151,7 @@ def _repeats_njit(pairs: npt.NDArray[np.int64], repeated: npt.NDArray[np.bool_])
     return lowest >= -1 and skipped == 0
 
 
-def shared_weights(pairs: npt.NDArray[np.int64], window: int = 256) -> npt.NDArray[np.float32]:
+def shared_weights(pairs: Int64s, window: int = 256) -> Float32s:
     """Return how much each occurrence of a pair counts: m^-3/4 where it stands m times nearby, once included.
 
     Args:
@@ -181,7 +169,7 @@ def shared_weights(pairs: npt.NDArray[np.int64], window: int = 256) -> npt.NDArr
     return weights
 
 
-def fresh_weights(pairs: npt.NDArray[np.int64], window: int = 256) -> npt.NDArray[np.float32]:
+def fresh_weights(pairs: Int64s, window: int = 256) -> Float32s:
     """Return 1 where the same number did not stand within the last `window` tokens, else 0; 0 for -1.
 
     Args:
@@ -197,7 +185,7 @@ def fresh_weights(pairs: npt.NDArray[np.int64], window: int = 256) -> npt.NDArra
     return weights
 
 
-def novelty_weights(token_ids: npt.NDArray[np.int64], window: int = 256) -> npt.NDArray[np.float32]:
+def novelty_weights(token_ids: Int64s, window: int = 256) -> Float32s:
     """Return how much a token can tell of a key, by how well the text before it foretells the token.
 
     1 for a token that did not stand within the last `window` tokens, 0.75 for one that did, 0.4 where it
@@ -220,12 +208,7 @@ def novelty_weights(token_ids: npt.NDArray[np.int64], window: int = 256) -> npt.
 
 
 @njit
-def _fresh_weights_njit(
-    pairs: npt.NDArray[np.int64],
-    window: int,
-    last: npt.NDArray[np.int64],
-    weights: npt.NDArray[np.float32],
-) -> None:
+def _fresh_weights_njit(pairs: Int64s, window: int, last: Int64s, weights: Float32s) -> None:
     for t in range(len(pairs)):
         if pairs[t] >= 0:
             weights[t] = t - last[pairs[t]] > window
@@ -234,11 +217,7 @@ def _fresh_weights_njit(
 
 @njit
 def _shared_weights_njit(
-    pairs: npt.NDArray[np.int64],
-    window: int,
-    shares: npt.NDArray[np.float32],
-    counts: npt.NDArray[np.int32],
-    weights: npt.NDArray[np.float32],
+    pairs: Int64s, window: int, shares: Float32s, counts: Int32s, weights: Float32s
 ) -> None:
     # The pairs less than `window` away on either side, counted while t moves on.
     for t in range(min(window, len(pairs))):
@@ -254,12 +233,7 @@ def _shared_weights_njit(
 
 @njit
 def _number_pairs_njit(
-    ids: npt.NDArray[np.int64],
-    scored: npt.NDArray[np.bool_],
-    factors: npt.NDArray[np.uint64],
-    shift: np.uint64,
-    slots: npt.NDArray[np.int32],
-    numbers: npt.NDArray[np.int64],
+    ids: Int64s, scored: Bools, factors: UInt64s, shift: np.uint64, slots: Int32s, numbers: Int64s
 ) -> None:
     count, n_gram = 0, len(factors)
     for t in range(len(ids)):

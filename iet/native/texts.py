@@ -6,9 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ids = NDArray[np.int64]
+from iet.native.arrays import Bools, Int64s
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -22,12 +21,12 @@ class Texts:
         starts, ends: int64 [D], the ids `[start, end)` of each text.
     """
 
-    ids: Ids
-    starts: Ids
-    ends: Ids
+    ids: Int64s
+    starts: Int64s
+    ends: Int64s
 
     @classmethod
-    def of(cls, texts: Sequence[Ids], n_gram: int) -> Texts:
+    def of(cls, texts: Sequence[Int64s], n_gram: int) -> Texts:
         """Join the ids [T_d] of D texts."""
         gap = np.full(max(1, n_gram - 1), -1)
         lengths = np.array([len(text) for text in texts], np.int64)
@@ -35,7 +34,7 @@ class Texts:
         return cls(np.concatenate([part for text in texts for part in (gap, text)]), ends - lengths, ends)
 
     @property
-    def between(self) -> NDArray[np.bool_]:
+    def between(self) -> Bools:
         """bool [N]: the padding."""
         between = np.ones(len(self.ids), np.bool_)
         for start, end in zip(self.starts.tolist(), self.ends.tolist(), strict=True):

@@ -13,10 +13,10 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from iet.errors import InputError
 from iet.marks.files import write_file
+from iet.native.arrays import Float32s, Int32s
 from iet.report.segments import LEFT_OUT, Segment, Span, Trace
 
 if TYPE_CHECKING:
@@ -89,9 +89,9 @@ class Report:
     seam_share: float | None
     segments: tuple[Segment, ...]
     transitions: Transitions
-    labels: NDArray[np.int32] | None = dataclasses.field(repr=False)
-    posterior: NDArray[np.float32] | None = dataclasses.field(repr=False)
-    posterior_agents: NDArray[np.int32] | None = dataclasses.field(repr=False)
+    labels: Int32s | None = dataclasses.field(repr=False)
+    posterior: Float32s | None = dataclasses.field(repr=False)
+    posterior_agents: Int32s | None = dataclasses.field(repr=False)
     strengths: dict[str, float] | None
     model: dict[str, Any] | None = None
     trace: Trace | None = dataclasses.field(default=None, repr=False)
@@ -104,7 +104,7 @@ class Report:
         return self.profiles[0]
 
     @property
-    def token_agents(self) -> NDArray[np.int32]:
+    def token_agents(self) -> Int32s:
         """int32 [T], index into `agents`, -1 = unattributed, -2 = left out.
 
         Raises:

@@ -7,7 +7,8 @@ import functools
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+
+from iet.native.arrays import Float32s, Float64s, Int64s
 
 LEFT_OUT = -2
 """The label of a token that was not read, because it lies in a part that was left out, or partly in it."""
@@ -65,8 +66,8 @@ class _Axis(Protocol):
     """What a decoder went along, see `iet.audit.alignment.Axis`."""
 
     @property
-    def starts(self) -> NDArray[np.int64]: ...
-    def place(self, indices: NDArray[np.int64], end: int) -> NDArray[np.int64]: ...
+    def starts(self) -> Int64s: ...
+    def place(self, indices: Int64s, end: int) -> Int64s: ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -84,23 +85,23 @@ class Trace:
 
     agents: tuple[str, ...]
     axis: _Axis = dataclasses.field(repr=False)
-    posterior: NDArray[np.float32] | None = dataclasses.field(repr=False)
-    scores: NDArray[np.float64] = dataclasses.field(repr=False)
+    posterior: Float32s | None = dataclasses.field(repr=False)
+    scores: Float64s = dataclasses.field(repr=False)
     window: int = 64
     step: int = 16
 
     @functools.cached_property
-    def starts(self) -> NDArray[np.int64]:
+    def starts(self) -> Int64s:
         """int64 [R], where each of the tokens starts: its character, or its number where there is no text."""
         return self.axis.starts
 
     @property
-    def tokens(self) -> NDArray[np.int64]:
+    def tokens(self) -> Int64s:
         """int64 [R], their numbers among all tokens of the text; with several profiles their `starts`."""
         return self.axis.place(np.arange(len(self.starts)), 0)
 
     @property
-    def centres(self) -> NDArray[np.int64]:
+    def centres(self) -> Int64s:
         """int64 [W], where the centres of the windows lie, in the unit of `starts`."""
         middle = min(self.window, len(self.starts)) // 2
         return self.starts[np.arange(len(self.scores)) * self.step + middle]

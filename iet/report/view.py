@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.decoding.windows import margin
+from iet.native.arrays import Float32s, Float64s
 from iet.report.lines import harmless
 from iet.report.segments import Segment, Trace, extent
 from iet.report.wording import evidence_lines, how_sure, p_value, passages, reasons, small, transition_lines
@@ -167,12 +168,7 @@ def _paragraphs_of(report: Report, low: int, high: int, starts: list[int]) -> st
 
 
 def posterior_runs(
-    trace: Trace | None,
-    agent: str,
-    low: int,
-    high: int,
-    step: Callable[[NDArray[np.float32]], Any],
-    full: int,
+    trace: Trace | None, agent: str, low: int, high: int, step: Callable[[Float32s], Any], full: int
 ) -> Iterator[tuple[int, int, int]]:
     """Yield the runs (step, start, end) of characters [low, high) in which a posterior stays in one step.
 
@@ -209,11 +205,7 @@ def _runs(report: Report, segment: Segment) -> list[tuple[int, int, int]]:
 
 
 def _segment(
-    report: Report,
-    number: int,
-    segment: Segment,
-    places: dict[str, int],
-    paragraphs: list[int],
+    report: Report, number: int, segment: Segment, places: dict[str, int], paragraphs: list[int]
 ) -> ShownSegment:
     span, unit = extent(segment), "tokens" if report.text is None else "characters"
     where = f"{span[0]:,} to {span[1]:,}"
@@ -358,7 +350,7 @@ def columns(report: Report, trace: Trace) -> list[int]:
     return [trace.agents.index(name) for name in writers(report) or guessed if name in trace.agents]
 
 
-def _means(values: NDArray[Any], stride: int) -> NDArray[np.float64]:
+def _means(values: NDArray[Any], stride: int) -> Float64s:
     """Return the means [ceil(W/stride), K] of `stride` rows each."""
     firsts = np.arange(0, len(values), stride)
     sums = np.add.reduceat(values.astype(np.float64), firsts, axis=0)
