@@ -72,21 +72,15 @@ class Auditor:
 
     Deterministic. O(T·K) time for T tokens and K keys, apart from tokenizing.
 
-    With several profiles every agent is scored in the tokens of its own. Its strength is fitted there, where
-    the text of other profiles' agents is nobody's; then the log-likelihood ratios of all agents meet on one
-    axis, on which a token's evidence stands at its first character, and are decoded together. Lengths
-    (`mean_segment`, `min_segment`) count tokens of the average profile. The evidence of a segment is taken
-    in its agent's own tokens, and corrected for the keys of all profiles.
+    With several profiles agents are scored in the tokens of their own, and decoded on one axis of characters;
+    lengths (`mean_segment`, `min_segment`) count tokens of the average profile. The evidence of a segment is
+    taken in its agent's own tokens, and corrected for the keys of all profiles.
 
     With more than 64 keys, all are read as sums over blocks of tokens, and only the decoder's `candidates`
-    (256 at most, unless more are likelier than not somewhere) token by token: memory is T·256 scores, and
-    T·K/16 sums with `posterior`. Other agents have posterior 0, are never named by the decoder, and are no
-    competitor in P_ij (whose maximum is over the candidates' agents). What nobody wrote is still compared
-    with every key for `best_guess`, and log_p is corrected for all K. "posterior" would leave the same agents
-    out of all scores. The candidates of the others are first or second in some window (for "window" one every
-    16 tokens). So where nobody wrote, "cusum" may miss the agent with the highest sum of a long segment, by
-    which `refine` goes and which a forced choice names, and "window" in forced choice one that leads only
-    between two windows.
+    (256 at most) token by token: memory is T·256 scores, and T·K/16 sums with `posterior`. Other agents have
+    posterior 0 and are never named by the decoder, nor a competitor in P_ij. What nobody wrote is compared
+    with every key for `best_guess`, and log_p is corrected for all K. docs/how/decoding.md says what this
+    changes: nothing for "posterior".
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from iet.decoding.candidates import SpanSums, posterior_candidates, window_candi
 from iet.decoding.chain import boundary_intervals, forward_backward
 from iet.decoding.cusum import CusumOptions, cusum, cusum_decode, refine, smooth
 from iet.decoding.fit import fit
-from iet.decoding.posterior import PosteriorOptions, check_odds, check_weights, posterior_decode
+from iet.decoding.posterior import PosteriorOptions, posterior_decode
 from iet.decoding.segmentation import (
     NOBODY,
     Scored,
@@ -24,6 +24,7 @@ from iet.decoding.segmentation import (
     check_number,
     check_pairs,
     check_scores,
+    check_vector,
 )
 from iet.decoding.windows import WindowOptions, column_summary, margin, span_sums, window_decode, windows
 from iet.errors import InputError, ShapeError
@@ -138,7 +139,7 @@ def decode(
     >>> decode(scores).segments
     (Span(start=0, end=250, agent=1), Span(start=250, end=400, agent=0))
     """
-    each = {name: options.pop(name, None) for name in _decoder(decoder).of_each_text}
+    each = {name: options.pop(name) for name in _decoder(decoder).of_each_text if name in options}
     chosen = options_of(decoder, options)
     law = _family(family)
     x = check_scores(scores)
@@ -150,6 +151,15 @@ def decode(
             raise InputError("pairs: got scored or repeated as well, expected pairs alone: it says both")
         numbers, repeated = check_pairs(pairs, len(x))
         scored = numbers >= 0
+    weights, odds = each.get("weights"), each.get("break_odds")
+    if weights is not None:
+        weights = check_vector(
+            "weights", weights, len(x), "finite numbers from 0", lambda v: (v >= 0) & (v < np.inf), np.float32
+        )
+    if odds is not None:
+        odds = check_vector(
+            "break_odds", odds, len(x), "finite numbers above 0", lambda v: (v > 0) & (v < np.inf)
+        )
     text = Scored(
         x,
         law,
@@ -157,8 +167,8 @@ def decode(
         check_mask(repeated, len(x), "repeated", False),
         numbers,
         agents,
-        None if each.get("weights") is None else check_weights(each["weights"], len(x)),
-        None if each.get("break_odds") is None else check_odds(each["break_odds"], len(x)),
+        weights,
+        odds,
     )
     if log_ratios is not None:
         if decoder != "posterior":

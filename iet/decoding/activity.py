@@ -108,11 +108,8 @@ def evidence_blocks_of(
 ) -> tuple[Float32s, Float64s, Int64s]:
     """Return `evidence_blocks` of the texts `[starts, ends)` [D], and the edges [D + 1] of their blocks."""
     texts = zip(starts.tolist(), ends.tolist(), strict=True)
-    each = np.array([np.count_nonzero(counted[start:end]) for start, end in texts], np.int64)
-    edges = np.append(0, np.cumsum(-(-each // BLOCK)))
-    counts = np.full(edges[-1], float(BLOCK))
-    rests = each % BLOCK
-    counts[edges[1:][rests > 0] - 1] = rests[rests > 0]
+    totals = np.array([np.count_nonzero(counted[start:end]) for start, end in texts], np.int64)
+    counts, edges = block_counts(totals)
     sums = np.zeros((edges[-1], scores.shape[1]), np.float32)
     _counted_sums_njit(scores, counted, starts, ends, edges, sums)
     return sums, counts, edges
@@ -138,13 +135,17 @@ def block_starts(counted: Bools) -> Int64s:
     return np.flatnonzero(counted)[::BLOCK].astype(np.int64)
 
 
-def block_counts(counted: Bools) -> Float64s:
-    """Return how many tokens are counted in each block: `BLOCK`, and the rest in the last."""
-    total = int(counted.sum())
-    counts = np.full(-(-total // BLOCK), float(BLOCK))
-    if total % BLOCK:
-        counts[-1] = total % BLOCK
-    return counts
+def block_counts(totals: Int64s) -> tuple[Float64s, Int64s]:
+    """Return the number of tokens in each block, and the edges [D + 1] of the blocks of D texts.
+
+    Args:
+        totals: [D], number of counted tokens of each text. Its blocks hold `BLOCK`, the last one the rest.
+    """
+    edges = np.append(0, np.cumsum(-(-totals // BLOCK)))
+    counts = np.full(edges[-1], float(BLOCK))
+    rests = totals % BLOCK
+    counts[edges[1:][rests > 0] - 1] = rests[rests > 0]
+    return counts, edges
 
 
 @njit

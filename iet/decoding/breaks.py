@@ -11,11 +11,9 @@ from iet.errors import InputError
 from iet.native.arrays import Float64s, Int64s
 
 BREAK_ODDS: Mapping[str, float] = {"paragraph": 20.0, "line": 10.0, "sentence": 3.0}
-"""Kind of break -> how much likelier a turn begins there than elsewhere. Guessed, not fitted.
+"""Kind of break -> how much likelier a turn begins there than elsewhere.
 
-TokenAcc on 30 texts of each cell of the shipped model, family fourier, turns of 60 to 400 tokens cut anywhere
-(`benchmarks/accuracy/decoders.py --breaks`): -0.004 on average where a space joins them, +0.020 where an
-empty line does, which stands inside turns 0.7 to 15 times for each hand-over; up to +0.077 with turns of 60.
+Guessed, not fitted; docs/how/decoding.md says what they gain and cost.
 """
 
 _CLOSERS = r"[\"'”’»)\]」』）]*"

@@ -39,7 +39,8 @@ def sum_activity(sums_of: SpanSums, agents: int, family: Family, scored: Bools, 
     """Return `log_activity` of every agent from sums over spans: O(T·A) time, 8·T·1024/16 bytes."""
     counted = scored & ~repeated
     edges = np.append(block_starts(counted), len(counted))
-    counts, found = block_counts(counted), np.zeros(agents)
+    counts, _ = block_counts(np.array([np.count_nonzero(counted)]))
+    found = np.zeros(agents)
     for low in range(0, agents if len(counts) else 0, _CHUNK):
         high = min(low + _CHUNK, agents)
         found[low:high] = log_activity(sums_of(edges, counted, low, high), counts, family)

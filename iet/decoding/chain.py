@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from iet.decoding.segmentation import NOBODY, check_number
+from iet.decoding.segmentation import NOBODY, check_number, check_vector
 from iet.errors import InputError, ShapeError
 from iet.native.arrays import Float32s, Float64s, Int64s
 from iet.native.jit import njit
@@ -72,11 +72,9 @@ def forward_backward(
     check_number("nobody", nobody, 0, 0.99, integer=False)
     check_number("stages", stages, 1, 16)
     agents = log_ratios.shape[1]
-    each = np.ones(agents) if shares is None else np.asarray(shares, np.float64)
-    if each.shape != (agents,):
-        raise ShapeError("shares", got=list(each.shape), expected=[agents])
-    if not ((each > 0) & np.isfinite(each)).all():
-        raise InputError(f"shares: got {shares!r:.80}, expected numbers above 0")
+    if shares is None:
+        shares = np.ones(agents)
+    each = check_vector("shares", shares, agents, "finite numbers above 0", lambda v: (v > 0) & (v < np.inf))
     return posteriors(exponentials(log_ratios), mean_segment, prior_of(each, nobody), stages, odds)
 
 
@@ -142,11 +140,7 @@ def _advances(tokens: int, rates: Float64s, prior: Float64s, odds: npt.ArrayLike
     """
     chances = rates[:, None]
     if odds is not None:
-        each = np.array(odds, np.float64)
-        if each.shape != (tokens,):
-            raise ShapeError("odds", got=list(each.shape), expected=[tokens])
-        if not (each > 0).all():
-            raise InputError(f"odds: got {each.min()}, expected numbers above 0")
+        each = check_vector("odds", odds, tokens, "numbers above 0", lambda v: v > 0)
         chances = np.outer(rates, each)
     advances = np.zeros((len(rates), tokens))
     if prior.max() <= 1 - 1e-9:

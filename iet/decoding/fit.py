@@ -17,10 +17,10 @@ from iet.native.arrays import Float32s, Float64s
 from iet.native.jit import njit
 
 MIN_STRENGTH, MAX_STRENGTH = 0.2, 4.0
-"""The range of λ: below it a mark is not told from none in a segment of some hundred tokens."""
+"""The range of λ. A weaker mark cannot be told from none in a segment of some hundred tokens."""
 
 STAGES = 3
-"""Of a segment's duration, see `forward_backward`."""
+"""Number of stages of a segment's duration, see `forward_backward`."""
 
 _SEGMENT_LENGTHS = np.array([30.0, 50.0, 80.0, 125.0, 200.0, 320.0, 500.0, 1000.0])
 _USUAL_LENGTH, _LENGTH_SPREAD = 60.0, 0.7
@@ -69,14 +69,12 @@ def fit(
     text where it started. The mean length of a segment is the geometric mean of a grid from 30 to 1000
     tokens, weighted in the first iteration by the likelihood of the text and by a log-normal guess around 60
     (spread 0.7): a longer one lets one agent's segment cover text whose marks are too weak to be told apart.
-    Blocks stand for tokens: a step costs 1/16, and blocks of 8 to 32, a third iteration, and a length fitted
-    in each, gave the same TokenAcc to 0.001 on average.
 
     Args:
         sums, weights: Σ w·x [B, A] and Σ w [B] over blocks of tokens, as `block_sums` returns them.
         family: of the scores; None: they are log-likelihood ratios, which need `strengths` of 1.
         block: tokens of a block.
-        iterations: at most so many, 0 for none; fewer if no λ moves by 0.005.
+        iterations: maximum number of iterations, 0 for none; it stops where no λ moves by 0.005.
         start_strength: λ₀.
         shrinkage: m in tokens, 0 to 1e9.
         nobody: share of the tokens that no agent wrote, before the text is seen; 0: nobody may win.

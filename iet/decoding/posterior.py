@@ -12,17 +12,18 @@ import numpy.typing as npt
 from iet.decoding.activity import evidence_blocks, log_activity
 from iet.decoding.chain import exponentials, posteriors, prior_of
 from iet.decoding.fit import STAGES, block_sums, fit, log_ratios, offsets_of, strength_range
-from iet.decoding.segmentation import NOBODY, Scored, Scores, Segmentation, check_number
-from iet.errors import InputError, ShapeError
+from iet.decoding.segmentation import NOBODY, Scored, Scores, Segmentation, check_number, check_vector
+from iet.errors import InputError
 from iet.marks.families import Family
 from iet.native.arrays import Float32s, Float64s, Int32s, Int64s
 from iet.native.jit import njit
 from iet.native.pairs import fresh_weights, shared_weights
 
 MOST_CANDIDATES = 256
-"""So many agents of a large registry are looked at token by token."""
+"""Maximum number of agents that are read token by token."""
 
-_ALWAYS = 16  # likely agents, however unlikely
+MIN_CANDIDATES = 16
+"""Number of agents that are read token by token even if no score speaks for them."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,11 +34,9 @@ class PosteriorOptions:
         mean_segment: expected tokens of a segment, 1 to 1e9; None: fitted, with 60 as the guess before.
         repeats: what w_t is. "share": a (context, token) pair that stands m times within 256 tokens around it
             counts m^-3/4 each time, m^1/4 in all (needs `pairs`, else as "drop"). "drop": a pair counts once
-            in the whole text; "count": every time. A repeat gives every agent the number that it gave before:
-            counted fully it doubles chance; dropped in the whole text it is missing where it stood in
-            another agent's turn (`benchmarks/accuracy/repeats.py` shows both). In family "gumbel" a context
-            that its writer had seen carries no mark: whatever `repeats` is, w_t is 0 where the context stood
-            within the last 256 tokens, and 1 elsewhere (without `pairs`: 0 where it ever stood before).
+            in the whole text; "count": every time. In family "gumbel", whatever `repeats` is, w_t is 0 where
+            the context stood within the last 256 tokens, and 1 elsewhere (without `pairs`: 0 where it ever
+            stood before), because a context that its writer had seen carries no mark.
         nobody: share of the tokens that no agent wrote, 0 to 0.99, before the text is seen, where nobody may
             win.
         strengths: [A] λ, 0 to MAX_STRENGTH, to use instead of fitting.
@@ -76,7 +75,7 @@ class PosteriorOptions:
         check_number("shrinkage", self.shrinkage, 0, 1e9, integer=False)
 
     def check(self, family: Family | None, agents: int) -> None:
-        """Refuse what does not go with scores of a family under the keys of so many agents.
+        """Refuse options that do not go with scores of this family under the keys of A agents.
 
         Raises:
             ShapeError: `strengths` is not [A].
@@ -84,7 +83,7 @@ class PosteriorOptions:
         """
         low, high = strength_range(family)
         check_number("start_strength", self.start_strength, low, high, integer=False)
-        _fixed_strengths(self.strengths, agents, high)
+        _fixed_strengths(self.strengths, family, agents)
 
 
 def posterior_decode(text: Scored, options: PosteriorOptions, allow_unattributed: bool) -> Segmentation:
@@ -110,14 +109,10 @@ def posterior_decode(text: Scored, options: PosteriorOptions, allow_unattributed
     options.check(family, scores.shape[1])
     tokens, columns = scores.shape
     weight = evidence_weight(text, options.repeats)
-    if text.weights is not None:
-        weight = weight * text.weights
-    fixed = _fixed_strengths(options.strengths, columns, strength_range(family)[1])
-    if family is None:
-        fixed = np.ones(columns)
+    fixed = _fixed_strengths(options.strengths, family, columns)
     strength = np.full(columns, float(options.start_strength)) if fixed is None else fixed.copy()
     keep = np.arange(columns)
-    if text.agents is None and family is not None and columns > _ALWAYS:
+    if text.agents is None and family is not None and columns > MIN_CANDIDATES:
         blocks = evidence_blocks(scores, text.scored & ~text.repeated)
         keep = likely_agents(log_activity(*blocks, family))
         scores = scores[:, keep]
@@ -160,30 +155,30 @@ def posterior_decode(text: Scored, options: PosteriorOptions, allow_unattributed
     return Segmentation(token_agents, posterior, None if family is None else strength)
 
 
-def _fixed_strengths(strengths: npt.ArrayLike | None, columns: int, high: float) -> Float64s | None:
-    if strengths is None:
+def _fixed_strengths(given: npt.ArrayLike | None, family: Family | None, agents: int) -> Float64s | None:
+    """Return λ [A] where it is not fitted: the given ones, or 1 for log-likelihood ratios; else None."""
+    if family is None:
+        return np.ones(agents)
+    if given is None:
         return None
-    try:
-        values = np.array(strengths, np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"strengths: got {strengths!r:.80}, expected numbers from 0 to {high}") from None
-    if not ((values >= 0) & (values <= high)).all():
-        raise InputError(f"strengths: got {values}, expected numbers from 0 to {high}")
-    if values.shape != (columns,):
-        raise ShapeError("strengths", got=list(values.shape), expected=[columns])
-    return values
+    high = strength_range(family)[1]
+    expected = f"numbers from 0 to {high}"
+    found: Float64s = check_vector("strengths", given, agents, expected, lambda v: (v >= 0) & (v <= high))
+    return found
 
 
 def evidence_weight(text: Scored, repeats: str) -> Float32s:
     """Return w_t [T]: how much each token counts, 0 where not scored; `repeats` as in `PosteriorOptions`."""
     gumbel = text.family is not None and text.family.name == "gumbel"
     if gumbel and text.pairs is not None:
-        return fresh_weights(text.pairs)
-    if text.family is None or (repeats == "count" and not gumbel):
-        return text.scored.astype(np.float32)
-    if gumbel or repeats == "drop" or text.pairs is None:
-        return (text.scored & ~text.repeated).astype(np.float32)
-    return shared_weights(text.pairs)
+        weights = fresh_weights(text.pairs)
+    elif text.family is None or (repeats == "count" and not gumbel):
+        weights = text.scored.astype(np.float32)
+    elif gumbel or repeats == "drop" or text.pairs is None:
+        weights = (text.scored & ~text.repeated).astype(np.float32)
+    else:
+        weights = shared_weights(text.pairs)
+    return weights if text.weights is None else weights * text.weights
 
 
 def likely_agents(activity: Float64s) -> Int64s:
@@ -200,12 +195,12 @@ def likely_agents(activity: Float64s) -> Int64s:
     """
     ranked = np.argsort(-activity, kind="stable")
     chosen = activity >= math.log(len(activity)) - 4
-    chosen[ranked[:_ALWAYS]] = True
+    chosen[ranked[:MIN_CANDIDATES]] = True
     return at_most(np.flatnonzero(chosen), activity)
 
 
 def at_most(columns: Int64s, rank: npt.NDArray[np.floating[Any]]) -> Int64s:
-    """Return those of the columns with the highest `rank` [A], `MOST_CANDIDATES` at most; ascending."""
+    """Return the `MOST_CANDIDATES` columns of highest `rank` [A], or all if they are fewer; ascending."""
     if len(columns) <= MOST_CANDIDATES:
         return columns
     return np.sort(columns[np.argsort(-rank[columns], kind="stable")[:MOST_CANDIDATES]])
@@ -215,8 +210,8 @@ def at_most(columns: Int64s, rank: npt.NDArray[np.floating[Any]]) -> Int64s:
 def _absorb_short_runs_njit(
     posterior: Float32s, left: Float32s, min_segment: int, standing: Int64s, labels: Int32s
 ) -> None:
-    # Runs below `min_segment` go to the likelier neighbour, in one pass from left to right. `standing` are
-    # starts of the runs before the one at hand.
+    # Give runs shorter than `min_segment` to the likelier neighbour, in one pass from left to right.
+    # `standing` holds the starts of the runs before the current one.
     tokens = len(labels)
     count, start, end = 0, 0, 0
     while end < tokens:
@@ -247,43 +242,6 @@ def _absorb_short_runs_njit(
         start = end
 
 
-def check_weights(weights: npt.ArrayLike, tokens: int) -> Float32s:
-    """Return factors of tokens as float32 [T].
-
-    Raises:
-        ShapeError, InputError: they are not T finite numbers of at least 0.
-    """
-    try:
-        if np.iscomplexobj(weights):
-            raise TypeError
-        with np.errstate(over="ignore"):
-            each = np.asarray(weights, np.float32)
-    except (TypeError, ValueError):
-        raise InputError(f"weights: got {weights!r:.80}, expected numbers from 0") from None
-    if each.shape != (tokens,):
-        raise ShapeError("weights", got=list(each.shape), expected=[tokens])
-    if not (np.isfinite(each) & (each >= 0)).all():
-        raise InputError("weights: got a number below 0 or not finite, expected numbers from 0")
-    return each
-
-
-def check_odds(odds: npt.ArrayLike, tokens: int) -> Float64s:
-    """Return `break_odds` as float64 [T].
-
-    Raises:
-        ShapeError, InputError: they are not T finite numbers above 0.
-    """
-    try:
-        each = np.array(odds, np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"break_odds: got {odds!r:.80}, expected numbers above 0") from None
-    if each.shape != (tokens,):
-        raise ShapeError("break_odds", got=list(each.shape), expected=[tokens])
-    if not (np.isfinite(each) & (each > 0)).all():
-        raise InputError("break_odds: got a number that is not above 0, or not finite")
-    return each
-
-
 def _pooled_odds(odds: Float64s | None, block: int) -> Float64s | None:
     """Return the mean of the odds over each block, relative to that of the text."""
     if odds is None or not len(odds):
@@ -302,7 +260,7 @@ def _likeliest_njit(
     left: Float32s,
     labels: Int32s,
 ) -> None:
-    # Every token has the posterior of its pool.
+    # Give every token the posterior of its pool: the `resolution` tokens that the chain takes as one.
     for t in range(len(labels)):
         pool, best = t // resolution, 0
         left[t] = rest[pool]
@@ -323,8 +281,8 @@ def _place_boundaries_njit(
     reach: int,
     labels: Int32s,
 ) -> None:
-    # By `log_ratios` of the tokens near boundaries. From left to right. A boundary stays where no place is
-    # likelier, and between its neighbours.
+    # Move each boundary, from left to right, to the place with the highest `log_ratios` of the tokens around
+    # it. It stays where no place is likelier, and between its neighbours.
     begin, t = 0, 1
     while t < len(labels):
         if labels[t] == labels[t - 1]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,6 +123,35 @@ def check_mask(mask: npt.ArrayLike | None, length: int, name: str, default: bool
     array = np.asarray(mask)
     if array.shape != (length,) or array.dtype != np.bool_:
         raise ShapeError(name, got=f"{array.dtype} {list(array.shape)}", expected=f"bool [{length}]")
+    return array
+
+
+def check_vector(
+    name: str,
+    values: npt.ArrayLike,
+    length: int,
+    expected: str,
+    fits: Callable[[npt.NDArray[Any]], Bools],
+    dtype: Any = np.float64,
+) -> Any:
+    """Return `values` as an array [length] of `dtype` whose entries all fit; `expected` says which do.
+
+    Raises:
+        ShapeError: there are more or fewer of them.
+        InputError: one is no real number, or does not fit.
+    """
+    try:
+        if np.iscomplexobj(values):
+            raise TypeError
+        with np.errstate(over="ignore"):
+            array = np.asarray(values, dtype)
+    except (TypeError, ValueError):
+        raise InputError(f"{name}: got {values!r:.80}, expected {expected}") from None
+    if array.shape != (length,):
+        raise ShapeError(name, got=list(array.shape), expected=[length])
+    bad = array[~fits(array)]
+    if len(bad):
+        raise InputError(f"{name}: got {bad[0]}, expected {expected}")
     return array
 
 
