@@ -13,46 +13,22 @@ import numpy as np
 import numpy.typing as npt
 
 from iet.errors import InputError, ShapeError
+from iet.native.arrays import Bools
 
 Edges = Iterable[tuple[int, int]]
-Adjacency = npt.NDArray[np.bool_]
+Adjacency = Bools
 
 OTHER = "other"
 """The class of a graph that equals no template."""
 
-
-def _chain(n: int) -> Edges:
-    return ((i, i + 1) for i in range(n - 1))
-
-
-def _star_pure(n: int) -> Edges:
-    return ((0, i) for i in range(1, n))
-
-
-def _tree(n: int) -> Edges:
-    return (((i - 1) // 2, i) for i in range(1, n))
-
-
-def _circle(n: int) -> Edges:
-    return ((i, (i + 1) % n) for i in range(n))
-
-
-def _star_ring(n: int) -> Edges:
-    ring = ((i, i % (n - 1) + 1) for i in range(1, n))
-    return (*_star_pure(n), *ring)
-
-
-def _complete(n: int) -> Edges:
-    return ((i, j) for i in range(n) for j in range(i))
-
-
 TOPOLOGIES: Mapping[str, Callable[[int], Edges]] = {
-    "chain": _chain,  # i ~ i+1
-    "star_pure": _star_pure,  # 0 ~ i
-    "tree": _tree,  # i ~ 2i+1, 2i+2
-    "circle": _circle,  # i ~ (i+1) mod n
-    "star_ring": _star_ring,  # 0 ~ i, and a ring over 1 .. n-1
-    "complete": _complete,
+    "chain": lambda n: ((i, i + 1) for i in range(n - 1)),
+    "star_pure": lambda n: ((0, i) for i in range(1, n)),
+    "tree": lambda n: (((i - 1) // 2, i) for i in range(1, n)),
+    "circle": lambda n: ((i, (i + 1) % n) for i in range(n)),
+    # The star, and a ring over 1 .. n-1.
+    "star_ring": lambda n: ((i, j) for j in range(1, n) for i in (0, j % (n - 1) + 1)),
+    "complete": lambda n: ((i, j) for i in range(n) for j in range(i)),
 }
 """Name -> edges over agents 0 .. n-1, as in MAMA's `generate_adj`. `classify` prefers earlier names."""
 
@@ -181,9 +157,14 @@ def _to_unused_edge(
 
 
 def _support(adjacency: npt.ArrayLike) -> Adjacency:
+    support = edges_of(adjacency)
+    np.fill_diagonal(support, False)
+    return support
+
+
+def edges_of(adjacency: npt.ArrayLike) -> Adjacency:
+    """Return which entries of a square matrix [n, n] are not 0, or raise ShapeError."""
     array = np.asarray(adjacency)
     if array.ndim != 2 or array.shape[0] != array.shape[1]:
         raise ShapeError("adjacency", got=list(array.shape), expected="a square matrix [n, n]")
-    support: Adjacency = array != 0
-    np.fill_diagonal(support, False)
-    return support
+    return np.asarray(array != 0)

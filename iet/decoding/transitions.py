@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from iet.decoding.topology import Match, classify
+from iet.decoding.topology import Match, classify, edges_of
 from iet.errors import InputError, ShapeError
 from iet.native.arrays import Bools, Float64s, Int64s
 
@@ -43,19 +43,26 @@ class Transitions:
     observed: tuple[Transition, ...]
 
     @property
+    def passages(self) -> dict[tuple[Any, Any], list[float]]:
+        """The P_ij of every passage, by (source, target), in the order of the text."""
+        found: dict[tuple[Any, Any], list[float]] = {}
+        for _, source, target, confidence in self.observed:
+            found.setdefault((source, target), []).append(confidence)
+        return found
+
+    @property
     def confidence(self) -> Float64s:
         """Â [K, K] float64: Â_ij is the highest P_ij over the boundaries from i to j, 0 without one."""
         matrix = np.zeros((len(self.agents), len(self.agents)))
-        for _, source, target, confidence in self.observed:
-            cell = self.agents.index(source), self.agents.index(target)
-            matrix[cell] = max(matrix[cell], confidence)
+        for (source, target), found in self.passages.items():
+            matrix[self.agents.index(source), self.agents.index(target)] = max(found)
         return matrix
 
     @property
     def adjacency(self) -> Bools:
         """M [K, K] bool: whether a passage from i to j was observed."""
         matrix = np.zeros((len(self.agents), len(self.agents)), np.bool_)
-        for _, source, target, _ in self.observed:
+        for source, target in self.passages:
             matrix[self.agents.index(source), self.agents.index(target)] = True
         return matrix
 
@@ -97,13 +104,10 @@ class Transitions:
           "planner" -> "critic" [label="×1 (0.75)"];
         }
         """
-        passages: dict[tuple[Hashable, Hashable], list[float]] = {}
-        for _, source, target, confidence in self.observed:
-            passages.setdefault((source, target), []).append(confidence)
         lines = [f"  {_dot_id(agent)};" for agent in self.agents]
         lines += [
             f'  {_dot_id(source)} -> {_dot_id(target)} [label="×{len(p)} ({max(p):.2f})"];'
-            for (source, target), p in passages.items()
+            for (source, target), p in self.passages.items()
         ]
         return "\n".join(["digraph transitions {", *lines, "}"])
 
@@ -142,10 +146,8 @@ def to_bitmask(adjacency: npt.ArrayLike) -> int:
     >>> to_bitmask([[0, 1], [0, 0]])
     2
     """
-    array = np.asarray(adjacency)
-    if array.ndim != 2 or array.shape[0] != array.shape[1]:
-        raise ShapeError("adjacency", got=list(array.shape), expected="a square matrix [K, K]")
-    return int.from_bytes(np.packbits(array.ravel() != 0, bitorder="little").tobytes(), "little")
+    bits = edges_of(adjacency).ravel()
+    return int.from_bytes(np.packbits(bits, bitorder="little").tobytes(), "little")
 
 
 def from_bitmask(bitmask: int, agents: int) -> Bools:

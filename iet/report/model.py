@@ -17,7 +17,7 @@ import numpy as np
 from iet.errors import InputError
 from iet.marks.files import write_file
 from iet.native.arrays import Float32s, Int32s
-from iet.report.segments import LEFT_OUT, Segment, Span, Trace
+from iet.report.segments import LEFT_OUT, Segment, Span, Trace, extent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -130,14 +130,13 @@ class Report:
             raise InputError("char_agents: the report has no text, only token ids; expected audit(text)")
         runs: list[Span] = []
         for segment in self.segments:
-            assert segment.char_start is not None
-            assert segment.char_end is not None
+            start, end = extent(segment)
             if segment.left_out:
                 continue
-            if runs and runs[-1][1:] == (segment.char_start, segment.agent):
-                runs[-1] = Span(runs[-1].start, segment.char_end, segment.agent)
-            elif segment.char_end > segment.char_start:
-                runs.append(Span(segment.char_start, segment.char_end, segment.agent))
+            if runs and runs[-1][1:] == (start, segment.agent):
+                runs[-1] = Span(runs[-1].start, end, segment.agent)
+            elif end > start:
+                runs.append(Span(start, end, segment.agent))
         if self.text and not self.segments:  # nothing in it is a token: a text of invisible characters alone
             runs.append(Span(0, len(self.text), None))
         return tuple(runs)

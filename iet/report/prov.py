@@ -12,7 +12,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from iet.decoding.transitions import Transition
-from iet.report.segments import Segment
+from iet.report.segments import Segment, extent
 
 if TYPE_CHECKING:
     from iet.report.model import Report
@@ -58,6 +58,7 @@ def document(report: Report) -> dict[str, Any]:
         "wasInformedBy": {},
     }
     passages: dict[int | None, Transition] = {p.start: p for p in report.transitions.observed}
+    in_characters = len(report.profiles) > 1  # the starts of these passages
     before: int | None = None
     for i, segment in enumerate(report.segments):
         entity, writing = f"iet:segment-{i}", f"iet:writing-{i}"
@@ -70,7 +71,7 @@ def document(report: Report) -> dict[str, Any]:
         content["wasGeneratedBy"][f"_:generated-{i}"] = {"prov:entity": entity, "prov:activity": writing}
         content["wasAssociatedWith"][f"_:writer-{i}"] = {"prov:activity": writing, "prov:agent": agent}
         content["wasAttributedTo"][f"_:attributed-{i}"] = {"prov:entity": entity, "prov:agent": agent}
-        passage = passages.get(_start(segment, len(report.profiles) > 1))
+        passage = passages.get(segment.char_start if in_characters else segment.start)
         if before is not None and passage is not None and passage.target == segment.agent:
             content["wasInformedBy"][f"_:passage-{i}"] = {
                 "prov:informed": writing,
@@ -82,18 +83,14 @@ def document(report: Report) -> dict[str, Any]:
 
 
 def _described(segment: Segment) -> dict[str, Any]:
-    characters = segment.char_start is not None
+    start, end = extent(segment)
     fields = {
-        "iet:start": segment.char_start if characters else segment.start,
-        "iet:end": segment.char_end if characters else segment.end,
-        "iet:unit": "character" if characters else "token",
+        "iet:start": start,
+        "iet:end": end,
+        "iet:unit": "token" if segment.char_start is None else "character",
         "iet:logP": segment.log_p,
         "iet:posterior": segment.posterior,
         "iet:error": segment.error,
         "iet:leftOut": True if segment.left_out else None,
     }
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _start(segment: Segment, in_characters: bool) -> int | None:
-    return segment.char_start if in_characters else segment.start

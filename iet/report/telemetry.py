@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from iet.report.segments import Segment
+from iet.report.segments import Segment, extent
 from iet.report.wording import p_value
 
 if TYPE_CHECKING:
@@ -62,12 +62,10 @@ def events(report: Report, response_id: str | None = None) -> list[dict[str, Any
 
 
 def _explanation(report: Report, segment: Segment) -> str:
-    unit, start, end = "characters", segment.char_start, segment.char_end
-    if start is None:
-        unit, start, end = "tokens", segment.start, segment.end
+    start, end = extent(segment)
+    where = f"{'tokens' if report.text is None else 'characters'} {start} to {end}"
     error = "" if segment.error is None else f"error {segment.error:.2g}, "
     sure = f"{error}p alone {p_value(segment.log_p)}"
     if segment.agent is None:
-        where = f"{unit} {start} to {end} are unattributed at level {report.level:g}"
-        return f"{where}; best guess {segment.best_guess} ({sure})"
-    return f"{segment.agent} wrote in {unit} {start} to {end} ({sure})"
+        return f"{where} are unattributed at level {report.level:g}; best guess {segment.best_guess} ({sure})"
+    return f"{segment.agent} wrote in {where} ({sure})"

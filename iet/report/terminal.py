@@ -15,6 +15,7 @@ from iet.report.view import (
     agents,
     agents_note,
     curves,
+    figures,
     interval_unit,
     look,
     posterior_runs,
@@ -26,8 +27,6 @@ from iet.report.wording import (
     is_likely,
     legend,
     limits,
-    p_value,
-    small,
     transition_lines,
     verdict,
 )
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
     from iet.report.model import Report
 
-_COLUMNS = ("#", "characters", "tokens", "agent", "posterior", "error", "p alone")
+_COLUMNS = ("#", "characters", "tokens", "agent", "posterior", "error", "p alone", "starts within")
 _BARS = "▁▂▃▄▅▆▇█"
 _SURE = 0.6
 """Posterior below which the text is dim."""
@@ -107,10 +106,9 @@ def _above(report: Report, width: int | None, bars: bool = True) -> Iterator[_Li
         yield from _curves(report, drawn, width)
         yield _Line("")
     if report.segments:
-        rows = [(*_row(i, segment), _start(segment)) for i, segment in enumerate(report.segments, 1)]
-        rows.insert(0, (*_COLUMNS, "starts within"))
+        rows = [_row(i, segment) for i, segment in enumerate(report.segments, 1)]
         names = [None, *(segment.agent for segment in report.segments)]
-        yield from _styled(table(rows, width, wraps=3), names, styles(report))
+        yield from _styled(table([_COLUMNS, *rows], width, wraps=3), names, styles(report))
     notes = legend(report)
     if any(segment.start_interval is not None for segment in report.segments):
         notes.append(f"starts within: {interval_unit(report)} between which the boundary may lie")
@@ -158,10 +156,6 @@ def _wrapped(lines: Iterable[str], width: int | None, style: str = "") -> Iterat
         yield from (_Line(piece, style) for piece in wrapped(line, width))
 
 
-def _start(segment: Segment) -> str:
-    return "" if segment.start_interval is None else "{}-{}".format(*segment.start_interval)
-
-
 def _styled(
     rows: Iterable[list[str]], names: Sequence[str | None], colours: dict[str | None, str]
 ) -> Iterator[_Line]:
@@ -201,7 +195,7 @@ def _label(agent: str | None, left_out: bool) -> str:
 
 def _runs(report: Report) -> list[tuple[int, int, str | None, bool]]:
     """Return the runs over all characters, with those that are left out."""
-    left_out = [(s.char_start or 0, s.char_end or 0, None, True) for s in report.segments if s.left_out]
+    left_out = [(*extent(s), None, True) for s in report.segments if s.left_out]
     return sorted([*left_out, *((*run, False) for run in report.char_agents)], key=lambda run: run[0])
 
 
@@ -213,13 +207,10 @@ def styles(report: Report) -> dict[str | None, str]:
 def _row(number: int, segment: Segment) -> tuple[str, ...]:
     chars = "" if segment.char_start is None else f"{segment.char_start}-{segment.char_end}"
     tokens = "" if segment.start is None else f"{segment.start}-{segment.end}"
-    if segment.left_out:
-        return str(number), chars, tokens, "left out", "", "", ""
+    within = "" if segment.start_interval is None else "{}-{}".format(*segment.start_interval)
     guess = f" (perhaps {segment.best_guess})" if is_likely(segment) else ""
-    agent = segment.agent or f"unattributed{guess}"
-    posterior = "" if segment.posterior is None else f"{segment.posterior:.2f}"
-    error = "" if segment.error is None else small(segment.error)
-    return str(number), chars, tokens, agent, posterior, error, p_value(segment.log_p)
+    agent = "left out" if segment.left_out else segment.agent or f"unattributed{guess}"
+    return str(number), chars, tokens, agent, *figures(segment), within
 
 
 def comparison(report: Report, truth: Sequence[Span], file: TextIO | None = None) -> None:

@@ -16,7 +16,7 @@ from iet.decoding.windows import margin
 from iet.native.arrays import Float32s, Float64s
 from iet.report.lines import harmless
 from iet.report.segments import Segment, Trace, extent
-from iet.report.wording import evidence_lines, how_sure, p_value, passages, reasons, small, transition_lines
+from iet.report.wording import evidence_lines, how_sure, p_value, reasons, small, transition_lines
 
 if TYPE_CHECKING:
     from iet.report.model import Report
@@ -232,9 +232,6 @@ def _segment(
                     (f"{side} within", f"{interval_unit(report)} {interval[0]:,} to {interval[1]:,}")
                 )
         why = [*how_sure(report, segment), *reasons(report, segment), *_ends(report, segment)]
-    posterior = "" if segment.posterior is None else f"{segment.posterior:.2f}"
-    error = "" if segment.error is None else small(segment.error)
-    cells = ["", "", ""] if segment.left_out else [posterior, error, p_value(segment.log_p)]
     return ShownSegment(
         agent=None if segment.agent is None else places[segment.agent],
         left_out=segment.left_out,
@@ -244,8 +241,17 @@ def _segment(
         title=title,
         facts=facts,
         why=why,
-        row=[str(number), title, within, where, *cells, _within(segment)],
+        row=[str(number), title, within, where, *figures(segment), _within(segment)],
     )
+
+
+def figures(segment: Segment) -> list[str]:
+    """Return the cells of a table of segments that hold posterior, error and p alone."""
+    if segment.left_out:
+        return ["", "", ""]
+    posterior = "" if segment.posterior is None else f"{segment.posterior:.2f}"
+    error = "" if segment.error is None else small(segment.error)
+    return [posterior, error, p_value(segment.log_p)]
 
 
 def _within(segment: Segment) -> str:
@@ -276,15 +282,9 @@ def boundaries(report: Report) -> list[int]:
 
 
 def doubts(report: Report) -> list[tuple[int, int]]:
-    """Return the stretches, in the page's unit, within which each boundary may lie."""
-    found = []
-    for segment in report.segments[1:]:
-        interval = segment.start_interval
-        if interval is None or interval[0] == interval[1]:
-            continue
-        low, high = (_place(report, token) for token in interval)
-        found.append((low, high))
-    return found
+    """Return the stretches, in the page's unit, within which boundaries that are uncertain may lie."""
+    stretches = (_stretch(report, segment.start_interval) for segment in report.segments[1:])
+    return [stretch for stretch in stretches if stretch is not None]
 
 
 def _ends(report: Report, segment: Segment) -> list[str]:
@@ -293,18 +293,25 @@ def _ends(report: Report, segment: Segment) -> list[str]:
         return []
     lines = []
     for verb, interval in (("begins", segment.start_interval), ("ends", segment.end_interval)):
-        if interval is None or interval[0] == interval[1]:
+        stretch = _stretch(report, interval)
+        if stretch is None:
             continue
-        low, high = (_place(report, position) for position in interval)
-        words = " ".join(harmless(report.text[low:high]).split())
+        words = " ".join(harmless(report.text[slice(*stretch)]).split())
         if len(words) > 90:
             words = f"{words[:40]} … {words[-40:]}"
         lines.append(f"It {verb} somewhere in “{words}”.")
     return lines
 
 
+def _stretch(report: Report, interval: tuple[int, int] | None) -> tuple[int, int] | None:
+    """Return a boundary's interval in the page's unit; None where the boundary is certain."""
+    if interval is None or interval[0] == interval[1]:
+        return None
+    return _place(report, interval[0]), _place(report, interval[1])
+
+
 def _place(report: Report, position: int) -> int:
-    """Return a boundary interval's end, in tokens with one profile, in the page's unit."""
+    """Return one end of a boundary's interval, which counts tokens with one profile, in the page's unit."""
     trace = report.trace
     if report.text is None or len(report.profiles) > 1 or trace is None:
         return position
@@ -367,7 +374,7 @@ def graph(report: Report) -> dict[str, Any] | None:
         "nodes": [places[str(name)] for name in nodes],
         "edges": [
             (nodes.index(source), nodes.index(target), len(found), round(max(found), 3))
-            for (source, target), found in passages(report).items()
+            for (source, target), found in observed.passages.items()
         ],
         "lines": [
             "Beside an arrow: how often one followed the other (×), and how sure that is, from 0 to 1.",

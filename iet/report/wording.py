@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from iet.marks.foreign.waterfall import WaterfallScheme
 from iet.marks.keys import AnyProfile
@@ -94,17 +94,10 @@ def transition_lines(report: Report) -> list[str]:
     t = report.transitions
     if not t.observed:
         return ["transitions: none"]
-    edges = ", ".join(f"{a} → {b} ×{len(p)} ({max(p):.2f})" for (a, b), p in sorted(passages(report).items()))
+    passages = sorted(t.passages.items())
+    edges = ", ".join(f"{a} → {b} ×{len(p)} ({max(p):.2f})" for (a, b), p in passages)
     names = " = ".join(t.topology.matches) or t.topology.name
     return [f"transitions: {edges}", f"as a graph: {names} · μ = {t.bitmask:#x}"]
-
-
-def passages(report: Report) -> dict[tuple[Any, Any], list[float]]:
-    """Return how sure each passage from one agent to another is, by (from, to)."""
-    found: dict[tuple[Any, Any], list[float]] = {}
-    for passage in report.transitions.observed:
-        found.setdefault((passage.source, passage.target), []).append(passage.confidence)
-    return found
 
 
 def limits(report: Report) -> list[str]:
@@ -207,41 +200,30 @@ def reasons(report: Report, segment: Segment) -> list[str]:
             f"Why: forced choice. {guess} explains it best, however weakly.",
             "What would change that: another agent whose key fits a little better.",
         ]
-    found = report.evidence.get(guess, 0.0)
-    by_error = segment.error is not None
-    own = segment.error if by_error else math.exp(segment.log_p)
-    assert own is not None
-    name = "error" if by_error else "p alone"
+    found, error = report.evidence.get(guess, 0.0), segment.error
+    if segment.agent is not None and error is not None:
+        return [
+            f"Why: {guess} is found in the text as a whole (p {p_value(found)}), and this chance of error"
+            f" ({small(error)}) is at most the level that was asked for ({level:g}).",
+            "What would change that: it would be unattributed at a level below"
+            f" {small(max(error, math.exp(found)))}, if it were cut much shorter, or if many of its words"
+            " were replaced.",
+        ]
     if segment.agent is not None:
-        if by_error:
-            needed = max(own, math.exp(found))
-            return [
-                f"Why: {guess} is found in the text as a whole (p {p_value(found)}), and this chance of error"
-                f" ({small(own)}) is at most the level that was asked for ({level:g}).",
-                f"What would change that: it would be unattributed at a level below {small(needed)}, if it"
-                " were cut much shorter, or if many of its words were replaced.",
-            ]
         return [
             f"Why: its p-value ({p_value(segment.log_p)}) passes at a false-discovery rate of {level:g}.",
             "What would change that: a stricter level, a shorter segment or many replaced words.",
         ]
-    lines = []
-    if by_error and found > math.log(level):
-        lines.append(
-            f"Why: {guess} explains it best, but is not found in the text as a whole"
-            f" (p {p_value(found)}, needed {level:g})."
-        )
+    if error is not None and found > math.log(level):
+        why = f"is not found in the text as a whole (p {p_value(found)}, needed {level:g})"
     else:
-        shown = small(own) if by_error else p_value(segment.log_p)
-        lines.append(
-            f"Why: {guess} explains it best, but the segment's {name} ({shown}) is above what level {level:g}"
-            " asks for."
-        )
-    lines.append(
-        "What would change that: more text of the same agent, a less strict level, or the key of an agent who"
-        " is not in this registry."
-    )
-    return lines
+        measure = f"p alone ({p_value(segment.log_p)})" if error is None else f"error ({small(error)})"
+        why = f"the segment's {measure} is above what level {level:g} asks for"
+    return [
+        f"Why: {guess} explains it best, but {why}.",
+        "What would change that: more text of the same agent, a less strict level, or the key of an agent"
+        " who is not in this registry.",
+    ]
 
 
 def is_likely(segment: Segment) -> bool:
