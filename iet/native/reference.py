@@ -11,25 +11,11 @@ The scheme in five steps (§ Keyed Implicit Embedding; docs/how/scheme.md is the
 Family gumbel takes a hash of (k_π, v) in place of steps 2 and 3 (`uniform`), adds -log(-log u) and scores
 -log(1 - u).
 
-How good it is (`python -m benchmarks.accuracy.scheme_quality`, at least 10^7 draws a test; 1276 tests, all
-pass at p >= 7.8e-7, which is 1e-3 for the whole run; 15 have p < 0.01 where 13 are expected):
-
-                                         V = 32000       32003      128256      151936
-    smallest p of 42 χ² (ranks, digits)      0.014       0.019       0.005      0.0006
-    largest correlation tested (±0.0003)    0.0007      0.0008      0.0009      0.0007
-    variance of sums of 64, k_p = 1, over
-      the ideal (±0.0014)               .999-1.002  .999-1.002  .998-1.001  .999-1.003
-    excess kurtosis less the ideal          <0.015      <0.015      <0.012      <0.013
-    mean shift at κ = 0.8 less theory      <0.0005     <0.0004     <0.0005     <0.0004
-    known weakness, k_p = a: correlation
-      of v and v+1                          0.0039      0.0049      0.0026      0.0021
-      variance of 64 consecutive ids          1.12        1.18        1.13        1.09
-
-Correlations are those of neighbouring ids, ids that share a digit, and contexts and keys one bit apart. The
-weakness: ids close together in one row of the grid meet in their high digit with probability 1/a after
-round two, so a k_p near a multiple of a (of V/b, exactly) leaves them correlated, by at most 0.012 over all
-k_p; up to 0.008 remains at single other k_p. Ids further apart, and the default k_p = 1, show nothing. A
-fifth round removes it, at a cost that its effect on a reader, who sees one id per seed, does not justify.
+The permutation passes 1276 tests of at least 10^7 draws each (benchmarks/results/scheme_quality.md). Known
+weakness: ids close together in one row of the grid meet in their high digit with probability 1/a after round
+two, so a k_p near a multiple of a (of V/b, exactly) leaves them correlated, by at most 0.012 over all k_p.
+Ids further apart, and the default k_p = 1, show nothing. A fifth round removes it, at a cost that its effect
+on a reader, who sees one id per seed, does not justify.
 
 Nothing here imports what it judges: no native module, no registry.
 """
