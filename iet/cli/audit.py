@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from iet.cli.options import Commands, add_decoder, add_registry, load_registry, say
@@ -19,7 +20,6 @@ from iet.marks.foreign.engines import SCHEMES
 
 _MANY = ("text_column", "ids_column", "id_column", "shard", "resume", "workers", "chunk_rows", "fdr")
 """Options of audits of many documents."""
-
 
 _FORMS = (".html", ".prov.json", ".dsse.json", ".json", ".dot", ".svg", ".png", ".pdf")
 """Ends of the files that `iet report` writes; the first that fits is meant."""
@@ -222,16 +222,16 @@ def _is_bulk(arguments: argparse.Namespace) -> bool:
 def _audit(arguments: argparse.Namespace) -> int:
     from iet.report.terminal import show
 
-    # All that can be refused at once comes before what takes time.
+    # Refuse what can be refused at once before the work that takes time.
     bulk, output = _is_bulk(arguments), arguments.output and pathlib.Path(arguments.output)
     if output and bulk and output.suffix == ".json" and not output.is_dir():
         raise InputError(f"{output}: got a file for many documents, expected a folder for the tables")
     if output and not bulk and not output.parent.is_dir():
         raise InputError(f"{output}: got a folder that is not there, expected one that is")
     registry = _keys_of(arguments)
-    text = "" if bulk else _read_text(arguments.inputs[0])
     if bulk:
         return _audit_files(arguments, _auditor(arguments, registry))
+    text = _read_text(arguments.inputs[0])
     with auditing():
         report = _auditor(arguments, registry).audit(text, spans=arguments.span, skip=arguments.skip)
     if output:
@@ -366,7 +366,7 @@ def _read_text(file: str) -> str:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    # All that can be refused at once comes before what takes time.
+    # Refuse what can be refused at once before the work that takes time.
     forms = {}
     for path in arguments.output:
         form = next((form for form in _FORMS if path.name.endswith(form)), None)
@@ -388,16 +388,16 @@ def _report(arguments: argparse.Namespace) -> int:
     text = _read_text(arguments.file)
     with auditing():
         found = _auditor(arguments, registry).audit(text, spans=arguments.span, skip=arguments.skip)
+        texts: dict[str, Callable[[], str]] = {
+            ".html": found.to_html,
+            ".prov.json": found.to_prov,
+            ".json": lambda: found.to_json(text=not arguments.no_text),
+            ".dot": found.transitions.to_dot,
+        }
         made = {}
         for path, form in forms.items():
-            if form == ".html":
-                made[path] = found.to_html().encode() + b"\n"
-            elif form == ".prov.json":
-                made[path] = found.to_prov().encode() + b"\n"
-            elif form == ".json":
-                made[path] = found.to_json(text=not arguments.no_text).encode() + b"\n"
-            elif form == ".dot":
-                made[path] = found.transitions.to_dot().encode() + b"\n"
+            if form in texts:
+                made[path] = texts[form]().encode() + b"\n"
             elif form == ".dsse.json":
                 made[path] = signed.sign(found, key, name=name)
             else:
