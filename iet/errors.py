@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numbers
+
 
 class IetError(Exception):
     """The parent of every error that `iet` raises on purpose."""
@@ -38,3 +40,14 @@ class BackendUnavailable(IetError, RuntimeError):
 
 class VerificationError(IetError):
     """A signed report was changed, is not the signer's, or is not about the text or registry given."""
+
+
+def check_number(
+    name: str, value: object, low: float, high: float = float("inf"), integer: bool = True
+) -> None:
+    """Raise InputError unless `value` is a number (an int, if `integer`) from `low` to `high`."""
+    kind = numbers.Integral if integer else numbers.Real
+    if isinstance(value, bool) or not isinstance(value, kind) or not low <= float(value) <= high:
+        expected = "an int" if integer else "a number"
+        limit = f"from {low} to {high}" if high < float("inf") else f"of at least {low}"
+        raise InputError(f"{name}: got {value!r}, expected {expected} {limit}")

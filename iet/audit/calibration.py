@@ -16,7 +16,7 @@ from iet.audit.auditor import Auditor
 from iet.audit.evidence import activity_log_p
 from iet.decoding import log_activity
 from iet.decoding.activity import BLOCK
-from iet.errors import InputError
+from iet.errors import InputError, check_number
 from iet.marks.derivation import usable
 from iet.marks.families import FAMILIES
 from iet.marks.registry import Registry
@@ -264,8 +264,7 @@ def null(
 
     Deterministic.
     """
-    if isinstance(registries, bool) or not isinstance(registries, int) or registries < 1:
-        raise InputError(f"registries: got {registries!r}, expected an int of at least 1")
+    check_number("registries", registries, 1)
     agents = len(registry.scoring_keys(profile))
     chosen = registry.get_profile(profile)
     opened = registry.open_tokenizer(profile, tokenizer)

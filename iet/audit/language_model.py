@@ -24,8 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iet.audit.mixture import FITTED_TOKENS, MAX_CONTEXT, TILE, Echo, gumbel_log_ratios, mixture_weights
-from iet.decoding.segmentation import check_number
-from iet.errors import BackendUnavailable, InputError, ShapeError
+from iet.errors import BackendUnavailable, InputError, ShapeError, check_number
 from iet.kernels import check_token_ids, score_tokens
 from iet.marks.keys import Keys, KeyTable
 from iet.marks.tokenizer import DEMO_MODEL, DEMO_SOURCE

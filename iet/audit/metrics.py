@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from iet.errors import InputError, ShapeError
+from iet.errors import InputError, ShapeError, check_number
 from iet.native.arrays import Int64s
 
 
@@ -110,8 +110,7 @@ def boundary_f1(truth: npt.ArrayLike, found: npt.ArrayLike, margin: int = 16) ->
     >>> boundary_f1([100, 200], [105, 150, 230], margin=10)
     0.4
     """
-    if margin < 0:
-        raise InputError(f"margin: got {margin!r}, expected at least 0")
+    check_number("margin", margin, 0, integer=False)
     points = [np.sort(_ints(name, values)) for name, values in (("truth", truth), ("found", found))]
     if any((np.diff(p) == 0).any() for p in points):
         raise InputError("change points: got duplicates, expected each once")

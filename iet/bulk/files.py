@@ -37,7 +37,7 @@ from iet.audit.records import audit_records
 from iet.bulk.folder import as_json, chunks_done, claimed, commit, path_of, sweep
 from iet.bulk.inputs import Chunk, Columns, Source, choose_columns, chunks, expand, read, shown_id
 from iet.bulk.workers import audited
-from iet.errors import InputError
+from iet.errors import InputError, check_number
 
 CHUNK_ROWS, CHUNK_SIZE = 4096, 1 << 24
 """Maximum number of records in a chunk; it also ends at so many bytes (of JSON lines), characters or ids."""
@@ -164,9 +164,8 @@ def audit_files(
     a chunk or two for each worker, and of the longest document.
     """
     index, count = _checked_shard(shard)
-    for name, value in (("workers", workers), ("chunk_rows", chunk_rows)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-            raise InputError(f"{name}: got {value!r}, expected an int of at least 1")
+    check_number("workers", workers, 1)
+    check_number("chunk_rows", chunk_rows, 1)
     if fdr is not None:
         try:
             discoveries([], fdr)

@@ -24,7 +24,7 @@ import iet
 from iet import kernels
 from iet.cli.options import Commands
 from iet.cli.progress import progress
-from iet.errors import IetError, InputError
+from iet.errors import IetError, InputError, check_number
 from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
@@ -281,10 +281,8 @@ def run(*, rows: int = 64, vocab_size: int = 128256, tokens: int = 1 << 15, seco
     The floors are NumPy's, on one thread. The contexts are new in every row and call.
     """
     for name, value, least in (("rows", rows, 1), ("vocab_size", vocab_size, 2), ("tokens", tokens, 2)):
-        if value < least:
-            raise InputError(f"{name}: got {value}, expected at least {least}")
-    if not seconds >= 0:
-        raise InputError(f"seconds: got {seconds}, expected at least 0")
+        check_number(name, value, least)
+    check_number("seconds", seconds, 0, integer=False)
     before = kernels.backends().isa
     blocks = (
         functools.partial(_embed_block, "float32", rows, vocab_size, seconds * 0.4),

@@ -21,13 +21,12 @@ from iet.decoding.segmentation import (
     Segmentation,
     Span,
     check_mask,
-    check_number,
     check_pairs,
     check_scores,
     check_vector,
 )
 from iet.decoding.windows import WindowOptions, column_summary, margin, span_sums, window_decode, windows
-from iet.errors import InputError, ShapeError
+from iet.errors import InputError, ShapeError, check_number
 from iet.marks.families import FAMILIES, Family
 from iet.native.arrays import Bools, Float64s, Int64s
 

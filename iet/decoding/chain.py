@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from iet.decoding.segmentation import NOBODY, check_number, check_vector
-from iet.errors import InputError, ShapeError
+from iet.decoding.segmentation import NOBODY, check_vector
+from iet.errors import InputError, ShapeError, check_number
 from iet.native.arrays import Float32s, Float64s, Int64s
 from iet.native.jit import njit
 

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from iet.decoding.chain import exponentials, log_likelihoods, posteriors, prior_of
-from iet.decoding.segmentation import Scores, check_number
+from iet.decoding.segmentation import Scores
+from iet.errors import check_number
 from iet.marks.families import Family
 from iet.native.arrays import Float32s, Float64s
 from iet.native.jit import njit

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from iet.decoding.activity import evidence_blocks, log_activity
 from iet.decoding.chain import exponentials, posteriors, prior_of
 from iet.decoding.fit import STAGES, block_sums, fit, log_ratios, offsets_of, strength_range
-from iet.decoding.segmentation import NOBODY, Scored, Scores, Segmentation, check_number, check_vector
-from iet.errors import InputError
+from iet.decoding.segmentation import NOBODY, Scored, Scores, Segmentation, check_vector
+from iet.errors import InputError, check_number
 from iet.marks.families import Family
 from iet.native.arrays import Float32s, Float64s, Int32s, Int64s
 from iet.native.jit import njit

@@ -173,18 +173,3 @@ def check_pairs(pairs: npt.ArrayLike, length: int) -> tuple[Int64s, Bools]:
             " of first occurrence, and -1"
         )
     return numbers, repeated
-
-
-def check_number(
-    name: str, value: object, low: float, high: float = float("inf"), integer: bool = True
-) -> None:
-    """Refuse `value` unless it is a number (an int, if `integer`) from `low` to `high`.
-
-    Raises:
-        InputError: it is not.
-    """
-    kinds = (int, np.integer) if integer else (int, float, np.integer, np.floating)
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, kinds) or not low <= float(value) <= high:
-        kind = "an int" if integer else "a number"
-        limit = f"from {low} to {high}" if high < float("inf") else f"of at least {low}"
-        raise InputError(f"{name}: got {value!r}, expected {kind} {limit}")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from iet.errors import InputError, ShapeError
+from iet.errors import InputError, ShapeError, check_number
 from iet.native.arrays import Bools
 
 Edges = Iterable[tuple[int, int]]
@@ -58,8 +58,7 @@ def template(name: str, n: int) -> Adjacency:
     """
     if name not in TOPOLOGIES:
         raise InputError(f"topology: got {name!r}, expected one of {list(TOPOLOGIES)}")
-    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 2:
-        raise InputError(f"n: got {n!r}, expected an int of at least 2")
+    check_number("n", n, 2)
     adjacency = np.zeros((n, n), np.bool_)
     for i, j in TOPOLOGIES[name](int(n)):
         adjacency[i, j] = adjacency[j, i] = i != j
@@ -117,8 +116,7 @@ def walk(adjacency: npt.ArrayLike, length: int, start: int = 0, seed: int = 0) -
     support = _support(adjacency)
     if not 0 <= start < len(support):
         raise InputError(f"start: got {start!r}, expected an agent from 0 to {len(support) - 1}")
-    if length < 0:
-        raise InputError(f"length: got {length!r}, expected at least 0")
+    check_number("length", length, 0)
     neighbours = [np.flatnonzero(row).tolist() for row in support]
     choose = random.Random(seed).choice
     speakers, used = [start], set[frozenset[int]]()

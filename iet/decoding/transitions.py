@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iet.decoding.topology import Match, classify, edges_of
-from iet.errors import InputError, ShapeError
+from iet.errors import InputError, ShapeError, check_number
 from iet.native.arrays import Bools, Float64s, Int64s
 
 
@@ -214,9 +214,8 @@ def transitions(
     agents = sorted({agent for _, _, agent in spans if agent >= 0})
     if f.ndim != 2 or (agents and (agents[-1] >= f.shape[1] or not len(f))):
         raise ShapeError("window_scores", got=list(f.shape), expected="[W, A] with a column for every agent")
-    for name, value, least in (("window", window, 1), ("step", step, 1), ("neighbourhood", neighbourhood, 1)):
-        if value < least:
-            raise InputError(f"{name}: got {value!r}, expected at least {least}")
+    for name, value in (("window", window), ("step", step), ("neighbourhood", neighbourhood)):
+        check_number(name, value, 1)
     attributed = [span for span in spans if span[2] >= 0]
     passages = [
         (*left, *right)

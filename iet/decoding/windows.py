@@ -8,8 +8,8 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from iet.decoding.segmentation import NOBODY, Scored, Scores, Segmentation, check_number, check_scores
-from iet.errors import InputError, ShapeError
+from iet.decoding.segmentation import NOBODY, Scored, Scores, Segmentation, check_scores
+from iet.errors import InputError, ShapeError, check_number
 from iet.marks.families import Family
 from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s
 from iet.native.jit import njit

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from iet.decoding.topology import template, walk
-from iet.errors import BackendUnavailable, InputError
+from iet.errors import BackendUnavailable, check_number
 from iet.marks.registry import Registry
 from iet.report import Span
 
@@ -85,8 +85,7 @@ def speakers_of_walk(topology: str, agents: Sequence[str], rounds: int, seed: in
     Raises:
         InputError: unknown topology, fewer than two agents, or rounds out of range.
     """
-    if rounds < 1:
-        raise InputError(f"rounds: got {rounds!r}, expected at least 1")
+    check_number("rounds", rounds, 1)
     n = len(agents)
     steps = walk(template(topology, n), n * rounds, seed=seed)
     return [[agents[i] for i in steps[r * n : (r + 1) * n]] for r in range(rounds)]
