@@ -295,14 +295,23 @@ def run(*, rows: int = 64, vocab_size: int = 128256, tokens: int = 1 << 15, seco
     finally:
         if before is not None:
             select_isa(before)
-    lines = [line for block, _, _ in measured for line in block]
-    rounds = [count for _, _, count in measured]
+    rounds = [block.rounds for block in measured]
     return Figures(
-        _machine(), max(noise for _, noise, _ in measured), (min(rounds), max(rounds)), tuple(lines)
+        _machine(),
+        max(block.noise for block in measured),
+        (min(rounds), max(rounds)),
+        tuple(line for block in measured for line in block.lines),
     )
 
 
-_Block = tuple[list[Line], float, int]
+class _Block(NamedTuple):
+    """The lines of one kind of work, their noise, and the number of rounds."""
+
+    lines: list[Line]
+    noise: float
+    rounds: int
+
+
 _FLOORS = ("float32 add [B, V]", "float32 add [V]")
 
 
@@ -316,21 +325,10 @@ def contenders() -> list[tuple[str, str, int]]:
 
 def _embed_block(dtype: str, rows: int, vocab_size: int, seconds: float) -> _Block:
     rng = np.random.default_rng(1)
-    keys, slots = team(vocab_size, 4).marking_keys(), np.arange(rows) % 4
     logits = rng.standard_normal((rows, vocab_size), dtype=np.float32).astype(dtype)
     floats, target = np.zeros((rows, vocab_size), np.float32), np.empty_like(logits)
     bias, row_bias = np.zeros_like(floats), np.zeros(vocab_size, np.float32)
-
-    def new_contexts(isa: str) -> tuple[Any, ...]:
-        select_isa(isa)
-        return (rng.integers(0, vocab_size, (rows, 1)),)
-
-    samplers: dict[str, Sampler] = {}
-    for name, isa, count in contenders():
-        select_isa(isa)
-        validate_embed(keys, logits[:3].copy(), num_threads=count)
-        mark = functools.partial(kernels.embed_, logits, slots=slots, registry=keys, num_threads=count)
-        samplers[name] = timed(mark, functools.partial(new_contexts, isa))
+    samplers = _marking(logits, contenders())
     ours = set(samplers)
     samplers["float32 add [B, V]"] = timed(lambda: np.add(floats, bias, out=floats))
     samplers["float32 add [V]"] = timed(lambda: np.add(floats, row_bias, out=floats))
@@ -342,24 +340,30 @@ def _embed_block(dtype: str, rows: int, vocab_size: int, seconds: float) -> _Blo
 
 def _call_block(vocab_size: int, seconds: float) -> _Block:
     """Time one row: what a call costs."""
-    rng = np.random.default_rng(2)
-    keys = team(vocab_size, 4).marking_keys()
     logits, bias = np.zeros((1, vocab_size), np.float32), np.zeros((1, vocab_size), np.float32)
-
-    def new_contexts(isa: str) -> tuple[Any, ...]:
-        select_isa(isa)
-        return (rng.integers(0, vocab_size, (1, 1)),)
-
-    samplers: dict[str, Sampler] = {}
-    for isa in isas():
-        select_isa(isa)
-        validate_embed(keys, logits.copy(), num_threads=1)
-        mark = functools.partial(kernels.embed_, logits, slots=[2], registry=keys, num_threads=1)
-        samplers[isa] = timed(mark, functools.partial(new_contexts, isa))
+    samplers = _marking(logits, [(isa, isa, 1) for isa in isas()])
     ours = set(samplers)
     samplers["float32 add [B, V]"] = timed(lambda: np.add(logits, bias, out=logits))
     work = f"embed_ float32 [1, {vocab_size}], one call"
     return _block(work, samplers, ours, _FLOORS[:1], "µs", 1e6, 500, seconds)
+
+
+def _marking(logits: NDArray[Any], ways: Sequence[tuple[str, str, int]]) -> dict[str, Sampler]:
+    """Return a sampler of `embed_` for each of the `contenders`, checked; each call has new contexts."""
+    rows, vocab_size = logits.shape
+    rng, keys, slots = np.random.default_rng(2), team(vocab_size, 4).marking_keys(), np.arange(rows) % 4
+
+    def new_contexts(isa: str) -> tuple[Any, ...]:
+        select_isa(isa)
+        return (rng.integers(0, vocab_size, (rows, 1)),)
+
+    samplers: dict[str, Sampler] = {}
+    for name, isa, count in ways:
+        select_isa(isa)
+        validate_embed(keys, logits[:3].copy(), num_threads=count)
+        mark = functools.partial(kernels.embed_, logits, slots=slots, registry=keys, num_threads=count)
+        samplers[name] = timed(mark, functools.partial(new_contexts, isa))
+    return samplers
 
 
 def _score_block(tokens: int, vocab_size: int, seconds: float) -> _Block:
@@ -401,7 +405,7 @@ def _block(
         )
         for name in samplers
     ]
-    return lines, max(noise(values) for values in samples.values()), len(samples[floors[0]])
+    return _Block(lines, max(map(noise, samples.values())), len(samples[floors[0]]))
 
 
 def noise(samples: Sequence[float]) -> float:
