@@ -141,20 +141,9 @@ class Auditor:
     def audit_batch(
         self, batch: pyarrow.RecordBatch, *, text_column: str | None = None, ids_column: str | None = None
     ) -> pyarrow.RecordBatch:
-        """Audit the documents of an Arrow batch, each as `audit` does; see `iet.audit.arrow.audit_batch`.
+        """Audit each document of an Arrow `batch` as `audit` does: its `text_column`, or `ids_column`.
 
-        Args:
-            batch: with a column of strings, or of lists of token ids.
-            text_column: name of the texts' column. None: "text", if it is there.
-            ids_column: name of the column of token ids. None: "token_ids", if there is no "text".
-
-        Returns:
-            RecordBatch of `iet.audit.arrow.SCHEMA`, a row for each of the batch.
-
-        Raises:
-            InputError: no such column.
-            ShapeError: the column holds neither.
-            TokenizerMismatch: no tokenizer with the profile's digest.
+        See `iet.audit.arrow.audit_batch`.
         """
         from iet.audit.arrow import audit_batch  # here, because it imports pyarrow
 

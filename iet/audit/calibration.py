@@ -22,6 +22,7 @@ from iet.marks.families import FAMILIES
 from iet.marks.registry import Registry
 from iet.marks.scheme import Profile
 from iet.native.arrays import Float64s
+from iet.report import Report
 
 __all__ = ["Null", "Power", "null", "null_table", "power", "power_table", "read_corpus"]
 
@@ -268,27 +269,20 @@ def null(
     agents = len(registry.scoring_keys(profile))
     chosen = registry.get_profile(profile)
     opened = registry.open_tokenizer(profile, tokenizer)
-    found, attributed = [], []
+    in_texts, in_segments = list[list[float]](), list[list[float]]()
     for number, text in enumerate(texts, 1):
-        row: tuple[list[float], list[float]] = ([], [])
         ids = opened.encode(text).token_ids
+        reports = []
         for drawn in range(registries):
             # Draw other keys for each text: texts share pairs, so one key is lucky, or not, in all of them.
-            registry = _drawn(chosen, opened, agents, f"{seed}/{number}/{drawn}")
-            report = Auditor(registry, level=0.999).audit(token_ids=ids)
-            row[0].append(report.log_p)
-            sure = [
-                max(report.evidence[s.best_guess], math.log(max(s.error or 0.0, 1e-12)))
-                for s in report.segments
-                if s.agent is not None and s.best_guess is not None
-            ]
-            row[1].append(min(sure, default=0.0))
-        found.append(row[0])
-        attributed.append(row[1])
+            keys = _drawn(chosen, opened, agents, f"{seed}/{number}/{drawn}")
+            reports.append(Auditor(keys, level=0.999).audit(token_ids=ids))
+        in_texts.append([report.log_p for report in reports])
+        in_segments.append([_lowest_attributed(report) for report in reports])
         progress(f"{number} texts")
-    if not found:
+    if not in_texts:
         raise InputError("texts: got none, expected at least one unmarked text")
-    log_p, segments = np.array(found), np.array(attributed)
+    log_p, segments = np.array(in_texts), np.array(in_segments)
     levels = {}
     for level in LEVELS:
         hits = (log_p <= math.log(level)).mean(axis=1)
@@ -296,6 +290,16 @@ def null(
         share = float((segments <= math.log(level)).mean())
         levels[level] = (float(hits.mean()), low, high, share)
     return Null(len(log_p), registries, agents, levels, float(log_p.min()))
+
+
+def _lowest_attributed(report: Report) -> float:
+    """Return the log of the lowest level at which some segment of the report is attributed; 0 if none is."""
+    sure = [
+        max(report.evidence[s.agent], math.log(max(s.error or 0.0, 1e-12)))
+        for s in report.segments
+        if s.agent is not None
+    ]
+    return min(sure, default=0.0)
 
 
 def null_table(found: Null) -> str:

@@ -75,7 +75,7 @@ def decode(
     cuts: Int64s = _NOWHERE,
     lengths: Int64s = _NOWHERE,
 ) -> Decoded:
-    """Decode what is read in the tokens of one profile; before the tokens `cuts` so many are left out."""
+    """Decode what is read in the tokens of one profile; before `cuts` [L], `lengths` [L] are left out."""
     if plan.decoder == "cusum" and len(reading.ends) > 1:  # all texts in one call
         family, options = columns.keys.profile.family, plan.options
         parameters = CusumParameters.of(options, family, allow_unattributed, len(columns.keys))
@@ -99,15 +99,10 @@ def decode(
 
 
 def _gathered(labels: Int32s, found: Sequence[Segmentation]) -> Decoded:
-    posteriors = [each.posterior for each in found if each.posterior is not None]
-    strengths = [each.strengths for each in found if each.strengths is not None]
-    windows = [each.window_scores for each in found if each.window_scores is not None]
-    return Decoded(
-        labels,
-        tuple(posteriors) if posteriors else None,
-        tuple(strengths) if strengths else None,
-        tuple(windows) if windows else None,
-    )
+    posteriors = tuple(each.posterior for each in found if each.posterior is not None)
+    strengths = tuple(each.strengths for each in found if each.strengths is not None)
+    windows = tuple(each.window_scores for each in found if each.window_scores is not None)
+    return Decoded(labels, posteriors or None, strengths or None, windows or None)
 
 
 def _text(plan: Plan, columns: Columns, reading: Reading, text: int, odds: Float64s | None) -> Scored:
@@ -155,13 +150,7 @@ def _shares_together(plan: Plan, columns: Sequence[Columns]) -> Float64s:
 def _decode_padded(
     plan: Plan, text: Scored, options: Any, allow_unattributed: bool, cuts: Int64s, lengths: Int64s
 ) -> Segmentation:
-    """Decode a text as if tokens without evidence stood where something is left out.
-
-    Args:
-        plan, text, options, allow_unattributed: as for a decoder.
-        cuts: [L], indices before which something is left out, ascending.
-        lengths: [L], how many tokens that is.
-    """
+    """Decode a text as if padding stood where tokens are left out: `lengths` [L] before `cuts` [L]."""
     padding = np.zeros(len(text.values) + 1, np.int64)
     padding[cuts] = np.minimum(PADDING * lengths, LONGEST_PADDING)
     padding[[0, -1]] = 0  # at the ends of the text there is nothing to hand over

@@ -156,7 +156,10 @@ def agent_accuracy(truth: Sequence[Hashable], found: Sequence[Hashable]) -> floa
     Raises:
         ShapeError: the numbers of logs differ.
     """
-    return _share_equal(truth, found)
+    if len(truth) != len(found):
+        raise ShapeError("found", got=f"{len(found)} logs", expected=f"{len(truth)}")
+    right = [a is not None and a == b for a, b in zip(found, truth, strict=True)]
+    return sum(right) / len(right) if right else 1.0
 
 
 def step_accuracy(truth: Sequence[int], found: Sequence[int | None]) -> float:
@@ -164,15 +167,9 @@ def step_accuracy(truth: Sequence[int], found: Sequence[int | None]) -> float:
 
         StepAcc = 1[t̂ = t*], here the mean over logs
 
-    As in `agent_accuracy`, None in `found` is wrong, and there is 1 without logs.
-
-    Args:
-        truth, found: one step per log.
-
-    Raises:
-        ShapeError: the numbers of logs differ.
+    Like `agent_accuracy`, with one step per log in `truth` and `found`.
     """
-    return _share_equal(truth, found)
+    return agent_accuracy(truth, found)
 
 
 def token_labels(spans: Sequence[tuple[int, int, int]], char_ends: npt.ArrayLike) -> Int64s:
@@ -200,13 +197,6 @@ def token_labels(spans: Sequence[tuple[int, int, int]], char_ends: npt.ArrayLike
     labels = np.array([*(span[2] for span in spans), -1], dtype=np.int64)
     last_chars = np.asarray(char_ends, dtype=np.int64) - 1
     return np.asarray(labels[np.searchsorted(np.asarray(ends, dtype=np.int64), last_chars, side="right")])
-
-
-def _share_equal(truth: Sequence[Hashable], found: Sequence[Hashable]) -> float:
-    if len(truth) != len(found):
-        raise ShapeError("found", got=f"{len(found)} logs", expected=f"{len(truth)}")
-    right = [a is not None and a == b for a, b in zip(found, truth, strict=True)]
-    return sum(right) / len(right) if right else 1.0
 
 
 def _labels(truth: npt.ArrayLike, found: npt.ArrayLike) -> tuple[Int64s, Int64s]:

@@ -109,17 +109,15 @@ def _token_ids(record: Any, vocab_size: int) -> Any:
         for at, value in enumerate(record):
             if type(value) is not int:
                 raise InputError(f"got {_shown(value)} at {at}, expected token ids")
-        if record and (min(record) < 0 or max(record) >= vocab_size):
-            at = next(i for i, value in enumerate(record) if not 0 <= value < vocab_size)
-            raise InputError(f"got the id {record[at]} at {at}, expected 0 to {vocab_size - 1}")
-        return np.array(record, np.int64)
-    if record.dtype.kind not in "iu" and record.size:
+        outside = [at for at, value in enumerate(record) if not 0 <= value < vocab_size]
+    elif record.dtype.kind not in "iu" and record.size:
         raise InputError(f"got {record.dtype} numbers, expected token ids")
-    outside = np.flatnonzero((record < 0) | (record >= vocab_size))
-    if len(outside):
-        at = int(outside[0])
+    else:
+        outside = np.flatnonzero((record < 0) | (record >= vocab_size)).tolist()
+    if outside:
+        at = outside[0]
         raise InputError(f"got the id {record[at]} at {at}, expected 0 to {vocab_size - 1}")
-    return record.astype(np.int64, copy=False)
+    return np.asarray(record, np.int64)
 
 
 def _shown(value: Any) -> str:

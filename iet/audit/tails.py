@@ -37,19 +37,7 @@ def log_tail(total: float, count: int, family: Family) -> float:
 
 
 def log_tails(totals: Float64s, counts: Int64s, family: Family) -> Float64s:
-    """Return `log_tail` of many sums.
-
-    Args:
-        totals: s [S].
-        counts: n [S], number of scores in each sum.
-        family: as in `log_tail`.
-
-    Returns:
-        log_p [S] float64 <= 0, natural logarithms.
-
-    Raises:
-        InputError: the family has no tail yet.
-    """
+    """Return `log_tail` [S] of many sums: `totals` s [S] of `counts` n [S] scores of one `family`."""
     if family.draws is not None:
         alike = len(set(family.draws.weights)) == 1
         return _drawn(totals, counts, family.draws) if alike else _weighted(totals, counts, family)

@@ -76,7 +76,7 @@ class Records:
     source: int
     rows: Sequence[int]
     values: list[Any]
-    ids: list[str | None]
+    ids: Sequence[str | None]
     position: int
 
     def cut(self, start: int, end: int) -> Records:
@@ -213,7 +213,7 @@ def read(sources: Sequence[Source], columns: Columns) -> Iterator[Records]:
             lines = _lines(source)
             while some := list(itertools.islice(lines, _READ_ROWS)):
                 rows, values, positions = zip(*some, strict=True)
-                yield Records(index, rows, list(values), _no_ids(len(rows)), positions[-1])
+                yield Records(index, rows, list(values), [None] * len(rows), positions[-1])
 
 
 def _rows(index: int, source: Source, columns: Columns) -> Iterator[Records]:
@@ -229,18 +229,12 @@ def _rows(index: int, source: Source, columns: Columns) -> Iterator[Records]:
             if batch is None:
                 return
             values = values_of(batch.column(names[0]), columns.ids)
-            ids = _ids(batch.column(names[1])) if columns.id is not None else _no_ids(len(values))
+            ids: list[str | None] = [None] * len(values)
+            if columns.id is not None:
+                ids = [shown_id(value) for value in values_of(batch.column(columns.id), ids=False)]
             rows = range(row, row + len(values))
             row += len(values)
             yield Records(index, rows, values, ids, source.size * row // count)
-
-
-def _no_ids(count: int) -> list[str | None]:
-    return [None] * count
-
-
-def _ids(column: pa.Array) -> list[str | None]:
-    return [shown_id(value) for value in values_of(column, ids=False)]
 
 
 def shown_id(value: Any) -> str | None:

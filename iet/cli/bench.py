@@ -201,13 +201,9 @@ def add(commands: Commands) -> None:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
+    options = {name: getattr(arguments, name) for name in ("rows", "vocab_size", "tokens", "seconds")}
     with progress("checking against the reference, then measuring"):
-        figures = run(
-            rows=arguments.rows,
-            vocab_size=arguments.vocab_size,
-            tokens=arguments.tokens,
-            seconds=arguments.seconds,
-        )
+        figures = run(**options)
     if arguments.json:
         print(json.dumps(figures.to_dict(), indent=1))
     else:

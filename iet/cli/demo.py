@@ -54,16 +54,8 @@ def _demo(arguments: argparse.Namespace) -> int:
     from iet.report.terminal import comparison, show
     from iet.report.wording import transition_lines
 
-    outcome = stage(
-        arguments.out,
-        topology=arguments.topology,
-        agents=arguments.agents,
-        rounds=arguments.rounds,
-        seed=arguments.seed,
-        temperature=arguments.temperature,
-        top_p=arguments.top_p,
-        decoder=arguments.decoder,
-    )
+    options = ("topology", "agents", "rounds", "seed", "temperature", "top_p", "decoder")
+    outcome = stage(arguments.out, **{name: getattr(arguments, name) for name in options})
     forced, free = outcome.forced_figures, outcome.figures
     if arguments.json:
         figures = {

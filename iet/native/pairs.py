@@ -152,14 +152,11 @@ def _repeats_njit(pairs: Int64s, repeated: Bools) -> bool:
 
 
 def shared_weights(pairs: Int64s, window: int = 256) -> Float32s:
-    """Return how much each occurrence of a pair counts: m^-3/4 where it stands m times nearby, once included.
+    """Return how much each occurrence of a pair counts, float32 [T]: m^-3/4 where it stands m times nearby.
 
     Args:
         pairs: numbers as `number_pairs` returns them, [T]; -1 counts 0.
-        window: tokens; an occurrence is nearby if it is less than that away.
-
-    Returns:
-        float32 [T]. Cost: O(T). Deterministic.
+        window: tokens; an occurrence is nearby if it is less than that away, so each is nearby to itself.
     """
     weights = np.zeros(len(pairs), np.float32)
     if len(pairs):
@@ -170,15 +167,7 @@ def shared_weights(pairs: Int64s, window: int = 256) -> Float32s:
 
 
 def fresh_weights(pairs: Int64s, window: int = 256) -> Float32s:
-    """Return 1 where the same number did not stand within the last `window` tokens, else 0; 0 for -1.
-
-    Args:
-        pairs: numbers as `number_pairs` returns them, [T].
-        window: tokens.
-
-    Returns:
-        float32 [T]. Cost: O(T). Deterministic.
-    """
+    """Return float32 [T]: 1 where a pair did not stand within the last `window` tokens, else 0; 0 for -1."""
     weights = np.zeros(len(pairs), np.float32)
     if len(pairs):
         _fresh_weights_njit(pairs, window, np.full(pairs.max() + 2, -window - 1), weights)
@@ -191,14 +180,7 @@ def novelty_weights(token_ids: Int64s, window: int = 256) -> Float32s:
     1 for a token that did not stand within the last `window` tokens, 0.75 for one that did, 0.4 where it
     stood behind the same id, 0.2 behind the same two. A token that was likely anyway tells little: on text of
     the shipped model at temperature 0.5 the mean score of family "gumbel" under the right key is 2.6, 1.7,
-    1.3 and 1.2 in these four cases (1 under a wrong key).
-
-    Args:
-        token_ids: [T].
-        window: tokens.
-
-    Returns:
-        float32 [T]. Cost: O(T). Deterministic.
+    1.3 and 1.2 in these four cases (1 under a wrong key). float32 [T]. Cost: O(T). Deterministic.
     """
     weights = np.ones(len(token_ids), np.float32)
     for n_gram, weight in ((1, 0.75), (2, 0.4), (3, 0.2)):

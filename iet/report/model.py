@@ -208,21 +208,13 @@ class Report:
         return _written(json.dumps(self.to_dict(text=text), ensure_ascii=False, indent=1), path)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return the report as a page that needs nothing but itself, and write it to `path`.
-
-        Args:
-            path: a file, replaced whole or not at all. None: nothing is written.
-        """
+        """Return the report as a page that needs nothing else, and write it to `path` as `to_json` does."""
         from iet.report.html import page
 
         return _written(page(self), path)
 
     def plot(self, axes: Axes | None = None) -> Axes:
-        """Draw scores, boundaries and agents along the text (see `iet.report.plot`).
-
-        Args:
-            axes: matplotlib's. None: new ones.
-        """
+        """Draw scores, boundaries and agents along the text on matplotlib `axes` (see `iet.report.plot`)."""
         from iet.report.plot import plot
 
         return plot(self, axes)
@@ -233,21 +225,13 @@ class Report:
         return fragment(self)
 
     def to_prov(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return the report as W3C PROV-JSON (see `iet.report.prov`), and write it to `path`.
-
-        Args:
-            path: a file, replaced whole or not at all. None: nothing is written.
-        """
+        """Return W3C PROV-JSON (see `iet.report.prov`), and write it to `path` as `to_json` does."""
         from iet.report.prov import document
 
         return _written(json.dumps(document(self), ensure_ascii=False, indent=1), path)
 
     def evaluation_events(self, response_id: str | None = None) -> list[dict[str, Any]]:
-        """Return the attributes of one OpenTelemetry event a segment (see `iet.report.telemetry`).
-
-        Args:
-            response_id: of the response that was audited, as its own span names it.
-        """
+        """Return the attributes of one OpenTelemetry event a segment (see `iet.report.telemetry.events`)."""
         from iet.report.telemetry import events
 
         return events(self, response_id)
@@ -265,5 +249,5 @@ def _written(data: str, path: str | os.PathLike[str] | None) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return numbers and arrays of NumPy, or lists with such in them, as JSON has them."""
+    """Return numbers and arrays of NumPy, also inside lists, as JSON has them."""
     return value if value is None or isinstance(value, str) else np.asarray(value).tolist()
