@@ -16,7 +16,9 @@ FITTED_TOKENS = 8192
 POWERS = (1.0, 0.75, 0.5, 0.25, 0.125)
 """Powers of q under which a Gumbel score is read: 1 where the model is right, less where it knows less."""
 
-BLOCK, PRIOR_TOKENS, FITTED_KEYS = 64, 30.0, 32
+_BLOCK = 64  # tokens that are taken to be one key's, see `gumbel_log_ratios`
+_PRIOR_TOKENS = 30.0  # at equal weights, which keep a weight from 0
+_FITTED_KEYS = 32  # keys that the weights are fitted on
 
 TILE = 1 << 22  # numbers in one array of a tile: 16 MB
 MAX_CONTEXT = 15  # of `number_pairs`
@@ -126,11 +128,11 @@ def gumbel_log_ratios(
     places = np.flatnonzero(counted)
     weights = np.full(len(POWERS) + 1, 1.0 / (len(POWERS) + 1))
     first = places[:FITTED_TOKENS]
-    edges = np.arange(0, len(first), BLOCK)
+    edges = np.arange(0, len(first), _BLOCK)
     fitted = scores[first]
-    if scores.shape[1] > FITTED_KEYS and len(first):  # the keys that may have written a block
+    if scores.shape[1] > _FITTED_KEYS and len(first):  # the keys that may have written a block
         highest = np.add.reduceat(fitted, edges, axis=0).max(axis=0)
-        fitted = fitted[:, np.argsort(-highest, kind="stable")[:FITTED_KEYS]]
+        fitted = fitted[:, np.argsort(-highest, kind="stable")[:_FITTED_KEYS]]
     logs = _log_densities(fitted, q[first])
     for _ in range(iterations if len(logs) else 0):
         ratios = np.logaddexp.reduce(logs + np.log(weights), axis=2)
@@ -138,7 +140,7 @@ def gumbel_log_ratios(
         sums -= np.logaddexp.reduce(sums, axis=1)[:, None]
         whose = np.repeat(np.exp(sums), np.diff(np.append(edges, len(logs))), axis=0)
         parts = np.exp(logs + np.log(weights) - ratios[:, :, None])
-        weights = np.einsum("tk,tks->s", whose, parts) + PRIOR_TOKENS / len(weights)
+        weights = np.einsum("tk,tks->s", whose, parts) + _PRIOR_TOKENS / len(weights)
         weights /= weights.sum()
     values = np.zeros(scores.shape)
     step = max(1, TILE // (scores.shape[1] * len(weights)))

@@ -89,7 +89,7 @@ def add(commands: Commands) -> None:
 
 
 def _add_auditing(audit: argparse.ArgumentParser) -> None:
-    """Add what says how a text is read."""
+    """Add the options that say how a text is read."""
     add_registry(audit)
     audit.add_argument(
         "--tokenizer",

@@ -1,4 +1,4 @@
-"""What several commands take, read and say."""
+"""Options that several commands take, and how they read files and print."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iet.errors import InputError
 from iet.report.lines import width_of, wrapped
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-"""What a command adds its parser to.
+"""The subparsers to which a command adds its own.
 
 A parser's defaults hold `run`, which takes the arguments and returns the exit code, and perhaps `check`,
 which takes the parser of all commands and the arguments, and calls its `error` if they do not go together.
@@ -24,7 +24,7 @@ def say(text: str) -> None:
 
 
 def add_registry(parser: argparse.ArgumentParser) -> None:
-    """Add what says where the registry is."""
+    """Add the options that say where the registry is."""
     parser.add_argument("-r", "--registry", help="the registry file (default: $IET_REGISTRY)")
     parser.add_argument(
         "--secret-mount", action="store_true", help="accept a read-only mount of any file mode"
@@ -32,7 +32,7 @@ def add_registry(parser: argparse.ArgumentParser) -> None:
 
 
 def add_decoder(parser: argparse.ArgumentParser) -> None:
-    """Add the choice of the decoder."""
+    """Add the option --decoder."""
     parser.add_argument(
         "--decoder",
         default="posterior",

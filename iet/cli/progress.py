@@ -1,4 +1,4 @@
-"""What is at work, and how far, on stderr: where a person looks on, and for what takes over a second."""
+"""Progress on stderr: for a person at a terminal, while work takes more than about a second."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from iet.report.lines import cut, harmless, width_of
 
 DELAY = 0.8
-"""Seconds after which something is shown; 0: always, be the work never so short."""
+"""Seconds of work after which a bar is shown; 0: at once."""
 
 REFRESH = 0.1
-"""Seconds between two looks at how far the work is."""
+"""Seconds between two updates of a bar."""
 
 Update = Callable[[str, float], object]
 """Takes what is being done now, and how much is done, in the unit of `total`."""
@@ -48,7 +48,7 @@ def progress(line: str, total: float | None = None) -> Iterator[Update]:
 
 @contextlib.contextmanager
 def auditing(total: float | None = None) -> Iterator[Update]:
-    """Show `progress` of an audit, which says so while loops are compiled: once on a machine, for seconds."""
+    """Show `progress` of an audit, which says so while loops are compiled: for seconds, once on a machine."""
     from iet.native.jit import compiling, without_blas
 
     without_blas()
@@ -58,7 +58,7 @@ def auditing(total: float | None = None) -> Iterator[Update]:
 
 
 class _Bar:
-    """A bar that a thread of its own draws, so that time passes on it while the work is silent."""
+    """A bar drawn by a thread of its own, so that the time on it moves while the work is silent."""
 
     def __init__(self, line: str, total: float | None) -> None:
         self._now, self._total = (line, 0.0), total

@@ -16,9 +16,11 @@ from iet.native.arrays import Bools, Float32s, Float64s, Int64s
 from iet.native.jit import njit
 
 BLOCK = 16
-"""Counted tokens whose scores are added up before a key is looked at."""
+"""Number of counted tokens whose scores are added up before they are read."""
 
 MEAN_SEGMENT = 200.0
+"""Expected number of counted tokens for which a key that speaks goes on."""
+
 ENTRY_RATES = (1 / 25, 1 / 400, 1 / 6400)
 """Chances that a key begins to speak at a block in which it did not."""
 
@@ -31,8 +33,8 @@ STRENGTHS: Mapping[str, tuple[float, ...]] = {
 }
 """Name of a family -> the strengths λ that are tried."""
 
-_EXPONENT_LIMIT = 40.0
-_CHUNK = 64
+_EXPONENT_LIMIT = 40.0  # of a block's log-likelihood ratio
+_CHUNK = 64  # keys that are read at a time
 
 
 def log_activity(
@@ -92,7 +94,7 @@ def log_activity(
 
 @functools.cache
 def _tilts(family: Family) -> tuple[Float64s, Float64s]:
-    """Return `STRENGTHS` and their log_mgf, which takes longer to compute than a short text to read."""
+    """Return `STRENGTHS` and their log_mgf, kept: to compute it takes longer than to read a short text."""
     strengths = STRENGTHS[family.name]
     return np.array(strengths), np.array([float(family.log_mgf(strength)) for strength in strengths])
 

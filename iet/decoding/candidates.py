@@ -1,4 +1,4 @@
-"""Which agents a decoder has to look at, told from sums over spans: so 10,000 agents never need [T, A]."""
+"""Choose from sums over spans which agents a decoder reads token by token: 10,000 agents need no [T, A]."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from iet.native.arrays import Bools, Float64s, Int64s
 SpanSums = Callable[[Int64s, Bools, int, int], Float64s]
 """(boundaries [S + 1], counted [T], first agent, last agent + 1) -> sums of scores [S, agents]."""
 
-_CHUNK = 1024
+_CHUNK = 1024  # agents whose sums are in memory at a time
 
 
 def posterior_candidates(
@@ -27,7 +27,7 @@ def posterior_candidates(
     activity: Float64s | None,
     options: Any,
 ) -> Int64s:
-    """Return the agents that `posterior_decode` would not leave out: `likely_agents`.
+    """Return the agents that `posterior_decode` reads: `likely_agents`.
 
     Cost: O(T·A) time, 8·T·1024/16 bytes; nothing if log Λ is known.
     """
@@ -58,8 +58,8 @@ def window_candidates(
 ) -> Int64s:
     """Return the agents with the highest or second highest score of some window (`windows`).
 
-    `at_most` 256, those with the highest scores of a window. Only they can set the margin, but another one
-    could be dominant in a long segment without ever being second in a window of it.
+    `at_most` 256, by their highest score in a window. Only they can set the margin, but another agent could
+    have the highest sum in a long segment without ever being second in a window of it.
 
     Cost: O(T·A) time, 8·T/step·1024 bytes.
     """

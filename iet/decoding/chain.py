@@ -14,16 +14,16 @@ from iet.native.arrays import Float32s, Float64s, Int64s
 from iet.native.jit import njit
 
 EXPONENT_LIMIT = 60.0
-"""Log-likelihood ratios of one token beyond it are cut: their exponentials stay in float32's range,
-also where sums have not been scaled yet."""
+"""Maximum log-likelihood ratio of one token: exponentials stay in float32's range, also before scaling."""
 
-# Where a hand-over, or staying, were impossible, one state could fall behind another without a limit, and β
+# Keep both handing over and staying possible: else one state could fall behind another without a limit, and β
 # would leave the range of float64.
 _LOWEST_CHANCE, _LOWEST_SHARE = 1e-12, 1e-8
 
 _STORED = 1 << 24  # values of α kept at a time: 64 MB
+
+# Scale α and β only where a sum leaves this range: each token would wait for a scale at the one before it.
 _LOW, _HIGH = 2.0**-20, 2.0**20
-# α and β are scaled where a sum leaves this range, not at every token: it is what a token waits for.
 
 
 def forward_backward(
@@ -99,7 +99,7 @@ def posteriors(
             _forward_njit(ratios, advances, prior, begin, begin + each, 0, leave, state, alpha, found)
     for begin in range(each * len(starts) - each, -1, -each):
         end = min(begin + each, tokens)
-        sums = found if end == tokens else np.zeros(1)  # those of the parts before are known
+        sums = found if end == tokens else np.zeros(1)  # the other parts have been added above
         _forward_njit(ratios, advances, prior, begin, end, 1, leave, starts.pop(), alpha, sums)
         _backward_njit(ratios, advances[0], prior, begin, end, leave, alpha, beta, posterior, left)
     log_ratio = float(found[0])
@@ -171,10 +171,10 @@ def _forward_njit(
     alpha: Float32s,
     log_ratios: Float64s,
 ) -> None:
-    # For each row of `advances`, starts [L, m, A + 1] are α at token begin - 1 (at the text's beginning: π
-    # before it), and at end - 1 after. `leave` becomes 1 / (1 - π). α of each token, up to a factor, is its
-    # row of `alpha` if `keep` is 1; if it is 0, the first row takes what nobody reads: a loop for each case
-    # would be compiled twice.
+    # For each row of `advances`, `starts` [L, m, A + 1] holds α at token begin - 1 (at the text's beginning:
+    # π), and afterwards at end - 1. `leave` becomes 1 / (1 - π). If `keep` is 1, each row of `alpha` becomes
+    # α of a token, up to a factor; if it is 0, the first row takes them all and nobody reads it, because a
+    # loop for each case would be compiled twice.
     lengths, stages, states = starts.shape
     last = stages - 1
     onward = np.empty(states)
@@ -313,7 +313,7 @@ def _span_table(spans: Sequence[tuple[int, int, int]], tokens: int, agents: int)
 
 
 def _posterior_of(posterior: Float32s, spans: Int64s) -> Float32s:
-    """Return γ of each token's agent in its span, or of nobody, whose is what is missing to 1."""
+    """Return γ of each token's agent in its span; nobody's γ is what the others leave of 1."""
     starts, ends, owners = spans.T
     agents = np.repeat(owners, ends - starts)
     inside = posterior[starts[0] : ends[-1]]

@@ -125,7 +125,7 @@ def refine(window_scores: npt.ArrayLike, change_points: npt.ArrayLike, radius: i
 
     The paper gives `local_radius = 8` and no rule: this one, which splits where both sides are best
     explained, is ours. A boundary with L = R stays; none reaches a neighbouring one; of equal places
-    the nearest to s wins, then the earlier one. L and R are those of the segments before any move.
+    the nearest to s wins, then the earlier one. L and R are taken from the segments before any move.
 
     Args:
         window_scores: f [W, A] float.
@@ -223,11 +223,7 @@ class CusumOptions:
             raise InputError(f"smooth: got {self.smooth_windows}, expected an odd int")
 
     def check(self, family: Family, agents: int) -> None:
-        """Refuse what does not go with scores of a family under the keys of so many agents.
-
-        Raises:
-            InputError: `level` is out of range.
-        """
+        """Raise InputError if `level` is out of range; any `family` and number of `agents` will do."""
         attribution_threshold(family, agents, self.level)
 
 

@@ -102,8 +102,8 @@ def posterior_decode(text: Scored, options: PosteriorOptions, allow_unattributed
         options: see `PosteriorOptions`.
         allow_unattributed: False: the chain has no state for nobody.
 
-    Cost: O(T·A) time, 8·T·A + 16·T bytes and 64 MB at most. Of more than 16 agents those are left out that
-    are no `likely_agents`: their posterior is 0 and their strength λ₀. Deterministic.
+    Cost: O(T·A) time, 8·T·A + 16·T bytes and 64 MB at most. With more than 16 agents only `likely_agents` are
+    decoded; the others have posterior 0 and strength λ₀. Deterministic.
     """
     family, scores = text.family, text.values
     options.check(family, scores.shape[1])

@@ -208,11 +208,7 @@ class WindowOptions:
         check_number("window", self.window, 1)
 
     def check(self, family: Family, agents: int) -> None:
-        """Refuse what does not go with scores of a family under the keys of so many agents.
-
-        Raises:
-            InputError: `level` is out of range.
-        """
+        """Raise InputError if `level` is out of range; any `family` and number of `agents` will do."""
         attribution_threshold(family, agents, self.level)
 
 

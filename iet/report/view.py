@@ -208,29 +208,25 @@ def _segment(
     report: Report, number: int, segment: Segment, places: dict[str, int], paragraphs: list[int]
 ) -> ShownSegment:
     span, unit = extent(segment), "tokens" if report.text is None else "characters"
-    where = f"{span[0]:,} to {span[1]:,}"
+    where = _range(span)
     within = _paragraphs_of(report, *span, paragraphs)
-    facts = [("paragraphs", within)] if within else []
-    facts.append((unit, where))
+    facts = [("paragraphs", within), (unit, where)]
     if report.text is not None and segment.start is not None and segment.end is not None:
-        facts.append(("tokens", f"{segment.start:,} to {segment.end:,}"))
+        facts.append(("tokens", _range((segment.start, segment.end))))
     if segment.left_out:
         title, why = "left out", ["The caller said that this is no agent's text: it was not read."]
     else:
         title = segment.agent or "unattributed"
-        if segment.posterior is not None:
-            facts.append(("posterior", f"{segment.posterior:.3f}"))
-        if segment.error is not None:
-            facts.append(("error", small(segment.error)))
-        facts.append(("p alone", p_value(segment.log_p)))
-        facts.append(("log p alone", f"{segment.log_p:.2f}"))
-        if segment.best_guess is not None:
-            facts.append(("p in the text", p_value(report.evidence.get(segment.best_guess, 0.0))))
-        for side, interval in (("starts", segment.start_interval), ("ends", segment.end_interval)):
-            if interval is not None:
-                facts.append(
-                    (f"{side} within", f"{interval_unit(report)} {interval[0]:,} to {interval[1]:,}")
-                )
+        guess, intervals = segment.best_guess, interval_unit(report)
+        facts += [
+            ("posterior", "" if segment.posterior is None else f"{segment.posterior:.3f}"),
+            ("error", "" if segment.error is None else small(segment.error)),
+            ("p alone", p_value(segment.log_p)),
+            ("log p alone", f"{segment.log_p:.2f}"),
+            ("p in the text", "" if guess is None else p_value(report.evidence.get(guess, 0.0))),
+            ("starts within", _range(segment.start_interval, intervals)),
+            ("ends within", _range(segment.end_interval, intervals)),
+        ]
         why = [*how_sure(report, segment), *reasons(report, segment), *_ends(report, segment)]
     return ShownSegment(
         agent=None if segment.agent is None else places[segment.agent],
@@ -239,7 +235,7 @@ def _segment(
         end=span[1],
         runs=_runs(report, segment),
         title=title,
-        facts=facts,
+        facts=[(term, value) for term, value in facts if value],
         why=why,
         row=[str(number), title, within, where, *figures(segment), _within(segment)],
     )
@@ -258,8 +254,11 @@ def _within(segment: Segment) -> str:
     """Say where the segment's two boundaries may lie, as far as they are uncertain."""
     if segment.start_interval is None or segment.end_interval is None:
         return ""
-    (a, b), (c, d) = segment.start_interval, segment.end_interval
-    return f"{a:,} to {b:,} · {c:,} to {d:,}"
+    return f"{_range(segment.start_interval)} · {_range(segment.end_interval)}"
+
+
+def _range(interval: tuple[int, int] | None, unit: str = "") -> str:
+    return "" if interval is None else f"{unit} {interval[0]:,} to {interval[1]:,}".lstrip()
 
 
 def _agent_row(report: Report, name: str, shares: dict[str | None, float]) -> list[str]:
