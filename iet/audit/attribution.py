@@ -197,7 +197,8 @@ def _explain(
             assert axis is not None
             lows, highs = np.searchsorted(axis.cells[i], lows), np.searchsorted(axis.cells[i], highs)
         locals_ = np.where(agents[mine] < 0, -1, agents[mine] - low)
-        guess, p = _explain_in(reading, some, (texts[mine], lows, highs, locals_), choices, given)
+        spans_there = Spans(texts[mine], lows, highs, locals_)
+        guess, p = _explain_in(reading, some, spans_there, choices, given)
         better = p < log_p[mine]
         guesses[mine[better]], log_p[mine[better]] = guess[better] + low, p[better]
     return guesses, log_p

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -218,8 +218,13 @@ def decode_together(
     return dataclasses.replace(_gathered(found.token_agents, [found]), strengths=(np.concatenate(strengths),))
 
 
-Spans: TypeAlias = tuple[Int64s, Int64s, Int64s, Int64s]
-"""Text, start, end and agent [S] each; starts and ends are counted in the text."""
+class Spans(NamedTuple):
+    """The text, start, end and agent of S spans, [S] each; starts and ends are counted in the text."""
+
+    texts: Int64s
+    starts: Int64s
+    ends: Int64s
+    agents: Int64s
 
 
 def spans_of(labels: Int32s, owners: Int64s, starts: Int64s, ends: Int64s, cuts: Int64s = _NOWHERE) -> Spans:
@@ -235,7 +240,7 @@ def spans_of(labels: Int32s, owners: Int64s, starts: Int64s, ends: Int64s, cuts:
     texts = np.searchsorted(ends, firsts, "right")
     ending = np.append(texts[1:] != texts[:-1], True)[: len(texts)]
     lasts = np.where(ending, ends[texts], np.append(firsts[1:], 0)[: len(texts)])
-    return texts, firsts - starts[texts], lasts - starts[texts], agents[firsts]
+    return Spans(texts, firsts - starts[texts], lasts - starts[texts], agents[firsts])
 
 
 def name_pieces(plan: Plan, axis: Axis, pieces: Int64s) -> tuple[tuple[Columns, ...], Decoded, Spans]:
@@ -266,7 +271,7 @@ def name_pieces(plan: Plan, axis: Axis, pieces: Int64s) -> tuple[tuple[Columns, 
         posteriors = (np.repeat(posterior, lengths, axis=0),)
         strengths = (np.concatenate([fitted for _, fitted in weighed if fitted is not None])[looked_at],)
     decoded = Decoded(np.repeat(labels, lengths).astype(np.int32), posteriors, strengths)
-    spans = np.zeros(len(pieces), np.int64), edges[:-1], edges[1:], owners_of(columns)[labels]
+    spans = Spans(np.zeros(len(pieces), np.int64), edges[:-1], edges[1:], owners_of(columns)[labels])
     return tuple(columns), decoded, spans
 
 

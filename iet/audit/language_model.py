@@ -11,6 +11,7 @@ a uniform q. Where one token is certain, Z(a) = exp(κ·x(a)), and its score is 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -377,17 +378,12 @@ def _open_model(model: Any) -> tuple[Any, str]:
             import transformers
         except ImportError as error:
             raise _unavailable(error) from None
-        bars: Any = transformers.utils.logging
-        shown = bars.is_progress_bar_enabled()
-        bars.disable_progress_bar()
         path = DEMO_MODEL if model == DEMO_SOURCE else model
         try:
-            opened = transformers.AutoModelForCausalLM.from_pretrained(path, dtype="float32")
+            with no_progress_bars():
+                opened = transformers.AutoModelForCausalLM.from_pretrained(path, dtype="float32")
         except (OSError, ValueError) as error:
             raise InputError(f"model: {str(model)!r} holds no causal language model ({error})") from None
-        finally:
-            if shown:
-                bars.enable_progress_bar()
         return opened, str(model)
     _torch()
     parts = ("config", "forward", "device", "state_dict")
@@ -396,6 +392,21 @@ def _open_model(model: Any) -> tuple[Any, str]:
             f"model: got {type(model).__name__}, expected a causal model of transformers, or its path or id"
         )
     return model, getattr(model.config, "_name_or_path", "") or type(model).__name__
+
+
+@contextlib.contextmanager
+def no_progress_bars() -> Iterator[None]:
+    """Keep transformers from showing a bar for some milliseconds of work."""
+    import transformers
+
+    bars: Any = transformers.utils.logging
+    shown = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            bars.enable_progress_bar()
 
 
 def _torch() -> Any:

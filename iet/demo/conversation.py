@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from iet.audit.language_model import no_progress_bars
 from iet.decoding.topology import template, walk
 from iet.errors import BackendUnavailable, check_number
 from iet.marks.registry import Registry
@@ -67,14 +68,8 @@ def load_model(path: str | pathlib.Path = MODEL) -> tuple[Any, Any]:
             f'generating text: {error}; pip install "implicit-execution-tracing[transformers]"'
         ) from None
     tokenizer = transformers.AutoTokenizer.from_pretrained(path, padding_side="left")
-    bars: Any = transformers.utils.logging
-    shown = bars.is_progress_bar_enabled()
-    bars.disable_progress_bar()  # for some milliseconds of work
-    try:
+    with no_progress_bars():
         model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-    finally:
-        if shown:
-            bars.enable_progress_bar()
     model.train(False)
     return model, tokenizer
 

@@ -42,12 +42,12 @@ def plot(report: Report, axes: Axes | None = None) -> Axes:
             "report: got one without scores along the text, expected what an audit of text returns"
         )
     drawn: Axes = plt.subplots(figsize=(9, 2.8), layout="constrained")[1] if axes is None else axes
-    agents = [trace.agents[column] for column in columns(report, trace)]
+    shown = columns(report, trace)
+    agents = [trace.agents[column] for column in shown]
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(agents)}
-    for i, name in enumerate(agents):
-        scores = trace.scores[:, trace.agents.index(name)]
+    for i, (name, column) in enumerate(zip(agents, shown, strict=True)):
         line = LINES[i % len(LINES)]
-        drawn.plot(trace.centres, scores, color=colours[name], ls=line, lw=1.2, label=name)
+        drawn.plot(trace.centres, trace.scores[:, column], color=colours[name], ls=line, lw=1.2, label=name)
     low, high = drawn.get_ylim()
     strip = 0.08 * (high - low)
     for segment in report.segments:

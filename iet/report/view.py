@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.decoding.windows import margin
-from iet.native.arrays import Float32s, Float64s
+from iet.native.arrays import Float32s, Float64s, Int64s
 from iet.report.lines import harmless
 from iet.report.segments import Segment, Trace, extent
 from iet.report.wording import evidence_lines, how_sure, p_value, reasons, small, transition_lines
@@ -193,15 +193,11 @@ def _runs(report: Report, segment: Segment) -> list[tuple[int, int, int]]:
     low, high = extent(segment)
     if segment.agent is None:
         return [(0, low, high)]
-    depths = posterior_runs(
-        report.trace,
-        segment.agent,
-        low,
-        high,
-        lambda values: 1 + (values * DEPTHS).astype(np.int64).clip(0, DEPTHS - 1),
-        DEPTHS,
-    )
-    return list(depths)
+
+    def depth(posterior: Float32s) -> Int64s:
+        return 1 + (posterior * DEPTHS).astype(np.int64).clip(0, DEPTHS - 1)
+
+    return list(posterior_runs(report.trace, segment.agent, low, high, depth, DEPTHS))
 
 
 def _segment(
