@@ -52,11 +52,6 @@ class Axis:
         return self.readings[0].origins_of(indices) if self._starts is None else self._starts[indices]
 
     @property
-    def starts(self) -> Int64s:
-        """The same as `origins`, by the name that a `Trace` asks for."""
-        return self.origins
-
-    @property
     def length_of_text(self) -> int:
         """T: number of tokens of the whole text in the first reading."""
         return len(self.readings[0].ids)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from iet.errors import InputError
+from iet.errors import InputError, check_number
 from iet.native.arrays import Float64s, Int64s
 
 BREAK_ODDS: Mapping[str, float] = {"paragraph": 20.0, "line": 10.0, "sentence": 3.0}
@@ -37,9 +37,7 @@ def check_break_odds(odds: bool | Mapping[str, float]) -> dict[str, float] | Non
     for kind, value in odds.items():
         if kind not in BREAK_ODDS:
             raise InputError(f"break_odds: got {kind!r}, expected some of {list(BREAK_ODDS)}")
-        real = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-        if not real or not 1e-3 <= value <= 1e6:
-            raise InputError(f"break_odds[{kind!r}]: got {value!r}, expected a number from 0.001 to 1e6")
+        check_number(f"break_odds[{kind!r}]", value, 1e-3, 10**6, integer=False)
     return {kind: float(odds.get(kind, 1.0)) for kind in BREAK_ODDS}
 
 

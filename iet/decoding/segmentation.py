@@ -113,11 +113,7 @@ def check_scores(scores: npt.ArrayLike) -> Scores:
 
 
 def check_mask(mask: npt.ArrayLike | None, length: int, name: str, default: bool) -> Bools:
-    """Return `mask` as bool [T], all `default` where it is None.
-
-    Raises:
-        ShapeError: it is not bool [T].
-    """
+    """Return `mask` as bool [T], all `default` where it is None, or raise ShapeError."""
     if mask is None:
         return np.full(length, default)
     array = np.asarray(mask)
@@ -134,11 +130,9 @@ def check_vector(
     fits: Callable[[npt.NDArray[Any]], Bools],
     dtype: Any = np.float64,
 ) -> Any:
-    """Return `values` as an array [length] of `dtype` whose entries all fit; `expected` says which do.
+    """Return `values` as an array [length] of `dtype`, or raise ShapeError or InputError.
 
-    Raises:
-        ShapeError: there are more or fewer of them.
-        InputError: one is no real number, or does not fit.
+    `expected` says in words what `fits` asks of each number.
     """
     try:
         if np.iscomplexobj(values):
@@ -156,12 +150,7 @@ def check_vector(
 
 
 def check_pairs(pairs: npt.ArrayLike, length: int) -> tuple[Int64s, Bools]:
-    """Return `pairs` as int64 [T], and their `repeats`.
-
-    Raises:
-        ShapeError: they are not integers [T].
-        InputError: they are not numbered from 0 in the order of first occurrence, with -1 for none.
-    """
+    """Return `pairs` as int64 [T] and their `repeats`, or raise ShapeError, or InputError if misnumbered."""
     array = np.asarray(pairs)
     if array.shape != (length,) or (array.dtype.kind not in "iu" and array.size):
         raise ShapeError("pairs", got=f"{array.dtype} {list(array.shape)}", expected=f"integers [{length}]")

@@ -66,7 +66,7 @@ class _Axis(Protocol):
     """What a decoder went along, see `iet.audit.alignment.Axis`."""
 
     @property
-    def starts(self) -> Int64s: ...
+    def origins(self) -> Int64s: ...
     def place(self, indices: Int64s, end: int) -> Int64s: ...
 
 
@@ -93,7 +93,7 @@ class Trace:
     @functools.cached_property
     def starts(self) -> Int64s:
         """int64 [R], where each of the tokens starts: its character, or its number where there is no text."""
-        return self.axis.starts
+        return self.axis.origins
 
     @property
     def tokens(self) -> Int64s:

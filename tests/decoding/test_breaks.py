@@ -150,7 +150,10 @@ def test_the_report_and_a_pickle_keep_the_odds() -> None:
         ({"break_odds": True, "decoder": "cusum"}, "break_odds: got decoder 'cusum', expected 'posterior'"),
         ({"break_odds": {"line": 2.0}, "decoder": "window"}, "break_odds: got decoder 'window'"),
         ({"break_odds": {"page": 2.0}}, "break_odds: got 'page', expected some of"),
-        ({"break_odds": {"line": 0}}, r"break_odds\['line'\]: got 0, expected a number from 0.001 to 1e6"),
+        (
+            {"break_odds": {"line": 0}},
+            r"break_odds\['line'\]: got 0, expected a number from 0.001 to 1000000",
+        ),
         ({"break_odds": {"line": True}}, r"break_odds\['line'\]: got True"),
         ({"break_odds": {"line": float("nan")}}, r"break_odds\['line'\]: got nan"),
         ({"break_odds": {"line": "2"}}, r"break_odds\['line'\]: got '2'"),
