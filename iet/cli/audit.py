@@ -189,18 +189,17 @@ def _check_scheme(parser: argparse.ArgumentParser, arguments: argparse.Namespace
     command = "audit" if arguments.run is _audit else "report"
     own = [arguments.registry, arguments.profile, arguments.decoys or None]
     theirs = [arguments.keys, arguments.n_gram, arguments.k_p, arguments.parameter]
-    if arguments.scheme is None and any(option is not None for option in theirs):
-        parser.error(f"{command}: --keys, --n-gram, --k-p and --parameter go with --scheme")
-    if arguments.scheme is not None and (
-        arguments.keys is None
-        or len(arguments.tokenizer or []) != 1
-        or any(option is not None for option in own)
-    ):
+    if arguments.scheme is None:
+        if any(option is not None for option in theirs):
+            parser.error(f"{command}: --keys, --n-gram, --k-p and --parameter go with --scheme")
+        return
+    one_tokenizer = len(arguments.tokenizer or []) == 1
+    if arguments.keys is None or not one_tokenizer or any(option is not None for option in own):
         parser.error(
             f"{command}: --scheme takes --keys and one --tokenizer, and no registry, profile or decoys"
         )
     unknown = "parameter" if arguments.scheme == "waterfall" else "k_p"
-    if arguments.scheme is not None and getattr(arguments, unknown) is not None:
+    if getattr(arguments, unknown) is not None:
         parser.error(f"{command}: --{unknown.replace('_', '-')} does not go with --scheme {arguments.scheme}")
 
 
@@ -277,20 +276,18 @@ def _audit_files(arguments: argparse.Namespace, auditor: Any) -> int:
 
 
 def _keys_of(arguments: argparse.Namespace) -> Any:
-    """Return the keys that a text is read under."""
-    return load_registry(arguments) if arguments.scheme is None else _foreign_keys(arguments)
-
-
-def _foreign_keys(arguments: argparse.Namespace) -> Any:
+    """Return the keys that a text is read under: a registry's, of waterfall, or of an engine."""
     import iet
 
+    if arguments.scheme is None:
+        return load_registry(arguments)
+    given = {name: getattr(arguments, name) for name in ("n_gram", "k_p")}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    options["tokenizer"] = arguments.tokenizer[0]
     if arguments.scheme != "waterfall":
-        given = _parameters(arguments.parameter or [])
-        if arguments.n_gram is not None:
-            given["n_gram"] = arguments.n_gram
-        mount = arguments.secret_mount
+        options = {**_parameters(arguments.parameter or []), **options}
         return iet.EngineKeys.load(
-            arguments.keys, arguments.scheme, tokenizer=arguments.tokenizer[0], secret_mount=mount, **given
+            arguments.keys, arguments.scheme, secret_mount=arguments.secret_mount, **options
         )
     keys: dict[str, int] = {}
     for pair in arguments.keys.split(","):
@@ -298,9 +295,7 @@ def _foreign_keys(arguments: argparse.Namespace) -> Any:
         if not name or not key.isdecimal() or name in keys:
             raise InputError(f"--keys: got {pair!r}, expected each agent once, such as planner=42,critic=43")
         keys[name] = int(key)
-    options = {"n_gram": arguments.n_gram, "k_p": arguments.k_p}
-    given = {name: value for name, value in options.items() if value is not None}
-    return iet.WaterfallKeys(keys, tokenizer=arguments.tokenizer[0], **given)
+    return iet.WaterfallKeys(keys, **options)
 
 
 def _parameters(given: list[str]) -> dict[str, Any]:
