@@ -119,16 +119,13 @@ class LanguageModel:
         self._stride = max(1, self._window * 3 // 4) if stride is None else stride
         check_number("stride", self._stride, 1, self._window)  # the model's limit may be lower
         self._temperature, self._batch, self._top = temperature, batch, top
+        self._temperatures = TEMPERATURES if temperature is None else (float(temperature),)
         self._digest: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A model that came from a path is found there again.
-        options: dict[str, Any] = {
-            "temperature": self._temperature,
-            "window": self._window,
-            "stride": self._stride,
-        }
-        rebuild = functools.partial(type(self), **options, batch=self._batch, top=self._top)
+        sizes = {"window": self._window, "stride": self._stride, "batch": self._batch, "top": self._top}
+        rebuild = functools.partial(type(self), temperature=self._temperature, **sizes)
         return rebuild, (self._source,)
 
     @property
@@ -209,12 +206,12 @@ class LanguageModel:
         gumbel = family.name == "gumbel"
         predictions = self._predictions(ids, vocab_size)
         first = list(_take(predictions, FITTED_TOKENS))
-        temperature = self._fit_temperature(first, vocab_size)
+        column = self._fit_temperature(first, vocab_size)
+        temperature = self._temperatures[column]
         kappa = scheme.kappa / (temperature if scheme.placement == "raw" else 1.0)
         at_chance = float(np.exp(family.log_mgf(kappa))) if not gumbel else 1.0
         chances = np.full(len(ids), 1.0 / vocab_size)
         tilts = np.ones((len(ids), len(keys)))
-        column = self._temperatures().index(temperature)
         for some in itertools.chain(first, predictions):
             here = slice(some.start, some.start + len(some.chosen))
             chances[here] = np.exp(some.chosen / temperature - some.log_sums[:, column])
@@ -244,21 +241,17 @@ class LanguageModel:
             float(-np.log(q[scored]).mean()) if any_scored else 0.0,
         )
 
-    def _temperatures(self) -> tuple[float, ...]:
-        return TEMPERATURES if self._temperature is None else (float(self._temperature),)
+    def _fit_temperature(self, predictions: list[_Predictions], vocab_size: int) -> int:
+        """Return which temperature makes the text likeliest, if one token in ten were drawn at random."""
 
-    def _fit_temperature(self, predictions: list[_Predictions], vocab_size: int) -> float:
-        """Return the temperature that makes the text likeliest, if one token in ten were drawn at random."""
-        likelihoods = [
-            sum(
-                float(np.log(0.9 * np.exp(some.chosen / t - some.log_sums[:, i]) + 0.1 / vocab_size).sum())
-                for some in predictions
-            )
-            for i, t in enumerate(self._temperatures())
-        ]
-        # Take the nearest to 1 of equal ones, which a text of one token has.
-        fits = zip(likelihoods, (-abs(t - 1.0) for t in self._temperatures()), strict=True)
-        return self._temperatures()[max(enumerate(fits), key=lambda fit: fit[1])[0]]
+        def fit(i: int) -> tuple[float, float]:
+            t, likelihood = self._temperatures[i], 0.0
+            for some in predictions:
+                q = np.exp(some.chosen / t - some.log_sums[:, i])
+                likelihood += float(np.log(0.9 * q + 0.1 / vocab_size).sum())
+            return likelihood, -abs(t - 1.0)  # the nearest to 1 of equal ones, which a text of one token has
+
+        return max(range(len(self._temperatures)), key=fit)
 
     def logits(self, token_ids: npt.ArrayLike, vocab_size: int) -> Iterator[tuple[int, Any]]:
         """Return the model's logits of tokens 1 to T - 1, window by window.
@@ -320,7 +313,7 @@ class LanguageModel:
                 tile = logits[low : low + rows].float()
                 tile = tile - tile.amax(dim=1, keepdim=True)
                 top = tile.topk(min(self._top, vocab_size), dim=1)
-                sums = [(tile * (1.0 / t)).exp_().sum(dim=1) for t in self._temperatures()]
+                sums = [(tile * (1.0 / t)).exp_().sum(dim=1) for t in self._temperatures]
                 yield _Predictions(
                     start + low,
                     top.indices.cpu().numpy(),
