@@ -23,7 +23,7 @@ import pickle
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,7 @@ import pyarrow.parquet as pq
 from iet import __version__
 from iet.audit.arrow import DOCUMENT, SEGMENT, check_readable, document_columns, segment_columns
 from iet.audit.auditor import Auditor
+from iet.audit.columns import Results
 from iet.audit.evidence import discoveries
 from iet.audit.records import audit_records
 from iet.bulk.folder import as_json, chunks_done, claimed, commit, path_of, sweep
@@ -213,52 +214,59 @@ class _Job:
 
     def audit(self, auditor: Auditor, chunk: Chunk, alive: Callable[[], bool] = lambda: True) -> None:
         """Audit one chunk and commit it, unless nobody waits for it any more."""
-        rows, values = list[tuple[str, int, str | None]](), list[Any]()
+        places, values = list[_Place](), list[Any]()
         for records in chunk.records:
             for row, value, id in zip(records.rows, records.values, records.ids, strict=True):
                 source = self.sources[records.source]
                 if source.kind == "jsonl":
                     value, id = _parsed(value, self.columns)
-                rows.append((source.path, row, id))
+                places.append(_Place(source.path, row, id))
                 values.append(value)
         documents, segments, bad = list[pa.Table](), list[pa.Table](), list[dict[str, Any]]()
-        low = 0
+        left = iter(places)
         for reasons, found in audit_records(auditor, values, ids=self.columns.ids):
-            mine = rows[low : low + len(reasons)]
-            low += len(reasons)
-            for (file, row, id), reason in zip(mine, reasons, strict=True):
-                if reason is not None:
-                    bad.append({"file": file, "row": row, "id": id, "reason": reason})
-            good = [place for place, reason in zip(mine, reasons, strict=True) if reason is None]
-            where = dict(zip(("file", "row", "id"), zip(*good, strict=True), strict=True)) if good else {}
-            names = [pa.array(where.get(name, ()), kind) for name, kind in _WHERE]
-            counts = found.segment_counts
-            documents.append(
-                pa.Table.from_arrays(
-                    [*names, *document_columns(found).values(), pa.array(counts)], schema=DOCUMENTS
-                )
-            )
-            of = np.repeat(np.arange(len(good)), counts)
-            number = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
-            segments.append(
-                pa.Table.from_arrays(
-                    [
-                        *(name.take(pa.array(of)) for name in names),
-                        pa.array(number),
-                        *segment_columns(found).values(),
-                    ],
-                    schema=SEGMENTS,
-                )
-            )
+            good = list[_Place]()
+            for reason, place in zip(reasons, left, strict=False):
+                if reason is None:
+                    good.append(place)
+                else:
+                    bad.append({**place._asdict(), "reason": reason})
+            where = [pa.array([place[i] for place in good], kind) for i, (_, kind) in enumerate(_WHERE)]
+            documents.append(_document_rows(where, found))
+            segments.append(_segment_rows(where, found))
         if not alive():
             return
-        for kind, tables, schema in (("segments", segments, SEGMENTS), ("documents", documents, DOCUMENTS)):
-            table = pa.concat_tables(tables) if tables else schema.empty_table()
-            if kind == "documents" and bad:
-                lines = "".join(json.dumps(record) + "\n" for record in bad)
-                commit(path_of(self.folder, "quarantine", chunk.index), lines.encode())
-            write = functools.partial(pq.write_table, table, compression="zstd")
-            commit(path_of(self.folder, kind, chunk.index), write)
+        self._commit("segments", chunk, segments)
+        if bad:
+            lines = "".join(json.dumps(record) + "\n" for record in bad)
+            commit(path_of(self.folder, "quarantine", chunk.index), lines.encode())
+        self._commit("documents", chunk, documents)
+
+    def _commit(self, kind: str, chunk: Chunk, tables: list[pa.Table]) -> None:
+        write = functools.partial(pq.write_table, pa.concat_tables(tables), compression="zstd")
+        commit(path_of(self.folder, kind, chunk.index), write)
+
+
+class _Place(NamedTuple):
+    """The values of `_WHERE` of one record."""
+
+    file: str
+    row: int
+    id: str | None
+
+
+def _document_rows(where: list[pa.Array], found: Results) -> pa.Table:
+    columns = [*where, *document_columns(found).values(), pa.array(found.segment_counts)]
+    return pa.Table.from_arrays(columns, schema=DOCUMENTS)
+
+
+def _segment_rows(where: list[pa.Array], found: Results) -> pa.Table:
+    counts = found.segment_counts
+    documents = np.repeat(np.arange(len(counts)), counts)
+    numbers = np.arange(len(documents)) - np.repeat(np.cumsum(counts) - counts, counts)
+    places = [column.take(pa.array(documents)) for column in where]
+    columns = [*places, pa.array(numbers), *segment_columns(found).values()]
+    return pa.Table.from_arrays(columns, schema=SEGMENTS)
 
 
 def _parsed(line: bytes, columns: Columns) -> tuple[Any, str | None]:
