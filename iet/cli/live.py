@@ -162,26 +162,18 @@ def ask(
 
     progress(f"asking {there.url} for text of {agent}")
     texts = there.write(chosen, tokens, body(agent, engine=engine))
-    named = there.refusal(texts) if isinstance(texts, int) else _found(auditor, texts, agent)
+    named = texts if isinstance(texts, Finding) else _found(auditor, texts, agent)
     progress("asking for text without an agent")
     without = there.write(chosen, tokens, {})
-    unnamed = there.refusal(without) if isinstance(without, int) else _found(auditor, without, agent)
+    unnamed = without if isinstance(without, Finding) else _found(auditor, without, agent)
     progress("asking under a name that nobody has")
     nobody = there.write(chosen, 1, body(f"nobody-{secrets.token_hex(4)}", engine=engine))
     others: tuple[str, ...] = ()
-    if not isinstance(texts, int) and not named.marked and len(registry.names(profile.id)) > 1:
+    if not isinstance(texts, Finding) and not named.marked and len(registry.names(profile.id)) > 1:
         everyone = Auditor(registry, profile=profile.id, tokenizer=tokenizer, level=LEVEL)
         others = _report(everyone, texts).found
-    return Arrival(
-        there.url,
-        chosen,
-        agent,
-        profile.id,
-        named,
-        unnamed,
-        there.refusal(nobody) if isinstance(nobody, int) else Finding(200),
-        others,
-    )
+    unknown = nobody if isinstance(nobody, Finding) else Finding(200)
+    return Arrival(there.url, chosen, agent, profile.id, named, unnamed, unknown, others)
 
 
 def _found(auditor: Auditor, texts: list[str], agent: str) -> Finding:
@@ -220,14 +212,11 @@ class _Server:
                 f" ${KEY_VARIABLE}"
             )
         self.url = url.rstrip("/").removesuffix("/v1")
-        self.said = ""
+        self._said = ""
         self._timeout = timeout
         self._key = os.environ.get(KEY_VARIABLE, "")
         self._chat = False
         self._opener = urllib.request.build_opener(_NoRedirects())
-
-    def refusal(self, status: int) -> Finding:
-        return Finding(status, said=self.said)
 
     def first_model(self) -> str:
         status, answer = self._ask("/v1/models", None)
@@ -240,15 +229,15 @@ class _Server:
                 f"{self.url}/v1/models: lists no model (HTTP {status}); pass --model"
             ) from None
 
-    def write(self, model: str, tokens: int, extra: dict[str, Any]) -> list[str] | int:
-        """Return texts of at most `tokens` tokens together, or the status with which they are refused."""
+    def write(self, model: str, tokens: int, extra: dict[str, Any]) -> list[str] | Finding:
+        """Return texts of at most `tokens` tokens together, or how the server refused to write them."""
         prompts = PROMPTS[: min(tokens, len(PROMPTS))]
         texts = []
         for prompt in prompts:
             body = {"model": model, "max_tokens": tokens // len(prompts), "temperature": 1.0, **extra}
             answer = self._complete(body, prompt)
             if isinstance(answer, int):
-                return answer
+                return Finding(answer, said=self._said)
             texts.append(answer)
         return texts
 
@@ -281,10 +270,10 @@ class _Server:
             with self._opener.open(request, timeout=self._timeout) as answer:
                 return answer.status, json.loads(answer.read())
         except urllib.error.HTTPError as error:
-            self.said = self._shown(error.read(2000))
+            self._said = self._shown(error.read(2000))
             if 400 <= error.code < 500 and error.code not in (401, 408, 429):
                 return error.code, None
-            why = f"HTTP {error.code} ({self.said})"
+            why = f"HTTP {error.code} ({self._said})"
             if error.code == 401:
                 why += (
                     f"; is ${KEY_VARIABLE} right?" if self._key else f"; it wants a key, in ${KEY_VARIABLE}"
