@@ -105,23 +105,21 @@ class Verified:
             if found != signed:
                 raise VerificationError(f"text: got sha256 {found}, expected {signed} of {named['name']!r}")
         signed = self.report["registry_digest"]
-        if opening is not None:
-            try:
-                leads_to = opening.digest
-            except InputError as error:
-                raise VerificationError(f"opening: {error}") from None
-            if leads_to != signed:
-                raise VerificationError(f"opening: leads to registry {leads_to}, expected {signed}")
-        if registry is None:
+        if opening is None:
+            if registry is not None and registry.digest != signed:
+                raise VerificationError(f"registry: got digest {registry.digest}, expected {signed}")
             return
-        if isinstance(registry, Registry) and opening is not None:
-            if not registry.has_key(opening):
-                leaf = opening.leaf
-                raise VerificationError(
-                    f"opening: the registry does not hold the key of {leaf.agent!r}, epoch {leaf.epoch}"
-                )
-        elif registry.digest != signed:
-            raise VerificationError(f"registry: got digest {registry.digest}, expected {signed}")
+        try:
+            leads_to = opening.digest
+        except InputError as error:
+            raise VerificationError(f"opening: {error}") from None
+        if leads_to != signed:
+            raise VerificationError(f"opening: leads to registry {leads_to}, expected {signed}")
+        if isinstance(registry, Registry) and not registry.has_key(opening):
+            leaf = opening.leaf
+            raise VerificationError(
+                f"opening: the registry does not hold the key of {leaf.agent!r}, epoch {leaf.epoch}"
+            )
 
 
 def sign(
