@@ -41,7 +41,7 @@ from iet.bulk.workers import audited
 from iet.errors import InputError, check_number
 
 CHUNK_ROWS, CHUNK_SIZE = 4096, 1 << 24
-"""Maximum number of records in a chunk; it also ends at so many bytes (of JSON lines), characters or ids."""
+"""Maximum number of records in a chunk, and its size in bytes (of JSON lines), characters or ids."""
 
 _WHERE = [("file", pa.string()), ("row", pa.int64()), ("id", pa.string())]
 

@@ -140,7 +140,7 @@ def team(
     tokenizer: Any = None,
     **scheme: Any,
 ) -> Registry:
-    """Return a registry in memory of so many agents, or of those named, the same at every call."""
+    """Return a registry in memory, the same at every call; `keys` is a number of agents, or their names."""
     registry = Registry.create(
         None, vocab_size=vocab_size, tokenizer=tokenizer, scheme=Scheme(n_gram=n_gram, **scheme)
     )

@@ -39,8 +39,8 @@ PROMPTS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
-    """One kind of text that a server wrote, and what an audit for the agent says.
+class Answer:
+    """How a server answered one kind of request, and what an audit of its text for the agent says.
 
     Attributes:
         status: of the HTTP answer: 200, or the code with which the request was refused.
@@ -76,9 +76,9 @@ class Arrival:
     model: str
     agent: str
     profile: str
-    named: Finding
-    unnamed: Finding
-    unknown: Finding
+    named: Answer
+    unnamed: Answer
+    unknown: Answer
     others: tuple[str, ...] = ()
 
     @property
@@ -162,23 +162,23 @@ def ask(
 
     progress(f"asking {there.url} for text of {agent}")
     texts = there.write(chosen, tokens, body(agent, engine=engine))
-    named = texts if isinstance(texts, Finding) else _found(auditor, texts, agent)
+    named = texts if isinstance(texts, Answer) else _found(auditor, texts, agent)
     progress("asking for text without an agent")
     without = there.write(chosen, tokens, {})
-    unnamed = without if isinstance(without, Finding) else _found(auditor, without, agent)
+    unnamed = without if isinstance(without, Answer) else _found(auditor, without, agent)
     progress("asking under a name that nobody has")
     nobody = there.write(chosen, 1, body(f"nobody-{secrets.token_hex(4)}", engine=engine))
     others: tuple[str, ...] = ()
-    if not isinstance(texts, Finding) and not named.marked and len(registry.names(profile.id)) > 1:
+    if not isinstance(texts, Answer) and not named.marked and len(registry.names(profile.id)) > 1:
         everyone = Auditor(registry, profile=profile.id, tokenizer=tokenizer, level=LEVEL)
         others = _report(everyone, texts).found
-    unknown = nobody if isinstance(nobody, Finding) else Finding(200)
+    unknown = nobody if isinstance(nobody, Answer) else Answer(200)
     return Arrival(there.url, chosen, agent, profile.id, named, unnamed, unknown, others)
 
 
-def _found(auditor: Auditor, texts: list[str], agent: str) -> Finding:
+def _found(auditor: Auditor, texts: list[str], agent: str) -> Answer:
     report = _report(auditor, texts)
-    return Finding(200, report.scored, report.evidence[agent])
+    return Answer(200, report.scored, report.evidence[agent])
 
 
 def _report(auditor: Auditor, texts: list[str]) -> Any:
@@ -229,7 +229,7 @@ class _Server:
                 f"{self.url}/v1/models: lists no model (HTTP {status}); pass --model"
             ) from None
 
-    def write(self, model: str, tokens: int, extra: dict[str, Any]) -> list[str] | Finding:
+    def write(self, model: str, tokens: int, extra: dict[str, Any]) -> list[str] | Answer:
         """Return texts of at most `tokens` tokens together, or how the server refused to write them."""
         prompts = PROMPTS[: min(tokens, len(PROMPTS))]
         texts = []
@@ -237,7 +237,7 @@ class _Server:
             body = {"model": model, "max_tokens": tokens // len(prompts), "temperature": 1.0, **extra}
             answer = self._complete(body, prompt)
             if isinstance(answer, int):
-                return Finding(answer, said=self._said)
+                return Answer(answer, said=self._said)
             texts.append(answer)
         return texts
 

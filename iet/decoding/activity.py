@@ -145,8 +145,8 @@ def block_counts(totals: Int64s) -> tuple[Float64s, Int64s]:
     """
     edges = np.append(0, np.cumsum(-(-totals // BLOCK)))
     counts = np.full(edges[-1], float(BLOCK))
-    rests = totals % BLOCK
-    counts[edges[1:][rests > 0] - 1] = rests[rests > 0]
+    last = totals % BLOCK
+    counts[edges[1:][last > 0] - 1] = last[last > 0]
     return counts, edges
 
 

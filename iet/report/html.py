@@ -151,8 +151,8 @@ def _text(report: Report, segments: list[ShownSegment]) -> Iterator[str]:
         for depth, a, b in segment.runs:
             places = [a, *(place for place in before if a < place < b), b]
             for c, d in itertools.pairwise(sorted(places)):
-                piece = html.escape(drawn[c:d])
-                yield before.get(c, "") + (f'<i class="d{depth}">{piece}</i>' if depth else piece)
+                run = html.escape(drawn[c:d])
+                yield before.get(c, "") + (f'<i class="d{depth}">{run}</i>' if depth else run)
         yield "</span>"
 
 
@@ -180,22 +180,20 @@ def _agent_rows(agents: list[ShownAgent]) -> Iterator[Iterator[str]]:
 
 def fragment(report: Report) -> str:
     """Return the verdict and the coloured text for a notebook: HTML without scripts or style sheets."""
-    lines = [f"<p><b>{html.escape(verdict(report))}</b></p>"]
-    wrote = writers(report)
-    pieces = []
-    for segment in report.segments if report.text is not None else ():
-        start, end = extent(segment)
-        assert report.text is not None
-        text = html.escape(harmless(report.text[start:end]))
-        if segment.agent is None:
-            pieces.append(f'<span style="opacity:.6">{text}</span>')
-            continue
-        colour, dash = look(wrote.index(segment.agent))
-        pieces.append(
-            f'<span title="{html.escape(segment.agent)}" style="background:{colour}55;'
-            f'border-bottom:2px {dash} {colour}"><sup>{html.escape(segment.agent)}</sup>{text}</span>'
-        )
-    if pieces:
-        lines.append(f'<div style="white-space:pre-wrap;overflow-wrap:anywhere">{"".join(pieces)}</div>')
+    lines, wrote = [f"<p><b>{html.escape(verdict(report))}</b></p>"], writers(report)
+    if report.text is not None and report.segments:
+        runs = [_run(report.text[slice(*extent(s))], s.agent, wrote) for s in report.segments]
+        lines.append(f'<div style="white-space:pre-wrap;overflow-wrap:anywhere">{"".join(runs)}</div>')
     lines += [f"<p>{html.escape(line)}</p>" for line in (*headline(report), *evidence_lines(report))]
     return "\n".join(lines)
+
+
+def _run(text: str, agent: str | None, wrote: list[str]) -> str:
+    shown = html.escape(harmless(text))
+    if agent is None:
+        return f'<span style="opacity:.6">{shown}</span>'
+    name, (colour, dash) = html.escape(agent), look(wrote.index(agent))
+    return (
+        f'<span title="{name}" style="background:{colour}55;border-bottom:2px {dash} {colour}">'
+        f"<sup>{name}</sup>{shown}</span>"
+    )

@@ -97,15 +97,14 @@ def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
     for line in harmless(text).expandtabs().split("\n"):
         start = 0
         while width is not None:
-            piece = (
-                cut(line[start : start + 4 * width], max(1, width - len(indent))) or line[start : start + 1]
-            )
-            end = start + len(piece)
+            part = cut(line[start : start + 4 * width], max(1, width - len(indent)))
+            part = part or line[start : start + 1]  # a character wider than a line stands alone
+            end = start + len(part)
             if end >= len(line):
                 break
             if line[end] != " ":  # else the break falls between words as it is
-                space = piece.rfind(" ")
-                end = start + space if piece[: max(space, 0)].strip() else end
+                space = part.rfind(" ")
+                end = start + space if part[: max(space, 0)].strip() else end
             found.append(indent + line[start:end].rstrip(" "))
             start = end
             while line.startswith(" ", start):

@@ -153,7 +153,7 @@ def _curves(report: Report, drawn: dict[str, Any], width: int | None) -> Iterato
 
 def _wrapped(lines: Iterable[str], width: int | None, style: str = "") -> Iterator[_Line]:
     for line in lines:
-        yield from (_Line(piece, style) for piece in wrapped(line, width))
+        yield from (_Line(part, style) for part in wrapped(line, width))
 
 
 def _styled(

@@ -161,8 +161,8 @@ def _paragraphs_of(report: Report, low: int, high: int, starts: list[int]) -> st
     """Return the numbers of the paragraphs that characters [low, high) are in, as people write them."""
     if report.text is None or not report.text[low:high].strip():
         return ""
-    piece = report.text[low:high]
-    first, last = low + len(piece) - len(piece.lstrip()), low + len(piece.rstrip()) - 1
+    text = report.text[low:high]
+    first, last = low + len(text) - len(text.lstrip()), low + len(text.rstrip()) - 1
     a, b = bisect.bisect_right(starts, first), bisect.bisect_right(starts, last)
     return f"{a:,}" if a == b else f"{a:,} to {b:,}"
 

@@ -222,7 +222,7 @@ def test_a_server_that_writes_nothing(registry: Registry) -> None:
     with serving(lambda *_: "", form) as server:
         found = live.ask(server.url, "planner", registry)
     assert not found.arrives
-    assert found.named == found.unnamed == live.Finding(200)
+    assert found.named == found.unnamed == live.Answer(200)
 
 
 def test_a_server_that_is_not_there(registry: Registry) -> None:
