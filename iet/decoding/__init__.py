@@ -56,14 +56,14 @@ __all__ = [
 
 
 class Decoder(NamedTuple):
-    """What reads a text.
+    """A way to turn scores into segments.
 
     Attributes:
         options: a frozen dataclass, which refuses what is out of range when it is made, and in
             `check(family, agents)` what does not go with a text's scores.
         decode: (text, options, allow_unattributed) -> Segmentation.
-        candidates: (sums_of, agents, family, scored, repeated, activity, options) -> columns [C], the agents
-            that have to be looked at, see `candidates`.
+        candidates: (sums_of, agents, family, scored, repeated, activity, options) -> columns [C], see
+            `candidates`.
         of_each_text: names of options of `decode` that belong to one text: attributes of `Scored`.
     """
 
@@ -219,9 +219,8 @@ def candidates(
         options: as in `decode`.
 
     Returns:
-        Ascending columns, at least one and never more than 256: for "posterior" `likely_agents`, the same
-        that it would not leave out of [T, A], for the others those that are first or second in a window
-        (`window_candidates`).
+        Ascending columns, 1 to 256 of them: for "posterior" `likely_agents`, which it would read of [T, A],
+        for the others the agents that are first or second in a window (`window_candidates`).
 
     Raises:
         InputError: a name or option is unknown.

@@ -27,10 +27,7 @@ def posterior_candidates(
     activity: Float64s | None,
     options: Any,
 ) -> Int64s:
-    """Return the agents that `posterior_decode` reads: `likely_agents`.
-
-    Cost: O(T·A) time, 8·T·1024/16 bytes; nothing if log Λ is known.
-    """
+    """Return the agents that `posterior_decode` reads: `likely_agents`, from log Λ where it is known."""
     found = sum_activity(sums_of, agents, family, scored, repeated) if activity is None else activity
     return likely_agents(found)
 

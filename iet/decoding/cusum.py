@@ -318,15 +318,9 @@ def _labels_njit(x: Scores, scored: Bools, f: Float64s, parameters: CusumParamet
 def cusum_labels(
     scores: Scores, scored: Bools, starts: Int64s, ends: Int64s, parameters: CusumParameters
 ) -> Int32s:
-    """Return the labels that `cusum_decode` gives the tokens of each of many texts.
+    """Return the labels that `cusum_decode` gives the tokens `[start, end)` of each of D texts.
 
-    Args:
-        scores, scored: x [T, A] and [T] of all texts, finite.
-        starts, ends: int64 [D], the tokens `[start, end)` of each text.
-        parameters: `CusumParameters.of` the options.
-
-    Returns:
-        int32 [T], -1 outside all texts. Cost: O(T·A). Deterministic.
+    They are int32 [T], -1 outside all texts, from x [T, A] and `scored` [T] of all texts. Cost: O(T·A).
     """
     labels = np.full(len(scores), NOBODY, np.int32)
     _cusum_labels_njit(scores, scored, starts, ends, parameters, labels)

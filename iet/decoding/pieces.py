@@ -25,15 +25,14 @@ def piece_ratios(
     λ is fitted by expectation maximisation (`fit_strengths`); pieces are taken as independent.
 
     Args:
-        sums: Σ x [S, A] over the tokens of each piece that count as evidence.
-        counts: n [S], number of these tokens.
+        sums, counts: Σ x [S, A], and number n [S] of the tokens of each piece that count as evidence.
         family: of the scores.
         nobody: prior share of pieces that no agent wrote, 0 to 0.99.
         shares: of each agent in the other pieces [A], in all at most 1.
-        options: of which `strengths`, `iterations`, `start_strength` and `shrinkage` are used.
+        options: `strengths`, `iterations`, `start_strength` and `shrinkage` are read.
 
     Returns:
-        [S, A] and λ [A], float64. O(S·A) an iteration. Deterministic.
+        [S, A] and λ [A], float64. O(S·A) an iteration.
     """
     if options.strengths is not None:
         strengths = np.asarray(options.strengths, np.float64)

@@ -111,17 +111,9 @@ def span_sums_njit(x: Scores, boundaries: Int64s, sums: Float64s) -> None:
 
 
 def column_summary(values: Float32s, boundaries: Int64s, columns: Int64s) -> tuple[Float64s, Float32s]:
-    """Return mean and maximum of one column in each of consecutive spans, both 0 where a span is empty.
+    """Return mean and maximum [S] of one of the columns [T, A] in each of consecutive spans, 0 in empty ones.
 
-    Args:
-        values: [T, A], at least 0.
-        boundaries: b [S + 1], ascending, 0 to T.
-        columns: [S].
-
-    Returns:
-        float64 [S] and float32 [S].
-
-    Cost: O(T). Deterministic.
+    `values` are at least 0, `boundaries` [S + 1] ascend from 0 to T, `columns` is [S]. O(T). Deterministic.
     """
     lengths = np.diff(boundaries)
     held = values[np.arange(boundaries[0], boundaries[-1]), np.repeat(columns, lengths)]

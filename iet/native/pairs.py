@@ -38,13 +38,7 @@ def number_pairs(token_ids: Int64s, scored: Bools, n_gram: int, contexts: bool =
 def number_pairs_of(
     token_ids: Int64s, scored: Bools, starts: Int64s, ends: Int64s, n_gram: int, contexts: bool = False
 ) -> tuple[Int64s, Bools]:
-    """Return `number_pairs` and `repeats` of each of many texts: int64 [T] and bool [T].
-
-    Args:
-        token_ids, scored: [T] of all texts.
-        starts, ends: int64 [D], the tokens `[start, end)` of each text.
-        n_gram, contexts: as in `number_pairs`.
-    """
+    """Return `number_pairs` and `repeats` [T] of the tokens `[start, end)` of each of D texts."""
     longest = int((ends - starts).max(initial=0))
     slots = np.empty(1 << max(4, (2 * longest).bit_length()), np.int32)
     numbers, repeated = np.full(len(token_ids), -1), np.zeros(len(token_ids), np.bool_)
@@ -85,11 +79,9 @@ def _number_texts_njit(
 
 
 def merged_numbers_of(numbers: Int64s, others: Int64s, starts: Int64s, ends: Int64s) -> tuple[Int64s, Bools]:
-    """Number the tokens of many texts so that equal numbers of either kind are equal: as `number_pairs_of`.
+    """Return what `number_pairs_of` does, for tokens that are equal if either of their numbers are.
 
-    Args:
-        numbers, others: [T], of each text from 0 in the order of first occurrence, or both -1.
-        starts, ends: int64 [D], the tokens `[start, end)` of each text.
+    `numbers` and `others` [T] count from 0 in the order of first occurrence in each text, or both are -1.
     """
     merged, repeated = np.full(len(numbers), -1), np.zeros(len(numbers), np.bool_)
     firsts = np.empty((2, int((ends - starts).max(initial=0))), np.int64)
