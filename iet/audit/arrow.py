@@ -85,7 +85,9 @@ def audit_batch(
     good = np.array([problem is None for problem in problems], np.bool_)
     # A null takes no row of the results.
     places = pa.array(np.where(good, np.cumsum(good) - 1, 0), mask=~good)
-    found = pa.concat_tables([pa.Table.from_batches([_nested(part)]) for part in parts] or [_none()])
+    found = pa.concat_tables(
+        [pa.Table.from_batches([_nested(part)]) for part in parts] or [_FOUND.empty_table()]
+    )
     table = found.combine_chunks().take(places)
     table = table.add_column(0, SCHEMA.field("problem"), pa.array(problems, pa.string()))
     return pa.RecordBatch.from_arrays(
@@ -167,10 +169,6 @@ def _nested(found: Results) -> pa.RecordBatch:
 
 
 _FOUND = pa.schema(list(SCHEMA)[1:])
-
-
-def _none() -> pa.Table:
-    return _FOUND.empty_table()
 
 
 def document_columns(found: Results) -> dict[str, pa.Array]:
