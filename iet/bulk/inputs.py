@@ -153,32 +153,30 @@ def choose_columns(
     Raises:
         InputError, ShapeError: a file lacks a column, holds something else there, or is broken.
     """
-    chosen: tuple[str, bool] | None = None
+    texts = [source for source in sources if source.kind == "text"]
+    column = ids_column or id_column
+    if texts and column is not None:
+        raise InputError(f"{texts[0].path}: got a text, expected files with a column {column!r}")
+    chosen: Columns | None = None
     for source in sources:
-        if source.kind == "text":
-            if ids_column is not None or (chosen is not None and chosen[1]):
-                raise InputError(f"{source.path}: got a text, expected files with token ids")
-            if id_column is not None:
-                raise InputError(f"{source.path}: got a text, expected files with a column {id_column!r}")
-            continue
-        fields = _fields(source)
+        fields = None if source.kind == "text" else _fields(source)
         if fields is None:
             continue
         try:
-            if chosen is None:
-                chosen = chosen_column(fields, text_column, ids_column)
-            name, ids = chosen
-            chosen_column(fields, *((None, name) if ids else (name, None)))
-            if fields[name] is not None:
-                check_type(fields[name], ids)
-            if id_column is not None and id_column not in fields:
-                raise InputError(f"columns: got {list(fields)[:20]}, expected {id_column!r} among them")
+            chosen = chosen or Columns(*chosen_column(fields, text_column, ids_column), id_column)
+            for name in filter(None, (chosen.name, id_column)):
+                if name not in fields:
+                    raise InputError(f"columns: got {list(fields)[:20]}, expected {name!r} among them")
+            if fields[chosen.name] is not None:
+                check_type(fields[chosen.name], chosen.ids)
         except InputError as error:
             raise InputError(f"{source.path}: {error}") from None
-    if chosen is not None and chosen[1] and any(source.kind == "text" for source in sources):
-        raise InputError(f"inputs: got texts and files with token ids ({chosen[0]!r}), expected one of both")
-    name, ids = chosen or (ids_column or text_column or "text", ids_column is not None)
-    return Columns(name, ids, id_column)
+    if texts and chosen is not None and chosen.ids:
+        raise InputError(
+            f"inputs: got texts and files with token ids ({chosen.name!r}), expected one of both"
+        )
+    name = ids_column or text_column or "text"
+    return chosen or Columns(name, ids_column is not None, id_column)
 
 
 def _fields(source: Source) -> dict[str, pa.Field | None] | None:

@@ -166,7 +166,7 @@ def test_what_is_refused_before_any_work(auditor: Auditor, tmp_path: pathlib.Pat
         (["broken.parquet"], {}, "broken.parquet: got no readable Parquet file"),
         (["numbers.parquet"], {}, "expected strings"),
         (["a.jsonl", "ids.parquet"], {}, "expected 'text' among them"),
-        (["ids.parquet", "a.txt"], {}, "expected files with token ids"),
+        (["ids.parquet", "a.txt"], {}, "expected one of both"),
         (["a.txt", "ids.parquet"], {}, "expected one of both"),
         (["a.jsonl"], {"text_column": "body"}, "expected 'body' among them"),
         (["a.jsonl"], {"id_column": "key"}, "expected 'key' among them"),
