@@ -32,12 +32,11 @@ from iet.audit.evidence import (
 from iet.audit.parts import Parts
 from iet.audit.plan import Plan
 from iet.audit.scoring import Columns, activity_of, owners_of, score
-from iet.audit.texts import Integers, Mask, Reading, Scores
+from iet.audit.texts import Reading
 from iet.decoding import column_summary
 from iet.marks.tokenizer import Encoding
+from iet.native.arrays import Bools, Float32s, Float64s, Int64s
 from iet.native.jit import njit
-
-Floats = NDArray[np.float64]
 
 _NOWHERE = np.zeros(0, np.int64)
 
@@ -73,28 +72,28 @@ class Attribution:
     columns: tuple[Columns, ...]
     decoded: Decoded
     parts: Parts | None
-    cuts: Integers
+    cuts: Int64s
     given: bool
-    evidence: Floats
-    texts: Integers
-    starts: Integers
-    ends: Integers
-    agents: Integers
-    guesses: Integers
-    log_p: Floats
-    attributed: Mask
-    present: Integers
-    posteriors: tuple[NDArray[np.float32], ...] | None
-    means: Floats | None
-    errors: Floats | None
+    evidence: Float64s
+    texts: Int64s
+    starts: Int64s
+    ends: Int64s
+    agents: Int64s
+    guesses: Int64s
+    log_p: Float64s
+    attributed: Bools
+    present: Int64s
+    posteriors: tuple[Float32s, ...] | None
+    means: Float64s | None
+    errors: Float64s | None
 
     @property
-    def owners(self) -> Integers:
+    def owners(self) -> Int64s:
         """int64 [K]: the agent of every column, ascending."""
         return owners_of(self.columns)
 
     @property
-    def bounds(self) -> tuple[Integers, Integers]:
+    def bounds(self) -> tuple[Int64s, Int64s]:
         """`starts` and `ends`."""
         return self.starts, self.ends
 
@@ -152,7 +151,7 @@ def attribute_one(
     return _attribute(plan, readings, axis, columns, decoded, spans, parts, cuts)
 
 
-def _evidence(plan: Plan, readings: Sequence[Reading], columns: Sequence[Columns]) -> Floats:
+def _evidence(plan: Plan, readings: Sequence[Reading], columns: Sequence[Columns]) -> Float64s:
     """Return the log p-value of every agent in every text [D, A], corrected for its keys and all agents."""
     log_p = [_key_log_p(reading, some) for reading, some in zip(readings, columns, strict=True)]
     owners = np.concatenate([reader.owners for reader in plan.readers])
@@ -162,7 +161,7 @@ def _evidence(plan: Plan, readings: Sequence[Reading], columns: Sequence[Columns
     return found
 
 
-def _key_log_p(reading: Reading, columns: Columns) -> Floats:
+def _key_log_p(reading: Reading, columns: Columns) -> Float64s:
     """Return the log p-value of every key of a profile by itself, [D, K]."""
     reader = columns.reader
     activity = columns.activity
@@ -181,7 +180,7 @@ def _explain(
     columns: Sequence[Columns],
     spans: Spans,
     given: bool,
-) -> tuple[Integers, Floats]:
+) -> tuple[Int64s, Float64s]:
     """Return who explains each span best (its own agent, if it has one), and the corrected log p.
 
     In the agent's own tokens. What is nobody's is compared with the keys of all profiles.
@@ -206,7 +205,7 @@ def _explain(
 
 def _explain_in(
     reading: Reading, columns: Columns, spans: Spans, choices: int, given: bool
-) -> tuple[Integers, Floats]:
+) -> tuple[Int64s, Float64s]:
     """Return what `_explain` does, in the tokens of one profile and with its agents.
 
     Args:
@@ -227,7 +226,7 @@ def _explain_in(
         # Pairs get numbers of their own in each text: its first token's place is above any number before.
         pairs = np.where(reading.scored, pairs + reading.starts[reading.numbers], -1)
 
-    def log_p_of(scores: Scores, some: Any, columns: Integers) -> Floats:
+    def log_p_of(scores: Float32s, some: Any, columns: Int64s) -> Float64s:
         places = starts[some], ends[some]
         if given:
             return piece_log_p(scores, pairs, *places, columns, family, choices)
@@ -249,12 +248,12 @@ def _explain_in(
 @njit
 def _best_keys_njit(
     scores: NDArray[Any],
-    starts: Integers,
-    ends: Integers,
-    agents: Integers,
-    owners: Integers,
-    sums: Floats,
-    best: Integers,
+    starts: Int64s,
+    ends: Int64s,
+    agents: Int64s,
+    owners: Int64s,
+    sums: Float64s,
+    best: Int64s,
 ) -> None:
     for s in range(len(starts)):
         for a in range(len(sums)):
@@ -276,7 +275,7 @@ def _attribute(
     decoded: Decoded,
     spans: Spans,
     parts: Parts | None = None,
-    cuts: Integers = _NOWHERE,
+    cuts: Int64s = _NOWHERE,
     given: bool = False,
 ) -> Attribution:
     """Decide which spans are attributed, and return everything that was found out."""
@@ -320,19 +319,19 @@ def _attribute(
     )
 
 
-def _sum_columns(posterior: NDArray[np.float32], owners: Integers) -> NDArray[np.float32]:
+def _sum_columns(posterior: Float32s, owners: Int64s) -> Float32s:
     """Return [T, A] from [T, K]: an agent's posterior is the sum over its keys."""
     firsts = np.flatnonzero(np.append(True, owners[1:] != owners[:-1]))
     return posterior if len(firsts) == len(owners) else np.add.reduceat(posterior, firsts, axis=1)
 
 
 def _certainty(
-    posteriors: Sequence[NDArray[np.float32]],
-    present: Integers,
-    texts: Integers,
-    starts: Integers,
-    guesses: Integers,
-) -> tuple[Floats, Floats]:
+    posteriors: Sequence[Float32s],
+    present: Int64s,
+    texts: Int64s,
+    starts: Int64s,
+    guesses: Int64s,
+) -> tuple[Float64s, Float64s]:
     """Return the mean posterior of each span's guess, and the chance that the guess wrote none of it."""
     columns = np.searchsorted(present, guesses).clip(0, len(present) - 1)
     means, errors = np.zeros(len(texts)), np.zeros(len(texts))

@@ -7,17 +7,16 @@ import functools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from iet.audit.language_model import LogRatios
 from iet.audit.plan import Plan, ProfileReader
-from iet.audit.texts import Integers, Keys, Mask, Reading, Scores
+from iet.audit.texts import Reading
 from iet.decoding import DECODERS, log_activity
 from iet.decoding.activity import evidence_blocks_of
 from iet.decoding.candidates import sum_activity
 from iet.kernels import score_tokens
-
-Floats = NDArray[np.float64]
+from iet.marks.keys import Keys
+from iet.native.arrays import Bools, Float32s, Float64s, Int64s
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,13 +34,13 @@ class Columns:
 
     reader: ProfileReader
     keys: Keys
-    scores: Scores
-    chosen: Integers | None = None
-    activity: Floats | None = None
+    scores: Float32s
+    chosen: Int64s | None = None
+    activity: Float64s | None = None
     read: tuple[LogRatios, ...] | None = None
 
     @property
-    def owners(self) -> Integers:
+    def owners(self) -> Int64s:
         """int64 [K]: agents of the plan, ascending."""
         return self.keys.owners.astype(np.int64) + self.reader.first
 
@@ -78,7 +77,7 @@ def _ask(plan: Plan, reading: Reading, columns: Columns) -> Iterator[LogRatios]:
         yield plan.model.log_ratios(ids, columns.keys, scores, scored)
 
 
-def _candidates(plan: Plan, reading: Reading, keys: Keys, activity: Floats) -> Integers:
+def _candidates(plan: Plan, reading: Reading, keys: Keys, activity: Float64s) -> Int64s:
     """Return the columns of the keys that the decoder has to look at token by token."""
     if not len(reading):
         return np.zeros(1, np.int64)
@@ -93,17 +92,17 @@ def _candidates(plan: Plan, reading: Reading, keys: Keys, activity: Floats) -> I
     )
 
 
-def activity_of(reading: Reading, keys: Keys) -> Floats:
+def activity_of(reading: Reading, keys: Keys) -> Float64s:
     """Return log Λ of every key in a single text, without a score of every token."""
     sums = functools.partial(_sums, reading, keys)
     return sum_activity(sums, len(keys), keys.profile.family, reading.scored, reading.repeated)
 
 
-def _sums(reading: Reading, keys: Keys, boundaries: Integers, counted: Mask, low: int, high: int) -> Floats:
+def _sums(reading: Reading, keys: Keys, boundaries: Int64s, counted: Bools, low: int, high: int) -> Float64s:
     """Return Σ of the scores under keys [low, high) over the counted tokens of each span."""
     return reading.sums(boundaries, keys.subset(slice(low, high)), counted)
 
 
-def owners_of(columns: Sequence[Columns]) -> Integers:
+def owners_of(columns: Sequence[Columns]) -> Int64s:
     """Return the agents [K] of the columns of all profiles, ascending."""
     return np.concatenate([some.owners for some in columns])

@@ -5,22 +5,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iet.audit.parts import Parts
 from iet.kernels import pair_numbers, score_spans, score_tokens
-from iet.marks.keys import Keys as Keys
+from iet.marks.keys import Keys
 from iet.marks.tokenizer import Encoding
 from iet.native.arrays import Bools, Float32s, Float64s, Int64s
 from iet.native.pairs import novelty_weights, repeats
 from iet.native.texts import Texts
-
-Integers: TypeAlias = Int64s
-Mask: TypeAlias = Bools
-Scores: TypeAlias = Float32s
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
