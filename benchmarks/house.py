@@ -38,7 +38,6 @@ def sources(root: pathlib.Path, folder: str) -> list[pathlib.Path]:
 
 
 def lines(path: pathlib.Path) -> int:
-    """Return the number of lines of a file."""
     return len(path.read_text(encoding="utf-8").splitlines())
 
 
@@ -174,7 +173,6 @@ def _imports(states: Sequence[str], roots: Sequence[pathlib.Path]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the tables, or write them to a file."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.house", description=__doc__)
     parser.add_argument("--before", type=pathlib.Path, metavar="PATH", help="a checkout to compare with")
     parser.add_argument("--output", type=pathlib.Path, metavar="FILE", help="default: standard output")

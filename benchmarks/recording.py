@@ -40,7 +40,6 @@ def environment(*packages: str) -> dict[str, Any]:
 
 
 def version(package: str) -> str | None:
-    """Return the installed version, None if there is none."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -102,11 +101,7 @@ Cell = str | int | float | Interval | None
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a Markdown table: three decimals, an interval in one cell.
-
-    Raises:
-        ShapeError: a row is not as long as the header.
-    """
+    """Return a Markdown table: three decimals, an interval in one cell."""
     _check(header, rows)
     lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
     return "\n".join(lines + ["| " + " | ".join(map(_shown, row)) + " |" for row in rows])
@@ -122,9 +117,6 @@ def as_csv(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     """Return the same table as CSV, with all digits.
 
     A column in which there is an interval becomes three: its name for the mean, and with " low" and " high".
-
-    Raises:
-        ShapeError: a row is not as long as the header.
     """
     _check(header, rows)
     wide = [any(isinstance(row[column], Interval) for row in rows) for column in range(len(header))]
@@ -158,11 +150,8 @@ def write(
 ) -> None:
     """Write a result, and print its table.
 
-    Args:
-        path: of the summary, `NAME.json`, which is committed: floats have six digits there.
-        content: the summary: command, environment, and all that tables, figures and tests read.
-        markdown: goes into `NAME.md`.
-        rows: what each single text or test gave. They go into `NAME.rows.jsonl.gz`, which git ignores.
+    The summary `content` goes to `path`, `NAME.json`, `markdown` to `NAME.md`; both are committed. `rows`,
+    what each single text or test gave, go to `NAME.rows.jsonl.gz`, which git ignores.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(as_json(content), encoding="utf-8")
@@ -193,12 +182,8 @@ def write_table(
 ) -> None:
     """Write a result that is one table as `path`.json, .md and .csv, which git ignores, and print it.
 
-    Args:
-        path: without a suffix.
-        header, cells: of the table, which the JSON holds as "table": a list of {heading: cell}, intervals as
-            [mean, low, high].
-        content, rows: see `write`.
-        title, note: what Markdown has before and after the table.
+    The JSON holds the table as "table": a list of {heading: cell}, intervals as [mean, low, high]. `title`
+    and `note` stand before and after it in Markdown; `content` and `rows` are those of `write`.
     """
     parts = (title, table(header, cells), note)
     write(
@@ -255,10 +240,8 @@ def _cell(form: str, row: Mapping[str, Any]) -> str:
 def columns(rows: Iterable[Mapping[str, Any]], formats: Mapping[str, str] | Sequence[tuple[str, str]]) -> str:
     """Return a Markdown table of rows.
 
-    Args:
-        rows: name -> value.
-        formats: heading -> cell, as in `str.format`: "{tokens:,}", "{over[median]:.2f}", "{interval[0]:.3f}".
-            A cell with a value that is None or not there is empty. Pairs, where a heading comes twice.
+    `formats` is heading -> cell, as in `str.format`: "{tokens:,}", "{over[median]:.2f}", "{interval[0]:.3f}".
+    A cell with a value that is None or not there is empty. Pairs, where a heading comes twice.
     """
     pairs = list(formats.items() if isinstance(formats, Mapping) else formats)
     return table([heading for heading, _ in pairs], [[_cell(form, row) for _, form in pairs] for row in rows])

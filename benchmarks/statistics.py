@@ -27,18 +27,12 @@ DRAWS = 10_000
 
 @dataclasses.dataclass(frozen=True)
 class Interval:
-    """A mean over texts with its bootstrap interval.
-
-    Attributes:
-        mean: of the texts.
-        low, high: the 2.5 and 97.5 % points of the resampled means.
-        texts: how many.
-    """
+    """A mean over texts with its bootstrap interval: the 2.5 and 97.5 % points of the resampled means."""
 
     mean: float
     low: float
     high: float
-    texts: int
+    texts: int  # how many
 
     def __str__(self) -> str:
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
@@ -49,9 +43,6 @@ def interval(values: Sequence[float | None], seed: int = 0, draws: int = DRAWS) 
 
     Texts are drawn with replacement. None, a figure that a text does not have, is left out; None comes back
     if nothing is left. O(draws · texts).
-
-    Raises:
-        InputError: a value is not finite, or `draws` is not positive.
     """
     kept = _finite([value for value in values if value is not None])
     return _interval(kept.mean(), _means(kept, seed, draws), len(kept)) if len(kept) else None
@@ -62,10 +53,6 @@ def ratio(parts: Sequence[float], wholes: Sequence[float], seed: int, draws: int
 
     Texts are drawn with replacement, each with its part and its whole. Texts of whole 0 are left out; None
     comes back if nothing is left.
-
-    Raises:
-        ShapeError: the numbers of texts differ.
-        InputError: as in `interval`.
     """
     a, b = _pairs(parts, wholes)
     a, b = a[b > 0], b[b > 0]
@@ -77,17 +64,9 @@ def ratio(parts: Sequence[float], wholes: Sequence[float], seed: int, draws: int
 def crossed(values: npt.ArrayLike, seed: int = 0, draws: int = DRAWS) -> Interval | None:
     """Return the mean over runs and texts with a 95 % percentile bootstrap interval of both.
 
-    Runs and texts are each drawn with replacement, independently, and every drawn run is read on every drawn
-    text. With one run it is the `interval` of its texts. None comes back if there is no text. O(draws · S·N).
-
-    Args:
-        values: [S, N], the figure of every run S (such as a judge's seed) on every text N.
-        seed: of the resamples.
-        draws: resamples.
-
-    Raises:
-        ShapeError: `values` is not a matrix.
-        InputError: a value is not finite, or `draws` is not positive.
+    Runs (such as a judge's seeds) and texts are each drawn with replacement, independently, and every drawn
+    run is read on every drawn text: `values` [S, N]. With one run it is the `interval` of its texts. None
+    comes back if there is no text. O(draws · S·N).
     """
     table = np.asarray(values, dtype=np.float64)
     if table.ndim != 2:
@@ -111,10 +90,6 @@ def difference(
     """Return the mean of ours - theirs, text by text, with a paired bootstrap interval.
 
     Both have the same texts in the same order. Texts that lack a figure on either side are left out.
-
-    Raises:
-        ShapeError: the numbers of texts differ.
-        InputError: as in `interval`.
     """
     a, b = _pairs(ours, theirs)
     return interval((a - b).tolist(), seed, draws)
@@ -126,9 +101,6 @@ def relative_change(
     """Return 100·(mean after / mean before - 1) in percent, paired by texts, with a bootstrap interval.
 
     None if no pair is left or the mean before is zero; resamples whose mean before is zero are left out.
-
-    Raises:
-        ShapeError, InputError: as in `difference`.
     """
     a, b = _pairs(before, after)
     if not len(a) or a.mean() == 0:
@@ -143,13 +115,7 @@ def mean_difference(
 ) -> Interval | None:
     """Return the mean over cells of (ours - theirs), each cell's texts resampled on their own.
 
-    Args:
-        cells: (ours, theirs) on the same texts, as in `difference`. A cell without a pair is left out.
-        seed: of all cells.
-        draws: resamples.
-
-    Raises:
-        ShapeError, InputError: as in `difference`.
+    A cell is (ours, theirs) on the same texts, as in `difference`; one without a pair is left out.
     """
     differences = [a - b for a, b in (_pairs(*cell) for cell in cells) if len(a)]
     if not differences:

@@ -462,11 +462,7 @@ TABLES: Mapping[str, Mapping[str, Callable[[pathlib.Path], str]]] = {
 
 
 def replaced(file: str, text: str, name: str, tables: str) -> str:
-    """Return the text of `file` with `tables` between the markers of `name`.
-
-    Raises:
-        ValueError: the markers are not there, once each and in order.
-    """
+    """Return the text of `file` with `tables` between the markers of `name`."""
     start, end = f"<!-- {name} table -->", f"<!-- /{name} table -->"
     if text.count(start) != 1 or text.count(end) != 1 or text.index(start) > text.index(end):
         raise ValueError(f"{file}: expected {start} and {end}, once each and in this order")

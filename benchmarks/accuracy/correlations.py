@@ -221,7 +221,6 @@ def every_frequency(setup: Setup) -> list[Row]:
 
 
 def frequency_classes(vocab_size: int) -> list[tuple[str, NDArray[np.bool_]]]:
-    """Return the k_p near multiples of a, and all others."""
     near = near_multiple(vocab_size)
     return [("multiples of a", near), ("other k_p", ~near)]
 

@@ -72,8 +72,6 @@ Labels = NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """One text as an auditor has it, and its truth."""
-
     talk: Conversation
     registry: Registry
     ids: NDArray[np.int64]
@@ -258,7 +256,6 @@ def summarise(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def rows_of(result: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the figures of each text of a cell."""
     for number in range(result["texts"]):
         figures = {key: values[number] for key, values in result["figures"].items() if number < len(values)}
         yield {**result["cell"], "text": number, **figures}
@@ -334,8 +331,6 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _columns(chosen: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Return the columns of a table of cells, by what was measured of them."""
-
     def interval(name: str) -> str:
         return INTERVAL.format(f"figures[{name}]")
 

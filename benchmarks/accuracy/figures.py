@@ -62,7 +62,6 @@ def reliability(axis: Any, results: dict[str, Any]) -> None:
 
 
 def evidence(results: dict[str, Any]) -> Any:
-    """Draw what `null` measured."""
     figure, (spans, rates, power) = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
     spans.plot([0, 1], [0, 1], color="0.7")
     for family, found in results["fixed_spans"].items():
@@ -101,7 +100,6 @@ def evidence(results: dict[str, Any]) -> Any:
 
 
 def draw(results: pathlib.Path) -> list[pathlib.Path]:
-    """Draw every result that is there, and return the files."""
     drawn = []
     for name, figure_of in (("decoders", accuracy), ("null", evidence)):
         source = results / f"{name}.json"

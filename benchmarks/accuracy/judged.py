@@ -62,24 +62,17 @@ def threshold_of(rows: Sequence[Row]) -> float:
 
 
 def failures(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows that are not as they should be."""
     threshold = threshold_of(rows)
     return [row for row in rows if not row.passes(threshold)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """What every measure needs.
-
-    Attributes:
-        vocab_size: V.
-        draws: how many a test draws, at least; see each measure.
-        rng: where ids and seeds come from.
-    """
+    """What every measure needs."""
 
     vocab_size: int
-    draws: int
-    rng: np.random.Generator
+    draws: int  # of a test, at least; see each measure
+    rng: np.random.Generator  # of ids and seeds
 
     def ids(self, size: int | tuple[int, ...]) -> Ids:
         return self.rng.integers(0, self.vocab_size, size, dtype=np.uint32)
@@ -111,7 +104,6 @@ class Setup:
 
 
 def as_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return rows with their kind and whether they passed."""
     threshold = threshold_of(rows)
     return [{"kind": r.kind, "passed": r.passes(threshold), **dataclasses.asdict(r)} for r in rows]
 
@@ -159,7 +151,6 @@ SUMMARY = {
 
 
 def heading(title: str, rows: Sequence[Row], draws: int, seed: int) -> str:
-    """Return how many tests there are and what came out."""
     tests, failed = [row for row in rows if row.p is not None], failures(rows)
     return (
         f"# {title}\n\n{draws:,} draws a test or more, seed {seed}. {len(tests)} tests, each passing at p >="
@@ -190,5 +181,4 @@ def main(
 
 
 def summary(rows: Sequence[Row], left_out: Sequence[str] = ()) -> str:
-    """Return the table of `tests_of`."""
     return columns(tests_of(rows), {head: form for head, form in SUMMARY.items() if head not in left_out})

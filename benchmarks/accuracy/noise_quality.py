@@ -40,8 +40,6 @@ Draw = Callable[[int], Numerators]
 
 @dataclasses.dataclass(frozen=True)
 class NoiseSetup(judged.Setup):
-    """What every measure needs; `noise` is under test."""
-
     noise: Noise = reference.uniform
 
     def counted(self, measure: str, case: str, cells: int, draw: Callable[[int], NDArray[Any]]) -> Row:
@@ -224,7 +222,6 @@ MEASURES: dict[str, Callable[[NoiseSetup], list[Row]]] = {
 
 
 def run(draws: int, seed: int, **noise: Any) -> list[Row]:
-    """Run every measure."""
     rows = []
     for index, measure in enumerate(tqdm(MEASURES.values(), unit="measure")):
         rows += measure(NoiseSetup(VOCAB_SIZE, draws, np.random.default_rng([seed, index]), **noise))
@@ -232,7 +229,6 @@ def run(draws: int, seed: int, **noise: Any) -> list[Row]:
 
 
 def markdown(rows: Sequence[Row], draws: int, seed: int) -> str:
-    """Return one line for each measure and statistic."""
     parts = [judged.heading("Quality of the noise of family gumbel", rows, draws, seed)]
     parts.append(judged.summary(rows, left_out=("V", "pass")))
     parts += [f"FAILED: {row.measure}, {row.case}: p = {row.p:.1e}" for row in failures(rows)]

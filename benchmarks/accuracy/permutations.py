@@ -22,13 +22,9 @@ Permutation = Callable[[Ids, Seeds, int], NDArray[np.integer[Any]]]
 
 @dataclasses.dataclass(frozen=True)
 class Setup(judged.Setup):
-    """What every measure needs; V is at least 8192, so that both digits have more than 64 values.
+    """What every measure needs; V is at least 8192, so that both digits have more than 64 values."""
 
-    Attributes:
-        permute: the permutation under test.
-    """
-
-    permute: Permutation = kernels.permute
+    permute: Permutation = kernels.permute  # under test
 
     @property
     def grid(self) -> tuple[int, int]:

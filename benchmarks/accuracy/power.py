@@ -80,7 +80,6 @@ def tokens_needed(log_p: NDArray[np.float64], keys: int) -> int | None:
 
 
 def markdown(content: dict[str, Any]) -> str:
-    """Return both as tables: the simulation first."""
     rows = []
     for row in content["simulated"]:
         tokens = {int(keys): count for keys, count in row["tokens"].items()}  # text in JSON

@@ -123,7 +123,6 @@ def groups(
 def run(
     work: pathlib.Path, corpus: Sequence[unmarked.Unmarked], per_cell: int, per_kind: int
 ) -> dict[str, Any]:
-    """Return both parts, of the cells and kinds of text that are there."""
     cells = []
     for cell in tqdm(texts.CELLS, desc="decoding"):
         rows = [decoding(turns, LENGTH) for turns in texts.load(work, cell)[:per_cell]]

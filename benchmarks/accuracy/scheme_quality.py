@@ -186,7 +186,6 @@ def sums(setup: Setup, family: str = "fourier", measure: str = "sums", compared:
 
 
 def entropy(p: Floats) -> float:
-    """Return the entropy of a distribution in nats."""
     return float(-(p * np.log(p)).sum())
 
 
@@ -314,7 +313,6 @@ MEASURES: dict[str, Callable[[Setup], list[Row]]] = {
 
 
 def run(vocab_sizes: Sequence[int], draws: int, seed: int) -> list[Row]:
-    """Run every measure at every V."""
     jobs = [(V, name) for V in vocab_sizes for name in MEASURES]
     rows = []
     for number, (V, name) in enumerate(tqdm(jobs, unit="measure")):
@@ -331,7 +329,6 @@ DETAILS = {
 
 
 def markdown(rows: Sequence[Row], draws: int, seed: int) -> str:
-    """Return a summary by measure and V, then the bounds, the mean shifts and the comparisons in full."""
     parts = [judged.heading("Quality of the permutation", rows, draws, seed)]
     parts += ["## Tests", judged.summary(rows)]
     known = [row for row in rows if row.kind == "bound" and row.measure not in ("mean shift", "bijection")]

@@ -70,8 +70,6 @@ OPENINGS: dict[str, list[str]] = json.loads(
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One point of the grid."""
-
     model: str
     temperature: float
     agents: int
@@ -79,7 +77,6 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Name of its folder."""
         return f"{self.model}-T{self.temperature}-A{self.agents}-{self.family}"
 
 
@@ -95,25 +92,15 @@ CELLS = tuple(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Turns:
-    """One text before its turns are cut and joined.
-
-    Attributes:
-        cell: where it belongs.
-        seed: 63 bits, what its keys, its speakers and its openings follow from.
-        speakers: agents in the order of the turns, as slots of its registry.
-        ids: int64 [12, 400], what was sampled.
-        entropy: float64 [12], mean nats per token of the model's distribution at the temperature.
-        marked_entropy: float64 [12], the same of the distribution drawn from, given the key.
-        unmarked: bool [12, 400], tokens that a family drew without a mark.
-    """
+    """One text before its turns are cut and joined."""
 
     cell: Cell
-    seed: int
-    speakers: tuple[int, ...]
-    ids: NDArray[np.int64]
-    entropy: NDArray[np.float64]
-    marked_entropy: NDArray[np.float64]
-    unmarked: NDArray[np.bool_]
+    seed: int  # 63 bits, what its keys, its speakers and its openings follow from
+    speakers: tuple[int, ...]  # in the order of the turns, as slots of its registry
+    ids: NDArray[np.int64]  # [12, 400], what was sampled
+    entropy: NDArray[np.float64]  # [12], mean nats per token of the model's distribution at the temperature
+    marked_entropy: NDArray[np.float64]  # [12], the same of the distribution drawn from, given the key
+    unmarked: NDArray[np.bool_]  # [12, 400], tokens that a family drew without a mark
 
     def strings(self, turn_tokens: int = TURN_TOKENS[-1]) -> list[str]:
         """Return the turns, each of its first `turn_tokens` tokens, stripped."""
@@ -139,14 +126,7 @@ def form(
 ) -> tuple[Conversation, Registry]:
     """Return what one audit takes: a text with the truth about its characters, and a registry.
 
-    Args:
-        turns: of `load`.
-        turn_tokens: tokens of each turn, at most as many as were generated.
-        joiner: what stands between turns.
-        spurious: registered agents that do not speak; the slots of the others stay.
-
-    Raises:
-        InputError: `turn_tokens` is out of range.
+    `spurious` agents are registered and do not speak; the slots of the others stay.
     """
     if not 1 <= turn_tokens <= turns.ids.shape[1]:
         raise InputError(f"turn_tokens: got {turn_tokens}, expected 1 to {turns.ids.shape[1]}")
@@ -170,7 +150,6 @@ def turn_text(model: str, ids: Iterable[int]) -> str:
 
 
 def agent_name(slot: int) -> str:
-    """Return the name of an agent."""
     return f"agent-{slot + 1}"
 
 
@@ -183,7 +162,6 @@ def keys(model: str, family: str, seed: int, agents: int) -> Registry:
 
 
 def scheme(family: str) -> Scheme:
-    """Return the scheme of a family's cells."""
     return Scheme(**SCHEMES[family])  # type: ignore[arg-type]
 
 
@@ -195,7 +173,6 @@ def tokenizer(model: str) -> Tokenizer:
 
 
 def text_seed(cell: Cell, split: str, index: int) -> int:
-    """Return the seed of a text."""
     return _integer(f"{cell.name}/{split}/{index}")
 
 
@@ -203,9 +180,6 @@ def speakers(agents: int, turns: int, seed: int) -> tuple[int, ...]:
     """Return who speaks: in every round each agent once, in a drawn order; no two neighbours are the same.
 
     A round has no agent twice, because keyed Gumbel sampling would let him say the same twice.
-
-    Raises:
-        InputError: fewer than two agents.
     """
     if agents < 2:
         raise InputError(f"agents: got {agents}, expected at least 2")
@@ -219,34 +193,18 @@ def speakers(agents: int, turns: int, seed: int) -> tuple[int, ...]:
 
 
 def units(split: str, texts: int | None = None) -> list[range]:
-    """Return the texts of each unit of a split."""
     count = SPLITS[split] if texts is None else texts
     return [range(start, min(start + UNIT_TEXTS, count)) for start in range(0, count, UNIT_TEXTS)]
 
 
 def path_of(work: pathlib.Path, cell: Cell, split: str, texts: range) -> pathlib.Path:
-    """Return the file of a unit."""
     return work / cell.name / f"{split}-{texts.start:03d}-{texts.stop:03d}.npz"
 
 
 def generate(
     language_model: Any, cell: Cell, seeds: Sequence[int], *, turn_tokens: int, turns: int
 ) -> list[Turns]:
-    """Sample texts of one cell together, round by round.
-
-    Args:
-        language_model: of transformers, float32, in evaluation mode.
-        cell: model, temperature, agents and family.
-        seeds: one per text.
-        turn_tokens: tokens of every turn.
-        turns: of every text, a multiple of the agents.
-
-    Returns:
-        One entry per seed.
-
-    Raises:
-        InputError: `turns` is no multiple of the agents.
-    """
+    """Sample texts of one cell together, one per seed, round by round, in whole rounds."""
     from benchmarks.writing.continuations import sample
 
     if turns % cell.agents:
@@ -325,7 +283,6 @@ def entropies(texts: Sequence[Turns]) -> dict[str, float]:
 
 
 def missing(work: pathlib.Path, cells: Iterable[Cell] = CELLS) -> Iterator[tuple[Cell, str, range]]:
-    """Yield the units that are not there."""
     for cell in cells:
         for split in SPLITS:
             for texts in units(split):
@@ -358,12 +315,6 @@ def prompt(model: str, text: str, seed: int, number: int) -> list[int]:
 
     The opening comes last. Were it the text, a model that has begun to repeat itself would do so until the
     end, at low temperatures in most texts.
-
-    Args:
-        model: whose tokens.
-        text: before the round.
-        seed: of the text, which draws the openings.
-        number: of the round.
     """
     encode = tokenizer(model).backend.encode
     openings = OPENINGS[model]
@@ -385,7 +336,6 @@ def _secret(seed: int, slot: int) -> bytes:
 
 
 def status(work: pathlib.Path, cells: Iterable[Cell]) -> str:
-    """Return what is there, a line per cell."""
     lines = []
     for cell in cells:
         counts = {split: load(work, cell, split) for split in SPLITS}
@@ -399,7 +349,6 @@ def status(work: pathlib.Path, cells: Iterable[Cell]) -> str:
 
 
 def run(work: pathlib.Path, cells: Sequence[Cell]) -> None:
-    """Generate every unit of the cells that is missing."""
     import torch
 
     from iet.demo.conversation import load_model
@@ -420,7 +369,6 @@ def run(work: pathlib.Path, cells: Sequence[Cell]) -> None:
 
 
 def main() -> None:
-    """Command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--work", type=pathlib.Path, required=True, help="folder of the texts")
     parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=tuple(MODELS))

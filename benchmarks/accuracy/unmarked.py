@@ -35,14 +35,10 @@ _PIECE = (15, 400)  # characters of what is repeated
 
 @dataclasses.dataclass(frozen=True)
 class Unmarked:
-    """A text without a mark.
+    """A text without a mark."""
 
-    Attributes:
-        kind: the corpus, "pieces" (one piece over and over), "twice" (half of the text said again), or the
-            model and temperature of a sample.
-        text: what is audited.
-    """
-
+    # The corpus, "pieces" (one piece over and over), "twice" (half of the text said again), or the model and
+    # temperature of a sample
     kind: str
     text: str
 
@@ -50,10 +46,8 @@ class Unmarked:
 def texts(data: pathlib.Path, work: pathlib.Path | None = None, *, seed: int = 0) -> list[Unmarked]:
     """Return all unmarked texts, in an order that the seed draws. No two share a stretch of a corpus.
 
-    Args:
-        data: folder that holds `corpus/`, `gsm8k/`, `mama/` and `who_and_when/`.
-        work: folder that `generate` wrote to; None: no samples.
-        seed: of lengths and order.
+    `data` holds `corpus/`, `gsm8k/`, `mama/` and `who_and_when/`; `work` what `generate` wrote (None: no
+    samples).
     """
     found = [text for source, stream in corpora(data) for text in stretches(source, stream, seed)]
     if work is not None:

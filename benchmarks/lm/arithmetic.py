@@ -32,13 +32,11 @@ def expressions(count: int, seed: int) -> list[Numbers]:
 
 
 def shown(numbers: Numbers) -> str:
-    """Return a+b*c+d-e*f with its numbers."""
     a, b, c, d, e, f = numbers
     return f"{a}+{b}*{c}+{d}-{e}*{f}"
 
 
 def value(numbers: Numbers) -> int:
-    """Return what the expression is."""
     a, b, c, d, e, f = numbers
     return a + b * c + d - e * f
 

@@ -88,7 +88,6 @@ def special_ids(tokenizer: Tokenizer) -> list[int]:
 
 
 def encode(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Token ids of a text and nothing else."""
     ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
     return ids
 
@@ -217,7 +216,6 @@ def distinct(samples: NDArray[np.int64], length: int) -> float:
 
 
 def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
-    """All figures of a model folder."""
     torch.set_num_threads(arguments.threads)
     started = time.monotonic()
     folder: Path = arguments.model
@@ -301,7 +299,6 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def table(results: dict[str, Any]) -> str:
-    """The figures as text."""
     bits = results["bits_per_byte"]
     lines = [
         f"parameters {results['model']['parameters']}, {results['model']['safetensors_bytes']} bytes on disk",
@@ -337,7 +334,6 @@ def _bytes(document: Document) -> NDArray[np.uint8]:
 
 
 def main() -> None:
-    """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument(
         "--data", type=Path, required=True, help="folder that holds corpus/, gsm8k/ and mama/"

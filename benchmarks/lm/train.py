@@ -48,8 +48,6 @@ _MICRO_TOKENS = 4096
 
 @dataclass(frozen=True)
 class Stage:
-    """A run of optimizer steps at one context length."""
-
     context: int
     steps: int
 
@@ -110,7 +108,6 @@ class Recipe:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Names of the sources, in the order of the corpus."""
         return tuple(source for source in SOURCES if source in self.shares)
 
 
@@ -334,7 +331,6 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--data", type=Path, required=True, help="folder that holds corpus/, gsm8k/ and mama/"

@@ -128,13 +128,11 @@ def answers(
 
 
 def accuracy(texts: Sequence[str], asked: Sequence[Numbers]) -> float:
-    """Return the share of texts that end in the right answer."""
     ends = [re.search(r"Answer: (-?[0-9]+)$", text) for text in texts]
     return float(np.mean([m is not None and int(m[1]) == value(n) for m, n in zip(ends, asked, strict=True)]))
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """Train from the start or from the last checkpoint in the work folder, and export the model."""
     torch.manual_seed(arguments.seed)
     torch.set_num_threads(1)  # the matrices are small: more threads would only wait for each other
     tokenizer = tokenizer_of_characters()
@@ -214,7 +212,6 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="model folder to write")
     parser.add_argument("--work", type=Path, required=True, help="folder for the checkpoint to resume from")

@@ -44,8 +44,6 @@ from iet.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class _Brought:
-    """What some rows need, ready before anything is generated."""
-
     endpoints: Mapping[str, Endpoint]  # key of `BASELINES` -> what is asked
     parameters: Parameters  # of those models
     needs: Mapping[str, Any]  # of `benchmarks.paper.transforms.NEEDS`, and what finds a person's data
@@ -77,7 +75,6 @@ QUICK: Mapping[str, Any] = {"records": 4, "turn_tokens": (48, 144), "tuning": 2,
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments and arguments[0] in OTHERS:
         return OTHERS[arguments[0]](arguments[1:])
@@ -293,7 +290,6 @@ def _asked(study: Study, brought: _Brought) -> dict[str, dict[str, Any]]:
 
 
 def _given(options: argparse.Namespace, brought: _Brought, experiment: str) -> dict[str, Any]:
-    """Return what an experiment is given beside the study's options."""
     given: dict[str, Any] = {"device": options.device, "quick": options.quick}
     if experiment == "table1":
         given["endpoints"] = {

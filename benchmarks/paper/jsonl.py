@@ -13,12 +13,10 @@ from iet.errors import InputError, SchemeMismatch
 
 
 class Lines:
-    """Append lines to a file. Used as a context; a second one of the same file is refused.
+    """Append lines to a file, made with its folder if it is not there.
 
-    A line that a kill cut short lacks its end, so it is known as torn; `drop_torn` removes it.
-
-    Args:
-        path: the file; made, with its folder, if it is not there.
+    Used as a context; a second one of the same file is refused. A line that a kill cut short lacks its end,
+    so it is known as torn; `drop_torn` removes it.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -69,7 +67,6 @@ class Lines:
 
 
 def parsed(path: pathlib.Path, number: int, line: bytes) -> dict[str, Any]:
-    """Return a line's object."""
     try:
         found = json.loads(line.decode())
         if not isinstance(found, dict):

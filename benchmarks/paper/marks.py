@@ -79,8 +79,6 @@ def unigram_green(key: int, previous: int, vocab_size: int) -> npt.NDArray[np.bo
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """A way to mark."""
-
     family: str  # of `iet.marks.families.FAMILIES`: the law of its scores
     source: str  # where it is defined
     # Strength -> Scheme, for iet's own; also what unmarked text is read with
@@ -225,10 +223,8 @@ class Marker:
         )
 
     def processor(self, agents: Sequence[str | None]) -> Processor | None:
-        """Return what marks a batch whose rows are written by these agents (None: unmarked); None: nothing.
-
-        Args:
-            agents: names of `agent_name`, one per row.
+        """Return what marks rows that these agents write (`agent_name`, None: unmarked), None where nothing
+        does.
         """
         names = tuple(dict.fromkeys(name for name in agents if name is not None))
         if not self.mark.marks or not names:
@@ -268,9 +264,7 @@ class Marker:
 class GreenLists:
     """Add δ to the logits of each row's green list: what transformers' WatermarkLogitsProcessor does.
 
-    Args:
-        green: (key, previous id, V) -> list.
-        keys: one per row, None for an unmarked one.
+    There is a key per row, None for an unmarked one.
     """
 
     def __init__(self, green: Green, keys: Sequence[int | None], delta: float, vocab_size: int) -> None:
@@ -298,10 +292,9 @@ class GreenLists:
 
 
 def mean_kl(logits: npt.NDArray[np.float32], kappa: float, *, draws: int = 8, seed: int = 0) -> float:
-    """Return the mean over rows and keys of KL(marked ‖ unmarked) in nats, for fourier in final logits.
+    """Return the mean over rows and keys of KL(marked ‖ unmarked) in nats, for fourier.
 
-    Args:
-        logits: [N, V] final ones, that is after temperature and top-p; -inf where nothing is drawn.
+    The logits [N, V] are final, that is after temperature and top-p; -inf where nothing is drawn.
     """
     rows, size = logits.shape
     # Any context is as good as another; three ids give enough of them, however small V is.
@@ -327,9 +320,6 @@ def equal_delta(
 
     averaged over rows and lists, G being the probability of the list; it grows with δ, so bisection finds
     it to 1e-6. Lists are KGW's of drawn keys; over keys, Unigram's are the same.
-
-    Args:
-        logits, draws, seed: as in `mean_kl`.
     """
     if not len(logits):
         raise InputError("logits: got no rows, expected some of the model's distributions")
@@ -373,7 +363,6 @@ def _divergence(log_q: npt.NDArray[np.float64], log_p: npt.NDArray[np.float64]) 
 
 
 def mark_of(mark: str) -> Mark:
-    """Return the entry of `MARKS` of that name."""
     if mark not in MARKS:
         raise InputError(f"mark: got {mark!r}, expected one of {list(MARKS)}")
     return MARKS[mark]

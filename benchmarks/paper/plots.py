@@ -34,13 +34,9 @@ def sweep(
     quoted: Mapping[str, Sequence[float | None]] | None = None,
     log: bool = False,
 ) -> list[pathlib.Path]:
-    """Draw figures against a parameter, with their intervals.
+    """Draw figures (name -> an interval for each value) against a parameter, with their intervals.
 
-    Args:
-        path: see above.
-        series: name of a figure -> an interval for each value.
-        quoted: the same figures as somebody else printed them, in the colour of theirs, dotted.
-        log: whether the axis of the parameter is logarithmic.
+    `quoted` are the same figures as somebody else printed them, in the colour of theirs, dotted.
     """
     quoted = quoted or {}
     _check({**series, **{f"{name}, paper": values for name, values in quoted.items()}}, x)
@@ -72,12 +68,7 @@ def before_and_after(
     *,
     names: tuple[str, str] = ("original", "redacted"),
 ) -> list[pathlib.Path]:
-    """Draw figures of cells before and after side by side, a panel each.
-
-    Args:
-        path: see above.
-        panels: name of a figure -> (before, after), an interval for each cell.
-    """
+    """Draw figures of cells before and after side by side, a panel each: an interval for each cell."""
     for title, sides in panels.items():
         _check({title: sides[0]}, cells)
         _check({title: sides[1]}, cells)
@@ -97,12 +88,7 @@ def differences(
     *,
     ylabel: str = "accuracy - clean",
 ) -> list[pathlib.Path]:
-    """Draw differences with their intervals around zero, a panel each.
-
-    Args:
-        path: see above.
-        panels: title -> name of a series -> an interval for each cell.
-    """
+    """Draw differences around zero with their intervals, a panel each: an interval for each cell of a series."""
     _check({"cells": cells}, list(panels))
     for names, series in zip(cells, panels.values(), strict=True):
         _check(series, names)
@@ -126,12 +112,7 @@ def histograms(
     names: tuple[str, str] = ("own agent", "other agents"),
     xlabel: str = "score",
 ) -> list[pathlib.Path]:
-    """Draw the densities of two samples over the same 30 bins, a panel each.
-
-    Args:
-        path: see above.
-        panels: title -> (scores under the true agent's key, scores under the others' keys).
-    """
+    """Draw the densities of two samples over the same bins, a panel each."""
     with mpl.rc_context(STYLE):
         figure, axes = _panels([3] * len(panels))
         for axis, (title, samples) in zip(axes, panels.items(), strict=True):

@@ -45,11 +45,7 @@ def content(configuration: Mapping[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def keep(path: pathlib.Path, configuration: Mapping[str, Any]) -> None:
-    """Refuse to write over the result of another configuration.
-
-    Args:
-        path: of the result's JSON, which holds its configuration and the digest of it.
-    """
+    """Refuse to write over the result of another configuration: its JSON holds it, and the digest of it."""
     if not path.is_file():
         return
     try:

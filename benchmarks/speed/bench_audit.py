@@ -58,11 +58,7 @@ def large_tokenizer(data: pathlib.Path) -> tokenizers.Tokenizer:
 
 
 def validate(registry: Registry, text: str) -> None:
-    """Compare scores with the reference, and the audit among many keys with the one that scores them all.
-
-    Raises:
-        IetError: they differ on some instruction set.
-    """
+    """Compare scores with the reference, and the audit among many keys with the one that scores them all."""
     ids = Tokenizer(DEMO_SOURCE).encode(text).token_ids[:1500]
     crowd = iet.Auditor(team(AGENTS + tuple(f"stranger {i}" for i in range(1000))))
     before, limit = kernels.backends().isa, plan.ALL_KEYS
@@ -228,7 +224,6 @@ def main() -> None:
 
 
 def markdown(content: dict[str, Any]) -> str:
-    """Return the record as a table for each of its parts."""
     six = {
         **{"text": "{text}", "tokens": "{tokens}", "what": "{what}", "segments": "{segments}"},
         **{"ms": "{milliseconds:.3f}", "over `encode_batch`": "{over_encode_batch:.3f}"},

@@ -76,11 +76,7 @@ def documents(texts: Sequence[str], count: int) -> list[str]:
 
 
 def validate(registry: Registry, texts: Sequence[str], folder: pathlib.Path) -> None:
-    """Compare what is written with `Auditor.audit`, document by document.
-
-    Raises:
-        IetError: they differ.
-    """
+    """Compare what is written with `Auditor.audit`, document by document."""
     lines = folder / "few.jsonl"
     lines.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
     names = ("char_start", "char_end", "start", "end", "agent", "best_guess", "log_p", "posterior", "error")
@@ -162,8 +158,6 @@ def figures(workers: int, marks: Sequence[Sequence[float]], cpu: float) -> dict[
 
 
 def measure(folder: pathlib.Path, rounds: int, chunk_rows: int) -> dict[str, list[dict[str, float]]]:
-    """Return the figures of every round of every contestant."""
-
     def run(name: str) -> dict[str, float]:
         command = [sys.executable, "-m", "benchmarks.speed.bench_bulk", SAMPLE, name]
         command += [str(folder), str(chunk_rows)]
@@ -209,11 +203,7 @@ def results(found: dict[str, list[dict[str, float]]], count: int, tokens: int) -
 def detectors(
     texts: Sequence[str], detected: int, keys: int, rounds: int
 ) -> tuple[list[dict[str, object]], dict[str, str]]:
-    """Return what reading engines' marks takes for a document and a key, and why some are missing.
-
-    Raises:
-        IetError: our scores are not the detector's.
-    """
+    """Return what reading engines' marks takes for a document and a key, and why some are missing."""
     from benchmarks.speed import bench_engines  # here, because it imports torch, which is memory
 
     tokenizer = Tokenizer(DEMO_SOURCE)
@@ -306,8 +296,6 @@ def main() -> None:
 
 
 def markdown(content: dict[str, Any]) -> str:
-    """Return the record as two tables."""
-
     def spread(name: str, form: str = ".2f") -> str:
         return "{0[median]:1} ({0[low]:1} to {0[high]:1})".replace("0[", f"{name}[").replace(":1", f":{form}")
 

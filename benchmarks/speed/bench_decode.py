@@ -87,11 +87,7 @@ def _decode(decoder: str, scores: Scores, pairs: NDArray[np.int64]) -> None:
 
 
 def validate(agents: int) -> None:
-    """Compare what takes the time in each decoder with its formula in plain NumPy, on a short text.
-
-    Raises:
-        IetError: they differ.
-    """
+    """Compare what takes the time in each decoder with its formula in plain NumPy, on a short text."""
     scores = marked_scores(3 * TURN, agents)
     plain = np.array([scores[t : t + 64].mean(axis=0, dtype=np.float64) for t in range(0, 3 * TURN - 63, 16)])
     if not np.allclose(windows(scores), plain, atol=1e-6):
@@ -133,7 +129,6 @@ def dense_posterior(
 
 
 def suites(quick: bool) -> list[Suite]:
-    """Return what is measured; `quick` is tiny."""
     if quick:
         return [agents_suite(agents, (300, 700), 2) for agents in (2, 20)]
     return [agents_suite(agents, (1_000, 10_000, 100_000, 1_000_000), 5) for agents in (2, 6, 16, 64)]

@@ -371,7 +371,6 @@ def validate_device(keys: KeyTable, dtype: str, where: str) -> None:
 
 
 def device_suites(quick: bool, where: str) -> list[Suite]:
-    """Return what is measured on a device; `quick` is tiny."""
     device.require(where)
     shapes, rounds = (((4, 515),), 2) if quick else (((256, 128256), (64, 32000)), 21)
     made = [device_suite(dtype, *shape, rounds, where) for shape in shapes for dtype in DTYPES]
@@ -379,7 +378,6 @@ def device_suites(quick: bool, where: str) -> list[Suite]:
 
 
 def suites(quick: bool) -> list[Suite]:
-    """Return what is measured; `quick` is tiny."""
     torch.set_num_threads(1)
     rows, vocab_size, rounds = (3, 515, 2) if quick else (64, 128256, 11)
     batch = functools.partial(batch_suite, rows=rows, vocab_size=vocab_size, rounds=rounds, quick=quick)

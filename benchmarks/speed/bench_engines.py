@@ -36,7 +36,6 @@ Detector = tuple[Callable[[NDArray[np.int64]], object], Callable[[NDArray[np.int
 
 
 def engine_keys(scheme: str, count: int, vocab_size: int) -> EngineKeys:
-    """Return agents under drawn keys."""
     numbers = np.random.default_rng(1).integers(1, 1 << 62, (count, DEPTH)).tolist()
     forms: dict[str, Callable[[list[int]], Any]] = {
         "sglang-gumbel": lambda row: f"{row[0]:x}",
@@ -101,7 +100,6 @@ PEERS: dict[str, tuple[str, Callable[[int, EngineKeys], Detector]]] = {
 
 
 def missing(scheme: str) -> str | None:
-    """Return why the peer of a scheme is left out, None if it is not."""
     if scheme in ("vllm-gumbel", "sglang-gumbel"):
         return engine_wheels.missing(scheme.removesuffix("-gumbel"))
     return peers.missing("SynthID")
@@ -146,7 +144,6 @@ def suite(
 
 
 def suites(quick: bool) -> list[Suite]:
-    """Return what is measured; `quick` is tiny."""
     torch.set_num_threads(1)
     if quick:
         return [suite(scheme, 60, 40, 515, (1, 3), 2) for scheme in PEERS]

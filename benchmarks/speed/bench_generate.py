@@ -88,7 +88,6 @@ class Stage:
         return torch.tensor([ids[row : row + PROMPT] for row in range(ROWS)])
 
     def generate(self, marked: bool) -> Watch:
-        """Generate once and return the watch."""
         torch.set_num_threads(self.threads)
         watch, options = Watch(), dict[str, Any]()
         if marked:
@@ -164,7 +163,6 @@ def generate_suite(threads: int, new_tokens: int, rounds: int) -> Suite:
 
 
 def suites(quick: bool) -> list[Suite]:
-    """Return what is measured; `quick` is a few steps."""
     counts = [1] if quick or bench.cores() == 1 else [1, 2]
     return [generate_suite(threads, *((4, 2) if quick else (48, 15))) for threads in counts]
 

@@ -62,7 +62,6 @@ def details() -> dict[str, Any]:
 
 
 def suites(quick: bool) -> list[Suite]:
-    """Return what is measured; `quick` is few processes."""
     contestants = {
         f"import {name}": Contestant(functools.partial(import_seconds, name), kind)
         for name, kind in (("iet", "ours"), ("iet.cli", "ours"), ("numpy", "floor"))

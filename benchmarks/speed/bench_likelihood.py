@@ -61,11 +61,7 @@ def _log_sums(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def validate(model: Any, ids: NDArray[np.int64], keys: KeyTable) -> None:
-    """Compare ratios of a text that repeats nothing, so that the model alone predicts it, with embedding.
-
-    Raises:
-        IetError: they differ.
-    """
+    """Compare ratios of a text that repeats nothing, so that the model alone predicts it, with embedding."""
     _, first = np.unique(ids, return_index=True)
     ids = ids[np.sort(first)][:400]
     vocab_size = keys.profile.vocab_size
@@ -109,7 +105,6 @@ def likelihood_suite(text: str, rounds: int) -> Suite:
 
 
 def suites(quick: bool) -> list[Suite]:
-    """Return what is measured; `quick` is a short text."""
     torch.set_num_threads(1)
     return [
         likelihood_suite(texts.text()[:1500], 2) if quick else likelihood_suite(marked_text(team(), 2_400), 7)

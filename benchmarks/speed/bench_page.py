@@ -96,7 +96,6 @@ def reports(tokens: int) -> dict[str, Report]:
 
 
 def suites(quick: bool) -> list[Suite]:
-    """Return what is measured; `quick` is a short text."""
     tokens = 1000 if quick else TOKENS
     browser = Browser()
 

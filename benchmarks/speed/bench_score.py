@@ -168,14 +168,12 @@ def device_suite(tokens: int, keys: int, rounds: int, where: str) -> Suite:
 
 
 def device_suites(quick: bool, where: str) -> list[Suite]:
-    """Return what is measured on a device; `quick` is tiny."""
     device.require(where)
     texts, rounds = (((500, 20),), 2) if quick else (((4096, 10_000), (1_000_000, 6)), 21)
     return [device_suite(*text, rounds, where) for text in texts]
 
 
 def suites(quick: bool) -> list[Suite]:
-    """Return what is measured; `quick` is tiny."""
     torch.set_num_threads(1)
     tokens, vocab_size, keys, rounds = (300, 515, 3, 2) if quick else (1 << 16, 128256, 16, 15)
     slow = dict.fromkeys(("Waterfall verify", "transformers KGW detector"), 40 if quick else 256)

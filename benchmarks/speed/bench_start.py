@@ -59,11 +59,7 @@ class Machine:
             return _python(self.path, *arguments, cache=pathlib.Path(empty))
 
     def check(self) -> None:
-        """Make sure that later audits compile nothing.
-
-        Raises:
-            IetError: one does.
-        """
+        """Make sure that later audits compile nothing."""
         before = sorted((self.path / "warm").rglob("*.nb?"))
         self.later(*_audit("posterior"))
         if not before or sorted((self.path / "warm").rglob("*.nb?")) != before:
@@ -111,7 +107,6 @@ def _page(registry_path: pathlib.Path) -> str:
 
 
 def suites(quick: bool) -> list[Suite]:
-    """Return what is measured; `quick` is few processes."""
     machine = Machine()
     contestants = {}
     for decoder in ("posterior",) if quick else ("posterior", "cusum"):

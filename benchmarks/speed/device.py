@@ -17,11 +17,6 @@ BEYOND_CACHE = 256 << 20  # bytes of the buffers that take turns
 
 
 def require(device: str) -> None:
-    """Make sure that there is a device.
-
-    Raises:
-        BackendUnavailable: there is none.
-    """
     backends = iet.backends()
     if device == "cuda" and (backends.cuda_devices == 0 or not torch.cuda.is_available()):
         seen = "sees a device" if torch.cuda.is_available() else "sees no device"
@@ -32,7 +27,6 @@ def require(device: str) -> None:
 
 
 def described(device: str) -> dict[str, object]:
-    """Return what a record says of the device."""
     if device == "cpu":
         return {"device": "the CPU, to try the suite out"}
     return {"device": torch.cuda.get_device_name(), "cuda": torch.version.cuda}

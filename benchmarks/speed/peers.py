@@ -132,7 +132,6 @@ def synthid(keys: list[int] = SYNTHID_KEYS) -> Any:
 
 
 def kgw_detector(vocab_size: int, **config: Any) -> Any:
-    """Return the detector of transformers."""
     import transformers
 
     made: Any = transformers

@@ -19,50 +19,29 @@ UNITS = {"ns": 1e9, "µs": 1e6, "ms": 1e3}
 
 @dataclasses.dataclass(frozen=True)
 class Contestant:
-    """One function that is timed.
+    """One function that is timed."""
 
-    Attributes:
-        sample: does the work once and returns its seconds (`iet.cli.bench.timed`).
-        kind: "ours", "floor" or "peer".
-        work: units of work in one sample, which the result is divided by.
-        note: what a reader must know, such as a smaller size that was scaled.
-        moved: bytes that a unit of work must move, if GB/s are recorded.
-    """
-
-    sample: Sampler
-    kind: str
-    work: float = 1.0
-    note: str = ""
-    moved: float = 0.0
+    sample: Sampler  # does the work once and returns its seconds (`iet.cli.bench.timed`)
+    kind: str  # "ours", "floor" or "peer"
+    work: float = 1.0  # units of work in one sample, which the result is divided by
+    note: str = ""  # what a reader must know, such as a smaller size that was scaled
+    moved: float = 0.0  # bytes that a unit of work must move, if GB/s are recorded
 
 
 @dataclasses.dataclass(frozen=True)
 class Suite:
-    """Contestants that run in turn.
+    """Contestants that run in turn."""
 
-    Attributes:
-        name: what is done, with its shape.
-        unit: of the results, "ns", "µs" or "ms" and per what, such as "ns per logit".
-        contestants: name -> contestant. Nothing big is made before the first sample.
-        floors: names of those that every result is divided by, round by round.
-        validate: compares every one of ours with the reference; raises where they differ.
-        rounds: after one that warms up.
-        skipped: peers that do not run here, and why.
-        note: what holds for all lines.
-        details: more to record, made after the run.
-        release: gives back memory, after the run.
-    """
-
-    name: str
-    unit: str
-    contestants: Mapping[str, Contestant]
-    floors: Sequence[str]
-    validate: Callable[[], None]
-    rounds: int
-    skipped: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    note: str = ""
-    details: Callable[[], dict[str, Any]] = dict
-    release: Callable[[], object] = lambda: None
+    name: str  # what is done, with its shape
+    unit: str  # of the results, "ns", "µs" or "ms" and per what, such as "ns per logit"
+    contestants: Mapping[str, Contestant]  # nothing big is made before the first sample
+    floors: Sequence[str]  # those that every result is divided by, round by round
+    validate: Callable[[], None]  # compares every one of ours with the reference; raises where they differ
+    rounds: int  # after one that warms up
+    skipped: Mapping[str, str] = dataclasses.field(default_factory=dict)  # peers that do not run, and why
+    note: str = ""  # what holds for all lines
+    details: Callable[[], dict[str, Any]] = dict  # more to record, made after the run
+    release: Callable[[], object] = lambda: None  # gives back memory, after the run
 
 
 def run(suite: Suite) -> tuple[dict[str, Any], dict[str, list[float]]]:
@@ -123,12 +102,8 @@ def main(
 ) -> None:
     """Parse the command line of a benchmark, run its suites and write JSON and a table.
 
-    Args:
-        module: of the benchmark.
-        doc: its docstring.
-        suites: makes the suites; whether they are to be tiny.
-        packages: whose versions are recorded.
-        on_device: makes the suites of `--device cuda`.
+    `suites` and `on_device` make the suites, those of `--device cuda` the latter; both are told whether the
+    suites are to be tiny.
     """
     line = parser(module, doc)
     line.add_argument("--quick", action="store_true", help="tiny: whether it runs, not how fast")
@@ -159,7 +134,6 @@ def main(
 
 
 def markdown(content: Mapping[str, Any]) -> str:
-    """Return the whole record as Markdown: a table for each suite."""
     parts = [f"`{content['command']}` on {content['environment']['machine']['name']}"]
     for suite in content["suites"]:
         rows = [

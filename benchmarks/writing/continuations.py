@@ -18,8 +18,6 @@ from iet.marks.keys import KeyTable
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """What was sampled."""
-
     ids: NDArray[np.int64]  # int64 [rows, tokens]
     # float64 [rows], mean nats of the model's distribution at the temperature, before the mark
     entropy: NDArray[np.float64]
@@ -41,21 +39,12 @@ def sample(
     barred: Sequence[int],
     seed: int,
 ) -> Drawn:
-    """Continue every prompt once per slot, all continuations in one batch.
+    """Continue every prompt [N, P] once per slot [N, A], all continuations in one batch.
 
-    Args:
-        model: causal language model of transformers in float32 evaluation mode, on the CPU.
-        prompts: [N, P], all of one length.
-        slots: [N, A], the key of each continuation, -1 for an unmarked one.
-        keys: of the registry.
-        tokens: of each continuation.
-        temperature: above 0; κ counts after it.
-        barred: ids that are never drawn.
-        seed: of the draws. Equal on one machine and version of torch.
-
-    Returns:
-        Drawn, rows in the order of `slots`. Family "gumbel": a token is the argmax after the noise; where
-        the n-1 ids before it stood in this prompt or continuation before, it is drawn without a mark.
+    A slot is the key of a continuation, -1 for an unmarked one; rows come back in the order of `slots`. The
+    model is in float32 evaluation mode on the CPU; κ counts after the temperature; draws are equal on one
+    machine and version of torch. Family "gumbel": a token is the argmax after the noise; where the n-1 ids
+    before it stood in this prompt or continuation before, it is drawn without a mark.
     """
     mark = _Mark(torch.from_numpy(slots.reshape(-1)), keys, seed)
     found = sampler.sample(

@@ -17,8 +17,6 @@ from iet.marks.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Loaded:
-    """A language model that is ready to write."""
-
     model: Any  # of transformers; tokenizer likewise
     tokenizer: Any
     reader: Tokenizer  # the same tokenizer as iet reads text with
@@ -29,7 +27,6 @@ class Loaded:
 
     @property
     def ends(self) -> list[int]:
-        """The ids that end a text."""
         config = self.model.generation_config
         ends = config.eos_token_id if config.eos_token_id is not None else self.tokenizer.eos_token_id
         return [ends] if isinstance(ends, int) else list(ends or ())
@@ -61,15 +58,9 @@ class Loaded:
 
 
 def load(model: str | os.PathLike[str] = MODEL, device: str = "cpu") -> Loaded:
-    """Load a causal language model of transformers.
+    """Load a causal language model with a fast tokenizer, from a folder or by its id.
 
-    Args:
-        model: folder or id of a model with a fast tokenizer.
-        device: where it runs: in float32 on the CPU, elsewhere in the type that it was saved in.
-
-    Raises:
-        InputError: there is no such device, model or fast tokenizer, or its vocabulary is smaller than the
-            tokenizer's.
+    It runs on `device`: in float32 on the CPU, elsewhere in the type that it was saved in.
     """
     try:
         torch.empty(1, device=device)

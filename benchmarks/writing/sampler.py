@@ -30,8 +30,6 @@ Uniforms = Callable[[int], Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Ends:
-    """When rows end."""
-
     ids: Sequence[int]  # that end a row, and are no part of it
     fewest: Tensor  # tokens of each row [B]; most likewise
     most: Tensor
@@ -39,8 +37,6 @@ class Ends:
 
 @dataclasses.dataclass(frozen=True)
 class Sampled:
-    """What was sampled."""
-
     ids: Tensor  # int64 [B, M]
     lengths: Tensor  # int64 [B], tokens of each row before its end
     entropy: Tensor  # float64 [B], mean nats of the distribution before the mark, over every eighth token
@@ -63,19 +59,15 @@ def sample(
     raw: bool = False,
     on_logits: Callable[[Tensor, Tensor], object] | None = None,
 ) -> Sampled:
-    """Continue prompts, all in one batch.
+    """Continue prompts of any lengths, all in one batch.
 
     Args:
         model: causal language model of transformers, in evaluation mode.
-        prompts: ids, of any lengths.
-        uniforms: see `Uniforms`.
         tokens: M, of the longest continuation.
-        temperature: above 0.
         top_p: above 0; 1 keeps all.
         barred: ids that are never drawn.
         pad: id that stands before shorter prompts; no row attends to it.
         ends: None: every row has M tokens.
-        mark: of the rows.
         raw: whether the mark stands before the temperature.
         on_logits: called at every eighth step with the final unmarked logits [B, V] and the rows that have
             not ended [B].
@@ -128,11 +120,7 @@ def sample(
 def steps(model: Any, ids: Tensor, real: Tensor, start: int) -> Iterator[Tensor]:
     """Yield the raw float32 logits [B, V] of one position after another; the caller writes it into `ids`.
 
-    Args:
-        model: of transformers.
-        ids: [B, P + M], prompts at the right end of the first P.
-        real: bool, likewise: no padding.
-        start: P.
+    `ids` and `real` (no padding) are [B, P + M], with the prompts at the right end of the first P = `start`.
     """
     places = (real.cumsum(1) - 1).clamp(min=0)
     more = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
@@ -151,13 +139,8 @@ def steps(model: Any, ids: Tensor, real: Tensor, start: int) -> Iterator[Tensor]
 
 
 def nucleus(logits: Tensor, top_p: float) -> Tensor:
-    """Return logits with -inf outside the nucleus: the fewest likeliest ids whose probabilities reach top_p.
-
-    Args:
-        logits: float [B, V]; float32 comes back.
-        top_p: above 0; 1 keeps all.
-
-    Cost: O(V) where few ids are enough, else a sort.
+    """Return logits, float32, with -inf outside the nucleus: the fewest likeliest ids whose probabilities
+    reach `top_p`; 1 keeps all. O(V) where few ids are enough, else a sort.
     """
     logits = logits.float()
     return logits if top_p >= 1 else _nucleus(logits, top_p, min(_TOP, logits.shape[1]))
@@ -182,14 +165,10 @@ def entropies(logits: Tensor) -> Tensor:
 
 
 def draw(logits: Tensor, u: Tensor) -> Tensor:
-    """Draw one id per row from softmax(logits): first a block of ids, then one in it, by their inverse CDFs.
+    """Draw one id per row [B] from softmax(logits): first a block of ids, then one in it, by their inverse
+    CDFs.
 
-    Args:
-        logits: [B, V].
-        u: [2, B, 1], uniform on [0, 1).
-
-    Returns:
-        int64 [B].
+    `u` is [2, B, 1], uniform on [0, 1).
     """
     rows, size = logits.shape
     if size % _BLOCK:

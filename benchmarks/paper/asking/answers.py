@@ -16,15 +16,12 @@ class AnswerError(InputError):
 
 
 class Answers:
-    """The answers of models, in a file of JSON lines that is only appended to.
+    """The answers of models, in a file of JSON lines that is only appended to; None keeps nothing.
 
     A line holds the key of a question (`Question.key`), the model, the number of the attempt, the answer and,
     for people, why it does not count (null if it does). A line that a kill cut short has no end; it is
     dropped, and that question asked again. Used as a context, by one process at a time, a second one is
     refused; threads may share it.
-
-    Args:
-        path: the file; made, with its folder, if it is not there. None keeps nothing.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:

@@ -22,8 +22,6 @@ R = TypeVar("R")
 
 @dataclasses.dataclass(frozen=True)
 class Question(Generic[T]):
-    """What a model is asked."""
-
     system: str  # prompt; user likewise
     user: str
     parameters: Parameters  # of the model
@@ -50,10 +48,8 @@ class Asker:
     an asker; none asks what another is asking.
 
     Args:
-        endpoint: what is asked; connected to when the first question needs it.
-        attempts: questions asked per question, at least 1.
         pause: seconds before the next attempt after a time-out or an HTTP error, doubled each time.
-        patience: questions in a row without an answer after which the endpoint counts as dead, at least 1.
+        patience: questions in a row without an answer after which the endpoint counts as dead.
     """
 
     def __init__(

@@ -89,11 +89,9 @@ class OpenAIEndpoint:
 
     @property
     def address(self) -> str | None:
-        """See `Endpoint`."""
         return _shown(self.base_url or os.environ.get("OPENAI_BASE_URL"))
 
     def connect(self) -> Ask:
-        """Return what asks; see `Endpoint`."""
         _ = self.address  # refused before a key is asked for
         try:
             import openai
@@ -146,11 +144,9 @@ class BedrockEndpoint:
 
     @property
     def address(self) -> str | None:
-        """See `Endpoint`."""
         return _shown(self.base_url)
 
     def connect(self) -> Ask:
-        """Return what asks; see `Endpoint`."""
         _ = self.address
         try:
             import boto3

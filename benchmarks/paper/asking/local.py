@@ -24,12 +24,10 @@ class LocalEndpoint:
 
     @property
     def model(self) -> str:
-        """Its name and the start of its digest."""
         return f"{self.loaded.name} {self.loaded.digest[:16]}"
 
     @property
     def address(self) -> None:
-        """See `Endpoint`."""
         return None
 
     def tokens(self, system: str, user: str) -> int:

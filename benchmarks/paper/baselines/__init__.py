@@ -19,8 +19,6 @@ __all__ = ["BASELINES", "Baseline", "Found"]
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """One row of the paper's table."""
-
     name: str  # as printed there
     read: Callable[..., list[Found]]  # the reader
     source: str  # where the method is from

@@ -41,15 +41,9 @@ Floats = NDArray[np.float64]
 
 
 def read(logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123) -> list[Found]:
-    """Attribute every log by an HMM whose prototypes come from the other records.
+    """Attribute every log of one setting, of at least two records, by an HMM with prototypes from the others.
 
-    Args:
-        logs: of one setting, at least two records.
-
-    Returns:
-        One entry per log, with edges.
-
-    Cost: O(Σ words + logs · n · vocabulary).
+    O(Σ words + logs · n · vocabulary).
     """
     agents = sorted({log.setting.agents for log in logs})
     if len(agents) > 1:
@@ -79,13 +73,10 @@ def read(logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123) -> list[Fou
 
 
 def similarities(logs: Sequence[Log], units: Sequence[Sequence[str]]) -> list[Floats]:
-    """Return the cosines of every unit with every agent's prototype from the other records.
+    """Return per log the cosines [units, n] of its units with the agents' prototypes from other records.
 
     With counts c_a of all records and those of one record taken away, the TF-IDF of the rest is what
     `TfidfVectorizer` gives when it is fitted on the rest, without reading that again.
-
-    Returns:
-        Per log float64 [units, n], 0 to 1.
     """
     vectorizer = _vectorizer()
     turns = [(row, turn) for row, log in enumerate(logs) for turn in log.turns]
@@ -122,13 +113,9 @@ def similarities(logs: Sequence[Log], units: Sequence[Sequence[str]]) -> list[Fl
 
 
 def viterbi(log_emissions: Floats, stay: float) -> Labels:
-    """Return the likeliest path, int64 [U].
+    """Return the likeliest path, int64 [U], of emissions [U, n].
 
         argmax_z Σ_u log e_u(z_u) + Σ_u log P(z_{u-1} → z_u),    P(a → a) = ρ, P(a → b) = (1 - ρ) / (n - 1)
-
-    Args:
-        log_emissions: float [U, n], U and n at least 1.
-        stay: ρ, above 0 and below 1.
 
     Of equally likely paths the one with the lowest labels, from the end on, is taken. O(U·n).
     """

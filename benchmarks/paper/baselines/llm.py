@@ -65,27 +65,19 @@ def read(
     workers: int = 4,
     patience: int = 8,
 ) -> list[Found]:
-    """Attribute every log by asking a model.
+    """Attribute every log by asking a model; each text has at least two speakers.
 
-    Answers are kept in `cache` as they come, under the digest of (model and address, both prompts,
-    parameters). A run that was killed, or whose endpoint died, goes on where it was: a question that has an
-    answer is not asked again, and answers that broke a rule count towards `attempts`. Time-outs, lost
+    Answers are kept in `cache` (None: nowhere) as they come, under the digest of (model and address, both
+    prompts, parameters). A run that was killed, or whose endpoint died, goes on where it was: a question that
+    has an answer is not asked again, and answers that broke a rule count towards `attempts`. Time-outs, lost
     connections and HTTP errors are attempts of this run only: they are not kept, so the next run asks again.
-    HTTP 400 and its like (but 408, 409, 425, 429) are not asked again in this run.
+    HTTP 400 and its like (but 408, 409, 425, 429) are not asked again in this run. The endpoint counts as
+    dead after `patience` questions in a row without an answer, or after all, where they are fewer.
 
     Args:
-        logs: any; each text in at least two speakers.
         tasks: record of a log -> the prompt's task description.
-        cache: file of answers, shared by all settings and models; None keeps nothing.
-        unit_tokens: tokens of a unit, at least 1.
-        attempts: questions asked per log, at least 1.
         pause: seconds before the next attempt after a time-out or an HTTP error, doubled each time.
-        workers: questions under way at once, at least 1.
-        patience: questions in a row without an answer after which the endpoint counts as dead, at least 1; so
-            do all questions, where they are fewer.
-
-    Returns:
-        One entry per log, in order, `matched`, without edges.
+        workers: questions under way at once.
     """
     for name, value in (("attempts", attempts), ("workers", workers), ("patience", patience)):
         if value < 1:

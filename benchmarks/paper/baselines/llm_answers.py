@@ -21,9 +21,6 @@ def check(answer: str, boundaries: Sequence[int], speakers: int) -> Labels:
     whole numbers from `boundaries`, ranges of positive length, sorted and merged, every token once, not all
     of them one speaker's, and speakers numbered in the order in which they first appear.
 
-    Args:
-        speakers: K, at least 2.
-
     >>> check('{"ranges": {"0": [[0, 64], [128, 130]], "1": [[64, 128]]}}', [0, 64, 128, 130], 2).tolist()
     [0, 1, 0]
     """

@@ -38,7 +38,6 @@ def fill(template: str, fields: Mapping[str, object]) -> str:
 def prompts(
     units: Sequence[str], bounds: Sequence[int], speakers: int, unit_tokens: int, task: str
 ) -> tuple[str, str]:
-    """Return the system and the user prompt for one log."""
     if len(bounds) != len(units) + 1:
         raise InputError(f"bounds: got {len(bounds)} for {len(units)} units, expected one more")
     lines = [

@@ -27,11 +27,7 @@ from iet.errors import InputError, ShapeError
 def best_one_to_one(labels: npt.ArrayLike, truth: npt.ArrayLike) -> dict[int, int]:
     """Return the one-to-one map from labels to true labels under which most tokens agree.
 
-    Args:
-        labels, truth: int [T] of at least 0; there are at most as many different labels as true ones.
-
-    Returns:
-        One entry for every label that occurs. Of equally good maps always the same is taken.
+    There are at most as many different labels as true ones. Of equally good maps always the same is taken.
 
     >>> best_one_to_one([0, 0, 1, 1], [5, 5, 5, 3])
     {0: 5, 1: 3}
@@ -55,24 +51,13 @@ def best_one_to_one(labels: npt.ArrayLike, truth: npt.ArrayLike) -> dict[int, in
 
 
 def match_labels(labels: Labels, truth: Labels) -> Labels:
-    """Return the agent of each token, int64 [T]: speakers are mapped to agents.
-
-    Args:
-        labels: int [T], speakers without a name, at most as many as there are agents.
-        truth: int [T], agents.
-    """
+    """Return the agent of each token [T]: speakers without a name are mapped to agents."""
     names = best_one_to_one(labels, truth)
     return np.array([names[label] for label in labels.tolist()], np.int64)
 
 
 def match_segments(segments: Labels, turns: Labels, agents: Labels) -> Labels:
-    """Return the agent of each token, int64 [T]: segments are mapped to turns, one to one.
-
-    Args:
-        segments: int [T], the segment of each token; at most as many as there are turns.
-        turns: int [T], the true turn of each token.
-        agents: int [T], the agent of that turn.
-    """
+    """Return the agent of each token [T]: segments are mapped to turns, one to one, and take their agents."""
     first = dict(zip(*np.unique(turns, return_index=True), strict=True))
     speaker = {segment: agents[first[turn]] for segment, turn in best_one_to_one(segments, turns).items()}
     return np.array([speaker[segment] for segment in segments.tolist()], np.int64)

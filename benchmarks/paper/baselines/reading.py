@@ -22,8 +22,6 @@ Labels = NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Found:
-    """What a baseline found in one log."""
-
     labels: Labels  # int64 [T], the agent of each token of `tokenizer.encode(log.text)`, 0 to n - 1
     # Recovered adjacency matrix, float64 [n, n]; None where the paper has N/A
     edges: NDArray[np.float64] | None
@@ -36,8 +34,6 @@ class Found:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tokens:
-    """The tokens of a log's text."""
-
     char_ends: Labels  # int64 [T], the character after each token
     turns: Labels  # int64 [T], the turn that each token belongs to (that of its last character)
     agents: Labels  # int64 [T], the agent of that turn: the truth
@@ -74,9 +70,6 @@ def unit_bounds(tokens: Tokens, unit_tokens: int = UNIT_TOKENS) -> list[int]:
     `unit_mode = assistant_response`: no unit crosses the end of a turn. **So a reader of units is given the
     true ends of the turns among the unit bounds**; it must only find out which of them are hand-overs, and to
     whom. The prompt says so ("except the final chunk of a message which may be shorter").
-
-    Args:
-        unit_tokens: at least 1.
     """
     if unit_tokens < 1:
         raise InputError(f"unit_tokens: got {unit_tokens}, expected at least 1")

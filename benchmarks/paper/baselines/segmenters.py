@@ -66,14 +66,6 @@ def recursive(text: str, segments: int) -> list[int]:
     no overlap. Difference: it takes a chunk size, not a number of chunks. So the largest chunk size that
     gives at least S chunks is searched by bisection, and while there are more than S, the two neighbours that
     are shortest together are merged. Blanks at the ends of chunks are kept, so that the chunks tile the text.
-
-    Args:
-        segments: S, at least 1.
-
-    Returns:
-        Bounds in characters, 0 .. len(text), at most S + 1.
-
-    Cost: log2(characters) runs of the splitter.
     """
     _check(text, segments)
     try:
@@ -104,7 +96,7 @@ def recursive(text: str, segments: int) -> list[int]:
 
 
 def semantic_bow(text: str, segments: int, window: int = WINDOW_WORDS) -> list[int]:
-    """Cut a text where the bag-of-words cosine between neighbouring windows is lowest.
+    """Cut a text where the bag-of-words cosine between neighbouring windows of W words is lowest.
 
         d(j) = 1 - cos(c(j - W .. j - 1), c(j .. j + W - 1)),    c = counts of lower-case words
 
@@ -115,15 +107,6 @@ def semantic_bow(text: str, segments: int, window: int = WINDOW_WORDS) -> list[i
     `SemanticChunker` (langchain_experimental), whose rule for sentences is used. Differences: bags of words
     for embeddings; windows of words that do not overlap, for sentences joined with their neighbours; exactly
     S - 1 bounds, for an interpolated percentile of the distances; the least distance between bounds.
-
-    Args:
-        segments: S, at least 1.
-        window: W, in words, at least 1.
-
-    Returns:
-        Bounds in characters, 0 .. len(text), at most S + 1.
-
-    Cost: O(places · W).
     """
     _check(text, segments)
     if window < 1:
@@ -147,21 +130,13 @@ def text_tiling(text: str, segments: int) -> list[int]:
     """Cut a text at the S - 1 deepest gaps of TextTiling.
 
     Source: nltk's `TextTilingTokenizer` (Hearst 1997): token-sequences of w words, block comparison, smoothed
-    scores, depth scores. Differences: the S - 1 gaps of the greatest depth are taken, for those above a
-    cutoff (gaps without depth by their score). Each is moved to the nearest paragraph break that is free, as
-    in nltk, if one is nearer than half a mean segment. w = 20, blocks of k = 10 sequences, and bounds at
-    least 4 gaps apart are nltk's; with many segments in a short text all three are lowered, to four gaps per
-    segment, blocks of half a mean segment, and bounds a block apart (less if nothing else is left). Stop
-    words are scikit-learn's English ones, passed on, because nltk's are a download.
-
-    Args:
-        text: not empty; only letters a to z make words, as in nltk.
-        segments: S, at least 1.
-
-    Returns:
-        Bounds in characters, 0 .. len(text), at most S + 1.
-
-    Cost: nltk's, O(gaps · different words), seconds for 10,000 tokens.
+    scores, depth scores; only letters a to z make words. Differences: the S - 1 gaps of the greatest depth
+    are taken, for those above a cutoff (gaps without depth by their score). Each is moved to the nearest
+    paragraph break that is free, as in nltk, if one is nearer than half a mean segment. w = 20, blocks of k =
+    10 sequences, and bounds at least 4 gaps apart are nltk's; with many segments in a short text all three
+    are lowered, to four gaps per segment, blocks of half a mean segment, and bounds a block apart (less if
+    nothing else is left). Stop words are scikit-learn's English ones, passed on, because nltk's are a
+    download.
     """
     _check(text, segments)
     if len(text) > MOST_CHARACTERS:

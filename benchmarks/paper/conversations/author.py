@@ -27,8 +27,6 @@ except ImportError as _error:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One turn that is to be written."""
-
     prompt: Prompt  # what it is written from
     seed: int  # of its draws; rows of a batch do not share any
     fewest: int  # tokens; most likewise
@@ -37,29 +35,21 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Generated:
-    """What was written."""
-
     ids: tuple[int, ...]  # as sampled, without the end token; never empty
     text: str  # of the ids without special tokens and blanks around it; may be empty
     entropy: float = float("nan")  # mean nats of the distribution before the mark, over every eighth token
 
 
 class Author(Protocol):
-    """Writes turns."""
-
     def generate(self, rows: Sequence[Row], agents: Sequence[str | None]) -> list[Generated]:
         """Write one turn per row, marked with the key of the agent of that name (`marks.agent_name`)."""
         ...
 
 
 class ModelAuthor:
-    """Samples turns with a model of transformers (`benchmarks.writing.sampler`).
+    """Samples turns with a model of transformers (`benchmarks.writing.sampler`, which has `on_logits`).
 
     Special tokens other than the end are never drawn, and the end not before `Row.fewest` tokens.
-
-    Args:
-        setting: temperature, top_p, prompt_tokens, and the mark with its keys.
-        on_logits: see `sampler.sample`; `equal_delta` is fed by it.
     """
 
     def __init__(

@@ -66,9 +66,8 @@ def setting_of(
 ) -> Setting:
     """Return a setting for a model, with what is not given filled in.
 
-    Args:
-        strength: κ or δ. None: κ = 0.8; a δ stays None and must be found (`with_delta`, `logs_of`).
-        **fields: of `Setting`; else a chain of four agents, round by round, at temperature 1.
+    Without a `strength` κ is 0.8; a δ stays None and must be found (`with_delta`, `logs_of`). `fields` are
+    those of `Setting`; else a chain of four agents, round by round, at temperature 1.
     """
     lengths: dict[str, Any] = dict(SHORT if loaded.name == "iet:demo" else LONG)
     if turn_tokens is not None:
@@ -145,18 +144,11 @@ def logs_of(
     group: int | None = None,
     progress: bool = True,
 ) -> list[Log]:
-    """Return the logs of some records, generating those that are not in the setting's file yet.
+    """Return the logs of some records, one each, in their order.
 
-    Args:
-        setting: its file is `out / setting.name`.
-        records: in the order in which they are grouped; other records in the file stay there.
-        author: writes turns; it is not called where nothing is missing.
-        loaded: the model, whose tokenizer the truth is counted with.
-        group: records that are held and written together, None: see `GROUPS`; a group that was cut short is
-            made again whole, and what was missing is written.
-
-    Returns:
-        One log per record, in their order.
+    Those that are not in the setting's file (`out / setting.name`) yet are generated; other records in the
+    file stay there. `group` records are held and written together, None: see `GROUPS`; a group that was cut
+    short is made again whole, and what was missing is written.
     """
     from tqdm import tqdm
 
@@ -209,7 +201,6 @@ def loaded_for(options: argparse.Namespace) -> Loaded:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     add_options(parser)
     parser.add_argument("--topology", default="chain", help=", ".join(TOPOLOGIES))

@@ -54,8 +54,6 @@ class Made:
 
 @dataclasses.dataclass(frozen=True)
 class Setting(Made):
-    """What a log was made with."""
-
     topology: str  # a name of `iet.topology.TOPOLOGIES`
     agents: int  # n
     protocol: str  # "round-major" or "edge-walk"
@@ -79,12 +77,10 @@ class Setting(Made):
 
     @property
     def name(self) -> str:
-        """Name of its file."""
         return self.file_name(f"{self.topology}_{self.agents}-{self.protocol}")
 
 
 def check_sampling(temperature: float, top_p: float) -> None:
-    """Refuse what cannot be sampled with."""
     if not 0 < temperature < math.inf:
         raise InputError(f"temperature: got {temperature!r}, expected a finite number above 0")
     if not 0 < top_p <= 1:
@@ -93,8 +89,6 @@ def check_sampling(temperature: float, top_p: float) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """What an agent said at once."""
-
     agent: int  # 0 to n - 1
     round: int  # 0 for the Genesis turn
     ids: tuple[int, ...]  # tokens as they were sampled
@@ -149,8 +143,6 @@ class Log:
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What a table says about its logs."""
-
     logs: int  # how many there are, as of turns and tokens, which are counted as sampled
     turns: int
     tokens: int
@@ -167,7 +159,6 @@ class Summary:
 
 
 def summary(logs: Iterable[Log]) -> Summary:
-    """Describe some logs."""
     logs = list(logs)
     turns = sum(len(log.turns) for log in logs)
     entropies = [log.entropy for log in logs if log.entropy is not None]
@@ -185,7 +176,6 @@ def summary(logs: Iterable[Log]) -> Summary:
 
 
 def read(path: str | os.PathLike[str]) -> list[Log]:
-    """Return the logs of a file, in its order."""
     path = pathlib.Path(path)
     setting, logs, torn = _parse(path, _bytes(path))
     if torn or setting is None:
@@ -202,9 +192,6 @@ class Writer:
 
     Used as a context: `with Writer(path, setting) as writer:`. What was written whole is kept, a torn last
     line is dropped. A second writer of the file is refused.
-
-    Args:
-        path: the file; made, with its folder, if it is not there.
     """
 
     def __init__(self, path: str | os.PathLike[str], setting: Setting) -> None:
@@ -236,7 +223,6 @@ class Writer:
 
     @property
     def records(self) -> frozenset[int]:
-        """The records whose logs are there."""
         return frozenset(log.record for log in self.logs)
 
     def append(self, logs: Iterable[Log]) -> None:

@@ -57,8 +57,6 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Prompt:
-    """What a turn is written from."""
-
     role: str  # who speaks, and how it behaves
     parts: tuple[Part, ...]  # what it knows, in order
     request: str  # what a chat model is asked for last
@@ -82,8 +80,6 @@ class Prompt:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What is read off an output."""
-
     response: str
     note: str = ""
 
@@ -99,7 +95,6 @@ class Heard:
 
 
 def prompt_of(record: Record, agent: int, number: int, heard: Heard) -> Prompt:
-    """Return what an agent is told."""
     parts = list[Part]()
     role = _NORMAL
     if agent == TARGET:
@@ -132,13 +127,10 @@ def prompt_of(record: Record, agent: int, number: int, heard: Heard) -> Prompt:
 def fitted(
     prompt: Prompt, budget: int, count: Callable[[str], int], last: Callable[[str, int], str], *, chat: bool
 ) -> Prompt:
-    """Return the prompt with its parts cut to a budget; see above.
+    """Return the prompt with its parts cut to a budget of tokens; see above.
 
-    Args:
-        budget: tokens, of which role, headings, request and opening take what they need.
-        count: text -> number of tokens.
-        last: text, tokens -> the end of the text.
-        chat: whether it goes through a chat template, which asks more and gets 64 tokens for itself.
+    `count` counts the tokens of a text, `last` returns so many from its end. A chat template asks more and
+    gets 64 tokens for itself.
     """
     bare = dataclasses.replace(prompt, parts=tuple(dataclasses.replace(p, text="") for p in prompt.parts))
     left = budget - count(bare.plain) - (count(bare.request) + _TEMPLATE if chat else 0)

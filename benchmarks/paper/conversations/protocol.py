@@ -47,7 +47,6 @@ _WALKS = 64  # that are tried until one uses every edge
 
 
 def check_setting(setting: Setting) -> None:
-    """Refuse what no conversation can be held with."""
     template(setting.topology, setting.agents)
     if setting.agents <= ATTACKER:
         raise InputError(
@@ -75,16 +74,11 @@ def converse(
     tokenizer: Tokenizer,
     on_turns: Callable[[int], object] = lambda turns: None,
 ) -> list[Log]:
-    """Hold the conversations of some records together.
+    """Hold the conversations of some records together, and return a log per record, in their order.
 
-    Args:
-        tokenizer: of the model; the truth in tokens is counted with it.
-        on_turns: called with the number of turns after each batch.
-
-    Returns:
-        One log per record, in their order. What is drawn for a turn follows from the setting's topology,
-        agents, protocol and seed, the record, the turn and the attempt, not from the mark or the other
-        records. (Sums in another order, as in a batch of another shape, change single draws.)
+    What is drawn for a turn follows from the setting's topology, agents, protocol and seed, the record, the
+    turn and the attempt, not from the mark or the other records. (Sums in another order, as in a batch of
+    another shape, change single draws.) `on_turns` is called with the number of turns after each batch.
     """
     check_setting(setting)
     talks = [_Talk(setting, record) for record in records]
@@ -115,8 +109,6 @@ def drawn_seed(*names: object) -> int:
 
 
 class _Talk:
-    """One conversation while it is held."""
-
     def __init__(self, setting: Setting, record: Record) -> None:
         self.setting, self.record = setting, record
         self.neighbours: Adjacency = template(setting.topology, setting.agents)
@@ -127,7 +119,6 @@ class _Talk:
         self.entropies: list[float] = []
 
     def row(self, agent: int, attempt: int) -> Row:
-        """Return what an agent's next turn is written from."""
         own = self.answers.get(agent, Answer(""))
         others = {
             other: self.answers[other].response
@@ -148,7 +139,6 @@ class _Talk:
         return Row(prompt, drawn_seed(seed, agent, attempt), min(high, low + 8 * attempt), high)
 
     def say(self, agent: int, ids: tuple[int, ...], answer: Answer, entropy: float) -> None:
-        """Take up a turn."""
         self.turns.append(Turn(agent, self.spoken[agent], ids, answer.response))
         self.spoken[agent] += 1
         self.answers[agent] = answer
@@ -160,7 +150,6 @@ class _Talk:
         return self.setting.early_stop and all(entity in said for entity in self.record.entities)
 
     def log(self, tokenizer: Tokenizer) -> Log:
-        """Return it as it is kept."""
         known = [entropy for entropy in self.entropies if entropy == entropy]
         log = Log(self.setting, self.record.index, tuple(self.turns), (), None, self.stopped)
         labels = token_labels(log.spans, tokenizer.encode(log.text).char_ends)

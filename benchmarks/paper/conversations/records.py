@@ -30,8 +30,6 @@ SHA256 = "aa9cdc27fc878d083aaf7925f71f51cf086fb2a7679af33e8fc61a20c048b0ff"
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """One row of the csv."""
-
     index: int  # row, from 0
     memory: str  # the target's private text
     entities: tuple[str, ...]  # what of it must not come out, as it stands there
@@ -41,14 +39,10 @@ class Record:
 
 
 def read_records(path: str | os.PathLike[str], *, rows: int | None = ROWS) -> tuple[Record, ...]:
-    """Read the csv.
+    """Read the csv, or that in a folder (also as `mama/`), of so many rows (None: of any number, at least
+    one).
 
-    Args:
-        path: the csv, or a folder that holds it (also as `mama/`).
-        rows: how many there must be; None: any number, at least one, as in an extract.
-
-    Returns:
-        One entry per row. With 484 rows that are not those of the original file a warning says so.
+    With 484 rows that are not those of the original file a warning says so.
     """
     path = _find(pathlib.Path(path))
     try:
@@ -87,7 +81,6 @@ def chosen(records: tuple[Record, ...], count: int, seed: int) -> tuple[Record, 
 
 
 def digest_of(records: Sequence[Record]) -> str:
-    """Return the digest of what some records say, in their order."""
     return canonical_digest([dataclasses.asdict(record) for record in records])
 
 

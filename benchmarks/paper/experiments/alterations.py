@@ -64,9 +64,6 @@ def figures_of(
 def pii(study: Study, settings: Sequence[tuple[str, int]] = SETTINGS, find: Find | None = None) -> None:
     """Redact personal data in nine settings, before and after; first the records' own data is put in where
     fewer than 2 % of the tokens would change.
-
-    Args:
-        find: what finds personal data; None: the rules.
     """
     header = ["setting", "decoder", "figure", "original", "redacted", "change", "tokens changed"]
     cells: list[list[recording.Cell]] = []
@@ -155,10 +152,8 @@ def transforms(
 ) -> None:
     """Apply every transformation to chain_4, read with the true boundaries (as in the paper) and without.
 
-    Args:
-        needs: of `benchmarks.paper.transforms.NEEDS`: translators, a human text. A row whose needs are not
-            met is left blank, and says what it lacks.
-        embed: a `similarity.Embedder`, or None: SemSim stays blank.
+    `needs` are those of `benchmarks.paper.transforms.NEEDS`: a row whose needs are not met is left blank, and
+    says what it lacks. Without `embed` SemSim stays blank.
     """
     seed = study.options.seed
     setting = study.setting("chain", 4, "fourier")
@@ -213,7 +208,6 @@ class Regenerator:
         self._engine = ModelAuthor(study.loaded, setting, batch=1)
 
     def __call__(self, log: Log, turn: int) -> str:
-        """Return the text; the same for the same log and turn."""
         record = self._study.record(log)
         said = log.turns[turn]
         earlier = [t for t in log.turns[:turn] if t.round == said.round - 1]

@@ -43,11 +43,7 @@ class Options:
 
 
 class Study:
-    """Logs of any setting of one run, made when they are asked for, and kept.
-
-    Args:
-        out: folder; logs lie in `out / "logs"`.
-    """
+    """Logs of any setting of one run, made when they are asked for, and kept in `out / "logs"`."""
 
     def __init__(
         self,
@@ -85,7 +81,6 @@ class Study:
         return generate.logs_of(setting, some, author, self.loaded, self.out / "logs")
 
     def record(self, log: Log) -> Record:
-        """Return the record of a log."""
         return self.all_records[log.record]
 
     def keys(self, log: Log, spurious: int = 0) -> Keys:
@@ -137,9 +132,7 @@ class Study:
     ) -> None:
         """Write the table of an experiment, with its configuration, its logs and a row a text.
 
-        Args:
-            header, cells, rows: see `recording.write_table`.
-            note: what Markdown says behind the line on the logs.
+        See `recording.write_table`; `note` is what Markdown says behind the line on the logs.
         """
         content = results.content(
             self.configuration(experiment),

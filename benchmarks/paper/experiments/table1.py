@@ -37,8 +37,6 @@ Cells = dict[str, dict[str, list[dict[str, Any]]]]
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A row of the table."""
-
     name: str  # in our table
     mark: str  # of the texts that it reads
     decoder: str = ""  # that reads marks; "" for a baseline that reads plain text
@@ -83,9 +81,8 @@ def run(
 ) -> None:
     """Measure all methods in all settings, and write table and histograms.
 
-    Args:
-        asked: key of `BASELINES` -> what that baseline needs (an endpoint). One that lacks it is left out,
-            and the table says so.
+    `asked` says what a baseline needs (an endpoint), by its key in `BASELINES`. One that lacks it is left
+    out, and the table says so.
     """
     asked = dict(asked or {})
     methods = [

@@ -40,13 +40,9 @@ def remove_ids(log: Trajectory) -> Trajectory:
 
 
 def corrupt_boundaries(log: Trajectory, seed: int = SEED) -> Trajectory:
-    """Return the log with its text cut anew at random places.
+    """Return the log with its text cut anew at random places; the pieces, joined by nothing, are `log.text`.
 
-    Args:
-        seed: N - 1 places are drawn from it and the log's number, evenly over the text and independently.
-
-    Returns:
-        The pieces in the turns' order; joined by nothing they are `log.text`.
+    N - 1 places are drawn from seed and the log's number, evenly over the text and independently.
     """
     text = log.text
     cuts = np.random.default_rng([seed, log.number]).integers(0, len(text) + 1, len(log.turns) - 1)

@@ -35,8 +35,6 @@ from iet.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class Judge:
-    """A model that judges."""
-
     endpoint: Endpoint  # where it is asked (`local.LocalEndpoint`, or an OpenAI-compatible endpoint)
     # Of a question, in the units of `room`
     length: Callable[[Words], int] = lambda words: len(words.system) + len(words.user)
@@ -45,11 +43,7 @@ class Judge:
 
 
 def local(loaded: Loaded, max_tokens: int, room: int | None = None) -> Judge:
-    """Return the judge of a loaded model.
-
-    Args:
-        room: tokens of the longest question; None: what the model has positions for.
-    """
+    """Return the judge of a loaded model; without a room, questions may fill what it has positions for."""
     most = loaded.positions - max_tokens
     if max_tokens < 1 or not 1 <= (most if room is None else room) <= most:
         raise InputError(
@@ -66,8 +60,6 @@ def local(loaded: Loaded, max_tokens: int, room: int | None = None) -> Judge:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a judge made of one log."""
-
     prediction: Prediction | None  # as the answers are read strictly; None if there is none
     reason: str  # why there is none
     legacy: Prediction | None  # as the public programs read
@@ -123,18 +115,12 @@ def judge(
     pause: float = 1.0,
     patience: int = 8,
 ) -> dict[tuple[str, int], list[Outcome]]:
-    """Ask a judge about every log, in every protocol, under every seed.
+    """Ask a judge about every log, in every protocol, under every seed; return an outcome per log, in order.
 
-    Args:
-        cache: file of answers, which may hold those of other judges and logs; None keeps nothing.
-        protocols: some of `PROTOCOLS`.
-        attempts: requests per question before it counts as unanswered, at least 1.
-        pause: seconds before the next attempt, doubled each time.
-        patience: questions in a row without an answer after which the endpoint counts as dead, at least 1; so
-            does one for each log, protocol and seed, where they are fewer.
-
-    Returns:
-        (protocol, seed) -> an outcome per log, in order.
+    `cache` is a file of answers, which may hold those of other judges and logs; None keeps nothing. A
+    question counts as unanswered after so many `attempts`, with pauses that double from `pause` seconds on,
+    and the endpoint as dead after `patience` questions in a row without an answer, or after one for each log,
+    protocol and seed, where they are fewer.
     """
     unknown = [name for name in protocols if name not in PROTOCOLS]
     if unknown:
@@ -166,7 +152,6 @@ class _Session:
         self._answers: dict[Words, str | None] = {}
 
     def outcome(self, protocol: Callable[[Trajectory, Asking, Reading], Prediction]) -> Outcome:
-        """Follow a protocol in both readings."""
         strict, legacy = (self._read(protocol, reading) for reading in (STRICT, LEGACY))
         unfit = any(fitted is None for fitted in self._fitted.values())
         return Outcome(

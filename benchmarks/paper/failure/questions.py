@@ -26,8 +26,6 @@ _TASK = "Several agents worked on a problem together, and their answer was wrong
 
 @dataclasses.dataclass(frozen=True)
 class Words:
-    """The two prompts of a question."""
-
     system: str
     user: str
 

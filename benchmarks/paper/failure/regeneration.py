@@ -58,8 +58,6 @@ _TAIL = 48  # tokens of what was written that a further part goes on behind
 
 @dataclasses.dataclass(frozen=True)
 class Rewriting(logs.Made):
-    """What a subset is rewritten with."""
-
     subset: str  # one of `SUBSETS`
     mark: str  # a key of `MARKS`
     model: str  # digest of the model's parameters and tokenizer
@@ -75,7 +73,6 @@ class Rewriting(logs.Made):
 
     @property
     def name(self) -> str:
-        """Name of its file."""
         return self.file_name(self.subset)
 
     @property
@@ -117,7 +114,6 @@ def rewriting_of(
     part_tokens: int | None = None,
     prompt_tokens: int | None = None,
 ) -> Rewriting:
-    """Return what a model rewrites a subset with, with what is not given filled in."""
     if subset not in SUBSETS:
         raise InputError(f"subset: got {subset!r}, expected one of {list(SUBSETS)}")
     if marks.mark_of(mark).scheme is None:
@@ -144,15 +140,9 @@ def regenerate(
 ) -> list[Trajectory]:
     """Return the logs with every agent turn rewritten, generating those that are not in the file yet.
 
-    Args:
-        trajectories: of the subset; other logs in the file stay there.
-        rewriting: its file is `out / rewriting.name`.
-        author: made with `rewriting.sampling`; it is not called where nothing is missing.
-        loaded: the model, with whose tokenizer turns are counted and cut.
-
-    Returns:
-        One log per given one, in their order. A turn of which a model four times writes only blanks is
-        "...", which carries no mark.
+    The file is `out / rewriting.name`; other logs in it stay there. `author` is made with
+    `rewriting.sampling`, and not called where nothing is missing. A turn of which a model four times writes
+    only blanks is "...", which carries no mark.
     """
     from tqdm import tqdm
 
@@ -181,10 +171,7 @@ def regenerate(
 
 def mean_entropy(path: pathlib.Path, trajectories: Sequence[Trajectory]) -> float:
     """Return the mean nats per token of the distributions that the turns of some logs were drawn from, before
-    the mark; NaN if none is known.
-
-    Args:
-        path: file that `regenerate` has written.
+    the mark, out of the file that `regenerate` has written; NaN if none is known.
     """
     numbers = {log.number for log in trajectories}
     lines = [parsed(path, i, line) for i, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1)][1:]
@@ -194,8 +181,6 @@ def mean_entropy(path: pathlib.Path, trajectories: Sequence[Trajectory]) -> floa
 
 
 class _Talk:
-    """One log while it is rewritten."""
-
     def __init__(
         self,
         log: Trajectory,
@@ -256,7 +241,6 @@ class _Talk:
         return fewest + self.attempt, most + self.attempt
 
     def row(self) -> Row:
-        """Return what the next part is written from."""
         number, parts, part = len(self.turns), self.parts, self.part
         encoding, content = self.encodings[number], self.turn.content
         total = len(encoding.token_ids)

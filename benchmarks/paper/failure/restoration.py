@@ -41,13 +41,11 @@ LENGTHS = (32, 64, 100)
 
 
 def restore_names(corrupted: Trajectory, attributed: Sequence[Named]) -> Restored:
-    """Return the log with each turn under the name that most of its characters have in ĝ.
+    """Return the log with each turn under the name that most of its characters have in ĝ (after
+    `remove_ids`).
 
     A turn of which most is nobody's has the name "". Human turns stay as they are. O(N·M) for N turns and M
     spans.
-
-    Args:
-        corrupted: what `remove_ids` left.
     """
     _check(attributed, len(corrupted.text))
     names = majority(attributed, corrupted.spans)
@@ -59,14 +57,10 @@ def restore_names(corrupted: Trajectory, attributed: Sequence[Named]) -> Restore
 
 
 def restore_boundaries(corrupted: Trajectory, attributed: Sequence[Named]) -> Restored:
-    """Return the log whose turns are the spans of ĝ.
+    """Return the log whose turns are the spans of ĝ (after `corrupt_boundaries`).
 
-    A blank line with which a span begins right where the one before ends joined the two, and is no part of
-    the turn.
-
-    Args:
-        corrupted: what `corrupt_boundaries` left.
-        attributed: ĝ; between two spans there is nothing or a blank line.
+    Between two spans there is nothing or a blank line. A blank line with which a span begins right where the
+    one before ends joined the two, and is no part of the turn.
     """
     text = "".join(turn.content for turn in corrupted.turns)
     _check(attributed, len(text))
@@ -138,8 +132,7 @@ def read_boundaries(auditor: Auditor, corrupted: Trajectory) -> Report:
 def named(report: Report, guesses: bool = False) -> list[Named]:
     """Return ĝ of a report: its segments, those of one agent in a row joined unless a part is left out.
 
-    Args:
-        guesses: name everything that was read after the key that explains it best, as in forced choice.
+    With `guesses` everything that was read is named after the key that explains it best, as in forced choice.
     """
     found, touching = list[Named](), False
     for segment in report.segments:
@@ -162,8 +155,6 @@ def named(report: Report, guesses: bool = False) -> list[Named]:
 
 @dataclasses.dataclass(frozen=True)
 class Corruption:
-    """One kind of metadata loss."""
-
     title: str  # as tables call it
     corrupt: Callable[[Trajectory], Trajectory]  # O
     read: Callable[[Auditor, Trajectory], Report]  # (auditor, corrupted log) -> report, from which ĝ is taken
@@ -216,13 +207,9 @@ def token_figures(
 ) -> dict[str, float | None]:
     """Return how well the tokens of the original are attributed (`iet.metrics` has the definitions).
 
-    Args:
-        char_ends: [T], where each token of `log.text` ends.
-
-    Returns:
-        `token_accuracy`: a tool's or a person's token is right if it is nobody's. `coverage`: of agents'
-        tokens, None where there are none. `accuracy_where_attributed`: of all that is given to somebody, None
-        if nothing is. `boundary_f1`: of the places where the agent changes, to and from nobody as well.
+    `token_accuracy`: a tool's or a person's token is right if it is nobody's. `coverage`: of agents' tokens,
+    None where there are none. `accuracy_where_attributed`: of all that is given to somebody, None if nothing
+    is. `boundary_f1`: of the places where the agent changes, to and from nobody as well.
     """
     names = list(dict.fromkeys([*log.agents, *(name for *_, name in attributed if name)]))
     whose = [agent_of(turn.name) if by_agent(turn) else "" for turn in log.turns]

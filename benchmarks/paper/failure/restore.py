@@ -69,8 +69,6 @@ _SHOWN = (
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What a run is asked for; all of it is in what it writes."""
-
     subsets: tuple[str, ...] = SUBSETS[:1]  # of `SUBSETS`
     logs: int | None = None  # of each subset, drawn by the seed; None: all
     # Of keys and of everything that is drawn, but for the cut points, whose seed is the paper's
@@ -91,12 +89,7 @@ def run(
     whole: bool = True,
     overwrite: bool = False,
 ) -> None:
-    """Measure restoration, and write `out / "restore"` as Markdown, CSV and JSON.
-
-    Args:
-        data: see `trajectories.load`.
-        out: folder; rewritten logs lie in `out / "logs"`.
-    """
+    """Measure restoration, and write `out / "restore"`; rewritten logs lie in `out / "logs"`."""
     found = {subset: load(data, subset, whole=whole) for subset in options.subsets}
     drawn = {subset: chosen(logs, options.logs, options.seed) for subset, logs in found.items()}
     configuration = {
@@ -137,7 +130,6 @@ def run(
 
 
 def made_by(loaded: Loaded) -> dict[str, str]:
-    """Return what a configuration says of the model that rewrites."""
     return {"model": loaded.name, "model_digest": loaded.digest, "device": str(loaded.model.device)}
 
 

@@ -64,8 +64,6 @@ _HEADER = (
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What a run is asked for; all of it is in what it writes."""
-
     # Subsets, logs, and how they are rewritten
     restoring: restore.Options = dataclasses.field(default_factory=restore.Options)
     marks: tuple[str, ...] = tuple(MARKS)  # some of `restore.MARKS`
@@ -87,7 +85,6 @@ class Condition:
 
     @property
     def log(self) -> str:
-        """Which logs, as tables call them."""
         if self.mark is None:
             return "original"
         return f"{'restored' if self.restored else 'rewritten'}, {MARKS[self.mark]}"
@@ -116,9 +113,7 @@ def run(
 ) -> None:
     """Ask a judge about all logs, and write `out / "table2"` as Markdown, CSV and JSON.
 
-    Args:
-        data: see `trajectories.load`.
-        out: folder; rewritten logs lie in `out / "logs"`, the judge's answers in `out / "judge.jsonl"`.
+    Rewritten logs lie in `out / "logs"`, the judge's answers in `out / "judge.jsonl"`.
     """
     unknown = [mark for mark in options.marks if mark not in MARKS]
     if unknown:

@@ -36,8 +36,6 @@ _IDENTITY = {"Algorithm-Generated": "name", "Hand-Crafted": "role"}
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """What one speaker said at once."""
-
     name: str  # of who spoke, as it stands in the log (see `agent_of`); "" where a human has none
     content: str  # as it stands in the log; may be empty
     human: bool = False  # a person spoke
@@ -45,8 +43,6 @@ class Turn:
 
 @dataclasses.dataclass(frozen=True)
 class Trajectory:
-    """One log."""
-
     subset: str  # one of `SUBSETS`
     number: int  # of its file
     question: str  # what the agents were asked
@@ -76,7 +72,6 @@ class Trajectory:
 
     @property
     def text(self) -> str:
-        """The contents, joined by a blank line."""
         return JOINER.join(turn.content for turn in self.turns)
 
     @property
@@ -113,15 +108,10 @@ def by_agent(turn: Turn) -> bool:
 def load(
     data: str | os.PathLike[str], subset: str = "Algorithm-Generated", *, whole: bool = False
 ) -> list[Trajectory]:
-    """Read the logs of a subset.
+    """Read the logs of a subset, by number.
 
-    Args:
-        data: the folder that holds `who_and_when/`, or the folders of the subsets, or the subset's own.
-        subset: one of `SUBSETS`.
-        whole: refuse an extract: the files must be 1.json to 126.json (Algorithm-Generated) or 58.json.
-
-    Returns:
-        One entry per file, by number.
+    `data` is the folder that holds `who_and_when/`, or the folders of the subsets, or the subset's own. An
+    extract is refused where `whole` ones are asked for: 1.json to 126.json (Algorithm-Generated) or 58.json.
     """
     if subset not in SUBSETS:
         raise InputError(f"subset: got {subset!r}, expected one of {list(SUBSETS)}")

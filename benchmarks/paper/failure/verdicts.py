@@ -32,14 +32,11 @@ Span = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """Who is to blame, and where."""
-
     agent: str  # a name
     step: str  # digits as they were written; `index` is their number
 
     @property
     def index(self) -> int:
-        """The step, from 0."""
         return int(self.step)
 
 
@@ -125,8 +122,6 @@ LEGACY = Reading(
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """A log, and what a judge sees of it."""
-
     original: Trajectory  # with the annotation
     shown: Trajectory  # to the judge
     # Characters of `original.text` that each shown turn holds; None if the turns are the original's
@@ -142,15 +137,12 @@ class Seen:
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """Whether a prediction is right."""
-
     agent: bool = False  # its agent
     step: bool = False  # the original turn that its step stands for
     index: bool = False  # its step as a number, as if the turns were the original's
 
 
 def score(prediction: Prediction | None, seen: Seen) -> Score:
-    """Score a prediction; None is wrong."""
     if prediction is None:
         return Score()
     truth = seen.original

@@ -29,8 +29,6 @@ _AGAIN = 1 << 16  # added to the seed of the second clean run
 
 @dataclasses.dataclass(frozen=True)
 class Condition:
-    """How texts are made."""
-
     mark: str  # a key of `MARKS`
     again: bool = False  # with other draws than the rest
     one_key: bool = False  # the key of the first seed in all seeds
@@ -55,8 +53,6 @@ REPEATED: Mapping[str, Condition] = {
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What a run is asked for; all of it is in what it writes."""
-
     problems: int = COUNT  # of each task
     seeds: int = 40  # runs over all problems of a model that ships here
     model_seeds: int = 3  # of an instruction model
@@ -93,11 +89,9 @@ def spoken(problem: Problem, agent: int) -> Prompt:
 
 
 class Speaker:
-    """Writes the answers of a model, and keeps them.
+    """Writes the answers of a model, and keeps them; what is kept is not written again.
 
-    Args:
-        answers: where they are kept; what is there is not written again.
-        limits: `turn_tokens` and `prompt_tokens` where they are not those of the options.
+    `limits` are `turn_tokens` and `prompt_tokens` where they are not those of the options.
     """
 
     def __init__(
@@ -147,7 +141,6 @@ class Speaker:
 
 
 def row(call: Call, seed: int, setting: Setting) -> Row:
-    """Return what a call's answer is written from."""
     text = f"{seed}/{call.problem.task}/{call.problem.number}/{call.agent}/{call.number}/{call.branch}"
     drawn = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
     return Row(call.prompt, drawn, *setting.turn_tokens)
@@ -174,11 +167,9 @@ def solve(
     seeds: int,
     first: strategies.First = strategies.first_prompt,
 ) -> Solved:
-    """Let every strategy solve all problems under all conditions, once per seed.
+    """Let every strategy of these names solve all problems under all conditions, once per seed.
 
-    Args:
-        names: of `STRATEGIES`.
-        first: what agents are told before their first answers.
+    `first` makes what agents are told before their first answers.
     """
     solved = Solved()
     for name, condition in CONDITIONS.items():

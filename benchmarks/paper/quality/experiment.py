@@ -56,8 +56,6 @@ QUICK: Mapping[str, Any] = {"problems": 20, "seeds": 2, "model_seeds": 1, "text_
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A model on a task, and what is known of it."""
-
     model: str  # as tables call them; task likewise
     task: str
     problems: Sequence[Problem]  # that were asked
@@ -75,14 +73,9 @@ def run(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Measure answers and texts, and write tables and figures.
+    """Measure answers and texts, and write tables and figures; what was generated lies in `out / "logs"`.
 
-    Args:
-        data: folder that holds GSM8K's `test.jsonl`, also as `gsm8k/`.
-        out: folder of tables and plots; what was generated lies in `out / "logs"`.
-        model: path or id of an instruction model; None: what needs one is "not run".
-        device: of the instruction model, "cpu" or as torch calls it.
-        arithmetic_model: folder of a model in the language of `benchmarks.lm.arithmetic`.
+    `model` is an instruction model; what needs one is "not run" without it.
     """
     expressions, stories = arithmetic(options.problems), gsm8k(data, options.problems)
     small = load(arithmetic_model)
@@ -265,7 +258,6 @@ def _note(name: str, options: Options, **fields: object) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.paper quality", description=(__doc__ or "").split("\n")[0]
     )

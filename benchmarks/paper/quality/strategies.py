@@ -41,8 +41,6 @@ _END = "End with a line of its own, 'Answer: ' and the number, with nothing else
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """One answer that is wanted."""
-
     problem: Problem  # that it is to
     agent: int  # who gives it; `JUDGE` is the judge
     number: int  # of the agent's earlier calls in this strategy
@@ -61,7 +59,6 @@ Strategy = Callable[[Sequence[Problem], Sequence[Sequence[str]], Ask], list[Frac
 
 
 def first_prompt(problem: Problem, agent: int) -> Prompt:
-    """Return what an agent is told before its first answer."""
     return Prompt(
         _ROLE.format(agent=agent),
         (Part("Problem:", problem.text),),
@@ -76,12 +73,10 @@ def first_calls(problems: Sequence[Problem], prompt: First = first_prompt) -> li
 
 
 def single(problems: Sequence[Problem], said: Sequence[Sequence[str]], ask: Ask) -> list[Fraction | None]:
-    """One agent answers."""
     return [answer_of(texts[0]) for texts in said]
 
 
 def reflection(problems: Sequence[Problem], said: Sequence[Sequence[str]], ask: Ask) -> list[Fraction | None]:
-    """One agent answers, and then again with its answer before it."""
     calls = [
         Call(
             problem,
@@ -101,17 +96,14 @@ def reflection(problems: Sequence[Problem], said: Sequence[Sequence[str]], ask: 
 
 
 def majority(problems: Sequence[Problem], said: Sequence[Sequence[str]], ask: Ask) -> list[Fraction | None]:
-    """Agents answer on their own, and vote."""
     return [vote([answer_of(text) for text in texts]) for texts in said]
 
 
 def debate(problems: Sequence[Problem], said: Sequence[Sequence[str]], ask: Ask) -> list[Fraction | None]:
-    """Agents answer, read each other, answer again, and vote."""
     return majority(problems, _debated(problems, said, ask), ask)
 
 
 def judged(problems: Sequence[Problem], said: Sequence[Sequence[str]], ask: Ask) -> list[Fraction | None]:
-    """Agents answer, read each other, answer again, and a judge decides."""
     calls = [
         Call(
             problem,

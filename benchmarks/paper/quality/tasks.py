@@ -33,8 +33,6 @@ _ANSWER = re.compile(r"Answer:\s*(-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\.?\s*\
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A problem with one right number."""
-
     task: str  # "Arithmetic" or "GSM8K"
     number: int  # of the expression, or of the line in the file, from 0
     text: str  # the question as agents get it
@@ -43,7 +41,6 @@ class Problem:
 
 
 def arithmetic(count: int = COUNT, seed: int = SEED) -> list[Problem]:
-    """Return expressions and their values; see above."""
     if count < 1:
         raise InputError(f"count: got {count}, expected at least 1")
     return [
@@ -55,11 +52,7 @@ def arithmetic(count: int = COUNT, seed: int = SEED) -> list[Problem]:
 
 
 def gsm8k(data: str | os.PathLike[str], count: int = COUNT, seed: int = SEED) -> list[Problem]:
-    """Return problems of GSM8K's test split; see above.
-
-    Args:
-        data: `test.jsonl`, or a folder that holds it (also as `gsm8k/`).
-    """
+    """Return problems of GSM8K's `test.jsonl`, or that in a folder (also as `gsm8k/`); see above."""
     path = pathlib.Path(data)
     if path.is_dir():
         path = next((p for p in (path / TEST, path / "gsm8k" / TEST) if p.is_file()), path / TEST)

@@ -61,15 +61,11 @@ def distinct(texts: Iterable[Sequence[int]], n: int) -> float | None:
 def figures_of_texts(
     loaded: Loaded, prompts: Sequence[Sequence[Sequence[int]]], texts: Sequence[Sequence[Generated]]
 ) -> dict[str, list[float | None]]:
-    """Return figures prompt by prompt, each over all texts of the prompt.
+    """Return figures prompt by prompt, each over all texts of the prompt; prompts and texts are
+    [seeds][prompts].
 
-    Args:
-        prompts: ids, [seeds][prompts].
-        texts: [seeds][prompts].
-
-    Returns:
-        "log perplexity": mean -log p per token, nats; "length": mean tokens; "entropy": mean nats of the
-        distribution before the mark; "distinct-2", "distinct-4": over the texts of one prompt.
+    "log perplexity": mean -log p per token, nats; "length": mean tokens; "entropy": mean nats of the
+    distribution before the mark; "distinct-2", "distinct-4": over the texts of one prompt.
     """
     ids = [one.ids for some in texts for one in some]
     log_p = log_probabilities(loaded, [prompt for some in prompts for prompt in some], ids)

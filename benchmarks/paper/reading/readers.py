@@ -38,8 +38,6 @@ Labels = NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Read:
-    """What a reader made of one text."""
-
     labels: Labels  # agent of every token [T] in forced choice, as in the paper
     edges: NDArray[np.float64] | None  # Â over all keys, of those labels; None where the paper has N/A
     # The same where text may stay unattributed (-1), at `LEVEL`; None: the reader has no such choice
@@ -56,18 +54,12 @@ def read(
     options: Mapping[str, Any] | None = None,
     boundaries: Sequence[int] | None = None,
 ) -> Read:
-    """Read a text under some keys.
+    """Read a text under some keys; with true `boundaries`, in characters, only names are sought.
 
-    Args:
-        decoder, options: of `iet.decoding.decode`.
-        boundaries: true ones, in characters: only names are sought (the paper's Oracle-IET). Then nothing is
-            read freely.
-
-    Returns:
-        `iet`'s own marks are read by an `Auditor`. Green lists have none: they are read by the same decoder,
-        and freely what an `Auditor` asks of a segment is asked of theirs: of "posterior" that its agent is
-        found in the text and the probability that it wrote none of the segment is at most `LEVEL`, of the
-        others that its p-value is among the discoveries.
+    That is the paper's Oracle-IET, and nothing is read freely. `iet`'s own marks are read by an `Auditor`.
+    Green lists have none: they are read by the same decoder, and freely what an `Auditor` asks of a segment
+    is asked of theirs: of "posterior" that its agent is found in the text and the probability that it wrote
+    none of the segment is at most `LEVEL`, of the others that its p-value is among the discoveries.
     """
     more = dict(options or {})
     if keys.registry is not None:

@@ -46,17 +46,10 @@ def score(
 ) -> dict[str, float | None]:
     """Return `FIGURES` of one text for what one reader found (`iet.metrics` has the definitions).
 
-    Args:
-        truth, found: [T] labels of the text's tokens, -1 = nobody. A reader whose registry holds more keys
-            than agents (spurious ones) may find labels of n and above, which are wrong.
-        agents: n, of which IoU is the mean, as in the paper; an agent in neither labelling is left out, and
-            so a log of n agents who all speak counts all n.
-        edges: A* [n, n].
-        found_edges: Â [n, n], or over more keys than agents; None where the reader has none, and then
-            EdgeSim is None.
-
-    Returns:
-        A figure each; `accuracy_where_attributed` is None where nothing is.
+    `truth` and `found` are labels of the text's tokens [T], -1 = nobody; labels of n and above, of a registry
+    with spurious keys, are wrong. IoU is the mean over the n agents, as in the paper; an agent in neither
+    labelling is left out, and so a log of n agents who all speak counts all n. EdgeSim of A* and Â, which may
+    be over more keys, is None without Â; `accuracy_where_attributed` is None where nothing is.
     """
     g, estimate = (np.asarray(labels) for labels in (truth, found))
     right = token_accuracy(g, estimate)

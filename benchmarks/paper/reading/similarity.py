@@ -55,8 +55,7 @@ def common_words(a: Sequence[str], b: Sequence[str]) -> int:
 def semantic_similarity(pairs: Sequence[tuple[str, str]], embed: Embed | None) -> list[float | None]:
     """Return the cosine of the two texts' vectors for each pair; None for all without a model.
 
-    Args:
-        embed: all texts to vectors, in one call; equal texts are embedded once.
+    All texts are embedded in one call, and equal ones once.
     """
     if embed is None:
         return [None] * len(pairs)
@@ -74,13 +73,10 @@ def semantic_similarity(pairs: Sequence[tuple[str, str]], embed: Embed | None) -
 class Embedder:
     """Embed texts by the mean of a transformers model's last hidden states over all tokens.
 
-    A text that is longer than the model reads is cut into blocks, and the mean goes over the tokens of all of
-    them: what comes last counts as much as what comes first. (sentence-transformers leaves
-    the end out, so a text that lost its end would be as similar as the whole.)
-
-    Args:
-        model: a folder or an id, e.g. "sentence-transformers/all-MiniLM-L6-v2".
-        longest: tokens of a block; the model's own limit, at most 512, by default.
+    A text that is longer than the model reads is cut into blocks (`longest` tokens; the model's own limit, at
+    most 512), and the mean goes over the tokens of all of them: what comes last counts as much as what comes
+    first. (sentence-transformers leaves the end out, so a text that lost its end would be as similar as the
+    whole.)
     """
 
     def __init__(

@@ -36,8 +36,6 @@ NEEDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Transform:
-    """A row of the table of transformations."""
-
     label: str  # as the table prints it
     category: str  # as in the paper's table, or "ours"
     function: Callable[..., Altered]  # (source, rng, **) -> Altered
@@ -51,7 +49,6 @@ class Transform:
         """Return the altered text.
 
         Args:
-            source: a `Log`, or what another transformation returned.
             **brought: names of `NEEDS` to what they are, and `tokenizer` (what counts as a token), `find`
                 (what finds a person's data) and `writer`. What is not asked for is ignored: one mapping
                 serves every row.

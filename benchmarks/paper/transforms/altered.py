@@ -60,8 +60,6 @@ class Part(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Altered:
-    """What a transformation returns."""
-
     text: str  # all that an auditor gets
     # Characters `[start, end)` and agent, -1 = nobody. They tile the text; neighbours differ.
     spans: tuple[Span, ...]

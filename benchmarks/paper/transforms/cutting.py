@@ -25,7 +25,6 @@ from iet.marks.tokenizer import Tokenizer
 
 
 def unchanged(source: Spanned, rng: np.random.Generator) -> Altered:
-    """Return the text as it is."""
     return altered(pieces_between(source, 0, len(source.text)))
 
 
@@ -37,17 +36,10 @@ def truncated(
     per: Literal["text", "turn"] = "text",
     tokenizer: Tokenizer | None = None,
 ) -> Altered:
-    """Keep the first ⌊keep·T⌋ tokens of the text, or of every turn.
+    """Keep the first ⌊keep·T⌋ tokens of the text, or of every turn; the figure `kept` is the share of tokens.
 
     The paper says neither what it counts nor where it cuts, and its ROUGE-L (0.944 and 0.854) fits both. Cut
     once, the text loses its last turns; cut in every turn, it keeps all agents and all hand-overs.
-
-    Args:
-        keep: 0 to 1.
-        tokenizer: what counts as a token; words and punctuation marks without one.
-
-    Returns:
-        The text, with the figure `kept`, the share of tokens.
     """
     share_between("keep", keep)
     if per not in ("turn", "text"):
@@ -84,17 +76,14 @@ def pasted(
 ) -> Altered:
     """Paste a part of the text into a text of people, which is nobody's.
 
-    The part begins at a word drawn at random and is cut at a blank, and so is what is taken of the human
-    text; the agents' part and the joiners next to it are not altered otherwise.
+    The part begins at a word drawn at random and is cut at a blank, and so is what is taken of the human text
+    and, for "around", where that is divided; the agents' part and the joiners next to it are not altered
+    otherwise. The figure `human` is nobody's share of the characters.
 
     Args:
-        rng: draws where both parts begin and, for "around", where the human text is divided.
-        share: of the characters that are pasted, 0 to 1.
-        around: characters of human text for each pasted character, at least 0.
+        share: of the characters that are pasted.
+        around: characters of human text for each pasted character.
         place: where the human text stands: before the agents' part, behind it, or on both sides of it.
-
-    Returns:
-        The text, with the figure `human`, nobody's share of the characters.
     """
     share_between("share", share)
     if not (np.isfinite(around) and around >= 0):
@@ -156,11 +145,8 @@ def shuffled(source: Spanned, rng: np.random.Generator) -> Altered:
     """Put the paragraphs of the text in another order, drawn uniformly.
 
     See `paragraphs_of`. What separated them stays where it was, and belongs to the paragraph after it.
-    Each character of a paragraph keeps its agent. `Altered.edges` has the transitions of the new order.
-
-    Returns:
-        The text, with the figures `paragraphs` (how many) and `moved` (the share of those behind another
-        paragraph than before).
+    Each character of a paragraph keeps its agent. `Altered.edges` has the transitions of the new order. The
+    figures are `paragraphs` (how many) and `moved` (the share of those behind another paragraph than before).
     """
     text = source.text
     places = paragraphs_of(text)

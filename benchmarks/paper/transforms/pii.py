@@ -167,11 +167,7 @@ PRESIDIO = {
 
 
 def by_presidio(**options: Any) -> Find:
-    """Return a finder that asks Microsoft's presidio, with its default model, and adds the record's entities.
-
-    Args:
-        **options: of `presidio_analyzer.AnalyzerEngine`.
-    """
+    """Return a finder that asks presidio, with its default model, and adds the record's entities."""
     try:
         import presidio_analyzer
     except ImportError as error:
@@ -202,16 +198,8 @@ def redacted(
     """Replace what identifies a person by placeholders: [NAME], [EMAIL], [PHONE], [DATE], [SSN], ...
 
     A placeholder stands in the segment of the agent who wrote the last character of what it replaces, as in
-    the paper, whose redaction changes no segment. All other characters stay as they are.
-
-    Args:
-        find: what finds the places; `by_rules`, or what `by_presidio` returns.
-        writer: whose placeholders are, "agent" or "nobody".
-        tokenizer: what counts as a token; words and punctuation marks without one.
-
-    Returns:
-        The text, with the figures `changed`, the share of the source's tokens that were replaced at least in
-        part, and `places`.
+    the paper, whose redaction changes no segment. All other characters stay as they are. The figures are
+    `changed`, the share of the source's tokens that were replaced at least in part, and `places`.
     """
     writer_label(writer, 0)
     places = find(source.text, entities)
@@ -243,15 +231,8 @@ def with_entities(
     Behind a word that is drawn, as " (entity)", one after the other in a drawn order, until enough of the
     turn's tokens would change. The inserted characters are written by a person and carry no mark; the truth
     gives them to the agent of the turn all the same, so that a text and its redaction have the same segments.
-    A turn without words, or a record without entities, stays.
-
-    Args:
-        writer: whose the inserted characters are, "agent" or "nobody".
-        tokenizer: what counts as a token; words and punctuation marks without one.
-
-    Returns:
-        The text, with the figures `inserted`, the share of inserted tokens (with the brackets), and `turns`,
-        the share of turns that got some.
+    A turn without words, or a record without entities, stays. The figures are `inserted`, the share of
+    inserted tokens (with the brackets), and `turns`, the share of turns that got some.
     """
     if not 0 <= least <= 0.2:  # an entity of one token changes a quarter of what is inserted: " ", "(", ")"
         raise InputError(f"least: got {least!r}, expected 0 to 0.2")

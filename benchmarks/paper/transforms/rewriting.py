@@ -37,18 +37,11 @@ def regenerated(
     share: float = 0.1,
     writer: Writer = "agent",
 ) -> Altered:
-    """Replace a share of the turns by unmarked ones.
+    """Replace a share of the turns by unmarked ones; the figure `regenerated` is the share of turns.
 
-    In the paper the truth about such a segment stays its agent, so that a reader who finds nobody there is
-    wrong; it is so by default.
-
-    Args:
-        rng: draws the turns; ⌊share·turns + u⌋ of them, so that the share holds on average over logs.
-        regenerate: (log, index of the turn) to the new text of the turn.
-        share: 0 to 1.
-
-    Returns:
-        The text, with the figure `regenerated`, the share of turns.
+    ⌊share·turns + u⌋ turns are drawn, so that the share holds on average over logs. In the paper the truth
+    about such a segment stays its agent, so that a reader who finds nobody there is wrong; it is so by
+    default.
     """
     share_between("share", share)
     writer_label(writer, 0)
@@ -75,14 +68,10 @@ def back_translated(
     """Translate every sentence into another language and back; what comes back is its agent's.
 
     Sentence by sentence within turns, so that the truth stays exact; blanks between sentences stay, and so
-    does what has no letter in it. All sentences of the text are translated in one call each way.
-
-    Args:
-        longest: in words; longer sentences are divided, because translators lose the rest of long ones.
-
-    Returns:
-        The text, with the figure `rewritten`, the share of sentences that came back different. A sentence
-        whose translation is empty stays as it is.
+    does what has no letter in it. All sentences of the text are translated in one call each way. Those of
+    more than `longest` words are divided, because translators lose the rest of long ones; one whose
+    translation is empty stays as it is. The figure `rewritten` is the share of sentences that came back
+    different.
     """
     if longest < 1:
         raise InputError(f"longest: got {longest!r}, expected at least 1")
@@ -137,20 +126,13 @@ def edited(
     edits: Sequence[str] = EDITS,
     writer: Writer = "agent",
 ) -> Altered:
-    """Edit words that are drawn at random, each in a way that is drawn too.
+    """Edit ⌊rate·words + u⌋ words that are drawn at random, each in a way that is drawn too.
 
     A word is deleted with the space before it, replaced by a word of the text, swapped with the next word of
     its turn (the last word with nothing), or followed by an inserted word of the text. Words of the text are
     drawn uniformly from its different words. Punctuation, blanks between other words and the borders of
-    turns stay.
-
-    Args:
-        rate: share of words that are edited, 0 to 1; ⌊rate·words + u⌋ of them.
-        edits: some of `EDITS`.
-        writer: whose replaced and inserted words are, "agent" or "nobody". The others keep their agent.
-
-    Returns:
-        The text, with the figure `edited`, the share of words.
+    turns stay. `writer` owns replaced and inserted words; the others keep their agent. The figure `edited` is
+    the share of words.
     """
     share_between("rate", rate)
     writer_label(writer, 0)
@@ -211,15 +193,8 @@ def quoting(
 
     The quotation stands before a sentence of the turn, or at its end. By truth it is the quoting agent's, who
     says it; by its marks it reads as the quoted agent's, so at most 1 - `quoted` of the tokens can be right.
-
-    Args:
-        rng: draws the turns, the sentences and where they are quoted.
-        share: of the turns that quote, 0 to 1, as far as there is something to quote.
-        tokenizer: what counts as a token; words and punctuation marks without one.
-
-    Returns:
-        The text, with the figures `quoted`, the share of tokens of the text that are quoted (with the
-        quotation marks), and `quotations`. `new` has their places.
+    `share` of the turns quote, as far as there is something to quote. The figures are `quoted`, the share of
+    tokens of the text that are quoted (with the quotation marks), and `quotations`; `new` has their places.
     """
     share_between("share", share)
     if least_words < 1:

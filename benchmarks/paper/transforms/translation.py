@@ -14,12 +14,8 @@ class Translator:
 
     Equal sentences are translated once; sentences of similar length share a batch. A sentence that is longer
     than the model reads, or that the model has no answer to, comes back empty: half a translation would look
-    like a whole one. What comes back does not depend on the batch, up to ties in floating point.
-
-    Args:
-        model: a folder or an id, e.g. "Helsinki-NLP/opus-mt-en-fr" or "facebook/nllb-200-distilled-600M".
-        prefix: what the model wants in front of a sentence (T5: "translate English to French: ").
-        languages: (source, target) in the codes of a multilingual model (NLLB: "eng_Latn", "fra_Latn").
+    like a whole one. What comes back does not depend on the batch, up to ties in floating point. A model may
+    want a `prefix` (T5: "translate English to French: ") or `languages` (NLLB: "eng_Latn", "fra_Latn").
     """
 
     def __init__(
