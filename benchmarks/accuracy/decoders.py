@@ -24,7 +24,6 @@ import functools
 import hashlib
 import itertools
 import json
-import os
 import pathlib
 import re
 import time
@@ -45,6 +44,7 @@ from iet.cli.demo import compare, true_labels
 from iet.decoding import decode
 from iet.demo.conversation import JOINER, Conversation
 from iet.kernels import pair_numbers, score_tokens
+from iet.marks.files import write_file
 from iet.marks.registry import Registry
 from iet.native.pairs import novelty_weights
 
@@ -191,7 +191,7 @@ def with_model(
             "seconds": time.perf_counter() - started,
         }
         rows.append(row)
-        keep(path, rows)
+        write_file(path, json.dumps(rows).encode())
     return rows[: len(found)]
 
 
@@ -207,13 +207,6 @@ def add_model(result: dict[str, Any], rows: Sequence[dict[str, float]]) -> dict[
             row[name] - value for row, value in zip(rows, plain, strict=True)
         ]
     return {**result, "figures": figures, "texts_with_model": len(rows)}
-
-
-def keep(path: pathlib.Path, content: Any) -> None:
-    """Write JSON at once or not at all."""
-    staging = path.with_suffix(".part")
-    staging.write_text(json.dumps(content), encoding="utf-8")
-    os.replace(staging, path)
 
 
 def joiners_inside(found: Sequence[texts.Turns], length: int, joiner: str) -> float:
@@ -419,7 +412,7 @@ def measured(
             result = cell_results(work, cell, length, joiner, breaks, limit)
             if result is None:
                 continue
-            keep(path, result)
+            write_file(path, json.dumps(result).encode())
         result = json.loads(path.read_text(encoding="utf-8"))
         if model_texts:
             found = texts.load(work, cell)[: min(model_texts, result["texts"])]

@@ -25,7 +25,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import os
 import pathlib
 import random
 import time
@@ -39,6 +38,7 @@ from iet.demo.conversation import JOINER, Conversation
 from iet.demo.conversation import MODEL as SHIPPED_MODEL
 from iet.errors import InputError
 from iet.marks.families import FAMILIES
+from iet.marks.files import write_file
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 from iet.marks.tokenizer import Tokenizer
@@ -254,18 +254,15 @@ def generate(
 def save(path: pathlib.Path, texts: Sequence[Turns]) -> None:
     """Write a unit: the file is there in whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    staging = path.with_suffix(".part")
-    with open(staging, "wb") as file:
-        np.savez_compressed(
-            file,
-            seeds=np.array([text.seed for text in texts], dtype=np.int64),
-            speakers=np.array([text.speakers for text in texts], dtype=np.int8),
-            ids=np.array([text.ids for text in texts], dtype=np.uint16),
-            entropy=np.array([text.entropy for text in texts]),
-            marked_entropy=np.array([text.marked_entropy for text in texts]),
-            unmarked=np.packbits([text.unmarked for text in texts], axis=-1),
-        )
-    os.replace(staging, path)
+    arrays: dict[str, Any] = {
+        "seeds": np.array([text.seed for text in texts], dtype=np.int64),
+        "speakers": np.array([text.speakers for text in texts], dtype=np.int8),
+        "ids": np.array([text.ids for text in texts], dtype=np.uint16),
+        "entropy": np.array([text.entropy for text in texts]),
+        "marked_entropy": np.array([text.marked_entropy for text in texts]),
+        "unmarked": np.packbits([text.unmarked for text in texts], axis=-1),
+    }
+    write_file(path, lambda file: np.savez_compressed(file, **arrays))
 
 
 def load(work: pathlib.Path, cell: Cell, split: str = "evaluation") -> list[Turns]:

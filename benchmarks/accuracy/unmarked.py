@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
-import os
 import pathlib
 import random
 from collections.abc import Iterator, Sequence
@@ -21,6 +21,7 @@ import numpy as np
 
 from benchmarks.accuracy import texts as marked
 from benchmarks.lm.corpus import clean_solution, load_documents
+from iet.marks.files import write_file
 
 CHARACTERS = (450, 10_000)
 """Length of a text, drawn log-uniformly: about 100 to 3,000 tokens of either model."""
@@ -132,10 +133,8 @@ def generate(
             seed=0,
         )
         path.parent.mkdir(parents=True, exist_ok=True)
-        staging = path.with_suffix(".part")
-        with open(staging, "wb") as file:
-            np.save(file, drawn.ids.astype(np.uint16))
-        os.replace(staging, path)
+        ids = drawn.ids.astype(np.uint16)
+        write_file(path, functools.partial(np.save, arr=ids))
         print(f"{path.name}: entropy {drawn.entropy.mean():.3f} nats", flush=True)
 
 

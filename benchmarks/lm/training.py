@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
 from benchmarks.lm.tokenizer import BOS_ID, EOS_ID, PAD_ID, save_tokenizer
+from iet.marks.files import write_file
 
 COMMON: Mapping[str, Any] = {
     "tie_word_embeddings": True,
@@ -58,8 +59,7 @@ def apply(model: PreTrainedModel, optimizer: torch.optim.Optimizer, rate: float)
 def save(path: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer, **more: Any) -> None:
     """Write a checkpoint, which is there in whole or not at all."""
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), **more}
-    torch.save(state, path.with_suffix(".new"))
-    os.replace(path.with_suffix(".new"), path)
+    write_file(path, lambda file: torch.save(state, file))
 
 
 def resume(path: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def differences(
     *,
     ylabel: str = "accuracy - clean",
 ) -> list[pathlib.Path]:
-    """Draw differences around zero with their intervals, a panel each: an interval for each cell of a series."""
+    """Draw differences, with intervals, around zero: a panel each, an interval for each cell of a series."""
     _check({"cells": cells}, list(panels))
     for names, series in zip(cells, panels.values(), strict=True):
         _check(series, names)

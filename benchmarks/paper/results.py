@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks.recording import environment
 from iet.errors import IetError, InputError
+from iet.marks.files import write_file
 from iet.marks.scheme import canonical_digest
 
 
@@ -42,6 +43,17 @@ def content(configuration: Mapping[str, Any], **more: Any) -> dict[str, Any]:
         "environment": environment("torch", "transformers"),
         **more,
     }
+
+
+def kept(path: pathlib.Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what a file of JSON holds; where there is none, what is made, which it holds from then on."""
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, (json.dumps(make()) + "\n").encode())
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{path}: damaged ({error}); remove it, and it is made again") from None
 
 
 def keep(path: pathlib.Path, configuration: Mapping[str, Any]) -> None:

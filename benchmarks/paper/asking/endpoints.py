@@ -14,7 +14,7 @@ import urllib.parse
 from collections.abc import Callable
 from typing import Protocol
 
-from benchmarks.paper import missing
+from benchmarks.paper import needed
 from iet.errors import BackendUnavailable, IetError, InputError
 
 _SHORTEST_KEY = 8
@@ -93,10 +93,7 @@ class OpenAIEndpoint:
 
     def connect(self) -> Ask:
         _ = self.address  # refused before a key is asked for
-        try:
-            import openai
-        except ModuleNotFoundError as error:
-            raise missing(error) from None
+        openai = needed("openai")
         key = os.environ.get(self.key_variable, "").strip()
         if not key:
             raise BackendUnavailable(
@@ -148,14 +145,9 @@ class BedrockEndpoint:
 
     def connect(self) -> Ask:
         _ = self.address
-        try:
-            import boto3
-            import botocore.config
-            import botocore.exceptions as errors
-            import botocore.parsers
-        except ModuleNotFoundError as error:
-            raise missing(error, "bedrock") from None
-        config = botocore.config.Config(
+        names = ("boto3", "botocore.config", "botocore.exceptions", "botocore.parsers")
+        boto3, configs, errors, parsers = (needed(name, "bedrock") for name in names)
+        config = configs.Config(
             connect_timeout=self.timeout, read_timeout=self.timeout, retries={"total_max_attempts": 1}
         )
         try:
@@ -190,7 +182,7 @@ class BedrockEndpoint:
                 problem = BackendUnavailable(f"{self.model}: boto3 finds no credentials for Bedrock")
             except errors.BotoCoreError as error:
                 problem = NoAnswer(f"{self.model}: {type(error).__name__}")
-            except (botocore.parsers.ResponseParserError, KeyError, TypeError, AttributeError, ValueError):
+            except (parsers.ResponseParserError, KeyError, TypeError, AttributeError, ValueError):
                 problem = NoAnswer(f"{self.model}: the response is no answer of Converse")
             raise problem
 

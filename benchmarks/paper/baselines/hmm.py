@@ -23,12 +23,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import log_softmax
 
-from benchmarks.paper import missing
+from benchmarks.paper import needed
 from benchmarks.paper.baselines.reading import Found, Labels, read_tokens, unit_bounds, unit_texts
 from benchmarks.paper.conversations.logs import Log
 from iet.errors import InputError, ShapeError
@@ -67,7 +67,7 @@ def read(logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123) -> list[Fou
         beta = SHARPNESS[fit[others].sum(axis=0).argmax()]
         same, pairs = stays[others].sum(axis=0)
         stay = (same + 1) / (pairs + 2)  # Laplace's rule: neither 0 nor 1
-        path = viterbi(_log_softmax(beta * cos), stay)
+        path = viterbi(log_softmax(beta * cos, axis=-1), stay)
         found.append(Found(np.repeat(path, np.diff(edges)), _edges(path, n), matched=False))
     return found
 
@@ -78,7 +78,7 @@ def similarities(logs: Sequence[Log], units: Sequence[Sequence[str]]) -> list[Fl
     With counts c_a of all records and those of one record taken away, the TF-IDF of the rest is what
     `TfidfVectorizer` gives when it is fitted on the rest, without reading that again.
     """
-    vectorizer = _vectorizer()
+    vectorizer = needed("sklearn.feature_extraction.text").CountVectorizer()
     turns = [(row, turn) for row, log in enumerate(logs) for turn in log.turns]
     try:
         counts = vectorizer.fit_transform([turn.text for _, turn in turns]).tocsr()
@@ -139,14 +139,9 @@ def viterbi(log_emissions: Floats, stay: float) -> Labels:
     return path
 
 
-def _log_softmax(scores: Floats) -> Floats:
-    shifted = scores - scores.max(axis=-1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
-
-
 def _log_likelihoods(cosines: Floats, truth: Labels) -> Floats:
     """Log likelihood of the true speakers under every β of the grid."""
-    log_p = _log_softmax(SHARPNESS[:, None, None] * cosines)
+    log_p = log_softmax(SHARPNESS[:, None, None] * cosines, axis=-1)
     return np.asarray(log_p[:, np.arange(len(truth)), truth].sum(axis=1))
 
 
@@ -156,11 +151,3 @@ def _edges(path: Labels, n: int) -> Floats:
         if before != after:
             edges[before, after] = 1.0
     return edges
-
-
-def _vectorizer() -> Any:
-    try:
-        from sklearn.feature_extraction.text import CountVectorizer
-    except ModuleNotFoundError as error:
-        raise missing(error) from None
-    return CountVectorizer()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import bisect
 import collections
+import functools
 import itertools
 import math
 import re
@@ -22,7 +23,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from benchmarks.paper import missing
+from benchmarks.paper import needed
 from benchmarks.paper.baselines.matching import match_segments
 from benchmarks.paper.baselines.reading import Found, read_tokens
 from benchmarks.paper.conversations.logs import Log
@@ -44,21 +45,6 @@ _PARAGRAPH = re.compile(r"\n[ \t\r\f\v]*\n\s*")
 Segmenter = Callable[[str, int], list[int]]
 
 
-def read_recursive(logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123) -> list[Found]:
-    """Segment every log by `recursive`; arguments and result as of all readers of `BASELINES`."""
-    return _read(recursive, logs, tokenizer)
-
-
-def read_semantic_bow(logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123) -> list[Found]:
-    """Segment every log by `semantic_bow`; arguments and result as of all readers of `BASELINES`."""
-    return _read(semantic_bow, logs, tokenizer)
-
-
-def read_text_tiling(logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123) -> list[Found]:
-    """Segment every log by `text_tiling`; arguments and result as of all readers of `BASELINES`."""
-    return _read(text_tiling, logs, tokenizer)
-
-
 def recursive(text: str, segments: int) -> list[int]:
     r"""Cut a text by LangChain's `RecursiveCharacterTextSplitter` into S chunks.
 
@@ -68,13 +54,10 @@ def recursive(text: str, segments: int) -> list[int]:
     are shortest together are merged. Blanks at the ends of chunks are kept, so that the chunks tile the text.
     """
     _check(text, segments)
-    try:
-        from langchain_text_splitters import RecursiveCharacterTextSplitter
-    except ModuleNotFoundError as error:
-        raise missing(error) from None
+    splitting = needed("langchain_text_splitters")
 
     def lengths(chunk_size: int) -> list[int]:
-        splitter = RecursiveCharacterTextSplitter(
+        splitter = splitting.RecursiveCharacterTextSplitter(
             chunk_size=chunk_size, chunk_overlap=0, strip_whitespace=False
         )
         return [len(chunk) for chunk in splitter.split_text(text)]
@@ -160,7 +143,7 @@ def text_tiling(text: str, segments: int) -> list[int]:
     return _bounds(text, places)
 
 
-def _read(segmenter: Segmenter, logs: Sequence[Log], tokenizer: Tokenizer) -> list[Found]:
+def _read(segmenter: Segmenter, logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123) -> list[Found]:
     found = []
     for log in logs:
         tokens = read_tokens(log, tokenizer)
@@ -170,14 +153,18 @@ def _read(segmenter: Segmenter, logs: Sequence[Log], tokenizer: Tokenizer) -> li
     return found
 
 
+read_recursive, read_semantic_bow, read_text_tiling = (
+    functools.partial(_read, segmenter) for segmenter in (recursive, semantic_bow, text_tiling)
+)
+"""Readers of `BASELINES`."""
+
+
 def _depths(letters: str, w: int, k: int) -> tuple[list[float], list[float]]:
     """Depth and smoothed score of every gap between token-sequences, by nltk; none in too short a text."""
-    try:
-        from nltk.tokenize.texttiling import TextTilingTokenizer
-        from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-    except ModuleNotFoundError as error:
-        raise missing(error) from None
-    tiler = TextTilingTokenizer(w=w, k=k, stopwords=ENGLISH_STOP_WORDS, demo_mode=True)
+    stopwords = needed("sklearn.feature_extraction.text").ENGLISH_STOP_WORDS
+    tiler = needed("nltk.tokenize.texttiling").TextTilingTokenizer(
+        w=w, k=k, stopwords=stopwords, demo_mode=True
+    )
     # nltk refuses a text without a paragraph break at its 100th character or later. This one is behind all
     # words, and what is counted per paragraph is not used by block comparison.
     try:

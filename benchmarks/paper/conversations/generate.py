@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import json
-import os
 import pathlib
 import sys
 import time
@@ -95,20 +93,14 @@ def with_delta(setting: Setting, loaded: Loaded, records: Sequence[Record], work
     unmarked = dataclasses.replace(unmarked, joiner=JOINER, early_stop=True, profile="")
     some = records[:_CALIBRATION_RECORDS]
     path = work / f"delta-{unmarked.digest[:16]}-{digest_of(some)[:16]}.json"
-    if path.is_file():
-        try:
-            delta = float(json.loads(path.read_text())["delta"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path}: damaged ({error}); remove it, and δ is found again") from None
-    else:
+
+    def found() -> dict[str, Any]:
         rows = final_logits(loaded, unmarked, some)
         delta = round(marks.equal_delta(rows), 3)
         kl = marks.mean_kl(rows, marks.KAPPA)
-        found = {"delta": delta, "kappa": marks.KAPPA, "kl_nats_per_token": kl, "rows": len(rows)}
-        work.mkdir(parents=True, exist_ok=True)
-        staging = path.with_suffix(".part")
-        staging.write_text(json.dumps(found) + "\n")
-        os.replace(staging, path)
+        return {"delta": delta, "kappa": marks.KAPPA, "kl_nats_per_token": kl, "rows": len(rows)}
+
+    delta = float(results.kept(path, found)["delta"])
     return dataclasses.replace(
         setting, strength=delta, profile=marks.profile_digest(setting.mark, delta, loaded.reader)
     )

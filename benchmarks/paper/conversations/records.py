@@ -10,7 +10,6 @@ import csv
 import dataclasses
 import hashlib
 import io
-import json
 import os
 import pathlib
 import random
@@ -18,6 +17,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.paper import results
 from iet.errors import InputError
 from iet.marks.scheme import canonical_digest
 
@@ -86,19 +86,8 @@ def digest_of(records: Sequence[Record]) -> str:
 
 def claim(folder: pathlib.Path, records: Sequence[Record]) -> None:
     """Note in a folder of logs of which csv's records they are."""
-    path, digest = folder / "records.json", digest_of(records)
-    if not path.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        staging = path.with_suffix(".part")
-        staging.write_text(json.dumps({"rows": len(records), "digest": digest}) + "\n", encoding="utf-8")
-        os.replace(staging, path)
-        return
-    try:
-        there = json.loads(path.read_text(encoding="utf-8"))["digest"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{path}: damaged ({error}); it names the records that the logs beside it are of"
-        ) from None
+    digest = digest_of(records)
+    there = results.kept(folder / "records.json", lambda: {"rows": len(records), "digest": digest})["digest"]
     if there != digest:
         raise InputError(
             f"{folder}: logs of the records {there[:16]}, expected those of {digest[:16]}: choose another"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -90,18 +88,13 @@ class Study:
     def cusum(self, setting: Setting) -> dict[str, Any]:
         """Return the options of "cusum" that suit the other records of a setting best."""
         path = self.out / "logs" / f"cusum-{setting.digest[:16]}-{digest_of(self.others)[:16]}.json"
-        if path.is_file():
-            try:
-                return dict(json.loads(path.read_text()))
-            except (ValueError, TypeError) as error:
-                raise InputError(f"{path}: damaged ({error}); remove it, and it is made again") from None
-        logs = self.logs(setting, tuning=True)
         reader = self.loaded.reader
-        found = readers.tune([(log.text, self.keys(log), truth_of(log, reader)) for log in logs], reader)
-        staging = path.with_suffix(".part")
-        staging.write_text(json.dumps(found) + "\n")
-        os.replace(staging, path)
-        return found
+
+        def tuned() -> dict[str, float]:
+            logs = self.logs(setting, tuning=True)
+            return readers.tune([(log.text, self.keys(log), truth_of(log, reader)) for log in logs], reader)
+
+        return results.kept(path, tuned)
 
     def configuration(self, experiment: str) -> dict[str, Any]:
         """Return all that an experiment's figures depend on, with what was not asked for filled in."""
