@@ -239,8 +239,15 @@ def _reach(endpoint: Endpoint, answers: pathlib.Path) -> None:
 
 
 def _brought(options: argparse.Namespace, names: Sequence[str]) -> _Brought:
-    needs: dict[str, Any] = {} if options.human is None else {"human": _human(options.human)}
-    endpoints = _endpoints(options)
+    needs: dict[str, Any] = {} if options.human is None else {"human": results.text_of(options.human)}
+    endpoints: dict[str, Endpoint] = {}
+    for name, usual in ENDPOINTS.items():
+        model, url = getattr(options, name), getattr(options, f"{name}_url")
+        if model is not None:
+            more: dict[str, Any] = {"model": model or usual.model, "base_url": url or usual.base_url}
+            endpoints[name] = dataclasses.replace(usual, **more)
+    if options.bedrock:
+        endpoints["bedrock"] = BedrockEndpoint(options.bedrock)
     if "table1" in names:
         for name, endpoint in endpoints.items():
             _reach(endpoint, options.out / f"{name}.jsonl")
@@ -251,30 +258,6 @@ def _brought(options: argparse.Namespace, names: Sequence[str]) -> _Brought:
         needs |= {pair: Translator(model) for pair in PAIRS if (model := getattr(options, pair))}
         embed = Embedder(options.embedder) if options.embedder else None
     return _Brought(endpoints, Parameters(temperature=options.llm_temperature), needs, embed)
-
-
-def _human(path: pathlib.Path) -> str:
-    if not path.is_file():
-        raise InputError(f"human: {path} is no file")
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"human: {path}: byte {error.start} is no UTF-8") from None
-    except OSError as error:
-        raise InputError(f"human: {path} cannot be read ({error.strerror})") from None
-
-
-def _endpoints(options: argparse.Namespace) -> dict[str, Endpoint]:
-    found: dict[str, Endpoint] = {}
-    for name, usual in ENDPOINTS.items():
-        model, url = getattr(options, name), getattr(options, f"{name}_url")
-        if model is not None:
-            found[name] = dataclasses.replace(
-                usual, model=model or usual.model, base_url=url or usual.base_url
-            )
-    if options.bedrock:
-        found["bedrock"] = BedrockEndpoint(options.bedrock)
-    return found
 
 
 def _asked(study: Study, brought: _Brought) -> dict[str, dict[str, Any]]:
@@ -292,12 +275,9 @@ def _asked(study: Study, brought: _Brought) -> dict[str, dict[str, Any]]:
 def _given(options: argparse.Namespace, brought: _Brought, experiment: str) -> dict[str, Any]:
     given: dict[str, Any] = {"device": options.device, "quick": options.quick}
     if experiment == "table1":
+        parameters = dataclasses.asdict(brought.parameters)
         given["endpoints"] = {
-            name: {
-                "model": endpoint.model,
-                "address": endpoint.address,
-                **dataclasses.asdict(brought.parameters),
-            }
+            name: {"model": endpoint.model, "address": endpoint.address, **parameters}
             for name, endpoint in brought.endpoints.items()
         }
     if experiment in ("pii", "transforms"):

@@ -6,10 +6,12 @@ import json
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from iet.errors import InputError, SchemeMismatch
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Lines:
@@ -25,23 +27,25 @@ class Lines:
         """What the file held on entering."""
         self._file: IO[bytes] | None = None
 
-    def __enter__(self) -> Lines:
+    def __enter__(self) -> Self:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(self.path, "ab+")
         try:
             lock(self._file, self.path)
             self._file.seek(0)
             self.data = self._file.read()
+            self.take()
         except BaseException:
             self._file.close()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         assert self._file is not None
         self._file.close()
+
+    def take(self) -> None:
+        """Read what the file held on entering; what is raised here closes it."""
 
     @property
     def whole(self) -> list[bytes]:
@@ -56,7 +60,7 @@ class Lines:
             self._file.truncate(whole)
             self.data = self.data[:whole]
 
-    def append(self, lines: Iterable[Mapping[str, Any]]) -> None:
+    def put(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Write some lines; when this returns they are on the disk."""
         assert self._file is not None, "used outside its context"
         # Every line that is cut short lacks its end, because that is written last.

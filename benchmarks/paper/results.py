@@ -25,6 +25,16 @@ def writable(out: pathlib.Path) -> None:
         raise InputError(f"out: nothing can be written to {out} ({error.strerror})") from None
 
 
+def text_of(path: pathlib.Path) -> str:
+    """Return the text of a file in UTF-8."""
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: byte {error.start} is no UTF-8") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+
+
 def exit_code(run: Callable[[], object]) -> int:
     """Run a command, and say on stderr what was refused; return its exit code."""
     try:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
-from types import TracebackType
+from typing import TYPE_CHECKING
 
 from benchmarks.paper.jsonl import Lines, parsed
 from iet.errors import InputError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class AnswerError(InputError):
     """An answer breaks a rule of the question; the message says which."""
 
 
-class Answers:
+class Answers(Lines):
     """The answers of models, in a file of JSON lines that is only appended to; None keeps nothing.
 
     A line holds the key of a question (`Question.key`), the model, the number of the attempt, the answer and,
@@ -25,30 +27,26 @@ class Answers:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
-        self._lines = None if path is None else Lines(path)
+        super().__init__(path or "")
+        self._keeps = path is not None
         self._found: dict[str, list[str]] = {}
         self._lock = threading.Lock()
 
-    def __enter__(self) -> Answers:
-        if self._lines is None:
-            return self
-        with contextlib.ExitStack() as stack:
-            lines = stack.enter_context(self._lines)
-            for number, line in enumerate(lines.whole, 1):
-                content = parsed(lines.path, number, line)
-                key, answer = content.get("key"), content.get("answer")
-                if not isinstance(key, str) or not isinstance(answer, str):
-                    raise InputError(f"{lines.path}, line {number}: damaged, expected a key and an answer")
-                self._found.setdefault(key, []).append(answer)
-            lines.drop_torn()
-            stack.pop_all()
-        return self
+    def __enter__(self) -> Self:
+        return super().__enter__() if self._keeps else self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._lines is not None:
-            self._lines.__exit__(kind, error, trace)
+    def __exit__(self, *raised: object) -> None:
+        if self._keeps:
+            super().__exit__(*raised)
+
+    def take(self) -> None:
+        for number, line in enumerate(self.whole, 1):
+            content = parsed(self.path, number, line)
+            key, answer = content.get("key"), content.get("answer")
+            if not isinstance(key, str) or not isinstance(answer, str):
+                raise InputError(f"{self.path}, line {number}: damaged, expected a key and an answer")
+            self._found.setdefault(key, []).append(answer)
+        self.drop_torn()
 
     def of(self, key: str) -> list[str]:
         """Return what was answered to a question so far, attempt by attempt."""
@@ -60,8 +58,6 @@ class Answers:
         with self._lock:
             found = self._found.setdefault(key, [])
             found.append(answer)
-            if self._lines is not None:
-                attempt = len(found)
-                self._lines.append(
-                    [{"key": key, "model": model, "attempt": attempt, "answer": answer, "reason": reason}]
-                )
+            said = {"attempt": len(found), "answer": answer, "reason": reason}
+            if self._keeps:
+                self.put([{"key": key, "model": model, **said}])

@@ -8,14 +8,12 @@ twice.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import math
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -187,7 +185,7 @@ def read(path: str | os.PathLike[str]) -> list[Log]:
     return logs
 
 
-class Writer:
+class Writer(Lines):
     """Append logs to a file, and go on where a killed run has left off.
 
     Used as a context: `with Writer(path, setting) as writer:`. What was written whole is kept, a torn last
@@ -195,31 +193,22 @@ class Writer:
     """
 
     def __init__(self, path: str | os.PathLike[str], setting: Setting) -> None:
-        self.path, self.setting = pathlib.Path(path), setting
+        super().__init__(path)
+        self.setting = setting
         self.logs: list[Log] = []
         """What the file holds."""
-        self._lines = Lines(self.path)
 
-    def __enter__(self) -> Writer:
-        with contextlib.ExitStack() as stack:
-            lines = stack.enter_context(self._lines)
-            found, self.logs, _ = _parse(self.path, lines.data)
-            if found is not None and found.digest != self.setting.digest:
-                raise InputError(
-                    f"{self.path}, line 1: got a setting that differs in {_differences(found, self.setting)},"
-                    " expected the one that is being written"
-                )
-            lines.drop_torn()
-            if found is None:
-                first = {"format": FORMAT, "version": VERSION, "setting": dataclasses.asdict(self.setting)}
-                lines.append([{**first, "digest": self.setting.digest}])
-            stack.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lines.__exit__(kind, error, trace)
+    def take(self) -> None:
+        found, self.logs, _ = _parse(self.path, self.data)
+        if found is not None and found.digest != self.setting.digest:
+            raise InputError(
+                f"{self.path}, line 1: got a setting that differs in {_differences(found, self.setting)},"
+                " expected the one that is being written"
+            )
+        self.drop_torn()
+        if found is None:
+            first = {"format": FORMAT, "version": VERSION, "setting": dataclasses.asdict(self.setting)}
+            self.put([{**first, "digest": self.setting.digest}])
 
     @property
     def records(self) -> frozenset[int]:
@@ -234,7 +223,7 @@ class Writer:
             if log.setting.digest != self.setting.digest:
                 raise InputError(f"{self.path}: got a log of another setting, expected {self.setting.name}")
             there.add(log.record)
-        self._lines.append(_to_dict(log) for log in new)
+        self.put(_to_dict(log) for log in new)
         self.logs += new
 
 

@@ -45,13 +45,7 @@ def read_records(path: str | os.PathLike[str], *, rows: int | None = ROWS) -> tu
     With 484 rows that are not those of the original file a warning says so.
     """
     path = _find(pathlib.Path(path))
-    try:
-        data = path.read_bytes()
-        text = data.decode("utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: no records can be read there ({error.strerror})") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: byte {error.start} is no UTF-8, expected the csv of MAMA") from None
+    text = results.text_of(path)
     try:
         table = list(csv.reader(io.StringIO(text, newline=""), strict=True))
     except csv.Error as error:
@@ -65,7 +59,7 @@ def read_records(path: str | os.PathLike[str], *, rows: int | None = ROWS) -> tu
         raise InputError(f"{path}: {len(records)} rows after the header, expected {rows}")
     if not records:
         raise InputError(f"{path}: no row after the header, expected at least one")
-    if rows == ROWS and hashlib.sha256(data).hexdigest() != SHA256:
+    if rows == ROWS and hashlib.sha256(text.encode()).hexdigest() != SHA256:
         warnings.warn(
             f"{path} has {ROWS} readable rows, but is not the file that the experiments are stated for",
             stacklevel=2,
@@ -116,16 +110,11 @@ def _record(path: pathlib.Path, index: int, row: list[str]) -> Record:
         if not cell.strip():
             raise refuse(column, "an empty cell", "text")
     try:
-        listed = ast.literal_eval(cells["pii"])
-        found = [(entry["entity"], entry["types"]) for entry in listed]
-        if not found or not all(
-            isinstance(entity, str)
-            and entity.strip()
-            and isinstance(types, list)
-            and types
-            and all(isinstance(t, str) for t in types)
-            for entity, types in found
-        ):
+        found = [(entry["entity"], entry["types"]) for entry in ast.literal_eval(cells["pii"])]
+        strings = [[entity, *types] for entity, types in found if isinstance(types, list) and types]
+        if not found or len(strings) < len(found):
+            raise ValueError
+        if not all(isinstance(one, str) and some[0].strip() for some in strings for one in some):
             raise ValueError
     except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
         raise refuse("pii", repr(cells["pii"][:60]), "[{'entity': str, 'types': [str]}, ...]") from None

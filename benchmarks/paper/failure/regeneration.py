@@ -163,7 +163,7 @@ def regenerate(
                     before = sum(talk.left for talk in some)
                     found = author.generate(rows, [talk.agent for talk in some])
                     lines = [talk.take(part) for talk, part in zip(some, found, strict=True)]
-                    file.append(line for line in lines if line is not None)
+                    file.put(line for line in lines if line is not None)
                     bar.update(before - sum(talk.left for talk in some))
                 going = [talk for talk in going if not talk.done]
     return [talk.rewritten for talk in talks]
@@ -361,5 +361,5 @@ def _read(file: Lines, rewriting: Rewriting) -> dict[tuple[int, int], dict[str, 
     file.drop_torn()
     if not lines:
         first = {"format": FORMAT, "version": VERSION, "setting": dataclasses.asdict(rewriting)}
-        file.append([{**first, "digest": rewriting.digest}])
+        file.put([{**first, "digest": rewriting.digest}])
     return there

@@ -23,6 +23,7 @@ from fractions import Fraction
 import numpy as np
 
 from benchmarks.lm.arithmetic import expressions, shown, value
+from benchmarks.paper import results
 from iet.errors import InputError
 
 COUNT, SEED = 100, 42
@@ -56,10 +57,7 @@ def gsm8k(data: str | os.PathLike[str], count: int = COUNT, seed: int = SEED) ->
     path = pathlib.Path(data)
     if path.is_dir():
         path = next((p for p in (path / TEST, path / "gsm8k" / TEST) if p.is_file()), path / TEST)
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"data: {path} cannot be read ({error})") from None
+    lines = results.text_of(path).splitlines()
     if not 1 <= count <= len(lines):
         raise InputError(f"count: got {count}, expected 1 to {len(lines)}, the problems of {path}")
     drawn = np.random.default_rng(seed).permutation(len(lines))[:count]
