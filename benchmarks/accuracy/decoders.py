@@ -57,11 +57,12 @@ CUSUM_GRID = {
 }
 CUSUM, PAPERS_CUSUM = "cusum", "cusum, min_points 10"
 READERS = (PAPERS_CUSUM, CUSUM, "window", "posterior", "oracle")
+FIELDS = ("cell", "texts", "entropy_nats")
 SHOWN = re.compile(
-    r".*/token_accuracy|posterior/.*|cusum/(coverage|there)|posterior of \d+ keys"
-    r"|(with|beside|gain of).*model/.*"
+    r".*/token_accuracy|posterior/(mean_iou|edge_similarity)|(posterior|cusum)/(coverage|there)"
+    r"|posterior of \d+ keys"
 )
-"""Figures that the summary keeps."""
+"""What the summary keeps of a cell, and of its figures; the table beside it has more."""
 
 SPURIOUS = {4: (4, 8), 6: (2, 8)}
 """Agents of the text -> how many keys more the registry holds, for the keys that nobody used."""
@@ -255,13 +256,13 @@ def rows_of(result: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def shown(result: dict[str, Any]) -> dict[str, Any]:
-    """Return the summary of a cell with the figures that tables and plots show, and intervals of TokenAcc."""
+    """Return what the summary keeps of a cell, with the intervals of TokenAcc alone."""
     figures = {
-        key: value if key.endswith("/token_accuracy") else value[:1]
+        key: value if re.fullmatch(r"(?!with|beside).*/token_accuracy", key) else value[:1]
         for key, value in result["figures"].items()
         if SHOWN.fullmatch(key)
     }
-    return {key: value for key, value in result.items() if key != "reliability"} | {"figures": figures}
+    return {key: result[key] for key in FIELDS} | {"figures": figures}
 
 
 def reliability(results: Sequence[dict[str, Any]]) -> NDArray[np.float64]:
