@@ -10,6 +10,6 @@ conditions. So `iet.cli.bench.interleaved` is the only clock here: it runs all c
 round after round, and pytest-benchmark is handed those samples (`conftest.py`), for its statistics, its JSON
 and its comparisons between runs. Ratios, formed within rounds, are in the JSON of the first two commands.
 
-`audit`, `bulk` and `waterfall` are no suites of contestants per op: their JSON has parts of its own, and
-pytest does not run them.
+`audit` and `bulk` are no suites of contestants per op: their JSON has parts of its own, and pytest does not
+run them.
 """
