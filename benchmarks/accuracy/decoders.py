@@ -18,7 +18,6 @@ goes on.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import hashlib
@@ -36,6 +35,7 @@ from tqdm import tqdm
 
 import iet
 from benchmarks.accuracy import texts
+from benchmarks.paper.reading import readers
 from benchmarks.recording import INTERVAL, columns, finish, parser, table
 from benchmarks.statistics import summary
 from iet.audit.auditor import Auditor
@@ -49,12 +49,6 @@ from iet.marks.registry import Registry
 from iet.native.pairs import novelty_weights
 
 LEVEL = 0.01
-CUSUM_GRID = {
-    "tau": (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8),
-    "smooth_windows": (1, 5, 9),
-    "radius": (0, 8, 16),
-    "min_points": (2, 5, 10),
-}
 CUSUM, PAPERS_CUSUM = "cusum", "cusum, min_points 10"
 READERS = (PAPERS_CUSUM, CUSUM, "window", "posterior", "oracle")
 FIELDS = ("cell", "texts", "entropy_nats")
@@ -88,27 +82,12 @@ def form(turns: texts.Turns, length: int, joiner: str = JOINER, spurious: int = 
 def oracle(text: Text) -> Labels:
     """Return the labels of a reader who knows where turns begin and end."""
     scores, pairs = score_tokens(text.ids, text.registry), pair_numbers(text.ids, text.registry)
-    found = np.empty(len(text.ids), np.int64)
-    cuts = [0, *(np.flatnonzero(np.diff(text.truth)) + 1).tolist(), len(text.truth)]
-    for start, end in itertools.pairwise(cuts):
-        _, first = np.unique(pairs[start:end], return_index=True)
-        first = first[pairs[start:end][first] >= 0]
-        found[start:end] = scores[start:end][first].sum(axis=0).argmax()
-    return found
+    return readers.named(scores, pairs, np.append(0, np.cumsum(np.diff(text.truth) != 0)))
 
 
 def tune(tuning: Iterable[Text], family: str) -> dict[str, dict[str, Any]]:
     """Return the options of each `cusum` with the highest TokenAcc on the tuning texts."""
-    accuracy: dict[tuple[Any, ...], list[float]] = collections.defaultdict(list)
-    for text in tuning:
-        scores = score_tokens(text.ids, text.registry)
-        for options in itertools.product(*CUSUM_GRID.values()):
-            given: dict[str, Any] = dict(zip(CUSUM_GRID, options, strict=True))
-            found = decode(scores, "cusum", family, **given)
-            accuracy[options].append(token_accuracy(text.truth, found.token_agents))
-    every = [dict(zip(CUSUM_GRID, options, strict=True)) for options in accuracy]
-    mean = [float(np.mean(values)) for values in accuracy.values()]
-    ranked = [every[i] for i in np.argsort(-np.array(mean), kind="stable")]
+    ranked = readers.ranked(((score_tokens(t.ids, t.registry), t.truth) for t in tuning), family)
     return {
         CUSUM: ranked[0],
         PAPERS_CUSUM: next(options for options in ranked if options["min_points"] == 10),

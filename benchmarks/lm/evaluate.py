@@ -11,7 +11,7 @@ import hashlib
 import json
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,24 +141,16 @@ def position_bits(model: PreTrainedModel, packed: Packed) -> dict[str, float]:
     }
 
 
-def byte_baseline(train: Sequence[Document], held_out: Sequence[Document]) -> float:
-    """Held-out bits per byte of a Kneser-Ney 5-gram over bytes."""
-    model = KneserNey(
-        [_bytes(document) for document in train], vocabulary=_BYTE_BOUNDARY + 1, boundary=_BYTE_BOUNDARY
-    )
-    bits = -sum(float(model.log2_probabilities(_bytes(document)).sum()) for document in held_out)
-    return bits / sum(byte_counts(held_out).values())
-
-
-def token_baseline(tokenizer: Tokenizer, train: Sequence[Document], held_out: Sequence[Document]) -> float:
-    """Held-out bits per byte of a Kneser-Ney 5-gram over the model's tokens."""
-
-    def ids(document: Document) -> NDArray[np.int64]:
-        return np.array(encode(tokenizer, document.text), dtype=np.int64)
-
-    size = tokenizer.get_vocab_size()
-    model = KneserNey([ids(document) for document in train], vocabulary=size, boundary=BOS_ID)
-    bits = -sum(float(model.log2_probabilities(ids(document)).sum()) for document in held_out)
+def baseline(
+    encoded: Callable[[Document], NDArray[np.integer]],
+    size: int,
+    boundary: int,
+    train: Sequence[Document],
+    held_out: Sequence[Document],
+) -> float:
+    """Held-out bits per byte of a Kneser-Ney 5-gram over bytes or tokens."""
+    model = KneserNey([encoded(document) for document in train], vocabulary=size, boundary=boundary)
+    bits = -sum(float(model.log2_probabilities(encoded(document)).sum()) for document in held_out)
     return bits / sum(byte_counts(held_out).values())
 
 
@@ -240,8 +232,11 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     }
     rounded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     bits_per_byte = float(bits.sum() / size)
-    over_bytes = byte_baseline(train, held_out)
-    over_tokens = token_baseline(tokenizer, train, held_out)
+    over_bytes = baseline(_bytes, _BYTE_BOUNDARY + 1, _BYTE_BOUNDARY, train, held_out)
+    over_tokens = baseline(
+        lambda document: np.array(encode(tokenizer, document.text)),
+        *(tokenizer.get_vocab_size(), BOS_ID, train, held_out),
+    )
     results: dict[str, Any] = {
         "model": {
             "parameters": sum(weight.numel() for weight in model.parameters()),

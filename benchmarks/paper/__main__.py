@@ -239,6 +239,8 @@ def _reach(endpoint: Endpoint, answers: pathlib.Path) -> None:
 
 
 def _brought(options: argparse.Namespace, names: Sequence[str]) -> _Brought:
+    if options.human is not None and not options.human.is_file():
+        raise InputError(f"human: {options.human} is no file")
     needs: dict[str, Any] = {} if options.human is None else {"human": results.text_of(options.human)}
     endpoints: dict[str, Endpoint] = {}
     for name, usual in ENDPOINTS.items():

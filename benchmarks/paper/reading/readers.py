@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,9 @@ def read(
     ids = encoding.token_ids
     scores, pairs = keys.scores(ids), keys.pairs(ids)
     if boundaries is not None:
-        labels = _named(scores, pairs, encoding.char_ends, [0, *boundaries, len(text)])
+        cuts = itertools.pairwise([0, *boundaries, len(text)])
+        spans = [(start, end, piece) for piece, (start, end) in enumerate(cuts)]
+        labels = named(scores, pairs, token_labels(spans, encoding.char_ends))
         return Read(labels, _edges(Segmentation(labels.astype(np.int32)), scores))
     found = decode(scores, decoder, keys.family, pairs=pairs, **more)
     return Read(
@@ -82,18 +84,21 @@ def read(
     )
 
 
-def tune(texts: Sequence[tuple[str, Keys, Labels]], tokenizer: Tokenizer) -> dict[str, float]:
-    """Return the options of "cusum" from `GRID` with the highest mean TokenAcc, the first of equals."""
-    options: list[dict[str, Any]] = [
-        dict(zip(GRID, values, strict=True)) for values in itertools.product(*GRID.values())
-    ]
-    accuracy = np.zeros(len(options))
-    for text, keys, truth in texts:
-        scores = keys.scores(tokenizer.encode(text).token_ids)
-        for i, chosen in enumerate(options):
-            found = decode(scores, "cusum", keys.family, **chosen)
-            accuracy[i] += token_accuracy(truth, found.token_agents)
-    return options[int(accuracy.argmax())]
+def tune(texts: Sequence[tuple[str, Keys, Labels]], tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the options of "cusum" that suit some texts best."""
+    scored = ((keys.scores(tokenizer.encode(text).token_ids), truth) for text, keys, truth in texts)
+    return ranked(scored, texts[0][1].family)[0]
+
+
+def ranked(texts: Iterable[tuple[NDArray[np.float32], Labels]], family: str) -> list[dict[str, Any]]:
+    """Return the options in `GRID` by mean TokenAcc on some scores and their truth, the highest first."""
+    options = [dict(zip(GRID, values, strict=True)) for values in itertools.product(*GRID.values())]
+    accuracy: list[list[float]] = [[] for _ in options]
+    for scores, truth in texts:
+        for given, found in zip(options, accuracy, strict=True):
+            more: dict[str, Any] = {**given}
+            found.append(token_accuracy(truth, decode(scores, "cusum", family, **more).token_agents))
+    return [options[i] for i in np.argsort(-np.mean(accuracy, axis=1), kind="stable")]
 
 
 def _labels(agents: NDArray[Any]) -> Labels:
@@ -132,12 +137,11 @@ def _free(
     return labels
 
 
-def _named(scores: NDArray[np.float32], pairs: Labels, char_ends: Labels, cuts: list[int]) -> Labels:
-    """Name each piece after the key with the highest sum, each pair counted once."""
-    spans = [(start, end, i) for i, (start, end) in enumerate(itertools.pairwise(cuts))]
-    piece, labels = token_labels(spans, char_ends), np.zeros(len(pairs), np.int64)
-    for i in np.unique(piece):
-        inside = np.flatnonzero(piece == i)
+def named(scores: NDArray[np.float32], pairs: Labels, pieces: Labels) -> Labels:
+    """Name each piece, by the numbers of tokens, after the key with the highest sum, pairs counted once."""
+    labels = np.zeros(len(pairs), np.int64)
+    for piece in np.unique(pieces):
+        inside = np.flatnonzero(pieces == piece)
         _, first = np.unique(pairs[inside], return_index=True)
         counted = inside[first[pairs[inside][first] >= 0]]
         labels[inside] = scores[counted].sum(axis=0).argmax()

@@ -42,7 +42,7 @@ def small() -> Iterator[None]:
         patch.setattr(texts, "SPLITS", {"tuning": 1, "evaluation": 2})
         patch.setattr(texts, "TURN_TOKENS", LENGTHS)
         patch.setattr(texts, "TURNS", 8)
-        patch.setattr(decoders, "CUSUM_GRID", GRID)
+        patch.setattr(decoders.readers, "GRID", GRID)
         yield
     torch.set_num_threads(threads)
 
