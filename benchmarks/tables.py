@@ -53,12 +53,7 @@ RATE = "million token·keys/s"
 
 def speed(results: pathlib.Path) -> str:
     """Return the tables of all speeds that are there, each line with what measured it and where."""
-    found: dict[str, dict[str, Any]] = {}
-    for name in SHOWN:
-        path = results / f"{name}.json"
-        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        if content:
-            found[name] = content
+    found = {name: _content(results, name) for name in SHOWN if (results / f"{name}.json").is_file()}
     parts = [
         "Medians with quartiles, over rounds in which all contestants run in turn; ratios are formed within"
         " rounds. *Peers* are in italics. Floors and peers run on one thread."
@@ -226,10 +221,7 @@ def _compared(cells: Sequence[Mapping[str, Any]]) -> str:
 
 def paper(results: pathlib.Path) -> str:
     """Return Table 1 of the runs in `results`/paper beside the paper's, as means over the settings."""
-    runs = [
-        (path, json.loads(path.read_text(encoding="utf-8")))
-        for path in sorted(results.glob("paper/*/table1.json"))
-    ]
+    runs = [(path, _content(path.parent, path.stem)) for path in sorted(results.glob("paper/*/table1.json"))]
     runs = [run for run in runs if run[1]["configuration"]["records"] >= FEWEST_RECORDS]
     if not runs:
         return f"(No run of {FEWEST_RECORDS} records a setting is in benchmarks/results/paper yet.)"

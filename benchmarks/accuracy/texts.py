@@ -37,7 +37,6 @@ from numpy.typing import NDArray
 from iet.demo.conversation import JOINER, Conversation
 from iet.demo.conversation import MODEL as SHIPPED_MODEL
 from iet.errors import InputError
-from iet.marks.families import FAMILIES
 from iet.marks.files import write_file
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
@@ -376,7 +375,7 @@ def main() -> None:
     if arguments.status:
         print(status(arguments.work, cells))
     else:
-        run(arguments.work, [cell for cell in cells if cell.family in FAMILIES])
+        run(arguments.work, cells)
 
 
 if __name__ == "__main__":

@@ -28,10 +28,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import log_softmax, softmax
 
 import iet
+from benchmarks.paper import needed
 from benchmarks.paper.conversations.logs import Setting
-from iet.errors import BackendUnavailable, InputError
+from iet.errors import InputError
 from iet.kernels import embed_, pair_numbers
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme, canonical_digest
@@ -56,7 +58,7 @@ def kgw_green(key: int, previous: int, vocab_size: int) -> npt.NDArray[np.bool_]
 
     Kirchenbauer et al. 2023, "A Watermark for Large Language Models", Algorithm 2.
     """
-    torch = _torch()
+    torch = needed("torch", "bench")
     generator = torch.Generator().manual_seed(key * previous % (2**64 - 1))
     green = np.zeros(vocab_size, np.bool_)
     green[torch.randperm(vocab_size, generator=generator)[: int(vocab_size * GAMMA)].numpy()] = True
@@ -272,7 +274,7 @@ class GreenLists:
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
         """Return `scores` [B, >= V] with marks, for the position after `input_ids` [B, T]."""
-        torch = _torch()
+        torch = needed("torch", "bench")
         bias = np.zeros((len(self._keys), self._size), np.float32)
         previous = input_ids[:, -1].tolist()
         for row, key in enumerate(self._keys):
@@ -302,12 +304,12 @@ def mean_kl(logits: npt.NDArray[np.float32], kappa: float, *, draws: int = 8, se
     secret = hashlib.blake2b(f"iet paper KL/{seed}".encode(), digest_size=32).digest()
     slot = registry.add("anybody", secret=secret)
     contexts = np.random.default_rng(seed).integers(0, size, (draws, rows, 3))
-    log_p = _log_softmax(logits.astype(np.float64))
+    log_p = log_softmax(logits.astype(np.float64), axis=1)
     total = 0.0
     for context in contexts:
         marked = np.ascontiguousarray(logits, np.float32).copy()
         embed_(marked, context, np.full(rows, slot), registry)
-        total += _divergence(_log_softmax(marked.astype(np.float64)), log_p).mean()
+        total += _divergence(log_softmax(marked.astype(np.float64), axis=1), log_p).mean()
     return float(total / draws)
 
 
@@ -324,7 +326,7 @@ def equal_delta(
     if not len(logits):
         raise InputError("logits: got no rows, expected some of the model's distributions")
     target = mean_kl(logits, kappa, draws=draws, seed=seed)
-    p = np.exp(_log_softmax(logits.astype(np.float64)))
+    p = softmax(logits.astype(np.float64), axis=1)
     rng, size = np.random.default_rng(seed), logits.shape[1]
     mass = np.array(
         [row[kgw_green(int(key) | 1, 1, size)].sum() for row in p for key in rng.integers(0, 2**32, draws)]
@@ -344,12 +346,6 @@ def equal_delta(
         middle = (low + high) / 2
         low, high = (middle, high) if divergence(middle) < target else (low, middle)
     return (low + high) / 2
-
-
-def _log_softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    found: npt.NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return found
 
 
 def _divergence(log_q: npt.NDArray[np.float64], log_p: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -381,13 +377,3 @@ def _packed_green(green: Green, key: int, previous: int, size: int) -> bytes:
 def _cached_green(green: Green, key: int, previous: int, size: int) -> npt.NDArray[np.bool_]:
     packed = np.frombuffer(_packed_green(green, key, previous, size), np.uint8)
     return np.unpackbits(packed, count=size).view(np.bool_)
-
-
-def _torch() -> Any:
-    try:
-        import torch
-    except ImportError as error:
-        raise BackendUnavailable(
-            f'green lists: {error}; pip install "implicit-execution-tracing[bench]"'
-        ) from None
-    return torch

@@ -205,16 +205,18 @@ def _restored(log: Trajectory, corruption: str, registry: Registry) -> Seen:
 
 def figures(seen: Sequence[Seen], outcomes: Sequence[Sequence[Outcome]]) -> dict[str, Table]:
     """Return `SCORES` of every seed on every log, 1 where it is right: float64 [S, N] each."""
-    found: dict[str, list[list[float]]] = {name: [] for name in SCORES}
-    for some in outcomes:
-        ours = [score(outcome.prediction, one) for outcome, one in zip(some, seen, strict=True)]
-        theirs = [legacy_score(outcome.legacy, one.original) for outcome, one in zip(some, seen, strict=True)]
-        found["agent"].append([float(each.agent) for each in ours])
-        found["step"].append([float(each.step) for each in ours])
-        found["index"].append([float(each.index) for each in ours])
-        found["legacy_agent"].append([float(agent) for agent, _ in theirs])
-        found["legacy_step"].append([float(step) for _, step in theirs])
-    return {name: np.array(rows) for name, rows in found.items()}
+    scored = [
+        [
+            (
+                *dataclasses.astuple(score(outcome.prediction, one)),
+                *legacy_score(outcome.legacy, one.original),
+            )
+            for outcome, one in zip(some, seen, strict=True)
+        ]
+        for some in outcomes
+    ]
+    table = np.array(scored, np.float64)
+    return {name: table[..., i] for i, name in enumerate(SCORES)}
 
 
 def _write(
@@ -246,6 +248,9 @@ def _write(
         condition, level, some = conditions[number], levels[number], outcomes[protocol, number]
         table = tables[protocol, number]
         every = list(itertools.chain.from_iterable(some))
+        predicted, legacy, cut = zip(
+            *((o.prediction is not None, o.legacy is not None, o.cut > 0) for o in every), strict=True
+        )
         printed: tuple[recording.Cell, ...] = ("", "")
         if condition.side and condition.subset == SUBSETS[0]:
             printed = quoted.TABLE2[protocol][condition.side][condition.corruption]
@@ -253,9 +258,7 @@ def _write(
             [
                 *(condition.subset, protocol, TITLES[condition.corruption], condition.log),
                 *(statistics.crossed(100 * table[name], seed) for name in SCORES),
-                _percent(outcome.prediction is not None for outcome in every),
-                _percent(outcome.legacy is not None for outcome in every),
-                _percent(outcome.cut > 0 for outcome in every),
+                *(100 * float(np.mean(some)) for some in (predicted, legacy, cut)),
                 100 * level[_GUESSED[protocol]],
                 100 * level["uniform_step"],
                 *printed,
@@ -271,7 +274,7 @@ def _write(
                 "figures": {name: float(table[name].mean()) for name in SCORES},
                 "chance": level,
                 "ideal": ideals[number],
-                "in_form": float(np.mean([outcome.prediction is not None for outcome in every])),
+                "in_form": float(np.mean(predicted)),
                 "questions": sum(outcome.calls for outcome in every),
                 "questions_cut": sum(outcome.cut for outcome in every),
                 "unanswered": sum(outcome.unanswered for outcome in every),
@@ -324,10 +327,6 @@ def _ideal(seen: Sequence[Seen]) -> dict[str, float]:
         "agent": float(np.mean([ideal_judge(*pair) for pair in both])),
         "step": float(np.mean([ideal_step(*pair) for pair in both])),
     }
-
-
-def _percent(found: Iterator[bool]) -> float:
-    return 100 * float(np.mean(list(found)))
 
 
 def _told(

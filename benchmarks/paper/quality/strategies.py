@@ -59,12 +59,15 @@ Strategy = Callable[[Sequence[Problem], Sequence[Sequence[str]], Ask], list[Frac
 
 
 def first_prompt(problem: Problem, agent: int) -> Prompt:
-    return Prompt(
-        _ROLE.format(agent=agent),
-        (Part("Problem:", problem.text),),
-        f"Solve the problem. Write down your steps. {_END}",
-        "Answer 1:",
-    )
+    return _prompt(problem, agent, [], "Solve the problem. Write down your steps.", "Answer 1:")
+
+
+def _prompt(
+    problem: Problem, agent: int, parts: Sequence[tuple[str, str]], request: str, opening: str
+) -> Prompt:
+    role = (_JUDGE if agent == JUDGE else _ROLE).format(agent=agent)
+    known = tuple(Part(*part) for part in [("Problem:", problem.text), *parts])
+    return Prompt(role, known, f"{request} {_END}", opening)
 
 
 def first_calls(problems: Sequence[Problem], prompt: First = first_prompt) -> list[Call]:
@@ -77,21 +80,11 @@ def single(problems: Sequence[Problem], said: Sequence[Sequence[str]], ask: Ask)
 
 
 def reflection(problems: Sequence[Problem], said: Sequence[Sequence[str]], ask: Ask) -> list[Fraction | None]:
-    calls = [
-        Call(
-            problem,
-            0,
-            1,
-            Prompt(
-                _ROLE.format(agent=0),
-                (Part("Problem:", problem.text), Part("Your answer so far:", texts[0])),
-                f"Look for mistakes in your answer, correct them, and solve the problem again. {_END}",
-                "Answer 2:",
-            ),
-            "reflection",
-        )
-        for problem, texts in zip(problems, said, strict=True)
-    ]
+    request = "Look for mistakes in your answer, correct them, and solve the problem again."
+    calls = []
+    for problem, texts in zip(problems, said, strict=True):
+        prompt = _prompt(problem, 0, [("Your answer so far:", texts[0])], request, "Answer 2:")
+        calls.append(Call(problem, 0, 1, prompt, "reflection"))
     return [answer_of(text) for text in ask(calls)]
 
 
@@ -104,23 +97,11 @@ def debate(problems: Sequence[Problem], said: Sequence[Sequence[str]], ask: Ask)
 
 
 def judged(problems: Sequence[Problem], said: Sequence[Sequence[str]], ask: Ask) -> list[Fraction | None]:
-    calls = [
-        Call(
-            problem,
-            JUDGE,
-            0,
-            Prompt(
-                _JUDGE.format(agent=JUDGE),
-                (
-                    Part("Problem:", problem.text),
-                    *(Part(f"Agent_{agent}:", text) for agent, text in enumerate(texts)),
-                ),
-                f"Compare the answers, check their steps, and decide. {_END}",
-                "Verdict 1:",
-            ),
-        )
-        for problem, texts in zip(problems, _debated(problems, said, ask), strict=True)
-    ]
+    calls = []
+    for problem, texts in zip(problems, _debated(problems, said, ask), strict=True):
+        parts = [(f"Agent_{agent}:", text) for agent, text in enumerate(texts)]
+        request = "Compare the answers, check their steps, and decide."
+        calls.append(Call(problem, JUDGE, 0, _prompt(problem, JUDGE, parts, request, "Verdict 1:")))
     return [answer_of(text) for text in ask(calls)]
 
 
@@ -132,18 +113,16 @@ def _debated(problems: Sequence[Problem], said: Sequence[Sequence[str]], ask: As
             for problem, texts in zip(problems, last, strict=True)
             for agent in range(len(texts))
         ]
-        last = _rows(ask(calls), AGENTS)
+        said = ask(calls)
+        last = [said[start : start + AGENTS] for start in range(0, len(said), AGENTS)]
     return last
 
 
 def _reply(problem: Problem, agent: int, number: int, texts: Sequence[str]) -> Prompt:
-    others = [Part(f"Agent_{other}'s answer:", text) for other, text in enumerate(texts) if other != agent]
-    return Prompt(
-        _ROLE.format(agent=agent),
-        (Part("Problem:", problem.text), Part("Your answer so far:", texts[agent]), *others),
-        f"Take the others' answers as advice, check them and your own, and solve the problem again. {_END}",
-        f"Answer {number + 1}:",
-    )
+    others = [(f"Agent_{other}'s answer:", text) for other, text in enumerate(texts) if other != agent]
+    request = "Take the others' answers as advice, check them and your own, and solve the problem again."
+    own = ("Your answer so far:", texts[agent])
+    return _prompt(problem, agent, [own, *others], request, f"Answer {number + 1}:")
 
 
 def vote(answers: Sequence[Fraction | None]) -> Fraction | None:
@@ -154,10 +133,6 @@ def vote(answers: Sequence[Fraction | None]) -> Fraction | None:
     """
     counts = Counter(answer for answer in answers if answer is not None)
     return max(counts, key=counts.__getitem__) if counts else None
-
-
-def _rows(texts: Sequence[str], width: int) -> list[list[str]]:
-    return [list(texts[start : start + width]) for start in range(0, len(texts), width)]
 
 
 STRATEGIES: Mapping[str, Strategy] = {
