@@ -177,14 +177,11 @@ def _failure(options: argparse.Namespace) -> Callable[[], object]:
     results.writable(options.out)
     endpoint = _judge_endpoint(options) if options.experiment == "table2" else None
     loaded = generate.loaded_for(options)
+    names = ("seed", "temperature", "top_p", "prompt_tokens", "batch")
     restoring = restore.Options(
         subsets=tuple(dict.fromkeys(options.subset)),
         logs=QUICK["records"] if options.quick and options.records is None else options.records,
-        seed=options.seed,
-        temperature=options.temperature,
-        top_p=options.top_p,
-        prompt_tokens=options.prompt_tokens,
-        batch=options.batch,
+        **{name: getattr(options, name) for name in names},
     )
     run: Callable[..., object] = functools.partial(restore.run, loaded, options.data, options.out, restoring)
     if options.experiment == "table2":

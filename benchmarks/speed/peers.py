@@ -44,7 +44,7 @@ def markers(vocab_size: int) -> tuple[dict[str, Marker], dict[str, str]]:
         "MarkLLM KGW": ("MarkLLM KGW", _markllm_kgw),
         "MarkLLM Unigram": ("MarkLLM Unigram", _markllm_unigram),
         "SynthID, top 100": ("SynthID", _synthid_top),
-        "SynthID, all of V": ("SynthID", _synthid_all),
+        "SynthID, all of V": ("SynthID", lambda vocab_size: cast(Marker, synthid())),
     }
     return _installed(makers, vocab_size)
 
@@ -52,7 +52,7 @@ def markers(vocab_size: int) -> tuple[dict[str, Marker], dict[str, str]]:
 def readers(vocab_size: int) -> tuple[dict[str, Reader], dict[str, str]]:
     """Return name -> what scores a text under one key, and name -> why it is missing."""
     makers: dict[str, tuple[str, Callable[[int], Reader]]] = {
-        "SynthID g-values": ("SynthID", _synthid_reader),
+        "SynthID g-values": ("SynthID", lambda vocab_size: _g_values(synthid())),
         "Waterfall verify": ("Waterfall", _waterfall_reader),
         "transformers KGW detector": ("transformers KGW", _kgw_reader),
     }
@@ -72,14 +72,8 @@ def _installed(makers: Any, vocab_size: int) -> tuple[dict[str, Any], dict[str, 
 
 def _late(make: Callable[[], Callable[..., object]]) -> Callable[..., object]:
     """Return a function that is made at its first call, which is the round that warms up."""
-    made: list[Callable[..., object]] = []
-
-    def call(*arguments: Any) -> object:
-        if not made:
-            made.append(make())
-        return made[0](*arguments)
-
-    return call
+    made = functools.cache(make)
+    return lambda *arguments: made()(*arguments)
 
 
 def _waterfall_marker(vocab_size: int) -> Marker:
@@ -139,10 +133,6 @@ def kgw_detector(vocab_size: int, **config: Any) -> Any:
     return made.WatermarkDetector(model, "cpu", made.WatermarkingConfig(**config))
 
 
-def _synthid_all(vocab_size: int) -> Marker:
-    return cast(Marker, synthid())
-
-
 def _synthid_top(vocab_size: int) -> Marker:
     """As google-deepmind/synthid-text runs it: the 100 likeliest tokens are marked, the others set to -inf.
 
@@ -159,8 +149,7 @@ def _synthid_top(vocab_size: int) -> Marker:
     return mark
 
 
-def _synthid_reader(vocab_size: int) -> Reader:
-    processor = synthid()
+def _g_values(processor: Any) -> Reader:
     return lambda ids: processor.compute_g_values(torch.from_numpy(ids)[None])
 
 

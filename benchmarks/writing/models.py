@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -55,6 +56,12 @@ class Loaded:
             return ids(("system", system), ("user", user))
         except jinja2.TemplateError:
             return ids(("user", f"{system}\n\n{user}"))
+
+
+def as_said(reader: Tokenizer, ids: Iterable[int]) -> str:
+    """Return the text of a turn as it is joined with others."""
+    # A cut inside a character decodes to U+FFFD, which nobody sampled.
+    return reader.decode([int(i) for i in ids]).strip().strip("\ufffd").strip()
 
 
 def load(model: str | os.PathLike[str] = MODEL, device: str = "cpu") -> Loaded:

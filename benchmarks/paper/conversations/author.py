@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -18,7 +19,7 @@ try:
     from torch import Tensor
 
     from benchmarks.writing import sampler
-    from benchmarks.writing.models import Loaded
+    from benchmarks.writing.models import Loaded, as_said
 except ImportError as _error:
     raise BackendUnavailable(
         f'generating text: {_error}; pip install "implicit-execution-tracing[bench]"'
@@ -135,8 +136,5 @@ class ModelAuthor:
             on_logits=self.on_logits,
         )
         whole = zip(found.ids.tolist(), found.lengths.tolist(), found.entropy.tolist(), strict=True)
-        return [Generated(tuple(ids[:size]), self._text(ids[:size]), mean) for ids, size, mean in whole]
-
-    def _text(self, ids: list[int]) -> str:
-        # A cut inside a character decodes to U+FFFD, which nobody sampled.
-        return self.loaded.reader.decode(ids).strip().strip("\ufffd").strip()
+        said = functools.partial(as_said, self.loaded.reader)
+        return [Generated(tuple(ids[:size]), said(ids[:size]), mean) for ids, size, mean in whole]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -158,7 +158,7 @@ def transforms(
     seed = study.options.seed
     setting = study.setting("chain", 4, "fourier")
     logs = study.logs(setting)
-    brought = {"tokenizer": study.loaded.reader, "regenerate": Regenerator(study), **(needs or {})}
+    brought = {"tokenizer": study.loaded.reader, "regenerate": regenerator(study), **(needs or {})}
     header = ["category", "transformation", "reader", "SemSim", "ROUGE-L"]
     header += [f"Δ {FIGURES[name]} (%)" for name in SHOWN]
     header += ["false alarms", "paper: Δ TokenAcc, IoU, EdgeSim"]
@@ -199,22 +199,19 @@ def transforms(
     study.write("transforms", header, cells, logs, rows)
 
 
-class Regenerator:
-    """Write a turn once more without a mark, of about the same length, from the text before it."""
+def regenerator(study: Study) -> Callable[[Log, int], str]:
+    """Return what writes a turn once more without a mark, about as long, from the text before it."""
+    author = ModelAuthor(study.loaded, study.setting("chain", 4, "none"), batch=1)
 
-    def __init__(self, study: Study) -> None:
-        self._study = study
-        setting = study.setting("chain", 4, "none")
-        self._engine = ModelAuthor(study.loaded, setting, batch=1)
-
-    def __call__(self, log: Log, turn: int) -> str:
-        record = self._study.record(log)
+    def regenerate(log: Log, turn: int) -> str:
         said = log.turns[turn]
         earlier = [t for t in log.turns[:turn] if t.round == said.round - 1]
         own = next((t.text for t in earlier if t.agent == said.agent), "")
         others = {t.agent: t.text for t in earlier if t.agent != said.agent}
         size = max(1, len(said.ids))
         seed = drawn_seed("regenerated", log.record, turn, log.setting.seed)
-        prompt = prompt_of(record, said.agent, said.round, Heard(own, "", others))
-        (found,) = self._engine.generate([Row(prompt, seed, size, size)], [None])
+        prompt = prompt_of(study.record(log), said.agent, said.round, Heard(own, "", others))
+        (found,) = author.generate([Row(prompt, seed, size, size)], [None])
         return parsed(found.text).response or NO_ANSWER
+
+    return regenerate

@@ -41,7 +41,7 @@ from benchmarks.paper.conversations.prompts import Part, Prompt
 from benchmarks.paper.conversations.protocol import ATTEMPTS, NO_ANSWER, drawn_seed
 from benchmarks.paper.failure.trajectories import JOINER, SUBSETS, Trajectory, Turn, agent_of, by_agent
 from benchmarks.paper.jsonl import Lines, header, parsed
-from benchmarks.writing.models import Loaded
+from benchmarks.writing.models import Loaded, as_said
 from iet.errors import InputError
 from iet.marks.tokenizer import Tokenizer
 
@@ -78,21 +78,10 @@ class Rewriting(logs.Made):
     @property
     def sampling(self) -> logs.Setting:
         """The same for an author and a `Marker`; of what else a `Setting` says nothing is read."""
-        return logs.Setting(
-            topology="",
-            agents=0,
-            protocol="",
-            mark=self.mark,
-            model=self.model,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            joiner=JOINER,
-            seed=self.seed,
-            turn_tokens=(1, self.part_tokens),
-            prompt_tokens=self.prompt_tokens,
-            strength=self.strength,
-            profile=self.profile,
-        )
+        shared = ("mark", "model", "temperature", "top_p", "seed", "prompt_tokens", "strength", "profile")
+        more = {name: getattr(self, name) for name in shared}
+        lengths = (1, self.part_tokens)
+        return logs.Setting("", 0, "", joiner=JOINER, turn_tokens=lengths, **more)
 
     def lengths(self, tokens: int) -> tuple[int, int]:
         """Return the fewest and most tokens of a turn that had so many."""
@@ -284,8 +273,7 @@ class _Talk:
         self.part += 1
         if self.part < self.parts:
             return None
-        # A cut inside a character decodes to U+FFFD, which nobody sampled.
-        text = self.tokenizer.decode(self.ids).strip().strip("\ufffd").strip()
+        text = as_said(self.tokenizer, self.ids)
         if not text and self.attempt < ATTEMPTS:
             self.attempt += 1
             self.ids, self.entropies, self.part = [], [], 0

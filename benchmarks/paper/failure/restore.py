@@ -143,16 +143,9 @@ def rewritten(
     folder: pathlib.Path,
 ) -> tuple[Rewriting, list[Trajectory], Registry]:
     """Return how logs are rewritten with a mark, the rewritten logs, and the keys of the named agents."""
-    rewriting = rewriting_of(
-        loaded,
-        subset,
-        mark=mark,
-        temperature=options.temperature,
-        top_p=options.top_p,
-        seed=options.seed,
-        part_tokens=options.part_tokens,
-        prompt_tokens=options.prompt_tokens,
-    )
+    names_of = ("temperature", "top_p", "seed", "part_tokens", "prompt_tokens")
+    asked: dict[str, Any] = {name: getattr(options, name) for name in names_of}
+    rewriting = rewriting_of(loaded, subset, mark=mark, **asked)
     author = ModelAuthor(loaded, rewriting.sampling, batch=options.batch)
     logs = regenerate(originals, rewriting, author, loaded, folder)
     registry = Marker(rewriting.sampling, loaded.reader).registry(names)
