@@ -21,18 +21,21 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from benchmarks.accuracy import correlations, judged
-from benchmarks.accuracy.correlations import SUMS_LIMIT, apart, correlation_spectrum, frequency_classes
-from benchmarks.accuracy.judged import Floats, Ids, Row, Seeds, failures
-from benchmarks.accuracy.permutations import (
+from benchmarks.accuracy.correlations import (
     FIVE_ROUNDS,
     SET_SIZE,
+    SUMS_LIMIT,
     WITHOUT_FIRST,
     WITHOUT_LAST,
     Setup,
+    apart,
+    correlation_spectrum,
+    frequency_classes,
     moments,
     near_multiple,
     phi_table,
 )
+from benchmarks.accuracy.judged import Floats, Ids, Row, Seeds, failures
 from benchmarks.recording import columns, parser
 from iet.marks.families import FAMILIES
 from iet.native import reference

@@ -55,7 +55,9 @@ def content(configuration: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     }
 
 
-def kept(path: pathlib.Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def kept(
+    path: pathlib.Path, make: Callable[[], dict[str, Any]], advice: str = "remove it, and it is made again"
+) -> dict[str, Any]:
     """Return what a file of JSON holds; where there is none, what is made, which it holds from then on."""
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +65,7 @@ def kept(path: pathlib.Path, make: Callable[[], dict[str, Any]]) -> dict[str, An
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
-        raise InputError(f"{path}: damaged ({error}); remove it, and it is made again") from None
+        raise InputError(f"{path}: damaged ({error}); {advice}") from None
 
 
 def keep(path: pathlib.Path, configuration: Mapping[str, Any]) -> None:

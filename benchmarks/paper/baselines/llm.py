@@ -6,7 +6,7 @@ crosses the end of a message, and the prompt says so. It is also told the number
 speak in the log) and the task. Speaker ids carry no name; they are mapped to agents by the best one-to-one
 assignment ("oracle-matched"). EdgeSim is N/A as in the paper.
 
-The paper leaves open what becomes of a bad answer. Here `llm_answers.check` refuses one that breaks any rule
+The paper leaves open what becomes of a bad answer. Here `llm_prompts.check` refuses one that breaks any rule
 of the prompts, and the same question is asked again, without the reason, up to 3 times in all. If all fail,
 the log counts as a failure (`Found.failures`), and every token goes to speaker 0, who is mapped like any
 other, so to the agent that wrote the most: no log is left out, and the baseline gets what knowing nothing is
@@ -23,11 +23,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from benchmarks.paper.asking.answers import Answers
-from benchmarks.paper.asking.asker import Asker, Question
+from benchmarks.paper.asking.asker import Answers, Asker, Question
 from benchmarks.paper.asking.endpoints import Endpoint, OpenAIEndpoint, Parameters, known_as
-from benchmarks.paper.baselines.llm_answers import check
-from benchmarks.paper.baselines.llm_prompts import prompts
+from benchmarks.paper.baselines.llm_prompts import check, prompts
 from benchmarks.paper.baselines.matching import match_labels
 from benchmarks.paper.baselines.reading import (
     UNIT_TOKENS,

@@ -100,7 +100,7 @@ def with_delta(setting: Setting, loaded: Loaded, records: Sequence[Record], work
         kl = marks.mean_kl(rows, marks.KAPPA)
         return {"delta": delta, "kappa": marks.KAPPA, "kl_nats_per_token": kl, "rows": len(rows)}
 
-    delta = float(results.kept(path, found)["delta"])
+    delta = float(results.kept(path, found, "remove it, and δ is found again")["delta"])
     return dataclasses.replace(
         setting, strength=delta, profile=marks.profile_digest(setting.mark, delta, loaded.reader)
     )

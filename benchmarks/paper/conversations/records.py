@@ -81,7 +81,9 @@ def digest_of(records: Sequence[Record]) -> str:
 def claim(folder: pathlib.Path, records: Sequence[Record]) -> None:
     """Note in a folder of logs of which csv's records they are."""
     digest = digest_of(records)
-    there = results.kept(folder / "records.json", lambda: {"rows": len(records), "digest": digest})["digest"]
+    own = {"rows": len(records), "digest": digest}
+    advice = "it names the records that the logs beside it are of"
+    there = results.kept(folder / "records.json", lambda: own, advice)["digest"]
     if there != digest:
         raise InputError(
             f"{folder}: logs of the records {there[:16]}, expected those of {digest[:16]}: choose another"

@@ -22,8 +22,7 @@ import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from benchmarks.paper.asking.answers import AnswerError, Answers
-from benchmarks.paper.asking.asker import Asker, Question
+from benchmarks.paper.asking.asker import AnswerError, Answers, Asker, Question
 from benchmarks.paper.asking.endpoints import Endpoint, Sampling
 from benchmarks.paper.failure import questions
 from benchmarks.paper.failure.questions import Words, shown_name

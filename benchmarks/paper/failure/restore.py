@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from benchmarks import recording, statistics
 from benchmarks.paper import results
 from benchmarks.paper.conversations.author import ModelAuthor
-from benchmarks.paper.failure.corruption import cut_spans
 from benchmarks.paper.failure.regeneration import Rewriting, mean_entropy, regenerate, rewriting_of
 from benchmarks.paper.failure.restoration import (
     CORRUPTIONS,
@@ -29,6 +28,7 @@ from benchmarks.paper.failure.restoration import (
     Corruption,
     Identity,
     Named,
+    cut_spans,
     ideal_judge,
     ideal_step,
     identities,

@@ -23,9 +23,8 @@ from benchmarks import recording, statistics
 from benchmarks.paper import quoted, results
 from benchmarks.paper.asking.endpoints import Sampling, known_as
 from benchmarks.paper.failure import protocols, restore
-from benchmarks.paper.failure.corruption import cut_spans
 from benchmarks.paper.failure.protocols import Judge, Outcome
-from benchmarks.paper.failure.restoration import CORRUPTIONS, ideal_judge, ideal_step, named
+from benchmarks.paper.failure.restoration import CORRUPTIONS, cut_spans, ideal_judge, ideal_step, named
 from benchmarks.paper.failure.restore import MARKS
 from benchmarks.paper.failure.trajectories import SUBSETS, Restored, Trajectory, all_agents, load
 from benchmarks.paper.failure.verdicts import CHANCE, Seen, chance, legacy_score, score

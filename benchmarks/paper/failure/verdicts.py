@@ -23,7 +23,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks.paper.asking.answers import AnswerError
+from benchmarks.paper.asking.asker import AnswerError
 from benchmarks.paper.failure.restoration import nearest
 from benchmarks.paper.failure.trajectories import Trajectory, agent_of
 

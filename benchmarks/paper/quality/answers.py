@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.paper import marks
-from benchmarks.paper.asking.answers import Answers
+from benchmarks.paper.asking.asker import Answers
 from benchmarks.paper.conversations.author import Generated, ModelAuthor, Row
 from benchmarks.paper.conversations.logs import Setting, check_sampling
 from benchmarks.paper.conversations.prompts import Prompt

@@ -28,7 +28,7 @@ import numpy as np
 
 from benchmarks import recording, statistics
 from benchmarks.paper import marks, plots, results
-from benchmarks.paper.asking.answers import Answers
+from benchmarks.paper.asking.asker import Answers
 from benchmarks.paper.quality import answers, strategies, texts
 from benchmarks.paper.quality.answers import (
     CLEAN,

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.accuracy import scheme_quality
-from benchmarks.accuracy.judged import Row, failures
-from benchmarks.accuracy.permutations import (
+from benchmarks.accuracy.correlations import (
     FIVE_ROUNDS,
     WITHOUT_FIRST,
     WITHOUT_LAST,
@@ -18,6 +17,7 @@ from benchmarks.accuracy.permutations import (
     Setup,
     feistel,
 )
+from benchmarks.accuracy.judged import Row, failures
 from benchmarks.accuracy.scheme_quality import MEASURES
 from iet import kernels
 

@@ -21,14 +21,18 @@ for needed in ("torch", "transformers", "matplotlib", "sklearn", "nltk", "langch
 from benchmarks.paper import __main__ as command  # noqa: E402
 from benchmarks.paper.conversations.author import Generated, ModelAuthor, Row  # noqa: E402
 from benchmarks.paper.failure import restore  # noqa: E402
-from benchmarks.paper.failure.corruption import remove_ids  # noqa: E402
 from benchmarks.paper.failure.regeneration import (  # noqa: E402
     Rewriting,
     mean_entropy,
     regenerate,
     rewriting_of,
 )
-from benchmarks.paper.failure.restoration import named, read_names, restore_names  # noqa: E402
+from benchmarks.paper.failure.restoration import (  # noqa: E402
+    named,
+    read_names,
+    remove_ids,
+    restore_names,
+)
 from benchmarks.paper.failure.trajectories import Trajectory  # noqa: E402
 from benchmarks.paper.marks import Marker  # noqa: E402
 from benchmarks.writing.models import Loaded  # noqa: E402

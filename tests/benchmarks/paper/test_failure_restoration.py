@@ -9,17 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.paper.failure.corruption import corrupt_boundaries, remove_ids
 from benchmarks.paper.failure.restoration import (
     CORRUPTIONS,
     Identity,
     Named,
+    corrupt_boundaries,
     ideal_judge,
     ideal_step,
     identities,
     majority,
     merged,
     nearest,
+    remove_ids,
     restore_boundaries,
     restore_names,
     token_figures,

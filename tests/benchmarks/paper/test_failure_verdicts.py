@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.paper.asking.answers import AnswerError
+from benchmarks.paper.asking.asker import AnswerError
 from benchmarks.paper.failure import questions
-from benchmarks.paper.failure.corruption import remove_ids
+from benchmarks.paper.failure.restoration import remove_ids
 from benchmarks.paper.failure.trajectories import SUBSETS, Trajectory, Turn, load
 from benchmarks.paper.failure.verdicts import (
     LEGACY,

@@ -21,7 +21,7 @@ from tests.support.paper_logs import log_of, prose, words
 
 pytest.importorskip("openai")
 
-from benchmarks.paper.asking.answers import Answers
+from benchmarks.paper.asking.asker import Answers
 from benchmarks.paper.asking.endpoints import BedrockEndpoint, OpenAIEndpoint, Parameters
 from benchmarks.paper.baselines import llm, llm_prompts
 from benchmarks.paper.baselines.reading import read_tokens, unit_bounds, unit_texts

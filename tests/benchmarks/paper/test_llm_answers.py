@@ -12,9 +12,9 @@ from iet.errors import InputError
 
 pytest.importorskip("openai")
 
-from benchmarks.paper.asking.answers import AnswerError
+from benchmarks.paper.asking.asker import AnswerError
 from benchmarks.paper.baselines import llm_prompts
-from benchmarks.paper.baselines.llm_answers import check
+from benchmarks.paper.baselines.llm_prompts import check
 
 # Rules of an answer
 

@@ -23,7 +23,7 @@ pytest.importorskip("matplotlib")
 
 from benchmarks.paper import __main__ as command  # noqa: E402
 from benchmarks.paper import plots  # noqa: E402
-from benchmarks.paper.asking.answers import Answers  # noqa: E402
+from benchmarks.paper.asking.asker import Answers  # noqa: E402
 from benchmarks.paper.conversations.author import Generated, ModelAuthor  # noqa: E402
 from benchmarks.paper.quality import experiment  # noqa: E402
 from benchmarks.paper.quality import texts as shown  # noqa: E402
