@@ -19,7 +19,7 @@ from benchmarks.paper.conversations.protocol import NO_ANSWER, drawn_seed
 from benchmarks.paper.experiments.study import Study
 from benchmarks.paper.quoted import SETTINGS
 from benchmarks.paper.quoted import TRANSFORMS as PRINTED
-from benchmarks.paper.reading import readers, scoring, similarity
+from benchmarks.paper.reading import similarity
 from benchmarks.paper.reading.scoring import FIGURES
 from benchmarks.paper.transforms import TRANSFORMS
 from benchmarks.paper.transforms.altered import Altered
@@ -29,36 +29,6 @@ from iet.errors import BackendUnavailable, InputError
 
 SHOWN = ("token_accuracy", "iou", "edge_similarity")
 Figures = dict[str, float | None]
-
-
-def figures_of(
-    study: Study,
-    log: Log,
-    altered: Log | Altered,
-    decoder: str,
-    options: Mapping[str, Any],
-    oracle: bool = False,
-) -> Figures:
-    """Return the figures of a text as it stands, in forced choice.
-
-    Characters that nobody wrote count in none of them: no reader in forced choice can be right there. What is
-    attributed of them where text may stay unattributed is `false_alarms` of `pasted`.
-    """
-    agents, reader = log.setting.agents, study.loaded.reader
-    truth = scoring.truth_of(altered, reader)
-    boundaries = [end for _, end, _ in altered.spans[:-1]] if oracle else None
-    found = readers.read(altered.text, study.keys(log), reader, decoder, options, boundaries)
-    known = truth >= 0
-    figures = scoring.score(
-        truth[known],
-        found.labels[known],
-        agents=agents,
-        edges=scoring.true_edges(altered, agents),
-        found_edges=found.edges,
-    )
-    if found.free is not None:
-        figures["false_alarms"] = float((found.free[~known] >= 0).mean()) if (~known).any() else None
-    return figures
 
 
 def pii(study: Study, settings: Sequence[tuple[str, int]] = SETTINGS, find: Find | None = None) -> None:
@@ -85,9 +55,9 @@ def pii(study: Study, settings: Sequence[tuple[str, int]] = SETTINGS, find: Find
         changed = float(np.mean([after.figures["changed"] for after in sides[1]]))
         for decoder in ("cusum", "posterior"):
             cell = {"setting": f"{topology} {agents}", "decoder": decoder}
-            options = study.cusum(setting) if decoder == "cusum" else {}
+            options = study.options_of(decoder, setting)
             original, redacted = (
-                [figures_of(study, log, one, decoder, options) for log, one in zip(logs, some, strict=True)]
+                [study.figures(log, decoder, options, one) for log, one in zip(logs, some, strict=True)]
                 for some in sides
             )
             for name, compared in _compared(study, original, redacted).items():
@@ -111,8 +81,7 @@ def oracle(study: Study, settings: Sequence[tuple[str, int]] = SETTINGS) -> None
             logs = study.logs(study.setting(topology, agents, mark))
             all_logs += logs
             given, free = (
-                [figures_of(study, log, log, "posterior", {}, oracle=known) for log in logs]
-                for known in (True, False)
+                [study.figures(log, "posterior", {}, oracle=known) for log in logs] for known in (True, False)
             )
             cell = {"setting": f"{topology} {agents}", "mark": mark}
             for name, compared in _compared(study, given, free).items():
@@ -181,7 +150,7 @@ def transforms(
         semantic = statistics.interval(similarity.semantic_similarity(pairs, embed), seed)
         for mode, decoder, known in modes:
             found = [
-                figures_of(study, log, one, decoder, options[mode], known)
+                study.figures(log, decoder, options[mode], one, oracle=known)
                 for log, one in zip(logs, altered, strict=True)
             ]
             before = clean.setdefault(mode, found)

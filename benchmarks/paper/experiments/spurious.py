@@ -5,7 +5,6 @@ from __future__ import annotations
 from benchmarks import recording, statistics
 from benchmarks.paper.conversations.logs import Log
 from benchmarks.paper.experiments.study import Study
-from benchmarks.paper.experiments.sweeps import measured
 from benchmarks.paper.quoted import SPURIOUS
 
 MARKS = ("fourier", "gumbel")
@@ -23,10 +22,11 @@ def run(study: Study) -> None:
             logs = study.logs(setting)
             all_logs += logs
             for decoder in ("cusum", "posterior"):
-                options = study.cusum(setting) if decoder == "cusum" else {}
+                options = study.options_of(decoder, setting)
                 first: list[float | None] = []
                 for keys in (keys for true, keys in SPURIOUS if true == agents):
-                    found = [measured(study, log, decoder, options, keys - agents) for log in logs]
+                    more = keys - agents
+                    found = [study.figures(log, decoder, options, spurious=more) for log in logs]
                     accuracy = [one["token_accuracy"] for one in found]
                     first = first or accuracy
                     change = "" if keys == agents else statistics.difference(accuracy, first, seed) or ""

@@ -15,7 +15,8 @@ from benchmarks.paper.conversations.logs import Log, Setting, summary
 from benchmarks.paper.conversations.records import Record, chosen, claim, digest_of
 from benchmarks.paper.marks import Keys, Marker
 from benchmarks.paper.reading import readers
-from benchmarks.paper.reading.scoring import truth_of
+from benchmarks.paper.reading.scoring import score, true_edges, truth_of
+from benchmarks.paper.transforms.altered import Altered
 from benchmarks.writing.models import Loaded
 from iet.errors import InputError
 
@@ -95,6 +96,41 @@ class Study:
             return readers.tune([(log.text, self.keys(log), truth_of(log, reader)) for log in logs], reader)
 
         return results.kept(path, tuned)
+
+    def options_of(self, decoder: str, setting: Setting) -> dict[str, Any]:
+        """Return the options of a decoder: those that suit other records, of the one that needs some."""
+        return self.cusum(setting) if decoder == "cusum" else {}
+
+    def figures(
+        self,
+        log: Log,
+        decoder: str,
+        options: Mapping[str, Any],
+        altered: Altered | None = None,
+        *,
+        oracle: bool = False,
+        spurious: int = 0,
+    ) -> dict[str, float | None]:
+        """Return the figures of a log, or of what became of it, in forced choice.
+
+        Characters that nobody wrote count in none of them: no reader in forced choice can be right there.
+        What is attributed of them where text may stay unattributed is `false_alarms`.
+
+        Args:
+            oracle: whether the reader is told the true boundaries.
+            spurious: keys in the registry that nobody wrote with.
+        """
+        text, agents, reader = altered or log, log.setting.agents, self.loaded.reader
+        truth = truth_of(text, reader)
+        boundaries = [end for _, end, _ in text.spans[:-1]] if oracle else None
+        found = readers.read(text.text, self.keys(log, spurious), reader, decoder, options, boundaries)
+        known, edges = truth >= 0, true_edges(text, agents)
+        figures = score(
+            truth[known], found.labels[known], agents=agents, edges=edges, found_edges=found.edges
+        )
+        if altered is not None and found.free is not None:
+            figures["false_alarms"] = float((found.free[~known] >= 0).mean()) if (~known).any() else None
+        return figures
 
     def configuration(self, experiment: str) -> dict[str, Any]:
         """Return all that an experiment's figures depend on, with what was not asked for filled in."""

@@ -10,7 +10,6 @@ from benchmarks import recording, statistics
 from benchmarks.paper import plots, quoted
 from benchmarks.paper.conversations.logs import Log
 from benchmarks.paper.experiments.study import Study
-from benchmarks.paper.reading import readers, scoring
 from benchmarks.paper.reading.scoring import FIGURES
 from benchmarks.statistics import Interval
 
@@ -35,8 +34,7 @@ def kappa(study: Study) -> None:
             written = some.logs(setting)
             logs += written
             for decoder in DECODERS:
-                options = some.cusum(setting) if decoder == "cusum" else {}
-                texts = _texts(some, number, written, decoder, options)
+                texts = _texts(some, number, written, decoder, some.options_of(decoder, setting))
                 found.setdefault((decoder, strength), []).extend(texts)
     _write(study, "kappa", "κ", KAPPAS, found, logs, operating_point=0.8)
 
@@ -68,21 +66,7 @@ def _runs(study: Study) -> Iterator[Study]:
 def _texts(
     study: Study, run: int, logs: Sequence[Log], decoder: str, options: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    return [{"run": run, "record": log.record, **measured(study, log, decoder, options)} for log in logs]
-
-
-def measured(
-    study: Study, log: Log, decoder: str, options: Mapping[str, Any], spurious: int = 0
-) -> dict[str, float | None]:
-    """Return the figures of one log in forced choice."""
-    found = readers.read(log.text, study.keys(log, spurious), study.loaded.reader, decoder, options)
-    return scoring.score(
-        scoring.truth_of(log, study.loaded.reader),
-        found.labels,
-        agents=log.setting.agents,
-        edges=log.edges,
-        found_edges=found.edges,
-    )
+    return [{"run": run, "record": log.record, **study.figures(log, decoder, options)} for log in logs]
 
 
 def _write(

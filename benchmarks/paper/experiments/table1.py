@@ -145,9 +145,8 @@ def _read(
             logs, reader, seed=123, **asked.get(method.baseline, {})
         )
         return [Read(f.labels, f.edges, None, f.matched, f.failures) for f in found]
-    chosen: dict[str, Any] = {}
-    if method.decoder == "cusum":
-        chosen = study.cusum(logs[0].setting)
+    chosen = study.options_of(method.decoder, logs[0].setting)
+    if chosen:
         options[f"{method.name}, {logs[0].setting.topology}, {logs[0].setting.agents}"] = chosen
     return [readers.read(log.text, study.keys(log), reader, method.decoder, chosen) for log in logs]
 
