@@ -55,16 +55,12 @@ def marked_text(registry: Registry, tokens: int) -> str:
     return " ".join(texts)
 
 
-def agent_logs(data: pathlib.Path) -> list[str]:
-    """The hand-crafted logs of Who&When: real agents, unmarked."""
+def given_logs(line: argparse.ArgumentParser, data: pathlib.Path | None) -> list[str]:
+    """Return the hand-crafted logs of Who&When in --data, unmarked; refuse a folder that has none."""
+    if data is None:
+        return []
     files = sorted((data / "who_and_when" / "Hand-Crafted").glob("*.json"), key=lambda path: int(path.stem))
+    if not files:
+        line.error(f"--data: {data} has no who_and_when/Hand-Crafted/*.json")
     logs = (json.loads(path.read_text(encoding="utf-8"))["history"] for path in files)
     return ["\n".join(turn["content"] for turn in log) for log in logs]
-
-
-def given_logs(line: argparse.ArgumentParser, data: pathlib.Path | None) -> list[str]:
-    """Return the logs of --data; the command line is refused where there are none."""
-    logs = [] if data is None else agent_logs(data)
-    if data is not None and not logs:
-        line.error(f"--data: {data} has no who_and_when/Hand-Crafted/*.json")
-    return logs

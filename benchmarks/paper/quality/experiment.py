@@ -63,6 +63,25 @@ class Part:
     names: Sequence[str]  # strategies
 
 
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    options: Options
+    out: pathlib.Path
+    content: Mapping[str, Any]  # of every JSON
+    calculator: Speaker  # the arithmetic model
+    writer: Speaker  # the other one
+    expressions: Sequence[Problem]
+    stories: Sequence[Problem]
+
+    def write(
+        self, name: str, header: Sequence[str], cells: Sequence[Sequence[Cell]], rows: Any, **fields: object
+    ) -> None:
+        """Write a table with its note."""
+        path = pathlib.Path(__file__).with_name(f"{name}_note.md")
+        note = results.note(path, **dataclasses.asdict(self.options), **fields)
+        recording.write_table(self.out / name, header, cells, self.content, rows=rows, note=note)
+
+
 def run(
     options: Options,
     data: pathlib.Path,
@@ -107,9 +126,10 @@ def run(
         for task, problems in (("Arithmetic", expressions), ("GSM8K", stories)):
             solved = None if model is None else solve(writer, problems, names, options.model_seeds)
             parts.append(Part(title, task, problems, solved, names))
-        _write_answers(out, parts, options, content)
-        _write_texts(out, calculator, writer, parts[0], stories, options, content)
-        _write_divergences(out, calculator, writer, expressions, stories, options, content)
+        this = _Run(options, out, content, calculator, writer, expressions, stories)
+        _write_answers(this, parts)
+        _write_texts(this, parts[0])
+        _write_divergences(this)
 
 
 def difference(solved: Solved, strategy: str, name: str, seed: int) -> Interval | None:
@@ -118,9 +138,7 @@ def difference(solved: Solved, strategy: str, name: str, seed: int) -> Interval 
     return statistics.difference(ours, theirs, seed)
 
 
-def _write_answers(
-    out: pathlib.Path, parts: Sequence[Part], options: Options, content: Mapping[str, Any]
-) -> None:
+def _write_answers(this: _Run, parts: Sequence[Part]) -> None:
     header = ["task", "model", "strategy", "condition", "accuracy", "accuracy - clean", "no answer"]
     cells: list[list[Cell]] = []
     rows: list[dict[str, Any]] = []
@@ -138,10 +156,10 @@ def _write_answers(
                 )
                 gap: Cell = ""
                 if name != CLEAN:
-                    gap = found = difference(part.solved, strategy, name, options.seed)
+                    gap = found = difference(part.solved, strategy, name, this.options.seed)
                     series.setdefault(name, []).append(found)
                 cell = (part.task, part.model, strategy, name)
-                accuracy = statistics.interval(right, options.seed)
+                accuracy = statistics.interval(right, this.options.seed)
                 cells.append([*cell, accuracy, gap, float(np.mean(none))])
                 for problem, r, n in zip(part.problems, right, none, strict=True):
                     row = dict(zip(header[:4], cell, strict=True))
@@ -151,20 +169,12 @@ def _write_answers(
         for part in parts
         if part.solved is not None
     )
-    note = _note("quality", options, alike=alike)
-    recording.write_table(out / "quality", header, cells, content, rows=rows, note=note)
-    plots.differences(out / "quality", [part.names for part in parts if part.solved is not None], panels)
+    this.write("quality", header, cells, rows, alike=alike)
+    plots.differences(this.out / "quality", [part.names for part in parts if part.solved is not None], panels)
 
 
-def _write_texts(
-    out: pathlib.Path,
-    calculator: Speaker,
-    writer: Speaker,
-    first: Part,
-    stories: Sequence[Problem],
-    options: Options,
-    content: Mapping[str, Any],
-) -> None:
+def _write_texts(this: _Run, first: Part) -> None:
+    options, calculator, writer = this.options, this.calculator, this.writer
     header = [
         *("texts of", "condition", "perplexity", "log perplexity - clean", "entropy", "tokens"),
         *("tokens - clean", "distinct-2", "distinct-4", "distinct-4 - clean", "own key first of 4"),
@@ -209,52 +219,37 @@ def _write_texts(
     for name, condition in {**CONDITIONS, **REPEATED}.items():
         if condition.nonce and writer.loaded.chat:
             continue  # a chat template's last tokens stand behind the nonce
-        prompts, written = texts.plain_texts(writer, stories, condition, options.text_seeds)
+        prompts, written = texts.plain_texts(writer, this.stories, condition, options.text_seeds)
         found = texts.figures_of_texts(writer.loaded, prompts, written)
         clean = clean or found
-        told = texts.told_apart(writer, condition, stories, written)
+        told = texts.told_apart(writer, condition, this.stories, written)
         add(f"{writer.loaded.name}, GSM8K's questions", name, found, clean, told)
-    note = _note("quality_texts", options)
-    recording.write_table(out / "quality_texts", header, cells, content, rows=rows, note=note)
+    this.write("quality_texts", header, cells, rows)
 
 
-def _write_divergences(
-    out: pathlib.Path,
-    calculator: Speaker,
-    writer: Speaker,
-    expressions: Sequence[Problem],
-    stories: Sequence[Problem],
-    options: Options,
-    content: Mapping[str, Any],
-) -> None:
-    asked = [Call(p, 0, 0, strategies.first_prompt(p, 0)) for p in stories]
+def _write_divergences(this: _Run) -> None:
+    questions = [Call(p, 0, 0, spoken(p, 0)) for p in this.expressions]
+    asked = [Call(p, 0, 0, strategies.first_prompt(p, 0)) for p in this.stories]
     measured = {
-        "arithmetic model": texts.divergences(calculator, [Call(p, 0, 0, spoken(p, 0)) for p in expressions]),
-        writer.loaded.name: texts.divergences(writer, asked),
+        "arithmetic model": texts.divergences(this.calculator, questions),
+        this.writer.loaded.name: texts.divergences(this.writer, asked),
     }
     series = {
-        name: [statistics.interval(found[kappa], options.seed) for kappa in texts.KAPPAS]
+        name: [statistics.interval(found[kappa], this.options.seed) for kappa in texts.KAPPAS]
         for name, found in measured.items()
     }
     cells: list[list[Cell]] = [
         ["fourier", kappa, *(values[i] for values in series.values())] for i, kappa in enumerate(texts.KAPPAS)
     ]
     cells.append(["gumbel", "", *("0 by construction" for _ in series)])
-    note = _note("quality_kl", options)
     rows = (
         {"texts": name, "kappa": kappa, "text": i, "kl_nats_per_token": value}
         for name, found in measured.items()
         for kappa, values in found.items()
         for i, value in enumerate(values)
     )
-    header = ["mark", "κ", *series]
-    recording.write_table(out / "quality_kl", header, cells, content, rows=rows, note=note)
-    plots.sweep(out / "quality_kl", texts.KAPPAS, series, xlabel="κ", operating_point=marks.KAPPA)
-
-
-def _note(name: str, options: Options, **fields: object) -> str:
-    path = pathlib.Path(__file__).with_name(f"{name}_note.md")
-    return results.note(path, **dataclasses.asdict(options), **fields)
+    this.write("quality_kl", ["mark", "κ", *series], cells, rows)
+    plots.sweep(this.out / "quality_kl", texts.KAPPAS, series, xlabel="κ", operating_point=marks.KAPPA)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
