@@ -275,7 +275,6 @@ def _against(name: str, run: Mapping[str, Any], path: pathlib.Path) -> str:
 
 
 def _means(run: Mapping[str, Any], method: str, figure: str) -> list[float]:
-    """Return the mean of a figure in every setting that has it."""
     rows = (row for row in run["table"] if (row["method"], row["figure"]) == (method, figure))
     return [cell[0] for row in rows for cell in row.values() if isinstance(cell, list)]
 

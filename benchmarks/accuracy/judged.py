@@ -109,7 +109,6 @@ def as_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def tests_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return the tests, put together by measure, V and statistic."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     threshold = threshold_of(rows)
     for row in rows:

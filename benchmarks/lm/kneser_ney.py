@@ -74,7 +74,6 @@ class KneserNey:
         return probabilities
 
     def _pack(self, sequence: Symbols) -> Keys:
-        """The n-gram that ends at each symbol."""
         padding = np.full(self.order - 1, self.boundary, dtype=np.uint64)
         padded = np.concatenate([padding, sequence.astype(np.uint64)])
         keys = np.zeros(len(sequence), dtype=np.uint64)
@@ -116,6 +115,5 @@ def _mask(length: int) -> np.uint64:
 
 
 def _find(table: Keys, keys: Keys) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Index of each key in a sorted table, and whether it is there."""
     index = np.minimum(np.searchsorted(table, keys), len(table) - 1)
     return index, table[index] == keys

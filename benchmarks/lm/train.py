@@ -196,7 +196,6 @@ class OutputLoss(torch.autograd.Function):
 
 
 def boundaries(tokenizer: Tokenizer, recipe: Recipe) -> tuple[list[int], list[int]]:
-    """Ids before and after every document."""
     return ([BOS_ID], [EOS_ID]) if recipe.boundaries else ([], tokenizer.encode("\n").ids)
 
 
@@ -239,7 +238,6 @@ def _chunks(stream: NDArray[np.uint16], length: int, seed: list[int]) -> Iterato
 
 
 def batch_loss(model: PreTrainedModel, batch: Tensor) -> Tensor:
-    """Mean loss of the next tokens of packed rows."""
     with torch.autocast("cpu", torch.bfloat16):
         hidden = model.base_model(input_ids=batch[:, :-1], use_cache=False).last_hidden_state
     flat = hidden.reshape(-1, hidden.shape[-1])

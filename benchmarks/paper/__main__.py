@@ -30,14 +30,14 @@ from benchmarks.paper.asking.endpoints import BedrockEndpoint, Endpoint, OpenAIE
 from benchmarks.paper.baselines.llm import ENDPOINTS
 from benchmarks.paper.conversations import generate
 from benchmarks.paper.conversations.records import ROWS, read_records
-from benchmarks.paper.experiments import alterations, spurious, sweeps, table1
+from benchmarks.paper.experiments import alterations, sweeps, table1
 from benchmarks.paper.experiments.study import TUNING, Options, Study
 from benchmarks.paper.failure import protocols, restore, table2
 from benchmarks.paper.failure.trajectories import SUBSETS
 from benchmarks.paper.quality import experiment
 from benchmarks.paper.reading.similarity import Embedder
 from benchmarks.paper.transforms.pii import by_presidio
-from benchmarks.paper.transforms.translation import Translator
+from benchmarks.paper.transforms.rewriting import Translator
 from benchmarks.writing.models import Loaded, load
 from iet.errors import InputError
 
@@ -54,7 +54,7 @@ EXPERIMENTS: Mapping[str, Callable[[Study, _Brought], object]] = {
     "table1": lambda study, brought: table1.run(study, _asked(study, brought)),
     "kappa": lambda study, _: sweeps.kappa(study),
     "window": lambda study, _: sweeps.window(study),
-    "spurious": lambda study, _: spurious.run(study),
+    "spurious": lambda study, _: sweeps.spurious(study),
     "pii": lambda study, brought: alterations.pii(study, find=brought.needs.get("find")),
     "oracle": lambda study, _: alterations.oracle(study),
     "transforms": lambda study, brought: alterations.transforms(study, brought.needs, brought.embed),

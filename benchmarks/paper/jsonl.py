@@ -81,7 +81,6 @@ def parsed(path: pathlib.Path, number: int, line: bytes) -> dict[str, Any]:
 
 
 def header(path: pathlib.Path, line: bytes, form: str, version: int) -> dict[str, Any]:
-    """Return the first line's object, which names format and version of a file."""
     found = parsed(path, 1, line)
     if found.get("format") != form:
         raise InputError(f"{path}, line 1: format {found.get('format')!r}, expected {form!r}")

@@ -204,8 +204,6 @@ class Keys:
 
 
 class Marker:
-    """Marks and reads the texts of a setting."""
-
     def __init__(self, setting: Setting, tokenizer: Tokenizer) -> None:
         self.mark, self.setting, self.tokenizer = mark_of(setting.mark), setting, tokenizer
         if self.mark.green is not None and setting.strength is None:

@@ -113,7 +113,6 @@ def _markllm_unigram(vocab_size: int) -> Marker:
 
 
 def synthid(keys: list[int] = SYNTHID_KEYS) -> Any:
-    """Return the processor of transformers, which also computes g-values."""
     from transformers import SynthIDTextWatermarkLogitsProcessor
 
     options: dict[str, Any] = {

@@ -57,7 +57,6 @@ class Answers(Lines):
         self.drop_torn()
 
     def of(self, key: str) -> list[str]:
-        """Return what was answered to a question so far, attempt by attempt."""
         with self._lock:
             return list(self._found.get(key, ()))
 

@@ -31,7 +31,6 @@ class LocalEndpoint:
         return None
 
     def tokens(self, system: str, user: str) -> int:
-        """Return how many tokens a question has, with its template."""
         return len(self._ids(system, user))
 
     def connect(self) -> Ask:

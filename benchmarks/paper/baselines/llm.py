@@ -26,12 +26,12 @@ import numpy as np
 from benchmarks.paper.asking.asker import Answers, Asker, Question
 from benchmarks.paper.asking.endpoints import Endpoint, OpenAIEndpoint, Parameters, known_as
 from benchmarks.paper.baselines.llm_prompts import check, prompts
-from benchmarks.paper.baselines.matching import match_labels
 from benchmarks.paper.baselines.reading import (
     UNIT_TOKENS,
     Found,
     Labels,
     Tokens,
+    match_labels,
     read_tokens,
     unit_bounds,
     unit_texts,

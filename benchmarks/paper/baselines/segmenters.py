@@ -2,7 +2,7 @@
 
 All are **adapted to the number of segments: they are told S, the true number of turns**, and cut the text, in
 characters, into S parts, or fewer if the text holds too few places to cut. Who speaks they never say:
-segments are mapped to turns with the truth's help (see `matching`), and EdgeSim is N/A as in the paper. Where
+segments are mapped to turns with the truth's help (see `reading`), and EdgeSim is N/A as in the paper. Where
 turns end they are not told, but a joiner such as a blank line is a place where Recursive and TextTiling like
 to cut.
 
@@ -24,8 +24,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from benchmarks.paper import needed
-from benchmarks.paper.baselines.matching import match_segments
-from benchmarks.paper.baselines.reading import Found, read_tokens
+from benchmarks.paper.baselines.reading import Found, match_segments, read_tokens
 from benchmarks.paper.conversations.logs import Log
 from iet.errors import InputError
 from iet.marks.tokenizer import Tokenizer

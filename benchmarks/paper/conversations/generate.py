@@ -161,7 +161,6 @@ def logs_of(
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what every command takes that has conversations written."""
     add = parser.add_argument
     add("--data", type=pathlib.Path, required=True, help="the csv of MAMA, or the folder of the data")
     add("--out", type=pathlib.Path, required=True, help="folder of tables, plots and logs")

@@ -64,7 +64,6 @@ class Prompt:
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """The prompt for a chat template."""
         system = [self.role, *(_shown(part) for part in self.parts if part.system)]
         user = [*(_shown(part) for part in self.parts if not part.system), self.request]
         return [
@@ -74,7 +73,6 @@ class Prompt:
 
     @property
     def plain(self) -> str:
-        """The prompt for a model that only continues text."""
         return "\n\n".join([self.role, *map(_shown, self.parts), self.opening])
 
 

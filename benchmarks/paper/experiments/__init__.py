@@ -1,1 +1,1 @@
-"""The experiments on MAMA, one file each."""
+"""The experiments on MAMA."""

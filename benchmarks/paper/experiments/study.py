@@ -174,7 +174,6 @@ class Study:
         )
 
     def note(self, logs: Sequence[Log]) -> str:
-        """Return the line under a table: how its texts were made."""
         o, lengths = self.options, self.setting("chain", 4, "none")
         fewest, most = lengths.turn_tokens
         turns = f"{most}" if fewest == most else f"{fewest} to {most}{' drawn' * lengths.drawn_lengths}"

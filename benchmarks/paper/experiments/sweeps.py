@@ -1,4 +1,7 @@
-"""κ and w swept on chain_4 (§ Perturbation Strength Sweep, § Sliding-Window Width Sweep), two runs each."""
+"""κ and w swept on chain_4 (§ Perturbation Strength Sweep, § Sliding-Window Width Sweep), two runs each.
+
+And keys that nobody used, on chain_4 and chain_6 (§ Robustness to Spurious Registered Keys).
+"""
 
 from __future__ import annotations
 
@@ -108,3 +111,33 @@ def _write(
         quoted={f"{FIGURES[f]}, cusum": [printed[f].get(int(p)) for p in points] for f in printed},
         log=True,
     )
+
+
+def spurious(study: Study) -> None:
+    """Read the same texts with more and more keys in the registry; changes are paired by records."""
+    seed = study.options.seed
+    header = ["mark", "decoder", "agents", "keys", "TokenAcc", "change", "TokenAcc, paper"]
+    cells: list[list[recording.Cell]] = []
+    rows, all_logs = [], list[Log]()
+    for mark in ("fourier", "gumbel"):
+        for agents in (4, 6):
+            setting = study.setting("chain", agents, mark)
+            logs = study.logs(setting)
+            all_logs += logs
+            for decoder in ("cusum", "posterior"):
+                options = study.options_of(decoder, setting)
+                first: list[float | None] = []
+                for keys in (keys for true, keys in quoted.SPURIOUS if true == agents):
+                    more = keys - agents
+                    found = [study.figures(log, decoder, options, spurious=more) for log in logs]
+                    accuracy = [one["token_accuracy"] for one in found]
+                    first = first or accuracy
+                    change = "" if keys == agents else statistics.difference(accuracy, first, seed) or ""
+                    paper = quoted.SPURIOUS[agents, keys] if (mark, decoder) == ("fourier", "cusum") else ""
+                    shown = statistics.interval(accuracy, seed)
+                    cells.append([mark, decoder, agents, keys, shown, change, paper])
+                    cell = {"mark": mark, "decoder": decoder, "agents": agents, "keys": keys}
+                    rows += [
+                        {**cell, "record": log.record, **one} for log, one in zip(logs, found, strict=True)
+                    ]
+    study.write("spurious", header, cells, all_logs, rows)

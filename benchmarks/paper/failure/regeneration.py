@@ -322,7 +322,6 @@ _FIELDS = {"log": int, "turn": int, "name": str, "original": str, "ids": list, "
 
 
 def _read(file: Lines, rewriting: Rewriting) -> dict[tuple[int, int], dict[str, Any]]:
-    """Return (log, turn) -> line of a file, which gets its header if it is new."""
     lines = file.whole
     if lines:
         found = header(file.path, lines[0], FORMAT, VERSION)

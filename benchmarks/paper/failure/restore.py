@@ -142,7 +142,6 @@ def rewritten(
     options: Options,
     folder: pathlib.Path,
 ) -> tuple[Rewriting, list[Trajectory], Registry]:
-    """Return how logs are rewritten with a mark, the rewritten logs, and the keys of the named agents."""
     names_of = ("temperature", "top_p", "seed", "part_tokens", "prompt_tokens")
     asked: dict[str, Any] = {name: getattr(options, name) for name in names_of}
     rewriting = rewriting_of(loaded, subset, mark=mark, **asked)
@@ -268,7 +267,6 @@ def _intervals(logs: Sequence[Mapping[str, Any]], seed: int) -> list[recording.C
 def _lengths(
     originals: Sequence[Trajectory], logs: Sequence[Trajectory], tokenizer: Tokenizer
 ) -> dict[str, Any]:
-    """Return how many turns and tokens were rewritten, and how well they keep the originals' lengths."""
     pairs = [
         (len(tokenizer.encode(before.content).token_ids), len(tokenizer.encode(after.content).token_ids))
         for one, other in zip(originals, logs, strict=True)

@@ -124,7 +124,6 @@ def _nonce(number: int) -> str:
 
 
 def prompt_ids(speaker: Speaker, calls: Sequence[Call]) -> list[list[int]]:
-    """Return the prompts of calls as the model gets them."""
     author = ModelAuthor(speaker.loaded, speaker.setting(CONDITIONS[CLEAN], 0))
     return [author.prompt_ids(call.prompt) for call in calls]
 

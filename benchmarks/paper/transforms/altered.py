@@ -182,7 +182,6 @@ def sentences_of(text: str) -> list[tuple[int, int]]:
 
 
 def share_between(name: str, value: float) -> float:
-    """Return `value` if it lies in [0, 1]."""
     if not 0 <= value <= 1:  # also refuses NaN
         raise InputError(f"{name}: got {value!r}, expected 0 to 1")
     return float(value)

@@ -18,12 +18,14 @@ pytest.importorskip("langchain_text_splitters")
 pytest.importorskip("nltk")
 
 from benchmarks.paper.baselines import BASELINES, hmm, segmenters  # noqa: E402 - after the skips
-from benchmarks.paper.baselines.matching import (  # noqa: E402
+from benchmarks.paper.baselines.reading import (  # noqa: E402  # noqa: E402
     best_one_to_one,
     match_labels,
     match_segments,
+    read_tokens,
+    unit_bounds,
+    unit_texts,
 )
-from benchmarks.paper.baselines.reading import read_tokens, unit_bounds, unit_texts  # noqa: E402
 
 SEGMENTERS = {
     "recursive": segmenters.recursive,

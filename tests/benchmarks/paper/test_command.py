@@ -20,7 +20,7 @@ for needed in ("transformers", "matplotlib", "sklearn", "openai"):
 
 from benchmarks.paper import __main__ as command  # noqa: E402
 from benchmarks.paper import quoted  # noqa: E402
-from benchmarks.paper.experiments import spurious, table1  # noqa: E402
+from benchmarks.paper.experiments import sweeps, table1  # noqa: E402
 from benchmarks.paper.experiments.study import Study  # noqa: E402
 from iet.demo.conversation import MODEL  # noqa: E402
 from tests.support.mama import write_mills  # noqa: E402
@@ -146,7 +146,7 @@ def test_quick_shortens_turns_only_where_nothing_ends_them(extract, out, tmp_pat
         template = "{% for m in messages %}{{ m.content }}{% endfor %}"
         path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": template}))
     seen: list[Study] = []
-    monkeypatch.setattr(spurious, "run", seen.append)
+    monkeypatch.setattr(sweeps, "spurious", seen.append)
     usual = ["--data", str(extract), "--out", str(out), "--any-rows", "--quick", "--records", "2"]
     assert command.main(["spurious", *usual, "--model", str(model)]) == 0
     assert seen[0].options.turn_tokens == (None if chat else (48, 144))

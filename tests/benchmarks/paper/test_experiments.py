@@ -23,7 +23,7 @@ from benchmarks.paper import __main__ as command  # noqa: E402
 from benchmarks.paper import quoted  # noqa: E402
 from benchmarks.paper.conversations.author import ModelAuthor  # noqa: E402
 from benchmarks.paper.conversations.records import read_records  # noqa: E402
-from benchmarks.paper.experiments import alterations, spurious, sweeps, table1  # noqa: E402
+from benchmarks.paper.experiments import alterations, sweeps, table1  # noqa: E402
 from benchmarks.paper.experiments.study import Options, Study  # noqa: E402
 from benchmarks.paper.reading import readers, scoring  # noqa: E402
 from benchmarks.paper.transforms import TRANSFORMS  # noqa: E402
@@ -187,7 +187,7 @@ def test_sweeps_cover_their_points_in_two_runs(study: Study, monkeypatch: pytest
 
 
 def test_spurious_keys_are_read_in_the_same_texts(study: Study) -> None:
-    spurious.run(study)
+    sweeps.spurious(study)
     cells = by_cell(result(study, "spurious")["rows"], "agents", "keys", "mark", "decoder")
     assert {cell[:2] for cell in cells} == set(quoted.SPURIOUS)
     strong = {

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.paper.conversations.logs import Log
-from benchmarks.paper.transforms.rewriting import back_translated
-from benchmarks.paper.transforms.translation import Translator
+from benchmarks.paper.transforms.rewriting import Translator, back_translated
 from iet.errors import BackendUnavailable, InputError
 from tests.support import paper_logs
 
