@@ -29,7 +29,7 @@ from iet.errors import BackendUnavailable, InputError
 from iet.marks.tokenizer import Tokenizer
 
 Translate = Callable[[list[str]], Sequence[str]]
-"""Sentences of one language to as many of another, e.g. a `translation.Translator`."""
+"""Sentences of one language to as many of another, e.g. a `Translator`."""
 
 
 def regenerated(
