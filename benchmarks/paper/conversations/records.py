@@ -113,10 +113,14 @@ def _record(path: pathlib.Path, index: int, row: list[str]) -> Record:
             raise refuse(column, "an empty cell", "text")
     try:
         found = [(entry["entity"], entry["types"]) for entry in ast.literal_eval(cells["pii"])]
-        strings = [[entity, *types] for entity, types in found if isinstance(types, list) and types]
-        if not found or len(strings) < len(found):
-            raise ValueError
-        if not all(isinstance(one, str) and some[0].strip() for some in strings for one in some):
+        if not found or not all(
+            isinstance(entity, str)
+            and entity.strip()
+            and isinstance(types, list)
+            and types
+            and all(isinstance(t, str) for t in types)
+            for entity, types in found
+        ):
             raise ValueError
     except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
         raise refuse("pii", repr(cells["pii"][:60]), "[{'entity': str, 'types': [str]}, ...]") from None

@@ -92,12 +92,12 @@ def tune(texts: Sequence[tuple[str, Keys, Labels]], tokenizer: Tokenizer) -> dic
 
 def ranked(texts: Iterable[tuple[NDArray[np.float32], Labels]], family: str) -> list[dict[str, Any]]:
     """Return the options in `GRID` by mean TokenAcc on some scores and their truth, the highest first."""
+    options: list[dict[str, Any]]
     options = [dict(zip(GRID, values, strict=True)) for values in itertools.product(*GRID.values())]
     accuracy: list[list[float]] = [[] for _ in options]
     for scores, truth in texts:
         for given, found in zip(options, accuracy, strict=True):
-            more: dict[str, Any] = {**given}
-            found.append(token_accuracy(truth, decode(scores, "cusum", family, **more).token_agents))
+            found.append(token_accuracy(truth, decode(scores, "cusum", family, **given).token_agents))
     return [options[i] for i in np.argsort(-np.mean(accuracy, axis=1), kind="stable")]
 
 
