@@ -1,9 +1,9 @@
 """What restoration achieves on failure logs, before any judge is asked about them.
 
-Logs are rewritten with marks (`regeneration`), lose metadata (`restoration`), and get it back from an audit of
-their text alone (likewise). Beside it stands what a log is worth that nobody restores, and the judge who
-knows the step: the ceiling of protocols that look for the step and read there who is named. (One that names
-an agent freely may know better.)
+Logs are rewritten with marks (`regeneration`), lose metadata, and get it back from an audit of their text
+alone (`restoration`). Beside it stands what a log is worth that nobody restores, and the judge who knows the
+step: the ceiling of protocols that look for the step and read there who is named. (One that names an agent
+freely may know better.)
 """
 
 from __future__ import annotations
