@@ -114,10 +114,10 @@ class Turns:
         """Return a registry of the true agents, and after them of `spurious` more that do not speak."""
         return keys(self.cell.model, self.cell.family, self.seed, self.cell.agents + spurious)
 
-    def strangers(self, number: int = 0, agents: int | None = None) -> Registry:
+    def strangers(self, number: int = 0) -> Registry:
         """Return a registry that has nothing to do with the text; every `number` is another one."""
         seed = _integer(f"strangers {number} of {self.seed}")
-        return keys(self.cell.model, self.cell.family, seed, agents or self.cell.agents)
+        return keys(self.cell.model, self.cell.family, seed, self.cell.agents)
 
 
 def form(
@@ -191,8 +191,8 @@ def speakers(agents: int, turns: int, seed: int) -> tuple[int, ...]:
     return tuple(found[:turns])
 
 
-def units(split: str, texts: int | None = None) -> list[range]:
-    count = SPLITS[split] if texts is None else texts
+def units(split: str) -> list[range]:
+    count = SPLITS[split]
     return [range(start, min(start + UNIT_TEXTS, count)) for start in range(0, count, UNIT_TEXTS)]
 
 

@@ -311,9 +311,7 @@ def mean_kl(logits: npt.NDArray[np.float32], kappa: float, *, draws: int = 8, se
     return float(total / draws)
 
 
-def equal_delta(
-    logits: npt.NDArray[np.float32], kappa: float = KAPPA, *, draws: int = 8, seed: int = 0
-) -> float:
+def equal_delta(logits: npt.NDArray[np.float32], kappa: float = KAPPA, *, draws: int = 8) -> float:
     """Return the δ of a green list whose KL per token equals that of κ.
 
         KL(marked ‖ unmarked) = δ·G·e^δ/Z - log Z,   Z = 1 + G·(e^δ - 1)
@@ -323,9 +321,9 @@ def equal_delta(
     """
     if not len(logits):
         raise InputError("logits: got no rows, expected some of the model's distributions")
-    target = mean_kl(logits, kappa, draws=draws, seed=seed)
+    target = mean_kl(logits, kappa, draws=draws)
     p = softmax(logits.astype(np.float64), axis=1)
-    rng, size = np.random.default_rng(seed), logits.shape[1]
+    rng, size = np.random.default_rng(0), logits.shape[1]
     mass = np.array(
         [row[kgw_green(int(key) | 1, 1, size)].sum() for row in p for key in rng.integers(0, 2**32, draws)]
     )

@@ -62,11 +62,7 @@ def sweep(
 
 
 def before_and_after(
-    path: pathlib.Path,
-    cells: Sequence[str],
-    panels: Mapping[str, tuple[Series, Series]],
-    *,
-    names: tuple[str, str] = ("original", "redacted"),
+    path: pathlib.Path, cells: Sequence[str], panels: Mapping[str, tuple[Series, Series]]
 ) -> list[pathlib.Path]:
     """Draw figures of cells before and after side by side, a panel each: an interval for each cell."""
     for title, sides in panels.items():
@@ -75,18 +71,15 @@ def before_and_after(
     with mpl.rc_context(STYLE):
         figure, axes = _panels([1 + 0.35 * len(cells)] * len(panels))
         for axis, (title, sides) in zip(axes, panels.items(), strict=True):
-            _error_bars(axis, cells, dict(zip(names, sides, strict=True)), "os", rotation=45)
+            series = dict(zip(("original", "redacted"), sides, strict=True))
+            _error_bars(axis, cells, series, "os", rotation=45)
             axis.set(title=title, ylim=(0, 1.02))
         axes[0].legend(frameon=False, fontsize=6)
         return save(figure, path, "svg")
 
 
 def differences(
-    path: pathlib.Path,
-    cells: Sequence[Sequence[str]],
-    panels: Mapping[str, Mapping[str, Series]],
-    *,
-    ylabel: str = "accuracy - clean",
+    path: pathlib.Path, cells: Sequence[Sequence[str]], panels: Mapping[str, Mapping[str, Series]]
 ) -> list[pathlib.Path]:
     """Draw differences, with intervals, around zero: a panel each, an interval for each cell of a series."""
     _check({"cells": cells}, list(panels))
@@ -98,7 +91,7 @@ def differences(
             axis.axhline(0, color="0.5", linewidth=1)
             _error_bars(axis, names, series, "osD^v", rotation=30)
             axis.set(title=title, xlim=(-0.6, len(names) - 0.4))
-        axes[0].set_ylabel(ylabel)
+        axes[0].set_ylabel("accuracy - clean")
         figure.legend(
             *axes[0].get_legend_handles_labels(), loc="outside lower center", frameon=False, fontsize=6
         )
@@ -109,7 +102,6 @@ def histograms(
     path: pathlib.Path,
     panels: Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]],
     *,
-    names: tuple[str, str] = ("own agent", "other agents"),
     xlabel: str = "score",
 ) -> list[pathlib.Path]:
     """Draw the densities of two samples over the same bins, a panel each."""
@@ -118,7 +110,7 @@ def histograms(
         for axis, (title, samples) in zip(axes, panels.items(), strict=True):
             values = [np.asarray(sample, dtype=np.float64).ravel() for sample in samples]
             bins = np.histogram_bin_edges(np.concatenate(values), BINS)
-            for name, sample in zip(names, values, strict=True):
+            for name, sample in zip(("own agent", "other agents"), values, strict=True):
                 if len(sample):
                     axis.hist(sample, bins, density=True, alpha=0.5, label=name, histtype="stepfilled")
             axis.set(title=title, xlabel=xlabel)

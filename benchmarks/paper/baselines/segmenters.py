@@ -77,7 +77,7 @@ def recursive(text: str, segments: int) -> list[int]:
     return [0, *itertools.accumulate(fitting)]
 
 
-def semantic_bow(text: str, segments: int, window: int = WINDOW_WORDS) -> list[int]:
+def semantic_bow(text: str, segments: int) -> list[int]:
     """Cut a text where the bag-of-words cosine between neighbouring windows of W words is lowest.
 
         d(j) = 1 - cos(c(j - W .. j - 1), c(j .. j + W - 1)),    c = counts of lower-case words
@@ -91,8 +91,7 @@ def semantic_bow(text: str, segments: int, window: int = WINDOW_WORDS) -> list[i
     S - 1 bounds, for an interpolated percentile of the distances; the least distance between bounds.
     """
     _check(text, segments)
-    if window < 1:
-        raise InputError(f"window: got {window}, expected at least 1")
+    window = WINDOW_WORDS
     matches = list(re.finditer(r"\w+", text))
     words = [match.group().lower() for match in matches]
     # A bound stands after the last word of a segment and the punctuation that goes with it.

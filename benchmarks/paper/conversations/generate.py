@@ -134,7 +134,6 @@ def logs_of(
     out: pathlib.Path,
     *,
     group: int | None = None,
-    progress: bool = True,
 ) -> list[Log]:
     """Return the logs of some records, one each, in their order.
 
@@ -149,7 +148,7 @@ def logs_of(
         groups = [records[low : low + size] for low in range(0, len(records), size)]
         todo = [some for some in groups if any(r.index not in writer.records for r in some)]
         turns = sum(map(len, todo)) * setting.agents * (1 + setting.rounds)
-        with tqdm(total=turns, desc=setting.name, unit="turn", disable=not progress or not turns) as bar:
+        with tqdm(total=turns, desc=setting.name, unit="turn", disable=not turns) as bar:
             for some in todo:
                 before = bar.n
                 found = converse(author, setting, some, loaded.reader, bar.update)

@@ -254,7 +254,7 @@ def length_class(tokens: int) -> int:
 
 
 def token_figures(
-    log: Trajectory, attributed: Sequence[Named], char_ends: npt.ArrayLike, margin: int = 16
+    log: Trajectory, attributed: Sequence[Named], char_ends: npt.ArrayLike
 ) -> dict[str, float | None]:
     """Return how well the tokens of the original are attributed (`iet.metrics` has the definitions).
 
@@ -285,9 +285,7 @@ def token_figures(
         "token_accuracy": token_accuracy(truth, found),
         "coverage": float(given[ours].mean()) if ours.any() else None,
         "accuracy_where_attributed": token_accuracy(truth[given], found[given]) if given.any() else None,
-        "boundary_f1": boundary_f1(
-            np.flatnonzero(np.diff(truth)) + 1, np.flatnonzero(np.diff(found)) + 1, margin
-        ),
+        "boundary_f1": boundary_f1(np.flatnonzero(np.diff(truth)) + 1, np.flatnonzero(np.diff(found)) + 1),
     }
 
 

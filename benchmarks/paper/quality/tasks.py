@@ -52,7 +52,7 @@ def arithmetic(count: int = COUNT, seed: int = SEED) -> list[Problem]:
     ]
 
 
-def gsm8k(data: str | os.PathLike[str], count: int = COUNT, seed: int = SEED) -> list[Problem]:
+def gsm8k(data: str | os.PathLike[str], count: int = COUNT) -> list[Problem]:
     """Return problems of GSM8K's `test.jsonl`, or that in a folder (also as `gsm8k/`); see above."""
     path = pathlib.Path(data)
     if path.is_dir():
@@ -60,7 +60,7 @@ def gsm8k(data: str | os.PathLike[str], count: int = COUNT, seed: int = SEED) ->
     lines = results.text_of(path).splitlines()
     if not 1 <= count <= len(lines):
         raise InputError(f"count: got {count}, expected 1 to {len(lines)}, the problems of {path}")
-    drawn = np.random.default_rng(seed).permutation(len(lines))[:count]
+    drawn = np.random.default_rng(SEED).permutation(len(lines))[:count]
     return [_gsm8k(path, number, lines[number]) for number in sorted(drawn.tolist())]
 
 

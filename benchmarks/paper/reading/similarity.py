@@ -79,14 +79,7 @@ class Embedder:
     whole.)
     """
 
-    def __init__(
-        self,
-        model: str | os.PathLike[str],
-        *,
-        batch: int = 16,
-        longest: int | None = None,
-        device: str = "cpu",
-    ) -> None:
+    def __init__(self, model: str | os.PathLike[str], *, batch: int = 16, longest: int | None = None) -> None:
         if batch < 1:
             raise InputError(f"batch: got {batch!r}, expected at least 1")
         try:
@@ -100,13 +93,13 @@ class Embedder:
                 f"embedding model {os.fspath(model)!r}: {error}; give the folder or id of a model of "
                 "transformers, and pip install transformers torch"
             ) from None
-        self._model.to(device).eval()
+        self._model.eval()
         limit = getattr(self._model.config, "max_position_embeddings", None) or 512
         special = self._tokenizer.num_special_tokens_to_add()
         self._longest = min(512 if longest is None else longest, limit, self._tokenizer.model_max_length)
         if self._longest <= special:
             raise InputError(f"longest: got {longest!r}, expected more than the {special} special tokens")
-        self._batch, self._device = batch, device
+        self._batch = batch
 
     def __call__(self, texts: list[str]) -> npt.NDArray[np.float64]:
         """Return [N, D]; zeros for a text without tokens."""
@@ -128,10 +121,8 @@ class Embedder:
             filled = torch.zeros(mask.shape, dtype=torch.long)
             filled[mask] = torch.tensor([i for _, ids in part for i in ids])
             with torch.inference_mode():
-                states = self._model(
-                    input_ids=filled.to(self._device), attention_mask=mask.long().to(self._device)
-                ).last_hidden_state
-            sums = (states.cpu().double() * mask[..., None]).sum(1).numpy()
+                states = self._model(input_ids=filled, attention_mask=mask.long()).last_hidden_state
+            sums = (states.double() * mask[..., None]).sum(1).numpy()
             if found is None:
                 found = np.zeros((len(texts), sums.shape[1]))
             for (number, ids), total in zip(part, sums, strict=True):

@@ -238,18 +238,16 @@ class Translator:
     Equal sentences are translated once; sentences of similar length share a batch. A sentence that is longer
     than the model reads, or that the model has no answer to, comes back empty: half a translation would look
     like a whole one. What comes back does not depend on the batch, up to ties in floating point. A model may
-    want a `prefix` (T5: "translate English to French: ") or `languages` (NLLB: "eng_Latn", "fra_Latn").
+    want its `languages` (NLLB: "eng_Latn", "fra_Latn").
     """
 
     def __init__(
         self,
         model: str | os.PathLike[str],
         *,
-        prefix: str = "",
         languages: tuple[str, str] | None = None,
         beams: int = 1,
         batch: int = 16,
-        device: str = "cpu",
     ) -> None:
         for name, value in (("beams", beams), ("batch", batch)):
             if value < 1:
@@ -266,7 +264,7 @@ class Translator:
                 f"translation model {os.fspath(model)!r}: {error}; give the folder or id of a "
                 "sequence-to-sequence model, and pip install transformers torch sentencepiece"
             ) from None
-        self._model.to(device).eval()
+        self._model.eval()
         self._options: dict[str, Any] = {"do_sample": False, "num_beams": beams}
         if languages is not None:
             self._tokenizer.src_lang, target = languages
@@ -274,7 +272,7 @@ class Translator:
             if first is None or first == self._tokenizer.unk_token_id:
                 raise InputError(f"languages: got {target!r}, expected a code of the tokenizer")
             self._options["forced_bos_token_id"] = first
-        self._prefix, self._batch, self._device = prefix, batch, device
+        self._batch = batch
         config = self._model.config
         self._longest = getattr(config, "max_position_embeddings", None) or 512
 
@@ -283,7 +281,7 @@ class Translator:
         import torch
 
         different = list(dict.fromkeys(sentences))
-        rows = {s: self._tokenizer(self._prefix + s)["input_ids"] for s in different}
+        rows = {s: self._tokenizer(s)["input_ids"] for s in different}
         short = sorted((s for s in different if len(rows[s]) <= self._longest), key=lambda s: len(rows[s]))
         found = dict.fromkeys(different, "")
         # How long an answer may get must not depend on what else is in the batch.
@@ -291,8 +289,7 @@ class Translator:
             alike = list(group)
             for first in range(0, len(alike), self._batch):
                 part = alike[first : first + self._batch]
-                texts = [self._prefix + sentence for sentence in part]
-                inputs = self._tokenizer(texts, return_tensors="pt", padding=True).to(self._device)
+                inputs = self._tokenizer(part, return_tensors="pt", padding=True)
                 inputs.pop("token_type_ids", None)
                 with torch.inference_mode():
                     made = self._model.generate(**inputs, **self._options, max_length=room)
