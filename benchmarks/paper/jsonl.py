@@ -6,12 +6,9 @@ import json
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any, Self
 
 from iet.errors import InputError, SchemeMismatch
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class Lines:

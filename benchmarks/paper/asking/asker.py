@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 from tqdm import tqdm
 
@@ -16,9 +16,6 @@ from benchmarks.paper.asking.endpoints import Ask, Endpoint, NoAnswer, Parameter
 from benchmarks.paper.jsonl import Lines, parsed
 from iet.errors import BackendUnavailable, InputError
 from iet.marks.scheme import canonical_digest
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class AnswerError(InputError):
