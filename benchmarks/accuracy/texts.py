@@ -116,7 +116,7 @@ class Turns:
 
     def strangers(self, number: int = 0) -> Registry:
         """Return a registry that has nothing to do with the text; every `number` is another one."""
-        seed = _integer(f"strangers {number} of {self.seed}")
+        seed = integer(f"strangers {number} of {self.seed}")
         return keys(self.cell.model, self.cell.family, seed, self.cell.agents)
 
 
@@ -152,11 +152,11 @@ def agent_name(slot: int) -> str:
     return f"agent-{slot + 1}"
 
 
-def keys(model: str, family: str, seed: int, agents: int) -> Registry:
+def keys(model: str, family: str, seed: int, agents: int, variants: int = 1) -> Registry:
     """Return a registry in memory whose keys follow from `seed`; the first ones do not depend on `agents`."""
     registry = Registry.create(None, tokenizer=tokenizer(model), scheme=scheme(family))
     for slot in range(agents):
-        registry.add(agent_name(slot), secret=_secret(seed, slot))
+        registry.add(agent_name(slot), secret=_secret(seed, slot), variants=variants)
     return registry
 
 
@@ -172,7 +172,7 @@ def tokenizer(model: str) -> Tokenizer:
 
 
 def text_seed(cell: Cell, split: str, index: int) -> int:
-    return _integer(f"{cell.name}/{split}/{index}")
+    return integer(f"{cell.name}/{split}/{index}")
 
 
 def speakers(agents: int, turns: int, seed: int) -> tuple[int, ...]:
@@ -201,7 +201,7 @@ def path_of(work: pathlib.Path, cell: Cell, split: str, texts: range) -> pathlib
 
 
 def generate(
-    language_model: Any, cell: Cell, seeds: Sequence[int], *, turn_tokens: int, turns: int
+    language_model: Any, cell: Cell, seeds: Sequence[int], *, turn_tokens: int, turns: int, variants: int = 1
 ) -> list[Turns]:
     """Sample texts of one cell together, one per seed, round by round, in whole rounds."""
     from benchmarks.writing.continuations import sample
@@ -212,10 +212,11 @@ def generate(
     registry = Registry.create(None, tokenizer=reader, scheme=scheme(cell.family))
     for text, seed in enumerate(seeds):
         for slot in range(cell.agents):
-            registry.add(f"{text} {agent_name(slot)}", secret=_secret(seed, slot))
+            registry.add(f"{text} {agent_name(slot)}", secret=_secret(seed, slot), variants=variants)
     marking = registry.marking_keys()
     walks = np.array([speakers(cell.agents, turns, seed) for seed in seeds])
-    slots = walks + cell.agents * np.arange(len(seeds))[:, None]
+    owners = walks + cell.agents * np.arange(len(seeds))[:, None]
+    slots = marking.rows_of(owners.ravel(), seed=seeds[0]).astype(np.int64).reshape(owners.shape)
     texts, drawn = [""] * len(seeds), []
     for start in range(0, turns, cell.agents):
         prompts = np.array(
@@ -232,7 +233,7 @@ def generate(
             tokens=turn_tokens,
             temperature=cell.temperature,
             barred=reader.special_ids,
-            seed=_integer(f"round {start} of {' '.join(map(str, seeds))}"),
+            seed=integer(f"round {start} of {' '.join(map(str, seeds))}"),
         )
         drawn.append(found)
         for text, rows in enumerate(found.ids.reshape(len(seeds), cell.agents, turn_tokens)):
@@ -320,7 +321,7 @@ def prompt(model: str, text: str, seed: int, number: int) -> list[int]:
     return tail + opening
 
 
-def _integer(name: str) -> int:
+def integer(name: str) -> int:
     return (
         int.from_bytes(hashlib.blake2b(f"iet accuracy/{name}".encode(), digest_size=8).digest(), "little")
         >> 1
