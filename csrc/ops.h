@@ -67,13 +67,9 @@ void permute_cpu(uint32_t vocab, const PermuteArgs&);
 
 // ---------------------------------------------------------------- CUDA
 //
-// Every pointer is one of the device. An op is queued on a stream, allocates nothing and waits for nothing; it
-// returns null, or what the CUDA runtime says is wrong.
-
-struct CudaQueue {
-  int device;
-  void* stream;  // cudaStream_t
-};
+// Every pointer is one of the current device. An op is queued on a stream (a cudaStream_t), allocates nothing and
+// waits for nothing; it returns null, or what the CUDA runtime says is wrong. Nothing changes which device is the
+// current one: to set it back would make a context on a device that nobody uses.
 
 struct CudaMarking {  // what a profile fixes, on one device
   uint32_t vocab;     // V
@@ -127,15 +123,16 @@ struct CudaScoreSpansArgs {
   double* sums;            // [spans, n_keys] packed
 };
 
-const char* embed_cuda(const CudaMarking&, const CudaEmbedArgs&, CudaQueue);
-const char* score_cuda(const CudaMarking&, const CudaScoreArgs&, CudaQueue);
-const char* score_spans_cuda(const CudaMarking&, const CudaScoreSpansArgs&, CudaQueue);
-// Load every kernel onto a device, which must not wait until a stream is being captured.
-const char* load_embed_cuda(int device);
-const char* load_score_cuda(int device);
-// Ranks and phi of (seed, id) pairs in host memory, computed on the current device.
+const char* embed_cuda(const CudaMarking&, const CudaEmbedArgs&, void* stream);
+const char* score_cuda(const CudaMarking&, const CudaScoreArgs&, void* stream);
+const char* score_spans_cuda(const CudaMarking&, const CudaScoreSpansArgs&, void* stream);
+// Load every kernel, which must not wait until a stream is being captured.
+const char* load_embed_cuda();
+const char* load_score_cuda();
+// Ranks and phi of (seed, id) pairs in host memory.
 const char* permute_cuda(uint32_t vocab, uint32_t k_p, const PermuteArgs& args, float* phis);
-// Devices that the driver shows; 0 where there is none, and why.
+// Devices that the driver shows; 0 where there is none, and why. Initialises CUDA: a process that forks
+// afterwards has children without it.
 int device_count();
 const char* device_error();
 

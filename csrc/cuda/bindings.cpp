@@ -1,9 +1,10 @@
-// iet.native._cuda: convert, check, release the GIL, call. Loaded on first use only.
+// iet.native._cuda: convert, check, release the GIL, call. Loaded on first use only. The device of a call is
+// the current one: iet/native/cuda.py sees to it, by torch's own guard.
 #include "../bindings.h"
 
 #include <pybind11/stl.h>
 
-#include <stdexcept>
+#include <string>
 #include <tuple>
 
 #include "../ops.h"
@@ -14,15 +15,13 @@ using namespace iet;
 namespace {
 
 using Address = std::tuple<uintptr_t, int64_t, bool>;  // of integers: data, stride, whether they are int64
-using Queue = std::pair<int, uintptr_t>;               // device, stream
 
 Integers integers(const Address& address) {
   return {at<void>(std::get<0>(address)), std::get<1>(address), std::get<2>(address)};
 }
 
-CudaQueue queue(const Queue& to) { return {to.first, at<void>(to.second)}; }
-
-// Call without the GIL, and raise what it returns.
+// Call without the GIL, and raise what it returns: an error of ours, so that no engine meets one that it does
+// not know.
 template <class Function>
 void call(Function&& function) {
   const char* error;
@@ -30,7 +29,10 @@ void call(Function&& function) {
     py::gil_scoped_release release;
     error = function();
   }
-  if (error != nullptr) throw std::runtime_error(error);
+  if (error == nullptr) return;
+  const py::object raised = py::module_::import("iet.errors").attr("BackendUnavailable");
+  PyErr_SetString(raised.ptr(), (std::string("CUDA: ") + error).c_str());
+  throw py::error_already_set();
 }
 
 struct PyMarking {
@@ -50,7 +52,7 @@ struct PyMarking {
   }
 };
 
-void embed_logits(const PyMarking& self, Queue to, uintptr_t logits, int32_t dtype, int64_t logits_rows,
+void embed_logits(const PyMarking& self, uintptr_t stream, uintptr_t logits, int32_t dtype, int64_t logits_rows,
                   int64_t columns, int64_t row_stride, int64_t element_stride, int64_t rows, Address row_index,
                   Address contexts, int64_t context_element_stride, Address slots, uintptr_t temperatures,
                   int64_t temperature_stride, float kappa, uintptr_t refused) {
@@ -70,23 +72,25 @@ void embed_logits(const PyMarking& self, Queue to, uintptr_t logits, int32_t dty
                            temperature_stride,
                            kappa,
                            at<int32_t>(refused)};
-  call([&] { return embed_cuda(self.marking, args, queue(to)); });
+  call([&] { return embed_cuda(self.marking, args, at<void>(stream)); });
 }
 
-void score_ids(const PyMarking& self, Queue to, Address token_ids, int64_t tokens, uintptr_t scores) {
-  call([&] { return score_cuda(self.marking, {integers(token_ids), tokens, at<float>(scores)}, queue(to)); });
+void score_ids(const PyMarking& self, uintptr_t stream, Address token_ids, int64_t tokens, uintptr_t scores) {
+  call([&] {
+    return score_cuda(self.marking, {integers(token_ids), tokens, at<float>(scores)}, at<void>(stream));
+  });
 }
 
-void score_id_spans(const PyMarking& self, Queue to, Address token_ids, int64_t tokens, uintptr_t boundaries,
-                    int64_t spans, uintptr_t counted, uintptr_t sums) {
+void score_id_spans(const PyMarking& self, uintptr_t stream, Address token_ids, int64_t tokens,
+                    uintptr_t boundaries, int64_t spans, uintptr_t counted, uintptr_t sums) {
   const CudaScoreSpansArgs args{integers(token_ids),  tokens,          at<int64_t>(boundaries), spans,
                                 at<uint8_t>(counted), at<double>(sums)};
-  call([&] { return score_spans_cuda(self.marking, args, queue(to)); });
+  call([&] { return score_spans_cuda(self.marking, args, at<void>(stream)); });
 }
 
-void load_kernels(int device) {
-  call([&] { return load_embed_cuda(device); });
-  call([&] { return load_score_cuda(device); });
+void load_kernels() {
+  call([] { return load_embed_cuda(); });
+  call([] { return load_score_cuda(); });
 }
 
 void permute_ids(uint32_t vocab, uint32_t k_p, uintptr_t seeds, uintptr_t ids, int64_t count, uintptr_t ranks,

@@ -14,23 +14,6 @@ namespace iet {
 namespace {
 
 #if defined(__CUDACC__)
-// Makes a device the current one, for as long as it lives.
-class OnDevice {
- public:
-  explicit OnDevice(int device) : device_(device) {
-    if (cudaGetDevice(&before_) != cudaSuccess) before_ = device;
-    if (before_ != device_) cudaSetDevice(device_);
-  }
-  ~OnDevice() {
-    if (before_ != device_) cudaSetDevice(before_);
-  }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-
- private:
-  int device_, before_ = 0;
-};
-
 // A kernel takes one struct.
 template <class Args>
 const char* launch(void (*kernel)(Args), dim3 grid, dim3 block, void* stream, Args args) {

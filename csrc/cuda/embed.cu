@@ -269,8 +269,7 @@ EmbedKernel kernel_of(DType dtype, Family family, bool vector, bool walks) {
 
 }  // namespace
 
-const char* embed_cuda(const CudaMarking& marking, const CudaEmbedArgs& args, CudaQueue queue) {
-  const OnDevice current(queue.device);
+const char* embed_cuda(const CudaMarking& marking, const CudaEmbedArgs& args, void* stream) {
   EmbedLaunch launch_args{marking, args, make_lane_grid(marking.vocab), 0};
   if (kChunk / launch_args.grid.b + 2 > kMaxGridRows && launch_args.grid.a > kMaxGridRows)
     return "embed_cuda: a block would touch more grid rows than it has room for";
@@ -288,13 +287,12 @@ const char* embed_cuda(const CudaMarking& marking, const CudaEmbedArgs& args, Cu
     launch_args.first_row = first;
     const int64_t rows = args.rows - first < kMaxRows ? args.rows - first : kMaxRows;
     const dim3 blocks(chunks, static_cast<unsigned>(rows), 1), threads(kThreads, 1, 1);
-    if (const char* error = launch(kernel, blocks, threads, queue.stream, launch_args)) return error;
+    if (const char* error = launch(kernel, blocks, threads, stream, launch_args)) return error;
   }
   return nullptr;
 }
 
-const char* load_embed_cuda(int device) {
-  const OnDevice current(device);
+const char* load_embed_cuda() {
   for (DType dtype : {DType::float32, DType::float16, DType::bfloat16})
     for (Family family : {Family::fourier, Family::square, Family::gumbel})
       for (bool vector : {false, true})

@@ -179,21 +179,18 @@ const char* launch_score(ScoreKernel kernel, const ScoreLaunch& launch_args, voi
 
 }  // namespace
 
-const char* score_cuda(const CudaMarking& marking, const CudaScoreArgs& args, CudaQueue queue) {
+const char* score_cuda(const CudaMarking& marking, const CudaScoreArgs& args, void* stream) {
   if (args.tokens == 0 || marking.n_keys == 0) return nullptr;
-  const OnDevice current(queue.device);
   const ScoreLaunch launch_args{
       marking, make_lane_grid(marking.vocab), args.token_ids, args.tokens, 0, args.scores, nullptr, 0, nullptr,
       nullptr};
-  return launch_score(score_kernel_of(marking.family), launch_args, queue.stream);
+  return launch_score(score_kernel_of(marking.family), launch_args, stream);
 }
 
-const char* score_spans_cuda(const CudaMarking& marking, const CudaScoreSpansArgs& args, CudaQueue queue) {
+const char* score_spans_cuda(const CudaMarking& marking, const CudaScoreSpansArgs& args, void* stream) {
   const int64_t count = args.spans * marking.n_keys;
   if (count == 0) return nullptr;
-  const OnDevice current(queue.device);
-  if (const char* error = clear(args.sums, count * static_cast<int64_t>(sizeof(double)), queue.stream))
-    return error;
+  if (const char* error = clear(args.sums, count * static_cast<int64_t>(sizeof(double)), stream)) return error;
   if (args.tokens == 0) return nullptr;
   const ScoreLaunch launch_args{marking,
                                 make_lane_grid(marking.vocab),
@@ -205,15 +202,14 @@ const char* score_spans_cuda(const CudaMarking& marking, const CudaScoreSpansArg
                                 args.spans,
                                 args.counted,
                                 reinterpret_cast<uint64_t*>(args.sums)};
-  if (const char* error = launch_score(score_spans_kernel_of(marking.family), launch_args, queue.stream))
+  if (const char* error = launch_score(score_spans_kernel_of(marking.family), launch_args, stream))
     return error;
   const int64_t blocks = (count + kThreads - 1) / kThreads;
   return launch(scale_kernel, dim3(static_cast<unsigned>(blocks < 65536 ? blocks : 65536), 1, 1),
-                dim3(kThreads, 1, 1), queue.stream, launch_args);
+                dim3(kThreads, 1, 1), stream, launch_args);
 }
 
-const char* load_score_cuda(int device) {
-  const OnDevice current(device);
+const char* load_score_cuda() {
   for (Family family : {Family::fourier, Family::square, Family::gumbel})
     for (ScoreKernel kernel : {score_kernel_of(family), score_spans_kernel_of(family)})
       if (const char* error = load(kernel)) return error;

@@ -12,6 +12,7 @@ the unmarked ids. What a kernel refuses it cannot raise: it writes it down, and 
 from __future__ import annotations
 
 import weakref
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,7 +51,7 @@ class DeviceTable:
             "steps": reference.phase_step(marking.k_p, marking.vocab_size).view(np.int32),
         }
         self._tensors = {name: torch.from_numpy(array.copy()).to(device) for name, array in arrays.items()}
-        self._stream = queue(device)[1]
+        self._streams = {stream(device)}
         addresses = {name: tensor.data_ptr() for name, tensor in self._tensors.items()}
         if not marking.unmarked_ids:
             addresses["unmarked_bits"] = 0
@@ -58,12 +59,16 @@ class DeviceTable:
         self.marking = module.Marking(*profile, *addresses.values(), len(marking))
 
     def used(self, device: torch.device) -> None:
-        """Tell the allocator that the current stream reads the tensors: freed, they outlive its work."""
+        """Tell the allocator that the current stream reads the tensors: freed, they outlive its work.
+
+        Once a stream: the allocator remembers it for as long as the tensors live.
+        """
         import torch
 
-        if device.type == "cuda" and queue(device)[1] != self._stream:
+        if (current := stream(device)) not in self._streams:
             for tensor in self._tensors.values():
                 tensor.record_stream(torch.cuda.current_stream(device))
+            self._streams.add(current)
 
 
 _tables: weakref.WeakKeyDictionary[Marking, dict[Any, DeviceTable]] = weakref.WeakKeyDictionary()
@@ -91,9 +96,9 @@ def table(module: Any, marking: Marking, device: torch.device) -> DeviceTable:
             )
         # Ordinary tensors, also if the first call comes under inference mode: they are changed later on. And
         # `setdefault`, because two threads may be here at once, and the other's may be in use.
-        with torch.inference_mode(False):
+        with torch.inference_mode(False), device_guard(device):
             if device not in _refused:
-                module.load_kernels(device.index or 0)
+                module.load_kernels()
                 flag = torch.zeros(module.refusals, dtype=torch.int32, device=device)
                 _refused.setdefault(device, flag)
             made = DeviceTable(module, marking, device)
@@ -120,17 +125,26 @@ def checked_device(device: torch.device | str) -> torch.device:
         raise BackendUnavailable(f"device: got {where}, expected a CUDA device")
     module = load_cuda()
     if module.device_count() == 0:
-        raise BackendUnavailable(
-            f"device: got {where}, expected one of the {module.device_count()} CUDA devices of this machine"
-        )
+        raise BackendUnavailable(f"device: got {where}, but there is no CUDA device: {module.device_error()}")
     return where if where.index is not None else torch.device("cuda", torch.cuda.current_device())
 
 
-def queue(device: torch.device) -> tuple[int, int]:
-    """Return what a native call queues its work on: the device's number and the current stream."""
+def stream(device: torch.device) -> int:
+    """Return the current stream of a device, on which a native call queues its work."""
     import torch
 
-    return (device.index, torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else (0, 0)
+    return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else 0
+
+
+def device_guard(device: torch.device) -> AbstractContextManager[object]:
+    """Return a guard that makes a device the current one.
+
+    It is torch's own, which goes back to the device before only if that has a context already: to make one
+    there would take half a gigabyte of a device that this process does not use.
+    """
+    import torch
+
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def embed_(
@@ -168,19 +182,20 @@ def embed_(
     if count == 0:
         return
     on_device = table(module, marking, device)
-    on_device.marking.embed(
-        queue(device),
-        *logits.layout,
-        count,
-        (0, 0, False) if index is None else _address(index),
-        _address(contexts),
-        contexts.stride(1),
-        _address(slots),
-        0 if temperatures is None else temperatures.data_ptr(),
-        0 if temperatures is None or temperatures.dim() == 0 else temperatures.stride(0),
-        float(kappa),
-        _refused[device].data_ptr(),
-    )
+    with device_guard(device):
+        on_device.marking.embed(
+            stream(device),
+            *logits.layout,
+            count,
+            (0, 0, False) if index is None else _address(index),
+            _address(contexts),
+            contexts.stride(1),
+            _address(slots),
+            0 if temperatures is None else temperatures.data_ptr(),
+            0 if temperatures is None or temperatures.dim() == 0 else temperatures.stride(0),
+            float(kappa),
+            _refused[device].data_ptr(),
+        )
 
 
 def _scaled(kappa: np.float32, temperature: ArrayLike) -> np.float32:
@@ -203,7 +218,8 @@ def score_tokens(module: Any, marking: Marking, token_ids: torch.Tensor) -> torc
     ids = _token_ids(token_ids)
     scores = torch.empty(ids.shape[0], len(marking), dtype=torch.float32, device=ids.device)
     on_device = table(module, marking, ids.device)
-    on_device.marking.score(queue(ids.device), _address(ids), ids.shape[0], scores.data_ptr())
+    with device_guard(ids.device):
+        on_device.marking.score(stream(ids.device), _address(ids), ids.shape[0], scores.data_ptr())
     return scores
 
 
@@ -242,15 +258,16 @@ def score_spans(
     cuts, mask = cuts.contiguous(), None if counted is None else counted.contiguous()
     sums = torch.empty(cuts.shape[0] - 1, len(marking), dtype=torch.float64, device=device)
     on_device = table(module, marking, device)
-    on_device.marking.score_spans(
-        queue(device),
-        _address(ids),
-        length,
-        cuts.data_ptr(),
-        cuts.shape[0] - 1,
-        0 if mask is None else mask.data_ptr(),
-        sums.data_ptr(),
-    )
+    with device_guard(device):
+        on_device.marking.score_spans(
+            stream(device),
+            _address(ids),
+            length,
+            cuts.data_ptr(),
+            cuts.shape[0] - 1,
+            0 if mask is None else mask.data_ptr(),
+            sums.data_ptr(),
+        )
     return sums
 
 

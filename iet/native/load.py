@@ -6,12 +6,15 @@ Three backends: `cpu` (the compiled module), `cuda` (a module of its own, loaded
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import functools
 import importlib
 import os
 import pathlib
 import re
+import subprocess
+import sys
 import warnings
 from typing import Any
 
@@ -116,13 +119,53 @@ def check_environment() -> None:
 
 
 def backends() -> Backends:
-    """Return what is in use, and why. Loads the CUDA module, but never initialises a device context."""
+    """Return what is in use, and why. Loads the CUDA module, but does not initialise CUDA in this process.
+
+    Where there is a driver, another process counts its devices, once.
+    """
     check_environment()
     module, why_cuda = load("_cuda")
-    devices = module.device_count() if module else 0
+    devices = 0
     if module:
+        devices, why_none = _devices(module)
         why_cuda += f"; {devices} device{'' if devices == 1 else 's'}"
-        why_cuda += f" ({module.device_error()})" if devices == 0 else ""
+        why_cuda += f" ({why_none})" if devices == 0 else ""
     if cpu is None:
         return Backends("reference", None, (), _why_cpu, why_cuda, devices)
     return Backends("cpu", cpu.isa(), tuple(cpu.isas().split()), _why_cpu, why_cuda, devices)
+
+
+def _devices(module: Any) -> tuple[int, str]:
+    """Return how many devices the driver shows, and why none.
+
+    A process that has initialised CUDA cannot fork children that use it, and to count devices initialises
+    it: so one that has not done so asks another process.
+    """
+    # Loaded without a call: even the runtime's question for the driver's version initialises.
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return 0, "no CUDA driver"
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return module.device_count(), module.device_error()
+    return _devices_seen_elsewhere(module.__file__, os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+@functools.cache
+def _devices_seen_elsewhere(file: str, visible: str | None) -> tuple[int, str]:
+    code = (
+        "import importlib.util, sys; spec = importlib.util.spec_from_file_location('_cuda', sys.argv[1]);"
+        " module = importlib.util.module_from_spec(spec); spec.loader.exec_module(module);"
+        " print(module.device_count(), module.device_error())"
+    )
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", code, file], capture_output=True, text=True, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return 0, f"no process could ask the driver: {error}"
+    count, _, why = asked.stdout.strip().partition(" ")
+    if asked.returncode != 0 or not count.isdigit():
+        return 0, f"the process that asked the driver ended with {asked.returncode}: {asked.stderr[-200:]}"
+    return int(count), why

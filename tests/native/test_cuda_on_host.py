@@ -7,6 +7,8 @@ streams, graphs, the device's own rounding and conversion instructions, speed) i
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 import importlib.machinery
 import importlib.util
@@ -15,6 +17,7 @@ import pathlib
 import shutil
 import subprocess
 import sysconfig
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -59,13 +62,15 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("cuda_on_host")
     library = folder / f"_cuda{sysconfig.get_config_var('EXT_SUFFIX')}"
     include = [HERE, pybind11.get_include(), sysconfig.get_path("include")]
-    sources = [*(ROOT / "csrc" / "cuda" / name for name in ("embed.cu", "score.cu", "bindings.cpp"))]
+    sources = [
+        *(ROOT / "csrc" / "cuda" / name for name in ("embed.cu", "score.cu", "permute.cu", "bindings.cpp"))
+    ]
     # One process a source: they compile side by side.
-    objects = [folder / f"{source.name}.o" for source in [*sources, HERE / "permute.cpp"]]
+    objects = [folder / f"{source.name}.o" for source in [*sources, HERE / "runtime.cpp"]]
     common = [compiler, *FLAGS, *(f"-I{path}" for path in include)]
     running = [
         subprocess.Popen([*common, "-c", "-x", "c++", str(source), "-o", str(target)])
-        for source, target in zip([*sources, HERE / "permute.cpp"], objects, strict=True)
+        for source, target in zip([*sources, HERE / "runtime.cpp"], objects, strict=True)
     ]
     assert [process.wait() for process in running] == [0] * len(running)
     subprocess.run([compiler, *FLAGS, *map(str, objects), "-o", str(library)], check=True)
@@ -326,3 +331,87 @@ def test_a_table_is_made_once_and_goes_with_its_keys(module: Any, monkeypatch: p
     count = len(cuda._tables)
     del keys
     assert len(cuda._tables) == count - 1
+
+
+@contextlib.contextmanager
+def failing(module: Any, words: str) -> Iterator[None]:
+    """Let launches and copies fail as where the driver is too old, or the device of another kind."""
+    fail = ctypes.CDLL(module.__file__).on_host_fail
+    fail.argtypes = [ctypes.c_char_p]
+    kept = ctypes.create_string_buffer(words.encode())
+    fail(kept)
+    yield
+    fail(None)
+
+
+def test_known_answers_run_in_a_kernel(module: Any) -> None:
+    rng = np.random.default_rng(5)
+    for vocab_size in (1, 33, 32003, 128256):
+        ids, seeds = rng.integers(0, vocab_size, 300), rng.integers(0, 1 << 63, 300).astype(np.uint64)
+        ranks, phis = cuda.permute(module, ids, seeds, vocab_size, 1)
+        want = reference.permute(ids.astype(np.uint32), seeds, vocab_size)
+        assert np.array_equal(ranks, want)
+        assert np.array_equal(phis, reference.phi(want, 1, vocab_size))
+
+
+def test_what_the_runtime_says_is_an_error_of_ours(module: Any) -> None:
+    # BackendUnavailable is an IetError: a bare RuntimeError would end the scheduler of an engine.
+    words = "no kernel image is available for execution on the device"
+    keys, fresh = key_table(300), key_table(300)
+    logits, slots = torch.zeros(1, 300), torch.tensor([0])
+    arguments = torch.tensor([[5]]), slots
+    embed_(module, logits, *arguments, keys)
+    device = logits.device
+    with failing(module, words):
+        for call in (
+            lambda: embed_(module, logits, *arguments, keys),
+            lambda: cuda.score_tokens(module, keys.marking, slots),
+            lambda: cuda.score_spans(module, keys.marking, slots, [0, 1], None),
+            lambda: cuda.permute(module, [1], [1], 300, 1),
+            lambda: module.load_kernels(),
+        ):
+            with pytest.raises(BackendUnavailable, match=f"CUDA: {words}"):
+                call()
+        refused = cuda._refused.pop(device)
+        with pytest.raises(BackendUnavailable, match=words):  # at the start: when the keys are prepared
+            cuda.table(module, fresh.marking, device)
+        assert fresh.marking not in cuda._tables or not cuda._tables[fresh.marking]
+        cuda._refused[device] = refused
+    embed_(module, logits, *arguments, keys)
+
+
+def test_a_second_stream_is_recorded_once(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys, device = key_table(100), torch.device("cpu")
+    made = cuda.table(module, keys.marking, device)
+    recorded: list[object] = []
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: recorded.append(stream))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "second")
+    monkeypatch.setattr(cuda, "stream", lambda device: 2)
+    for _ in range(3):
+        assert cuda.table(module, keys.marking, device) is made
+    assert recorded == ["second"] * len(made._tensors)
+    monkeypatch.setattr(cuda, "stream", lambda device: 0)  # that on which they were made
+    cuda.table(module, keys.marking, device)
+    assert len(recorded) == len(made._tensors)
+
+
+def test_the_current_device_is_changed_by_torchs_guard_alone(
+    module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Ours would make a context on the device that it goes back to; torch's does not.
+    sources = [path.read_text() for path in (ROOT / "csrc").rglob("*.*") if path.is_file()]
+    assert not [source for source in sources if "cudaSetDevice" in source]
+    entered: list[torch.device] = []
+
+    @contextlib.contextmanager
+    def guard(device: torch.device) -> Iterator[None]:
+        entered.append(device)
+        yield
+
+    monkeypatch.setattr(cuda, "device_guard", guard)
+    keys, ids = key_table(100), torch.tensor([1, 2])
+    embed_(module, torch.zeros(2, 100), ids[:, None], ids, keys)
+    assert len(entered) == 2  # the kernels and keys are loaded, the kernel is launched
+    cuda.score_tokens(module, keys.marking, ids)
+    cuda.score_spans(module, keys.marking, ids, [0, 2], None)
+    assert entered == [ids.device] * 4

@@ -48,6 +48,7 @@ struct Block {
 };
 
 inline Block block;
+inline const char* error = nullptr;  // with which launches and copies fail
 constexpr size_t kStack = 64 << 10;
 
 [[noreturn]] inline void fail(const char* what) {
@@ -105,11 +106,23 @@ inline void run_block(unsigned threads) {
 inline bool __syncthreads_or(bool value) { return on_host::barrier(value); }
 inline void __syncthreads() { on_host::barrier(false); }
 
-namespace iet {
+enum cudaError_t { cudaSuccess, cudaErrorUnknown };
+enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
 
-struct OnDevice {
-  explicit OnDevice(int) {}
-};
+template <class T>
+cudaError_t cudaMalloc(T** data, size_t size) {
+  *data = static_cast<T*>(std::malloc(size));
+  return cudaSuccess;
+}
+inline void cudaFree(void* data) { std::free(data); }
+inline const char* cudaGetErrorString(cudaError_t) { return on_host::error; }
+inline cudaError_t cudaMemcpy(void* to, const void* from, size_t size, cudaMemcpyKind) {
+  if (on_host::error != nullptr) return cudaErrorUnknown;
+  std::memcpy(to, from, size);
+  return cudaSuccess;
+}
+
+namespace iet {
 
 template <class Args>
 const char* launch(void (*kernel)(Args), dim3 grid, dim3 threads, void*, Args args) {
@@ -122,6 +135,7 @@ const char* launch(void (*kernel)(Args), dim3 grid, dim3 threads, void*, Args ar
     const Call& call = *static_cast<Call*>(argument);
     call.kernel(call.args);
   };
+  if (on_host::error != nullptr) return on_host::error;
   if (grid.y > 65535 || threads.x > 1024) return "invalid configuration argument";
   gridDim = grid;
   for (unsigned y = 0; y < grid.y; ++y)
@@ -134,7 +148,7 @@ const char* launch(void (*kernel)(Args), dim3 grid, dim3 threads, void*, Args ar
 
 template <class Args>
 const char* load(void (*)(Args)) {
-  return nullptr;
+  return on_host::error;
 }
 
 inline const char* clear(void* data, int64_t bytes, void*) {
