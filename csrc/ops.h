@@ -67,18 +67,21 @@ void permute_cpu(uint32_t vocab, const PermuteArgs&);
 
 // ---------------------------------------------------------------- CUDA
 //
-// Every pointer is one of the current device. An op is queued on a stream (a cudaStream_t), allocates nothing and
-// waits for nothing; it returns null, or what the CUDA runtime says is wrong. Nothing changes which device is the
-// current one: to set it back would make a context on a device that nobody uses.
+// Every pointer is one of the current device. An op is queued on a stream (a cudaStream_t), allocates nothing
+// and waits for nothing; it returns null, or what the CUDA runtime says is wrong. Nothing changes which device
+// is the current one: to set it back would make a context on a device that nobody uses.
+
+constexpr uint32_t kChunk = 4096;  // ids
 
 struct CudaMarking {  // what a profile fixes, on one device
   uint32_t vocab;     // V
   uint32_t n_gram;    // n
   Family family;
-  const uint32_t* unmarked_bits;  // [ceil(V / 32)], bit v is set where id v is unmarked; null: none is
-  const uint64_t* subkeys;        // [n_keys, 2]
-  const uint32_t* k_p;            // [n_keys]
-  const uint32_t* steps;          // [n_keys], phase_step(k_p, V)
+  const uint32_t* unmarked_bits;    // [ceil(V / 32)], bit v is set where id v is unmarked; null: none is
+  const uint32_t* unmarked_chunks;  // bit c is set where one of the kChunk ids from c*kChunk on is unmarked
+  const uint64_t* subkeys;          // [n_keys, 2]
+  const uint32_t* k_p;              // [n_keys]
+  const uint32_t* steps;            // [n_keys], phase_step(k_p, V)
   int64_t n_keys;
 };
 
@@ -88,24 +91,53 @@ struct Integers {  // int32 or int64, as they come
   int32_t wide;    // 1: int64
 };
 
-// Where embed_cuda leaves a row unmarked because its arguments are wrong, it writes 1 + the number of the row
-// into one of these, which Python reads at its next synchronisation.
+// Where rows_cuda leaves a row alone because its arguments are wrong, it writes 1 + the number of the row into
+// one of these. They are host memory that the device sees, so that Python reads them without asking the device.
 enum Refused { kRefusedContext, kRefusedSlot, kRefusedRow, kRefusedTemperature, kRefusals };
 
+// All that embed_cuda reads of a row.
+struct alignas(16) RowRecord {
+  uint64_t seed;       // k_pi
+  uint32_t frequency;  // what phi takes: the step of fourier, k_p of square, 0 for gumbel; or kLeftAlone
+  float kappa;         // kappa times the temperature
+};
+constexpr uint32_t kLeftAlone = 0xFFFFFFFFu;  // no step and no k_p: both stay below V/2 turns
+
+// Rows of a step, each with a place in a sequence of tokens. A row's context is the n-1 ids before it: of the
+// tokens that are committed, then of the drafts that stand before the row.
+//
+// Where no sequences are given, row i is the end of sequence i.
+struct CudaRowsArgs {
+  int64_t rows;
+  Integers sequences;  // row -> sequence, below 0: padding; null: row i is of sequence i
+  int64_t n_sequences;
+  Integers tokens;       // [n_sequences, columns]; `stride` is that of a sequence
+  int64_t token_stride;  // of an element
+  int64_t columns;
+  Integers lengths;  // [n_sequences], committed tokens; null: all columns are
+  Integers places;   // row -> how many drafts stand before it; null: none
+  Integers drafts;   // [rows], the inputs of rows: the drafts before row i are those of rows i-place+1 to i
+  Integers slots;    // [n_sequences] -> key, -1: unmarked
+  const float* temperatures;  // [n_sequences]; null: 1
+  int64_t temperature_stride;
+  float kappa;
+  Integers row_index;  // row -> row of the logits, which is checked here; null: row i is row i
+  int64_t logits_rows;
+  int32_t* refused;    // [kRefusals]
+  RowRecord* records;  // [rows]
+  int32_t* counts;     // [rows], how often the context stood before in its sequence; such a row is left alone.
+                       // Null: not counted
+};
+
 struct CudaEmbedArgs {
-  void* logits;  // [logits_rows, columns], columns >= V, changed in place
+  void* logits;  // [logits_rows, columns], columns >= V
   DType dtype;
   int64_t logits_rows, columns;
   int64_t row_stride, element_stride;  // in bytes
-  int64_t rows;                        // how many are marked here: all below have as many
-  Integers row_index;                  // row -> row of logits; null: row i is row i
-  Integers contexts;                   // [rows, n-1], oldest first; `stride` is that of a row
-  int64_t context_element_stride;      // in elements, like all strides but those of logits
-  Integers slots;                      // row -> key, -1: unmarked
-  const float* temperatures;           // [rows]; null: 1
-  int64_t temperature_stride;
-  float kappa;
-  int32_t* refused;  // [kRefusals]
+  const void* source;  // laid out as the logits, and written to them marked; the logits themselves: in place
+  int64_t rows;
+  Integers row_index;        // row -> row of logits; null: row i is row i
+  const RowRecord* records;  // [rows]
 };
 
 struct CudaScoreArgs {
@@ -123,10 +155,12 @@ struct CudaScoreSpansArgs {
   double* sums;            // [spans, n_keys] packed
 };
 
+const char* rows_cuda(const CudaMarking&, const CudaRowsArgs&, void* stream);
 const char* embed_cuda(const CudaMarking&, const CudaEmbedArgs&, void* stream);
 const char* score_cuda(const CudaMarking&, const CudaScoreArgs&, void* stream);
 const char* score_spans_cuda(const CudaMarking&, const CudaScoreSpansArgs&, void* stream);
 // Load every kernel, which must not wait until a stream is being captured.
+const char* load_rows_cuda();
 const char* load_embed_cuda();
 const char* load_score_cuda();
 // Ranks and phi of (seed, id) pairs in host memory.
@@ -135,5 +169,7 @@ const char* permute_cuda(uint32_t vocab, uint32_t k_p, const PermuteArgs& args, 
 // afterwards has children without it.
 int device_count();
 const char* device_error();
+// Zeroed host memory that every device sees at this address, for the life of the process; null, and why.
+void* host_memory(int64_t bytes, const char** error);
 
 }  // namespace iet

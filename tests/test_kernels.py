@@ -182,6 +182,24 @@ def test_half_types_round_once_to_nearest_even(isa: str) -> None:
         assert bool(same.all())
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_embed_leaves_what_it_was_given(dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    keys, values = key_table(300), torch.randn(4, 310).to(getattr(torch, dtype))
+    contexts, slots = [[5], [6], [7], [8]], [0, -1, 2, 1]
+    for given in (values, values.t().contiguous().t(), values[:, ::2].repeat_interleave(2, dim=1)[:, :310]):
+        before, want = given.clone(), given.clone()
+        iet.embed_(want, contexts, slots, keys, temperature=0.7)
+        marked = kernels.embed(given, contexts, slots, keys, temperature=0.7)
+        assert torch.equal(marked, want)
+        assert torch.equal(given, before)
+        assert not torch.equal(marked, before)
+    one = values[:1].expand(4, -1)  # four rows in one place
+    marked = kernels.embed(one, contexts, slots, keys)
+    assert torch.equal(marked[1], one[0])
+    assert not torch.equal(marked[0], marked[2])
+
+
 def test_embed_then_score_reads_the_same_slot() -> None:
     keys = key_table(500, agents=4)
     rng = np.random.default_rng(2)

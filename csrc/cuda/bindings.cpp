@@ -38,12 +38,13 @@ void call(Function&& function) {
 struct PyMarking {
   CudaMarking marking;
 
-  PyMarking(uint32_t vocab, uint32_t n_gram, uint32_t family, uintptr_t unmarked_bits, uintptr_t subkeys,
-            uintptr_t k_p, uintptr_t steps, int64_t n_keys)
+  PyMarking(uint32_t vocab, uint32_t n_gram, uint32_t family, uintptr_t unmarked_bits,
+            uintptr_t unmarked_chunks, uintptr_t subkeys, uintptr_t k_p, uintptr_t steps, int64_t n_keys)
       : marking{vocab,
                 n_gram,
                 static_cast<Family>(family),
                 at<uint32_t>(unmarked_bits),
+                at<uint32_t>(unmarked_chunks),
                 at<uint64_t>(subkeys),
                 at<uint32_t>(k_p),
                 at<uint32_t>(steps),
@@ -52,26 +53,40 @@ struct PyMarking {
   }
 };
 
+void read_rows(const PyMarking& self, uintptr_t stream, int64_t rows, Address sequences, int64_t n_sequences,
+               Address tokens, int64_t token_stride, int64_t columns, Address lengths, Address places,
+               Address drafts, Address slots, uintptr_t temperatures, int64_t temperature_stride, float kappa,
+               Address row_index, int64_t logits_rows, uintptr_t refused, uintptr_t records, uintptr_t counts) {
+  const CudaRowsArgs args{rows,
+                          integers(sequences),
+                          n_sequences,
+                          integers(tokens),
+                          token_stride,
+                          columns,
+                          integers(lengths),
+                          integers(places),
+                          integers(drafts),
+                          integers(slots),
+                          at<float>(temperatures),
+                          temperature_stride,
+                          kappa,
+                          integers(row_index),
+                          logits_rows,
+                          at<int32_t>(refused),
+                          at<RowRecord>(records),
+                          at<int32_t>(counts)};
+  call([&] { return rows_cuda(self.marking, args, at<void>(stream)); });
+}
+
 void embed_logits(const PyMarking& self, uintptr_t stream, uintptr_t logits, int32_t dtype, int64_t logits_rows,
-                  int64_t columns, int64_t row_stride, int64_t element_stride, int64_t rows, Address row_index,
-                  Address contexts, int64_t context_element_stride, Address slots, uintptr_t temperatures,
-                  int64_t temperature_stride, float kappa, uintptr_t refused) {
+                  int64_t columns, int64_t row_stride, int64_t element_stride, uintptr_t source, int64_t rows,
+                  Address row_index, uintptr_t records) {
   check(dtype >= 0 && dtype <= 2, "unknown dtype");
-  const CudaEmbedArgs args{at<void>(logits),
-                           static_cast<DType>(dtype),
-                           logits_rows,
-                           columns,
-                           row_stride,
-                           element_stride,
-                           rows,
-                           integers(row_index),
-                           integers(contexts),
-                           context_element_stride,
-                           integers(slots),
-                           at<float>(temperatures),
-                           temperature_stride,
-                           kappa,
-                           at<int32_t>(refused)};
+  const CudaEmbedArgs args{at<void>(logits),    static_cast<DType>(dtype),
+                           logits_rows,         columns,
+                           row_stride,          element_stride,
+                           at<void>(source),    rows,
+                           integers(row_index), at<RowRecord>(records)};
   call([&] { return embed_cuda(self.marking, args, at<void>(stream)); });
 }
 
@@ -89,8 +104,19 @@ void score_id_spans(const PyMarking& self, uintptr_t stream, Address token_ids, 
 }
 
 void load_kernels() {
+  call([] { return load_rows_cuda(); });
   call([] { return load_embed_cuda(); });
   call([] { return load_score_cuda(); });
+}
+
+uintptr_t zeroed_host_memory(int64_t bytes) {
+  void* memory = nullptr;
+  call([&] {
+    const char* error;
+    memory = host_memory(bytes, &error);
+    return error;
+  });
+  return reinterpret_cast<uintptr_t>(memory);
 }
 
 void permute_ids(uint32_t vocab, uint32_t k_p, uintptr_t seeds, uintptr_t ids, int64_t count, uintptr_t ranks,
@@ -110,9 +136,13 @@ PYBIND11_MODULE(_cuda, m) {
   m.def("device_count", &device_count);
   m.def("device_error", &device_error);
   m.def("load_kernels", &load_kernels);
+  m.def("host_memory", &zeroed_host_memory);
   m.def("permute", &permute_ids);
+  m.attr("chunk") = kChunk;
   py::class_<PyMarking>(m, "Marking")
-      .def(py::init<uint32_t, uint32_t, uint32_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, int64_t>())
+      .def(py::init<uint32_t, uint32_t, uint32_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t,
+                    int64_t>())
+      .def("rows", &read_rows)
       .def("embed", &embed_logits)
       .def("score", &score_ids)
       .def("score_spans", &score_id_spans);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../keyed.h"
+#include "device.h"
 
 namespace iet {
 namespace {
@@ -22,10 +23,6 @@ struct LaneKeys {
     const RoundKeys keys(seed);
     k2 = keys.k2, k3 = keys.k3, k4 = keys.k4;
   }
-};
-
-struct LanePhi {
-  uint32_t k_p, step;
 };
 
 IET_HD uint32_t high_word(uint32_t x, uint32_t y) {
@@ -62,44 +59,76 @@ IET_HD uint32_t add_bmix(uint32_t y, uint32_t x, uint32_t k, uint32_t m) {
   return fold(high_word(h, m) + y, m);
 }
 
-IET_HD uint32_t add_amix(uint32_t y, uint32_t x, uint32_t k, uint32_t m) {
+IET_HD uint32_t amix_high(uint32_t x, uint32_t k) {
   uint32_t h = x * 0x9E37u + k;
   h ^= h >> 7 & 0x1FFu;
-  h *= 0x2C1B0000u;
-  return fold(high_word(h, m) + y, m);
+  return h * 0x2C1B0000u;
+}
+
+IET_HD uint32_t add_amix(uint32_t y, uint32_t x, uint32_t k, uint32_t m) {
+  return fold(high_word(amix_high(x, k), m) + y, m);
+}
+
+// The same with y above any 16-bit number `low`. A multiplication adds 64 bits, and zeros below y would take an
+// instruction; the product is a multiple of 2^16, so that `low` carries nothing into its upper half.
+IET_HD uint32_t add_amix(uint32_t y, uint32_t low, uint32_t x, uint32_t k, uint32_t m) {
+  const uint64_t added = static_cast<uint64_t>(y) << 32 | low;
+  return fold(static_cast<uint32_t>((static_cast<uint64_t>(amix_high(x, k)) * m + added) >> 32), m);
 }
 
 IET_HD uint32_t grid_row(uint32_t v, const LaneGrid& grid) {
   return high_word(v, grid.b_inverse) >> grid.b_shift;
 }
 
+// Walk the ranks on that lie outside [0, V): rare. Ranks of a row differ, so that a rank tells whose it is.
+template <int kWidth>
+IET_HD void walk_lanes(const LaneGrid& grid, const LaneKeys& keys, uint32_t (&ranks)[kWidth]) {
+  const auto largest = [&] {
+    uint32_t highest = 0;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) highest = ranks[i] > highest ? ranks[i] : highest;
+    return highest;
+  };
+  for (uint32_t highest = largest(); highest >= grid.vocab; highest = largest()) {
+    const uint32_t next = mix(highest, RoundKeys(keys.seed),
+                              Grid{grid.vocab, static_cast<uint16_t>(grid.a), static_cast<uint16_t>(grid.b)});
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) ranks[i] = ranks[i] == highest ? next : ranks[i];
+  }
+}
+
 // P of v, v+1, .., which share the grid row `left`. `first` is their right digit after round 1, not yet folded.
 template <bool kWalks, int kWidth>
 IET_HD void permute_lanes(uint32_t left, uint32_t first, const LaneGrid& grid, const LaneKeys& keys,
                           uint32_t (&ranks)[kWidth]) {
-  const uint32_t a = grid.a, b = grid.b;
-  uint32_t highest = 0;
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
-    const uint32_t right1 = fold(first + i, b);
-    const uint32_t left2 = add_bmix(left, right1, keys.k2, a);
-    const uint32_t right3 = add_amix(right1, left2, keys.k3, b);
-    const uint32_t left4 = add_amix(left2, right3, keys.k4, a);
-    ranks[i] = left4 * b + right3;
-    highest = ranks[i] > highest ? ranks[i] : highest;
+    const uint32_t right1 = fold(first + i, grid.b);
+    const uint32_t left2 = add_bmix(left, right1, keys.k2, grid.a);
+    const uint32_t right3 = add_amix(right1, left2, keys.k3, grid.b);
+    ranks[i] = add_amix(left2, right3, keys.k4, grid.a) * grid.b + right3;
   }
-  // Rare: walk on from outside [0, V). Ranks of a row differ, so that a rank tells whose it is.
-  while (kWalks && highest >= grid.vocab) {
-    const uint32_t next = mix(highest, RoundKeys(keys.seed),
-                              Grid{grid.vocab, static_cast<uint16_t>(a), static_cast<uint16_t>(b)});
-    uint32_t others = 0;
+  if (kWalks) walk_lanes(grid, keys, ranks);
+}
+
+// What rounds 1 and 2 make of a right digit, twice the digit, so that each stands above 16 bits where it is
+// added.
+IET_HD uint4 rounds_entry(uint32_t right, const LaneGrid& grid, const LaneKeys& keys) {
+  return {right, add_bmix(0, right, keys.k2, grid.a), 0, right};
+}
+
+// permute_lanes with rounds 1 and 2 from a table: `entries` of `first`, and of those that follow it.
+template <bool kWalks, int kWidth>
+IET_HD void permute_lanes(uint32_t left, const uint4* entries, const LaneGrid& grid, const LaneKeys& keys,
+                          uint32_t (&ranks)[kWidth]) {
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      ranks[i] = ranks[i] == highest ? next : ranks[i];
-      others = ranks[i] > others ? ranks[i] : others;
-    }
-    highest = others;
+  for (int i = 0; i < kWidth; ++i) {
+    const uint4 entry = entries[i];
+    const uint32_t left2 = fold(left + entry.y, grid.a);
+    const uint32_t right3 = add_amix(entry.w, entry.z, left2, keys.k3, grid.b);
+    ranks[i] = add_amix(left2, entry.x, right3, keys.k4, grid.a) * grid.b + right3;
   }
+  if (kWalks) walk_lanes(grid, keys, ranks);
 }
 
 // phi_square without a division: `inverse` is (2^64 - 1) / V, and k_p·r is below 2^47, so that the quotient is
@@ -110,10 +139,11 @@ IET_HD float phi_square(uint32_t r, uint32_t k_p, uint32_t vocab, uint64_t inver
   return 2 * fold(rest, vocab) < vocab ? 1.0f : -1.0f;
 }
 
+// `frequency` is the step of fourier, the k_p of square.
 template <Family kFamily>
-IET_HD float lane_phi(uint32_t rank, const LaneGrid& grid, const LanePhi& phi) {
-  return kFamily == Family::fourier ? phi_fourier(rank, phi.step)
-                                    : phi_square(rank, phi.k_p, grid.vocab, grid.vocab_inverse);
+IET_HD float lane_phi(uint32_t rank, const LaneGrid& grid, uint32_t frequency) {
+  return kFamily == Family::fourier ? phi_fourier(rank, frequency)
+                                    : phi_square(rank, frequency, grid.vocab, grid.vocab_inverse);
 }
 
 // The uniform number of an id in family gumbel, as its numerator.

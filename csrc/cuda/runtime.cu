@@ -1,5 +1,7 @@
 // What the CUDA runtime is asked beside kernels: is there a driver, are there devices, memory that both sides
 // see.
+#include <cstring>
+
 #include "../ops.h"
 
 namespace iet {
@@ -13,6 +15,16 @@ const char* device_error() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   return status == cudaSuccess ? "" : cudaGetErrorString(status);
+}
+
+// Under unified addressing, which every platform with 64-bit addresses has, the host's address is the device's.
+void* host_memory(int64_t bytes, const char** error) {
+  void* memory = nullptr;
+  const cudaError_t status =
+      cudaHostAlloc(&memory, static_cast<size_t>(bytes), cudaHostAllocMapped | cudaHostAllocPortable);
+  *error = status == cudaSuccess ? nullptr : cudaGetErrorString(status);
+  if (status == cudaSuccess) std::memset(memory, 0, static_cast<size_t>(bytes));
+  return memory;
 }
 
 }  // namespace iet

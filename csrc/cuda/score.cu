@@ -61,7 +61,7 @@ IET_HD void prepare(const ScoreLaunch& launch, int64_t first, Tile& tile) {
 
 template <Family kFamily>
 IET_HD float score_one(const ScoreLaunch& launch, const Tile& tile, int i, const uint64_t (&subkey)[2],
-                       const LanePhi& phi) {
+                       uint32_t frequency) {
   const uint32_t words = launch.marking.n_gram - 1, id = tile.ids[i + words];
   const LaneKeys keys(context_seed(subkey, tile.ids + i, words));
   if constexpr (kFamily == Family::gumbel) {
@@ -71,7 +71,7 @@ IET_HD float score_one(const ScoreLaunch& launch, const Tile& tile, int i, const
     uint32_t rank[1];
     permute_lanes<true>(left, add_bmix(right, left, RoundKeys(keys.seed).k1, launch.grid.b), launch.grid, keys,
                         rank);
-    return score(lane_phi<kFamily>(rank[0], launch.grid, phi));
+    return score(lane_phi<kFamily>(rank[0], launch.grid, frequency));
   }
 }
 
@@ -88,12 +88,12 @@ __global__ void __launch_bounds__(kThreads) score_kernel(const ScoreLaunch launc
   const int64_t key = static_cast<int64_t>(blockIdx.y) * columns + (threadIdx.x & (columns - 1));
   if (key >= marking.n_keys) return;
   const uint64_t subkey[2] = {marking.subkeys[2 * key], marking.subkeys[2 * key + 1]};
-  const LanePhi phi{marking.k_p[key], marking.steps[key]};
+  const uint32_t frequency = (kFamily == Family::fourier ? marking.steps : marking.k_p)[key];
   // Neighbouring threads write neighbouring scores, also where there are few keys.
   for (int i = threadIdx.x >> launch.columns_log2; i < kTile; i += kThreads >> launch.columns_log2) {
     if (first + i >= launch.tokens) break;
     launch.scores[(first + i) * marking.n_keys + key] =
-        tile.scored[i] ? score_one<kFamily>(launch, tile, i, subkey, phi) : 0.0f;
+        tile.scored[i] ? score_one<kFamily>(launch, tile, i, subkey, frequency) : 0.0f;
   }
 }
 
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads, 4) score_spans_kernel(const ScoreLau
   int64_t sum = 0;
   if (key < marking.n_keys) {
     const uint64_t subkey[2] = {marking.subkeys[2 * key], marking.subkeys[2 * key + 1]};
-    const LanePhi phi{marking.k_p[key], marking.steps[key]};
+    const uint32_t frequency = (kFamily == Family::fourier ? marking.steps : marking.k_p)[key];
     const int run = kTile / lanes, begin = lane * run;
     int64_t span = whole || first + begin > last ? ends[0] : span_of(launch, first + begin);
     for (int i = begin; i < begin + run && first + i <= last; ++i) {
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kThreads, 4) score_spans_kernel(const ScoreLau
         }
       }
       if (tile.scored[i] && span >= 0)
-        sum += to_integer(score_one<kFamily>(launch, tile, i, subkey, phi) * kUnits);
+        sum += to_integer(score_one<kFamily>(launch, tile, i, subkey, frequency) * kUnits);
     }
     if (!whole && sum != 0) atomicAdd(launch.sums + span * marking.n_keys + key, static_cast<uint64_t>(sum));
   }

@@ -3,9 +3,9 @@
 Both are stateless: the context of a position is read off `input_ids`, so interleaved calls, beams that swap
 rows and assisted decoding, which shows several positions of one row, need no bookkeeping.
 
-On a CUDA device nothing waits for a step. What a kernel refused there (see `iet.kernels.raise_if_refused`)
-is copied to the host behind the step's work and raised by the next step; what the last step of a `generate`
-refused is raised by `iet.kernels.raise_if_refused(device)`, or not at all.
+On a CUDA device nothing waits for a step. What a kernel refused there (see `iet.kernels.raise_if_refused`) is
+raised by a later step, the next one that finds it written; what the last step of a `generate` refused is
+raised by `iet.kernels.raise_if_refused(device)`, or not at all.
 
 Continuous batching (`generate_batch`) shows a processor the last id of each row only, not its context, so it
 is refused before it starts. transformers asks each processor whether it supports that, and would drop one
@@ -33,7 +33,7 @@ from iet.generation.checks import (
     names_of_rows,
     rows_of_a_prompt,
 )
-from iet.kernels import embed_
+from iet.kernels import embed, embed_
 from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
 from iet.native.cuda import Refusals
@@ -87,17 +87,13 @@ class _Processor(transformers.LogitsProcessor):
         words = self._keys.profile.scheme.n_gram - 1
         if length < words:  # no context yet: such a position is not scored either
             return scores
+        slots, temperatures = self._of_rows(rows, repeats, scores.device)
+        self._refusals.check()  # raises what an earlier step refused: nobody waits for this one
         # A copy, as transformers' own processors make: `generate` returns its argument as `output_logits`.
-        marked: torch.FloatTensor = scores.clone()  # type: ignore[assignment]
-        slots, temperatures = self._of_rows(rows, repeats, marked.device)
-        self._embed_(marked, input_ids[:, length - words :], slots, temperatures)
+        contexts = input_ids[:, length - words :]
+        marked: torch.FloatTensor = embed(scores, contexts, slots, self._keys, temperature=temperatures)  # type: ignore[assignment]
+        self._refusals.note(scores.device)
         return marked
-
-    def _embed_(self, logits: torch.Tensor, contexts: torch.Tensor, slots: Any, temperatures: Any) -> None:
-        if logits.device.type == "cuda":  # raises what an earlier step refused: nobody waits for this one
-            self._refusals.check()
-        embed_(logits, contexts, slots, self._keys, temperature=temperatures)
-        self._refusals.note(logits.device)
 
     def _rows_of_a_prompt(self, input_ids: torch.Tensor) -> int:
         if input_ids.dim() != 2:
@@ -162,7 +158,9 @@ class _KeyedSampler(_Processor):
             alike = (slots[:, None] == slots) & (contexts[:, None] == contexts).all(dim=-1)
             fresh = fresh & ~(alike & fresh).tril(-1).any(dim=1)
         noisy = scores.to(torch.float32, copy=True)  # half types would round different sums to one
-        self._embed_(noisy, contexts, torch.where(fresh, slots, -1), 1.0)
+        self._refusals.check()
+        embed_(noisy, contexts, torch.where(fresh, slots, -1), self._keys)
+        self._refusals.note(noisy.device)
         chosen: torch.FloatTensor = leave_one(noisy, scores, fresh)  # type: ignore[assignment]
         return chosen
 

@@ -1,16 +1,19 @@
 """The ops on CUDA tensors: what is kept on a device, and what a kernel is told about a tensor.
 
 Everything that a call reads lies on the device of the logits and is read there, so that nothing is copied, no
-memory is allocated and nothing waits: a call may stand in a captured graph. Two things are made beforehand
-and kept, per key table and device: the keys (derived ones; secrets never leave the registry) and the bits of
-the unmarked ids. What a kernel refuses it cannot raise: it writes it down, and `Refusals` reads it later.
+memory is allocated and nothing waits: a call may stand in a captured graph. Three things are made beforehand
+and kept: per key table and device the keys (derived ones; secrets never leave the registry) and the bits of
+the unmarked ids, and per stream the records of rows, which one kernel of `embed_` leaves to the other. What a
+kernel refuses it cannot raise: it writes it into memory of the host, where `Refusals` reads it later.
 
 `iet.kernels` is the only caller of the ops; iet/native/host.py checks the logits for it. Engines keep
-`Refusals` of their own.
+`Refusals` of their own; those whose contexts lie on the device read them with iet/native/rows.py.
 """
 
 from __future__ import annotations
 
+import ctypes
+import threading
 import weakref
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -41,11 +44,13 @@ class DeviceTable:
     def __init__(self, module: Any, marking: Marking, device: torch.device) -> None:
         import torch
 
-        bits = np.zeros(-(-marking.vocab_size // 32) * 32, dtype=np.uint8)
+        bits = np.zeros(-(-marking.vocab_size // module.chunk) * module.chunk, dtype=np.uint8)
         bits[list(marking.unmarked_ids)] = 1
-        words = np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32)
+        words = _words(bits)
+        some = bits.reshape(-1, module.chunk).max(axis=1)
         arrays: dict[str, np.ndarray[Any, Any]] = {
-            "unmarked_bits": words.view(np.int32),
+            "unmarked_bits": words[: -(-marking.vocab_size // 32)],
+            "unmarked_chunks": _words(some),
             "subkeys": marking.words.view(np.int64),
             "k_p": marking.k_p.astype(np.uint32).view(np.int32),
             "steps": reference.phase_step(marking.k_p, marking.vocab_size).view(np.int32),
@@ -54,7 +59,7 @@ class DeviceTable:
         self._streams = {stream(device)}
         addresses = {name: tensor.data_ptr() for name, tensor in self._tensors.items()}
         if not marking.unmarked_ids:
-            addresses["unmarked_bits"] = 0
+            addresses["unmarked_bits"] = addresses["unmarked_chunks"] = 0
         profile = marking.vocab_size, marking.n_gram, marking.code
         self.marking = module.Marking(*profile, *addresses.values(), len(marking))
 
@@ -72,11 +77,52 @@ class DeviceTable:
 
 
 _tables: weakref.WeakKeyDictionary[Marking, dict[Any, DeviceTable]] = weakref.WeakKeyDictionary()
-_in_graphs: set[DeviceTable] = set()  # a captured graph keeps their addresses, so they stay for good
-_refused: dict[Any, torch.Tensor] = {}  # device -> int32, one entry for each of _REFUSED; 0 or 1 + the row
+_in_graphs: set[Any] = set()  # a captured graph keeps their addresses, so they stay for good
+# device -> memory of the host that it writes into, one entry for each of _REFUSED; 0 or 1 + the row
+_refused: dict[Any, NDArray[np.int32]] = {}
+_records: dict[tuple[torch.device, int], torch.Tensor] = {}  # device and stream -> int32 [rows, 4]
+_launching = threading.Lock()  # two threads with one stream: the records of one must not reach the other
 
 
-def _capturing(device: torch.device) -> bool:
+def keep_for_graphs(kept: object) -> None:
+    """Keep what a graph that is being captured has the address of, for the life of the process."""
+    _in_graphs.add(kept)
+
+
+def _words(bits: NDArray[Any]) -> NDArray[np.int32]:
+    """Return bits as the kernels read them, 32 to a word."""
+    padded = np.concatenate([bits.astype(np.uint8), np.zeros(-len(bits) % 32, dtype=np.uint8)])
+    return np.packbits(padded, bitorder="little").view("<u4").astype(np.uint32).view(np.int32)
+
+
+def refused(device: torch.device) -> int:
+    """Return the address at which kernels of a device write what they refuse."""
+    return int(_refused[device].ctypes.data)
+
+
+def records(device: torch.device, rows: int) -> torch.Tensor:
+    """Return memory for the records of rows, int32 [>= rows, 4]: that of the current stream.
+
+    Work on one stream runs in order, so that its records serve one call after the other. A graph may be
+    replayed on any stream: each call that is captured has records of its own, for the life of the process.
+    """
+    import torch
+
+    key, captured = (device, stream(device)), capturing(device)
+    found = None if captured else _records.get(key)
+    if found is None or found.shape[0] < rows:
+        with torch.inference_mode(False):
+            size = rows if captured else max(1024, 1 << (rows - 1).bit_length())
+            found = torch.empty(size, 4, dtype=torch.int32, device=device)
+        if captured:
+            keep_for_graphs(found)
+        else:
+            _records[key] = found
+    return found
+
+
+def capturing(device: torch.device) -> bool:
+    """Tell whether the current stream of a device is being captured in a graph."""
     import torch
 
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
@@ -87,9 +133,9 @@ def table(module: Any, marking: Marking, device: torch.device) -> DeviceTable:
     import torch
 
     tables = _tables.setdefault(marking, {})
-    found, capturing = tables.get(device), _capturing(device)
+    found, captured = tables.get(device), capturing(device)
     if found is None or device not in _refused:
-        if capturing:
+        if captured:
             raise BackendUnavailable(
                 f"the keys are not on {device} yet, and copying them there cannot be captured in a graph:"
                 " call iet.kernels.prepare(registry, device) before the capture"
@@ -99,14 +145,16 @@ def table(module: Any, marking: Marking, device: torch.device) -> DeviceTable:
         with torch.inference_mode(False), device_guard(device):
             if device not in _refused:
                 module.load_kernels()
-                flag = torch.zeros(module.refusals, dtype=torch.int32, device=device)
-                _refused.setdefault(device, flag)
+                memory = (ctypes.c_int32 * module.refusals).from_address(
+                    module.host_memory(4 * module.refusals)
+                )
+                _refused.setdefault(device, np.ctypeslib.as_array(memory))
             made = DeviceTable(module, marking, device)
         if device.type == "cuda":  # whatever stream uses them first
             torch.cuda.current_stream(device).synchronize()
         found = tables.setdefault(device, made)
-    if capturing:
-        _in_graphs.add(found)
+    if captured:
+        keep_for_graphs(found)
     else:
         found.used(device)
     return found
@@ -155,8 +203,18 @@ def embed_(
     slots: Any,
     temperature: Any,
     rows: Any,
+    source: Logits | None = None,
 ) -> None:
-    """Queue `embed_` on the current stream of the device of the logits."""
+    """Queue `embed_` on the current stream of the device of the logits: two kernels.
+
+    Args:
+        module: the native one.
+        marking: what is marked with.
+        logits: where they lie.
+        contexts, slots, temperature, rows: as in `iet.embed_`.
+        source: what is marked, laid out as `logits` are, which are then written in full; None: `logits`.
+            Then `rows` is None.
+    """
     device = logits.device
     index = None if rows is None else _on_device("rows", rows, device, (None,))
     count = logits.rows if index is None else index.shape[0]
@@ -181,21 +239,32 @@ def embed_(
         kappa = _scaled(kappa, temperature)
     if count == 0:
         return
-    on_device = table(module, marking, device)
-    with device_guard(device):
-        on_device.marking.embed(
-            stream(device),
-            *logits.layout,
+    native, queue = table(module, marking, device).marking, stream(device)
+    with device_guard(device), _launching:
+        scratch = records(device, count).data_ptr()
+        native.rows(
+            queue,
             count,
-            (0, 0, False) if index is None else _address(index),
-            _address(contexts),
+            NOWHERE,
+            count,
+            address(contexts),
             contexts.stride(1),
-            _address(slots),
+            marking.n_gram - 1,
+            NOWHERE,
+            NOWHERE,
+            NOWHERE,
+            address(slots),
             0 if temperatures is None else temperatures.data_ptr(),
             0 if temperatures is None or temperatures.dim() == 0 else temperatures.stride(0),
             float(kappa),
-            _refused[device].data_ptr(),
+            address(index),
+            logits.rows,
+            refused(device),
+            scratch,
+            0,
         )
+        from_address = (logits if source is None else source).layout[0]
+        native.embed(queue, *logits.layout, from_address, count, address(index), scratch)
 
 
 def _scaled(kappa: np.float32, temperature: ArrayLike) -> np.float32:
@@ -219,7 +288,7 @@ def score_tokens(module: Any, marking: Marking, token_ids: torch.Tensor) -> torc
     scores = torch.empty(ids.shape[0], len(marking), dtype=torch.float32, device=ids.device)
     on_device = table(module, marking, ids.device)
     with device_guard(ids.device):
-        on_device.marking.score(stream(ids.device), _address(ids), ids.shape[0], scores.data_ptr())
+        on_device.marking.score(stream(ids.device), address(ids), ids.shape[0], scores.data_ptr())
     return scores
 
 
@@ -261,7 +330,7 @@ def score_spans(
     with device_guard(device):
         on_device.marking.score_spans(
             stream(device),
-            _address(ids),
+            address(ids),
             length,
             cuts.data_ptr(),
             cuts.shape[0] - 1,
@@ -287,16 +356,20 @@ def permute(
 
 def raise_if_refused(device: torch.device) -> None:
     """Wait for the current stream of `device`, and raise what embed_ refused there since the last call."""
-    flag = _refused.get(device)
-    if flag is not None:
-        _raise(flag.tolist(), flag)
+    import torch
+
+    if device in _refused:
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()
+        _raise(_refused[device])
 
 
-def _raise(rows: list[int], flag: torch.Tensor) -> None:
+def _raise(flag: NDArray[np.int32]) -> None:
+    rows = flag.tolist()
     if not any(rows):
         return
     told = [text.format(row=row - 1) for text, row in zip(_REFUSED, rows, strict=True) if row]
-    flag.zero_()
+    flag[np.flatnonzero(rows)] = 0  # those alone: a kernel may be writing another
     raise InputError(
         "; ".join(told)
         + " (found on the device, in this call or an earlier one: such rows were left unmarked)"
@@ -304,45 +377,36 @@ def _raise(rows: list[int], flag: torch.Tensor) -> None:
 
 
 class Refusals:
-    """Reads what embed_ refused on a device one call late, so that nobody ever waits for it.
+    """Raises what embed_ refused on a device one call late, so that nobody ever waits for it.
 
-    `note` queues a copy of the flag into host memory after a call; `check` raises what earlier copies that
-    have arrived say. Both do nothing on the CPU, where embed_ raises, and inside a graph capture. There is
-    one flag for a device: what the last step of a run refused is raised by `raise_if_refused`, or in the
-    next run on that device.
+    The device writes into memory of the host: `note` says which device was used, `check` reads what its work
+    has written so far. Both do nothing on the CPU, where embed_ raises; inside a graph capture, `check` is
+    silent. There is one flag for a device: what the last step of a run refused is raised by
+    `raise_if_refused`, or in the next run on that device.
     """
 
     def __init__(self) -> None:
-        self._host: torch.Tensor | None = None
-        self._arrived: Any = None
         self._device: Any = None
 
     def note(self, device: torch.device) -> None:
-        """Queue a copy of the flag of `device`, unless one is still on its way."""
-        import torch
-
-        flag = _refused.get(device)
-        if flag is None or device.type != "cuda" or _capturing(device):
-            return
-        if self._host is None:
-            with torch.inference_mode(False):
-                self._host = torch.zeros(len(_REFUSED), dtype=torch.int32, pin_memory=True)
-        if self._arrived is None or self._arrived.query():
-            self._host.copy_(flag, non_blocking=True)
-            self._arrived, self._device = torch.cuda.Event(), device  # type: ignore[no-untyped-call]
-            self._arrived.record(torch.cuda.current_stream(device))
+        """Remember the device on which embed_ was called."""
+        self._device = device
 
     def check(self) -> None:
-        """Raise what the last copy says, if it has arrived."""
-        if self._host is not None and self._arrived is not None and not _capturing(self._device):
-            if not self._arrived.query():
-                return
-            rows = self._host.tolist()
-            self._host.zero_()
-            _raise(rows, _refused[self._device])
+        """Raise what was refused on that device."""
+        flag = _refused.get(self._device)
+        if flag is not None and not capturing(self._device):
+            _raise(flag)
 
 
-def _address(values: torch.Tensor) -> tuple[int, int, bool]:
+Address = tuple[int, int, bool]  # of integers, as the native module takes them: data, stride, whether int64
+NOWHERE: Address = (0, 0, False)
+
+
+def address(values: torch.Tensor | None) -> Address:
+    """Return where integers lie: the address, the stride of the first dimension in elements, the width."""
+    if values is None:
+        return NOWHERE
     return values.data_ptr(), values.stride(0) if values.dim() else 0, values.element_size() == 8
 
 

@@ -17,12 +17,13 @@ import iet
 from iet.errors import InputError
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
+from iet.native import rows as rows_on_device
+from tests.support import cuda_on_host
 from tests.support.vllm_engine import (
     AGENTS,
     CPU,
     WIDTH,
     Batch,
-    Draws,
     IETLogitsProcessor,
     Request,
     SamplingParams,
@@ -34,10 +35,8 @@ from tests.support.vllm_engine import (
     forget_settings,
     host_of,
     marked,
-    read_settings,
     torch,
     v1,
-    v2,
 )
 
 each_scheme = pytest.mark.parametrize(
@@ -181,11 +180,34 @@ def test_v1_interface_order_removed_added_moved(host: Any) -> None:
 # ---------------------------------------------------------------- V2: slots, drafts, histories on the device
 
 
+@pytest.fixture(params=["gathered by torch", "read by the kernel"])
+def v2_processor(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[Any], Any]]:
+    """What makes a processor over slots: on the CPU, and as on CUDA with the kernels run on the CPU."""
+    if request.param == "gathered by torch":
+        yield lambda state: IETLogitsProcessor(config(), state)
+        return
+    with cuda_on_host.built() as module:
+        monkeypatch.setattr(rows_on_device, "load_cuda", lambda: module)
+
+        def made(state: Any) -> Any:
+            processor = IETLogitsProcessor(config(), state)
+            marker = processor._marker
+            marker._rows = rows_on_device.SequenceRows(marker._settings.keys.marking, CPU)
+            monkeypatch.setattr(marker, "_contexts", None)
+            return processor
+
+        yield made
+
+
 @each_scheme
-def test_v2_slots_that_are_recycled_and_rows_that_verify_drafts(host: Any, scheme: dict[str, Any]) -> None:
+def test_v2_slots_that_are_recycled_and_rows_that_verify_drafts(
+    host: Any, v2_processor: Any, scheme: dict[str, Any]
+) -> None:
     registry = host(**scheme)
     rng, slots = np.random.default_rng(3), Slots(5)
-    processor = IETLogitsProcessor(config(), slots.state)
+    processor = v2_processor(slots.state)
     running: list[Request] = []
     preempted: list[Request] = []
     number, counts = 0, {"plain": 0, "drafts": 0, "unused": 0, "unmarked": 0}
@@ -276,55 +298,39 @@ def test_v2_steps_without_an_agent_return_what_they_got(host: Any, monkeypatch: 
     np.testing.assert_array_equal(found[0].numpy(), marked(logits[0], [4, 5], by_default, registry))
 
 
-class Queued(TorchDispatchMode):
-    """Counts what is queued on a device."""
+def test_v2_on_a_device_a_step_is_two_kernels(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of torch's is queued; what the kernel refused is raised before a later step."""
+    host(n_gram=3)
+    slots = Slots(3)
+    with cuda_on_host.built() as module:
+        monkeypatch.setattr(rows_on_device, "load_cuda", lambda: module)
+        processor = IETLogitsProcessor(config(), slots.state)
+        marker = processor._marker
+        marker._rows = rows_on_device.SequenceRows(marker._settings.keys.marking, CPU)
+        request = Request("r", SamplingParams(extra_args={"iet_agent": "critic"}), "critic", [4, -1, 5])
+        slots.add(request, processor)
+        processor.apply_staged_writes()
+        for drafts in ([], [7, 8]):
+            logits, context = torch.zeros(1 + len(drafts), WIDTH), slots.context([(request, drafts)])
+            before = cuda_on_host.launches(module)
+            with Queued() as queued:
+                processor.apply(logits, context)
+            assert queued.work == 0
+            assert cuda_on_host.launches(module) == before + 2
+            assert [bool(row.any()) for row in logits] == [False, True, True][: len(logits)]
+            with pytest.raises(InputError, match=r"placeholder.*#52461.*row"):
+                processor.apply_staged_writes()
+            processor.apply_staged_writes()  # it is told once
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.work = 0
+
+class Queued(TorchDispatchMode):
+    """Counts what torch queues on a device."""
+
+    work = 0
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.work += not op.is_view
         return op(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("drafts", [0, 2])
-def test_v2_nothing_is_read_back_and_one_kernel_marks(
-    host: Any, monkeypatch: pytest.MonkeyPatch, drafts: int
-) -> None:
-    """On tensors that hold nothing, reading a value raises, and so does meeting one of the host."""
-    host(n_gram=4)
-    slots, nowhere = Slots(3), torch.device("meta")
-    for name in ("all_token_ids", "total_len"):
-        getattr(slots, name).gpu = getattr(slots, name).gpu.to(nowhere)
-    state, settings = dataclasses.replace(slots.state, device=nowhere), read_settings()
-    marker = V2Marker(settings, Draws(settings.keys, "x"), state, nowhere)
-    slot = slots.free.pop()
-    marker.add(slot, SamplingParams(temperature=0.5, extra_args={"iet_agent": "critic"}))
-    marker.flush()
-    row = torch.zeros(1 + drafts, dtype=torch.int32, device=nowhere)
-    context = v2.LogitsContext(
-        expanded_idx_mapping=row,
-        idx_mapping=row[:1],
-        idx_mapping_np=np.array([slot]),
-        expanded_local_pos=row,
-        input_ids=row,
-        pos=row,
-        seq_lens_upper_bound_np=np.zeros(1, dtype=np.int32),
-    )
-    marked = []
-    monkeypatch.setattr(
-        sys.modules[V2Marker.__module__],
-        "embed_",
-        lambda *given, **named: marked.append((*given[1:3], named)),
-    )
-    with Queued() as queued:
-        marker.apply(torch.zeros(1 + drafts, WIDTH, device=nowhere), context)
-    ((contexts, keys, named),) = marked
-    assert contexts.shape == (1 + drafts, 3)
-    assert keys.shape == named["temperature"].shape == (1 + drafts,)
-    assert {each.device for each in (contexts, keys, named["temperature"])} == {nowhere}
-    assert queued.work <= (31 if drafts else 15)  # as the docstring says; embed_ is one more
 
 
 def test_v2_warm_up_under_a_required_agent(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,15 +8,7 @@ streams, graphs, the device's own rounding and conversion instructions, speed) i
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
-import importlib.machinery
-import importlib.util
-import os
-import pathlib
-import shutil
-import subprocess
-import sysconfig
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,53 +29,10 @@ from tests.support.cuda_cases import (
     laid_out,
     random_logits,
 )
+from tests.support.cuda_on_host import ROOT, failing, launches
 from tests.support.keys import key_table
 
 torch = pytest.importorskip("torch")
-
-ROOT = pathlib.Path(__file__).parents[2]
-HERE = pathlib.Path(__file__).parent / "cuda_on_host"
-FLAGS = [
-    *("-std=c++17", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"),
-    *("-Wno-unused-function", "-Wno-unknown-pragmas", "-ffp-contract=off", "-fno-strict-aliasing"),
-    # A misaligned 16-byte access is an error on the device: here it stops the process.
-    *("-fsanitize=alignment,bounds,shift", "-fsanitize-undefined-trap-on-error"),
-]
-
-
-@pytest.fixture(scope="module")
-def module(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    compiler = os.environ.get("CXX", "g++")
-    pybind11 = pytest.importorskip("pybind11", reason="pybind11 builds the module")
-    if shutil.which(compiler) is None:
-        pytest.skip(f"no C++ compiler {compiler}")
-    if not (pathlib.Path(sysconfig.get_path("include")) / "Python.h").is_file():
-        pytest.skip("no Python headers")
-    folder = tmp_path_factory.mktemp("cuda_on_host")
-    library = folder / f"_cuda{sysconfig.get_config_var('EXT_SUFFIX')}"
-    include = [HERE, pybind11.get_include(), sysconfig.get_path("include")]
-    sources = [
-        *(ROOT / "csrc" / "cuda" / name for name in ("embed.cu", "score.cu", "permute.cu", "bindings.cpp"))
-    ]
-    # One process a source: they compile side by side.
-    objects = [folder / f"{source.name}.o" for source in [*sources, HERE / "runtime.cpp"]]
-    common = [compiler, *FLAGS, *(f"-I{path}" for path in include)]
-    running = [
-        subprocess.Popen([*common, "-c", "-x", "c++", str(source), "-o", str(target)])
-        for source, target in zip([*sources, HERE / "runtime.cpp"], objects, strict=True)
-    ]
-    assert [process.wait() for process in running] == [0] * len(running)
-    subprocess.run([compiler, *FLAGS, *map(str, objects), "-o", str(library)], check=True)
-    spec = importlib.util.spec_from_file_location("_cuda", library)
-    assert spec is not None
-    assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    cuda._tables.clear()
-    cuda._refused.clear()
-    yield loaded
-    cuda._tables.clear()
-    cuda._refused.clear()
 
 
 def embed_(module: Any, logits: Any, contexts: Any, slots: Any, keys: KeyTable, **options: Any) -> None:
@@ -322,7 +271,7 @@ def test_a_table_is_made_once_and_goes_with_its_keys(module: Any, monkeypatch: p
     keys, device = key_table(100), torch.device("cpu")
     made = cuda.table(module, keys.marking, device)
     assert cuda.table(module, keys.marking, device) is made
-    monkeypatch.setattr(cuda, "_capturing", lambda device: True)
+    monkeypatch.setattr(cuda, "capturing", lambda device: True)
     assert cuda.table(module, keys.marking, device) is made
     assert made in cuda._in_graphs  # a graph that holds its addresses keeps it
     with pytest.raises(BackendUnavailable, match=r"prepare\(registry, device\) before the capture"):
@@ -331,17 +280,6 @@ def test_a_table_is_made_once_and_goes_with_its_keys(module: Any, monkeypatch: p
     count = len(cuda._tables)
     del keys
     assert len(cuda._tables) == count - 1
-
-
-@contextlib.contextmanager
-def failing(module: Any, words: str) -> Iterator[None]:
-    """Let launches and copies fail as where the driver is too old, or the device of another kind."""
-    fail = ctypes.CDLL(module.__file__).on_host_fail
-    fail.argtypes = [ctypes.c_char_p]
-    kept = ctypes.create_string_buffer(words.encode())
-    fail(kept)
-    yield
-    fail(None)
 
 
 def test_known_answers_run_in_a_kernel(module: Any) -> None:
@@ -411,7 +349,86 @@ def test_the_current_device_is_changed_by_torchs_guard_alone(
     monkeypatch.setattr(cuda, "device_guard", guard)
     keys, ids = key_table(100), torch.tensor([1, 2])
     embed_(module, torch.zeros(2, 100), ids[:, None], ids, keys)
-    assert len(entered) == 2  # the kernels and keys are loaded, the kernel is launched
+    assert len(entered) == 2  # the kernels and keys are loaded, the kernels are launched
     cuda.score_tokens(module, keys.marking, ids)
     cuda.score_spans(module, keys.marking, ids, [0, 2], None)
     assert entered == [ids.device] * 4
+
+
+def test_two_kernels_mark(module: Any) -> None:
+    keys = key_table(300)
+    logits, arguments = torch.zeros(2, 300), (torch.tensor([[5], [6]]), torch.tensor([0, 1]))
+    embed_(module, logits, *arguments, keys)
+    before = launches(module)
+    embed_(module, logits, *arguments, keys)
+    assert launches(module) == before + 2
+
+
+def test_each_call_in_a_graph_has_records_of_its_own(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    device, current = torch.device("cpu"), [7]
+    monkeypatch.setattr(cuda, "stream", lambda device: current[0])
+    plain = cuda.records(device, 10)
+    assert cuda.records(device, 1000) is plain
+    larger = cuda.records(device, 3000)
+    assert larger.shape == (4096, 4)
+    assert cuda.records(device, 10) is larger
+    current[0] = 8
+    assert cuda.records(device, 10) is not larger
+    monkeypatch.setattr(cuda, "capturing", lambda device: True)
+    captured = [cuda.records(device, 10) for _ in range(2)]
+    assert captured[0] is not captured[1]
+    assert set(captured) <= cuda._in_graphs
+    cuda._in_graphs.clear()
+
+
+@pytest.mark.parametrize("family", ["fourier", "square", "gumbel"])
+def test_a_marked_copy_is_the_reference(module: Any, family: str) -> None:
+    # Out of place: what is not marked (rows, ids, columns above V) is copied, and nothing beside is written.
+    rng = np.random.default_rng(12)
+    for vocab_size, more in ((1, 40), (257, 0), (257, 7), (5000, 9000), (32003, 13), (128256, 0)):
+        unmarked = (0, vocab_size - 1) if vocab_size > 2 else ()
+        keys = key_table(vocab_size, n_gram=2, family=family, unmarked_ids=unmarked)
+        contexts, slots = (
+            torch.tensor(rng.integers(1, max(2, vocab_size - 1), (4, 1))),
+            torch.tensor([2, -1, 0, 1]),
+        )
+        contexts[3] = -1 if vocab_size == 1 else vocab_size - 1
+        for dtype in DTYPES if vocab_size < 1e5 else ("bfloat16",):
+            values = random_logits(rng, 4, vocab_size + more, dtype)
+            want = expected(
+                values, contexts.clamp(min=0), slots, keys, np.full(4, np.float32(keys.marking.kappa))
+            )
+            if vocab_size == 1:
+                want[3] = values[3]
+            for layout in LAYOUTS:
+                source, _ = laid_out(values, layout)
+                target, memory = laid_out(torch.zeros_like(values), layout)
+                described = [
+                    host.describe_logits(each, vocab_size)._replace(device=each.device)
+                    for each in (target, source)
+                ]
+                before = memory.clone()
+                cuda.embed_(module, keys.marking, described[0], contexts, slots, 1.0, None, described[1])
+                assert torch.equal(bits(target), bits(want)), (vocab_size, dtype, layout)
+                assert torch.equal(bits(source), bits(values))
+                target.zero_()
+                assert torch.equal(bits(memory), bits(before)), "something beside the logits was written"
+    with contextlib.suppress(InputError):
+        cuda.raise_if_refused(torch.device("cpu"))
+
+
+def test_many_rows_take_several_chunks_to_a_block(module: Any) -> None:
+    # Enough rows that a block takes up to eight chunks, the last of them not whole.
+    rng = np.random.default_rng(13)
+    for vocab_size, rows in ((4096 * 3 + 100, 600), (4096 * 9, 700), (70000, 300)):
+        keys = key_table(vocab_size, unmarked_ids=(3, 9000))
+        contexts, slots = torch.full((rows, 1), 5), torch.full((rows,), -1)
+        chosen = rng.choice(rows, 2, replace=False)
+        slots[chosen] = 1
+        contexts[:, 0] = torch.tensor(rng.integers(10, 9000, rows))
+        values = torch.zeros(rows, vocab_size + 8 - vocab_size % 8, dtype=torch.bfloat16)
+        want = expected(values[chosen], contexts[chosen], slots[chosen], keys, np.full(2, np.float32(0.8)))
+        embed_(module, values, contexts, slots, keys)
+        assert torch.equal(values[chosen], want), vocab_size
+        values[chosen] = 0
+        assert not values.any()

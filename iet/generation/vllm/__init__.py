@@ -106,9 +106,9 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
         ShapeError: the model's vocabulary is smaller than V.
         BackendUnavailable: the device is neither the CPU nor CUDA, or the CUDA module is missing.
 
-    A step costs O(B·V) for marked rows, in one kernel. With the V2 runner the contexts are gathered on the
-    device by torch's own, 15 small ones or with drafts 31, whatever B is; nothing is copied or waited for.
-    Deterministic, and the same on every rank.
+    A step costs O(B·V) for marked rows. With the V2 runner on CUDA that is two kernels, with drafts and
+    without, but for family "gumbel": one reads the contexts where they lie, the other marks; nothing is
+    copied or waited for. Deterministic, and the same on every rank.
     """
 
     def __init__(self, vllm_config: Any, where: Any, is_pin_memory: bool = False) -> None:

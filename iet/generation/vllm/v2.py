@@ -13,6 +13,7 @@ from iet.generation.vllm.sampler import Filters, final_logits
 from iet.generation.vllm.settings import PLACEHOLDER, Draws, Settings
 from iet.kernels import embed_
 from iet.native.cuda import Refusals
+from iet.native.rows import SequenceRows
 
 _NO_FILTERS = Filters()
 
@@ -41,6 +42,9 @@ class BySlot:
             self._device_filters = torch.from_numpy(self._filter_values.copy()).to(device)
             self._device = self._device_slots.device  # with its number
             self._back = torch.arange(1 - settings.keys.profile.scheme.n_gram, 0, device=device)
+        # On CUDA one kernel reads contexts where they lie; else, and to choose tokens, torch gathers them.
+        by_kernel = self._device.type == "cuda" and not settings.chooses
+        self._rows = SequenceRows(settings.keys.marking, self._device) if by_kernel else None
 
     def add(self, index: int, params: Any) -> bool:
         """Take up a request, and tell whether it is marked."""
@@ -76,6 +80,11 @@ class BySlot:
         """Mark the rows of a step."""
         if not (self._key_slots[ctx.idx_mapping_np] >= 0).any():
             return logits
+        if self._rows is not None:
+            self._read(self._rows, ctx)
+            self._rows.embed_(logits)
+            self._refusals.note(self._device)
+            return logits
         slots = ctx.expanded_idx_mapping.to(torch.int64)
         requests = slots.clamp(min=0)  # padding rows have slot -1
         contexts, there = self._contexts(requests, ctx)
@@ -92,6 +101,19 @@ class BySlot:
         finally:
             self._refusals.note(self._device)
         return logits
+
+    def _read(self, rows: SequenceRows, ctx: Any) -> None:
+        """Read the rows of a step on CUDA: what `_contexts` returns, checked and hashed."""
+        drafts = self._has_drafts(ctx)
+        rows.read(
+            ctx.expanded_idx_mapping,
+            self._state.all_token_ids.gpu,
+            self._state.total_len.gpu,
+            self._device_slots,
+            self._device_temperatures,
+            ctx.expanded_local_pos if drafts else None,
+            ctx.input_ids if drafts else None,
+        )
 
     def _choose(
         self,

@@ -49,6 +49,7 @@ struct Block {
 
 inline Block block;
 inline const char* error = nullptr;  // with which launches and copies fail
+inline int launches = 0;
 constexpr size_t kStack = 64 << 10;
 
 [[noreturn]] inline void fail(const char* what) {
@@ -136,6 +137,7 @@ const char* launch(void (*kernel)(Args), dim3 grid, dim3 threads, void*, Args ar
     call.kernel(call.args);
   };
   if (on_host::error != nullptr) return on_host::error;
+  ++on_host::launches;
   if (grid.y > 65535 || threads.x > 1024) return "invalid configuration argument";
   gridDim = grid;
   for (unsigned y = 0; y < grid.y; ++y)

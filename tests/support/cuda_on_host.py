@@ -1,0 +1,90 @@
+"""The CUDA module, compiled for the CPU: csrc/cuda, with tests/native/cuda_on_host in place of CUDA."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import functools
+import importlib.machinery
+import importlib.util
+import os
+import pathlib
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from iet.native import cuda
+
+ROOT = pathlib.Path(__file__).parents[2]
+HERE = ROOT / "tests" / "native" / "cuda_on_host"
+FLAGS = [
+    *("-std=c++17", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"),
+    *("-Wno-unused-function", "-Wno-unknown-pragmas", "-ffp-contract=off", "-fno-strict-aliasing"),
+    # A misaligned 16-byte access is an error on the device: here it stops the process.
+    *("-fsanitize=alignment,bounds,shift", "-fsanitize-undefined-trap-on-error"),
+]
+SOURCES = [ROOT / "csrc" / "cuda" / f"{name}.cu" for name in ("embed", "permute", "rows", "score")]
+
+
+@contextlib.contextmanager
+def built() -> Iterator[Any]:
+    """Compile the module, once; forget what was put on devices before. Skips where nothing compiles it."""
+    kept: tuple[dict[Any, Any], ...] = (cuda._tables, cuda._refused, cuda._records)  # type: ignore[assignment]
+    module = _build()
+    for each in kept:
+        each.clear()
+    yield module
+    for each in kept:
+        each.clear()
+
+
+@functools.cache
+def _build() -> Any:
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="cuda_on_host"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    compiler = os.environ.get("CXX", "g++")
+    pybind11 = pytest.importorskip("pybind11", reason="pybind11 builds the module")
+    if shutil.which(compiler) is None:
+        pytest.skip(f"no C++ compiler {compiler}")
+    if not (pathlib.Path(sysconfig.get_path("include")) / "Python.h").is_file():
+        pytest.skip("no Python headers")
+    library = folder / f"_cuda{sysconfig.get_config_var('EXT_SUFFIX')}"
+    include = [HERE, pybind11.get_include(), sysconfig.get_path("include")]
+    sources = [*SOURCES, ROOT / "csrc" / "cuda" / "bindings.cpp", HERE / "runtime.cpp"]
+    # One process a source: they compile side by side.
+    objects = [folder / f"{source.name}.o" for source in sources]
+    common = [compiler, *FLAGS, *(f"-I{path}" for path in include)]
+    running = [
+        subprocess.Popen([*common, "-c", "-x", "c++", str(source), "-o", str(target)])
+        for source, target in zip(sources, objects, strict=True)
+    ]
+    assert [process.wait() for process in running] == [0] * len(running)
+    subprocess.run([compiler, *FLAGS, *map(str, objects), "-o", str(library)], check=True)
+    spec = importlib.util.spec_from_file_location("_cuda", library)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def launches(module: Any) -> int:
+    """Return how many kernels have been launched so far."""
+    return int(ctypes.CDLL(module.__file__).on_host_launches())
+
+
+@contextlib.contextmanager
+def failing(module: Any, words: str) -> Iterator[None]:
+    """Let launches and copies fail as where the driver is too old, or the device of another kind."""
+    fail = ctypes.CDLL(module.__file__).on_host_fail
+    fail.argtypes = [ctypes.c_char_p]
+    kept = ctypes.create_string_buffer(words.encode())
+    fail(kept)
+    yield
+    fail(None)
