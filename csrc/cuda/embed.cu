@@ -10,8 +10,6 @@
 //
 // What a logit costs over all of this is counted by benchmarks/speed/instructions.py. Rounds 3 and 4 could be
 // looked up as well; by estimate the bank conflicts of half logits, 8 to a thread, cost what that saves.
-#include <type_traits>
-
 #include "../ops.h"
 #include "device.h"
 #include "registers.h"
@@ -39,6 +37,7 @@ struct EmbedLaunch {
 
 // What a row of logits has in common.
 struct RowState {
+  uint64_t seed;
   LaneKeys keys;
   uint32_t frequency;
   float kappa;
@@ -54,7 +53,7 @@ IET_HD void mark_lanes(uint32_t left, uint32_t first, Place place, const EmbedLa
   if constexpr (kFamily == Family::gumbel) {
 #pragma unroll
     for (int i = 0; i < kWidth; ++i)
-      values[i] = marked_logit(values[i], row.kappa, gumbel_noise(lane_uniform(row.keys.seed, first + i)));
+      values[i] = marked_logit(values[i], row.kappa, gumbel_noise(lane_uniform(row.seed, first + i)));
   } else {
     uint32_t ranks[kWidth];
     permute_lanes<kWalks>(left, place, launch.grid, row.keys, ranks);
@@ -137,6 +136,8 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
   constexpr int kAccesses = kPerThread / kWidth;
   constexpr uint32_t kChunkAccesses = kChunk / kWidth;
   constexpr bool kPermutes = kFamily != Family::gumbel;
+  constexpr uint32_t kPlaceSize =
+      kTable ? sizeof(uint4) : 1;  // of what a right digit takes where it is looked up
   __shared__ uint32_t starts[kPermutes ? kMaxGridRows : 1];  // grid row -> what round 1 adds, less its first id
   __shared__ uint4 table[kTable ? 2 * kMaxTable : 1];  // right digit after round 1, not folded -> its entry
 
@@ -163,12 +164,19 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
   }
   if (alone || begin >= columns) return;
 
-  // The loads that take longest start before anything waits. Where a thread's share ends after the row's last
-  // whole access, it reads and computes that one again and stores nothing.
+  // The loads that take longest start before anything waits. Of a chunk in which the row ends, a thread whose
+  // share lies behind the row's last whole access reads and computes that one again and stores nothing.
   uint32_t block_access = begin / kWidth;
   uint4 vectors[kVector ? kAccesses : 1];
   Storage singles[kVector ? 1 : kAccesses];
+  const auto whole = [&] { return kVector && block_access + kChunkAccesses <= accesses; };
   const auto load = [&] {
+    if (whole()) {
+      const uint4* const from = reinterpret_cast<const uint4*>(source) + block_access + thread;
+#pragma unroll
+      for (int j = 0; j < (kVector ? kAccesses : 0); ++j) vectors[j] = from[j * kThreads];
+      return;
+    }
 #pragma unroll
     for (int j = 0; j < kAccesses; ++j) {
       if (block_access + j * kThreads >= accesses) break;
@@ -183,13 +191,13 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
   if (kPermutes && marking.unmarked_chunks != nullptr)
     stays = marking.unmarked_chunks[begin / kChunk / 32] >> (begin / kChunk & 31);
 
-  const RowState row{LaneKeys(record.seed), record.frequency, record.kappa};
+  const RowState row{record.seed, LaneKeys(RoundKeys(record.seed)), record.frequency, record.kappa};
   const uint32_t first_grid_row = kPermutes ? grid_row(begin, grid) : 0;
   if constexpr (kPermutes) {
     const uint32_t grid_rows = grid_row(smaller(begin + ids, vocab) - 1, grid) - first_grid_row + 1;
     const uint32_t left = first_grid_row + thread;
     if (thread < grid_rows)
-      starts[thread] = add_bmix(0, left, RoundKeys(record.seed).k1, grid.b) - left * grid.b;
+      starts[thread] = (add_bmix(0, left, row.keys.k1, grid.b) - left * grid.b) * kPlaceSize;
     if constexpr (kTable) {
       for (uint32_t right = thread; right < grid.b; right += kThreads)
         table[right] = table[right + grid.b] = rounds_entry(right, grid, row.keys);
@@ -203,14 +211,24 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
       return v;
     } else {
       left = grid_row(v, grid);
-      const uint32_t right = v + starts[left - first_grid_row];
-      if constexpr (kTable) return static_cast<const uint4*>(table + right);
+      const uint32_t right = v * kPlaceSize + starts[left - first_grid_row];
+      if constexpr (kTable) return reinterpret_cast<const uint4*>(reinterpret_cast<const char*>(table) + right);
       else return right;
     }
   };
 
-  const auto mark = [&](auto mode) {
-    constexpr bool keeps = decltype(mode)::value;
+  const auto mark_whole = [&] {
+    uint4* const to = reinterpret_cast<uint4*>(logits) + block_access + thread;
+#pragma unroll
+    for (int j = 0; j < (kVector ? kAccesses : 0); ++j) {
+      const uint32_t v = (block_access + j * kThreads + thread) * kWidth;
+      uint32_t left;
+      const auto from = place(v, left);
+      to[j * kThreads] = mark_vector<Words, kFamily, kWalks>(vectors[j], left, v, from, launch, row);
+    }
+  };
+  // With ids that stay as they are, or in the last chunk of the row.
+  const auto mark = [&](bool keeps) {
 #pragma unroll
     for (int j = 0; j < kAccesses; ++j) {
       if (block_access + j * kThreads >= accesses) break;
@@ -218,11 +236,11 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
       const uint32_t v = access * kWidth;
       uint32_t left;
       const auto from = place(v, left);
-      const uint32_t stay = keeps ? unmarked_from(marking.unmarked_bits, v) : 0;
+      const uint32_t stay = kPermutes && keeps ? unmarked_from(marking.unmarked_bits, v) : 0;
       if constexpr (kVector) {
         constexpr int kLanes = Words::kLanes;
         uint4 after = mark_vector<Words, kFamily, kWalks>(vectors[j], left, v, from, launch, row);
-        if (keeps) {
+        if (kPermutes) {
           after.x = keep<kLanes>(vectors[j].x, after.x, stay);
           after.y = keep<kLanes>(vectors[j].y, after.y, stay >> kLanes);
           after.z = keep<kLanes>(vectors[j].z, after.z, stay >> 2 * kLanes);
@@ -231,14 +249,14 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
         if (asked == access) reinterpret_cast<uint4*>(logits)[access] = after;
       } else {
         Storage after = mark_one<Words, kFamily, kWalks>(singles[j], left, v, from, launch, row);
-        if (keeps && (stay & 1)) after = singles[j];
+        if (stay & 1) after = singles[j];
         if (asked == access) *reinterpret_cast<Storage*>(logits + access * args.element_stride) = after;
       }
     }
   };
-  for (uint32_t chunk = 0;;) {
-    if (stays >> chunk & 1) mark(std::true_type{});
-    else mark(std::false_type{});
+  for (uint32_t chunk = 0;; stays >>= 1) {
+    if (whole() && !(stays & 1)) mark_whole();
+    else mark(stays & 1);
     block_access += kChunkAccesses;
     if (++chunk == launch.chunks || block_access >= accesses) break;
     load();

@@ -15,14 +15,9 @@ struct LaneGrid {
 };
 
 struct LaneKeys {
-  uint64_t seed;
-  uint32_t k2, k3, k4;
+  uint32_t k1, k2, k3, k4;
 
-  LaneKeys() = default;
-  IET_HD explicit LaneKeys(uint64_t seed) : seed(seed) {
-    const RoundKeys keys(seed);
-    k2 = keys.k2, k3 = keys.k3, k4 = keys.k4;
-  }
+  IET_HD explicit LaneKeys(const RoundKeys& keys) : k1(keys.k1), k2(keys.k2), k3(keys.k3), k4(keys.k4) {}
 };
 
 IET_HD uint32_t high_word(uint32_t x, uint32_t y) {
@@ -80,6 +75,12 @@ IET_HD uint32_t grid_row(uint32_t v, const LaneGrid& grid) {
   return high_word(v, grid.b_inverse) >> grid.b_shift;
 }
 
+// Rounds 3 and 4 of a row's id: its rank.
+IET_HD uint32_t last_rounds(uint32_t left, uint32_t right, const LaneGrid& grid, const LaneKeys& keys) {
+  const uint32_t right3 = add_amix(right, left, keys.k3, grid.b);
+  return add_amix(left, right3, keys.k4, grid.a) * grid.b + right3;
+}
+
 // Walk the ranks on that lie outside [0, V): rare. Ranks of a row differ, so that a rank tells whose it is.
 template <int kWidth>
 IET_HD void walk_lanes(const LaneGrid& grid, const LaneKeys& keys, uint32_t (&ranks)[kWidth]) {
@@ -90,8 +91,9 @@ IET_HD void walk_lanes(const LaneGrid& grid, const LaneKeys& keys, uint32_t (&ra
     return highest;
   };
   for (uint32_t highest = largest(); highest >= grid.vocab; highest = largest()) {
-    const uint32_t next = mix(highest, RoundKeys(keys.seed),
-                              Grid{grid.vocab, static_cast<uint16_t>(grid.a), static_cast<uint16_t>(grid.b)});
+    const uint32_t left = grid_row(highest, grid);
+    const uint32_t right = add_bmix(highest - left * grid.b, left, keys.k1, grid.b);
+    const uint32_t next = last_rounds(add_bmix(left, right, keys.k2, grid.a), right, grid, keys);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) ranks[i] = ranks[i] == highest ? next : ranks[i];
   }
@@ -104,9 +106,7 @@ IET_HD void permute_lanes(uint32_t left, uint32_t first, const LaneGrid& grid, c
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
     const uint32_t right1 = fold(first + i, grid.b);
-    const uint32_t left2 = add_bmix(left, right1, keys.k2, grid.a);
-    const uint32_t right3 = add_amix(right1, left2, keys.k3, grid.b);
-    ranks[i] = add_amix(left2, right3, keys.k4, grid.a) * grid.b + right3;
+    ranks[i] = last_rounds(add_bmix(left, right1, keys.k2, grid.a), right1, grid, keys);
   }
   if (kWalks) walk_lanes(grid, keys, ranks);
 }

@@ -17,7 +17,6 @@ constexpr int kMaxContext = 15;
 struct RowsLaunch {
   CudaMarking marking;
   CudaRowsArgs args;
-  int threads;
 };
 
 IET_HD int64_t element(const Integers& integers, int64_t i) {
@@ -90,7 +89,7 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(const RowsLaunch launch)
 
   if (args.counts != nullptr) {
     uint32_t count = 0;
-    for (int64_t start = thread; start < begin; start += launch.threads) {
+    for (int64_t start = thread; start < begin; start += kThreads) {
       int64_t same = 0;
       while (same < words && id_at(args, place, start + same) == context[same]) ++same;
       count += same == words;
@@ -98,7 +97,7 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(const RowsLaunch launch)
     found[thread] = count;
     __syncthreads();
     if (thread != 0) return;
-    for (int other = 1; other < launch.threads; ++other) count += found[other];
+    for (int other = 1; other < kThreads; ++other) count += found[other];
     args.counts[i] = static_cast<int32_t>(count);
     if (count != 0) return;
   }
@@ -117,7 +116,7 @@ const char* rows_cuda(const CudaMarking& marking, const CudaRowsArgs& args, void
   if (args.rows > 0x7FFFFFFF) return "rows_cuda: more rows than 2^31 - 1";
   const int threads = args.counts == nullptr ? kWarp : kThreads;
   return launch(rows_kernel, dim3(static_cast<unsigned>(args.rows), 1, 1), dim3(threads, 1, 1), stream,
-                RowsLaunch{marking, args, threads});
+                RowsLaunch{marking, args});
 }
 
 const char* load_rows_cuda() { return load(rows_kernel); }

@@ -63,14 +63,14 @@ template <Family kFamily>
 IET_HD float score_one(const ScoreLaunch& launch, const Tile& tile, int i, const uint64_t (&subkey)[2],
                        uint32_t frequency) {
   const uint32_t words = launch.marking.n_gram - 1, id = tile.ids[i + words];
-  const LaneKeys keys(context_seed(subkey, tile.ids + i, words));
+  const uint64_t seed = context_seed(subkey, tile.ids + i, words);
   if constexpr (kFamily == Family::gumbel) {
-    return score(gumbel_score(lane_uniform(keys.seed, id)));
+    return score(gumbel_score(lane_uniform(seed, id)));
   } else {
     const uint32_t left = grid_row(id, launch.grid), right = id - left * launch.grid.b;
+    const LaneKeys keys{RoundKeys(seed)};
     uint32_t rank[1];
-    permute_lanes<true>(left, add_bmix(right, left, RoundKeys(keys.seed).k1, launch.grid.b), launch.grid, keys,
-                        rank);
+    permute_lanes<true>(left, add_bmix(right, left, keys.k1, launch.grid.b), launch.grid, keys, rank);
     return score(lane_phi<kFamily>(rank[0], launch.grid, frequency));
   }
 }

@@ -153,16 +153,30 @@ class _Batch:
             if self.keys.profile.scheme.family == "gumbel":
                 self._choose(logits)
                 return
-            arrays: list[Any] = [self.contexts, self.slots, self.temperatures]
+            arrays: tuple[Any, Any, Any] = (self.contexts, self.slots, self.temperatures)
             if logits.device.type == "cuda":
-                import torch
-
-                arrays = [torch.from_numpy(array).to(logits.device) for array in arrays]
+                arrays = self.sent(logits.device)
             contexts, slots, temperatures = arrays
             embed_(logits, contexts, slots, self.keys, temperature=temperatures)
-        except IetError as error:  # no CUDA module, or another model's logits: nothing was written
+        except IetError as error:  # no CUDA module or driver, or another model's logits: nothing was written
             for request in self.requests:
                 _abort(request, _ServerError(str(error)))
+
+    def sent(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return contexts, slots and temperatures on a device: one copy, for which nobody waits.
+
+        The staging memory is new each step: torch gives pinned memory out again when its copy is done.
+        """
+        import torch
+
+        rows, words = self.contexts.shape
+        on_cuda = device.type == "cuda"
+        staged = torch.empty(rows, words + 2, dtype=torch.int64, pin_memory=on_cuda)
+        values = staged.numpy()
+        values[:, :words], values[:, words], values[:, words + 1] = self.contexts, self.slots, 0
+        values.view(np.float32)[:, -2] = self.temperatures  # the first half of the last column
+        there = staged.to(device, non_blocking=True)
+        return there[:, :words], there[:, words], there.view(torch.float32)[:, -2]
 
     def _choose(self, logits: torch.Tensor) -> None:
         """Leave one token in each of the rows."""

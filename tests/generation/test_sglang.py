@@ -13,7 +13,8 @@ import pytest
 
 import iet
 from iet import agents
-from iet.errors import InputError, RegistryError
+from iet.errors import BackendUnavailable, InputError, RegistryError
+from iet.generation import sglang as adapter
 from iet.generation.sglang import IETLogitsProcessor, _registry, native_watermark
 from tests.support.sglang_engine import COLUMNS, VOCAB, Engine, load_sglang, needs_sglang
 from tests.support.teams import team
@@ -221,6 +222,41 @@ def test_a_server_that_cannot_mark_says_why(
         assert torch.equal(engine.steps[0][1], engine.steps[0][2])
     assert request.finished_reason.status_code == 500
     assert message in request.finished_reason.message
+
+
+@needs_sglang
+def test_a_device_that_cannot_be_used_ends_the_requests_that_are_marked(
+    sglang: types.SimpleNamespace, registry: iet.Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: Any, **__: Any) -> None:
+        raise BackendUnavailable("CUDA: no kernel image is available for execution on the device")
+
+    monkeypatch.setattr(adapter, "embed_", failing)
+    engine = Engine(sglang)
+    refused, plain = engine.add([7, 8], named("planner")), engine.add([7, 8], {}, length=3)
+    engine.run(3)
+    assert refused.finished_reason.status_code == 500
+    assert "no kernel image" in refused.finished_reason.message
+    assert plain.finished_reason == "length"
+
+
+def test_what_a_step_sends_to_a_device_is_one_copy(
+    registry: iet.Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = adapter._Batch(registry.marking_keys(), 4)
+    rng = np.random.default_rng(1)
+    batch.contexts[:] = rng.integers(0, VOCAB, batch.contexts.shape)
+    batch.slots[:], batch.temperatures[:] = [2, -1, 0, 1], [0.7, 1.0, 1.3, 0.0]
+    copies: list[dict[str, Any]] = []
+    copied = torch.Tensor.to
+    monkeypatch.setattr(
+        torch.Tensor, "to", lambda tensor, *a, **named: (copies.append(named), copied(tensor, *a, **named))[1]
+    )
+    contexts, slots, temperatures = batch.sent(torch.device("cpu"))
+    assert copies == [{"non_blocking": True}]
+    assert temperatures.dtype == torch.float32
+    for sent, kept in ((contexts, batch.contexts), (slots, batch.slots), (temperatures, batch.temperatures)):
+        np.testing.assert_array_equal(sent.numpy(), kept)
 
 
 @needs_sglang
