@@ -123,6 +123,10 @@ class SequenceRows:
                 self.counts.data_ptr() if counted else 0,
             )
 
+    def are_marked(self) -> torch.Tensor:
+        """Tell which rows are marked, bool [rows]: those that the last `read` did not leave alone."""
+        return self.records[: self._rows, 2] != LEFT_ALONE
+
     def embed_(self, logits: torch.Tensor) -> None:
         """Queue the kernel that marks the rows that were read: `iet.embed_`, of the same bits.
 

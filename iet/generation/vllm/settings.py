@@ -90,8 +90,9 @@ class Settings:
         return not self.chooses or params.temperature >= GREEDY_BELOW
 
     def temperature_of(self, params: Any) -> float:
-        """Return what κ is multiplied by: the temperature that vLLM divides by after the processor."""
-        if self.keys.profile.scheme.placement == "raw" or params.temperature < GREEDY_BELOW:
+        """Return what κ is multiplied by: where vLLM divides by a temperature after the processor, that."""
+        raw = self.keys.profile.scheme.placement == "raw"
+        if raw or self.chooses or params.temperature < GREEDY_BELOW:
             return 1.0
         return float(params.temperature)
 

@@ -42,9 +42,9 @@ class BySlot:
             self._device_filters = torch.from_numpy(self._filter_values.copy()).to(device)
             self._device = self._device_slots.device  # with its number
             self._back = torch.arange(1 - settings.keys.profile.scheme.n_gram, 0, device=device)
-        # On CUDA one kernel reads contexts where they lie; else, and to choose tokens, torch gathers them.
-        by_kernel = self._device.type == "cuda" and not settings.chooses
-        self._rows = SequenceRows(settings.keys.marking, self._device) if by_kernel else None
+        # On CUDA one kernel reads contexts where they lie; on the CPU torch gathers them.
+        on_cuda = self._device.type == "cuda"
+        self._rows = SequenceRows(settings.keys.marking, self._device) if on_cuda else None
 
     def add(self, index: int, params: Any) -> bool:
         """Take up a request, and tell whether it is marked."""
@@ -81,10 +81,7 @@ class BySlot:
         if not (self._key_slots[ctx.idx_mapping_np] >= 0).any():
             return logits
         if self._rows is not None:
-            self._read(self._rows, ctx)
-            self._rows.embed_(logits)
-            self._refusals.note(self._device)
-            return logits
+            return self._apply_on_cuda(self._rows, logits, ctx)
         slots = ctx.expanded_idx_mapping.to(torch.int64)
         requests = slots.clamp(min=0)  # padding rows have slot -1
         contexts, there = self._contexts(requests, ctx)
@@ -98,12 +95,10 @@ class BySlot:
             if bool((contexts[keys >= 0] < 0).any()):
                 raise InputError(f"{PLACEHOLDER.format(where='a row')} ({error})") from None
             raise
-        finally:
-            self._refusals.note(self._device)
         return logits
 
-    def _read(self, rows: SequenceRows, ctx: Any) -> None:
-        """Read the rows of a step on CUDA: what `_contexts` returns, checked and hashed."""
+    def _apply_on_cuda(self, rows: SequenceRows, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
+        """Mark the rows of a step: contexts are read, checked, counted and hashed by one kernel."""
         drafts = self._has_drafts(ctx)
         rows.read(
             ctx.expanded_idx_mapping,
@@ -113,7 +108,17 @@ class BySlot:
             self._device_temperatures,
             ctx.expanded_local_pos if drafts else None,
             ctx.input_ids if drafts else None,
+            counted=self._settings.chooses,
         )
+        marked = logits
+        if self._settings.chooses:
+            noisy = self._final_logits(logits, ctx.expanded_idx_mapping.clamp(min=0), ctx)
+            rows.embed_(noisy)
+            marked = leave_one(noisy, logits, rows.are_marked())
+        else:
+            rows.embed_(logits)
+        self._refusals.note(self._device)
+        return marked
 
     def _choose(
         self,
@@ -126,10 +131,13 @@ class BySlot:
         """Return the logits with one token left in rows whose noise is fresh."""
         count = times_before(*self._sequences(requests, ctx), contexts)
         fresh = (keys >= 0) & self._ids.are_marked(contexts) & (count == 0)
-        filters = [self._filters[index] for index in ctx.idx_mapping_np.tolist()]
-        noisy = final_logits(logits, self._device_filters[requests], filters)
+        noisy = self._final_logits(logits, requests, ctx)
         embed_(noisy, contexts, torch.where(fresh, keys, -1), self._settings.keys)
         return leave_one(noisy, logits, fresh)
+
+    def _final_logits(self, logits: torch.Tensor, requests: torch.Tensor, ctx: Any) -> torch.Tensor:
+        filters = [self._filters[index] for index in ctx.idx_mapping_np.tolist()]
+        return final_logits(logits, self._device_filters[requests], filters)
 
     def _contexts(self, requests: torch.Tensor, ctx: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the contexts of rows [rows, n-1], and which rows have one [rows].
