@@ -1,4 +1,4 @@
-"""The CUDA module that runs on the CPU."""
+"""The CUDA module without a GPU: compiled for the CPU, and as PTX that is interpreted."""
 
 from __future__ import annotations
 
@@ -8,9 +8,22 @@ from typing import Any
 import pytest
 
 from tests.support import cuda_on_host
+from tests.support.ptx.build import build
+from tests.support.ptx.device import Device
 
 
 @pytest.fixture(scope="module")
 def module() -> Iterator[Any]:
     with cuda_on_host.built() as module:
         yield module
+
+
+@pytest.fixture(scope="session")
+def interpreted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Device]:
+    """What runs the PTX of csrc/cuda; at the end it says how much of it ran."""
+    device = Device(build(tmp_path_factory.mktemp("cuda")))
+    yield device
+    terminal = request.config.pluginmanager.getplugin("terminalreporter")
+    terminal.write_line("")
+    for line in device.told():
+        terminal.write_line(line)

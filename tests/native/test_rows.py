@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,23 @@ CPU = torch.device("cpu")
 V = 300
 
 
-@pytest.fixture(autouse=True)
-def on_host(module: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(rows, "load_cuda", lambda: module)
-    yield
+@pytest.fixture(autouse=True, params=["compiled for the CPU", "interpreted PTX"])
+def launched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
+    """What counts the launches so far."""
+    kept: tuple[dict[Any, Any], ...] = (cuda._tables, cuda._refused, cuda._records)  # type: ignore[assignment]
+    for each in kept:
+        each.clear()
+    if request.param == "interpreted PTX":
+        device = request.getfixturevalue("interpreted")
+        monkeypatch.setattr(rows, "load_cuda", lambda: device.module)
+        with device.watching():
+            yield lambda: sum(device.launches.values())
+    else:
+        module = request.getfixturevalue("module")
+        monkeypatch.setattr(rows, "load_cuda", lambda: module)
+        yield lambda: launches(module)
+    for each in kept:
+        each.clear()
     cuda._in_graphs.clear()
 
 
@@ -81,7 +94,9 @@ class Table:
 @pytest.mark.parametrize(
     ("family", "n_gram"), [("fourier", 2), ("square", 4), ("gumbel", 3), ("fourier", 16)]
 )
-def test_rows_are_marked_as_embed_marks_their_contexts(family: str, n_gram: int, drafts: bool) -> None:
+def test_rows_are_marked_as_embed_marks_their_contexts(
+    launched: Any, family: str, n_gram: int, drafts: bool
+) -> None:
     rng = np.random.default_rng(n_gram)
     keys = key_table(V, agents=4, n_gram=n_gram, family=family, unmarked_ids=(0, 1))
     read = SequenceRows(keys.marking, CPU, rows=2)
@@ -90,10 +105,10 @@ def test_rows_are_marked_as_embed_marks_their_contexts(family: str, n_gram: int,
         table = Table(rng, keys, drafts, wide=step % 2 == 0)
         values = random_logits(rng, len(table.rows), V + 4, "float32")
         logits, want = values.clone(), values.clone()
-        before = launches(rows.load_cuda())
+        before = launched()
         table.read(read)
         read.embed_(logits)
-        assert launches(rows.load_cuda()) == before + 2
+        assert launched() == before + 2
         chosen, contexts = table.contexts(n_gram - 1)
         requests = table.rows[chosen]
         kappas = np.float32(keys.marking.kappa) * table.temperatures[requests].numpy()
@@ -211,14 +226,14 @@ class Queued(TorchDispatchMode):
         return op(*args, **(kwargs or {}))
 
 
-def test_a_step_is_two_kernels_and_nothing_of_torch() -> None:
+def test_a_step_is_two_kernels_and_nothing_of_torch(launched: Any) -> None:
     rng = np.random.default_rng(3)
     keys = key_table(V, agents=4, n_gram=4)
     read, table = SequenceRows(keys.marking, CPU), Table(rng, keys, drafts=True, wide=False)
     logits = torch.zeros(len(table.rows), V)
-    before = launches(rows.load_cuda())
+    before = launched()
     with Queued() as queued:
         table.read(read)
         read.embed_(logits)
     assert queued.work == 0
-    assert launches(rows.load_cuda()) == before + 2
+    assert launched() == before + 2

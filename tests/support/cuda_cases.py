@@ -1,4 +1,4 @@
-"""What the CUDA kernels are tested with, on the host and on a device."""
+"""What the CUDA kernels are tested with, interpreted and on a device."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def _build() -> Any:
     ]
     assert [process.wait() for process in running] == [0] * len(running)
     subprocess.run([compiler, *FLAGS, *map(str, objects), "-o", str(library)], check=True)
-    spec = importlib.util.spec_from_file_location("_cuda", library)
+    spec = importlib.util.spec_from_file_location("on_host._cuda", library)
     assert spec is not None
     assert spec.loader is not None
     loaded = importlib.util.module_from_spec(spec)

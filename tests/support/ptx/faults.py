@@ -1,0 +1,39 @@
+"""What a device would not forgive, and what the interpreter does not know."""
+
+from __future__ import annotations
+
+
+class Fault(Exception):
+    """A kernel did what it must not. `lane` says which of the active threads, where that is known."""
+
+    def __init__(self, message: str, lane: int | None = None) -> None:
+        super().__init__(message)
+        self.lane = lane
+
+
+class UnknownInstruction(Fault):
+    """An instruction, or a form of one, that is not implemented."""
+
+
+class OutOfBounds(Fault):
+    """An access that is not inside one buffer."""
+
+
+class Misaligned(Fault):
+    """An address that is no multiple of what is accessed."""
+
+
+class Uninitialised(Fault):
+    """A register or shared memory is read where nothing was written."""
+
+
+class Race(Fault):
+    """Two threads of a block access the same shared memory, one of them writes, and no barrier is between."""
+
+
+class Divergence(Fault):
+    """Threads that should meet at a barrier, or in a warp, do not."""
+
+
+class Trap(Fault):
+    """The kernel stopped itself."""
