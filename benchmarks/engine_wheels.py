@@ -6,6 +6,7 @@ and three modules of vLLM that they name and never call; those are empty here.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import itertools
@@ -13,7 +14,10 @@ import os
 import pathlib
 import sys
 import types
+from collections.abc import Sequence
 from typing import Any
+
+from iet.errors import InputError
 
 FOLDER = pathlib.Path(os.environ.get("IET_WHEELS", pathlib.Path(__file__).parent.parent / "build" / "wheels"))
 
@@ -58,3 +62,14 @@ def detector(engine: str) -> Any:
         for key in [key for key in sys.modules if key.split(".")[0] == engine]:
             del sys.modules[key]
         sys.modules.update(before)
+
+
+def definitions(path: pathlib.Path, names: Sequence[str], namespace: dict[str, Any]) -> dict[str, Any]:
+    """Define some functions of a source file in a namespace, without the imports of the rest; return it."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = [node for node in tree.body if getattr(node, "name", None) in names]
+    if len(found) != len(names):
+        raise InputError(f"{path}: expected definitions of {', '.join(names)}, got {len(found)} of them")
+    future = ast.parse("from __future__ import annotations").body
+    exec(compile(ast.Module([*future, *found], []), str(path), "exec"), namespace)
+    return namespace

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import importlib
 import importlib.util
@@ -17,6 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from benchmarks.engine_wheels import definitions
 
 torch = pytest.importorskip("torch")
 SPEC = importlib.util.find_spec("sglang")
@@ -43,14 +44,14 @@ def load_sglang(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     schedule_batch = types.ModuleType("sglang.srt.managers.schedule_batch")
     schedule_batch.dataclasses = dataclasses  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, schedule_batch.__name__, schedule_batch)
-    _define(
+    definitions(
         root / "srt/managers/schedule_batch.py",
         ["BaseFinishReason", "FINISH_ABORT", "ReqKvInfo"],
         vars(schedule_batch),
     )
     sampler: dict[str, Any] = {"torch": torch, "logger": logging.getLogger("sglang")}
     of_sampler = ["apply_custom_logit_processor", "top_k_top_p_min_p_sampling_from_probs_torch"]
-    _define(root / "srt/layers/sampler.py", of_sampler, sampler)
+    definitions(root / "srt/layers/sampler.py", of_sampler, sampler)
     runtime = types.ModuleType("sglang.srt.runtime_context")
     kernel = types.SimpleNamespace(sampling_backend="pytorch")
     runtime.get_exec = lambda: types.SimpleNamespace(kernel=kernel)  # type: ignore[attr-defined]
@@ -68,14 +69,6 @@ def load_sglang(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
         detector=lambda: importlib.import_module("sglang.srt.sampling.watermarking.detector"),
         watermark=lambda: importlib.import_module("sglang.srt.sampling.watermarking.core"),
     )
-
-
-def _define(path: pathlib.Path, names: list[str], namespace: dict[str, Any]) -> None:
-    tree = ast.parse(path.read_text())
-    found = [node for node in tree.body if getattr(node, "name", None) in names]
-    assert len(found) == len(names), f"{path}: expected {names}"
-    future = ast.parse("from __future__ import annotations").body
-    exec(compile(ast.Module([*future, *found], []), str(path), "exec"), namespace)
 
 
 class Request:

@@ -1,0 +1,86 @@
+"""llama.cpp: our processor, and its chain of samplers."""
+
+from __future__ import annotations
+
+import importlib
+import pathlib
+import tempfile
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.accuracy.engines.asked import Asked, Floats, Ids, Rows
+from iet.generation.llama_cpp import LogitsProcessor
+from iet.marks.keys import KeyTable
+from iet.marks.registry import Registry
+
+
+class LlamaCpp:
+    """llama.cpp with the chain of llama-cpp-python: top-k, top-p, min-p, temperature."""
+
+    packages: tuple[str, ...] = ("llama-cpp-python",)
+
+    def expected(self, logits: torch.Tensor, asked: Asked, prompt: list[int], output: list[int]) -> Floats:
+        kept = self.chained(logits.numpy(), asked)
+        final = np.full(len(logits), -np.inf)
+        for at in range(kept.size):
+            final[kept.data[at].id] = kept.data[at].logit
+        shares = np.exp(final - final.max())
+        return np.asarray(shares / shares.sum())
+
+    @staticmethod
+    def chained(logits: NDArray[np.float32], asked: Asked, seed: int | None = None) -> Any:
+        """Return llama.cpp's candidates behind its chain, which draws one of them if there is a seed."""
+        llama_cpp = importlib.import_module("llama_cpp")
+        chain = importlib.import_module("llama_cpp._internals").LlamaSampler()
+        chain.add_top_k(asked.top_k)
+        chain.add_top_p(asked.top_p, 1)
+        chain.add_min_p(asked.min_p, 1)
+        chain.add_temp(asked.temperature)
+        if seed is not None:
+            chain.add_dist(seed)
+        records = (llama_cpp.llama_token_data * len(logits))()
+        view = np.ctypeslib.as_array(records)
+        view["id"], view["logit"] = np.arange(len(logits)), logits
+        found = llama_cpp.llama_token_data_array(records, len(logits), -1, False)
+        llama_cpp.llama_sampler_apply(chain.sampler, found)
+        return found
+
+    def rows(self, keys: KeyTable, prompts: Ids, outputs: Ids, asked: Asked) -> Rows:
+        return LlamaCppRows(self, keys, np.concatenate([prompts, outputs], axis=1), asked)
+
+
+class LlamaCppRows:
+    """One processor a row: llama.cpp calls it for one sequence."""
+
+    def __init__(self, engine: LlamaCpp, keys: KeyTable, sequences: Ids, asked: Asked) -> None:
+        self._engine, self._asked = engine, asked
+        self._ids, self._seeds = sequences.astype(np.intc), np.random.default_rng(int(sequences.sum()))
+        profile = keys.profile
+        with tempfile.TemporaryDirectory() as folder:  # made for a registry, it is then given the keys
+            path = pathlib.Path(folder) / "keys.json"
+            registry = Registry.create(path, vocab_size=profile.vocab_size, scheme=profile.scheme)
+            registry.add("0")
+            model = SimpleNamespace(n_vocab=lambda: profile.vocab_size)
+            filters: dict[str, Any] = {"top_k": asked.top_k, "top_p": asked.top_p, "min_p": asked.min_p}
+            self._processor: Any = LogitsProcessor(registry, "0", asked.temperature, model=model, **filters)
+        self._processor._keys = keys
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        for row, (ids, scores) in enumerate(zip(self._ids, logits.numpy(), strict=True)):
+            self._processor._slot = row
+            self._processor(ids, scores)  # in place
+        return logits
+
+    def sample(self, left: torch.Tensor) -> Ids:
+        tokens = []
+        for scores in left.numpy():
+            found = self._engine.chained(scores, self._asked, int(self._seeds.integers(1 << 32)))
+            tokens.append(found.data[found.selected].id)
+        return np.array(tokens, dtype=np.int64)
+
+    def append(self, tokens: Ids) -> None:
+        self._ids = np.concatenate([self._ids, tokens[:, None].astype(np.intc)], axis=1)

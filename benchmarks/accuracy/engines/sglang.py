@@ -1,0 +1,90 @@
+"""SGLang: our processor, and its sampler out of the sources of its wheel."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+
+from benchmarks import engine_wheels
+from benchmarks.accuracy.engines.asked import Asked, Floats, Ids, Rows
+from iet.generation import sglang as adapter
+from iet.marks.keys import KeyTable
+
+SOURCE = engine_wheels.FOLDER / "sglang" / "sglang" / "srt" / "layers" / "sampler.py"
+
+
+class SGLang:
+    """SGLang with its PyTorch backend."""
+
+    packages: tuple[str, ...] = ("torch",)
+
+    def __init__(self) -> None:
+        # The function that a server asks for its backend is not in the file that is loaded.
+        adapter._samples_with_flashinfer = lambda: False  # type: ignore[assignment]
+        name = "top_k_top_p_min_p_sampling_from_probs_torch"
+        self._draw: Any = engine_wheels.definitions(SOURCE, [name], {"torch": torch})[name]
+
+    def expected(self, logits: torch.Tensor, asked: Asked, prompt: list[int], output: list[int]) -> Floats:
+        weights, order = self.drawn(logits[None], asked)[1:3]
+        found = torch.zeros_like(weights).scatter_(1, order.long(), weights)[0].double()
+        return np.asarray(found / found.sum())
+
+    def drawn(self, logits: torch.Tensor, asked: Asked) -> Any:
+        """Return tokens, weights and their ids, as SGLang's sampler makes them."""
+        rows = len(logits)
+        return self._draw(
+            torch.softmax(logits / asked.temperature, -1),
+            torch.full((rows,), asked.top_k or 1 << 30),
+            torch.full((rows,), asked.top_p),
+            torch.full((rows,), asked.min_p),
+            asked.min_p > 0,
+            None,
+            torch.zeros(rows),
+            return_filtered_probs=True,
+        )
+
+    def rows(self, keys: KeyTable, prompts: Ids, outputs: Ids, asked: Asked) -> Rows:
+        return SGLangRows(self, keys, prompts, outputs, asked)
+
+
+class SGLangRows:
+    """A batch of SGLang's requests."""
+
+    def __init__(self, engine: SGLang, keys: KeyTable, prompts: Ids, outputs: Ids, asked: Asked) -> None:
+        self._engine, self._asked, self._keys = engine, asked, keys
+        self._processor = adapter.IETLogitsProcessor()
+        values = {"temperature": asked.temperature, "top_k": asked.top_k or 1 << 30}
+        params = SimpleNamespace(**values, top_p=asked.top_p, min_p=asked.min_p)
+        self._requests = [
+            SimpleNamespace(
+                origin_input_ids=prompt,
+                output_ids=output,
+                sampling_params=params,
+                return_logprob=False,
+                to_finish=None,
+                kv=SimpleNamespace(kv_committed_len=len(prompt) + len(output)),
+            )
+            for prompt, output in zip(prompts.tolist(), outputs.tolist(), strict=True)
+        ]
+        self._arguments: list[dict[str, Any]] = [
+            {"iet_agent": row, "__req__": request} for row, request in enumerate(self._requests)
+        ]
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        with mock.patch.object(adapter, "_key", lambda row: (self._keys, row)):
+            left: torch.Tensor = self._processor(logits, self._arguments)
+        refused = [request.to_finish for request in self._requests if request.to_finish is not None]
+        assert not refused, refused[0]
+        return left
+
+    def sample(self, left: torch.Tensor) -> Ids:
+        return np.asarray(self._engine.drawn(left, self._asked)[0], dtype=np.int64)
+
+    def append(self, tokens: Ids) -> None:
+        for request, token in zip(self._requests, tokens.tolist(), strict=True):
+            request.output_ids.append(token)
+            request.kv.kv_committed_len += 1

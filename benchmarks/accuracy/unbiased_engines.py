@@ -1,0 +1,276 @@
+"""Does family gumbel change what a serving engine says? χ² of chosen tokens against the engine's own sampler.
+
+    python -m benchmarks.accuracy.unbiased_engines --engine NAME -o benchmarks/results/unbiased_engines.json
+
+NAME is vllm-v1, vllm-v2, sglang or llama-cpp, each in an environment of its own; what stands in the output of
+the others stays there. Tokens come from our processor for the engine, many requests at once, each under a key
+and behind a context of its own, and from made logits; the distribution that they should have comes from the
+engine's code, applied to the same logits. Whole texts of a Markov chain, in which contexts return all the
+time, are drawn by processor and sampler together. Last, the sampler is given rows that the processor has left
+one token of: it must draw that token, and vLLM's rejection sampler must accept a draft exactly if it is it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from benchmarks.accuracy.engines import ENGINES, open_engine
+from benchmarks.accuracy.engines.asked import Asked, Engine, Ids
+from benchmarks.accuracy.engines.vllm import V2Rows
+from benchmarks.accuracy.unbiased import IDS, LENGTH, LEVEL, WORDS, Found, compare, keys_of
+from benchmarks.recording import columns, command, environment, parser, write
+from iet.marks.scheme import Scheme
+
+BATCH = 256
+LOGITS, CONTEXT_IDS = 500, 100
+"""Ids that have a logit, and ids that have none and stand in contexts alone, so that no penalty is theirs."""
+
+PROMPT, OUTPUT = tuple(range(0, 60, 2)), (1, 2, 3, 4, 4, 5, 5, 5, 60, 61, 62, 62)
+"""What stands before the contexts where there are penalties."""
+
+ALL: dict[str, Any] = {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.02}
+CASES = {
+    "T = 1": Asked(),
+    "T = 0.7": Asked(temperature=0.7),
+    "T = 1.3, top-k 20": Asked(temperature=1.3, top_k=20),
+    "T = 0.8, top-p 0.9": Asked(temperature=0.8, top_p=0.9),
+    "min-p 0.05": Asked(min_p=0.05),
+    "T = 0.8, top-k 50, top-p 0.9, min-p 0.02": Asked(**ALL),
+}
+PENALTIES = Asked(repetition_penalty=1.2, presence_penalty=0.5, frequency_penalty=0.3)
+OF_ONE = {
+    "vllm-v1": {
+        "penalties": PENALTIES,
+        "penalties and the rest": dataclasses.replace(PENALTIES, **ALL),
+    },
+    "vllm-v2": {
+        "T = 1, behind two drafts": Asked(drafts=2),
+        "T = 0.8, top-k 50, top-p 0.9, min-p 0.02, behind two drafts": Asked(**ALL, drafts=2),
+    },
+}
+"""Cases of single engines. Under V2 penalties come before the processor, the others have none."""
+
+TEXTS_SHARE = {"vllm-v1": 4, "vllm-v2": 40, "sglang": 4, "llama-cpp": 4}
+"""Texts are drawn this many times fewer than tokens; Triton's interpreter takes milliseconds a token."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Left:
+    """Rows with one token left, given to the engine's sampler.
+
+    Attributes:
+        exceptions: rows in which it drew another token, or took a draft that is none or left one that is.
+    """
+
+    sampler: str
+    rows: int
+    exceptions: int
+
+
+def made_logits() -> torch.Tensor:
+    """Return logits [LOGITS + CONTEXT_IDS], the last ones -inf."""
+    found = 2 * np.random.default_rng(0).standard_normal(LOGITS)
+    return torch.tensor([*found, *[-math.inf] * CONTEXT_IDS], dtype=torch.float32)
+
+
+def sequences(asked: Asked, count: int, rng: np.random.Generator) -> tuple[Ids, Ids]:
+    """Return prompts [count, P] and outputs [count, O], which end in contexts of their own."""
+    words = Scheme(family="gumbel").n_gram - 1
+    contexts = rng.integers(LOGITS, LOGITS + CONTEXT_IDS // 2, (count, words))
+    if not asked.penalises:
+        return contexts, np.zeros((count, 0), dtype=np.int64)
+    said = np.broadcast_to(OUTPUT, (count, len(OUTPUT)))
+    return np.broadcast_to(PROMPT, (count, len(PROMPT))), np.concatenate([said, contexts], axis=1)
+
+
+def one_of(left: torch.Tensor) -> Ids:
+    """Return the one token that each row [B, V] has left."""
+    assert bool((torch.isfinite(left).sum(dim=1) == 1).all())
+    return np.asarray(left.argmax(dim=1))
+
+
+def tokens(engine: Engine, name: str, case: str, asked: Asked, draws: int, seed: int) -> Found:
+    rng, logits = np.random.default_rng(seed), made_logits()
+    counts = np.zeros(len(logits), dtype=np.int64)
+    for start in range(0, draws, BATCH):
+        count = min(BATCH, draws - start)
+        keys = keys_of(Scheme(family="gumbel"), len(logits), rng, count)
+        rows = engine.rows(keys, *sequences(asked, count, rng), asked)
+        if asked.drafts:
+            assert isinstance(rows, V2Rows)
+            # Of other ids than the contexts: else a context comes twice in a million draws.
+            drafts = rng.integers(LOGITS + CONTEXT_IDS // 2, LOGITS + CONTEXT_IDS, (count, asked.drafts))
+            left = rows.verify(logits.repeat(count * (1 + asked.drafts), 1), drafts)
+            left = left[asked.drafts :: 1 + asked.drafts]
+        else:
+            left = rows.apply(logits.repeat(count, 1))
+        counts += np.bincount(one_of(left), minlength=len(logits))
+    prompts, outputs = sequences(asked, 1, rng)
+    expected = engine.expected(logits, asked, prompts[0].tolist(), outputs[0].tolist())
+    assert not counts[expected == 0].any()
+    return compare(case, name, True, expected, counts)
+
+
+def texts(engine: Engine, name: str, draws: int, seed: int) -> Found:
+    """Count whole texts of a Markov chain, with contexts of one id: nearly every text has one twice."""
+    rng = np.random.default_rng(seed)
+    torch.manual_seed(seed)
+    chain = torch.tensor(1.5 * np.random.default_rng(1).standard_normal((IDS, IDS)), dtype=torch.float32)
+    scheme, asked = Scheme(family="gumbel", n_gram=WORDS + 1), Asked()
+    counts = np.zeros(IDS**LENGTH, dtype=np.int64)
+    for start in range(0, draws, BATCH):
+        count = min(BATCH, draws - start)
+        text = np.zeros((count, 1), dtype=np.int64)
+        rows = engine.rows(keys_of(scheme, IDS, rng, count), text, text[:, :0], asked)
+        for _ in range(LENGTH):
+            drawn = rows.sample(rows.apply(chain[text[:, -1]]))
+            rows.append(drawn)
+            text = np.concatenate([text, drawn[:, None]], axis=1)
+        places = IDS ** np.arange(LENGTH - 1, -1, -1)
+        counts += np.bincount(text[:, 1:] @ places, minlength=IDS**LENGTH)
+    step = np.array([engine.expected(row, asked, [0], []) for row in chain])
+    expected = np.array(
+        [
+            math.prod(step[a, b] for a, b in itertools.pairwise((0, *text)))
+            for text in itertools.product(range(IDS), repeat=LENGTH)
+        ]
+    )
+    return compare(f"texts of {LENGTH} tokens, {IDS} ids, n = {WORDS + 1}", name, True, expected, counts)
+
+
+def left_alone(engine: Engine, name: str, count: int, seed: int) -> list[Left]:
+    """Give the engine's sampler rows of which the processor left one token, each with all filters on."""
+    rng, logits = np.random.default_rng(seed), made_logits()
+    torch.manual_seed(seed)
+    asked = OF_ONE["vllm-v1"]["penalties and the rest"] if name == "vllm-v1" else Asked(**ALL)
+    found = {"sampler": [0, 0]}
+    for start in range(0, count, BATCH):
+        size = min(BATCH, count - start)
+        keys = keys_of(Scheme(family="gumbel"), len(logits), rng, size)
+        rows = engine.rows(keys, *sequences(asked, size, rng), asked)
+        left = rows.apply(logits.repeat(size, 1))
+        if not isinstance(rows, V2Rows):
+            wrong = rows.sample(left) != one_of(left)
+            found["sampler"] = [found["sampler"][0] + size, found["sampler"][1] + int(wrong.sum())]
+            continue
+        wrong = rows.sample_all(left) != one_of(left)
+        found["sampler"] = [found["sampler"][0] + size, found["sampler"][1] + int(wrong.sum())]
+        for said, proposed in (("drafts looked up", False), ("drafts of a model", True)):
+            seen = found.setdefault(f"rejection sampler, {said}", [0, 0])
+            seen[0], seen[1] = seen[0] + size, seen[1] + rejected(rows, logits, proposed, rng)
+    return [Left(sampler, *numbers) for sampler, numbers in found.items()]
+
+
+def rejected(rows: V2Rows, logits: torch.Tensor, proposed: bool, rng: np.random.Generator) -> int:
+    """Verify two drafts a request, of which half are the chosen token; return how many requests go wrong."""
+    drafts = np.zeros((rows.size, 0), dtype=np.int64)
+    for place in range(2):
+        left = rows.verify(logits.repeat(rows.size * (1 + place), 1), drafts)
+        chosen = one_of(left[place :: 1 + place])
+        others = rng.integers(0, LOGITS, rows.size)
+        drafts = np.column_stack([drafts, np.where(rng.random(rows.size) < 0.5, chosen, others)])
+    left = rows.verify(logits.repeat(rows.size * 3, 1), drafts)
+    chosen = one_of(left).reshape(rows.size, 3)
+    of_drafter = torch.from_numpy(rng.normal(0, 2, (rows.size, 2, len(logits))).astype(np.float32))
+    tokens, numbers = rows.reject(left, drafts, of_drafter if proposed else None)
+    wrong = 0
+    for row in range(rows.size):
+        right = next((at for at in range(2) if drafts[row, at] != chosen[row, at]), 2)
+        said = tokens[row, : numbers[row]].tolist()
+        wrong += said != chosen[row, : right + 1].tolist()
+    return wrong
+
+
+def run(engine: Engine, name: str, draws: int, whole: int, rows: int, seed: int) -> dict[str, Any]:
+    """Draw everything for one engine: tokens of each case, whole texts, rows with one token left."""
+    started, cases = time.perf_counter(), {**CASES, **OF_ONE.get(name, {})}
+    seed += 100 * ENGINES.index(name)  # else engines of one distribution would draw the same
+    found = [
+        tokens(engine, name, case, asked, draws, seed + number)
+        for number, (case, asked) in enumerate(tqdm(cases.items(), unit="case"))
+    ]
+    found.append(texts(engine, name, whole, seed + len(cases)))
+    left = left_alone(engine, name, rows, seed + 1 + len(cases))
+    return {
+        **{"seconds": round(time.perf_counter() - started, 1), "draws": draws, "texts": whole},
+        "rows": [dataclasses.asdict(row) for row in found],
+        "left": [dataclasses.asdict(row) for row in left],
+    }
+
+
+def verdicts(engines: dict[str, Any]) -> tuple[int, list[str]]:
+    """Return how many distributions are meant to be kept, and what is not as it should be."""
+    rows = [row for each in engines.values() for row in each["rows"]]
+    judged = sum(row["judged"] for row in rows)
+    wrong = [f"{r['family']}, {r['case']}" for r in rows if r["p"] < LEVEL / judged]
+    wrong += [
+        f"{name}, {left['sampler']}: {left['exceptions']} rows"
+        for name, each in engines.items()
+        for left in each["left"]
+        if left["exceptions"]
+    ]
+    return judged, wrong
+
+
+def markdown(engines: dict[str, Any]) -> str:
+    judged, wrong = verdicts(engines)
+    formats = {
+        **{"engine": "{family}", "sampling": "{case}", "nats": "{entropy:.2f}", "draws": "{draws:,}"},
+        **{"cells": "{cells}", "χ²/dof": "{chi_square_per_freedom:.3f}"},
+        **{"largest shift": "{largest_shift:.1e}", "p": "{p:.2g}"},
+    }
+    left = [{"engine": name, **row} for name, each in engines.items() for row in each["left"]]
+    of_left = {"engine": "{engine}", "sampler": "{sampler}", "rows": "{rows:,}", "exceptions": "{exceptions}"}
+    commands = "\n".join(f"* `{each['command']}`" for each in engines.values())
+    said = "All are." if not wrong else f"NOT as it should be: {'; '.join(wrong)}."
+    return (
+        "# Do serving engines draw as they would without family gumbel?\n\n"
+        "Tokens that our processor chose, each under a random key and context, against the distribution that"
+        " the engine's own sampler forms of the same logits. A distribution is kept if p >="
+        f" {LEVEL / judged:.1e}, which is {LEVEL:g} for all {judged}. {said}\n\n"
+        f"{columns([row for each in engines.values() for row in each['rows']], formats)}\n\n"
+        "Rows of which the processor left one token, given to the engine's sampler: how often it drew"
+        " another, and in how many requests the rejection sampler took other tokens than the chosen ones, two"
+        " drafts each."
+        f"\n\n{columns(left, of_left)}\n\nIn the engines' environments (benchmarks/README.md):\n\n{commands}"
+    )
+
+
+def main() -> None:
+    line = parser("benchmarks.accuracy.unbiased_engines", __doc__)
+    line.add_argument("--engine", choices=ENGINES, required=True)
+    line.add_argument("--draws", type=int, default=1_000_000, help="tokens of each case")
+    line.add_argument(
+        "--texts", type=int, help="whole ones (default: a quarter of the tokens, V2: a fortieth)"
+    )
+    line.add_argument("--rows", type=int, default=1024, help="with one token left, given to the sampler")
+    line.add_argument("--seed", type=int, default=0)
+    given = line.parse_args()
+
+    torch.set_num_threads(1)  # rows are short: more threads would wait for each other
+    whole = given.draws // TEXTS_SHARE[given.engine] if given.texts is None else given.texts
+    engine = open_engine(given.engine)
+    found = {
+        "command": command(line, given),
+        "environment": environment("scipy", *engine.packages),
+        **run(engine, given.engine, given.draws, whole, given.rows, given.seed),
+    }
+    before = json.loads(given.output.read_text("utf-8")) if given.output.is_file() else {}
+    engines = {**before.get("engines", {}), given.engine: found}
+    engines = {name: engines[name] for name in ENGINES if name in engines}
+    write(given.output, {"passed": not verdicts(engines)[1], "engines": engines}, markdown(engines))
+    if verdicts({given.engine: found})[1]:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
