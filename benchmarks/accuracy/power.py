@@ -59,13 +59,15 @@ def real(work: pathlib.Path, cell: texts.Cell, keys: Sequence[int]) -> dict[str,
     }
 
 
-def agent_log_p(ids: NDArray[np.int64], registry: Registry, slot: int) -> list[float]:
+def agent_log_p(
+    ids: NDArray[np.int64], registry: Registry, slot: int, grid: Sequence[int] = GRID
+) -> list[float]:
     """Return the log p-value of one key in the first N tokens, for each N of the grid."""
     scores = score_tokens(ids, registry)[:, slot : slot + 1]
     pairs = pair_numbers(ids, registry)
     first = (pairs >= 0) & ~repeats(pairs)
     family, found = registry.profile.family, []
-    for count in GRID:
+    for count in grid:
         counted = first[:count]
         activity = log_activity(*evidence_blocks(scores[:count], counted), family)
         found.append(float(activity_log_p(activity, int(counted.sum()), family)[0]))
