@@ -147,7 +147,7 @@ def measure(
     everything = [each for answers in texts.values() for each in answers]
     sample = random.Random(seed).sample(everything, min(MEASURED_TEXTS, len(everything)))
     nats = entropy(model, sample, temperature)
-    kind = {"family": scheme.family, "kappa": scheme.kappa, "n_gram": scheme.n_gram}
+    kind: dict[str, Any] = {"family": scheme.family, "kappa": scheme.kappa, "n_gram": scheme.n_gram}
     return Row(
         **kind,
         temperature=temperature,
@@ -186,7 +186,7 @@ def markdown(content: dict[str, Any]) -> str:
 def main() -> None:
     line = parser("benchmarks.accuracy.served", __doc__)
     line.add_argument("--runner", choices=RUNNERS, default="V1", help="V2 takes Triton's interpreter")
-    line.add_argument("--temperatures", type=float, nargs="+", default=[0.33, 0.41, 0.54])
+    line.add_argument("--temperatures", type=float, nargs="+", default=[0.3, 0.39, 0.53])
     line.add_argument("--families", nargs="+", choices=[*SCHEMES], default=[*SCHEMES])
     line.add_argument("--trials", type=int, default=10, help="of each agent")
     line.add_argument(
