@@ -71,7 +71,7 @@ class LlamaCppRows:
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         for row, (ids, scores) in enumerate(zip(self._ids, logits.numpy(), strict=True)):
-            self._processor._slot = row
+            self._processor._key = row
             self._processor(ids, scores)  # in place
         return logits
 

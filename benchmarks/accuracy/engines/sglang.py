@@ -58,9 +58,10 @@ class SGLangRows:
         self._engine, self._asked, self._keys = engine, asked, keys
         self._processor = adapter.IETLogitsProcessor()
         values = {"temperature": asked.temperature, "top_k": asked.top_k or 1 << 30}
-        params = SimpleNamespace(**values, top_p=asked.top_p, min_p=asked.min_p)
+        params = SimpleNamespace(**values, top_p=asked.top_p, min_p=asked.min_p, sampling_seed=None)
         self._requests = [
             SimpleNamespace(
+                rid=str(row),
                 origin_input_ids=prompt,
                 output_ids=output,
                 sampling_params=params,
@@ -68,7 +69,7 @@ class SGLangRows:
                 to_finish=None,
                 kv=SimpleNamespace(kv_committed_len=len(prompt) + len(output)),
             )
-            for prompt, output in zip(prompts.tolist(), outputs.tolist(), strict=True)
+            for row, (prompt, output) in enumerate(zip(prompts.tolist(), outputs.tolist(), strict=True))
         ]
         self._arguments: list[dict[str, Any]] = [
             {"iet_agent": row, "__req__": request} for row, request in enumerate(self._requests)
