@@ -58,7 +58,7 @@ class LlamaCppRows:
 
     def __init__(self, engine: LlamaCpp, keys: KeyTable, sequences: Ids, asked: Asked) -> None:
         self._engine, self._asked = engine, asked
-        self._ids, self._seeds = sequences.astype(np.intc), np.random.default_rng(int(sequences.sum()))
+        self._ids = sequences.astype(np.intc)
         profile = keys.profile
         with tempfile.TemporaryDirectory() as folder:  # made for a registry, it is then given the keys
             path = pathlib.Path(folder) / "keys.json"
@@ -77,8 +77,9 @@ class LlamaCppRows:
 
     def sample(self, left: torch.Tensor) -> Ids:
         tokens = []
-        for scores in left.numpy():
-            found = self._engine.chained(scores, self._asked, int(self._seeds.integers(1 << 32)))
+        seeds = torch.randint(1 << 32, (len(left),)).tolist()
+        for scores, seed in zip(left.numpy(), seeds, strict=True):
+            found = self._engine.chained(scores, self._asked, seed)
             tokens.append(found.data[found.selected].id)
         return np.array(tokens, dtype=np.int64)
 
