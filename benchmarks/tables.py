@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from benchmarks.accuracy import served
 from benchmarks.accuracy.decoders import CUSUM, PAPERS_CUSUM
 from benchmarks.paper.experiments import table1
 from benchmarks.paper.quoted import TABLE1
@@ -447,6 +448,7 @@ TABLES: Mapping[str, Mapping[str, Callable[[pathlib.Path], str]]] = {
     "README.md": {"needed": needed, "summary": summary},
     "docs/using/bulk.md": {"bulk": bulk},
     "docs/how/engines.md": {"engines": engines},
+    "docs/how/gumbel.md": {"served": lambda results: served.table(_content(results, "served"))},
     "docs/worth/numbers.md": {"power": power, "accuracy": accuracy, "paper": paper, "speed": speed},
 }
 """File -> its tables, by the name in their markers."""

