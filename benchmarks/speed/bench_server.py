@@ -78,9 +78,9 @@ class Stage:
             return time.perf_counter() - started
 
     def validate(self) -> None:
-        """Check that the servers mark, and one does not: gumbel writes the same twice, the others do not."""
-        for name in SCHEMES:
-            same = self.ask(name, 0) == self.ask(name, 0)
+        """Check that the servers mark, and one does not: gumbel begins alike twice, the others do not."""
+        for name in SCHEMES:  # further on a repeated context leaves gumbel's choice to chance, too
+            same = self.ask(name, 0)[:30] == self.ask(name, 0)[:30]
             if same is not (name == "gumbel"):
                 raise IetError(f"{name}: got {'the same text' if same else 'two texts'} for the same prompt")
 
