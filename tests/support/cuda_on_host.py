@@ -74,6 +74,19 @@ def _build() -> Any:
     return loaded
 
 
+class OnHost:
+    """The module where tests expect a device that interprets PTX."""
+
+    target = "host"
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def watching(self) -> contextlib.AbstractContextManager[None]:
+        """Watch nothing: the kernels of this module touch memory as they like."""
+        return contextlib.nullcontext()
+
+
 def launches(module: Any) -> int:
     """Return how many kernels have been launched so far."""
     return int(ctypes.CDLL(module.__file__).on_host_launches())

@@ -1,4 +1,4 @@
-"""The ops of csrc/cuda on tensors of the CPU, run by the interpreter: all that knows what kernels take."""
+"""The ops of csrc/cuda on tensors of the CPU, interpreted or compiled: all that knows what kernels take."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from typing import Any
 
 from iet.marks.keys import KeyTable
 from iet.native import cuda, host
+from tests.support.cuda_on_host import OnHost
 from tests.support.ptx.device import Device
 
+Kernels = Device | OnHost
 
-def embed_(device: Device, logits: Any, contexts: Any, slots: Any, keys: KeyTable, **options: Any) -> None:
+
+def embed_(device: Kernels, logits: Any, contexts: Any, slots: Any, keys: KeyTable, **options: Any) -> None:
     """Call the CUDA path of `iet.embed_`."""
     options = {"temperature": 1.0, "rows": None, **options}
     with device.watching():
@@ -17,18 +20,18 @@ def embed_(device: Device, logits: Any, contexts: Any, slots: Any, keys: KeyTabl
         cuda.embed_(device.module, keys.marking, described, contexts, slots, **options)
 
 
-def score_tokens(device: Device, keys: KeyTable, token_ids: Any) -> Any:
+def score_tokens(device: Kernels, keys: KeyTable, token_ids: Any) -> Any:
     """Call the CUDA path of `iet.score_tokens`."""
     with device.watching():
         return cuda.score_tokens(device.module, keys.marking, token_ids)
 
 
-def score_spans(device: Device, keys: KeyTable, token_ids: Any, boundaries: Any, counted: Any) -> Any:
+def score_spans(device: Kernels, keys: KeyTable, token_ids: Any, boundaries: Any, counted: Any) -> Any:
     """Call the CUDA path of `iet.score_spans`."""
     with device.watching():
         return cuda.score_spans(device.module, keys.marking, token_ids, boundaries, counted)
 
 
-def permute(device: Device, token_ids: Any, seeds: Any, vocab_size: int, k_p: int = 1) -> Any:
+def permute(device: Kernels, token_ids: Any, seeds: Any, vocab_size: int, k_p: int = 1) -> Any:
     """Call `iet.kernels.permute_cuda`."""
     return cuda.permute(device.module, token_ids, seeds, vocab_size, k_p)
