@@ -24,7 +24,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from iet.audit.mixture import FITTED_TOKENS, MAX_CONTEXT, TILE, Echo, gumbel_log_ratios, mixture_weights
+from iet.audit.mixture import (
+    FITTED_TOKENS,
+    MAX_CONTEXT,
+    SPREADS,
+    TILE,
+    Echo,
+    choice_log_ratios,
+    gumbel_log_ratios,
+    mixture_weights,
+)
 from iet.errors import BackendUnavailable, InputError, ShapeError, check_number
 from iet.kernels import check_token_ids, score_tokens
 from iet.marks.keys import Keys, KeyTable
@@ -63,7 +72,8 @@ class LanguageModel:
     """Predict every token of a text with a causal language model, and weigh its scores by that.
 
         llr_t(a) = κ·x_t(a) - log Σ_v q_t(v)·exp(κ·φ_a(v))    (fourier, square; κ/T for placement "raw")
-        llr_t(a) = -log q_t(y) + (1/q_t(y) - 1)·log u_t(a)    (gumbel, u = 1 - exp(-x): `gumbel_log_ratios`)
+        llr_t(a) = -log q_t(y) + (1/q_t(y) - 1)·log u_t(a)    (gumbel, u = 1 - exp(-x): `gumbel_log_ratios`,
+                   where the noise of the other likely tokens counts as well: `choice_log_ratios`)
 
     The model reads nothing but the text: neither the prompts nor the sampler's settings. So it is trusted as
     far as it predicts this text: q is a mixture of
@@ -211,20 +221,23 @@ class LanguageModel:
         kappa = scheme.kappa / (temperature if scheme.placement == "raw" else 1.0)
         at_chance = float(np.exp(family.log_mgf(kappa))) if not gumbel else 1.0
         chances = np.full(len(ids), 1.0 / vocab_size)
-        tilts = np.ones((len(ids), len(keys)))
+        tilts = np.ones((len(ids), len(keys))) if not gumbel else np.empty(0)
+        choices = np.zeros((len(ids), len(keys), len(SPREADS)), np.float32) if gumbel else None
         for some in itertools.chain(first, predictions):
             here = slice(some.start, some.start + len(some.chosen))
             chances[here] = np.exp(some.chosen / temperature - some.log_sums[:, column])
-            if not gumbel:
-                q = np.exp(some.logits / temperature - some.log_sums[:, column, None])
+            q = np.exp(some.logits / temperature - some.log_sums[:, column, None])
+            if choices is None:
                 tilts[here] = _tilts(ids, here, some.tokens, q, keys, kappa, at_chance)
+            else:
+                choices[here] = _choices(ids, here, some.tokens, q, keys, scores[here], chances[here])
         orders = range(scheme.n_gram - 1, min(scheme.n_gram - 1 + ORDERS, MAX_CONTEXT + 1))
         echoes = [Echo.of(ids, context) for context in orders]
         given = np.stack([chances, np.full(len(ids), 1.0 / vocab_size), *(e.hits for e in echoes)])
         weights = mixture_weights(given, np.sum([e.seen for e in echoes], axis=0), scored)
         q = (weights * given).sum(axis=0)
-        if gumbel:
-            values = gumbel_log_ratios(scores, q, scored & ~echoes[0].seen)  # a seen context carries no mark
+        if gumbel:  # a seen context carries no mark
+            values = gumbel_log_ratios(scores, q, scored & ~echoes[0].seen, choices)
         else:
             tilts *= weights[0][:, None]
             tilts += at_chance * weights[1][:, None]
@@ -346,21 +359,47 @@ def _tilts(
     ids: Int64s, here: slice, tokens: Int64s, q: Float64s, keys: KeyTable, kappa: float, at_chance: float
 ) -> Float64s:
     """Return Z(a) [R, K]: Σ q(v)·exp(κ·φ_a(v)) over the tokens given, and `at_chance` for the rest of q."""
-    n = keys.profile.scheme.n_gram
     rest = (1.0 - q.sum(axis=1)).clip(0.0)
     tilts = np.ones((len(q), len(keys)))
+    for rows, phi in _scores_of(ids, here, tokens, keys):
+        tilts[rows] = np.einsum("rv,rva->ra", q[rows], np.exp(np.float32(kappa) * phi))
+        tilts[rows] += at_chance * rest[rows, None]
+    return tilts
+
+
+def _choices(
+    ids: Int64s,
+    here: slice,
+    tokens: Int64s,
+    q: Float64s,
+    keys: KeyTable,
+    scores: npt.NDArray[Any],
+    chances: Float64s,
+) -> Float32s:
+    """Return `choice_log_ratios` [R, K, 3] among the tokens given, if one in ten were drawn at random."""
+    at_random = 0.1 / keys.profile.vocab_size
+    log_q, own = np.log(0.9 * q + at_random), np.log(0.9 * chances + at_random)
+    log_q[tokens == ids[here, None]] = -np.inf
+    choices = np.zeros((*scores.shape, len(SPREADS)), np.float32)
+    for rows, each in _scores_of(ids, here, tokens, keys):
+        choices[rows] = choice_log_ratios(log_q[rows], each, own[rows], scores[rows])
+    return choices
+
+
+def _scores_of(
+    ids: Int64s, here: slice, tokens: Int64s, keys: KeyTable
+) -> Iterator[tuple[Int64s, npt.NDArray[Any]]]:
+    """Yield rows [r] and the scores [r, top, K] that the tokens [R, top] would have in the text there."""
+    n = keys.profile.scheme.n_gram
     step = max(1, TILE // (tokens.shape[1] * (n + 1) * len(keys)))
     first = max(0, n - 1 - here.start)  # earlier ones have no context
-    for low in range(first, len(q), step):
-        rows = np.arange(low, min(low + step, len(q)))
+    for low in range(first, len(tokens), step):
+        rows = np.arange(low, min(low + step, len(tokens)))
         # Score them as one text: context, token, and -1, so that no other position is scored.
         pairs = np.full((len(rows), tokens.shape[1], n + 1), -1)
         pairs[..., : n - 1] = ids[here.start + rows[:, None] + np.arange(1 - n, 0)][:, None]
         pairs[..., n - 1] = tokens[rows]
-        phi = score_tokens(pairs.ravel(), keys).reshape(*pairs.shape, -1)[..., n - 1, :]
-        tilts[rows] = np.einsum("rv,rva->ra", q[rows], np.exp(np.float32(kappa) * phi))
-        tilts[rows] += at_chance * rest[rows, None]
-    return tilts
+        yield rows, score_tokens(pairs.ravel(), keys).reshape(*pairs.shape, -1)[..., n - 1, :]
 
 
 def _open_model(model: Any) -> tuple[Any, str]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from iet.native.arrays import Bools, Float64s, Int64s
+from iet.native.arrays import Bools, Float32s, Float64s, Int64s
 from iet.native.pairs import number_pairs
 
 FITTED_TOKENS = 8192
@@ -15,6 +15,9 @@ FITTED_TOKENS = 8192
 
 POWERS = (1.0, 0.75, 0.5, 0.25, 0.125)
 """Powers of q under which a Gumbel score is read: 1 where the model is right, less where it knows less."""
+
+SPREADS = (0.3, 0.6, 1.0)
+"""Scales of the Gumbel noise by which the model's log q may miss the sampler's, see `choice_log_ratios`."""
 
 _BLOCK = 64  # tokens that are taken to be one key's, see `gumbel_log_ratios`
 _PRIOR_TOKENS = 30.0  # at equal weights, which keep a weight from 0
@@ -102,23 +105,74 @@ def mixture_weights(
     return weights
 
 
+def choice_log_ratios(
+    log_q: Float64s, scores: npt.NDArray[Any], own_log_q: Float64s, own_scores: npt.NDArray[Any]
+) -> Float32s:
+    """Return how much likelier each key makes the choice of a token among the likely ones.
+
+        g = -log(-log u);    marked, the sampler takes the largest log p + g
+        P_s(y | key) = softmax((log q + g) / s)_y,    P_s(y) = softmax(log q / √(1 + s²))_y·exp(s / 10)
+        llr_s = log P_s(y | key) - log P_s(y),    s = 0.3, 0.6, 1
+
+    The u of the chosen token alone says nothing of the others: here a key also has to explain why none of
+    them was larger. The model's q is not the sampler's p. If log p is log q and Gumbel noise of scale s,
+    P_s(y | key) is exact. P_s(y), its mean over keys, has no closed form; the softmax is below it by 3 to 9 %
+    in the middle of a model's distributions, which exp(s / 10) makes good.
+
+    Args:
+        log_q: [R, C] of the candidates; -inf for one that is the token itself.
+        scores: -log(1 - u) [R, C, K] of them.
+        own_log_q: [R], of the token in the text.
+        own_scores: [R, K].
+
+    Returns:
+        llr [R, K, 3] float32. What of q is in no candidate competes as one of median noise. O(R·C·K).
+    """
+    rest = np.log((1 - np.exp(log_q).sum(axis=1) - np.exp(own_log_q)).clip(1e-9))
+    everything = np.concatenate([log_q, own_log_q[:, None], rest[:, None]], axis=1)
+    noise = np.empty((len(log_q), everything.shape[1], own_scores.shape[1]))
+    noise[:, :-2], noise[:, -2], noise[:, -1] = _noise(scores), _noise(own_scores), _MEDIAN_NOISE
+    noise += everything[:, :, None]
+    found = np.empty((*own_scores.shape, len(SPREADS)), np.float32)
+    for i, spread in enumerate(SPREADS):
+        kept = noise[:, -2] / spread - np.logaddexp.reduce(noise / spread, axis=1)
+        flatter = everything / np.sqrt(1 + spread * spread)
+        mean = flatter[:, -2] - np.logaddexp.reduce(flatter, axis=1) + spread / 10
+        found[:, :, i] = kept - mean[:, None]
+    return found
+
+
+_MEDIAN_NOISE = float(-np.log(np.log(2)))
+
+
+def _noise(scores: npt.NDArray[Any]) -> Float64s:
+    """Return -log(-log u) for u = 1 - exp(-score); that of a score of 0 is as low as u = 1e-12."""
+    return np.asarray(-np.log(-np.log1p(-np.exp(-np.maximum(scores.astype(np.float64), 1e-12)))))
+
+
 def gumbel_log_ratios(
-    scores: npt.NDArray[Any], q: Float64s, counted: Bools, iterations: int = 12
+    scores: npt.NDArray[Any],
+    q: Float64s,
+    counted: Bools,
+    choices: Float32s | None = None,
+    iterations: int = 12,
 ) -> Float64s:
     """Return the log-likelihood ratios of Gumbel scores, for tokens of about probability q.
 
         u = 1 - exp(-s);    under the mark of a key u^(1/q) is uniform, so u has the density
         f(u; q) = u^(1/q - 1) / q,    and 1 without a mark
-        llr = log(w_0 + Σ_p w_p·f(u; q^p)),    p = 1, 3/4, 1/2, 1/4, 1/8
+        llr = log(w_0 + Σ_p w_p·f(u; q^p) + Σ_s v_s·exp(llr_s)),    p = 1, 3/4, 1/2, 1/4, 1/8
 
     One f alone fails where q is too small: a token of q = 1e-3 whose true probability was 1/2 counts -1,000
-    against its writer. The text shows how far to trust q: w is fitted by expectation maximisation, on the
-    assumption that each block of 64 tokens is one key's. w_0 takes over in blocks that are nobody's.
+    against its writer. The text shows how far to trust q, and each llr_s of `choice_log_ratios`: w and v are
+    fitted by expectation maximisation, on the assumption that each block of 64 tokens is one key's. w_0 takes
+    over in blocks that are nobody's.
 
     Args:
         scores: s [T, K], at least 0.
         q: [T], 0 < q <= 1.
         counted: bool [T], the tokens that may carry a mark.
+        choices: llr_s [T, K, 3]; None: none.
         iterations: number of steps of expectation and maximisation, on the first 8192 tokens and the 32 keys
             with the highest sum in a block; 0 leaves equal weights.
 
@@ -126,27 +180,33 @@ def gumbel_log_ratios(
         float64 [T, K]; 0 where not counted. Deterministic, O(iterations·T·K).
     """
     places = np.flatnonzero(counted)
-    weights = np.full(len(POWERS) + 1, 1.0 / (len(POWERS) + 1))
+    count = len(POWERS) + 1 + (0 if choices is None else choices.shape[2])
+    weights = np.full(count, 1.0 / count)
     first = places[:FITTED_TOKENS]
     edges = np.arange(0, len(first), _BLOCK)
-    fitted = scores[first]
+    columns: Any = slice(None)
     if scores.shape[1] > _FITTED_KEYS and len(first):  # the keys that may have written a block
-        highest = np.add.reduceat(fitted, edges, axis=0).max(axis=0)
-        fitted = fitted[:, np.argsort(-highest, kind="stable")[:_FITTED_KEYS]]
-    logs = _log_densities(fitted, q[first])
+        highest = np.add.reduceat(scores[first], edges, axis=0).max(axis=0)
+        columns = np.argsort(-highest, kind="stable")[:_FITTED_KEYS]
+
+    def parts_of(some: Int64s, keys: Any) -> Float64s:
+        logs = _log_densities(scores[some][:, keys], q[some])
+        return logs if choices is None else np.concatenate([logs, choices[some][:, keys]], axis=2)
+
+    logs = parts_of(first, columns)
     for _ in range(iterations if len(logs) else 0):
         ratios = np.logaddexp.reduce(logs + np.log(weights), axis=2)
         sums = np.add.reduceat(ratios, edges, axis=0)
         sums -= np.logaddexp.reduce(sums, axis=1)[:, None]
         whose = np.repeat(np.exp(sums), np.diff(np.append(edges, len(logs))), axis=0)
         parts = np.exp(logs + np.log(weights) - ratios[:, :, None])
-        weights = np.einsum("tk,tks->s", whose, parts) + _PRIOR_TOKENS / len(weights)
+        weights = np.einsum("tk,tks->s", whose, parts) + _PRIOR_TOKENS / count
         weights /= weights.sum()
     values = np.zeros(scores.shape)
-    step = max(1, TILE // (scores.shape[1] * len(weights)))
+    step = max(1, TILE // (scores.shape[1] * count))
     for low in range(0, len(places), step):
         some = places[low : low + step]
-        values[some] = np.logaddexp.reduce(_log_densities(scores[some], q[some]) + np.log(weights), axis=2)
+        values[some] = np.logaddexp.reduce(parts_of(some, slice(None)) + np.log(weights), axis=2)
     return values
 
 

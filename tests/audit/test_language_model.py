@@ -20,7 +20,7 @@ import iet
 from iet.audit import language_model as likelihood
 from iet.audit.language_model import LanguageModel
 from iet.audit.metrics import token_accuracy
-from iet.audit.mixture import POWERS, gumbel_log_ratios, mixture_weights
+from iet.audit.mixture import POWERS, SPREADS, choice_log_ratios, gumbel_log_ratios, mixture_weights
 from iet.cli import main
 from iet.cli.demo import demo_registry, true_labels
 from iet.decoding import decode
@@ -258,6 +258,39 @@ def test_scores_at_their_ends_are_read() -> None:
     scores = np.array([[0.0, 16.64], [0.0, 60.0]])
     found = gumbel_log_ratios(scores, np.array([1.0, 1e-9]), np.ones(2, np.bool_))
     assert np.isfinite(found).all()
+
+
+def choices(tokens: int, keys: int, error: float, seed: int) -> tuple[Any, ...]:
+    """What `choice_log_ratios` takes, of tokens that a sampler chose under key 0 and about the q given."""
+    draw = np.random.default_rng(seed)
+    q = draw.dirichlet(np.full(20, 0.3), tokens).clip(1e-6)
+    log_q = np.log(q / q.sum(axis=1, keepdims=True))
+    noise = draw.gumbel(size=(tokens, 20, keys))
+    chosen = (log_q + error * draw.gumbel(size=(tokens, 20)) + noise[..., 0]).argmax(axis=1)
+    scores, rows = -np.log(-np.expm1(-np.exp(-noise))), np.arange(tokens)
+    own = log_q[rows, chosen]
+    candidates = log_q.copy()
+    candidates[rows, chosen] = -np.inf
+    return candidates, scores, own, scores[rows, chosen]
+
+
+@pytest.mark.parametrize("error", [0.0, 0.6])
+def test_choices_among_tokens_are_no_evidence_for_a_stranger_and_tell_the_writer(error: float) -> None:
+    log_q, scores, own, own_scores = choices(4000, 8, error, 10)
+    found = choice_log_ratios(log_q, scores, own, own_scores)
+    assert found.shape == (4000, 8, len(SPREADS)) and np.isfinite(found).all()
+    strangers = np.exp(found[:, 1:]).mean(axis=(0, 1))
+    assert (0.85 < strangers).all() and (strangers < 1.05).all()
+    assert (found[:, 0].mean(axis=0)[1:] > 0.2).all()
+
+
+def test_choices_add_to_what_the_chosen_token_tells() -> None:
+    log_q, scores, own, own_scores = choices(4000, 8, 0.6, 11)
+    counted, q = np.ones(4000, np.bool_), np.exp(own)
+    alone = gumbel_log_ratios(own_scores, q, counted)
+    together = gumbel_log_ratios(own_scores, q, counted, choice_log_ratios(log_q, scores, own, own_scores))
+    assert together[:, 0].mean() > 1.15 * alone[:, 0].mean()
+    assert np.exp(together[:, 1:]).mean() < 1.05
 
 
 @pytest.mark.skipif("gumbel" not in FAMILIES, reason="no family gumbel here")
