@@ -21,7 +21,7 @@ from benchmarks.paper.experiments import table1
 from benchmarks.paper.quoted import TABLE1
 from benchmarks.paper.reading.scoring import FIGURES
 from benchmarks.recording import columns, number, quartiles, table
-from iet.audit.calibration import tokens_needed
+from iet.audit.calibration import SHORT_TEXT, tokens_needed
 
 ROOT = pathlib.Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -119,8 +119,10 @@ def power(results: pathlib.Path) -> str:
     sizes = " · ".join(f"{int(keys):,}" for keys in first["tokens"])
     parts = [
         f"Tokens of one agent after which it is found in {first['share']:.0%} of texts at level"
-        f" {first['level']:g}, if the registry holds {sizes} keys (`iet calibrate --power`):",
+        f" {first['level']:g}, if the registry holds {sizes} agents (`iet calibrate --power`):",
         _pivot("nats per token", {(_scheme(row), f"{row['entropy']:g}"): _needed(row) for row in rows}),
+        f"Share of texts of {SHORT_TEXT} tokens in which it is found, likewise:",
+        _pivot("nats per token", {(_scheme(row), f"{row['entropy']:g}"): _in_short(row) for row in rows}),
     ]
     if content["real"]:
         cells = {
@@ -138,7 +140,9 @@ def needed(results: pathlib.Path) -> str:
     rows = sorted(_content(results, "power")["simulated"], key=lambda row: float(row["entropy"]))
     keys = list(rows[0]["tokens"])[1]
     cells = {
-        (_scheme(row), f"{row['entropy']:g}"): tokens_needed(row["tokens"][keys], row["most"]) for row in rows
+        (_scheme(row), f"{row['entropy']:g}"): tokens_needed(row["tokens"][keys], row["most"])
+        for row in rows
+        if row["family"] == "gumbel" or row["variants"] == 1
     }
     return _pivot(f"tokens among {keys} agents, at nats per token", cells)
 
@@ -151,12 +155,18 @@ def _pivot(corner: str, cells: Mapping[tuple[str, str], str]) -> str:
 
 
 def _scheme(row: Mapping[str, Any]) -> str:
-    return str(row["family"]) if row["family"] == "gumbel" else f"{row['family']}, κ {row['kappa']:g}"
+    name = str(row["family"]) if row["family"] == "gumbel" else f"{row['family']}, κ {row['kappa']:g}"
+    return name if row.get("variants", 1) == 1 else f"{name}, {row['variants']} variants"
 
 
 def _needed(row: Mapping[str, Any]) -> str:
     """Return the series of one row, shorter where its end says nothing more."""
     shown = [tokens_needed(count, row["most"]) for count in row["tokens"].values()]
+    return shown[0] if len(set(shown)) == 1 else " · ".join(shown)
+
+
+def _in_short(row: Mapping[str, Any]) -> str:
+    shown = [f"{found:.0%}" for found in row["in_short"].values()]
     return shown[0] if len(set(shown)) == 1 else " · ".join(shown)
 
 

@@ -4,12 +4,14 @@
 
 The simulation is `iet calibrate --power`. Beside it, where `benchmarks.accuracy.texts` made texts in DIR:
 what each agent of a text said, turn after turn, cut to N tokens; the table names the smallest N of a grid in
-which nine of ten agents are found by the same p-value.
+which nine of ten agents are found by the same p-value. Without `--work`, rows of texts that the output has
+already stay as they are.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -84,8 +86,9 @@ def tokens_needed(log_p: NDArray[np.float64], keys: int) -> int | None:
 def markdown(content: dict[str, Any]) -> str:
     rows = []
     for row in content["simulated"]:
-        tokens = {int(keys): count for keys, count in row["tokens"].items()}  # text in JSON
-        rows.append(calibrate.Power(**{**row, "tokens": tokens}))
+        # Numbers of agents are text in JSON.
+        series = {name: {int(keys): n for keys, n in row[name].items()} for name in ("tokens", "in_short")}
+        rows.append(calibrate.Power(**{**row, **series}))
     parts = [calibrate.power_table(rows)]
     if content["real"]:
         found = []
@@ -97,7 +100,7 @@ def markdown(content: dict[str, Any]) -> str:
         formats = {
             "text": "{model} model, T = {temperature}, {family}{strength}",
             "nats per token": "{entropy:.2f}",
-            **{f"{k:,} key{'s' * (k > 1)}": f"{{needed[{k}]}}" for k in keys},
+            **{f"{k:,} agent{'s' * (k > 1)}": f"{{needed[{k}]}}" for k in keys},
         }
         said = "The same in texts of the benchmark's models: what an agent said there, turn after turn."
         parts += [said, columns(found, formats)]
@@ -113,7 +116,8 @@ def main() -> None:
     cells = [cell for cell in texts.CELLS if cell.agents == min(texts.AGENTS)]
     found = [] if given.work is None else [real(given.work, c, calibrate.KEYS) for c in cells]
     simulated = [dataclasses.asdict(row) for row in rows]
-    content = {"simulated": simulated, "real": [row for row in found if row is not None]}
+    kept = [] if given.work or not given.output.is_file() else json.loads(given.output.read_text())["real"]
+    content = {"simulated": simulated, "real": kept or [row for row in found if row is not None]}
     finish(line, given, content, markdown(content))
 
 

@@ -32,6 +32,10 @@ LEVELS = (1e-2, 1e-3, 1e-4)
 ENTROPIES = (0.25, 0.5, 1.0, 2.0, 3.0)
 KAPPAS = (0.4, 0.8, 1.6)
 KEYS = (1, 6, 100, 10_000)
+VARIANTS = (1, 16)
+SHORT_TEXT = 200
+"""Tokens from which on the European code of practice asks free text to be marked."""
+
 UNCERTAIN_NATS = 2.5
 SHORTEST = 2 * BLOCK
 """Number of tokens from which `power` searches."""
@@ -53,7 +57,9 @@ class Power:
         level: at which the agent is found.
         share: of the texts of that length, in which it is found.
         most: maximum number of tokens that was tried.
-        tokens: number of keys in the registry -> number of tokens; None: more than `most`.
+        tokens: number of agents in the registry -> number of tokens; None: more than `most`.
+        variants: of every agent's key.
+        in_short: number of agents -> share of texts of `SHORT_TEXT` tokens in which it is found.
     """
 
     family: str
@@ -63,6 +69,8 @@ class Power:
     share: float
     most: int
     tokens: dict[int, int | None]
+    variants: int
+    in_short: dict[int, float]
 
 
 def power(
@@ -76,6 +84,7 @@ def power(
     texts: int = 400,
     draws: int = 1 << 16,
     seed: int = 0,
+    variants: Sequence[int] = VARIANTS,
     progress: Callable[[str], object] = lambda _: None,
 ) -> list[Power]:
     """Return how many tokens one agent must have written to be found, by simulation of scores.
@@ -84,19 +93,21 @@ def power(
     is drawn from distributions of 2.5 nats, the others are certain and carry no mark. Above 2.5 nats all are
     drawn from distributions of H nats. `benchmarks/results/power.md` compares this with texts of the shipped
     model. As in `Auditor`, the agent is found if the p-value of its key (`iet.evidence.activity_log_p`),
-    corrected for the number of keys, is at most `level`. All tokens are the agent's, no pair repeats.
+    corrected for the number of keys, is at most `level`. All tokens are the agent's, written under one of its
+    variants, and no pair repeats.
 
     Args:
         entropies: H in nats per token, above 0.
         kappas: κ of family "fourier"; a row of "gumbel", which has none, comes last.
-        keys: sizes of the registry.
+        keys: numbers of agents in the registry.
         level: 0 < level < 1.
         share: of the texts, in which it has to be found, 0 < share < 1.
         most: maximum number of tokens to try.
         texts: number of texts simulated for each length, at least 1.
         draws: number of scores that the texts are drawn from, a multiple of 16.
         seed: of every draw.
-        progress: called with a line before each row.
+        variants: numbers of variants of every agent's key, a row each.
+        progress: called with a line before each family, κ and entropy.
 
     Raises:
         InputError: a number is out of range.
@@ -108,7 +119,12 @@ def power(
             raise InputError(f"{name}: got {value!r}, expected a number between 0 and 1")
     if texts < 1 or draws < 16 or draws % 16:
         raise InputError(f"texts, draws: got {texts}, {draws}, expected at least 1 and a multiple of 16")
-    for name, values in (("entropies", entropies), ("kappas", kappas), ("keys", keys)):
+    for name, values in (
+        ("entropies", entropies),
+        ("kappas", kappas),
+        ("keys", keys),
+        ("variants", variants),
+    ):
         if not len(values) or not all(0 < value < 1e9 for value in values):
             raise InputError(f"{name}: got {values!r}, expected numbers above 0")
     rows = []
@@ -119,10 +135,16 @@ def power(
                 [seed, FAMILIES[family].code, round(1e6 * kappa), round(1e6 * entropy)]
             )
             pool = marked_scores(family, kappa, entropy, rng, draws)
-            found = {
-                count: _tokens_needed(pool, family, count, level, share, most, texts, rng) for count in keys
-            }
-            rows.append(Power(family, kappa, entropy, level, share, most, found))
+            for each in variants:
+                # An agent's variants are corrected for like agents: 1 - (1 - p)^(k·A).
+                bounds = {count: log_p_of_one(level, count * each) for count in keys}
+                tokens = {
+                    count: _tokens_needed(pool, family, bound, share, most, texts, rng)
+                    for count, bound in bounds.items()
+                }
+                short = _log_p(pool, family, SHORT_TEXT, texts, rng)
+                in_short = {count: float((short <= bound).mean()) for count, bound in bounds.items()}
+                rows.append(Power(family, kappa, entropy, level, share, most, tokens, each, in_short))
     return rows
 
 
@@ -131,18 +153,25 @@ def power_table(rows: Sequence[Power]) -> str:
     keys, row = list(rows[0].tokens), rows[0]
     lines = [
         f"Tokens of one agent after which it is found in {row.share:.0%} of texts at level {row.level:g},"
-        " by the number of keys in the registry.",
+        " by the number of agents in the registry; and the share of texts of"
+        f" {SHORT_TEXT} tokens in which it is found, in the same order.",
         "",
         "| family, κ | nats per token | "
-        + " | ".join(f"{count:,} key{'s' * (count > 1)}" for count in keys)
-        + " |",
-        "|" + " --- |" * (2 + len(keys)),
+        + " | ".join(f"{count:,} agent{'s' * (count > 1)}" for count in keys)
+        + f" | found in {SHORT_TEXT} tokens |",
+        "|" + " --- |" * (3 + len(keys)),
     ]
     for row in rows:
-        name = row.family if row.family == "gumbel" else f"{row.family}, {row.kappa:g}"
         cells = [tokens_needed(count, row.most) for count in row.tokens.values()]
-        lines.append(f"| {name} | {row.entropy:g} | " + " | ".join(cells) + " |")
+        cells.append(" · ".join(f"{found:.0%}" for found in row.in_short.values()))
+        lines.append(f"| {family_name(row)} | {row.entropy:g} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def family_name(row: Power) -> str:
+    """Return the family, κ and variants of a row as the tables show them."""
+    name = row.family if row.family == "gumbel" else f"{row.family}, {row.kappa:g}"
+    return name if row.variants == 1 else f"{name}, {row.variants} variants"
 
 
 def tokens_needed(count: int | None, most: int) -> str:
@@ -193,25 +222,27 @@ def log_p_of_one(level: float, keys: int) -> float:
 def _tokens_needed(
     pool: Float64s,
     family: str,
-    keys: int,
-    level: float,
+    bound: float,
     share: float,
     most: int,
     texts: int,
     rng: np.random.Generator,
 ) -> int | None:
-    bound = log_p_of_one(level, keys)
     count = SHORTEST
     while count <= most:
-        blocks = -(-count // BLOCK)
-        counts = np.full(blocks, float(BLOCK))
-        scores = pool[rng.integers(0, len(pool), (blocks * BLOCK, texts))]
-        sums = scores.reshape(blocks, BLOCK, texts).sum(axis=1)
-        log_p = activity_log_p(log_activity(sums, counts, FAMILIES[family]), blocks * BLOCK, FAMILIES[family])
-        if (log_p <= bound).mean() >= share:
-            return blocks * BLOCK
+        whole = -(-count // BLOCK) * BLOCK
+        if (_log_p(pool, family, whole, texts, rng) <= bound).mean() >= share:
+            return whole
         count = max(count + BLOCK, int(count * 1.12))
     return None
+
+
+def _log_p(pool: Float64s, family: str, tokens: int, texts: int, rng: np.random.Generator) -> Float64s:
+    """Return the log p-values of the key that wrote texts of so many tokens, [texts]."""
+    edges = np.arange(0, tokens, BLOCK)
+    counts = np.diff(np.append(edges, tokens)).astype(np.float64)
+    sums = np.add.reduceat(pool[rng.integers(0, len(pool), (tokens, texts))], edges, axis=0)
+    return activity_log_p(log_activity(sums, counts, FAMILIES[family]), tokens, FAMILIES[family])
 
 
 # ---------------------------------------------------------------- null

@@ -83,15 +83,21 @@ def test_the_docs_show_decoders_and_the_null(tmp_path: pathlib.Path) -> None:
 def test_the_docs_show_what_a_finding_takes(tmp_path: pathlib.Path) -> None:
     common = {"level": 0.01, "share": 0.9, "most": 500}
     simulated = [
-        {"family": "fourier", "kappa": 0.8, "entropy": h, "tokens": t, **common}
-        for h, t in ((0.5, {"1": None, "6": None}), (2.0, {"1": 128, "6": None}))
+        {"family": "fourier", "kappa": 0.8, "entropy": h, "tokens": t, "in_short": s, **common}
+        for h, t, s in (
+            (0.5, {"1": None, "6": None}, {"1": 0.1, "6": 0.02}),
+            (2.0, {"1": 128, "6": None}, {"1": 1.0, "6": 1.0}),
+        )
     ]
+    simulated.append({**simulated[1], "variants": 16})
     real = [{**simulated[1], "model": "shipped", "temperature": 0.7, "family": "gumbel", "kappa": 1.0}]
     content = {"simulated": simulated, "real": real}
     (tmp_path / "power.json").write_text(json.dumps(content))
     shown = tables.power(tmp_path)
-    assert "1 · 6 keys" in shown
+    assert "1 · 6 agents" in shown
     assert "| fourier, κ 0.8 | > 500 | 128 · > 500 |" in shown
+    assert "| fourier, κ 0.8, 16 variants |  | 128 · > 500 |" in shown
+    assert "| fourier, κ 0.8 | 10% · 2% | 100% |" in shown
     assert "| shipped model, T = 0.7 | 128 · > 500 (2.0 nats) |" in shown
     (tmp_path / "power.json").write_text(json.dumps({**content, "real": []}))
     assert "shipped" not in tables.power(tmp_path)
