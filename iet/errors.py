@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import pathlib
 
 
 class IetError(Exception):
@@ -51,3 +52,29 @@ def check_number(
         expected = "an int" if integer else "a number"
         limit = f"from {low} to {high}" if high < float("inf") else f"of at least {low}"
         raise InputError(f"{name}: got {value!r}, expected {expected} {limit}")
+
+
+def missing(what: str, extra: str) -> BackendUnavailable:
+    """Return the error for a package that is not installed, with the command that installs an extra."""
+    return BackendUnavailable(f"{what}; {_install_command(extra)}")
+
+
+def _install_command(extra: str) -> str:
+    """Return how this very package gets an extra: from the checkout or the file that it came from."""
+    # Needed where something is missing only; urllib alone takes longer to load than all of `import iet`.
+    import importlib.metadata
+    import json
+    import urllib.request
+
+    name = "implicit-execution-tracing"
+    checkout = pathlib.Path(__file__).resolve().parent.parent
+    if (checkout / "pyproject.toml").is_file():
+        return f'pip install -e "{checkout}[{extra}]"'
+    try:
+        origin = json.loads(importlib.metadata.distribution(name).read_text("direct_url.json") or "{}")
+        url = str(origin.get("url", ""))
+    except (importlib.metadata.PackageNotFoundError, ValueError, AttributeError):
+        url = ""
+    if url.startswith("file://"):
+        return f'pip install "{urllib.request.url2pathname(url.removeprefix("file://"))}[{extra}]"'
+    return f'pip install "{name}[{extra}]"'

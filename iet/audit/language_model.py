@@ -34,7 +34,7 @@ from iet.audit.mixture import (
     gumbel_log_ratios,
     mixture_weights,
 )
-from iet.errors import BackendUnavailable, InputError, ShapeError, check_number
+from iet.errors import BackendUnavailable, InputError, ShapeError, check_number, missing
 from iet.kernels import check_token_ids, score_tokens
 from iet.marks.keys import Keys, KeyTable
 from iet.marks.tokenizer import DEMO_MODEL, DEMO_SOURCE
@@ -450,6 +450,4 @@ def _torch() -> Any:
 
 
 def _unavailable(error: ImportError) -> BackendUnavailable:
-    return BackendUnavailable(
-        f'reading with a model: {error}; pip install "implicit-execution-tracing[transformers]"'
-    )
+    return missing(f"reading with a model: {error}", "transformers")

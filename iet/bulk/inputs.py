@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from iet.audit.arrow import check_type, chosen_column, values_of
-from iet.errors import BackendUnavailable, InputError
+from iet.errors import InputError, missing
 
 _LINES = re.compile(r"\.(jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
 _READ_ROWS = 64
@@ -135,9 +135,7 @@ def _source(path: str) -> Source:
         try:
             import zstandard  # noqa: F401
         except ImportError:
-            raise BackendUnavailable(
-                f'{path}: needs zstandard; pip install "implicit-execution-tracing[bulk]"'
-            ) from None
+            raise missing(f"{path}: needs zstandard", "bulk") from None
     try:
         with open(path, "rb") as file:
             return Source(path, kind, os.fstat(file.fileno()).st_size)

@@ -14,7 +14,7 @@ from typing import Any
 
 from iet.cli.options import Commands, add_decoder, add_registry, load_registry, say
 from iet.cli.progress import auditing
-from iet.errors import BackendUnavailable, InputError
+from iet.errors import BackendUnavailable, InputError, missing
 from iet.marks.files import write_file
 from iet.marks.foreign.engines import SCHEMES
 
@@ -248,9 +248,7 @@ def _audit_files(arguments: argparse.Namespace, auditor: Any) -> int:
     try:
         from iet.bulk import files, workers
     except ImportError as error:
-        raise BackendUnavailable(
-            f'many documents need {error.name}; pip install "implicit-execution-tracing[bulk]"'
-        ) from None
+        raise missing(f"many documents need {error.name}", "bulk") from None
 
     # A worker has one thread, and this process is the only one.
     for name, value in workers.ONE_THREAD.items():

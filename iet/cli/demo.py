@@ -15,7 +15,7 @@ import numpy as np
 
 from iet.cli.options import Commands, add_decoder, say
 from iet.cli.progress import auditing, progress
-from iet.errors import BackendUnavailable, IetError, InputError, RegistryError
+from iet.errors import IetError, InputError, RegistryError, missing
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 from iet.marks.tokenizer import DEMO_SOURCE
@@ -218,9 +218,7 @@ def stage(
         with progress("loading torch"):
             import torch
     except ImportError as error:
-        raise BackendUnavailable(
-            f'the demo: {error}; pip install "implicit-execution-tracing[demo]"'
-        ) from None
+        raise missing(f"the demo: {error}", "demo") from None
     if not 4 <= agents <= len(conversation.ROLES):
         raise InputError(f"agents: got {agents!r}, expected 4 to {len(conversation.ROLES)}")
     if not 0 < temperature < float("inf") or not 0 < top_p <= 1:

@@ -10,7 +10,7 @@ from typing import Any
 
 from iet.audit.language_model import no_progress_bars
 from iet.decoding.topology import template, walk
-from iet.errors import BackendUnavailable, check_number
+from iet.errors import check_number, missing
 from iet.marks.registry import Registry
 from iet.report import Span
 
@@ -64,9 +64,7 @@ def load_model(path: str | pathlib.Path = MODEL) -> tuple[Any, Any]:
         import torch
         import transformers
     except ImportError as error:
-        raise BackendUnavailable(
-            f'generating text: {error}; pip install "implicit-execution-tracing[transformers]"'
-        ) from None
+        raise missing(f"generating text: {error}", "transformers") from None
     tokenizer = transformers.AutoTokenizer.from_pretrained(path, padding_side="left")
     with no_progress_bars():
         model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)

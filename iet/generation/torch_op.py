@@ -22,16 +22,14 @@ import itertools
 import weakref
 
 from iet import kernels
-from iet.errors import BackendUnavailable, InputError, ShapeError
+from iet.errors import InputError, ShapeError, missing
 from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
 
 try:
     import torch
 except ImportError as error:
-    raise BackendUnavailable(
-        f'torch.ops.iet: {error}; pip install "implicit-execution-tracing[transformers]"'
-    ) from None
+    raise missing(f"torch.ops.iet: {error}", "transformers") from None
 
 _tables: weakref.WeakValueDictionary[int, KeyTable] = weakref.WeakValueDictionary()
 _handles: weakref.WeakKeyDictionary[KeyTable, int] = weakref.WeakKeyDictionary()

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iet.errors import BackendUnavailable, InputError, SchemeMismatch, ShapeError
+from iet.errors import InputError, SchemeMismatch, ShapeError, missing
 from iet.generation.checks import (
     before_temperature,
     check_model_vocabulary,
@@ -43,9 +43,7 @@ try:
     import transformers
     from transformers.generation.configuration_utils import BaseWatermarkingConfig
 except ImportError as error:
-    raise BackendUnavailable(
-        f'marking in transformers: {error}; pip install "implicit-execution-tracing[transformers]"'
-    ) from None
+    raise missing(f"marking in transformers: {error}", "transformers") from None
 
 from iet.generation.sampling import ContextIds, leave_one, times_before
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from iet.errors import BackendUnavailable, InputError, ShapeError
+from iet.errors import InputError, ShapeError, missing
 from iet.generation.checks import names_of_rows, rows_of_a_prompt
 from iet.marks.foreign.keys import checked_integer
 from iet.marks.foreign.waterfall import WaterfallKeys, waterfall_permutation
@@ -19,9 +19,7 @@ try:
     import torch
     import transformers
 except ImportError as error:
-    raise BackendUnavailable(
-        f'marking in transformers: {error}; pip install "implicit-execution-tracing[transformers]"'
-    ) from None
+    raise missing(f"marking in transformers: {error}", "transformers") from None
 
 
 class WaterfallLogitsProcessor(transformers.LogitsProcessor):

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from iet.errors import BackendUnavailable, InputError, VerificationError
+from iet.errors import InputError, VerificationError, missing
 from iet.marks.commitment import Opening
 from iet.marks.registry import Registry
 from iet.marks.scheme import canonical_json
@@ -36,9 +36,7 @@ try:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 except ImportError as error:
-    raise BackendUnavailable(
-        f'signing reports: {error}; pip install "implicit-execution-tracing[sign]"'
-    ) from None
+    raise missing(f"signing reports: {error}", "sign") from None
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"

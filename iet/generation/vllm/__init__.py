@@ -14,16 +14,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from iet.errors import BackendUnavailable, IetError, InputError
+from iet.errors import BackendUnavailable, IetError, InputError, missing
 from iet.generation.checks import check_model_vocabulary
 from iet.kernels import prepare
 
 try:
     import torch
 except ImportError as error:
-    raise BackendUnavailable(
-        f'marking in vLLM: {error}; pip install "implicit-execution-tracing[vllm]"'
-    ) from None
+    raise missing(f"marking in vLLM: {error}", "vllm") from None
 
 from iet.generation.vllm.settings import Draws, read_settings
 from iet.generation.vllm.v1 import ByRow
@@ -42,9 +40,7 @@ try:  # the V1 model runner
     _interfaces.append(_V1Processor)
 except ImportError as error:
     if not _interfaces:
-        raise BackendUnavailable(
-            f'marking in vLLM: {error}; pip install "implicit-execution-tracing[vllm]"'
-        ) from None
+        raise missing(f"marking in vLLM: {error}", "vllm") from None
 
 
 def _check_choosing(vllm_config: Any) -> None:
