@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any, Literal
 
@@ -11,13 +12,14 @@ import numpy.typing as npt
 
 from iet.decoding.activity import evidence_blocks, log_activity
 from iet.decoding.chain import exponentials, posteriors, prior_of
-from iet.decoding.fit import STAGES, block_sums, fit, log_ratios, offsets_of, strength_range
+from iet.decoding.copies import Decode, decode_copies
+from iet.decoding.fit import STAGES, Fitted, block_sums, fit, log_ratios, offsets_of, strength_range
 from iet.decoding.segmentation import NOBODY, Scored, Scores, Segmentation, check_vector
 from iet.errors import InputError, check_number
 from iet.marks.families import Family
 from iet.native.arrays import Float32s, Float64s, Int32s, Int64s
 from iet.native.jit import njit
-from iet.native.pairs import fresh_weights, shared_weights
+from iet.native.pairs import far_sources, fresh_weights, shared_weights
 
 MOST_CANDIDATES = 256
 """Maximum number of agents that are read token by token."""
@@ -34,7 +36,8 @@ class PosteriorOptions:
         mean_segment: expected tokens of a segment, 1 to 1e9; None: fitted, with 60 as the guess before.
         repeats: what w_t is. "share": a (context, token) pair that stands m times within 256 tokens around it
             counts m^-3/4 each time, m^1/4 in all (needs `pairs`, else as "drop"). "drop": a pair counts once
-            in the whole text; "count": every time. In family "gumbel", whatever `repeats` is, w_t is 0 where
+            in the whole text; "count": every time. With "share", passages that come back from afar are read
+            apart (`decode_copies`). In family "gumbel", whatever `repeats` is, w_t is 0 where
             the context stood within the last 256 tokens, and 1 elsewhere (without `pairs`: 0 where it ever
             stood before), because a context that its writer had seen carries no mark.
         nobody: share of the tokens that no agent wrote, 0 to 0.99, before the text is seen, where nobody may
@@ -105,8 +108,24 @@ def posterior_decode(text: Scored, options: PosteriorOptions, allow_unattributed
     Cost: O(T·A) time, 8·T·A + 16·T bytes and 64 MB at most. With more than 16 agents only `likely_agents` are
     decoded; the others have posterior 0 and strength λ₀. Deterministic.
     """
+    options.check(text.family, text.values.shape[1])
+    sources = None
+    if options.repeats == "share" and text.pairs is not None:
+        sources = far_sources(text.pairs)
+    if sources is None:
+        return _decode(text, options, allow_unattributed)[0]
+    decode: Decode = functools.partial(_decode, allow_unattributed=allow_unattributed)
+    labels, posterior, strengths = decode_copies(text, sources, options, decode)
+    # What stands between two copies was not beside them when its runs were compared with their neighbours.
+    left = np.maximum(0, 1 - posterior.sum(axis=1, dtype=np.float32))
+    standing = np.empty(len(labels) // options.min_segment + 2, np.int64)
+    _absorb_short_runs_njit(posterior, left, options.min_segment, standing, labels)
+    return Segmentation(labels, posterior, strengths)
+
+
+def _decode(text: Scored, options: PosteriorOptions, allow_unattributed: bool) -> tuple[Segmentation, Fitted]:
+    """Return what `posterior_decode` does where no passage comes back, and the fit of all agents."""
     family, scores = text.family, text.values
-    options.check(family, scores.shape[1])
     tokens, columns = scores.shape
     weight = evidence_weight(text, options.repeats)
     fixed = _fixed_strengths(options.strengths, family, columns)
@@ -152,7 +171,10 @@ def posterior_decode(text: Scored, options: PosteriorOptions, allow_unattributed
     if len(keep) < columns:
         kept, posterior = posterior, np.zeros((tokens, columns), np.float32)
         posterior[:, keep] = kept
-    return Segmentation(token_agents, posterior, None if family is None else strength)
+    shares = np.full(columns, 1 / columns)
+    shares[keep] = fitted.shares
+    found = Segmentation(token_agents, posterior, None if family is None else strength)
+    return found, dataclasses.replace(fitted, strengths=strength, shares=shares)
 
 
 def _fixed_strengths(given: npt.ArrayLike | None, family: Family | None, agents: int) -> Float64s | None:

@@ -181,6 +181,55 @@ def novelty_weights(token_ids: Int64s, window: int = 256) -> Float32s:
     return weights
 
 
+def far_sources(pairs: Int64s, window: int = 256, shortest: int = 64) -> Int64s | None:
+    """Return where each token of a passage that comes back was read first, int64 [T]; None: nothing does.
+
+    A token is a copy if it is one of `shortest` or more consecutive tokens whose pairs stood in the same
+    order before, and first did so at least `window` tokens earlier. Other tokens are their own source, and
+    sources are no copies.
+
+    Args:
+        pairs: numbers as `number_pairs` returns them, [T]; -1 ends a passage.
+        window: tokens, at least `shortest`.
+        shortest: tokens, 1 to 64.
+
+    Cost: O(T) where no such run of repeats is, else O(T·shortest) expected. Deterministic.
+    """
+    others = np.flatnonzero(~repeats(pairs))  # NumPy, for nothing has to be compiled where nothing comes back
+    if np.diff(others, prepend=-1, append=len(pairs)).max() <= shortest:
+        return None
+    runs = number_pairs(pairs, _whole_runs(pairs >= 0, shortest), shortest)
+    sources = np.arange(len(pairs))
+    firsts = np.full(runs.max() + 1, -1)
+    return sources if _far_sources_njit(runs, window, shortest, firsts, sources) else None
+
+
+def _whole_runs(scored: Bools, length: int) -> Bools:
+    """Tell at which tokens [T] the last `length` ones are all scored."""
+    counts = np.append(0, np.cumsum(scored))
+    whole = np.zeros(len(scored), np.bool_)
+    whole[length - 1 :] = counts[length:] - counts[:-length] == length
+    return whole
+
+
+@njit
+def _far_sources_njit(runs: Int64s, window: int, shortest: int, firsts: Int64s, sources: Int64s) -> bool:
+    # A run is named by its last token. `done` is the end of the copies so far.
+    done, some = 0, False
+    for t in range(len(runs)):
+        if runs[t] < 0:
+            continue
+        first = firsts[runs[t]]
+        if first < 0:
+            firsts[runs[t]] = t
+        elif t - first >= window:
+            some = True
+            for j in range(max(done, t - shortest + 1), t + 1):
+                sources[j] = sources[j - t + first]
+            done = t + 1
+    return some
+
+
 @njit
 def _fresh_weights_njit(pairs: Int64s, window: int, last: Int64s, weights: Float32s) -> None:
     for t in range(len(pairs)):

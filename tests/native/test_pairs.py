@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iet.native.pairs import fresh_weights, novelty_weights, shared_weights
+from iet.native.pairs import far_sources, fresh_weights, novelty_weights, shared_weights
 
 
 def naive_shared_weights(pairs, window):
@@ -54,3 +54,46 @@ def test_novelty_weights_look_for_the_longest_n_gram_within_the_window(seed, tok
         )
         expected.append([1.0, 0.75, 0.4, 0.2][longest])
     np.testing.assert_allclose(novelty_weights(ids, window), expected, rtol=1e-6)
+
+
+def naive_far_sources(pairs, window, shortest):
+    """Of every run that first stood far before, each token's source: the first time by the first such run."""
+    sources, firsts = list(range(len(pairs))), {}
+    for t in range(shortest - 1, len(pairs)):
+        run = tuple(pairs[t - shortest + 1 : t + 1].tolist())
+        if -1 in run:
+            continue
+        first = firsts.setdefault(run, t)
+        if t - first >= window:
+            for back in reversed(range(shortest)):
+                if sources[t - back] == t - back:
+                    sources[t - back] = sources[first - back]
+    return sources
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(1, 5), st.integers(5, 40))
+def test_far_sources_are_those_of_the_runs_that_stood_before(seed, passages, shortest, window):
+    draw = np.random.default_rng(seed)
+    said = [draw.integers(-1, 30, draw.integers(1, 40)) for _ in range(passages)]
+    ids = np.concatenate([said[i] for i in draw.integers(0, passages, 12)])
+    seen = {-1: -1}
+    pairs = np.array([seen.setdefault(kind, len(seen) - 1) for kind in ids.tolist()], np.int64)
+    expected = naive_far_sources(pairs, window, shortest)
+    found = far_sources(pairs, window, shortest)
+    assert (list(range(len(pairs))) if found is None else found.tolist()) == expected
+    if found is not None:
+        assert (found[found] == found).all()
+        assert (pairs[found] == pairs).all()
+
+
+def test_near_repeats_and_short_runs_are_no_copies():
+    loop = np.tile(np.arange(60), 4)
+    assert far_sources(loop) is None  # every run of 64 stood less than 256 tokens before
+    apart = np.concatenate([np.arange(63), np.arange(63, 400), np.arange(63)])
+    assert far_sources(apart) is None
+    assert far_sources(np.zeros(0, np.int64)) is None
+    one_more = np.concatenate([np.arange(400), np.arange(64)])
+    found = far_sources(one_more)
+    assert found is not None
+    assert found.tolist() == one_more.tolist()

@@ -1,0 +1,110 @@
+"""Passages that come back: they are no new evidence, and keep a label of their own."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from iet.decoding import decode
+from tests.support.scores import synthetic
+
+PASSAGE = 300
+
+
+def said(seed: int, strength: float = 0.8, agents: int = 4):
+    """Scores and truth of turns, and the scores of a passage that nobody marked."""
+    rng = np.random.default_rng(seed)
+    scores, truth = synthetic(rng, 6, agents, strength, length=(150, 200))
+    return scores, truth, np.cos(2 * np.pi * rng.random((PASSAGE, agents))).astype(np.float32)
+
+
+def assembled(parts):
+    """Scores, truth and pairs of parts (number, scores, truth): equal numbers are one passage."""
+    bases, size = {}, 0
+    for number, scores, _ in parts:
+        if number not in bases:
+            bases[number] = size
+            size += len(scores)
+    pairs = np.concatenate([bases[number] + np.arange(len(scores)) for number, scores, _ in parts])
+    return np.concatenate([s for _, s, _ in parts]), np.concatenate([t for _, _, t in parts]), pairs
+
+
+def behind(seed: int, copies: int):
+    scores, truth, passage = said(seed)
+    return assembled([(0, scores, truth), *[(1, passage, np.full(PASSAGE, -1))] * copies])
+
+
+@pytest.mark.parametrize("allow", [True, False])
+@pytest.mark.parametrize("family", ["fourier", None])
+def test_more_copies_are_no_more_evidence(allow, family):
+    few, many = (
+        decode(
+            scores,
+            pairs=pairs,
+            allow_unattributed=allow,
+            **({} if family else {"log_ratios": np.float32(0.6) * scores - np.float32(0.1)}),
+        )
+        for scores, _, pairs in (behind(3, 2), behind(3, 9))
+    )
+    assert few.posterior is not None
+    assert many.posterior is not None
+    cut = len(few.token_agents)
+    np.testing.assert_array_equal(few.posterior, many.posterior[:cut])
+    np.testing.assert_array_equal(few.token_agents, many.token_agents[:cut])
+    if family:
+        np.testing.assert_array_equal(few.strengths, many.strengths)
+    copies = many.posterior[cut - PASSAGE :].reshape(8, PASSAGE, -1)
+    np.testing.assert_array_equal(copies, np.broadcast_to(copies[0], copies.shape))
+
+
+def test_neighbours_do_not_swallow_what_nobody_marked():
+    # Each passage between two turns, each of those by another agent.
+    wrong, counted = 0, 0
+    for seed in range(20):
+        scores, truth, passage = said(seed)
+        edges = [0, *(np.flatnonzero(np.diff(truth)) + 1).tolist(), len(truth)]
+        parts = []
+        for i, (low, high) in enumerate(itertools.pairwise(edges)):
+            parts += [(i, scores[low:high], truth[low:high]), (-1, passage, np.full(PASSAGE, -1))]
+        text, real, pairs = assembled(parts)
+        own = real >= 0
+        found = decode(text, pairs=pairs, allow_unattributed=True)
+        every = decode(text, pairs=pairs, allow_unattributed=True, repeats="count")
+        assert (found.token_agents[own] == real[own]).mean() > 0.9
+        wrong += int((found.token_agents[~own] >= 0).sum())
+        counted += int((every.token_agents[~own] >= 0).sum())
+    assert wrong < 0.6 * counted
+
+
+def test_a_quoted_turn_keeps_its_agent():
+    scores, truth, _ = said(5, strength=1.5)
+    first, rest = int(truth[0]), int(np.argmax(truth != truth[0]))
+    quoted = scores[:rest]
+    middle = (1, scores[rest:], truth[rest:])
+    one = (0, quoted, np.full(rest, first))
+    text, real, pairs = assembled([one, middle, one, (2, scores[::-1][:200], truth[::-1][:200]), one])
+    found = decode(text, pairs=pairs, allow_unattributed=True)
+    assert (found.token_agents == real).mean() > 0.95
+    assert (found.token_agents[-rest:] == first).all()
+
+
+def test_what_stands_between_copies_goes_to_them():
+    # A template whose blanks are three tokens long: too short to be anybody's turn.
+    scores, truth, passage = said(8)
+    blanks = [(2 + i, scores[i * 3 : i * 3 + 3], np.full(3, -1)) for i in range(6)]
+    parts = [(0, scores, truth), (1, passage, np.full(PASSAGE, -1))]
+    for blank in blanks:
+        parts += [blank, parts[1]]
+    text, _, pairs = assembled(parts)
+    found = decode(text, pairs=pairs, allow_unattributed=True)
+    assert (found.token_agents[-5 * (PASSAGE + 3) :] == -1).all()
+
+
+def test_texts_without_copies_are_read_as_with_every_pair_apart():
+    scores, _, _ = said(9)
+    pairs = np.arange(len(scores))
+    shared = decode(scores, pairs=pairs, allow_unattributed=True)
+    every = decode(scores, pairs=pairs, allow_unattributed=True, repeats="count")
+    np.testing.assert_array_equal(shared.posterior, every.posterior)
