@@ -32,6 +32,7 @@ DOCUMENT = pa.struct(
         ("tokens", pa.int64()),
         ("scored", pa.int64()),
         ("repeated", pa.int64()),
+        ("template", pa.int64()),
         ("invisible", pa.int64()),
         ("log_p", pa.float64()),
         ("coverage", pa.float64()),
@@ -40,7 +41,9 @@ DOCUMENT = pa.struct(
     ]
 )
 """One document, as in `iet.report.Report`; `best_agent` is the one with the lowest log p, null if none is
-below 0; `found` has the agents that are found at the auditor's level, the surest first."""
+below 0; `found` has the agents that are found at the auditor's level, the surest first. `template` counts the
+scored tokens that are no evidence here because they are in another document: 0 but for `audit_files` with
+`templates`."""
 
 SCHEMA = pa.schema([("problem", pa.string()), *DOCUMENT, ("segments", pa.list_(SEGMENT))])
 """What `audit_batch` returns. `problem` says what is wrong with a record, whose other columns are null."""

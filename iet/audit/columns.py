@@ -14,6 +14,7 @@ from iet.audit.attribution import Attribution, attribute
 from iet.audit.plan import Plan
 from iet.audit.reporting import extents
 from iet.audit.texts import Reading
+from iet.marks.tokenizer import Encoding
 
 Integers: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
@@ -30,7 +31,8 @@ class Results:
     Attributes:
         names: of the agents.
         documents: [D] each: the integers `tokens`, `scored`, `repeated` and `invisible`, and the floats
-            `log_p` and `coverage`, as in `Report`.
+            `log_p` and `coverage`, as in `Report`; and `template`, how many of the scored tokens stand in
+            passages that count in another document (they are among the repeated ones).
         best_agent: int64 [D], index of the agent with the lowest log p, -1 where none is below 0.
         found: int64 [F], the agents that are found (`Report.found`), document after document.
         found_counts: int64 [D], how many of them each document has.
@@ -52,6 +54,7 @@ DOCUMENT_COLUMNS: dict[str, Any] = {
     "tokens": np.int64,
     "scored": np.int64,
     "repeated": np.int64,
+    "template": np.int64,
     "invisible": np.int64,
     "log_p": np.float64,
     "coverage": np.float64,
@@ -59,10 +62,16 @@ DOCUMENT_COLUMNS: dict[str, Any] = {
 """The columns of `Results.documents` and their types."""
 
 
-def find(plan: Plan, texts: Sequence[str] | None, ids: Sequence[ArrayLike] | None = None) -> Results:
+def find(
+    plan: Plan,
+    texts: Sequence[str] | None,
+    ids: Sequence[ArrayLike] | None = None,
+    elsewhere: Sequence[Integers] | None = None,
+) -> Results:
     """Audit texts, or their token ids, each as `Auditor.audit` does.
 
-    Transitions and intervals of boundaries, which no table holds, are not computed.
+    Transitions and intervals of boundaries, which no table holds, are not computed. `elsewhere` has for each
+    document the stretches [N, 2] that are no evidence in it, in characters or in ids, ascending.
 
     Raises:
         InputError: a text is not valid Unicode, an id is no int64, or profiles differ in their ids.
@@ -72,12 +81,27 @@ def find(plan: Plan, texts: Sequence[str] | None, ids: Sequence[ArrayLike] | Non
         encodings = plan.encode(texts)
     else:
         encodings = [plan.encoding_of_ids(each) for each in ids or ()]
+    if elsewhere is not None:
+        encodings = [
+            tuple(_without(encoding, stretches, texts is not None) for encoding in each)
+            for each, stretches in zip(encodings, elsewhere, strict=True)
+        ]
     parts, at = list[Results](), 0
     for found in attribute(plan, texts, encodings):
         count = len(found.evidence)
         parts.append(_results(found, None if texts is None else texts[at : at + count]))
         at += count
     return joined(plan.names, parts)
+
+
+def _without(encoding: Encoding, stretches: Integers, spelled: bool) -> Encoding:
+    """Return the encoding whose tokens inside the stretches are no evidence."""
+    if not len(stretches):
+        return encoding
+    tokens = np.arange(len(encoding.token_ids))
+    extents = encoding.characters(tokens) if spelled else tokens[:, None] + np.array([0, 1])
+    at = np.searchsorted(stretches[:, 0], extents[:, 0], "right") - 1
+    return dataclasses.replace(encoding, elsewhere=(at >= 0) & (extents[:, 1] <= stretches[at, 1]))
 
 
 def _results(found: Attribution, texts: Sequence[str] | None) -> Results:
@@ -105,6 +129,7 @@ def _results(found: Attribution, texts: Sequence[str] | None) -> Results:
             "tokens": total(lambda r: [len(e.token_ids) for e in r.encodings]),
             "scored": total(lambda r: r.each(r.scored)),
             "repeated": total(lambda r: r.each(r.repeated)),
+            "template": total(_template),
             "invisible": np.array([encoding.skipped for encoding in readings[0].encodings], np.int64),
             "log_p": np.nanmin(found.evidence, axis=1),
             "coverage": covered / np.maximum(1, whole),
@@ -125,6 +150,14 @@ def _results(found: Attribution, texts: Sequence[str] | None) -> Results:
             "error": found.errors,
         },
     )
+
+
+def _template(reading: Reading) -> Integers:
+    found = np.zeros(len(reading.encodings), np.int64)
+    for d, encoding in enumerate(reading.encodings):
+        if encoding.elsewhere is not None:
+            found[d] = np.count_nonzero(encoding.elsewhere & reading.scored[reading.inside(d)])
+    return found
 
 
 def joined(names: tuple[str, ...], parts: Sequence[Results]) -> Results:

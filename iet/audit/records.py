@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from iet.audit.columns import Results, find
 from iet.errors import IetError, InputError
+from iet.native.arrays import Int64s
 
 if TYPE_CHECKING:
     from iet.audit.auditor import Auditor
@@ -19,7 +21,11 @@ BATCH_RECORDS, BATCH_SIZE = 64, 1 << 18
 
 
 def audit_records(
-    auditor: Auditor, records: Sequence[Any], *, ids: bool = False
+    auditor: Auditor,
+    records: Sequence[Any],
+    *,
+    ids: bool = False,
+    elsewhere: Sequence[Int64s] | None = None,
 ) -> Iterator[tuple[list[str | None], Results]]:
     """Audit records in batches that bound the memory, whatever is wrong with some of them.
 
@@ -28,6 +34,7 @@ def audit_records(
         records: texts, or with `ids` token ids; anything else is a bad record. An InputError stands for a
             record whose fault is already known.
         ids: whether they are token ids.
+        elsewhere: for each record the stretches [N, 2] that are no evidence in it, as in `find`.
 
     Returns:
         For each batch, in order: what is wrong with each record (None: nothing), and the results of the good
@@ -36,9 +43,9 @@ def audit_records(
     Raises:
         TokenizerMismatch: no tokenizer with the profile's digest.
     """
-    batch, size = list[Any](), 0
-    for record in records:
-        batch.append(record)
+    batch, size = list[tuple[Any, Int64s | None]](), 0
+    for record, stretches in zip(records, elsewhere or itertools.repeat(None), strict=False):
+        batch.append((record, stretches))
         size += len(record) if isinstance(record, (str, bytes, list, np.ndarray)) else 0
         if len(batch) == BATCH_RECORDS or size >= BATCH_SIZE:
             yield _audit(auditor, batch, ids)
@@ -47,14 +54,16 @@ def audit_records(
         yield _audit(auditor, batch, ids)
 
 
-def _audit(auditor: Auditor, batch: list[Any], ids: bool) -> tuple[list[str | None], Results]:
-    values, reasons = list[Any](), list[str | None]()
+def _audit(
+    auditor: Auditor, batch: list[tuple[Any, Int64s | None]], ids: bool
+) -> tuple[list[str | None], Results]:
+    values, reasons = list[tuple[Any, Int64s | None]](), list[str | None]()
     limit = auditor.profiles[0].vocab_size
-    for record in batch:
+    for record, stretches in batch:
         try:
             if isinstance(record, InputError):
                 raise record
-            values.append(_token_ids(record, limit) if ids else _text(record))
+            values.append((_token_ids(record, limit) if ids else _text(record), stretches))
             reasons.append(None)
         except InputError as error:
             reasons.append(str(error))
@@ -64,7 +73,7 @@ def _audit(auditor: Auditor, batch: list[Any], ids: bool) -> tuple[list[str | No
         if not values:
             raise
     # Audit each by itself: some record is to blame, and the others are to be read all the same.
-    good = list[Any]()
+    good = list[tuple[Any, Int64s | None]]()
     left = iter(values)
     for i, reason in enumerate(reasons):
         if reason is None:
@@ -77,8 +86,10 @@ def _audit(auditor: Auditor, batch: list[Any], ids: bool) -> tuple[list[str | No
     return reasons, _find(auditor, good, ids)
 
 
-def _find(auditor: Auditor, values: list[Any], ids: bool) -> Results:
-    return find(auditor.plan, None, values) if ids else find(auditor.plan, values)
+def _find(auditor: Auditor, values: list[tuple[Any, Int64s | None]], ids: bool) -> Results:
+    records = [value for value, _ in values]
+    elsewhere = [stretches for _, stretches in values if stretches is not None] or None
+    return find(auditor.plan, None if ids else records, records if ids else None, elsewhere)
 
 
 def _text(record: Any) -> str:

@@ -34,7 +34,7 @@ class Reading:
         starts, ends: int64 [D], where the tokens `[start, end)` of each text stand in the arrays below.
         pairs: int64 [N] (or [R]), numbers of the (context, token) pairs of each text; -1 where not scored, or
             cut by a boundary. A pair that stood in a left-out part only is no repeat.
-        repeated: bool [N] (or [R]), the tokens whose pair was read before.
+        repeated: bool [N] (or [R]), the tokens whose pair was read before, or counts in another document.
         spelled: whether the texts have characters, not only ids.
     """
 
@@ -61,14 +61,19 @@ class Reading:
             read = parts.read(extents)
             pairs = pair_numbers(ids, keys, counted=read & parts.whole(extents))[read]
             places = np.flatnonzero(read)
-        bounds = np.array([0]), np.array([len(pairs)])
-        return cls((encoding,), ids, places, *bounds, pairs, repeats(pairs), spelled)
+        bounds, repeated = (np.array([0]), np.array([len(pairs)])), repeats(pairs)
+        if encoding.elsewhere is not None:
+            repeated |= encoding.elsewhere if places is None else encoding.elsewhere[places]
+        return cls((encoding,), ids, places, *bounds, pairs, repeated, spelled)
 
     @classmethod
     def of_many(cls, encodings: Sequence[Encoding], keys: Keys, spelled: bool) -> Reading:
         """Read many texts, all of each: every number is as if the text stood by itself."""
         joined = Texts.of([encoding.token_ids for encoding in encodings], keys.profile.scheme.n_gram)
         pairs, repeated = keys.pairs_of(joined)
+        for encoding, start, end in zip(encodings, joined.starts, joined.ends, strict=True):
+            if encoding.elsewhere is not None:
+                repeated[start:end] |= encoding.elsewhere
         return cls(tuple(encodings), joined.ids, None, joined.starts, joined.ends, pairs, repeated, spelled)
 
     def __len__(self) -> int:

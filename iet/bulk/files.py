@@ -5,6 +5,7 @@ A folder `out` holds, for chunk N,
     segments-N.parquet     a row for each segment (`SEGMENTS`)
     quarantine-N.jsonl     a line for each record that could not be read, if there are any
     documents-N.parquet    a row for each document (`DOCUMENTS`)
+    templates.npz          what many documents share, with `templates`
 
 each written under another name, brought to disk, and renamed, in this order. So a chunk is done if and only
 if its documents stand, and after a kill at any moment a run goes on with the chunks that are not done. Beside
@@ -36,12 +37,19 @@ from iet.audit.columns import Results
 from iet.audit.evidence import discoveries
 from iet.audit.records import audit_records
 from iet.bulk.folder import as_json, chunks_done, claimed, commit, path_of, sweep
-from iet.bulk.inputs import Chunk, Columns, Source, choose_columns, chunks, expand, read, shown_id
+from iet.bulk.inputs import Chunk, Columns, Records, Source, choose_columns, chunks, expand, read, shown_id
+from iet.bulk.templates import PIECE_CHARACTERS, PIECE_IDS, Templates, count, symbols_of
 from iet.bulk.workers import audited
 from iet.errors import InputError, check_number
+from iet.native.arrays import Int64s, UInt64s
 
 CHUNK_ROWS, CHUNK_SIZE = 4096, 1 << 24
 """Maximum number of records in a chunk, and its size in bytes (of JSON lines), characters or ids."""
+
+PACKED, IDS_BYTES = 4, 2
+"""Characters that a byte of Parquet or of a compressed file may hold, and the fewest bytes of an id."""
+
+_NONE = np.zeros((0, 2), np.int64)
 
 _WHERE = [("file", pa.string()), ("row", pa.int64()), ("id", pa.string())]
 
@@ -66,6 +74,9 @@ class Summary:
         fdr: false-discovery rate over documents, None if none was asked for.
         fdr_log_p: documents with at most this log p are discoveries at that rate; None: there are none.
         fdr_documents: number of discoveries.
+        templates: number of documents from which on a passage that they share is evidence in the first alone;
+            None: in all.
+        template_share: share of the scored tokens that are no evidence for that reason.
     """
 
     documents: int
@@ -77,6 +88,8 @@ class Summary:
     fdr: float | None = None
     fdr_log_p: float | None = None
     fdr_documents: int | None = None
+    templates: int | None = None
+    template_share: float | None = None
 
     def lines(self) -> list[str]:
         """Return the summary in words."""
@@ -86,6 +99,11 @@ class Summary:
         ]
         if self.quarantined:
             told.append(f"{self.quarantined:,} records could not be read: quarantine-*.jsonl says why")
+        if self.templates is not None:
+            told.append(
+                f"{self.template_share:.1%} of the scored tokens are no evidence: their passages stand in"
+                f" {self.templates} documents or more, and count in the first"
+            )
         if self.fdr is not None:
             where = f", log_p <= {self.fdr_log_p:.6g}" if self.fdr_log_p is not None else ""
             told.append(f"at a false-discovery rate of {self.fdr:g}: {self.fdr_documents:,} documents{where}")
@@ -132,6 +150,7 @@ def audit_files(
     workers: int = 1,
     chunk_rows: int = CHUNK_ROWS,
     fdr: float | None = None,
+    templates: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Summary:
     """Audit all documents of some files into a folder, each as `Auditor.audit` does.
@@ -151,6 +170,9 @@ def audit_files(
         chunk_rows: maximum number of records in a chunk, which is what a kill can cost; at least 1.
         fdr: also find the documents to report at this false-discovery rate (`iet.evidence.discoveries`), 0 to
             1. It is over all documents, so there must be one shard.
+        templates: a passage that stands in so many documents, or more, is evidence in the first of them
+            alone, at least 2 (`iet.bulk.templates`); None: in each. It takes a pass over all input before,
+            and 168 MB at most.
         progress: called after every chunk.
 
     Returns:
@@ -167,6 +189,8 @@ def audit_files(
     index, count = _checked_shard(shard)
     check_number("workers", workers, 1)
     check_number("chunk_rows", chunk_rows, 1)
+    if templates is not None:
+        check_number("templates", templates, 2)
     if fdr is not None:
         try:
             discoveries([], fdr)
@@ -188,18 +212,22 @@ def audit_files(
         "shards": count,
         "inputs": [source.describe() for source in sources],
     }
+    if templates is not None:
+        configuration["templates"] = int(templates)
     with claimed(folder, configuration, index, count, resume) as state:
         mine = range(index - 1, sys.maxsize, count)
         done = chunks_done(folder)
         sweep(folder, mine, state.name)
         job = _Job(folder, tuple(sources), columns)
+        if templates is not None:
+            job = dataclasses.replace(job, templates=job.shared(int(templates)))
         tracker = _Tracker(sources, progress)
         stream = chunks(read(sources, columns), chunk_rows, CHUNK_SIZE)
         wanted = tracker.skipping(stream, lambda chunk: chunk.index in mine and chunk.index not in done)
         with contextlib.closing(audited(auditor, packed, job, wanted, workers)) as finished:
             for chunk in finished:
                 tracker.audited(chunk)
-        summary = _summary(folder, mine, fdr)
+        summary = _summary(folder, mine, fdr, templates)
         commit(state, as_json({"complete": True, **dataclasses.asdict(summary)}))
     return summary
 
@@ -211,20 +239,52 @@ class _Job:
     folder: pathlib.Path
     sources: tuple[Source, ...]
     columns: Columns
+    templates: Templates | None = None
+
+    def shared(self, least: int) -> Templates:
+        """Return what so many documents share; an earlier run or another shard may have left it."""
+        path = self.folder / "templates.npz"
+        if not path.exists():
+            ids = self.columns.ids
+            size = sum(source.size * (1 if source.plain else PACKED) for source in self.sources)
+            found = count(
+                self._documents(),
+                least=least,
+                size=size // (IDS_BYTES if ids else 1),
+                piece=PIECE_IDS if ids else PIECE_CHARACTERS,
+            )
+            commit(path, found.data())
+        return Templates.load(path)
+
+    def _documents(self) -> Iterator[tuple[int, UInt64s]]:
+        for records in read(self.sources, self.columns):
+            for number, (value, _) in zip(_numbers(records), self._values(records), strict=True):
+                symbols = symbols_of(value, self.columns.ids)
+                if symbols is not None:
+                    yield number, symbols
+
+    def _values(self, records: Records) -> Iterator[tuple[Any, str | None]]:
+        """Yield each document, or what is wrong with it, and its id."""
+        lines = self.sources[records.source].kind == "jsonl"
+        for value, id in zip(records.values, records.ids, strict=True):
+            yield _parsed(value, self.columns) if lines else (value, id)
 
     def audit(self, auditor: Auditor, chunk: Chunk, alive: Callable[[], bool] = lambda: True) -> None:
         """Audit one chunk and commit it, unless nobody waits for it any more."""
-        places, values = list[_Place](), list[Any]()
+        places, values, elsewhere = list[_Place](), list[Any](), list[Int64s]()
         for records in chunk.records:
-            for row, value, id in zip(records.rows, records.values, records.ids, strict=True):
-                source = self.sources[records.source]
-                if source.kind == "jsonl":
-                    value, id = _parsed(value, self.columns)
-                places.append(_Place(source.path, row, id))
+            path, found_ = self.sources[records.source].path, self._values(records)
+            for row, number, (value, id) in zip(records.rows, _numbers(records), found_, strict=True):
+                places.append(_Place(path, row, id))
                 values.append(value)
+                if self.templates is not None:
+                    symbols = symbols_of(value, self.columns.ids)
+                    elsewhere.append(_NONE if symbols is None else self.templates.elsewhere(number, symbols))
         documents, segments, bad = list[pa.Table](), list[pa.Table](), list[dict[str, Any]]()
         left = iter(places)
-        for reasons, found in audit_records(auditor, values, ids=self.columns.ids):
+        for reasons, found in audit_records(
+            auditor, values, ids=self.columns.ids, elsewhere=elsewhere or None
+        ):
             good = list[_Place]()
             for reason, place in zip(reasons, left, strict=False):
                 if reason is None:
@@ -253,6 +313,11 @@ class _Place(NamedTuple):
     file: str
     row: int
     id: str | None
+
+
+def _numbers(records: Records) -> Iterator[int]:
+    """Yield a number for each document that ascends over all input."""
+    return ((records.source << 40) + row for row in records.rows)
 
 
 def _document_rows(where: list[pa.Array], found: Results) -> pa.Table:
@@ -335,19 +400,21 @@ def _checked_shard(shard: tuple[int, int]) -> tuple[int, int]:
     raise InputError(f"shard: got {shard!r}, expected (i, n) with 1 <= i <= n")
 
 
-def _summary(folder: pathlib.Path, mine: range, fdr: float | None) -> Summary:
+def _summary(folder: pathlib.Path, mine: range, fdr: float | None, templates: int | None) -> Summary:
     """Return the summary of a shard from its files."""
     found = sorted(index for index in chunks_done(folder) if index in mine)
     totals = dict.fromkeys(
         ("documents", "segments", "quarantined", "tokens", "attributed", "unattributed"), 0
     )
-    log_p = [np.zeros(0)]
+    log_p, scored, shared = [np.zeros(0)], 0, 0
     for index in found:
         # Not pq.read_table, which imports pyarrow.dataset, at 0.2 s.
         with pq.ParquetFile(path_of(folder, "documents", index)) as stored:
-            table = stored.read(["segments", "tokens", "coverage", "log_p"])
+            table = stored.read(["segments", "tokens", "scored", "template", "coverage", "log_p"])
         columns = {name: table.column(name).to_numpy() for name in table.column_names}
         totals["documents"] += table.num_rows
+        scored += int(columns["scored"].sum())
+        shared += int(columns["template"].sum())
         totals["segments"] += int(columns["segments"].sum())
         totals["tokens"] += int(columns["tokens"].sum())
         totals["attributed"] += int((columns["coverage"] > 0).sum())
@@ -356,9 +423,12 @@ def _summary(folder: pathlib.Path, mine: range, fdr: float | None) -> Summary:
             totals["quarantined"] += sum(1 for _ in file)
         if fdr is not None:
             log_p.append(columns["log_p"])
+    told: dict[str, Any] = dict(totals)
+    if templates is not None:
+        told |= {"templates": templates, "template_share": shared / max(1, scored)}
     if fdr is None:
-        return Summary(**totals)
+        return Summary(**told)
     every = np.concatenate(log_p)
     reported = every[discoveries(every, fdr)]
     highest = float(reported.max()) if len(reported) else None
-    return Summary(**totals, fdr=fdr, fdr_log_p=highest, fdr_documents=len(reported))
+    return Summary(**told, fdr=fdr, fdr_log_p=highest, fdr_documents=len(reported))

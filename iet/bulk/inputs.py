@@ -42,6 +42,11 @@ class Source:
     kind: str
     size: int
 
+    @property
+    def plain(self) -> bool:
+        """Whether its bytes are those of its documents."""
+        return self.kind != "parquet" and not self.path.lower().endswith((".gz", ".zst"))
+
     def describe(self) -> dict[str, Any]:
         """Return path, size, and a digest of the first and the last MiB, by which a run knows it again."""
         digest = hashlib.sha256()

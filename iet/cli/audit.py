@@ -18,7 +18,17 @@ from iet.errors import BackendUnavailable, InputError, missing
 from iet.marks.files import write_file
 from iet.marks.foreign.engines import SCHEMES
 
-_MANY = ("text_column", "ids_column", "id_column", "shard", "resume", "workers", "chunk_rows", "fdr")
+_MANY = (
+    "text_column",
+    "ids_column",
+    "id_column",
+    "shard",
+    "resume",
+    "workers",
+    "chunk_rows",
+    "fdr",
+    "templates",
+)
 """Options of audits of many documents."""
 
 _FORMS = (".html", ".prov.json", ".dsse.json", ".json", ".dot", ".svg", ".png", ".pdf")
@@ -63,6 +73,14 @@ def add(commands: Commands) -> None:
     )
     many.add_argument(
         "--fdr", type=float, metavar="RATE", help="find the documents to report at this false-discovery rate"
+    )
+    many.add_argument(
+        "--templates",
+        type=int,
+        nargs="?",
+        const=5,
+        metavar="N",
+        help="let a passage that N documents share count in the first of them alone (N: 5), by a pass before",
     )
     audit.set_defaults(run=_audit, check=_check_audit)
 

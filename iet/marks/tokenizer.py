@@ -18,7 +18,7 @@ import numpy as np
 
 from iet.errors import InputError, TokenizerMismatch
 from iet.marks.scheme import canonical_digest
-from iet.native.arrays import Int64s, UInt8s
+from iet.native.arrays import Bools, Int64s, UInt8s
 
 if TYPE_CHECKING:
     import tokenizers
@@ -67,12 +67,14 @@ class Encoding:
     Attributes:
         token_ids: int64 [T].
         skipped: number of invisible characters that were left out.
+        elsewhere: bool [T], the tokens whose evidence counts in another document; None: none.
     """
 
     token_ids: Int64s
     skipped: int = 0
     _offsets: _Offsets | None = dataclasses.field(default=None, repr=False)
     _kept: Int64s | None = dataclasses.field(default=None, repr=False)
+    elsewhere: Bools | None = None
 
     @property
     def char_starts(self) -> Int64s:
