@@ -38,7 +38,7 @@ from iet.audit.evidence import discoveries
 from iet.audit.records import audit_records
 from iet.bulk.folder import as_json, chunks_done, claimed, commit, path_of, sweep
 from iet.bulk.inputs import Chunk, Columns, Records, Source, choose_columns, chunks, expand, read, shown_id
-from iet.bulk.templates import PIECE_CHARACTERS, PIECE_IDS, Templates, count, symbols_of
+from iet.bulk.templates import FRAGMENT_CHARACTERS, FRAGMENT_IDS, Templates, count, symbols_of
 from iet.bulk.workers import audited
 from iet.errors import InputError, check_number
 from iet.native.arrays import Int64s, UInt64s
@@ -251,7 +251,7 @@ class _Job:
                 self._documents(),
                 least=least,
                 size=size // (IDS_BYTES if ids else 1),
-                piece=PIECE_IDS if ids else PIECE_CHARACTERS,
+                fragment=FRAGMENT_IDS if ids else FRAGMENT_CHARACTERS,
             )
             commit(path, found.data())
         return Templates.load(path)

@@ -1,8 +1,8 @@
 """Passages that many documents share, found in a first pass over all of them, in bounded memory.
 
-Documents are cut into pieces of some 64 characters (or 16 ids) by their content: a piece ends behind symbols
-whose hash says so, so a passage is cut alike wherever it stands. A table counts in how many documents each
-piece stands. Nothing of it depends on a key, so p-values stay what they are.
+Documents are cut into fragments of some 64 characters (or 16 ids) by their content: a fragment ends behind
+symbols whose hash says so, so a passage is cut alike wherever it stands. A table counts in how many documents
+each fragment stands. Nothing of it depends on a key, so p-values stay what they are.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ import numpy as np
 from iet.native.arrays import Bools, Int64s, UInt64s
 from iet.native.jit import njit
 
-PIECE_CHARACTERS, PIECE_IDS = 64, 16
-"""Symbols of an average piece; the shortest has half as many. They double until the table has room."""
+FRAGMENT_CHARACTERS, FRAGMENT_IDS = 64, 16
+"""Symbols of an average fragment; the shortest has half as many. They double until the table has room."""
 
 MAX_SLOTS = 1 << 23
-"""Size of the largest table: 20 bytes a slot, two slots for each piece that is expected."""
+"""Size of the largest table: 20 bytes a slot, two slots for each fragment that is expected."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Templates:
-    """The pieces that stand in many documents.
+    """The fragments that stand in many documents.
 
     Attributes:
-        piece: symbols of an average piece, a power of two.
-        hashes: uint64 [P], of the pieces, ascending.
+        fragment: symbols of an average fragment, a power of two.
+        hashes: uint64 [P], of the fragments, ascending.
         firsts: int64 [P], the first document of each: there it counts as evidence.
     """
 
-    piece: int
+    fragment: int
     hashes: UInt64s
     firsts: Int64s
 
     def elsewhere(self, document: int, symbols: UInt64s) -> Int64s:
         """Return the stretches [N, 2] of a document whose evidence counts in an earlier one, in symbols."""
-        ends, hashes = _pieces(symbols, self.piece)
+        ends, hashes = _fragments(symbols, self.fragment)
         if not len(self.hashes) or not len(ends):
             return np.zeros((0, 2), np.int64)
         at = np.searchsorted(self.hashes, hashes).clip(0, len(self.hashes) - 1)
@@ -52,38 +52,38 @@ class Templates:
     def data(self) -> bytes:
         """Return the content of a file that `load` reads."""
         content = io.BytesIO()
-        np.savez(content, piece=self.piece, hashes=self.hashes, firsts=self.firsts)
+        np.savez(content, fragment=self.fragment, hashes=self.hashes, firsts=self.firsts)
         return content.getvalue()
 
     @classmethod
     def load(cls, path: pathlib.Path) -> Templates:
         """Read what `data` returned."""
         with np.load(path) as stored:
-            return cls(int(stored["piece"]), stored["hashes"], stored["firsts"])
+            return cls(int(stored["fragment"]), stored["hashes"], stored["firsts"])
 
 
-def count(documents: Iterable[tuple[int, UInt64s]], *, least: int, size: int, piece: int) -> Templates:
-    """Return the pieces that stand in `least` documents or more.
+def count(documents: Iterable[tuple[int, UInt64s]], *, least: int, size: int, fragment: int) -> Templates:
+    """Return the fragments that stand in `least` documents or more.
 
     Args:
         documents: number and symbols of each, numbers ascending; those of `symbols_of`.
-        size: expected number of symbols in all. Where there are more, pieces that come too late to find room
-            in the table are not counted.
-        piece: symbols of an average piece, a power of two: the least that is used.
+        size: expected number of symbols in all. Where there are more, fragments that come too late to find
+            room in the table are not counted.
+        fragment: symbols of an average fragment, a power of two: the least that is used.
 
     Cost: O(1) a symbol; 20 bytes for each slot of a table of at most `MAX_SLOTS`, 168 MB. Deterministic.
     """
-    while 2 * size > MAX_SLOTS * piece:
-        piece *= 2
-    slots = 1 << max(10, (2 * size // piece).bit_length())
+    while 2 * size > MAX_SLOTS * fragment:
+        fragment *= 2
+    slots = 1 << max(10, (2 * size // fragment).bit_length())
     hashes, counts = np.zeros(slots, np.uint64), np.zeros(slots, np.uint32)
     firsts = np.zeros(slots, np.int64)
     for document, symbols in documents:
-        # A piece counts once in a document.
-        _count_njit(np.unique(_pieces(symbols, piece)[1]), document, hashes, counts, firsts)
+        # A fragment counts once in a document.
+        _count_njit(np.unique(_fragments(symbols, fragment)[1]), document, hashes, counts, firsts)
     found = np.flatnonzero(counts >= least)
     found = found[np.argsort(hashes[found])]
-    return Templates(piece, hashes[found], firsts[found])
+    return Templates(fragment, hashes[found], firsts[found])
 
 
 def symbols_of(value: Any, ids: bool) -> UInt64s | None:
@@ -98,18 +98,18 @@ def symbols_of(value: Any, ids: bool) -> UInt64s | None:
         return None
 
 
-def _pieces(symbols: UInt64s, piece: int) -> tuple[Int64s, UInt64s]:
-    """Return where the pieces of a document end, and their hashes."""
-    ends = np.empty(len(symbols) // (piece // 2) + 1, np.int64)
+def _fragments(symbols: UInt64s, fragment: int) -> tuple[Int64s, UInt64s]:
+    """Return where the fragments of a document end, and their hashes."""
+    ends = np.empty(len(symbols) // (fragment // 2) + 1, np.int64)
     hashes = np.empty(len(ends), np.uint64)
     with np.errstate(over="ignore"):  # for NUMBA_DISABLE_JIT=1: products are modulo 2^64
-        found = _pieces_njit(symbols, piece // 2, np.uint64(piece // 2 - 1), ends, hashes)
+        found = _fragments_njit(symbols, fragment // 2, np.uint64(fragment // 2 - 1), ends, hashes)
     return ends[:found], hashes[:found]
 
 
 @njit
-def _pieces_njit(symbols: UInt64s, shortest: int, mask: np.uint64, ends: Int64s, hashes: UInt64s) -> int:
-    # `near` is of the last nine symbols, as far as it is looked at, `whole` of the piece so far.
+def _fragments_njit(symbols: UInt64s, shortest: int, mask: np.uint64, ends: Int64s, hashes: UInt64s) -> int:
+    # `near` is of the last nine symbols, as far as it is looked at, `whole` of the fragment so far.
     factor, other = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
     near = np.uint64(0)
     whole = np.uint64(1)

@@ -15,8 +15,8 @@ from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s
 PADDING = 64
 """Tokens without evidence that stand for a copy where it is left out: a hand-over is likelier there."""
 
-SHORTEST_PIECE = 16
-"""Tokens; a shorter piece of another passage is read with what follows it."""
+SHORTEST_COPY = 16
+"""Tokens; a shorter copy of another passage is read with what follows it."""
 
 
 class Decode(Protocol):
@@ -67,7 +67,7 @@ def decode_copies(
     )
     text = dataclasses.replace(text, shares=fitted.shares / (1 - fitted.nobody))
     read = dict[bytes, Segmentation]()
-    for start, end in _pieces(sources, copied):
+    for start, end in _copies(sources, copied):
         places = sources[start:end]
         key = places.tobytes()
         if key not in read:
@@ -94,13 +94,13 @@ def _of(text: Scored, places: Int64s, counted: Any = True) -> Scored:
     )
 
 
-def _pieces(sources: Int64s, copied: Bools) -> Iterator[tuple[int, int]]:
+def _copies(sources: Int64s, copied: Bools) -> Iterator[tuple[int, int]]:
     """Yield the copies `[start, end)`, those that adjoin cut where the next one begins."""
     jumps = np.flatnonzero(np.diff(sources) != 1) + 1
     edges = np.flatnonzero(np.diff(copied, prepend=False, append=False))
     for start, end in edges.reshape(-1, 2).tolist():
         for jump in jumps[slice(*np.searchsorted(jumps, [start + 1, end]))].tolist():
-            if jump - start >= SHORTEST_PIECE:
+            if jump - start >= SHORTEST_COPY:
                 yield start, jump
                 start = jump
         yield start, end

@@ -29,7 +29,7 @@ def said(seed: int, words: int) -> str:
 
 def found_in(texts: list[str], least: int, **size: int) -> Templates:
     documents = ((i, symbols_of(text, False)) for i, text in enumerate(texts))
-    return count(documents, **{"least": least, "size": 10**5, "piece": 64, **size})
+    return count(documents, **{"least": least, "size": 10**5, "fragment": 64, **size})
 
 
 def shared(found: Templates, number: int, text: str) -> str:
@@ -44,7 +44,7 @@ def test_a_passage_is_found_wherever_it_stands_and_counts_in_its_first_document(
     assert shared(found, 0, texts[0]) == ""
     for i, text in enumerate(texts[1:], 1):
         assert shared(found, i, text) in passage
-        assert len(shared(found, i, text)) > len(passage) - 250  # a piece or two at each end
+        assert len(shared(found, i, text)) > len(passage) - 250  # a fragment or two at each end
     assert not len(found_in(texts, 7).hashes)
     assert not len(found_in([passage * 9, said(1, 50)], 2).hashes)  # often, but in one document
 
@@ -64,7 +64,7 @@ def test_memory_is_bounded_and_the_size_only_an_estimate(monkeypatch: pytest.Mon
     assert 0 < len(crowded.hashes) <= 1024 < len(whole.hashes)
     monkeypatch.setattr("iet.bulk.templates.MAX_SLOTS", 1 << 10)
     coarse = found_in(texts, 5, size=10**5)
-    assert coarse.piece == 256  # 2 · 10^5 / 256 <= 1024
+    assert coarse.fragment == 256  # 2 · 10^5 / 256 <= 1024
     assert len(coarse.hashes) > 40
 
 
@@ -112,9 +112,7 @@ def test_results_do_not_depend_on_workers_shards_or_a_second_run(
         sum(row["template"] for row in rows) / sum(row["scored"] for row in rows)
     )
     assert f"{one.template_share:.1%} of the scored tokens are no evidence" in "\n".join(one.lines())
-    two = audit_files(
-        auditor, [tmp_path / "a.jsonl"], tmp_path / "two", chunk_rows=3, templates=5, workers=2
-    )
+    two = audit_files(auditor, [tmp_path / "a.jsonl"], tmp_path / "two", chunk_rows=3, templates=5, workers=2)
     assert (two, rows_of(tmp_path / "two")) == (one, rows)
     for path in (tmp_path / "two").glob("documents-00000[13]*"):
         path.unlink()

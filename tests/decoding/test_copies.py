@@ -108,3 +108,20 @@ def test_texts_without_copies_are_read_as_with_every_pair_apart():
     shared = decode(scores, pairs=pairs, allow_unattributed=True)
     every = decode(scores, pairs=pairs, allow_unattributed=True, repeats="count")
     np.testing.assert_array_equal(shared.posterior, every.posterior)
+
+
+def test_what_chance_did_to_a_passage_is_not_multiplied():
+    # Of 30 passages the one that an agent's key favours most, ten times behind what the agents wrote.
+    named = {"share": 0, "count": 0}
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        scores, truth = synthetic(rng, 6, 4, 0.4, length=(300, 400))
+        drawn = np.cos(2 * np.pi * rng.random((30, PASSAGE, 4))).astype(np.float32)
+        passage = drawn[drawn.sum(axis=1).max(axis=1).argmax()]
+        copies = [(1, passage, np.full(PASSAGE, -1))] * 10
+        text, real, pairs = assembled([(0, scores, truth), *copies])
+        for repeats in named:
+            found = decode(text, pairs=pairs, allow_unattributed=True, repeats=repeats)
+            sure = found.posterior.max(axis=1) > 0.99
+            named[repeats] += int((sure & (real < 0)).sum())
+    assert 3 * named["share"] < named["count"]
