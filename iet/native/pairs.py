@@ -185,8 +185,9 @@ def far_sources(pairs: Int64s, window: int = 256, shortest: int = 64) -> Int64s 
     """Return where each token of a passage that comes back was read first, int64 [T]; None: nothing does.
 
     A token is a copy if it is one of `shortest` or more consecutive tokens whose pairs stood in the same
-    order before, and first did so at least `window` tokens earlier. Other tokens are their own source, and
-    sources are no copies.
+    order before, and first did so at least `window` tokens earlier. Half of them have pairs that did not
+    stand within the last `shortest` tokens: a loop, in which a writer was caught, is no passage. Other tokens
+    are their own source, and sources are no copies.
 
     Args:
         pairs: numbers as `number_pairs` returns them, [T]; -1 ends a passage.
@@ -198,18 +199,19 @@ def far_sources(pairs: Int64s, window: int = 256, shortest: int = 64) -> Int64s 
     others = np.flatnonzero(~repeats(pairs))  # NumPy, for nothing has to be compiled where nothing comes back
     if np.diff(others, prepend=-1, append=len(pairs)).max() <= shortest:
         return None
-    runs = number_pairs(pairs, _whole_runs(pairs >= 0, shortest), shortest)
+    whole = _among_last(pairs >= 0, shortest) == shortest
+    fresh = _among_last(fresh_weights(pairs, shortest) > 0, shortest)
+    runs = number_pairs(pairs, whole & (2 * fresh >= shortest), shortest)
     sources = np.arange(len(pairs))
     firsts = np.full(runs.max() + 1, -1)
     return sources if _far_sources_njit(runs, window, shortest, firsts, sources) else None
 
 
-def _whole_runs(scored: Bools, length: int) -> Bools:
-    """Tell at which tokens [T] the last `length` ones are all scored."""
-    counts = np.append(0, np.cumsum(scored))
-    whole = np.zeros(len(scored), np.bool_)
-    whole[length - 1 :] = counts[length:] - counts[:-length] == length
-    return whole
+def _among_last(mask: Bools, length: int) -> Int64s:
+    """Return of how many of the last `length` tokens the mask [T] is true, [T]."""
+    counts = np.cumsum(mask)
+    counts[length:] -= counts[:-length].copy()
+    return counts
 
 
 @njit

@@ -61,7 +61,9 @@ def naive_far_sources(pairs, window, shortest):
     sources, firsts = list(range(len(pairs))), {}
     for t in range(shortest - 1, len(pairs)):
         run = tuple(pairs[t - shortest + 1 : t + 1].tolist())
-        if -1 in run:
+        starts = range(t - shortest + 1, t + 1)
+        fresh = [pairs[i] not in pairs[max(0, i - shortest) : i] for i in starts]
+        if -1 in run or 2 * sum(fresh) < shortest:
             continue
         first = firsts.setdefault(run, t)
         if t - first >= window:
@@ -97,3 +99,10 @@ def test_near_repeats_and_short_runs_are_no_copies():
     found = far_sources(one_more)
     assert found is not None
     assert found.tolist() == one_more.tolist()
+
+
+def test_a_loop_is_no_passage():
+    sentence = np.arange(31)
+    text = np.concatenate([np.tile(sentence, 4), np.arange(31, 400), np.tile(sentence, 4)])
+    assert far_sources(text) is None
+    assert far_sources(np.concatenate([np.arange(400), np.arange(64)])) is not None
