@@ -171,7 +171,11 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         **{"texts": "{texts}", "attributed segments": "{segments:,}", "false": "{false}"},
         **{name: INTERVAL.format(name) for name in FIGURES},
     }
-    return columns([{**row["cell"], **row} for row in rows], formats)
+    lines = []
+    for way in WAYS:
+        false, whole = (sum(row[of] for row in rows if row["way"] == way) for of in ("false", "segments"))
+        lines.append(f'"{way}": {false:,} of {whole:,} attributed segments are false')
+    return "; ".join(lines) + ".\n\n" + columns([{**row["cell"], **row} for row in rows], formats)
 
 
 def main() -> None:

@@ -105,7 +105,7 @@ def run(
         ]
         for way in WAYS if found else ():
             each = {name: [row[way][name] for row in found] for name in found[0][way]}
-            row = {name: summary(values) for name, values in each.items()}
+            row: dict[str, Any] = {name: summary(values) for name, values in each.items()}
             row["highest"] = max(each["highest"])
             rows.append({"cell": dataclasses.asdict(cell), "first pass": way, "templates": len(found), **row})
     return rows

@@ -136,7 +136,7 @@ def _count_njit(
 ) -> None:
     slots = len(hashes)
     for i in range(len(found)):
-        place = np.int64(found[i] & np.uint64(slots - 1))
+        place: Any = np.int64(found[i] & np.uint64(slots - 1))
         for _ in range(64):  # slots that are tried
             if hashes[place] == np.uint64(0):
                 hashes[place], firsts[place] = found[i], document

@@ -209,7 +209,7 @@ def far_sources(pairs: Int64s, window: int = 256, shortest: int = 64) -> Int64s 
 
 def _among_last(mask: Bools, length: int) -> Int64s:
     """Return of how many of the last `length` tokens the mask [T] is true, [T]."""
-    counts = np.cumsum(mask)
+    counts = np.cumsum(mask, dtype=np.int64)
     counts[length:] -= counts[:-length].copy()
     return counts
 
