@@ -22,7 +22,7 @@ FRAGMENT_CHARACTERS, FRAGMENT_IDS = 64, 16
 """Symbols of an average fragment; the shortest has half as many. They double until the table has room."""
 
 MAX_SLOTS = 1 << 23
-"""Size of the largest table: 20 bytes a slot, two slots for each fragment that is expected."""
+"""Size of the largest table: 20 bytes a slot, two slots or more for each fragment that is expected."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ def count(documents: Iterable[tuple[int, UInt64s]], *, least: int, size: int, fr
     """
     while 2 * size > MAX_SLOTS * fragment:
         fragment *= 2
-    slots = 1 << max(10, (2 * size // fragment).bit_length())
+    slots = min(MAX_SLOTS, 1 << max(10, (2 * size // fragment).bit_length()))
     hashes, counts = np.zeros(slots, np.uint64), np.zeros(slots, np.uint32)
     firsts = np.zeros(slots, np.int64)
     for document, symbols in documents:
