@@ -18,8 +18,9 @@ from iet.marks.derivation import derive_frequency, derive_subkey
 from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
 from iet.marks.scheme import SCHEME_VERSION, Profile, Scheme
-from iet.native import reference
+from iet.native import host, reference
 from iet.native.pairs import repeats
+from tests.support.conditions import needs_native
 from tests.support.keys import key_table
 from tests.support.known_answers import from_bits, vectors
 from tests.vectors import make
@@ -281,7 +282,8 @@ def test_spans_hold_the_sums_of_their_scores(isa: str, family: str) -> None:
     expected = np.array([rounded[a:b].sum(axis=0) for a, b in itertools.pairwise(cuts)])
     assert np.array_equal(kernels.score_spans(ids, cuts, keys, counted=counted), expected)
     assert kernels.score_spans(ids[:0], [0], keys).shape == (0, len(keys))
-    for bad in ([0, 1001], [5, 4], [-1, 3]):
+    far = [2**63 - 10**8, -(2**63)]  # their difference wraps, and would seem to ascend
+    for bad in ([0, 1001], [5, 4], [-1, 3], far, [0, *far, 3], np.array([0, 2**64 - 1], np.uint64)):
         with pytest.raises(InputError, match="boundaries"):
             kernels.score_spans(ids, bad, keys)
     for bad in ([], [[0, 1]], [0.0, 1.0]):
@@ -289,6 +291,61 @@ def test_spans_hold_the_sums_of_their_scores(isa: str, family: str) -> None:
             kernels.score_spans(ids, bad, keys)
     with pytest.raises(ShapeError, match="counted"):
         kernels.score_spans(ids, cuts, keys, counted=np.ones(3, bool))
+
+
+def shifted(values: Any, dtype: type) -> np.ndarray[Any, Any]:
+    """The same numbers, one byte past where an array lies."""
+    array = np.asarray(values, dtype)
+    found = np.zeros(array.nbytes + 1, np.uint8)[1:].view(dtype).reshape(array.shape)
+    found[...] = array
+    assert not found.flags.aligned
+    return found
+
+
+@needs_native
+def test_what_lies_across_words_is_copied_before_native_code_reads_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys, given = key_table(100), list[int]()
+
+    class Recorder:
+        # Stands before the compiled marking, and writes down the addresses that it is given.
+        def __init__(self, native: Any) -> None:
+            self.native = native
+
+        def __getattr__(self, name: str) -> Any:
+            def call(*arguments: Any) -> Any:
+                given.extend(value for value in arguments if isinstance(value, int) and value > 1 << 20)
+                return getattr(self.native, name)(*arguments)
+
+            return call
+
+    native = host._native
+    monkeypatch.setattr(host, "_native", lambda marking: Recorder(native(marking)))
+    ids, cuts = np.arange(50) * 7 % 100, [0, 20, 50]
+    assert np.array_equal(kernels.score_tokens(shifted(ids, np.int64), keys), kernels.score_tokens(ids, keys))
+    assert np.array_equal(
+        kernels.score_spans(shifted(ids, np.int64), shifted(cuts, np.int64), keys),
+        kernels.score_spans(ids, cuts, keys),
+    )
+    marked, expected = np.zeros((2, 2, 100), np.float32)
+    kernels.embed_(
+        marked,
+        shifted([[1], [2]], np.int64),
+        shifted([0, 1], np.int32),
+        keys,
+        temperature=shifted([1, 2], np.float32),
+    )
+    kernels.embed_(expected, [[1], [2]], [0, 1], keys, temperature=[1, 2])
+    assert np.array_equal(marked, expected)
+    assert len(given) == 2 * (2 + 4 + 4)
+    assert [address % 4 for address in given] == [0] * len(given)
+    for array in host.checked_pairs(shifted(ids, np.int64), shifted(ids, np.uint64), 100):
+        assert array.flags.aligned
+    pairs = kernels.pair_numbers(shifted(ids, np.int64), keys)
+    assert np.array_equal(pairs, kernels.pair_numbers(ids, keys))
+    with pytest.raises(ShapeError, match="past a multiple of 4"):
+        kernels.embed_(shifted(np.zeros((2, 100)), np.float32), [[1], [2]], [0, 1], keys)
 
 
 # ---------------------------------------------------------------- bad input

@@ -264,7 +264,7 @@ def checked_spans(boundaries: Any, counted: Any, length: int) -> tuple[NDArray[n
     if cuts.ndim != 1 or len(cuts) == 0 or cuts.dtype.kind not in "iu":
         raise ShapeError("boundaries", got=f"{cuts.dtype} {list(cuts.shape)}", expected="integers [S+1]")
     cuts = _cast("boundaries", cuts, np.int64)
-    if cuts[0] < 0 or cuts[-1] > length or (np.diff(cuts) < 0).any():
+    if cuts[0] < 0 or cuts[-1] > length or (cuts[1:] < cuts[:-1]).any():
         raise InputError(
             f"boundaries: got {cuts[:8].tolist()} to {cuts[-1]}, expected ascending from 0 to {length}"
         )
@@ -301,8 +301,8 @@ def checked_pairs(
     ids = check_token_ids(token_ids)
     if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
         raise InputError(f"token_ids: got {ids.min()} to {ids.max()}, expected 0 to {vocab_size - 1}")
-    wide = np.ascontiguousarray(np.broadcast_to(np.asarray(seeds, dtype=np.uint64), ids.shape))
-    return ids.astype(np.uint32), wide
+    wide = np.broadcast_to(np.asarray(seeds, dtype=np.uint64), ids.shape)
+    return ids.astype(np.uint32), _in_place(wide, np.uint64)
 
 
 def _row_index(rows: Any, logits_rows: int) -> NDArray[np.int64]:
@@ -344,7 +344,13 @@ def _cast(name: str, array: NDArray[Any], dtype: type) -> NDArray[Any]:
             raise InputError(
                 f"{name}: got {array.max()} and {array.min()}, expected {np.dtype(dtype)} values"
             )
-    return np.ascontiguousarray(array, dtype=dtype)
+    return _in_place(array, dtype)
+
+
+def _in_place(array: NDArray[Any], dtype: type) -> NDArray[Any]:
+    """Return the array as native code reads it: without gaps, each number at a multiple of its size."""
+    found: NDArray[Any] = np.ascontiguousarray(array, dtype=dtype)
+    return found if found.flags.aligned else found.copy()  # a field of a record, or a cut of a buffer
 
 
 def _temperatures(temperature: ArrayLike, rows: int) -> NDArray[np.float32]:
@@ -354,7 +360,7 @@ def _temperatures(temperature: ArrayLike, rows: int) -> NDArray[np.float32]:
         raise InputError(f"temperature: got {temperature!r}, expected a number or [B]") from None
     if values.shape not in ((), (rows,)):
         raise ShapeError("temperature", got=f"shape {list(values.shape)}", expected=f"a number or [{rows}]")
-    return np.ascontiguousarray(values) if values.shape else np.full(rows, values)
+    return _in_place(values, np.float32) if values.shape else np.full(rows, values)
 
 
 def _check_rows(
