@@ -16,7 +16,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from iet.errors import InputError, TokenizerMismatch
 from iet.marks.scheme import canonical_digest
-from iet.marks.tokenizer import INVISIBLE, Tokenizer, _LateOffsets, _SpelledOffsets
+from iet.marks.tokenizer import INVISIBLE, Tokenizer, _LateOffsets, _ordered, _SpelledOffsets
 from tests.support.teams import byte_tokenizer
 
 CORPUS = ["The planner hands the plan to the critic.", "The critic hands it back, naïvely."] * 5
@@ -253,6 +253,30 @@ def test_what_nfc_would_exchange_or_take_apart_stays() -> None:
     for text in ("\u0958", "\u212b", "\uf900", "\u2126 a"):
         assert unicodedata.normalize("NFC", text) != text
         assert TOKENIZER.decode(TOKENIZER.encode(text).token_ids.tolist()) == text
+
+
+@given(st.text("aé\u0301\u0316\u0327\u0344\u0345\u1161\u11a8가", min_size=33))
+def test_long_runs_of_marks_are_read_as_nfc_has_them(marks: str) -> None:
+    text = "e" + marks
+    for same in ("NFC", "NFD"):
+        assert unicodedata.normalize(same, _ordered(text)) == unicodedata.normalize(same, text)
+
+
+def test_unicodedata_never_has_to_order_a_long_run_of_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    # It inserts one mark after the other, each past all those before it: the square of their number.
+    passed = list[int]()
+
+    def normalize(form: str, text: str) -> str:
+        classes = np.array([unicodedata.combining(character) for character in text])
+        passed.append(int((classes[1:] < classes[:-1]).sum()))
+        return original(form, text)
+
+    original = unicodedata.normalize
+    monkeypatch.setattr(unicodedata, "normalize", normalize)
+    for marks in ("\u0301\u0316", "\u0301\u0327\u0316"):
+        TOKENIZER.encode("a" + marks * 1000)
+    assert passed
+    assert max(passed) <= 1
 
 
 def test_composed_characters_lie_where_their_parts_stand() -> None:
