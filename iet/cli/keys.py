@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import pathlib
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
-from iet.cli.options import Commands, add_registry, load_registry, say
+from iet.cli.options import Commands, add_registry, load_registry, read_bytes, say
 from iet.cli.progress import progress
+from iet.errors import InputError
 
 _READING = "reading the tokenizer"
 
@@ -30,7 +32,14 @@ def add(commands: Commands) -> None:
     profile.set_defaults(run=_keys_profile)
 
     add = actions.add_parser("add", help="add agents, each with a new key")
-    add.add_argument("names", nargs="+", metavar="NAME")
+    add.add_argument("names", nargs="*", metavar="NAME")
+    add.add_argument(
+        "--from",
+        dest="file",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="of this file, too: a name on each line",
+    )
     add.add_argument("--profile", help="id of the profile, where the registry has several")
     add.add_argument(
         "--variants",
@@ -115,16 +124,15 @@ def _keys_init(arguments: argparse.Namespace) -> int:
 
     with progress(_READING):
         registry = iet.Registry.create(arguments.path, **_profile(arguments))
-    print(f"{registry.path}: profile {registry.profile.id}, no agents yet")
-    print(f"family {registry.profile.scheme.family}: {_MEANING[registry.profile.scheme.family]}")
+    say(f"{registry.path}: profile {registry.profile.id}, no agents yet")
+    say(f"family {registry.profile.scheme.family}: {_MEANING[registry.profile.scheme.family]}")
     return 0
 
 
 def _keys_profile(arguments: argparse.Namespace) -> int:
-    registry = load_registry(arguments)
-    with progress(_READING):
+    with _to_change(arguments) as registry, progress(_READING):
         profile = registry.add_profile(**_profile(arguments))
-    print(f"{registry.path}: profile {profile}; iet keys add --profile {profile} NAME")
+    say(f"{registry.path}: profile {profile}; iet keys add --profile {profile} NAME")
     return 0
 
 
@@ -143,20 +151,29 @@ def _profile(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"tokenizer": arguments.tokenizer, "vocab_size": arguments.vocab_size, "scheme": scheme}
 
 
-def _changed(registry: Any, change: Callable[[Any], object]) -> Any:
-    """Return a copy in memory with the change: merging it back saves all of it at once, or nothing."""
-    import iet
+@contextlib.contextmanager
+def _to_change(arguments: argparse.Namespace) -> Iterator[Any]:
+    """Wait until nobody else changes registries in that folder, and read the one to change."""
+    from iet.marks.registry_file import alone
 
-    copy = iet.Registry.loads(registry.dumps())
-    change(copy)
-    return copy
+    path = load_registry(arguments).path
+    with alone(path):
+        yield load_registry(arguments)
 
 
 def _keys_add(arguments: argparse.Namespace) -> int:
-    registry = load_registry(arguments)
-    options = {"profile": arguments.profile, "variants": arguments.variants}
-    registry.merge(_changed(registry, lambda r: [r.add(name, **options) for name in arguments.names]))
-    print(f"{registry.path}: {len(registry)} agents")
+    names = list(arguments.names)
+    if arguments.file is not None:
+        try:
+            lines = read_bytes(arguments.file).decode().splitlines()
+        except UnicodeDecodeError as error:
+            raise InputError(f"{arguments.file}: not UTF-8 from byte {error.start} on") from None
+        names += [line.strip() for line in lines if line.strip()]
+    if not names:
+        raise InputError("names: got none, expected at least one, or --from with a file that holds some")
+    with _to_change(arguments) as registry:
+        registry.add_many(names, profile=arguments.profile, variants=arguments.variants)
+    say(f"{registry.path}: {len(registry)} agents")
     return 0
 
 
@@ -190,19 +207,24 @@ def _keys_list(arguments: argparse.Namespace) -> int:
 
 
 def _keys_rotate(arguments: argparse.Namespace) -> int:
-    registry = load_registry(arguments)
-    registry.merge(
-        _changed(registry, lambda r: [r.rotate(n, variants=arguments.variants) for n in arguments.names])
-    )
+    import iet
+
+    with _to_change(arguments) as registry:
+        rotated = iet.Registry.loads(
+            registry.dumps()
+        )  # in memory: merged back, all is saved at once, or nothing
+        for name in arguments.names:
+            rotated.rotate(name, variants=arguments.variants)
+        registry.merge(rotated)
     for name in arguments.names:
-        print(f"{name}: epoch {registry.keys(name)[-1].epoch}")
+        say(f"{name}: epoch {registry.keys(name)[-1].epoch}")
     return 0
 
 
 def _keys_export(arguments: argparse.Namespace) -> int:
     registry = load_registry(arguments)
     exported = registry.export(arguments.path, arguments.agents, all_epochs=arguments.all_epochs)
-    print(f"{exported.path}: {', '.join(exported)}")
+    say(f"{exported.path}: {', '.join(exported)}")
     return 0
 
 
@@ -221,7 +243,7 @@ def _keys_open(arguments: argparse.Namespace) -> int:
 def _keys_import(arguments: argparse.Namespace) -> int:
     import iet
 
-    registry = load_registry(arguments)
-    registry.merge(iet.Registry.load(arguments.path))
-    print(f"{registry.path}: {len(registry)} agents")
+    with _to_change(arguments) as registry:
+        registry.merge(iet.Registry.load(arguments.path))
+    say(f"{registry.path}: {len(registry)} agents")
     return 0

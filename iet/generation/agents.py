@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from iet.errors import InputError
-from iet.marks.keys import checked_name
+from iet.marks.names import checked_name
 
 Engine = Literal["vllm", "sglang"]
 

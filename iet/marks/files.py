@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import os
 import pathlib
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
@@ -22,7 +24,8 @@ def write_file(
 ) -> None:
     """Let a file appear, or replace it, whole or not at all, whatever happens to the process or the machine.
 
-    It is written beside its place, as `.NAME.RANDOM.tmp`, brought to disk, and renamed.
+    It is written beside its place, as `.NAME.RANDOM.tmp`, brought to disk, and renamed. What a writer that
+    was killed left under such a name is deleted by the next one in the folder that gives a check.
 
     Args:
         path: the file. A link is replaced, not what it leads to.
@@ -40,20 +43,46 @@ def write_file(
         if check is not None:
             check()
         try:
-            with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            with _created(temporary, mode) as file:
                 if callable(content):
                     content(file)
                 else:
                     file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, target)
+                if sys.platform != "win32":
+                    os.replace(temporary, target)  # while it is locked
+            if sys.platform == "win32":  # where no open file is renamed
+                os.replace(temporary, target)
         finally:
             temporary.unlink(missing_ok=True)
         if folder is not None:
             # The file is in place by now, and some file systems cannot do this.
             with contextlib.suppress(OSError):
                 os.fsync(folder)
+
+
+_TEMPORARY = re.compile(r"\..{1,40}\.[0-9a-f]{16}\.tmp", re.DOTALL)
+
+_held: contextvars.ContextVar[frozenset[pathlib.Path]] = contextvars.ContextVar("_held", default=frozenset())
+"""Folders that this context has locked."""
+
+
+@contextlib.contextmanager
+def alone_in(folder: pathlib.Path) -> Iterator[None]:
+    """Wait for the lock of a folder, and hold it: no other process that gives a check can write there.
+
+    `write_file` in it does not wait for itself.
+
+    Raises:
+        OSError: the folder cannot be opened.
+    """
+    with _folder(folder, locked=True):
+        before = _held.set(_held.get() | {folder})
+        try:
+            yield
+        finally:
+            _held.reset(before)
 
 
 @contextlib.contextmanager
@@ -78,12 +107,46 @@ def _folder(path: pathlib.Path, *, locked: bool) -> Iterator[int | None]:
         yield None
         return
     try:
-        if locked:
+        if locked and path not in _held.get():
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
+                _sweep(path)
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _created(path: pathlib.Path, mode: int) -> Iterator[BinaryIO]:
+    """Make a file, and hold its lock while it is written: whoever finds it without one may delete it."""
+    while True:
+        with open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            if sys.platform != "win32":
+                import fcntl
+
+                with contextlib.suppress(OSError):
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                if os.fstat(file.fileno()).st_nlink == 0:  # deleted before it was locked
+                    continue
+            yield file
+            return
+
+
+def _sweep(folder: pathlib.Path) -> None:
+    """Delete what writers of ours left that were killed: it may hold secrets, and nobody else would."""
+    if sys.platform == "win32":
+        return
+    import fcntl
+
+    for name in filter(_TEMPORARY.fullmatch, os.listdir(folder)):
+        with contextlib.suppress(OSError):  # somebody else's, a link, or being written
+            descriptor = os.open(folder / name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                if os.fstat(descriptor).st_uid == os.geteuid():
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.unlink(folder / name)
+            finally:
+                os.close(descriptor)
 
 
 def read_private(path: pathlib.Path, secret_mount: bool) -> Secret:

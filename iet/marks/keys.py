@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import unicodedata
 from collections.abc import Sequence
 from typing import Any, NoReturn, Protocol, TypeGuard, runtime_checkable
 
@@ -29,8 +28,6 @@ Ids32 = NDArray[np.int32]
 Mask = NDArray[np.bool_]
 
 SECRET_BYTES = 32
-MAX_NAME = 200
-"""Maximum number of characters of an agent's name."""
 
 
 class Secret(bytes):
@@ -442,26 +439,6 @@ def checked_variants(variants: object) -> int:
     if not _is_integer(variants) or not 1 <= variants <= MAX_VARIANTS:
         raise InputError(f"variants: got {variants!r:.80}, expected an int from 1 to {MAX_VARIANTS}")
     return int(variants)
-
-
-def checked_name(name: object) -> str:
-    """Return an agent's name, or raise an InputError that says what is wrong with it."""
-    if not isinstance(name, str):
-        raise InputError(f"agent name: got {type(name).__name__}, expected str")
-    if not 1 <= len(name) <= MAX_NAME or name != name.strip():
-        raise InputError(
-            f"agent name: got {name!r:.80}, expected 1 to {MAX_NAME} characters without spaces at the ends"
-        )
-    for character in name:
-        # Two names that look alike must not be two agents. The zero-width joiners spell words.
-        if (
-            unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-            and character not in "\u200c\u200d"
-        ):
-            raise InputError(
-                f"agent name: got the control or invisible character U+{ord(character):04X}, expected none"
-            )
-    return name
 
 
 def _is_integer(value: object) -> TypeGuard[int | np.integer]:

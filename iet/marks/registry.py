@@ -9,7 +9,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import threading
 import types
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -23,11 +25,12 @@ from iet.marks.keys import (
     EngineKey,
     KeyTable,
     Secret,
-    checked_name,
     checked_variants,
     new_secret,
 )
-from iet.marks.registry_file import ABSENT, Member, dump, fingerprint, parse, refuse_shared_secrets, replace
+from iet.marks.members import Member, merged, refuse_shared_secrets
+from iet.marks.names import new_name, skeleton
+from iet.marks.registry_file import ABSENT, dump, fingerprint, parse, replace
 from iet.marks.scheme import Profile, Scheme
 from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
 
@@ -40,11 +43,13 @@ class Registry:
 
     `Registry()` is empty and lives in memory; `create`, `load` and `loads` are the usual ways in. With a
     file, every change is on disk before the call returns, or nothing has changed, neither there nor here:
-    to add thousands of agents, do it in memory and `save` once. The slot of an agent is its index in
-    `names(profile)`. Where a method takes a profile id, None means the only profile.
+    to add thousands of agents, take `add_many`. The slot of an agent is its index in `names(profile)`. Where
+    a method takes a profile id, None means the only profile. Threads may share a registry: they change it one
+    after the other. Of two processes that load a file and change it, the second one is refused.
     """
 
     def __init__(self) -> None:
+        self._lock = threading.RLock()  # held from what a change is made from to where it is kept
         self._profiles: dict[str, Profile] = {}
         self._agents: dict[str, Member] = {}
         self._path: pathlib.Path | None = None
@@ -150,7 +155,8 @@ class Registry:
 
     def dumps(self) -> str:
         """Return the content of the registry file. It holds every secret: keep it as you keep the file."""
-        return bytes(dump(self._profiles, self._agents)).decode()
+        with self._lock:
+            return bytes(dump(self._profiles, self._agents)).decode()
 
     def save(self, path: str | os.PathLike[str] | None = None) -> None:
         """Write the file, atomically: it holds the old content or the new one, never a part.
@@ -162,12 +168,13 @@ class Registry:
         Raises:
             RegistryError: the path exists, or cannot be written, or the file changed since it was loaded.
         """
-        if path is not None and _absolute(path) != self._path:
-            self._save_as(path, ABSENT)
-        elif self._path is None:
-            raise RegistryError("this registry is in memory only: pass a path")
-        else:
-            self._commit(self._profiles, self._agents)
+        with self._lock:
+            if path is not None and _absolute(path) != self._path:
+                self._save_as(path, ABSENT)
+            elif self._path is None:
+                raise RegistryError("this registry is in memory only: pass a path")
+            else:
+                self._commit(self._profiles, self._agents)
 
     def add_profile(
         self,
@@ -213,8 +220,9 @@ class Registry:
         unmarked = tuple(special if unmarked_ids is None else unmarked_ids)
         profile = dataclasses.replace(profile, unmarked_ids=unmarked)
         profile = _with_source_seen_from(profile, None, self._path)
-        if profile.id not in self._profiles:
-            self._commit({**self._profiles, profile.id: profile}, self._agents)
+        with self._lock:
+            if profile.id not in self._profiles:
+                self._commit({**self._profiles, profile.id: profile}, self._agents)
         return profile.id
 
     def add(
@@ -223,7 +231,9 @@ class Registry:
         """Add an agent with a fresh key.
 
         Args:
-            name: 1 to 200 characters, no control or invisible ones, no space at either end.
+            name: 1 to 200 characters, kept in NFC; no control or invisible ones, no space at either end, none
+                of the words that reports use ("unattributed"). It must not look like the name of an agent
+                that is here, by Unicode's table of confusables.
             profile: id of its profile.
             secret: exactly 32 bytes, for tests and demos. Default: drawn from the operating system.
             variants: number of sub-keys, 1 to 256, of which each request draws one: under one sub-key of
@@ -238,15 +248,46 @@ class Registry:
                 named.
             RegistryError: the name or the secret is taken, the profile is unknown, or saving failed.
         """
-        checked_name(name)
+        return self._add([name], profile, secret, variants)[0]
+
+    def add_many(self, names: Iterable[str], *, profile: str | None = None, variants: int = 1) -> list[int]:
+        """Add agents, each with a fresh key: all of them, written once, or none.
+
+        Args:
+            names: as in `add`, each once.
+            profile: as in `add`.
+            variants: as in `add`, of each.
+
+        Returns:
+            Their slots.
+
+        Raises:
+            InputError, RegistryError: as in `add`. Nothing has changed then.
+
+        O(agents): ten thousand take about a second where one `add` after the other takes minutes.
+        """
+        if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
+            raise InputError(f"names: got {type(names).__name__}, expected names of agents")
+        return self._add(list(names), profile, None, variants)
+
+    def _add(
+        self, names: Sequence[str], profile: str | None, secret: bytes | None, variants: int
+    ) -> list[int]:
         variants = checked_variants(variants)
-        if name in self._agents:
-            raise RegistryError(f"agent {name!r} is here already; rotate() gives it a new key")
-        chosen = self.get_profile(profile)
-        key = AgentKey(name, 0, _now(), new_secret(chosen, secret), variants)
-        agent = Member(chosen.id, (key,))
-        self._commit(self._profiles, {**self._agents, name: agent})
-        return self.slot(name)
+        with self._lock:
+            chosen, agents = self.get_profile(profile), dict(self._agents)
+            looks = {skeleton(name): name for name in agents}
+            added = []
+            for given in names:
+                name = new_name(given, looks)
+                if name in agents:
+                    raise RegistryError(f"agent {name!r} is here already; rotate() gives it a new key")
+                key = AgentKey(name, 0, _now(), new_secret(chosen, secret), variants)
+                agents[name], looks[skeleton(name)] = Member(chosen.id, (key,)), name
+                added.append(name)
+            if added:
+                self._commit(self._profiles, agents)
+            return [self.slot(name) for name in added]
 
     def rotate(self, name: str, *, secret: bytes | None = None, variants: int | None = None) -> int:
         """Give an agent a new key. The old ones stay, so that text marked under them is still found.
@@ -263,13 +304,15 @@ class Registry:
             InputError: the secret or the number of variants is refused.
             RegistryError: the agent is unknown, the secret is taken, or saving failed.
         """
-        agent = self._agent(name)
-        last = agent.keys[-1]
-        variants = last.variants if variants is None else checked_variants(variants)
-        secret = new_secret(self._profiles[agent.profile], secret)
-        key = AgentKey(name, last.epoch + 1, _now(), secret, variants)
-        self._commit(self._profiles, {**self._agents, name: Member(agent.profile, (*agent.keys, key))})
-        return key.epoch
+        with self._lock:
+            agent = self._agent(name)
+            last = agent.keys[-1]
+            variants = last.variants if variants is None else checked_variants(variants)
+            secret = new_secret(self._profiles[agent.profile], secret)
+            key = AgentKey(last.agent, last.epoch + 1, _now(), secret, variants)
+            rotated = Member(agent.profile, (*agent.keys, key))
+            self._commit(self._profiles, {**self._agents, key.agent: rotated})
+            return key.epoch
 
     def export(
         self, path: str | os.PathLike[str] | None, agents: Sequence[str], *, all_epochs: bool = False
@@ -294,7 +337,7 @@ class Registry:
         for name in agents:
             agent = self._agent(name)
             keys = agent.keys if all_epochs else agent.keys[-1:]
-            exported._agents[name] = Member(agent.profile, keys)
+            exported._agents[keys[-1].agent] = Member(agent.profile, keys)
             profile = _with_source_seen_from(self._profiles[agent.profile], self._path, None)
             exported._profiles[agent.profile] = profile
         if path is not None:
@@ -314,34 +357,14 @@ class Registry:
         """
         if not isinstance(other, Registry):
             raise InputError(f"other: got {type(other).__name__}, expected iet.Registry")
-        profiles = {
-            id: _with_source_seen_from(profile, other._path, self._path)
-            for id, profile in other._profiles.items()
-            if id not in self._profiles
-        }
-        agents = dict(self._agents)
-        for name, theirs in other._agents.items():
-            ours = agents.get(name, theirs)
-            if ours.profile != theirs.profile:
-                raise RegistryError(
-                    f"agent {name!r} has profile {ours.profile} here and {theirs.profile} there;"
-                    " nothing was merged"
-                )
-            keys = {key.epoch: key for key in theirs.keys}
-            for key in ours.keys:
-                same = keys.get(key.epoch, key)
-                if same.secret != key.secret:
-                    raise RegistryError(
-                        f"agent {name!r} has another secret in epoch {key.epoch} there; nothing was merged"
-                    )
-                if same.variants != key.variants:
-                    raise RegistryError(
-                        f"agent {name!r} has {key.variants} variants in epoch {key.epoch} here and"
-                        f" {same.variants} there; nothing was merged"
-                    )
-                keys[key.epoch] = key
-            agents[name] = Member(ours.profile, tuple(keys[epoch] for epoch in sorted(keys)))
-        self._commit({**self._profiles, **profiles}, agents)
+        agents, profiles = other._agents, other._profiles  # in this order: profiles only ever become more
+        with self._lock:
+            new = {
+                id: _with_source_seen_from(profile, other._path, self._path)
+                for id, profile in profiles.items()
+                if id not in self._profiles
+            }
+            self._commit({**self._profiles, **new}, merged(self._agents, agents))
 
     @property
     def path(self) -> pathlib.Path | None:
@@ -420,10 +443,10 @@ class Registry:
         Raises:
             RegistryError: the agent is unknown, or not of this profile.
         """
-        own = self._agent(name).profile
-        if profile is not None and self.get_profile(profile).id != own:
-            raise RegistryError(f"agent {name!r} has profile {own}, not {profile}")
-        return self._slots_of(own)[name]
+        agent = self._agent(name)
+        if profile is not None and self.get_profile(profile).id != agent.profile:
+            raise RegistryError(f"agent {name!r} has profile {agent.profile}, not {profile}")
+        return self._slots_of(agent.profile)[agent.keys[-1].agent]
 
     def keys(self, name: str) -> tuple[AgentKey, ...]:
         """Return an agent's keys, epochs ascending. Unknown: RegistryError."""
@@ -437,16 +460,21 @@ class Registry:
         `KeyTable.row_of` draws the row of a request from all of the agent's.
         """
         chosen = self.get_profile(profile)
-        if chosen.id not in self._marking:
-            self._marking[chosen.id] = self._table(chosen, slice(-1, None), variants_last=True)
-        return self._marking[chosen.id]
+        found = self._marking.get(chosen.id)
+        if found is None:
+            with self._lock:
+                found = self._table(chosen, slice(-1, None), variants_last=True)
+                found = self._marking.setdefault(chosen.id, found)
+        return found
 
     def scoring_keys(self, profile: str | None = None) -> KeyTable:
         """Return every key of each agent of a profile: agents in slot order, then epochs, then variants."""
         chosen = self.get_profile(profile)
-        if chosen.id not in self._scoring:
-            self._scoring[chosen.id] = self._table(chosen, slice(None))
-        return self._scoring[chosen.id]
+        found = self._scoring.get(chosen.id)
+        if found is None:
+            with self._lock:
+                found = self._scoring.setdefault(chosen.id, self._table(chosen, slice(None)))
+        return found
 
     def engine_keys(
         self, engine: str, *, agent: str | None = None, profile: str | None = None
@@ -519,7 +547,7 @@ class Registry:
         return iter(self._agents)
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name in self._agents
+        return isinstance(name, str) and self._find(name) is not None
 
     def __repr__(self) -> str:
         where = "in memory" if self._path is None else str(self._path)
@@ -539,11 +567,16 @@ class Registry:
             )
         return _load_again, (str(self._path), self._read_only)
 
+    def _find(self, name: str) -> Member | None:
+        # Names are kept in NFC, but for some of registries that earlier releases made.
+        return self._agents.get(name) or self._agents.get(unicodedata.normalize("NFC", name))
+
     def _agent(self, name: str) -> Member:
-        if name in self:
-            return self._agents[name]
         if not isinstance(name, str):
             raise InputError(f"agent name: got {type(name).__name__}, expected str")
+        found = self._find(name)
+        if found is not None:
+            return found
         import difflib  # here and below: `import iet` is shorter without them
 
         near = difflib.get_close_matches(name, self._agents, 1)
@@ -551,10 +584,12 @@ class Registry:
         raise RegistryError(f"agent {name!r} is not in the registry; {hint}known: {_listed(self._agents)}")
 
     def _slots_of(self, profile: str) -> dict[str, int]:
-        if profile not in self._slots:
-            members = (name for name, agent in self._agents.items() if agent.profile == profile)
-            self._slots[profile] = {name: slot for slot, name in enumerate(members)}
-        return self._slots[profile]
+        found = self._slots.get(profile)
+        if found is None:
+            with self._lock:
+                members = (name for name, agent in self._agents.items() if agent.profile == profile)
+                found = self._slots.setdefault(profile, {name: slot for slot, name in enumerate(members)})
+        return found
 
     def _table(self, profile: Profile, epochs: slice, *, variants_last: bool = False) -> KeyTable:
         names = self.names(profile.id)
@@ -562,7 +597,8 @@ class Registry:
         return KeyTable.derive(profile, names, keys, variants_last=variants_last)
 
     def _commit(self, profiles: dict[str, Profile], agents: dict[str, Member]) -> None:
-        # The one way in which a registry changes: the file comes first, so a failure changes nothing.
+        # The one way in which a registry changes: the file comes first, so a failure changes nothing. Tables
+        # of before are dropped with the dicts that hold them, and made under the lock: none is kept here.
         refuse_shared_secrets(agents)
         if self._path is not None:
             if self._read_only:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import hashlib
 import json
 import os
@@ -13,8 +13,10 @@ from typing import Any
 
 from iet.errors import RegistryError, SchemeMismatch
 from iet.marks.derivation import MAX_VARIANTS
-from iet.marks.files import write_file
-from iet.marks.keys import AgentKey, Secret, checked_name, checked_secret
+from iet.marks.files import alone_in, write_file
+from iet.marks.keys import AgentKey, Secret, checked_secret
+from iet.marks.members import Member, refuse_shared_secrets
+from iet.marks.names import checked_name
 from iet.marks.scheme import Profile, canonical_digest
 
 FORMAT = "iet.registry/1"
@@ -28,25 +30,23 @@ ABSENT = ""
 """The fingerprint of a file that is not there."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Member:
-    """An agent of a registry.
-
-    Attributes:
-        profile: id of its profile.
-        keys: epochs ascending; the last one marks.
-    """
-
-    profile: str
-    keys: tuple[AgentKey, ...]
-
-
 def dump(profiles: Mapping[str, Profile], agents: Mapping[str, Member]) -> Secret:
-    """Return the content of the file. It holds every secret."""
+    """Return the content of the file. It holds every secret.
+
+    Raises:
+        RegistryError: something in it has no UTF-8. The error quotes nothing of it.
+    """
+    found = _dumped(profiles, agents)
+    if found is None:
+        raise RegistryError("a name or a path has no UTF-8, so no registry file can hold it")
+    return found
+
+
+def _dumped(profiles: Mapping[str, Profile], agents: Mapping[str, Member]) -> Secret | None:
     several = any(key.variants > 1 for agent in agents.values() for key in agent.keys)
     content: dict[str, Any] = {
         "format": FORMAT_OF_VARIANTS if several else FORMAT,
-        "profiles": {id: profile.to_dict() for id, profile in profiles.items()},
+        "profiles": {id: _fields(profile) for id, profile in profiles.items()},
         "agents": {
             name: {
                 "profile": agent.profile,
@@ -63,8 +63,20 @@ def dump(profiles: Mapping[str, Profile], agents: Mapping[str, Member]) -> Secre
             for name, agent in agents.items()
         },
     }
-    content["checksum"] = canonical_digest(content)
-    return Secret(json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
+    try:
+        content["checksum"] = canonical_digest(content)
+        return Secret(json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
+    except UnicodeEncodeError:  # it holds all that was to be encoded
+        return None
+
+
+def _fields(profile: Profile) -> dict[str, Any]:
+    fields = profile.to_dict()
+    try:
+        (profile.tokenizer_source or "").encode()
+    except UnicodeEncodeError:  # a path of other bytes: a hint, which the file goes without
+        fields["tokenizer_source"] = None
+    return fields
 
 
 def parse(data: Secret) -> tuple[dict[str, Profile], dict[str, Member]]:
@@ -136,17 +148,13 @@ def _parse_agents(content: dict[str, Any], profiles: Mapping[str, Profile]) -> d
     return agents
 
 
-def refuse_shared_secrets(agents: Mapping[str, Member]) -> None:
-    """Raise a RegistryError if two keys have one secret."""
-    owners: dict[bytes, AgentKey] = {}
-    for agent in agents.values():
-        for key in agent.keys:
-            first = owners.setdefault(key.secret, key)
-            if first is not key:
-                raise RegistryError(
-                    f"agent {key.agent!r} epoch {key.epoch} has the secret of agent {first.agent!r} epoch"
-                    f" {first.epoch}, so their texts could not be told apart"
-                )
+def alone(path: pathlib.Path) -> contextlib.AbstractContextManager[None]:
+    """Wait until no other process changes a registry beside this one, and let none do so meanwhile.
+
+    For what reads a registry, changes it and saves it. Where a folder cannot be locked (Windows, some network
+    file systems) nobody waits, and the second of two changes is refused.
+    """
+    return alone_in(pathlib.Path(os.path.realpath(path)).parent)
 
 
 def fingerprint(data: bytes) -> str:

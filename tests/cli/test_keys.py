@@ -164,3 +164,44 @@ def test_init_says_what_the_family_means(
     line = capsys.readouterr().out.splitlines()[1]
     assert line.startswith(f"family {family}: ")
     assert said in line
+
+
+def test_names_come_from_a_file_too(team: pathlib.Path, tmp_path: pathlib.Path, said: Said) -> None:
+    names = tmp_path / "names.txt"
+    names.write_text("writer\n\n  the editor \r\nПрораб\n", encoding="utf-8")
+    assert "6 agents" in said(0, "keys", "add", "-r", team, "reader", "--from", names, "--variants", "2")
+    registry = Registry.load(team)
+    assert tuple(registry)[2:] == ("reader", "writer", "the editor", "Прораб")
+    assert registry.keys("the editor")[0].variants == 2
+    before = team.read_bytes()
+    names.write_bytes(b"writer\xff")
+    for arguments, message in (
+        (["--from", names], "not UTF-8 from byte 6 on"),
+        (["--from", tmp_path / "none.txt"], "cannot be read"),
+        ([], "names: got none, expected at least one"),
+    ):
+        assert message in said(3, "keys", "add", "-r", team, *arguments)
+    assert team.read_bytes() == before
+
+
+@posix
+def test_a_path_that_steers_a_terminal_is_shown_without(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "\x1b[2J\x1b]0;owned\x07\u202e"
+    folder.mkdir()
+    team, host = folder / "team.json", folder / "host.json"
+    for arguments in (
+        ["init", team, "--vocab-size", "100"],
+        ["add", "-r", team, "planner"],
+        ["profile", "-r", team, "--vocab-size", "200"],
+        ["rotate", "-r", team, "planner"],
+        ["export", "-r", team, host, "--agents", "planner"],
+        ["import", "-r", team, host],
+        ["list", "-r", team],
+    ):
+        assert run("keys", *arguments) == 0
+    assert run("keys", "export", "-r", team, host, "--agents", "planner") == 3
+    output = "".join(capsys.readouterr())
+    assert output.count("\u241b[2J") >= 6
+    assert not {"\x1b", "\x07", "\u202e"} & set(output)

@@ -84,7 +84,7 @@ def test_bad_names_are_refused(team: Registry, name: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["x" * 200, "Прораб", "planner 2", "می\u200cروم", "a/b:c", '"quoted"', "__proto__"]
+    "name", ["x" * 200, "Прораб", "planner 2", "میروم", "a/b:c", '"quoted"', "__proto__"]
 )
 def test_good_names_survive_the_file(path: pathlib.Path, name: str) -> None:
     Registry.create(path, vocab_size=V).add(name)

@@ -18,6 +18,7 @@ import pytest
 from iet.errors import InputError, RegistryError, SchemeMismatch
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
+from tests.support import teams
 from tests.support.conditions import posix
 from tests.support.registries import V, damaged, rewrite
 
@@ -273,3 +274,41 @@ def test_saving_goes_through_links(team: Registry, path: pathlib.Path, tmp_path:
     Registry.load(folder / "link.json").add("reader")
     assert (folder / "link.json").is_symlink()
     assert "reader" in Registry.load(path)
+
+
+@pytest.mark.parametrize("variants", [1, 16], ids=["iet.registry/1", "iet.registry/2"])
+def test_a_file_with_one_bit_changed_is_refused_or_says_the_same(variants: int) -> None:
+    registry = Registry.create(None, vocab_size=V, unmarked_ids=[3])
+    registry.add("équipe", variants=variants)
+    data = registry.dumps().encode()
+    same = 0
+    for index in range(len(data)):
+        for bit in range(8):
+            changed = bytearray(data)
+            changed[index] ^= 1 << bit
+            try:
+                read = Registry.loads(bytes(changed))
+            except (RegistryError, SchemeMismatch):
+                continue
+            assert read.dumps().encode() == data
+            same += 1
+    assert same <= data.count(b" ") + data.count(b"\n")  # white space for white space
+
+
+@posix
+def test_a_folder_whose_name_is_not_utf8_is_no_matter(tmp_path: pathlib.Path) -> None:
+    plain, folder = tmp_path / "plain", tmp_path / os.fsdecode(b"caf\xe9")
+    plain.mkdir()
+    teams.word_tokenizer().save(str(plain / "tokenizer.json"))
+    Registry.create(plain / "team.json", tokenizer=plain / "tokenizer.json").add("planner")
+    plain.rename(folder)
+    registry = Registry.load(folder / "team.json")
+    registry.add("critic")
+    beside = registry.export(folder / "host.json", ["planner"])
+    assert Registry.load(folder / "host.json").profile.tokenizer_source == "tokenizer.json"
+    # Elsewhere no file can say where the tokenizer is.
+    away = registry.export(tmp_path / "away.json", ["planner"])
+    read = Registry.load(tmp_path / "away.json")
+    assert read.digest == away.digest == beside.digest
+    assert read.profile.tokenizer_source is None
+    assert Registry.loads(registry.export(None, ["planner"]).dumps()).digest == beside.digest

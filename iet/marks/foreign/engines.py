@@ -32,7 +32,7 @@ from iet.marks.foreign.scheme import EngineScheme, Mask
 from iet.marks.foreign.sglang import SglangGumbel
 from iet.marks.foreign.synthid import SynthId
 from iet.marks.foreign.vllm import VllmGumbel, vllm_dual_keys
-from iet.marks.keys import checked_name
+from iet.marks.names import checked_name
 from iet.marks.scheme import MAX_VOCAB_SIZE, canonical_digest
 from iet.marks.tokenizer import Tokenizer
 from iet.native.texts import Texts

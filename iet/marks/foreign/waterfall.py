@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from iet.errors import InputError, RegistryError
 from iet.marks.families import FAMILIES, Family
 from iet.marks.foreign.keys import ForeignKeys, ForeignProfile, Ids, checked_integer
-from iet.marks.keys import checked_name
+from iet.marks.names import checked_name
 from iet.marks.scheme import MAX_N_GRAM, MAX_VOCAB_SIZE, MIN_N_GRAM, canonical_digest
 from iet.marks.tokenizer import Tokenizer
 from iet.native import foreign

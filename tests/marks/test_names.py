@@ -1,0 +1,163 @@
+"""Names of agents: what is refused beside what, and that what was accepted once stays readable."""
+
+from __future__ import annotations
+
+import pathlib
+import unicodedata
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iet.errors import InputError, RegistryError
+from iet.marks.names import RESERVED, new_name, skeleton
+from iet.marks.registry import Registry
+from tests.support.registries import V, rewrite
+
+LOOKALIKES = [
+    "pl\u0430nner",  # Cyrillic a
+    "\u0440lanner",  # Cyrillic er
+    "p1anner",
+    "pIanner",
+    "\uff50lanner",  # fullwidth
+    "\U0001d429lanner",  # mathematical bold
+    "planne\u1d26",  # Greek small capital gamma
+    "plan\u0578er",  # Armenian vo
+]
+
+
+@pytest.mark.parametrize("name", LOOKALIKES)
+def test_a_name_that_looks_like_an_agent_is_refused(team: Registry, name: str) -> None:
+    before = team.digest
+    with pytest.raises(
+        RegistryError, match="which looks like 'planner', an agent that is here already"
+    ) as caught:
+        team.add(name)
+    assert str(caught.value).isascii()  # so that it can be seen what is other about it
+    assert team.digest == before
+    alone = Registry.create(None, vocab_size=V)
+    alone.add(name)  # by itself it is a name as good as any
+    with pytest.raises(RegistryError, match="which looks like"):
+        alone.add("planner")
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        *("\u200b", "\u200c", "\u200d", "\u2060", "\ufeff", "\u00ad", "\u034f", "\ufe0f", "\U000e0100"),
+        *("\u115f", "\u1160", "\u3164", "\uffa0", "\u2800", "\u180e", "\u17b4", "\U0001d173", "\U000e0041"),
+    ],
+)
+def test_characters_that_nobody_sees_are_refused(team: Registry, hidden: str) -> None:
+    for name in (f"plan{hidden}ner", f"writers{hidden}"):
+        with pytest.raises(InputError, match=f"invisible character U\\+{ord(hidden):04X}, expected none"):
+            team.add(name)
+    assert skeleton(f"plan{hidden}ner") == "planner"
+
+
+@pytest.mark.parametrize("space", ["\u00a0", "\u2003", "\u3000", "\u202f"])
+def test_other_spaces_are_refused(team: Registry, space: str) -> None:
+    with pytest.raises(InputError, match=f"got the space U\\+{ord(space):04X}, expected none but U\\+0020"):
+        team.add(f"the{space}planner")
+
+
+def test_spaces_count_once() -> None:
+    registry = Registry.create(None, vocab_size=V)
+    registry.add("the planner")
+    with pytest.raises(RegistryError, match="looks like 'the planner'"):
+        registry.add("the  planner")
+
+
+def test_a_name_does_not_begin_with_a_mark(team: Registry) -> None:
+    with pytest.raises(InputError, match=r"got '\\u0301a', which begins with a mark"):
+        team.add("\u0301a")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *RESERVED,
+        "Unattributed",
+        "NOBODY",
+        "un\u0430ttributed",
+        "left  out",
+        "1eft out",
+        "decoy 10",
+        "Decoy 0",
+    ],
+)
+def test_words_of_reports_are_no_names(team: Registry, name: str) -> None:
+    with pytest.raises(InputError, match="which reports use for something else"):
+        team.add(name)
+
+
+def test_words_in_longer_names_are_no_matter(team: Registry) -> None:
+    for name in ("nobody's", "decoy", "decoy 1a", "unmarked texts"):
+        team.add(name)
+    assert team.names()[3:] == ("nobody's", "decoy", "decoy 1a", "unmarked texts")
+
+
+def test_a_name_is_kept_in_nfc_and_found_in_every_form(path: pathlib.Path) -> None:
+    registry = Registry.create(path, vocab_size=V)
+    composed, decomposed = "équipe 각", unicodedata.normalize("NFD", "équipe 각")
+    assert composed != decomposed
+    assert registry.add(decomposed) == 0
+    for read in (registry, Registry.load(path)):
+        assert read.names() == (composed,)
+        for name in (composed, decomposed):
+            assert name in read
+            assert read.slot(name) == 0
+            assert read.keys(name)[0].agent == composed
+            with pytest.raises(RegistryError, match="is here already"):
+                read.add(name)
+    assert registry.rotate(decomposed) == 1
+    assert [key.agent for key in registry.keys(composed)] == [composed] * 2
+    assert registry.names() == registry.export(None, [decomposed]).names() == (composed,)
+    assert registry.open_key(decomposed).leaf.agent == composed
+
+
+def test_registries_of_before_stay_readable(team: Registry, path: pathlib.Path) -> None:
+    old = ["unattributed", "pl\u0430nner", "plan\u200dner", "planner\u3164", "e\u0301", "é", "p\ufe0f"]
+
+    def rename(content: dict[str, Any]) -> None:
+        critic = content["agents"]["critic"]
+        key = critic["keys"][0]
+        for number, name in enumerate(old):
+            secret = f"{number:064x}"
+            content["agents"][name] = {**critic, "keys": [{**key, "secret": secret}]}
+
+    rewrite(path, rename)
+    read = Registry.load(path)
+    assert read.names() == ("planner", "critic", "writer", *old)
+    assert [read.slot(name) for name in old] == list(range(3, 10))
+    assert [read.keys(name)[0].agent for name in old] == old
+    assert read.rotate("planner\u3164") == 1
+    read.add("reader")
+    joined = Registry()
+    joined.merge(Registry.load(path))
+    assert joined.digest == read.digest
+    for name in old:
+        with pytest.raises((RegistryError, InputError)):
+            read.add(name)
+
+
+@given(st.text(max_size=20))
+def test_a_skeleton_is_that_of_every_form_and_its_own(text: str) -> None:
+    look = skeleton(text)
+    assert (
+        skeleton(unicodedata.normalize("NFC", text)) == skeleton(unicodedata.normalize("NFD", text)) == look
+    )
+    assert skeleton(look) == look
+
+
+@given(st.text(min_size=1, max_size=20))
+def test_a_new_name_is_new_as_it_is_or_refused(text: str) -> None:
+    try:
+        name = new_name(text, {})
+    except InputError:
+        return
+    assert new_name(name, {}) == name == unicodedata.normalize("NFC", text)
+    assert new_name(name, {skeleton(name): name}) == name
+    with pytest.raises(RegistryError, match="looks like"):
+        new_name(name, {skeleton(name): name + "."})

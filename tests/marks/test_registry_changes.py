@@ -1,0 +1,195 @@
+"""Registries that change: many agents at once, threads and processes at once, a writer that is killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from iet.errors import InputError, RegistryError
+from iet.marks import files
+from iet.marks.registry import Registry
+from iet.marks.registry_file import alone
+from tests.support.commands import run
+from tests.support.conditions import posix
+from tests.support.registries import V
+
+
+def test_many_agents_are_added_at_once_or_none(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry.create(path, vocab_size=V)
+    registry.add("planner")
+    names = [f"agent {number}" for number in range(500)]
+    written, write = [], files.write_file
+    monkeypatch.setattr(
+        "iet.marks.registry_file.write_file", lambda *a, **k: (written.append(a), write(*a, **k))
+    )
+    assert registry.add_many(iter(names), variants=4) == list(range(1, 501))
+    assert len(written) == 1
+    assert registry.add_many([]) == []
+    read = Registry.load(path)
+    assert read.digest == registry.digest
+    assert read.names() == ("planner", *names)
+    assert {key.variants for name in names for key in read.keys(name)} == {4}
+    before = path.read_bytes()
+    for refused, message in (
+        (["x", "planner"], "'planner' is here already"),
+        (["x", "x"], "'x' is here already"),
+        (["x", "\u0445"], r"'\\u0445', which looks like 'x'"),
+        (["x", " y"], "agent name"),
+    ):
+        with pytest.raises((RegistryError, InputError), match=message):
+            registry.add_many(refused)
+    for value in ("planner", None, 3):
+        with pytest.raises(InputError, match="expected names of agents"):
+            registry.add_many(value)  # type: ignore[arg-type]
+    assert path.read_bytes() == before
+    assert len(written) == 1
+
+
+@pytest.mark.parametrize("saved", [True, False], ids=["file", "memory"])
+def test_no_key_is_lost_where_threads_add(path: pathlib.Path, saved: bool) -> None:
+    registry = Registry.create(path if saved else None, vocab_size=V)
+    profile, start = registry.profile.id, threading.Barrier(4)
+
+    def add(thread: int) -> list[tuple[str, bytes]]:
+        start.wait()
+        acknowledged = []
+        for number in range(60):
+            name = f"agent {thread}-{number}"
+            registry.add(name, profile=profile)
+            registry.marking_keys(profile)
+            acknowledged.append((name, registry.keys(name)[-1].secret))
+            if number % 20 == 0:
+                registry.rotate(name)
+                registry.add_profile(vocab_size=V + 1 + number)
+        return acknowledged
+
+    with ThreadPoolExecutor(4) as pool:
+        acknowledged = [one for found in pool.map(add, range(4)) for one in found]
+    for read in (registry, Registry.load(path) if saved else Registry.loads(registry.dumps())):
+        assert len(read) == 240
+        assert len(read.profiles) == 4
+        assert [read.keys(name)[0].secret for name, _ in acknowledged] == [
+            secret for _, secret in acknowledged
+        ]
+        assert len(read.marking_keys(profile)) == 240
+        assert len(read.scoring_keys(profile)) == 240 + 4 * 3
+    assert registry.digest == read.digest
+
+
+def adds(path: pathlib.Path, writer: int, pairs: int) -> None:
+    for number in range(pairs):
+        if run("keys", "add", "-r", path, f"agent {writer}-{number}") != 0:
+            os._exit(1)
+
+
+@posix
+def test_of_two_commands_at_once_the_second_waits(path: pathlib.Path) -> None:
+    Registry.create(path, vocab_size=V)
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=adds, args=(path, writer, 100)) for writer in range(2)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0, 0]
+    read = Registry.load(path)
+    assert sorted(read) == sorted(f"agent {writer}-{number}" for writer in range(2) for number in range(100))
+    assert len({read.keys(name)[0].secret for name in read}) == 200
+    assert os.listdir(path.parent) == [path.name]
+
+
+@posix
+@pytest.mark.parametrize("action", ["add", "rotate", "profile", "import"])
+def test_a_command_changes_what_stands_there_when_its_turn_comes(
+    team: Registry, path: pathlib.Path, tmp_path: pathlib.Path, action: str
+) -> None:
+    Registry.create(tmp_path / "other.json", vocab_size=V).add("guest")
+    arguments = {
+        "add": ["reader"],
+        "rotate": ["critic"],
+        "profile": ["--vocab-size", str(2 * V)],
+        "import": [str(tmp_path / "other.json")],
+    }[action]
+    command = [sys.executable, "-m", "iet", "keys", action, "-r", str(path), *arguments]
+    with alone(path):
+        waiting = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        with pytest.raises(subprocess.TimeoutExpired):
+            waiting.wait(5)
+        team.add("editor")  # in the lock that is held
+    _, said = waiting.communicate()
+    assert (waiting.returncode, said) == (0, b"")
+    read = Registry.load(path)
+    assert {"planner", "critic", "writer", "editor"} <= set(read)
+    assert {
+        "add": "reader" in read,
+        "rotate": len(read.keys("critic")) == 2,
+        "profile": len(read.profiles) == 2,
+        "import": "guest" in read,
+    }[action]
+    with pytest.raises(RegistryError, match="changed on disk since it was loaded"):
+        team.add("late")  # an object does not wait: it knows what it holds
+
+
+# Is killed while it writes: prints once the new content is beside its place, and waits.
+KILLED = """
+import sys, time
+from iet.marks import files
+from iet.marks.registry import Registry
+registry = Registry.load(sys.argv[1])
+files.os.replace = lambda *_: (print("written", flush=True), time.sleep(600))
+registry.add("reader")
+"""
+
+
+@posix
+def test_what_a_killed_writer_left_is_swept(team: Registry, path: pathlib.Path) -> None:
+    writer = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE)
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == b"written\n"
+    [left] = [name for name in os.listdir(path.parent) if name != path.name]
+    assert (path.parent / left).stat().st_mode & 0o777 == 0o600
+    writer.send_signal(signal.SIGKILL)
+    writer.wait()
+    writer.stdout.close()
+    assert left in os.listdir(path.parent)
+    for name in ("notes.tmp", f".{path.name}.tmp", f"{left}.more", f"x{left}"):
+        (path.parent / name).touch()
+    elsewhere = path.parent / f".export.json.{'0' * 16}.tmp"
+    elsewhere.write_bytes(b"of another file")
+    link = path.parent / f".link.{'0' * 16}.tmp"
+    link.symlink_to("notes.tmp")
+    team.add("reader")
+    expected = {path.name, "notes.tmp", f".{path.name}.tmp", f"{left}.more", f"x{left}", link.name}
+    assert set(os.listdir(path.parent)) == expected
+
+
+@posix
+def test_what_somebody_still_writes_is_not_swept(team: Registry, path: pathlib.Path) -> None:
+    def content(file: object) -> None:
+        assert len(os.listdir(path.parent)) == 2
+        team.add("reader")
+        assert len(os.listdir(path.parent)) == 2
+        file.write(b"long")  # type: ignore[attr-defined]
+
+    files.write_file(path.parent / "report.html", content)
+    assert (path.parent / "report.html").read_bytes() == b"long"
+
+
+@posix
+def test_the_lock_of_a_folder_is_given_back(team: Registry, path: pathlib.Path) -> None:
+    with pytest.raises(KeyError), alone(path):
+        raise KeyError
+    link = path.parent / "link.json"
+    link.symlink_to(path)
+    with alone(link):
+        team.add("reader")
+    team.add("editor")
+    assert Registry.load(link).digest == team.digest
