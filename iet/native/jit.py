@@ -16,6 +16,8 @@ from typing import Any, TypeVar, cast
 import numba  # type: ignore[import-untyped, unused-ignore]
 from numba.core import event  # type: ignore[import-untyped, unused-ignore]
 
+from iet.native.cache import Cache
+
 config: Any = numba.config
 
 _OPTIONS: Any = {"nogil": True, "no_cfunc_wrapper": True}  # no loop is called from C
@@ -26,26 +28,35 @@ def njit(function: _F) -> _F:
     """Compile a private loop on its first call; `NUMBA_DISABLE_JIT=1` leaves it plain Python.
 
     What was compiled is kept where Numba keeps it: in NUMBA_CACHE_DIR if that is set, beside the source, or
-    in the user's cache folder. Where none of them can be written, in `private_folder`.
+    in the user's cache folder; but in none that others can write (`iet.native.cache`). Where none is left, in
+    `private_folder`.
 
     Compiling takes 0.1 s a function and more: the first audit on a machine waits for all that it calls. What
     runs once a text over a few segments is NumPy. What is compiled is plain loops over arrays that are given:
     slices that are set, sorting, and one loop that calls another take several times as long.
     """
+    loop: Any = numba.njit(**_OPTIONS)(function)
+    if loop is not function:
+        cache = _cache_of(function)
+        if cache is not None:
+            loop._cache = cache
+    return cast(_F, loop)
+
+
+def _cache_of(function: Callable[..., Any]) -> Cache | None:
+    with contextlib.suppress(RuntimeError):  # no folder that can be written
+        return Cache(function)
+    folder = private_folder()
+    if folder is None:
+        return None
+    usual = config.CACHE_DIR
+    config.CACHE_DIR = folder  # read when a cache is made: others keep the usual one
     try:
-        return cast(_F, numba.njit(cache=True, **_OPTIONS)(function))
-    except RuntimeError:  # no folder that can be written
-        folder = private_folder()
-    if folder is not None:
-        usual = config.CACHE_DIR
-        config.CACHE_DIR = folder  # read when a function is decorated: others keep the usual one
-        try:
-            return cast(_F, numba.njit(cache=True, **_OPTIONS)(function))
-        except RuntimeError:
-            pass
-        finally:
-            config.CACHE_DIR = usual
-    return cast(_F, numba.njit(**_OPTIONS)(function))
+        return Cache(function)
+    except RuntimeError:
+        return None
+    finally:
+        config.CACHE_DIR = usual
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ import sys
 import tempfile
 from typing import Any
 
-import numba
 import pytest
 
 import iet
@@ -106,16 +105,13 @@ def test_without_a_temporary_folder_there_is_no_private_one(
 def test_where_nothing_can_be_written_loops_are_compiled_without_a_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    compile_loop = numba.njit
-    compile_loop(lambda: 1)()  # Numba then decorates what it needs itself
+    def refuse(function: object) -> None:
+        raise RuntimeError("cannot cache function: no locator available")  # what Numba does there
 
-    def njit(cache: bool = False, **options: Any) -> Any:
-        if cache:
-            raise RuntimeError("cannot cache function: no locator available")  # what Numba does there
-        return compile_loop(**options)
-
-    monkeypatch.setattr(numba, "njit", njit)
-    assert jit.njit(lambda x: x + 1)(1) == 2
+    monkeypatch.setattr(jit, "Cache", refuse)
+    loop: Any = jit.njit(lambda x: x + 1)
+    assert loop(1) == 2
+    assert loop.stats.cache_path is None
 
 
 # Prints what was told while a function is compiled twice, and whether SciPy was imported for it.
