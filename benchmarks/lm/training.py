@@ -66,7 +66,7 @@ def resume(path: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer)
     """Take up a checkpoint if there is one; return what else it holds, nothing without one."""
     if not path.exists():
         return {}
-    state: dict[str, Any] = torch.load(path)
+    state: dict[str, Any] = torch.load(path, weights_only=True)
     model.load_state_dict(state.pop("model"))
     optimizer.load_state_dict(state.pop("optimizer"))
     return state
