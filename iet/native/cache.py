@@ -15,7 +15,7 @@ import stat
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from numba.core import caching  # type: ignore[import-untyped, unused-ignore]
 
@@ -57,9 +57,7 @@ def _safe(locator: Any) -> Any:
 
 
 class _Impl(caching.CompileResultCacheImpl):  # type: ignore[misc, unused-ignore]
-    _locator_classes: ClassVar[list[Any]] = [
-        _safe(locator) for locator in caching.CompileResultCacheImpl._locator_classes
-    ]
+    _locator_classes = list(map(_safe, caching.CompileResultCacheImpl._locator_classes))  # noqa: RUF012
 
     def get_filename_base(self, fullname: str, abiflags: str) -> str:
         # Numba's own files, without a digest, have other names.
