@@ -45,7 +45,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     if arguments.opening is not None:
         try:
             opening = Opening.from_dict(json.loads(read_bytes(arguments.opening)))
-        except ValueError as error:  # InputError is one
+        except (ValueError, RecursionError) as error:  # InputError is one
             raise InputError(f"{arguments.opening}: {error}") from None
     try:
         verified = signed.verify(envelope, public)

@@ -123,7 +123,7 @@ class Opening:
                 raise ValueError(f"index is {found.index} of {found.keys} keys")
             if any(len(bytes.fromhex(hash)) != 32 for hash in path):
                 raise ValueError("a hash in path has not 32 bytes")
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise InputError(
                 f"opening: got one that cannot be read ({error}); expected what Opening.to_dict returns"
             ) from None

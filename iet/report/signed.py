@@ -21,7 +21,7 @@ import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -271,13 +271,38 @@ def _statement(payload: bytes) -> dict[str, Any]:
         datetime.fromisoformat(when)
         if report["schema"] != REPORT_SCHEMA:
             raise ValueError(f"schema is {report['schema']!r:.80}")
+        for name, value, is_one in _stated(subject, report):
+            if not is_one(value):
+                raise ValueError(f"{name} is {value!r:.80}")
         if subject["digest"]["sha256"] != report["text_sha256"]:
             raise ValueError("the subject is not the text of the report")
         if canonical_json(statement) != payload:
             raise ValueError("its JSON is not canonical")
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise VerificationError(f"statement: signed, but not as iet writes it ({error})") from None
     return statement
+
+
+def _stated(subject: Any, report: Any) -> Iterator[tuple[str, Any, Callable[[Any], bool]]]:
+    """Yield what is read of a statement, with what it has to be: it need not be this program that signed."""
+
+    def is_share(value: Any) -> bool:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
+
+    def is_log_p(value: Any) -> bool:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and value <= 0
+
+    def is_text(value: Any) -> bool:
+        return isinstance(value, str)
+
+    yield "the subject's name", subject["name"], is_text
+    yield "sha256", subject["digest"]["sha256"], is_text
+    yield "registry_digest", report["registry_digest"], is_text
+    yield "the decoder's name", report["decoder"]["name"], is_text
+    yield "coverage", report["coverage"], is_share
+    yield "level", report["level"], lambda value: is_share(value) and 0 < value < 1
+    for agent, log_p in report["evidence"].items():
+        yield f"evidence of {agent!r:.80}", log_p, is_log_p
 
 
 def _encoded(payload: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import pathlib
 
@@ -9,6 +10,7 @@ import pytest
 
 import iet
 from iet.marks.registry import Registry
+from iet.marks.scheme import canonical_json
 from tests.support.commands import Said, run
 
 
@@ -122,6 +124,9 @@ def test_what_report_and_verify_refuse_before_any_work(
     assert "opening.json: opening: got one that cannot be read" in said(
         3, "verify", broken, "--key", public, "--opening", broken
     )
+    for deep in ("[" * 100_000, '{"schema":' + "[" * 900 + "]" * 900 + "}"):
+        broken.write_text(deep)
+        assert f"{broken}: " in said(3, "verify", broken, "--key", public, "--opening", broken)
     for arguments, what in (
         (["report", text], "-o/--output"),
         ([*start, "-o", good, "--keys", "planner=42"], "go with --scheme"),
@@ -132,3 +137,28 @@ def test_what_report_and_verify_refuse_before_any_work(
     ):
         assert what in said(2, *arguments)
         assert not pathlib.Path(good).exists()
+
+
+def test_a_signed_report_with_null_fields_is_not_verified(
+    tmp_path: pathlib.Path,
+    text: pathlib.Path,
+    team: pathlib.Path,
+    signing: tuple[pathlib.Path, pathlib.Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from iet.report import signed
+
+    private, public = signing
+    envelope = tmp_path / "r.dsse.json"
+    assert run("report", text, "-r", team, "-o", envelope, "--sign", private) == 0
+    statement = json.loads(base64.b64decode(json.loads(envelope.read_bytes())["payload"]))
+    statement["predicate"]["report"]["evidence"]["critic"] = None
+    payload, key = canonical_json(statement), signed.load_private_key(private)
+    envelope.write_bytes(
+        signed._envelope(payload, signed.key_id(key.public_key()), key.sign(signed._encoded(payload)))
+    )
+    capsys.readouterr()
+    assert run("verify", envelope, "--key", public) == 1
+    assert "not verified: statement: signed, but not as iet writes it (evidence of 'critic' is None)" in (
+        capsys.readouterr().err
+    )

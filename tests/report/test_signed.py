@@ -166,6 +166,36 @@ def test_a_statement_of_ours_has_one_form_and_one_text(key: Ed25519PrivateKey, e
             signed.verify(changed, key.public_key())
 
 
+def altered(value: Any, place: tuple[str, ...], new: object) -> Any:
+    return {**value, place[0]: altered(value[place[0]], place[1:], new)} if place else new
+
+
+@pytest.mark.parametrize("new", [None, True, "x", [], {}, {"x": None}, 7, 1e400, float("nan"), [[]] * 2])
+def test_signed_fields_of_another_kind_are_no_report(
+    new: object, key: Ed25519PrivateKey, envelope: bytes
+) -> None:
+    good = json.loads(base64.b64decode(json.loads(envelope)["payload"]))
+    report = ("predicate", "report")
+    for place in (
+        *((*report, name) for name in ("registry_digest", "decoder", "coverage", "level", "evidence")),
+        (*report, "decoder", "name"),
+        (*report, "evidence", "critic"),
+        *(report, ("predicate",), ("subject",), ("predicate", "timeAudited")),
+    ):
+        if (place[-1] in ("name", "registry_digest") and new == "x") or (
+            place[-1] == "evidence" and new == {}
+        ):
+            continue  # as good as any other
+        payload = json.dumps(
+            altered(good, place, new), sort_keys=True, separators=(",", ":"), ensure_ascii=False
+        ).encode()
+        changed = signed._envelope(
+            payload, signed.key_id(key.public_key()), key.sign(signed._encoded(payload))
+        )
+        with pytest.raises(VerificationError, match="statement: signed, but not as iet writes it"):
+            signed.verify(changed, key.public_key())
+
+
 def test_another_key_does_not_fit(envelope: bytes, key: Ed25519PrivateKey) -> None:
     other = Ed25519PrivateKey.generate().public_key()
     with pytest.raises(VerificationError, match=r"keyid: got '[0-9a-f]{64}', expected '[0-9a-f]{64}'"):
