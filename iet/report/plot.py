@@ -45,9 +45,12 @@ def plot(report: Report, axes: Axes | None = None) -> Axes:
     shown = columns(report, trace)
     agents = [trace.agents[column] for column in shown]
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(agents)}
+    curves = []
     for i, (name, column) in enumerate(zip(agents, shown, strict=True)):
         line = LINES[i % len(LINES)]
-        drawn.plot(trace.centres, trace.scores[:, column], color=colours[name], ls=line, lw=1.2, label=name)
+        curves += drawn.plot(
+            trace.centres, trace.scores[:, column], color=colours[name], ls=line, lw=1.2, label=name
+        )
     low, high = drawn.get_ylim()
     strip = 0.08 * (high - low)
     for segment in report.segments:
@@ -66,5 +69,9 @@ def plot(report: Report, axes: Axes | None = None) -> Axes:
         ylabel=f"f(t, a), w = {trace.window}",
     )
     if agents:
-        drawn.legend(loc="upper center", bbox_to_anchor=(0.5, 1.18), ncols=min(6, len(agents)), frameon=False)
+        place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 1.18)}
+        legend = drawn.legend(curves, ["?"] * len(agents), **place, ncols=min(6, len(agents)), frameon=False)
+        for text, name in zip(legend.get_texts(), agents, strict=True):
+            # A name is no formula, and one that begins with "_" is shown too.
+            text.set(text=name, parse_math=False, usetex=False)
     return drawn

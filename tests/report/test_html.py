@@ -326,3 +326,14 @@ def test_the_picture_has_a_curve_an_agent(report: Report) -> None:
     axes.figure.canvas.draw()
     with pytest.raises(InputError, match="report: got one without scores"):
         report_of().plot()
+
+
+@pytest.mark.parametrize("name", ["$\\frac{$", "$x$ and $y", "_planner", "a_{b}^\\alpha"])
+def test_a_name_in_the_picture_is_no_formula(name: str, tmp_path: pathlib.Path) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    registry = team([name, "critic"])
+    axes = reader(registry).audit(spell(write(registry, [(name, 200), ("critic", 200)]))).plot()
+    axes.figure.savefig(tmp_path / "report.svg")
+    axes.figure.savefig(tmp_path / "report.png")
+    assert {text.get_text() for text in axes.get_legend().get_texts()} == {name, "critic"}
