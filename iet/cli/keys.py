@@ -48,7 +48,7 @@ def add(commands: Commands) -> None:
         help="sub-keys of each, 1 to 256, so that a prompt that comes again gets another text (default: 1)",
     )
     add_registry(add)
-    add.set_defaults(run=_keys_add)
+    add.set_defaults(run=_keys_add, check=_check_add)
 
     listing = actions.add_parser("list", help="list agents, epochs and profiles; never keys")
     add_registry(listing)
@@ -161,6 +161,11 @@ def _to_change(arguments: argparse.Namespace) -> Iterator[Any]:
         yield load_registry(arguments)
 
 
+def _check_add(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    if not arguments.names and arguments.file is None:
+        parser.error("keys add: expected a NAME, or --from FILE")
+
+
 def _keys_add(arguments: argparse.Namespace) -> int:
     names = list(arguments.names)
     if arguments.file is not None:
@@ -170,7 +175,7 @@ def _keys_add(arguments: argparse.Namespace) -> int:
             raise InputError(f"{arguments.file}: not UTF-8 from byte {error.start} on") from None
         names += [line.strip() for line in lines if line.strip()]
     if not names:
-        raise InputError("names: got none, expected at least one, or --from with a file that holds some")
+        raise InputError(f"{arguments.file}: got no name, expected one on each line")
     with _to_change(arguments) as registry:
         registry.add_many(names, profile=arguments.profile, variants=arguments.variants)
     say(f"{registry.path}: {len(registry)} agents")

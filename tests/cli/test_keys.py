@@ -175,10 +175,11 @@ def test_names_come_from_a_file_too(team: pathlib.Path, tmp_path: pathlib.Path, 
     assert registry.keys("the editor")[0].variants == 2
     before = team.read_bytes()
     names.write_bytes(b"writer\xff")
+    (tmp_path / "empty.txt").write_text("\n  \n")
     for arguments, message in (
         (["--from", names], "not UTF-8 from byte 6 on"),
         (["--from", tmp_path / "none.txt"], "cannot be read"),
-        ([], "names: got none, expected at least one"),
+        (["--from", tmp_path / "empty.txt"], "empty.txt: got no name, expected one on each line"),
     ):
         assert message in said(3, "keys", "add", "-r", team, *arguments)
     assert team.read_bytes() == before
