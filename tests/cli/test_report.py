@@ -139,7 +139,7 @@ def test_what_report_and_verify_refuse_before_any_work(
         assert not pathlib.Path(good).exists()
 
 
-def test_a_signed_report_with_null_fields_is_not_verified(
+def test_signed_reports_of_other_programs_are_refused_or_shown(
     tmp_path: pathlib.Path,
     text: pathlib.Path,
     team: pathlib.Path,
@@ -149,16 +149,29 @@ def test_a_signed_report_with_null_fields_is_not_verified(
     from iet.report import signed
 
     private, public = signing
-    envelope = tmp_path / "r.dsse.json"
+    envelope, key = tmp_path / "r.dsse.json", signed.load_private_key(private)
     assert run("report", text, "-r", team, "-o", envelope, "--sign", private) == 0
     statement = json.loads(base64.b64decode(json.loads(envelope.read_bytes())["payload"]))
-    statement["predicate"]["report"]["evidence"]["critic"] = None
-    payload, key = canonical_json(statement), signed.load_private_key(private)
-    envelope.write_bytes(
-        signed._envelope(payload, signed.key_id(key.public_key()), key.sign(signed._encoded(payload)))
-    )
-    capsys.readouterr()
-    assert run("verify", envelope, "--key", public) == 1
+    report = statement["predicate"]["report"]
+
+    def verified() -> int:
+        payload = canonical_json(statement)
+        envelope.write_bytes(
+            signed._envelope(payload, signed.key_id(key.public_key()), key.sign(signed._encoded(payload)))
+        )
+        capsys.readouterr()
+        return run("verify", envelope, "--key", public, "--json")
+
+    for depth in range(50, 1000, 50):
+        report["decoder"]["options"] = {"x": json.loads("[" * depth + "]" * depth)}
+        code, said = verified(), capsys.readouterr()
+        assert (code == 0 and "[[[" in "".join(said.out.split())) or (
+            code == 1 and "not verified: " in said.err
+        )
+    report["decoder"]["options"] = {}
+    assert verified() == 0
+    report["evidence"]["critic"] = None
+    assert verified() == 1
     assert "not verified: statement: signed, but not as iet writes it (evidence of 'critic' is None)" in (
         capsys.readouterr().err
     )
