@@ -71,8 +71,13 @@ def test_no_key_is_lost_where_threads_add(path: pathlib.Path, saved: bool) -> No
                 registry.add_profile(vocab_size=V + 1 + number)
         return acknowledged
 
-    with ThreadPoolExecutor(4) as pool:
-        acknowledged = [one for found in pool.map(add, range(4)) for one in found]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads take turns in the middle of everything
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            acknowledged = [one for found in pool.map(add, range(4)) for one in found]
+    finally:
+        sys.setswitchinterval(interval)
     for read in (registry, Registry.load(path) if saved else Registry.loads(registry.dumps())):
         assert len(read) == 240
         assert len(read.profiles) == 4
