@@ -264,7 +264,7 @@ class Registry:
         Raises:
             InputError, RegistryError: as in `add`. Nothing has changed then.
 
-        O(agents): ten thousand take about a second where one `add` after the other takes minutes.
+        O(agents), which each single `add` takes, too.
         """
         if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
             raise InputError(f"names: got {type(names).__name__}, expected names of agents")

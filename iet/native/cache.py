@@ -2,7 +2,8 @@
 
 Whoever can write such a file can run code here, and a flipped bit in one is another program. So a folder or
 file that others can write is not used, and every file ends in the digest of what stands before it, which
-Numba's readers do not look at.
+Numba's readers do not look at. Folders above are not looked at: who can write those can exchange ours for
+another, but not make one that is ours.
 """
 
 from __future__ import annotations
