@@ -85,13 +85,16 @@ def new_name(name: object, looks: Mapping[str, str]) -> str:
 def skeleton(name: str) -> str:
     """Return what is alike for names that look alike: the skeleton of Unicode's UTS #39, section 4.
 
-    Spaces count once, as where a page shows them. The table is that of Unicode 17.0; which of the newest
-    characters decompose is up to the Python at hand.
+    It is taken of itself until nothing changes, as a few prototypes have one of their own, and spaces count
+    once, as where a page shows them. The table is that of Unicode 17.0; which of the newest characters
+    decompose is up to the Python at hand.
     """
-    found = unicodedata.normalize("NFD", name)
-    found = _INVISIBLE.sub("", found)
-    found = unicodedata.normalize("NFD", found.translate(_prototypes()))
-    return re.sub(" +", " ", found)
+    found, last = unicodedata.normalize("NFD", name), None
+    while found != last:
+        last = found
+        found = unicodedata.normalize("NFD", _INVISIBLE.sub("", found).translate(_prototypes()))
+        found = re.sub(" +", " ", found)
+    return found
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iet.errors import InputError, RegistryError
-from iet.marks.names import RESERVED, new_name, skeleton
+from iet.marks.names import _TABLE, RESERVED, _prototypes, new_name, skeleton
 from iet.marks.registry import Registry
 from tests.support.registries import V, rewrite
 
@@ -161,3 +161,12 @@ def test_a_new_name_is_new_as_it_is_or_refused(text: str) -> None:
     assert new_name(name, {skeleton(name): name}) == name
     with pytest.raises(RegistryError, match="looks like"):
         new_name(name, {skeleton(name): name + "."})
+
+
+def test_every_look_of_the_table_is_its_own_prototype() -> None:
+    assert len(_prototypes()) > 5000
+    for point, prototype in _prototypes().items():
+        assert skeleton(chr(point)) == skeleton(prototype) == skeleton(skeleton(prototype))
+    head = _TABLE.read_text(encoding="utf-8").partition("\n\n0020;")[0]
+    assert "confusables.txt, version 17.0.0" in head
+    assert "SPDX-License-Identifier: Unicode-3.0" in head
