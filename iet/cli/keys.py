@@ -215,9 +215,7 @@ def _keys_rotate(arguments: argparse.Namespace) -> int:
     import iet
 
     with _to_change(arguments) as registry:
-        rotated = iet.Registry.loads(
-            registry.dumps()
-        )  # in memory: merged back, all is saved at once, or nothing
+        rotated = iet.Registry.loads(registry.dumps())  # merged back, all is saved at once, or nothing
         for name in arguments.names:
             rotated.rotate(name, variants=arguments.variants)
         registry.merge(rotated)
