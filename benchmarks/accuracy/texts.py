@@ -267,7 +267,7 @@ def save(path: pathlib.Path, texts: Sequence[Turns]) -> None:
 
 def load(work: pathlib.Path, cell: Cell, split: str = "evaluation") -> list[Turns]:
     """Return the texts of a cell that have been generated, in the order of their index; maybe none yet."""
-    return [text for texts in units(split) for text in _read(path_of(work, cell, split, texts), cell)]
+    return [text for texts in units(split) for text in read(path_of(work, cell, split, texts), cell)]
 
 
 def entropies(texts: Sequence[Turns]) -> dict[str, float]:
@@ -287,7 +287,8 @@ def missing(work: pathlib.Path, cells: Iterable[Cell] = CELLS) -> Iterator[tuple
                     yield cell, split, texts
 
 
-def _read(path: pathlib.Path, cell: Cell) -> list[Turns]:
+def read(path: pathlib.Path, cell: Cell) -> list[Turns]:
+    """Return the texts of a unit that `save` wrote; none where there is no file."""
     if not path.is_file():
         return []
     with np.load(path) as unit:
