@@ -1,0 +1,180 @@
+"""Where marked text begins and ends, by the localisation field and by `iet`, on the same scores.
+
+    python -m benchmarks.localisation --data PATH -o benchmarks/results/localisation.json
+
+`--data` is the folder data/output of github.com/subroy13/WISER (not copied here: it carries no licence);
+without it only drawn and written texts are read. `--work` keeps what the shipped model wrote. What is tuned
+is tuned for the highest mean IoU on the first texts of each corpus, which are not reported and have the same
+layout: every rival over the grid of its module, `cusum` and `window` too. `posterior` has its defaults, as
+has "WISER, as published": blocks of 65 and rho 0.5, with which its paper's tables are made.
+"Bayes" knows the law of scores (estimated on the same first texts, where it is not drawn) and of lengths (of
+published files: uniform from half the shortest interval to twice the longest), but no place.
+
+IoU of a text is the tokens in found and true intervals over those in either, as in the WISER paper (which
+takes the union of all intervals); with several agents their mean. The boundary error is the mean distance in
+tokens of the true change points from the nearest found one, the ends of the text among these. Differences are
+paired by texts. Times are those of this machine, after compilation; null texts are drawn before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import functools
+import multiprocessing
+import pathlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.localisation import corpora, measuring, readers
+from benchmarks.recording import finish, parser, table
+from benchmarks.statistics import difference, interval, summary
+
+SEED = 0
+
+
+def jobs(given: argparse.Namespace) -> list[measuring.Maker]:
+    """Return what makes the corpora; those of a job are read by one process."""
+    found: list[measuring.Maker] = []
+    if given.data is not None:
+        found += [
+            functools.partial(corpora.of_file, path, given.texts) for path in corpora.published(given.data)
+        ]
+    if not given.published_only:
+        found += [functools.partial(corpora.of_law, law, given.texts_of_ours) for law in corpora.DRAWN]
+        found += [
+            functools.partial(corpora.written, cell, given.texts_of_ours, given.work)
+            for cell in corpora.WRITTEN
+        ]
+    return found
+
+
+def summarised(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the corpora with means and intervals of each reader, and its IoU less that of `posterior`."""
+    by_corpus: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        by_corpus.setdefault(row["corpus"], []).append(row)
+    found = []
+    for name, of_corpus in by_corpus.items():
+        ours = next(row["figures"] for row in of_corpus if row["reader"] == "posterior")
+        each = {}
+        for row in of_corpus:
+            figures = row["figures"]
+            result: dict[str, Any] = {"iou": summary(figures["iou"], SEED)}
+            apart = difference(figures["iou"], ours["iou"], SEED)
+            if row["reader"] != "posterior" and apart is not None:
+                result["less posterior"] = [apart.mean, apart.low, apart.high]
+            result |= {key: float(np.mean(figures[key])) for key in ("boundary", "number", "found")}
+            result["ms"] = float(np.median(figures["ms"]))
+            each[row["reader"]] = result | {"options": row["options"]}
+        first = of_corpus[0]
+        found.append(
+            {
+                "corpus": name,
+                "group": first["group"],
+                "texts": len(ours["iou"]),
+                "tokens": first["tokens"],
+                "readers": each,
+            }
+        )
+    return found
+
+
+_TITLES = {
+    "published": "Published score files",
+    "drawn": "Drawn scores of several agents",
+    "written": "Texts of the shipped model, of which one speaker is not registered",
+}
+
+
+def markdown(content: Mapping[str, Any]) -> str:
+    parts = []
+    for group, title in _TITLES.items():
+        found = [row for row in content["corpora"] if row["group"] == group]
+        if found:
+            parts += [f"# {title}", _sayings(found), _iou(found), "Boundary error in tokens:"]
+            parts += [_figure(found, "boundary", "{:.1f}"), "Texts with the right number of intervals:"]
+            parts += [_figure(found, "number", "{:.2f}"), "Milliseconds a text (median):"]
+            parts += [_figure(found, "ms", "{:.2f}")]
+    found = [row for row in content["corpora"] if row["group"] == "unmarked"]
+    if found:
+        parts += ["# Unmarked texts", "Share of texts in which anything is found:"]
+        parts += [_figure(found, "found", "{:.2f}")]
+    return "\n\n".join(parts)
+
+
+def _iou(found: Sequence[Mapping[str, Any]]) -> str:
+    """The mean IoU, "+" or "-" behind it where a reader is better or worse than `posterior`, paired."""
+    rows = []
+    for row in found:
+        cells: list[str | None] = []
+        for name in readers.NAMES:
+            result = row["readers"].get(name)
+            if result is None:
+                cells.append(None)
+                continue
+            _, low, high = result.get("less posterior", (0, 0, 0))
+            sign = " +" if low > 0 else " -" if high < 0 else ""
+            cells.append(f"{result['iou'][0]:.3f}{sign}")
+        rows.append([row["corpus"], str(row["texts"]), *cells])
+    return table(["mean IoU", "texts", *readers.NAMES], rows)
+
+
+def _figure(found: Sequence[Mapping[str, Any]], name: str, form: str) -> str:
+    shown = [reader for reader in readers.NAMES if any(reader in row["readers"] for row in found)]
+    rows = [
+        [row["corpus"], *(_shown(row["readers"].get(reader), name, form) for reader in shown)]
+        for row in found
+    ]
+    means = [
+        form.format(np.mean([row["readers"][reader][name] for row in found if reader in row["readers"]]))
+        for reader in shown
+    ]
+    return table([name, *shown], [*rows, ["mean", *means]])
+
+
+def _shown(result: Mapping[str, Any] | None, name: str, form: str) -> str | None:
+    return None if result is None else form.format(result[name])
+
+
+def _sayings(found: Sequence[Mapping[str, Any]]) -> str:
+    """Say over the corpora how `posterior` stands to each other reader."""
+    said = []
+    for name in readers.NAMES[1:]:
+        apart = [row["readers"][name]["less posterior"] for row in found if name in row["readers"]]
+        if apart:
+            better, worse = sum(low > 0 for _, low, _ in apart), sum(high < 0 for *_, high in apart)
+            mean = interval([each[0] for each in apart], SEED)
+            assert mean is not None
+            said.append([name, len(apart), worse, len(apart) - better - worse, better, f"{mean.mean:+.3f}"])
+    return table(
+        ["beside `posterior`", "corpora", "worse", "not told apart", "better", "mean difference"], said
+    )
+
+
+def main() -> None:
+    line = parser("benchmarks.localisation", __doc__)
+    line.add_argument("--data", type=pathlib.Path, help="folder of the published score files")
+    line.add_argument("--work", type=pathlib.Path, help="folder that keeps what the shipped model wrote")
+    line.add_argument("--texts", type=int, default=60, help="texts read of a published file, 180 at most")
+    line.add_argument("--texts-of-ours", type=int, default=30, help="texts read of each other corpus")
+    line.add_argument("--published-only", action="store_true", help="read no texts of our own")
+    line.add_argument("--workers", type=int, default=2, help="processes")
+    given = line.parse_args()
+    started = time.perf_counter()
+    rows: list[dict[str, Any]] = []
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(given.workers, context) as pool:
+        for found in pool.map(measuring.rows_of, jobs(given)):
+            rows += found
+            for row in found:
+                print(row["corpus"], row["reader"], f"{np.mean(row['figures']['iou']):.3f}", flush=True)
+    content = {"seconds": time.perf_counter() - started, "corpora": summarised(rows)}
+    finish(line, given, content, markdown(content), rows=rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""The benchmark around the methods: what is read, how several keys are, what is tuned on, and the tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from benchmarks.localisation import __main__ as command
+from benchmarks.localisation import bayes, corpora, measuring, readers
+from benchmarks.localisation.laws import GREEN
+from iet.audit.metrics import token_accuracy
+from iet.errors import InputError
+from iet.marks.families import FAMILIES
+
+LAW = corpora.Drawn("gumbel", 0.7, 2, tokens=240)
+
+
+def write_file(folder: pathlib.Path, name: str, mark: str | None, texts: int) -> pathlib.Path:
+    """Write a file as WISER publishes them: 120 tokens, marked from 40 to 80."""
+    rng = np.random.default_rng(0)
+    pivots = rng.exponential(size=(texts, 120))
+    pivots[:, 40:80] = rng.exponential(4, (texts, 40))
+    pivots[0, 50] = np.inf
+    kinds = [[0, 40, "unwatermarked"], [40, 80, mark or "unwatermarked"], [80, 120, "unwatermarked"]]
+    rows = [{"gen_tokens": rng.integers(0, 1000, 120).tolist()} for _ in range(texts)]
+    if mark is not None:
+        rows = [row | {"pivots": values.tolist()} for row, values in zip(rows, pivots, strict=True)]
+    configuration = {"intervals": kinds, "vocab_size": 1000, "initial_seed": 1234, "prompt_tokens": 50}
+    path = folder / f"data_{name}.json"
+    path.write_text(json.dumps({"configuration": configuration, "data": rows}))
+    return path
+
+
+# What is read
+
+
+def test_a_published_file_is_cut_into_texts_to_tune_on_and_to_report(tmp_path: pathlib.Path) -> None:
+    path = write_file(tmp_path, "model_n120_gumbel", "gumbel", corpora.TUNING + 5)
+    (corpus,) = corpora.of_file(path, 3)
+    assert (len(corpus.tuning), len(corpus.texts)) == (corpora.TUNING, 3)
+    assert np.flatnonzero(corpus.texts[0].truth == 0).tolist() == list(range(40, 80))
+    highest = max(text.scores.max() for text in corpora.of_file(path, 5)[0].texts + corpus.tuning)  # type: ignore[operator]
+    assert corpus.tuning[0].scores[50, 0] == highest < np.inf
+    assert corpus.lengths is not None
+    assert np.flatnonzero(corpus.lengths.agents)[[0, -1]].tolist() == [19, 79]  # half to twice of 40
+
+
+def test_unmarked_texts_are_scored_with_the_published_noise(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("torch")
+    write_file(tmp_path, "model_n120_gumbel", "gumbel", corpora.TUNING)
+    write_file(tmp_path, "model_n120_redgreen", "redgreen", corpora.TUNING)
+    path = write_file(tmp_path, "model_n120_unwatermarked", None, corpora.TUNING + 20)
+    noise, green = corpora.of_file(path, 20)
+    assert [corpus.group for corpus in (noise, green)] == ["unmarked"] * 2
+    assert (noise.texts[3].truth == -1).all()
+    for corpus, family in ((noise, FAMILIES["gumbel"]), (green, GREEN)):
+        scores = np.array([text.scores for text in corpus.texts])
+        assert corpus.family is family
+        assert scores.mean() == pytest.approx(family.mean(0.0), abs=0.1)
+        assert len(corpus.tuning) == corpora.TUNING
+        assert corpus.lengths is None
+
+
+def test_other_folders_and_marks_are_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(InputError, match=r"expected a folder with data_\*\.json"):
+        corpora.published(tmp_path)
+    with pytest.raises(InputError, match=r"got marks \['new'\]"):
+        corpora.of_file(write_file(tmp_path, "model_new", "new", 1), 1)
+
+
+def test_drawn_texts_follow_their_law() -> None:
+    (corpus,) = corpora.of_law(dataclasses.replace(LAW, tokens=1000), 20)
+    scores = np.concatenate([text.scores for text in corpus.texts])
+    truth = np.concatenate([text.truth for text in corpus.texts])
+    own = truth[:, None] == np.arange(2)
+    assert scores[own].mean() == pytest.approx(1 / 0.3, rel=0.05)
+    assert scores[~own].mean() == pytest.approx(1, rel=0.05)
+    ends = np.flatnonzero(np.diff(corpus.texts[0].truth))
+    assert np.diff(ends).min() >= LAW.shortest
+    assert np.diff(ends).max() <= LAW.longest
+    (again,) = corpora.of_law(dataclasses.replace(LAW, tokens=1000), 1)
+    assert (again.texts[0].scores == corpus.texts[0].scores).all()
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_written_texts_have_a_speaker_whom_no_key_explains(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.setattr(corpora, "TUNING", 0)
+    monkeypatch.setattr(corpora, "_TURNS", 3)
+    (corpus,) = corpora.written(("gumbel", 1.0, 2), 1, tmp_path)
+    (text,) = corpus.texts
+    assert set(text.truth.tolist()) == {-1, 0, 1}
+    assert text.scores.shape == (len(text.truth), 2)
+    own = text.scores[text.truth >= 0, text.truth[text.truth >= 0]]
+    assert own.mean() > 1.8 > 1.3 > text.scores[text.truth < 0].mean()
+    (kept,) = tmp_path.iterdir()
+    before = kept.stat().st_mtime_ns
+    (again,) = corpora.written(("gumbel", 1.0, 2), 1, tmp_path)
+    assert (again.texts[0].scores == text.scores).all()
+    assert kept.stat().st_mtime_ns == before
+
+
+# Readers
+
+
+def test_a_token_goes_to_the_key_whose_interval_stands_out_most() -> None:
+    scores = np.zeros((100, 2))
+    scores[20:60, 0] = 2.0
+    scores[50:90, 1] = 3.0
+    labels = readers.combined(scores, GREEN, [[(20, 60)], [(50, 90)]])
+    assert labels.tolist() == [-1] * 20 + [0] * 30 + [1] * 40 + [-1] * 10
+    longer = readers.combined(scores, GREEN, [[(20, 60)], [(0, 10), (40, 90)]])
+    assert longer.tolist() == [1] * 10 + [-1] * 10 + [0] * 20 + [1] * 50 + [-1] * 10
+    assert (readers.combined(scores, GREEN, [[], []]) == -1).all()
+
+
+def test_the_estimated_law_is_near_the_known_one() -> None:
+    (known,) = corpora.of_law(dataclasses.replace(LAW, tokens=4000), 1)
+    estimated = readers.log_ratios(dataclasses.replace(known, strength=None))(known.texts[0])
+    exact = readers.log_ratios(known)(known.texts[0])
+    middle = (known.texts[0].scores > 0.5) & (known.texts[0].scores < 2.5)
+    assert np.abs(estimated - exact)[middle].mean() < 0.1
+
+
+def test_the_bayes_reader_is_as_right_as_it_says() -> None:
+    (corpus,) = corpora.of_law(dataclasses.replace(LAW, strength=0.4, tokens=600), 12)
+    assert corpus.lengths is not None
+    ratios, said, right = readers.log_ratios(corpus), [], []
+    for text in corpus.texts:
+        labels, posterior = bayes.read(ratios(text), corpus.lengths)
+        said.append(posterior.max(axis=1).mean())
+        right.append(token_accuracy(text.truth, labels))
+    assert np.mean(said) == pytest.approx(np.mean(right), abs=0.03)
+    assert np.mean(right) > 0.85
+
+
+def test_options_come_from_the_first_texts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def detect(scores: object, family: object, *, end: int) -> list[tuple[int, int]]:
+        return [(0, end)]
+
+    monkeypatch.setattr(readers, "RIVALS", {"told": (detect, {"end": (5, 10, 20)})})
+    monkeypatch.setattr(readers, "OURS", {"posterior": {}})
+    monkeypatch.setattr(readers, "NAMES", ("posterior", "told"))
+
+    def text(end: int) -> corpora.Text:
+        return corpora.Text(np.ones((30, 1), np.float32), np.where(np.arange(30) < end, 0, -1))
+
+    corpus = corpora.Corpus("made up", "drawn", FAMILIES["gumbel"], [text(11)] * 3, [text(20)] * 3)
+    found = readers.tuned(corpus)
+    assert [options for _, options in found.values()] == [{}, {"end": 10}]
+    assert found["told"][0](corpus.texts[0]).tolist() == [0] * 10 + [-1] * 20
+
+
+# Figures and tables
+
+
+def test_boundaries_and_intervals_are_counted() -> None:
+    truth = np.repeat([-1, 0, 1, -1], [10, 20, 20, 10])
+    found = np.repeat([-1, 0, -1, 1, -1], [13, 10, 10, 20, 7])
+    assert measuring.intervals(truth) == measuring.intervals(found) == 2
+    assert measuring.boundary_error(truth, found) == pytest.approx((3 + 3 + 3) / 3)
+    assert measuring.boundary_error(truth, np.full(60, 0)) == pytest.approx((10 + 30 + 10) / 3)
+    assert measuring.boundary_error(np.full(60, 0), found) == 0
+
+
+def test_the_command_reads_a_folder(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_file(tmp_path, "model_n120_gumbel", "gumbel", corpora.TUNING + 3)
+    given = ["localisation", "--data", tmp_path, "--published-only", "--texts", 3, "--workers", 1]
+    monkeypatch.setattr("sys.argv", [*map(str, given), "-o", str(tmp_path / "out.json")])
+    command.main()
+    (corpus,) = json.loads((tmp_path / "out.json").read_text())["corpora"]
+    assert list(corpus["readers"]) == list(readers.NAMES)
+    assert corpus["texts"] == 3
+    for name, result in corpus["readers"].items():
+        assert 0 <= result["iou"][0] <= 1
+        assert ("less posterior" in result) == (name != "posterior")
+    assert corpus["readers"]["Bayes"]["iou"][0] > 0.7
+    written = (tmp_path / "out.md").read_text()
+    assert "| model_n120_gumbel | 3 |" in written
+    assert "Published score files" in capsys.readouterr().out
