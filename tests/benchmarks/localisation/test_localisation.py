@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.localisation import __main__ as command
-from benchmarks.localisation import bayes, corpora, measuring, readers
+from benchmarks.localisation import bayes, corpora, measuring, readers, showing
 from benchmarks.localisation.laws import GREEN
 from iet.audit.metrics import token_accuracy
 from iet.errors import InputError
@@ -167,6 +168,32 @@ def test_boundaries_and_intervals_are_counted() -> None:
     assert measuring.boundary_error(truth, found) == pytest.approx((3 + 3 + 3) / 3)
     assert measuring.boundary_error(truth, np.full(60, 0)) == pytest.approx((10 + 30 + 10) / 3)
     assert measuring.boundary_error(np.full(60, 0), found) == 0
+
+
+def result(name: str, group: str, iou: float, apart: tuple[float, float, float]) -> dict[str, Any]:
+    figures = {"iou": [iou, iou, iou], "boundary": 2.0, "number": 0.5, "found": 0.25, "ms": 1.0}
+    others = {"WISER": figures | {"less posterior": list(apart)}}
+    return {"corpus": name, "group": group, "texts": 9, "readers": {"posterior": figures, **others}}
+
+
+def test_the_tables_say_who_leads_beyond_the_interval() -> None:
+    corpora_of = [
+        result("a_n500_gumbel", "published", 0.8, (0.2, 0.1, 0.3)),
+        result("b_n500_gumbel", "published", 0.6, (-0.2, -0.3, -0.1)),
+        result("b_n500_redgreen", "published", 0.5, (0.0, -0.1, 0.1)),
+        result("b_n500_unwatermarked, as gumbel", "unmarked", 0.9, (0.0, 0.0, 0.0)),
+        result("drawn, gumbel λ = 0.5, 2 agents", "drawn", 0.4, (0.0, 0.0, 0.0)),
+    ]
+    content = {"command": "python -m benchmarks.localisation", "corpora": corpora_of}
+    written = showing.markdown(content)
+    for line in ("a_n500_gumbel | 9 | 0.800 | 0.800 + |", "b_n500_gumbel | 9 | 0.600 | 0.600 - |"):
+        assert line in written
+    assert "| b_n500_redgreen | 9 | 0.500 | 0.500 |" in written
+    assert "| WISER | 3 | 1 | 1 | 1 | +0.000 |" in written
+    page = showing.page(content)
+    assert "| published, Gumbel-max | 2 | 0.700 | 0.700 |" in page
+    assert "| drawn, gumbel λ = 0.5 | 1 | 0.400 | 0.400 |" in page
+    assert "| unmarked: share of texts with a finding | 1 | 0.250 | 0.250 |" in page
 
 
 def test_the_command_reads_a_folder(
