@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.accuracy import served
 from benchmarks.accuracy.decoders import CUSUM, PAPERS_CUSUM
-from benchmarks.localisation import showing
+from benchmarks.localisation.showing import localisation
 from benchmarks.paper.experiments import table1
 from benchmarks.paper.quoted import TABLE1
 from benchmarks.paper.reading.scoring import FIGURES
@@ -460,13 +460,7 @@ TABLES: Mapping[str, Mapping[str, Callable[[pathlib.Path], str]]] = {
     "docs/using/bulk.md": {"bulk": bulk},
     "docs/how/engines.md": {"engines": engines},
     "docs/how/gumbel.md": {"served": lambda results: served.table(_content(results, "served"))},
-    "docs/worth/numbers.md": {
-        "power": power,
-        "accuracy": accuracy,
-        "localisation": lambda results: showing.page(_content(results, "localisation")),
-        "paper": paper,
-        "speed": speed,
-    },
+    "docs/worth/numbers.md": {f.__name__: f for f in (power, accuracy, localisation, paper, speed)},
 }
 """File -> its tables, by the name in their markers."""
 

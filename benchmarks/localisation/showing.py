@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -90,6 +92,11 @@ def _sayings(found: Sequence[Mapping[str, Any]]) -> str:
     return table(
         ["beside `posterior`", "corpora", "worse", "not told apart", "better", "mean difference"], said
     )
+
+
+def localisation(results: pathlib.Path) -> str:
+    """Return what the page of numbers shows of the run in a folder of results."""
+    return page(json.loads((results / "localisation.json").read_text(encoding="utf-8")))
 
 
 def page(content: Mapping[str, Any]) -> str:
