@@ -119,17 +119,25 @@ def exponentials(log_ratios: npt.NDArray[np.floating]) -> Float32s:
 
 
 def log_likelihoods(
-    ratios: Float32s, mean_segments: Float64s, prior: Float64s, stages: int, odds: Float64s | None = None
+    ratios: Sequence[Float32s], mean_segments: Float64s, priors: Float64s, odds: Float64s | None = None
 ) -> Float64s:
-    """Return the third result of `forward_backward` for each mean length [L], as `posteriors`.
+    """Return the third result of `forward_backward` for several chains of three stages, [S, R].
 
-    O(L·m·T·A).
+    Args:
+        ratios: S times `exponentials` [T, A + 1], not changed.
+        mean_segments: expected tokens of a segment in each chain, [R].
+        priors: `prior_of` in each chain, [R, A + 1]; nobody's is 0 in all of them, or in none.
+        odds: as in `forward_backward`.
+
+    O(S·R·T·A), in vectors over R.
     """
-    advances = _advances(len(ratios), stages / np.maximum(mean_segments, stages), prior, odds)
-    states, found = np.empty((len(advances), stages, len(prior))), np.zeros(len(advances))
-    states[:] = prior / stages
-    leave, alpha = np.empty(len(prior)), np.empty((1, stages, len(prior)), np.float32)
-    _forward_njit(ratios, advances, prior, 0, len(ratios), 0, leave, states, alpha, found)
+    rates = 3 / np.maximum(mean_segments, 3)
+    advances = np.ascontiguousarray(_advances(len(ratios[0]), rates, priors[0], odds).T)
+    advances[:1] = 0  # nothing comes before the first token
+    each = np.ascontiguousarray(priors.T)
+    leave, found = 1 / np.maximum(1 - each, 1e-9), np.zeros((len(ratios), len(priors)))
+    for some, row in zip(ratios, found, strict=True):
+        _likelihoods_njit(some, advances, each, leave, row)
     return found
 
 
@@ -211,6 +219,47 @@ def _forward_njit(
                     for i in range(states):
                         state[m, i] /= total
         log_ratios[n] += log_ratio
+
+
+@njit
+def _likelihoods_njit(
+    ratios: Float32s, advances: Float64s, priors: Float64s, leave: Float64s, log_ratios: Float64s
+) -> None:
+    # What `_forward_njit` adds up, for R chains of three stages: `advances` [T, R], `priors` and `leave`
+    # [A + 1, R]. The inner loops run over chains, so that a compiler can turn them into vectors.
+    count, rows = priors.shape
+    first, second, third = priors / 3, priors / 3, priors / 3
+    onward, arriving, total = np.empty((count, rows)), np.empty(rows), np.empty(rows)
+    for t in range(len(ratios)):
+        advance = advances[t]
+        arriving[:] = 0.0
+        total[:] = 0.0
+        for i in range(count):
+            for r in range(rows):
+                onward[i, r] = third[i, r] * leave[i, r] * advance[r]
+                arriving[r] += onward[i, r]
+        for i in range(count):
+            ratio = np.float64(ratios[t, i])
+            for r in range(rows):
+                one, two, three, q = first[i, r], second[i, r], third[i, r], advance[r]
+                entered = priors[i, r] * (arriving[r] - onward[i, r])
+                now = ((1.0 - q) * one + entered) * ratio
+                then = ((1.0 - q) * two + q * one) * ratio
+                at_last = ((1.0 - q) * three + q * two) * ratio
+                first[i, r], second[i, r], third[i, r] = now, then, at_last
+                total[r] += now + then + at_last
+        low, high = total[0], total[0]
+        for r in range(1, rows):
+            low, high = min(low, total[r]), max(high, total[r])
+        if t == len(ratios) - 1 or not (low > _LOW and high < _HIGH):
+            for r in range(rows):
+                log_ratios[r] += math.log(total[r])
+                total[r] = 1.0 / total[r]
+            for i in range(count):
+                for r in range(rows):
+                    first[i, r] *= total[r]
+                    second[i, r] *= total[r]
+                    third[i, r] *= total[r]
 
 
 @njit

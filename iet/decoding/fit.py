@@ -23,8 +23,20 @@ MIN_STRENGTH, MAX_STRENGTH = 0.2, 4.0
 STAGES = 3
 """Number of stages of a segment's duration, see `forward_backward`."""
 
-_SEGMENT_LENGTHS = np.array([30.0, 50.0, 80.0, 125.0, 200.0, 320.0, 500.0, 1000.0])
-_USUAL_LENGTH, _LENGTH_SPREAD = 60.0, 0.7
+SMALLEST_BLOCK, BLOCKS = 4, 100
+"""A text has at least so many blocks, unless they would be smaller than that; see `block_of`."""
+
+# What is tried: nats a token of the marks, the mean length of a segment, and nobody's share where he is rare.
+_NATS = (0.02, 0.08, 0.3, 1.2)
+_SEGMENT_LENGTHS = np.array([25.0, 60.0, 150.0, 500.0])
+_RARELY = 0.02
+
+# Spreads are those of logarithms.
+_USUAL_NATS, _NATS_SPREAD = 0.06, 2.0
+_USUAL_LENGTH, _LENGTH_SPREAD = 75.0, 1.0
+_LENGTH_OF_ONE = 150.0  # where there is one agent, who takes turns with nobody
+
+_START_TOKENS = 150.0  # at the strength that the guesses give, for all agents together
 _SHARE_TOKENS = 1000.0
 
 
@@ -37,12 +49,14 @@ class Fitted:
         shares: π of the agents [A], without nobody's.
         nobody: π of nobody.
         mean_segment: expected tokens of a segment.
+        evidence: log-likelihood ratio of the text, over all that was tried: marked against unmarked.
     """
 
     strengths: Float64s
     shares: Float64s
     nobody: float
     mean_segment: float
+    evidence: float
 
 
 def fit(
@@ -52,8 +66,7 @@ def fit(
     *,
     block: int = 16,
     iterations: int = 2,
-    start_strength: float = 0.4,
-    shrinkage: float = 200.0,
+    shrinkage: float = 30.0,
     nobody: float = 0.0,
     mean_segment: float | None = None,
     strengths: Float64s | None = None,
@@ -61,24 +74,29 @@ def fit(
     odds: Float64s | None = None,
     shares: Float64s | None = None,
 ) -> Fitted:
-    """Fit λ, shares and the length of segments by expectation maximisation over blocks of tokens.
+    """Fit λ, shares and the length of segments: first a guess by the text's likelihood, then by EM.
 
-        mean(λ_a) = (Σ_b γ_b(a)·x_b(a) + m·mean(λ₀)) / (Σ_b γ_b(a)·w_b + m)
-        π_a       ∝ block·Σ_b γ_b(a) + 1000·(1 - nobody) / A, and of nobody alike (with `shares` for 1 / A)
+    The guess: the text's likelihood where every agent's marks carry 0.02, 0.08, 0.3 or 1.2 nats a token,
+    segments have one of the mean lengths of a grid, and nobody has his share, or 0.02 of the text. Nats are
+    log-normal around 0.06 (spread 2), lengths around 75 (spread 1), or around 150 where there is one agent,
+    the two shares equally likely. The guess is the mean under the posterior, for λ and lengths that of their
+    logarithms. Then, in each iteration over blocks of tokens,
 
-    The m = `shrinkage` tokens at λ₀ = `start_strength` and the 1000 at equal shares keep an agent with little
-    text where it started. The mean length of a segment is the geometric mean of a grid from 30 to 1000
-    tokens, weighted in the first iteration by the likelihood of the text and by a log-normal guess around 60
-    (spread 0.7): a longer one lets one agent's segment cover text whose marks are too weak to be told apart.
+        mean(λ̄)   = (Σ_a Σ_b γ_b(a)·x_b(a) + 150·mean(λ₀)) / (Σ_a Σ_b γ_b(a)·w_b + 150)
+        mean(λ_a) = (Σ_b γ_b(a)·x_b(a) + m·mean(λ̄)) / (Σ_b γ_b(a)·w_b + m)
+        π_a       ∝ block·Σ_b γ_b(a) + 1000·(1 - π₀) / A, and of nobody alike (with `shares` for 1 / A)
+
+    with the guesses λ₀ and π₀ (nobody's). The m = `shrinkage` tokens keep an agent with little text near all
+    agents, the 1000 at equal shares near the same part of the text.
 
     Args:
         sums, weights: Σ w·x [B, A] and Σ w [B] over blocks of tokens, as `block_sums` returns them.
         family: of the scores; None: they are log-likelihood ratios, which need `strengths` of 1.
         block: tokens of a block.
-        iterations: maximum number of iterations, 0 for none; it stops where no λ moves by 0.005.
-        start_strength: λ₀.
+        iterations: number of them, 0 for the guess.
         shrinkage: m in tokens, 0 to 1e9.
-        nobody: share of the tokens that no agent wrote, before the text is seen; 0: nobody may win.
+        nobody: share of the tokens that no agent wrote, where he is not rare, before the text is seen; 0:
+            nobody may win.
         mean_segment: in tokens, instead of fitting it.
         strengths: λ [A], instead of fitting them.
         agents: how many there are, where some are not in `sums`.
@@ -92,39 +110,91 @@ def fit(
     Raises:
         InputError: a parameter is out of range.
 
-    Cost: O(iterations·B·A): 2 passes of the chain each, and 8 in the first. Deterministic.
+    Cost: O(B·A): 16 chains, or 32 where nobody may win, side by side, then 2 passes an iteration.
+    Deterministic.
     """
     check_number("iterations", iterations, 0)
     check_number("shrinkage", shrinkage, 0, 1e9, integer=False)
     check_number("block", block, 1)
     check_number("nobody", nobody, 0, 0.99, integer=False)
-    check_number("start_strength", start_strength, *strength_range(family), integer=False)
     if mean_segment is not None:
         check_number("mean_segment", mean_segment, 1, 1e9, integer=False)
     columns = sums.shape[1]
-    found = np.full(columns, float(start_strength)) if strengths is None else strengths
-    alike = np.full(columns, (1 - nobody) / (agents or columns))
-    before = alike if shares is None else (1 - nobody) * shares
-    shares, p_nobody = before, nobody
-    length = _USUAL_LENGTH if mean_segment is None else float(mean_segment)
-    for i in range(iterations):
+    alike = np.full(columns, 1 / (agents or columns)) if shares is None else shares
+    alone = (agents or columns) == 1
+    start = _guess(sums, weights, family, block, alike, nobody, mean_segment, strengths, odds, alone)
+    found, shares, left_share = start.strengths, start.shares, start.nobody
+    for _ in range(iterations):
         ratios = exponentials(log_ratios(sums, weights, found, family, blocks=True))
-        prior = prior_of(shares, p_nobody)
-        if mean_segment is None and i == 0:
-            length = _segment_length(ratios, block, prior, odds)
-        gamma, left, _ = posteriors(ratios, length / block, prior, STAGES, odds)
-        held = block * gamma.sum(axis=0, dtype=np.float64) + _SHARE_TOKENS * before
-        rest = block * left.sum(dtype=np.float64) + _SHARE_TOKENS * nobody
+        prior = prior_of(shares, left_share)
+        gamma, left, _ = posteriors(ratios, start.mean_segment / block, prior, STAGES, odds)
+        held = block * gamma.sum(axis=0, dtype=np.float64) + _SHARE_TOKENS * start.shares
+        rest = block * left.sum(dtype=np.float64) + _SHARE_TOKENS * start.nobody
         shares = held / (held.sum() + rest)
-        p_nobody = min(0.99, float(rest / (held.sum() + rest))) if nobody > 0 else 0.0
-        if strengths is not None or family is None:
-            continue
-        fitted = fit_strengths(gamma, sums, weights, family, start_strength, shrinkage)
-        moved = np.abs(fitted - found).max()
-        found = fitted
-        if moved < 0.005 and i > 0:
-            break
-    return Fitted(found, shares, p_nobody, length)
+        left_share = min(0.99, float(rest / (held.sum() + rest))) if nobody > 0 else 0.0
+        if strengths is None and family is not None:
+            found = fit_strengths(gamma, sums, weights, family, float(start.strengths[0]), shrinkage)
+    return Fitted(found, shares, left_share, start.mean_segment, start.evidence)
+
+
+def _guess(
+    sums: Scores,
+    weights: Float32s,
+    family: Family | None,
+    block: int,
+    shares: Float64s,
+    nobody: float,
+    mean_segment: float | None,
+    strengths: Float64s | None,
+    odds: Float64s | None,
+    alone: bool,
+) -> Fitted:
+    """Return what `fit` starts from: the mean over all that is tried, weighted by how likely it is."""
+    lengths = _SEGMENT_LENGTHS if mean_segment is None else np.array([float(mean_segment)])
+    nobodys = np.array([min(_RARELY, nobody), nobody] if nobody > 0 else [0.0])
+    if strengths is not None or family is None:
+        tried = np.ones((1, sums.shape[1])) if strengths is None else strengths[None]
+        plausible = np.zeros(1)
+    else:
+        tried = np.repeat(starts_of(family)[:, None], sums.shape[1], axis=1)
+        plausible = _log_normal(np.array(_NATS), _USUAL_NATS, _NATS_SPREAD)
+    priors = np.repeat([prior_of(shares, share) for share in nobodys.tolist()], len(lengths), axis=0)
+    each = np.tile(lengths / block, len(nobodys))
+    usual = _LENGTH_OF_ONE if alone else _USUAL_LENGTH
+    log_prior = plausible[:, None, None] + _log_normal(lengths, usual, _LENGTH_SPREAD)
+    log_prior = np.repeat(log_prior, len(nobodys), axis=1)
+    ratios = [exponentials(log_ratios(sums, weights, some, family, blocks=True)) for some in tried]
+    likelihoods = log_likelihoods(ratios, each, priors, odds)
+    joint = log_prior + likelihoods.reshape(len(tried), len(nobodys), len(lengths))
+    weight = np.exp(joint - joint.max())
+    evidence = math.log(weight.sum()) + joint.max() - math.log(np.exp(log_prior).sum())
+    weight /= weight.sum()
+    strength = tried[0] if len(tried) == 1 else np.exp(weight.sum(axis=(1, 2)) @ np.log(tried))
+    length = float(np.exp(weight.sum(axis=(0, 1)) @ np.log(lengths)))
+    share = float(weight.sum(axis=(0, 2)) @ nobodys)
+    return Fitted(strength, (1 - share) * shares, share, length, evidence)
+
+
+def _log_normal(values: Float64s, middle: float, spread: float) -> Float64s:
+    return -((np.log(values / middle) / spread) ** 2) / 2
+
+
+@functools.cache
+def starts_of(family: Family) -> Float64s:
+    """Return the λ that are tried: marks that carry 0.02, 0.08, 0.3 and 1.2 nats a token.
+
+    λ·mean(λ) - log_mgf(λ) nats, the relative entropy of marked from unmarked scores, within `strength_range`.
+    """
+    grid, mean, log_mgf = _strength_table(family)
+    nats = np.interp(_NATS, grid * mean - log_mgf, grid)
+    return np.asarray(nats.clip(*strength_range(family)))
+
+
+def start_strength(log_likelihood: Float64s, family: Family) -> float:
+    """Return λ₀ of `fit`, given the log-likelihood of a text under each of `starts_of`."""
+    joint = log_likelihood + _log_normal(np.array(_NATS), _USUAL_NATS, _NATS_SPREAD)
+    weight = np.exp(joint - joint.max())
+    return float(np.exp(weight @ np.log(starts_of(family)) / weight.sum()))
 
 
 def fit_strengths(
@@ -132,24 +202,21 @@ def fit_strengths(
     sums: npt.NDArray[Any],
     weights: npt.NDArray[Any],
     family: Family,
-    start_strength: float,
+    start: float,
     shrinkage: float,
 ) -> Float64s:
     """Return the λ [A] of `fit`, given who holds each block: γ [B, A], Σ w·x [B, A] and Σ w [B]."""
     grid, mean, _ = _strength_table(family)
-    start = _mean_at(start_strength, family)
-    total = np.einsum("ta,ta->a", gamma, sums, dtype=np.float64) + shrinkage * start
-    tokens = np.einsum("ta,t->a", gamma, weights, dtype=np.float64) + shrinkage
-    fitted = np.interp(total / np.maximum(tokens, 1e-9), mean, grid)
-    return np.asarray(fitted.clip(*strength_range(family)))
+    total = np.einsum("ta,ta->a", gamma, sums, dtype=np.float64)
+    tokens = np.einsum("ta,t->a", gamma, weights, dtype=np.float64)
+    common = (total.sum() + _START_TOKENS * np.interp(start, grid, mean)) / (tokens.sum() + _START_TOKENS)
+    each = (total + shrinkage * common) / np.maximum(tokens + shrinkage, 1e-9)
+    return np.asarray(np.interp(each, mean, grid).clip(*strength_range(family)))
 
 
-def _segment_length(ratios: Float32s, block: int, prior: Float64s, odds: Float64s | None) -> float:
-    likelihood = log_likelihoods(ratios, _SEGMENT_LENGTHS / block, prior, STAGES, odds)
-    logs = np.log(_SEGMENT_LENGTHS)
-    likelihood -= ((logs - math.log(_USUAL_LENGTH)) / _LENGTH_SPREAD) ** 2 / 2
-    weight = np.exp(likelihood - likelihood.max())
-    return float(np.exp((weight * logs).sum() / weight.sum()))
+def block_of(tokens: int, largest: int) -> int:
+    """Return the tokens of a block: `largest`, or fewer in a text that would have less than 100 blocks."""
+    return min(largest, max(SMALLEST_BLOCK, tokens // BLOCKS))
 
 
 def block_sums(scores: Scores, weight: Float32s, block: int) -> tuple[Float32s, Float32s]:
@@ -208,12 +275,6 @@ def strength_range(family: Family | None) -> tuple[float, float]:
     """Return the lowest and the highest λ that is fitted."""
     limit = math.inf if family is None else family.strength_limit
     return MIN_STRENGTH, min(MAX_STRENGTH, 0.98 * limit)
-
-
-@functools.cache
-def _mean_at(strength: float, family: Family) -> float:
-    grid, mean, _ = _strength_table(family)
-    return float(np.interp(strength, grid, mean))
 
 
 @functools.cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from iet.decoding.fit import fit_strengths
+from iet.decoding.fit import fit_strengths, start_strength, starts_of
 from iet.decoding.posterior import PosteriorOptions
 from iet.marks.families import Family
 from iet.native.arrays import Float64s
@@ -22,14 +22,14 @@ def piece_ratios(
 
         log Π_t p(x_t | a) / p(x_t | nobody) = λ_a·Σ_t x_t(a) - n·log_mgf(λ_a)
 
-    λ is fitted by expectation maximisation (`fit_strengths`); pieces are taken as independent.
+    λ is fitted as in `fit`, by a guess and expectation maximisation; pieces are taken as independent.
 
     Args:
         sums, counts: Σ x [S, A], and number n [S] of the tokens of each piece that count as evidence.
         family: of the scores.
         nobody: prior share of pieces that no agent wrote, 0 to 0.99.
         shares: of each agent in the other pieces [A], in all at most 1.
-        options: `strengths`, `iterations`, `start_strength` and `shrinkage` are read.
+        options: `strengths`, `iterations` and `shrinkage` are read.
 
     Returns:
         [S, A] and λ [A], float64. O(S·A) an iteration.
@@ -37,21 +37,31 @@ def piece_ratios(
     if options.strengths is not None:
         strengths = np.asarray(options.strengths, np.float64)
     else:
-        start, shrinkage = options.start_strength, options.shrinkage
-        strengths = np.full(sums.shape[1], float(start))
+        likelihoods = [
+            _log_weights(sums * some - (counts * family.log_mgf(some))[:, None], nobody, shares)[1].sum()
+            for some in starts_of(family).tolist()
+        ]
+        start = start_strength(np.array(likelihoods), family)
+        strengths = np.full(sums.shape[1], start)
         for _ in range(options.iterations):
             ratios = sums * strengths - np.outer(counts, family.log_mgf(strengths))
             gamma = piece_posterior(ratios, nobody, shares)
-            strengths = fit_strengths(gamma, sums, counts, family, start, shrinkage)
+            strengths = fit_strengths(gamma, sums, counts, family, start, options.shrinkage)
     return sums * strengths - np.outer(counts, family.log_mgf(strengths)), strengths
 
 
 def piece_posterior(ratios: Float64s, nobody: float, shares: Float64s) -> Float64s:
     """Return p(a | piece) [S, A] from log-likelihood ratios [S, A], under the prior of `piece_ratios`."""
+    logs, total = _log_weights(ratios, nobody, shares)
+    posterior: Float64s = np.exp(logs - total[:, None])
+    return posterior
+
+
+def _log_weights(ratios: Float64s, nobody: float, shares: Float64s) -> tuple[Float64s, Float64s]:
+    """Return the log of prior times likelihood of every agent [S, A], and of their sum with nobody's [S]."""
     logs = ratios + np.log((1 - nobody) * shares)
     with np.errstate(divide="ignore"):
         rest = np.log(nobody)
-    top = np.maximum(logs.max(axis=1, keepdims=True), rest)
-    weights = np.exp(logs - top)
-    posterior: Float64s = weights / (weights.sum(axis=1, keepdims=True) + np.exp(rest - top))
-    return posterior
+    top = np.maximum(logs.max(axis=1), rest)
+    total: Float64s = top + np.log(np.exp(logs - top[:, None]).sum(axis=1) + np.exp(rest - top))
+    return logs, total

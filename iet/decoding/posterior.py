@@ -13,7 +13,16 @@ import numpy.typing as npt
 from iet.decoding.activity import evidence_blocks, log_activity
 from iet.decoding.chain import exponentials, posteriors, prior_of
 from iet.decoding.copies import Decode, decode_copies
-from iet.decoding.fit import STAGES, Fitted, block_sums, fit, log_ratios, offsets_of, strength_range
+from iet.decoding.fit import (
+    STAGES,
+    Fitted,
+    block_of,
+    block_sums,
+    fit,
+    log_ratios,
+    offsets_of,
+    strength_range,
+)
 from iet.decoding.segmentation import NOBODY, Scored, Scores, Segmentation, check_vector
 from iet.errors import InputError, check_number
 from iet.marks.families import Family
@@ -26,6 +35,9 @@ MOST_CANDIDATES = 256
 
 MIN_CANDIDATES = 16
 """Number of agents that are read token by token even if no score speaks for them."""
+
+
+_LOG_ODDS_MARKED = 5.0  # that a text holds any mark, before it is seen
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,9 +53,11 @@ class PosteriorOptions:
             the context stood within the last 256 tokens, and 1 elsewhere (without `pairs`: 0 where it ever
             stood before), because a context that its writer had seen carries no mark.
         nobody: share of the tokens that no agent wrote, 0 to 0.99, before the text is seen, where nobody may
-            win.
+            win; that he has hardly any is as likely.
         strengths: [A] λ, 0 to MAX_STRENGTH, to use instead of fitting.
-        iterations, start_strength, shrinkage, block: see `fit`.
+        iterations, shrinkage: see `fit`.
+        block: maximum tokens of a block in `fit`; texts of fewer than 100 blocks have smaller ones (4 or
+            more).
         resolution: tokens that the chain takes as one; it then moves each boundary to the likeliest place
             less than `resolution` away. 1 to 16. The posterior is the same for tokens that are taken as one.
         min_segment: tokens. A shorter run of one label goes to that neighbour whose posterior over it is
@@ -59,11 +73,10 @@ class PosteriorOptions:
     nobody: float = 0.5
     strengths: npt.ArrayLike | None = None
     iterations: int = 2
-    start_strength: float = 0.4
-    shrinkage: float = 200.0
+    shrinkage: float = 30.0
     block: int = 16
     resolution: int = 2
-    min_segment: int = 16
+    min_segment: int = 8
 
     def __post_init__(self) -> None:
         if self.repeats not in ("share", "drop", "count"):
@@ -84,8 +97,6 @@ class PosteriorOptions:
             ShapeError: `strengths` is not [A].
             InputError: a strength is out of the family's range.
         """
-        low, high = strength_range(family)
-        check_number("start_strength", self.start_strength, low, high, integer=False)
         _fixed_strengths(self.strengths, family, agents)
 
 
@@ -96,8 +107,10 @@ def posterior_decode(text: Scored, options: PosteriorOptions, allow_unattributed
 
     γ_t(a) = p(a at t | all scores) in the chain of `forward_backward`, and ĝ(t) = argmax_a γ_t(a), which
     maximises the expected TokenAcc. λ, the agents' shares of the text and the mean length of a segment are
-    fitted on the text (`fit`). Not in the paper. In a text without evidence the first agent wins, or nobody
-    where nobody may. Log-likelihood ratios are read as they are: λ = 1, and every scored token counts.
+    fitted on the text (`fit`). Where nobody may win, γ of the agents is multiplied by the probability that
+    the text is marked at all, given its `evidence` and odds of e^5 before it is seen. Not in the paper. In a
+    text without evidence the first agent wins, or nobody where nobody may. Log-likelihood ratios are read as
+    they are: λ = 1, and every scored token counts.
 
     Args:
         text: what is read. Family "gumbel" is read better with `weights` of `novelty_weights`, which
@@ -106,7 +119,7 @@ def posterior_decode(text: Scored, options: PosteriorOptions, allow_unattributed
         allow_unattributed: False: the chain has no state for nobody.
 
     Cost: O(T·A) time, 8·T·A + 16·T bytes and 64 MB at most. With more than 16 agents only `likely_agents` are
-    decoded; the others have posterior 0 and strength λ₀. Deterministic.
+    decoded; the others have posterior 0 and the mean of the strengths. Deterministic.
     """
     options.check(text.family, text.values.shape[1])
     sources = None
@@ -129,13 +142,12 @@ def _decode(text: Scored, options: PosteriorOptions, allow_unattributed: bool) -
     tokens, columns = scores.shape
     weight = evidence_weight(text, options.repeats)
     fixed = _fixed_strengths(options.strengths, family, columns)
-    strength = np.full(columns, float(options.start_strength)) if fixed is None else fixed.copy()
     keep = np.arange(columns)
     if text.agents is None and family is not None and columns > MIN_CANDIDATES:
         blocks = evidence_blocks(scores, text.scored & ~text.repeated)
         keep = likely_agents(log_activity(*blocks, family))
         scores = scores[:, keep]
-    block, resolution = options.block, options.resolution
+    block, resolution = block_of(tokens, options.block), options.resolution
     sums, totals = block_sums(scores, weight, block)
     fitted = fit(
         sums,
@@ -143,7 +155,6 @@ def _decode(text: Scored, options: PosteriorOptions, allow_unattributed: bool) -
         family,
         block=block,
         iterations=options.iterations,
-        start_strength=options.start_strength,
         shrinkage=options.shrinkage,
         nobody=options.nobody if allow_unattributed else 0.0,
         mean_segment=options.mean_segment,
@@ -152,12 +163,17 @@ def _decode(text: Scored, options: PosteriorOptions, allow_unattributed: bool) -
         odds=_pooled_odds(text.break_odds, block),
         shares=None if text.shares is None else text.shares[keep],
     )
+    strength = np.full(columns, fitted.strengths.mean()) if fixed is None else fixed.copy()
     strength[keep] = fitted.strengths
     sums, totals = block_sums(scores, weight, resolution)
     ratios = log_ratios(sums, totals, fitted.strengths, family, blocks=True)
     length, odds = fitted.mean_segment / resolution, _pooled_odds(text.break_odds, resolution)
     prior = prior_of(fitted.shares, fitted.nobody)
     gamma, rest, _ = posteriors(exponentials(ratios), length, prior, STAGES, odds)
+    if fitted.nobody > 0:
+        marked = 1 / (1 + math.exp(-max(fitted.evidence + _LOG_ODDS_MARKED, -700.0)))
+        gamma *= np.float32(marked)
+        rest = rest * np.float32(marked) + np.float32(1 - marked)
     posterior, left = np.empty((tokens, len(keep)), np.float32), np.empty(tokens, np.float32)
     labels = np.empty(tokens, np.int32)
     _likeliest_njit(gamma, rest, resolution, allow_unattributed, posterior, left, labels)

@@ -177,3 +177,21 @@ def test_chain_stays_finite_at_the_extremes(options: dict[str, Any]) -> None:
 def test_a_chain_refuses_what_it_cannot_be(arguments, error, words):
     with pytest.raises(error, match=words):
         forward_backward(**{"log_ratios": np.zeros((4, 2)), **arguments})
+
+
+@settings(max_examples=40, deadline=None)
+@given(score_matrices(), st.integers(0, 2**32 - 1), st.booleans())
+def test_likelihoods_side_by_side_are_those_of_single_chains(ratios, seed, anybody):
+    rng = np.random.default_rng(seed)
+    ratios = ratios * np.float32(rng.choice([1, 40]))
+    lengths = rng.uniform(3, 200, 5)
+    nobody = rng.uniform(0.01, 0.9, 5) if anybody else np.zeros(5)
+    odds = rng.uniform(0.1, 5, len(ratios))
+    shares = rng.dirichlet(np.ones(ratios.shape[1]))
+    priors = np.array([chain_module.prior_of(shares, share) for share in nobody])
+    given = [chain_module.exponentials(ratios), chain_module.exponentials(-ratios)]
+    found = chain_module.log_likelihoods(given, lengths, priors, odds)
+    for sign, row in zip((1, -1), found, strict=True):
+        for length, share, value in zip(lengths, nobody, row, strict=True):
+            expected = forward_backward(sign * ratios, length, share, shares, 3, odds)[2]
+            assert value == pytest.approx(expected, rel=1e-5, abs=1e-4)

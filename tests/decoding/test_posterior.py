@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from iet.audit.metrics import token_accuracy
 from iet.decoding import Span, boundary_intervals, candidates, decode, fit, span_sums, windows
-from iet.decoding.fit import block_sums
+from iet.decoding.fit import block_of, block_sums
 from iet.decoding.posterior import at_most
 from iet.errors import InputError, ShapeError
+from iet.marks.families import Draws, drawn_family
 from tests.support.conditions import INTERPRETED
 from tests.support.scores import FOURIER, synthetic
 
@@ -33,20 +34,105 @@ def test_the_fit_finds_strengths_shares_and_length_of_a_text():
     np.testing.assert_allclose(found.strengths, true, atol=0.15 if INTERPRETED else 0.1)
     np.testing.assert_allclose(found.shares, [0.2, 0.4, 0.4], atol=0.03)
     assert found.nobody == 0
-    assert 200 < found.mean_segment < 450
-    start = fit(sums, weights, FOURIER, iterations=0, start_strength=0.7, mean_segment=99.0, nobody=0.1)
-    assert start.strengths.tolist() == [0.7] * 3
-    assert start.shares.tolist() == [0.3] * 3
-    assert (start.nobody, start.mean_segment) == (0.1, 99.0)
+    assert 150 <= found.mean_segment <= 500.1  # two of the lengths that are tried
+    start = fit(sums, weights, FOURIER, iterations=0, mean_segment=99.0, nobody=0.1)
+    assert len(set(start.strengths.tolist())) == 1  # a guess for all agents together
+    assert 0.4 < start.strengths[0] < 1.6
+    assert start.mean_segment == pytest.approx(99)
+    assert 0.02 <= start.nobody <= 0.1
+    np.testing.assert_allclose(start.shares, (1 - start.nobody) / 3)
+    given = fit(sums, weights, FOURIER, strengths=true, nobody=0.5)
+    assert given.strengths.tolist() == true.tolist()
     for bad, words in (
         ({"nobody": 1.5}, "nobody: got 1.5"),
         ({"mean_segment": -5}, "mean_segment: got -5"),
         ({"mean_segment": math.nan}, "mean_segment: got nan"),
-        ({"start_strength": 99}, "start_strength: got 99"),
+        ({"shrinkage": -1}, "shrinkage: got -1"),
+        ({"iterations": -1}, "iterations: got -1"),
         ({"block": 0}, "block: got 0"),
     ):
         with pytest.raises(InputError, match=words):
             fit(sums, weights, FOURIER, **bad)
+
+
+def green_list(rng, tokens, marked, shift):
+    """Scores of one key: 1 with chance 1/4, or where `marked` with odds e^shift times as high."""
+    odds = np.exp(shift) / 3
+    return (rng.random(tokens) < np.where(marked, odds / (1 + odds), 0.25)).astype(np.float32)[:, None]
+
+
+def intersection_over_union(found, truth):
+    return (found & truth).sum() / (found | truth).sum()
+
+
+@pytest.mark.skipif(INTERPRETED, reason="hundreds of texts")
+@pytest.mark.parametrize(
+    ("start", "end", "shift", "overlap", "one_segment"),
+    [(200, 300, 1.43, 0.8, 0.75), (50, 450, 0.7, 0.75, 0.4)],
+)
+def test_marks_strong_in_a_short_stretch_or_weak_in_a_long_one(start, end, shift, overlap, one_segment):
+    law = drawn_family("kgw", Draws((1,), 0.25, 0.0, 1.0))
+    rng, truth = np.random.default_rng(9), (np.arange(500) >= start) & (np.arange(500) < end)
+    overlaps, segments = [], []
+    for _ in range(100):
+        found = decode(green_list(rng, 500, truth, shift), family=law, allow_unattributed=True)
+        overlaps.append(intersection_over_union(found.token_agents == 0, truth))
+        segments.append(sum(span.agent == 0 for span in found.segments))
+    assert np.mean(overlaps) > overlap
+    assert np.mean(np.array(segments) == 1) > one_segment
+
+
+@pytest.mark.parametrize("agents", [1, 6])
+def test_text_without_a_mark_is_nobodys(agents: int) -> None:
+    rng = np.random.default_rng(5)
+    scores = np.cos(2 * np.pi * rng.random((3 if INTERPRETED else 40, 1000, agents)))
+    found = [decode(x, allow_unattributed=True) for x in scores]
+    assert np.mean([each.token_agents < 0 for each in found]) > 0.85
+    # That the text holds no mark at all is part of every posterior: it is small everywhere.
+    assert np.median([each.posterior.sum(axis=1).max() for each in found]) < 0.7
+
+
+def test_evidence_is_the_mean_likelihood_ratio_over_unmarked_texts():
+    # E[exp(evidence)] = 1 where the law is known, so a text without a mark seldom has much of it.
+    rng = np.random.default_rng(6)
+    evidence = []
+    for _ in range(20 if INTERPRETED else 400):
+        scores = np.cos(2 * np.pi * rng.random((400, 3))).astype(np.float32)
+        sums, weights = block_sums(scores, np.ones(400, np.float32), 4)
+        evidence.append(fit(sums, weights, FOURIER, block=4, nobody=0.5, iterations=0).evidence)
+    for ratio in (3, 10, 30):
+        assert np.mean(np.exp(evidence) >= ratio) <= 1 / ratio
+    scores, _ = synthetic(rng, 4, 3)
+    assert fit(*block_sums(scores, np.ones(len(scores), np.float32), 4), FOURIER, block=4).evidence > 30
+
+
+def test_whether_nobody_has_a_share_is_told_by_the_text():
+    rng = np.random.default_rng(8)
+    scores, truth = synthetic(rng, 12, 3)
+    weight = np.ones(len(scores), np.float32)
+    assert fit(*block_sums(scores, weight, 8), FOURIER, block=8, nobody=0.5).nobody < 0.1
+    turns = np.cumsum(np.append(0, np.diff(truth) != 0))
+    rest = turns % 2 == 1
+    scores[rest] = np.cos(2 * np.pi * rng.random((rest.sum(), 3)))
+    assert fit(*block_sums(scores, weight, 8), FOURIER, block=8, nobody=0.5).nobody > 0.4
+
+
+def test_short_texts_have_small_blocks():
+    assert [block_of(n, 16) for n in (0, 100, 500, 1000, 1600, 10**6)] == [4, 4, 5, 10, 16, 16]
+    assert block_of(100, 2) == 2
+
+
+def test_agents_of_little_text_are_near_all_agents_and_those_of_much_are_not():
+    rng = np.random.default_rng(7)
+    truth = np.repeat([0, 1, 0, 1, 0, 2], [800, 800, 800, 800, 800, 25])
+    true = np.array([0.5, 1.5, 1.5])
+    scores = np.cos(2 * np.pi * rng.random((len(truth), 3)))
+    scores[np.arange(len(truth)), truth] = np.cos(rng.vonmises(0, true[truth]))
+    found = decode(scores.astype(np.float32))
+    np.testing.assert_allclose(found.strengths[:2], true[:2], atol=0.15)
+    alike = decode(scores.astype(np.float32), shrinkage=1e6).strengths
+    assert alike.min() > 0.5
+    assert np.ptp(alike) < 0.01
 
 
 def test_forward_backward_is_stable_over_a_million_tokens():

@@ -1,0 +1,232 @@
+"""Who wrote what in drawn scores, by `posterior` and by a reader who knows the law: strengths, lengths, gaps.
+
+    python -m benchmarks.accuracy.strengths -o benchmarks/results/strengths.json
+
+Scores are drawn from the laws of families fourier and gumbel and of a green list (a quarter of the
+vocabulary), with marks that carry so many nats a token (relative entropy of marked from unmarked scores);
+agents of one text differ by a factor of e^0.4 (one standard deviation). In "diluted" texts half of an agent's
+tokens carry no mark, and the others twice as many nats, or somewhat less where the family has a limit. The
+Bayes reader is told strengths, dilution, the mean length of segments and nobody's share, and takes the same
+chain: he is what fitting could reach. "IoU" is of the tokens that have the one agent's name, "TokenAcc"
+counts nobody as a name. The fit's constants were chosen on other draws of such regimes, and on tuning texts.
+`--before` names the results of another checkout on the same draws, whose rows lie beside them, and is
+compared text by text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.recording import INTERVAL, columns, finish, parser, read_rows
+from benchmarks.statistics import summary
+from iet.decoding import NOBODY, decode, forward_backward
+from iet.marks.families import FAMILIES, Draws, Family, drawn_family
+
+LAWS = {
+    "fourier": FAMILIES["fourier"],
+    "gumbel": FAMILIES["gumbel"],
+    "green list": drawn_family("kgw", Draws((1,), 0.25, 0.0, 1.0)),
+}
+STAGES, SPREAD, DILUTED = 3, 0.4, 0.5
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True)
+class Regime:
+    """Texts of one kind.
+
+    Attributes:
+        agents: how many.
+        turns: tokens of each turn; drawn around it (three stages) where `drawn`.
+        count: number of turns.
+        unmarked: tokens of all unmarked text, cut at random places between and around the turns.
+        nobody: whether the reader may name nobody.
+        nats: a token, tried one after the other.
+        drawn, diluted: see above.
+    """
+
+    name: str
+    agents: int
+    turns: int
+    count: int
+    unmarked: int = 0
+    nobody: bool = True
+    nats: tuple[float, ...] = (0.02, 0.06, 0.2, 0.6)
+    drawn: bool = True
+    diluted: bool = False
+
+    @property
+    def measure(self) -> str:
+        return "IoU" if self.agents == 1 and self.unmarked and self.count else "TokenAcc"
+
+    @property
+    def tokens(self) -> int:
+        return self.turns * self.count + self.unmarked
+
+    @property
+    def mean_segment(self) -> float:
+        gaps = self.count + 1 if self.unmarked else 0
+        return self.tokens / max(1, self.count + gaps)
+
+    @property
+    def share_of_nobody(self) -> float:
+        return min(0.98, max(0.02, self.unmarked / self.tokens))
+
+
+REGIMES = (
+    Regime("100 in 500", 1, 100, 1, 400, drawn=False),
+    Regime("30 in 100", 1, 30, 1, 70, drawn=False, nats=(0.2, 0.6, 1.2)),
+    Regime("60 in 1,000", 1, 60, 1, 940, drawn=False, nats=(0.2, 0.6)),
+    Regime("400 in 500", 1, 400, 1, 100, drawn=False),
+    Regime("all of 1,000", 1, 1000, 1, drawn=False),
+    Regime("all of 1,000, 4 agents", 4, 1000, 1, drawn=False),
+    Regime("unmarked, 1 agent", 1, 0, 0, 1000, nats=(0.06,)),
+    Regime("unmarked, 6 agents", 6, 0, 0, 1000, nats=(0.06,)),
+    *(Regime(f"turns of {n}, forced", 4, n, 12, nobody=False) for n in (30, 60, 120, 200, 400)),
+    *(Regime(f"turns of {n}", 4, n, 12) for n in (30, 60, 120, 200)),
+    *(Regime(f"8 agents, turns of {n}, forced", 8, n, 16, nobody=False) for n in (60, 200)),
+    *(Regime(f"gaps, turns of {n}", 3, n, 8, 9 * n) for n in (60, 200)),
+    *(Regime(f"diluted, turns of {n}", 4, n, 12, diluted=True) for n in (60, 200)),
+    *(Regime(f"diluted, gaps, turns of {n}", 3, n, 8, 9 * n, diluted=True) for n in (60, 200)),
+)
+
+
+def strength_of(law: Family, nats: NDArray[np.floating[Any]]) -> Floats:
+    """Return the λ at which a mark carries so many nats a token, at most 0.97 of the family's limit."""
+    grid = np.linspace(1e-3, min(12.0, 0.97 * law.strength_limit), 4000)
+    return np.asarray(np.interp(nats, grid * law.mean(grid) - law.log_mgf(grid), grid))
+
+
+def draw(law: Family, strengths: Floats, rng: np.random.Generator) -> Floats:
+    """Return scores of the law, each tilted by its λ."""
+    if law.draws is not None:  # one draw of 0 or 1
+        odds = law.draws.chance / (1 - law.draws.chance) * np.exp(strengths)
+        return (rng.random(strengths.shape) < odds / (1 + odds)).astype(np.float64)
+    if law.name == "gumbel":
+        return np.asarray(rng.exponential(1 / (1 - strengths)))
+    return np.asarray(np.cos(rng.vonmises(0, np.maximum(strengths, 1e-12))))
+
+
+def truth_of(regime: Regime, rng: np.random.Generator) -> Labels:
+    """Return who wrote each token, -1 for nobody."""
+    lengths = np.full(regime.count, regime.turns)
+    if regime.drawn and regime.count:
+        lengths = np.maximum(4, rng.gamma(STAGES, regime.turns / STAGES, regime.count).round()).astype(
+            np.int64
+        )
+    speakers = [int(rng.integers(regime.agents))]
+    while len(speakers) < regime.count:
+        step = int(rng.integers(1, regime.agents)) if regime.agents > 1 else 0
+        speakers.append((speakers[-1] + step) % regime.agents)
+    cuts = np.sort(rng.integers(0, regime.unmarked + 1, regime.count))
+    gaps = np.diff(np.concatenate([[0], cuts, [regime.unmarked]]))
+    parts = [np.full(gaps[0], NOBODY)]
+    for length, speaker, gap in zip(lengths, speakers, gaps[1:], strict=False):
+        parts += [np.full(length, speaker), np.full(gap, NOBODY)]
+    return np.concatenate(parts)
+
+
+def measured(regime: Regime, truth: Labels, found: NDArray[np.integer[Any]]) -> float:
+    if regime.measure == "TokenAcc":
+        return float((found == truth).mean())
+    either = (found >= 0) | (truth >= 0)
+    return float(((found >= 0) & (truth >= 0)).sum() / max(1, either.sum()))
+
+
+def bayes(regime: Regime, law: Family, scores: Floats, strengths: Floats) -> NDArray[np.int64]:
+    """Return the labels of the reader who knows the law."""
+    ratios = strengths * scores - law.log_mgf(strengths)
+    if regime.diluted:
+        ratios = np.logaddexp(np.log(DILUTED), np.log(1 - DILUTED) + ratios)
+    nobody = regime.share_of_nobody if regime.nobody else 0.0
+    posterior, left, _ = forward_backward(ratios, regime.mean_segment, nobody, stages=STAGES)
+    best = posterior.argmax(axis=1)
+    return np.where(posterior.max(axis=1) <= left, NOBODY, best) if regime.nobody else best
+
+
+def figures(regime: Regime, name: str, nats: float, text: int) -> dict[str, float]:
+    """Return how right `posterior` and the Bayes reader are on one text."""
+    law = LAWS[name]
+    rng = np.random.default_rng([zlib.crc32(f"{regime.name}/{name}/{nats}".encode()), text])
+    truth = truth_of(regime, rng)
+    each = nats * np.exp(SPREAD * rng.normal(size=regime.agents)) * (2 if regime.diluted else 1)
+    strengths = strength_of(law, each)
+    tilts = np.zeros((len(truth), regime.agents))
+    marked = np.flatnonzero(truth >= 0)
+    if regime.diluted:
+        marked = marked[rng.random(len(marked)) >= DILUTED]
+    tilts[marked, truth[marked]] = strengths[truth[marked]]
+    scores = draw(law, tilts, rng).astype(np.float32)
+    found = decode(scores, family=law, allow_unattributed=regime.nobody).token_agents
+    known = bayes(regime, law, scores.astype(np.float64), strengths)
+    return {"posterior": measured(regime, truth, found), "bayes": measured(regime, truth, known)}
+
+
+def rows_of(regimes: Sequence[Regime], texts: int) -> Iterator[dict[str, Any]]:
+    for regime in regimes:
+        for nats in regime.nats:
+            for law in LAWS:
+                for text in range(texts):
+                    where = {"regime": regime.name, "measure": regime.measure, "nats": nats, "law": law}
+                    yield {**where, "text": text, **figures(regime, law, nats, text)}
+
+
+def run(
+    regimes: Sequence[Regime], texts: int, before: Sequence[dict[str, Any]] = ()
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the cells, a regime with so many nats in all families, and the rows behind them."""
+    keys = ("regime", "nats", "law", "text")
+    earlier = {tuple(row[key] for key in keys): row["posterior"] for row in before}
+    rows = list(rows_of(regimes, texts))
+    for row in rows:
+        at = tuple(row[key] for key in keys)
+        if at in earlier:
+            row |= {"before": earlier[at], "gain": row["posterior"] - earlier[at]}
+    cells = []
+    for regime in regimes:
+        for nats in regime.nats:
+            some = [row for row in rows if (row["regime"], row["nats"]) == (regime.name, nats)]
+            names = [name for name in ("before", "posterior", "gain", "bayes") if name in some[0]]
+            found: dict[str, Any] = {name: summary([row[name] for row in some]) for name in names}
+            gap = summary([row["bayes"] - row["posterior"] for row in some])
+            cells.append(
+                {**{key: some[0][key] for key in ("regime", "measure", "nats")}, **found, "gap": gap}
+            )
+    return cells, rows
+
+
+def markdown(cells: Sequence[dict[str, Any]], texts: int) -> str:
+    signed = {name: INTERVAL.format(name).replace(":.3f", ":+.3f") for name in ("gain", "gap")}
+    formats = {
+        **{"text": "{regime}", "": "{measure}", "nats a token": "{nats}", "before": "{before[0]:.3f}"},
+        **{"posterior": "{posterior[0]:.3f}", "gain": signed["gain"]},
+        **{"Bayes reader": "{bayes[0]:.3f}", "what he gains": signed["gap"]},
+    }
+    head = (
+        f"**Drawn scores**: families fourier and gumbel and a green list, {texts} texts each; differences on"
+        " the same texts with 95 % intervals."
+    )
+    return f"{head}\n\n{columns(cells, formats)}"
+
+
+def main() -> None:
+    line = parser("benchmarks.accuracy.strengths", __doc__)
+    line.add_argument("--texts", type=int, default=40, help="of each family and cell (default: 40)")
+    line.add_argument("--before", type=pathlib.Path, help="results of another checkout, rows beside them")
+    given = line.parse_args()
+    before = read_rows(given.before) if given.before else []
+    cells, rows = run(REGIMES, given.texts, before)
+    finish(line, given, {"cells": cells}, markdown(cells, given.texts), rows=rows)
+
+
+if __name__ == "__main__":
+    main()

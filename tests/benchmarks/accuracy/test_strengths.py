@@ -1,0 +1,54 @@
+"""The benchmark of strengths: laws, texts and measures are what they say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.accuracy import strengths
+from iet.decoding import NOBODY
+
+REGIMES = {regime.name: regime for regime in strengths.REGIMES}
+
+
+@pytest.mark.parametrize("name", strengths.LAWS)
+def test_marks_carry_as_many_nats_as_asked(name: str) -> None:
+    law, rng = strengths.LAWS[name], np.random.default_rng(1)
+    for nats in (0.02, 0.2, 0.6):
+        tilt = strengths.strength_of(law, np.array(nats))
+        scores = strengths.draw(law, np.full(100_000, float(tilt)), rng)
+        assert np.mean(tilt * scores - law.log_mgf(tilt)) == pytest.approx(nats, rel=0.1)
+    unmarked = strengths.draw(law, np.zeros(100_000), rng)
+    assert unmarked.mean() == pytest.approx(float(law.mean(0.0)), abs=0.02)
+
+
+def test_texts_are_what_the_regime_says() -> None:
+    rng = np.random.default_rng(2)
+    one = strengths.truth_of(REGIMES["100 in 500"], rng)
+    assert (len(one), (one == 0).sum(), np.count_nonzero(np.diff(one))) in ((500, 100, 2), (500, 100, 1))
+    assert (strengths.truth_of(REGIMES["unmarked, 6 agents"], rng) == NOBODY).tolist() == [True] * 1000
+    forced = strengths.truth_of(REGIMES["turns of 60, forced"], rng)
+    assert forced.min() == 0
+    assert np.count_nonzero(np.diff(forced)) == 11
+    gaps = strengths.truth_of(REGIMES["gaps, turns of 60"], rng)
+    assert (gaps == NOBODY).sum() == 9 * 60
+
+
+def test_measures() -> None:
+    truth = np.array([-1, 0, 0, 0, -1])
+    found = np.array([-1, -1, 0, 0, 0])
+    assert strengths.measured(REGIMES["100 in 500"], truth, found) == 0.5
+    assert strengths.measured(REGIMES["turns of 60"], truth, found) == 0.6
+
+
+def test_cells_compare_with_the_rows_of_another_checkout() -> None:
+    regimes = [REGIMES["30 in 100"], REGIMES["turns of 30"]]
+    cells, rows = strengths.run(regimes, 2)
+    assert len(rows) == (3 + 4) * len(strengths.LAWS) * 2
+    assert all("before" not in cell for cell in cells)
+    earlier = [{**row, "posterior": row["posterior"] - 0.25} for row in rows]
+    cells, _ = strengths.run(regimes, 2, earlier)
+    assert all(cell["gain"][0] == pytest.approx(0.25) for cell in cells)
+    table = strengths.markdown(cells, 2)
+    assert "+0.250 (+0.250, +0.250)" in table
+    assert table.count("\n| 30 in 100") == 3
