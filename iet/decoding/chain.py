@@ -38,12 +38,13 @@ def forward_backward(
 
         e_t(i) = exp(log_ratios[t, i]), 1 for nobody
         a segment of i lasts m stages of 1/q tokens each on average, q = m / mean_segment;
-        the next one is j's with probability π_j / (1 - π_i), j ≠ i
+        after an agent's the next one is j's with probability π_j / (1 - π_i), j ≠ i; after nobody's, π_j
         γ_t(i) = P(i holds token t | all scores), the sum over the stages of i
 
     A duration that is a sum of m geometric ones has a spread of 1/√m of its mean: turns of three tokens and
-    of three thousand are both less likely than the geometric law of an ordinary chain (m = 1) has them. The
-    text begins and ends in the middle of a segment.
+    of three thousand are both less likely than the geometric law of an ordinary chain (m = 1) has them.
+    Nobody may follow himself: what nobody's key explains may be of any length. The text begins and ends in
+    the middle of a segment.
 
     Args:
         log_ratios: log p(x_t | i) / p(x_t | nobody), float [T, A]; 0 where a token carries no evidence. Cut
@@ -136,6 +137,7 @@ def log_likelihoods(
     advances[:1] = 0  # nothing comes before the first token
     each = np.ascontiguousarray(priors.T)
     leave, found = 1 / np.maximum(1 - each, 1e-9), np.zeros((len(ratios), len(priors)))
+    leave[-1] = 1
     for some, row in zip(ratios, found, strict=True):
         _likelihoods_njit(some, advances, each, leave, row)
     return found
@@ -180,14 +182,15 @@ def _forward_njit(
     log_ratios: Float64s,
 ) -> None:
     # For each row of `advances`, `starts` [L, m, A + 1] holds α at token begin - 1 (at the text's beginning:
-    # π), and afterwards at end - 1. `leave` becomes 1 / (1 - π). If `keep` is 1, each row of `alpha` becomes
-    # α of a token, up to a factor; if it is 0, the first row takes them all and nobody reads it, because a
-    # loop for each case would be compiled twice.
+    # π), and afterwards at end - 1. `leave` becomes 1 / (1 - π), and 1 for nobody. If `keep` is 1, each row
+    # of `alpha` becomes α of a token, up to a factor; if it is 0, the first row takes them all and nobody
+    # reads it, because a loop for each case would be compiled twice.
     lengths, stages, states = starts.shape
     last = stages - 1
     onward = np.empty(states)
     for i in range(states):
         leave[i] = 1.0 / max(1.0 - prior[i], 1e-9)
+    leave[states - 1] = 1.0
     for n in range(lengths):
         log_ratio, state, advance_of = 0.0, starts[n], advances[n]
         for t in range(begin, end):
@@ -197,6 +200,7 @@ def _forward_njit(
             for i in range(states):
                 onward[i] = state[last, i] * leave[i] * advance
                 arriving += onward[i]
+            onward[states - 1] = 0.0  # nobody may follow himself
             total = 0.0
             for i in range(states):
                 ratio = ratios[t, i]
@@ -238,6 +242,7 @@ def _likelihoods_njit(
             for r in range(rows):
                 onward[i, r] = third[i, r] * leave[i, r] * advance[r]
                 arriving[r] += onward[i, r]
+        onward[count - 1] = 0.0  # nobody may follow himself
         for i in range(count):
             ratio = np.float64(ratios[t, i])
             for r in range(rows):
@@ -303,6 +308,7 @@ def _backward_njit(
             weights[i] = factor * ratios[t, i]
             held[i] = prior[i] * beta[0, i] * weights[i]
             entering += held[i]
+        held[agents] = 0.0
         for m in range(last):
             for i in range(states):
                 beta[m, i] = (stay * beta[m, i] + advance * beta[m + 1, i]) * weights[i]

@@ -26,10 +26,11 @@ STAGES = 3
 SMALLEST_BLOCK, BLOCKS = 4, 100
 """A text has at least so many blocks, unless they would be smaller than that; see `block_of`."""
 
-# What is tried: nats a token of the marks, the mean length of a segment, and nobody's share where he is rare.
+# What is tried: nats a token of the marks, the mean length of a segment, and nobody's share where he is rare,
+# or where marks are.
 _NATS = (0.02, 0.08, 0.3, 1.2)
 _SEGMENT_LENGTHS = np.array([25.0, 60.0, 150.0, 500.0])
-_RARELY = 0.02
+_RARELY, _MOSTLY = 0.02, 0.98
 
 # Spreads are those of logarithms.
 _USUAL_NATS, _NATS_SPREAD = 0.06, 2.0
@@ -77,10 +78,10 @@ def fit(
     """Fit λ, shares and the length of segments: first a guess by the text's likelihood, then by EM.
 
     The guess: the text's likelihood where every agent's marks carry 0.02, 0.08, 0.3 or 1.2 nats a token,
-    segments have one of the mean lengths of a grid, and nobody has his share, or 0.02 of the text. Nats are
-    log-normal around 0.06 (spread 2), lengths around 75 (spread 1), or around 150 where there is one agent,
-    the two shares equally likely. The guess is the mean under the posterior, for λ and lengths that of their
-    logarithms. Then, in each iteration over blocks of tokens,
+    segments have one of the mean lengths of a grid, and nobody has his share, or 0.02 or 0.98 of the text.
+    Nats are log-normal around 0.06 (spread 2), lengths around 75 (spread 1), or around 150 where there is one
+    agent, the three shares equally likely. The guess is the mean under the posterior, for λ and lengths that
+    of their logarithms. Then, in each iteration over blocks of tokens,
 
         mean(λ̄)   = (Σ_a Σ_b γ_b(a)·x_b(a) + 150·mean(λ₀)) / (Σ_a Σ_b γ_b(a)·w_b + 150)
         mean(λ_a) = (Σ_b γ_b(a)·x_b(a) + m·mean(λ̄)) / (Σ_b γ_b(a)·w_b + m)
@@ -95,8 +96,8 @@ def fit(
         block: tokens of a block.
         iterations: number of them, 0 for the guess.
         shrinkage: m in tokens, 0 to 1e9.
-        nobody: share of the tokens that no agent wrote, where he is not rare, before the text is seen; 0:
-            nobody may win.
+        nobody: share of the tokens that no agent wrote, where neither he nor marks are rare, before the text
+            is seen; 0: he may not win.
         mean_segment: in tokens, instead of fitting it.
         strengths: λ [A], instead of fitting them.
         agents: how many there are, where some are not in `sums`.
@@ -110,7 +111,7 @@ def fit(
     Raises:
         InputError: a parameter is out of range.
 
-    Cost: O(B·A): 16 chains, or 32 where nobody may win, side by side, then 2 passes an iteration.
+    Cost: O(B·A): 16 chains, or 48 where nobody may win, side by side, then 2 passes an iteration.
     Deterministic.
     """
     check_number("iterations", iterations, 0)
@@ -151,7 +152,7 @@ def _guess(
 ) -> Fitted:
     """Return what `fit` starts from: the mean over all that is tried, weighted by how likely it is."""
     lengths = _SEGMENT_LENGTHS if mean_segment is None else np.array([float(mean_segment)])
-    nobodys = np.array([min(_RARELY, nobody), nobody] if nobody > 0 else [0.0])
+    nobodys = np.array([min(_RARELY, nobody), nobody, max(_MOSTLY, nobody)] if nobody > 0 else [0.0])
     if strengths is not None or family is None:
         tried = np.ones((1, sums.shape[1])) if strengths is None else strengths[None]
         plausible = np.zeros(1)

@@ -53,7 +53,7 @@ class PosteriorOptions:
             the context stood within the last 256 tokens, and 1 elsewhere (without `pairs`: 0 where it ever
             stood before), because a context that its writer had seen carries no mark.
         nobody: share of the tokens that no agent wrote, 0 to 0.99, before the text is seen, where nobody may
-            win; that he has hardly any is as likely.
+            win; that he has hardly any, or nearly all, is as likely.
         strengths: [A] λ, 0 to MAX_STRENGTH, to use instead of fitting.
         iterations, shrinkage: see `fit`.
         block: maximum tokens of a block in `fit`; texts of fewer than 100 blocks have smaller ones (4 or

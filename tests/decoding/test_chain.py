@@ -28,7 +28,9 @@ def chain(shares, mean_segment, nobody, stages):
             p[i, m, i, m + 1] = advance
             continue
         for j in range(states):
-            if j != i and pi[i] < 1:
+            if i == states - 1:  # nobody may follow himself
+                p[i, m, j, 0] += advance * pi[j]
+            elif j != i and pi[i] < 1:
                 p[i, m, j, 0] = advance * pi[j] / (1 - pi[i])
     return np.repeat(pi / stages, stages), p.reshape(states * stages, states * stages)
 

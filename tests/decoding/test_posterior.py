@@ -92,6 +92,20 @@ def test_text_without_a_mark_is_nobodys(agents: int) -> None:
     assert np.median([each.posterior.sum(axis=1).max() for each in found]) < 0.7
 
 
+@pytest.mark.skipif(INTERPRETED, reason="long texts")
+def test_one_turn_in_a_long_unmarked_text_is_found():
+    rng = np.random.default_rng(10)
+    truth = np.arange(8000) // 200 == 17
+    overlaps = []
+    for _ in range(10):
+        scores = np.cos(2 * np.pi * rng.random((8000, 6)))
+        scores[truth, 2] = np.cos(rng.vonmises(0, 1.0, 200))
+        found = decode(scores.astype(np.float32), allow_unattributed=True)
+        assert (found.token_agents[~truth] >= 0).mean() < 0.01
+        overlaps.append(intersection_over_union(found.token_agents == 2, truth))
+    assert np.mean(overlaps) > 0.85
+
+
 def test_evidence_is_the_mean_likelihood_ratio_over_unmarked_texts():
     # E[exp(evidence)] = 1 where the law is known, so a text without a mark seldom has much of it.
     rng = np.random.default_rng(6)
