@@ -32,9 +32,9 @@ def decode_copies(
     """Decode a text whose copies are no new evidence: neither of who wrote the passage, nor of anything else.
 
     A copy has the scores of its source again. So the text is fitted and decoded without copies. Then each
-    copy is decoded by itself, with strengths, shares and mean length as found before, from the scores of its
-    source: whose passage it is does not depend on how often it stands there, nor on who stands around it.
-    Copies that are alike are read once.
+    copy is decoded by itself, with strengths, agents' shares and mean length as found before, from the scores
+    of its source: whose passage it is does not depend on how often it stands there, nor on who stands around
+    it. Copies that are alike are read once.
 
     Args:
         text: what is read, T tokens.
@@ -61,7 +61,7 @@ def decode_copies(
     fixed = dataclasses.replace(
         options,
         strengths=found.strengths,
-        nobody=fitted.nobody,
+        nobody=max(fitted.nobody, options.nobody),  # the rest does not tell whether anybody wrote the copies
         mean_segment=fitted.mean_segment,
         iterations=0,
     )

@@ -97,7 +97,7 @@ def fit(
         iterations: number of them, 0 for the guess.
         shrinkage: m in tokens, 0 to 1e9.
         nobody: share of the tokens that no agent wrote, where neither he nor marks are rare, before the text
-            is seen; 0: he may not win.
+            is seen; 0: he may not win. It is not guessed where `mean_segment` and `strengths` are given.
         mean_segment: in tokens, instead of fitting it.
         strengths: λ [A], instead of fitting them.
         agents: how many there are, where some are not in `sums`.
@@ -152,7 +152,9 @@ def _guess(
 ) -> Fitted:
     """Return what `fit` starts from: the mean over all that is tried, weighted by how likely it is."""
     lengths = _SEGMENT_LENGTHS if mean_segment is None else np.array([float(mean_segment)])
-    nobodys = np.array([min(_RARELY, nobody), nobody, max(_MOSTLY, nobody)] if nobody > 0 else [0.0])
+    nobodys = np.array([nobody])
+    if nobody > 0 and (strengths is None or mean_segment is None):
+        nobodys = np.array([min(_RARELY, nobody), nobody, max(_MOSTLY, nobody)])
     if strengths is not None or family is None:
         tried = np.ones((1, sums.shape[1])) if strengths is None else strengths[None]
         plausible = np.zeros(1)
