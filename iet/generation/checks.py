@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Callable, Sequence
 
 from iet.errors import InputError, ShapeError
@@ -82,6 +83,16 @@ def before_temperature(scheme: Scheme, temperature: object) -> float:
     ):
         raise InputError(f"temperature: got {temperature!r}, expected a finite number above 0")
     return float(temperature)
+
+
+def shown(value: object) -> str:
+    """Return what a request said, for a message: short, whatever its size or depth."""
+    return _SHOWN.repr(value)[:80]
+
+
+_SHOWN = reprlib.Repr()
+_SHOWN.maxstring = _SHOWN.maxother = _SHOWN.maxlong = 60
+_SHOWN.maxlevel = 2
 
 
 def switch(name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import re
 import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -106,7 +107,9 @@ def test_v1_rows_that_come_go_and_move(host: Any, scheme: dict[str, Any]) -> Non
     assert checked > 100
 
 
-def test_v1_tokens_that_vllm_repairs_and_placeholders_that_it_leaves(host: Any) -> None:
+def test_v1_tokens_that_vllm_repairs_and_placeholders_that_it_leaves(
+    host: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     registry = host(n_gram=3)
     rng = np.random.default_rng(2)
     for by_config in (True, False):  # from the command line; as an entry point
@@ -144,10 +147,9 @@ def test_v1_tokens_that_vllm_repairs_and_placeholders_that_it_leaves(host: Any) 
                 wanted = marked(logits[row], requests[row].history, requests[row], registry)
                 np.testing.assert_array_equal(found[row].numpy(), wanted)
         else:
-            with pytest.raises(
-                InputError, match=r"row 1.*#52461.*--logits-processors.*--no-async-scheduling"
-            ):
-                engine.apply(logits)
+            found = engine.apply(logits)
+            assert torch.isfinite(found).sum(dim=1).tolist() == [WIDTH, 1, 1]  # the marked ones are ended
+            assert re.search(r"row 1.*#52461.*--logits-processors.*--no-async-scheduling", caplog.text)
 
 
 def test_v1_interface_order_removed_added_moved(host: Any) -> None:
@@ -262,19 +264,6 @@ def test_v2_slots_that_are_recycled_and_rows_that_verify_drafts(
                 slots.commit(request, [*accepted, int(rng.integers(0, WIDTH))])
             request.computed = len(request.history)
     assert min(counts.values()) > 30, counts
-
-
-def test_v2_a_placeholder_among_committed_tokens_is_refused(host: Any) -> None:
-    host(n_gram=3)
-    slots = Slots(2)
-    processor = IETLogitsProcessor(config(), slots.state)
-    request = Request("r", SamplingParams(extra_args={"iet_agent": "critic"}), "critic", [4, -1, 5])
-    slots.add(request, processor)
-    processor.apply_staged_writes()
-    with pytest.raises(InputError, match=r"placeholder.*#52461"):
-        processor.apply(torch.zeros(1, WIDTH), slots.context([(request, [])]))
-    slots.commit(request, [6])
-    processor.apply(torch.zeros(1, WIDTH), slots.context([(request, [])]))
 
 
 def test_v2_steps_without_an_agent_return_what_they_got(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,8 @@ try:
 except ImportError as error:
     raise missing(f"marking in vLLM: {error}", "vllm") from None
 
-from iet.generation.vllm.settings import Draws, read_settings
+from iet.generation.vllm.refusals import end_of_text, tell
+from iet.generation.vllm.settings import Draws, preload, read_settings
 from iet.generation.vllm.v1 import ByRow
 from iet.generation.vllm.v2 import BySlot
 
@@ -83,7 +84,10 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
     A request names its agent in `SamplingParams(extra_args={"iet_agent": "planner"})`, over HTTP in
     `"vllm_xargs": {"iet_agent": "planner"}`; `{"iet_unmarked": true}` in its place asks for unmarked text.
 
-    Environment, read once per process (restart to take up rotated keys):
+    A request that was admitted and cannot be marked, because frontend and engine read different files, ends
+    with an empty text, and the log says why: nothing here raises for one request.
+
+    Environment, read once per process, when it loads this class (restart to take up rotated keys):
         IET_REGISTRY: the registry file, best an export with the agents of this host only.
         IET_PROFILE: id of the profile, where the registry has several.
         IET_DEFAULT_AGENT: whom a request that names nobody is marked for. Default: such text is unmarked.
@@ -123,9 +127,9 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
             raise BackendUnavailable(f"device: got {device}, expected the CPU or CUDA")
         draws = Draws(settings.keys, getattr(vllm_config, "instance_id", None) or None)
         self._marker: Any = (
-            BySlot(settings, draws, where, device)
+            BySlot(settings, draws, where, device, end_of_text(vllm_config))
             if by_slot
-            else ByRow(settings, draws, device, is_pin_memory)
+            else ByRow(settings, draws, device, is_pin_memory, end_of_text(vllm_config))
         )
 
     @classmethod
@@ -141,11 +145,20 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
                 family "gumbel" cannot mark.
         """
         try:
-            read_settings().check(sampling_params)
-        except ValueError:
+            settings = read_settings()
+        except IetError as error:
+            # vLLM tells a client only of a ValueError, and where keys lie is no client's business.
+            tell(f"no request can be marked: {error}")
+            raise InputError(
+                "this server cannot mark text: its registry or a setting of its environment cannot be read;"
+                " its log says why"
+            ) from None
+        try:
+            settings.check(sampling_params)
+        except InputError:
             raise
-        except IetError as error:  # the registry: vLLM tells a client only of a ValueError
-            raise InputError(str(error)) from None
+        except Exception as error:
+            raise InputError(f"the request cannot be read ({type(error).__name__})") from None
 
     def is_argmax_invariant(self) -> bool:
         """Return False: a mark may change which token is the likeliest."""
@@ -182,9 +195,12 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
             logits: float32 [rows, >= V].
             ctx: the V2 runner's `LogitsContext`.
 
-        Raises:
-            InputError: a context holds a placeholder. On CUDA the V2 runner's are found on the device, the
-                row stays unmarked, and a later step raises.
+        Where a step cannot be marked, as where a context holds a placeholder, its marked requests end (see
+        `refusals`). On CUDA the V2 runner's placeholders are found on the device, the row stays unmarked, and
+        a later `apply_staged_writes` raises.
         """
         marked: torch.Tensor = self._marker.apply(logits, ctx)
         return marked
+
+
+preload()

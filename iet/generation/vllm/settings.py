@@ -9,10 +9,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from iet.errors import InputError
+from iet.errors import IetError, InputError
 from iet.generation.agents import AGENT_FIELD as AGENT
 from iet.generation.agents import UNMARKED_FIELD as UNMARKED
-from iet.generation.checks import switch
+from iet.generation.checks import shown, switch
+from iet.generation.vllm.refusals import REFUSED, tell
 from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
 
@@ -36,17 +37,23 @@ class Settings:
     slots: Mapping[str, int]
     require_agent: bool
     default: int  # the slot of a request that names no agent; -1: it is not marked
+    digest: str = ""  # of the registry
 
     def slot_of(self, params: Any) -> int:
         """Return the slot of a request's agent, -1 for an unmarked one, or raise InputError."""
         given: Mapping[str, Any] = getattr(params, "extra_args", None) or {}
-        unknown = [name for name in given if name.startswith("iet_") and name not in (AGENT, UNMARKED)]
-        if unknown:
-            raise InputError(f"{unknown[0]}: expected {AGENT} or {UNMARKED}, and nothing else of this prefix")
+        if not isinstance(given, Mapping):
+            raise InputError(f"extra_args: got {type(given).__name__}, expected a dict")
+        ours = (name for name in given if isinstance(name, str) and name.startswith("iet_"))
+        unknown = next((name for name in ours if name not in (AGENT, UNMARKED)), None)
+        if unknown is not None:
+            raise InputError(
+                f"{shown(unknown)[1:-1]}: expected {AGENT} or {UNMARKED}, and nothing else of this prefix"
+            )
         agent, unmarked = given.get(AGENT), given.get(UNMARKED, False)
         # HTTP turns true into 1.
         if not isinstance(unmarked, (bool, int)) or unmarked not in (0, 1):
-            raise InputError(f"{UNMARKED}: got {unmarked!r:.80}, expected true or false")
+            raise InputError(f"{UNMARKED}: got {shown(unmarked)}, expected true or false")
         if unmarked and agent is not None:
             raise InputError(f"{AGENT} and {UNMARKED}: got both, expected one of them")
         if agent is None:
@@ -60,7 +67,7 @@ class Settings:
         # Whoever may ask need not know who else is served here, so no names are listed.
         if not isinstance(agent, str) or agent not in self.slots:
             raise InputError(
-                f"{AGENT}: got {agent!r:.80}, expected the name of an agent in this server's registry"
+                f"{AGENT}: got {shown(agent)}, expected the name of an agent in this server's registry"
             )
         return self.slots[agent]
 
@@ -71,7 +78,10 @@ class Settings:
 
     def check(self, params: Any) -> None:
         """Raise an InputError for a request that is refused."""
-        if self.slot_of(params) >= 0 and not self._draws(params):
+        slot = self.slot_of(params)
+        if slot >= 0 and params.seed is not None:
+            self.keys.row_of(slot, params.seed)  # raises where it is no integer
+        if slot >= 0 and not self._draws(params):
             raise InputError(
                 f"temperature: got {params.temperature:g}, expected more than 0 for a text that is marked:"
                 ' family "gumbel" marks by the way in which tokens are drawn, and greedy decoding draws none'
@@ -80,10 +90,15 @@ class Settings:
     def marking_slot(self, params: Any) -> int:
         """Return the slot of a request that was admitted, -1 for one that is not marked.
 
+        `REFUSED` for one that should not have been: whoever admitted it may have read another registry.
         vLLM's own warm-up requests never were: they name nobody, and may be greedy.
         """
-        slot = self.default if self.require_agent and not params.extra_args else self.slot_of(params)
-        return slot if self._draws(params) else -1
+        try:
+            slot = self.default if self.require_agent and not params.extra_args else self.slot_of(params)
+            return slot if self._draws(params) else -1
+        except Exception as error:
+            tell(f"a request that was admitted cannot be marked, and is ended: {error}")
+            return REFUSED
 
     def _draws(self, params: Any) -> bool:
         """Tell whether tokens of the request are drawn in a way that the mark can use."""
@@ -116,12 +131,40 @@ class Draws:
         self._count = 0
 
     def row_of(self, slot: int, seed: int | None) -> int:
-        """Return the row of the keys that marks a request of an agent, -1 for one that is not marked."""
+        """Return the row of the keys that marks a request of an agent, -1 for one that is not marked.
+
+        `REFUSED` stays what it is.
+        """
         self._count += 1
+        if slot == REFUSED:
+            return REFUSED
         if seed is not None or self._engine is None:
             return self._keys.row_of(slot, seed)
         digest = hashlib.blake2b(f"{self._engine}/{self._count}".encode(), digest_size=8).digest()
         return self._keys.row_of(slot, bits=int.from_bytes(digest, "little"))
+
+
+def preload() -> None:
+    """Read what the environment says when the process loads this, so that all of a server read the same file.
+
+    vLLM's frontend loads it before it starts the engine, whose processes compare what they read. Where it
+    cannot be read, requests and the engine say so.
+    """
+    try:
+        digest = read_settings().digest
+    except IetError:
+        return
+    before = os.environ.setdefault(_DIGEST, digest)
+    if before != digest:
+        tell(
+            f"the registry has changed since this server was started (digest {before[:16]}, now"
+            f" {digest[:16]}): requests for agents that only one of its processes knows are refused; start it"
+            " again"
+        )
+
+
+_DIGEST = "IET_SERVED_DIGEST"
+"""In the environment of a server's processes, set by the first of them: the digest of its registry."""
 
 
 def read_settings() -> Settings:
@@ -145,4 +188,4 @@ def _read(
     slots = {name: slot for slot, name in enumerate(registry.names(profile))}
     if default is not None and default not in slots:
         raise InputError(f"IET_DEFAULT_AGENT: got {default!r:.80}, expected one of {list(slots)}")
-    return Settings(keys, slots, require, -1 if default is None else slots[default])
+    return Settings(keys, slots, require, -1 if default is None else slots[default], registry.digest)

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from iet.errors import InputError
+from iet.errors import IetError, InputError
 from iet.generation.contexts import SequenceContexts
 from iet.generation.sampling import ContextIds, leave_one
+from iet.generation.vllm.refusals import REFUSED, close_, tell
 from iet.generation.vllm.sampler import Filters, Penalties, final_logits, penalise_
 from iet.generation.vllm.settings import PLACEHOLDER, Draws, Settings
 from iet.kernels import embed_
@@ -27,15 +28,22 @@ class _Request:
     contexts: SequenceContexts
 
 
+_ENDED = _Request(
+    REFUSED, 1.0, Filters(), Penalties(1.0, 0.0, 0.0, (), ()), SequenceContexts(1, (), (), False)
+)
+"""Stands for a request that is ended."""
+
+
 class ByRow:
     """Follows the runner's batch, and marks the rows of requests that name an agent."""
 
-    def __init__(self, settings: Settings, draws: Draws, device: torch.device, pin: bool) -> None:
+    def __init__(self, settings: Settings, draws: Draws, device: torch.device, pin: bool, end: int) -> None:
         self._settings = settings
         self._draws = draws
         self._words = settings.keys.profile.scheme.n_gram - 1
         self._ids = ContextIds(settings.keys.profile)
         self._device = device
+        self._end = end
         self._pin = pin and device.type == "cuda"
         self._requests: dict[int, _Request] = {}
 
@@ -48,16 +56,13 @@ class ByRow:
             requests.pop(row, None)
         for row, params, prompt, output in batch_update.added:
             requests.pop(row, None)
-            key = self._draws.row_of(self._settings.marking_slot(params), params.seed)
-            if key >= 0:
-                known = prompt or ()  # None where the prompt is given as embeddings
-                requests[row] = _Request(
-                    key,
-                    self._settings.temperature_of(params),
-                    Filters.of(params),
-                    Penalties.of(params, known, output),
-                    SequenceContexts(self._words, known, output, self._settings.chooses),
-                )
+            try:
+                request = self._request(params, prompt, output)
+            except Exception as error:
+                tell(f"a request that was admitted cannot be marked, and is ended: {error}")
+                request = _ENDED
+            if request is not None:
+                requests[row] = request
         for source, target, direction in batch_update.moved:
             moved, replaced = requests.pop(source, None), requests.pop(target, None)
             if moved is not None:
@@ -65,11 +70,39 @@ class ByRow:
             if replaced is not None and direction.name == "SWAP":
                 requests[source] = replaced
 
+    def _request(self, params: Any, prompt: Sequence[int] | None, output: Sequence[int]) -> _Request | None:
+        """Return what marks a request, None where nothing does."""
+        key = self._draws.row_of(self._settings.marking_slot(params), params.seed)
+        if key < 0:
+            return _ENDED if key == REFUSED else None
+        known = prompt or ()  # None where the prompt is given as embeddings
+        return _Request(
+            key,
+            self._settings.temperature_of(params),
+            Filters.of(params),
+            Penalties.of(params, known, output),
+            SequenceContexts(self._words, known, output, self._settings.chooses),
+        )
+
     def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """Mark the rows of a step."""
+        """Mark the rows of a step, and end what cannot be marked."""
+        ended = [row for row, request in self._requests.items() if request is _ENDED]
+        try:
+            logits = self._mark(logits)
+        except IetError as error:
+            tell(f"a step cannot be marked, and its requests are ended: {error}")
+            ended = list(self._requests)
+        if ended:
+            close_(logits, torch.tensor(ended, device=logits.device), self._end)
+        return logits
+
+    def _mark(self, logits: torch.Tensor) -> torch.Tensor:
+        """Mark the rows of requests."""
         marked: list[list[int]] = []
         requests: list[_Request] = []
         for row, request in self._requests.items():
+            if request is _ENDED:
+                continue
             context = request.contexts.last()
             if len(context) < self._words:
                 continue

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from iet.errors import InputError
+from iet.errors import IetError, InputError
 from iet.generation.sampling import ContextIds, leave_one, times_before
+from iet.generation.vllm.refusals import REFUSED, close_, tell
 from iet.generation.vllm.sampler import Filters, final_logits
 from iet.generation.vllm.settings import PLACEHOLDER, Draws, Settings
 from iet.kernels import embed_
@@ -25,10 +26,14 @@ class BySlot:
     what its sampler does; they are sent when requests came, and everything else is read where it lies.
     """
 
-    def __init__(self, settings: Settings, draws: Draws, state: Any, device: torch.device) -> None:
+    def __init__(
+        self, settings: Settings, draws: Draws, state: Any, device: torch.device, end: int = 0
+    ) -> None:
         self._settings = settings
         self._draws = draws
         self._state = state
+        self._end = end
+        self._ended = np.zeros(state.max_num_reqs, dtype=np.bool_)
         self._key_slots = np.full(state.max_num_reqs, -1, dtype=np.int32)
         self._temperatures = np.ones(state.max_num_reqs, dtype=np.float32)
         self._filters = [_NO_FILTERS] * state.max_num_reqs
@@ -47,15 +52,24 @@ class BySlot:
         self._rows = SequenceRows(settings.keys.marking, self._device) if on_cuda else None
 
     def add(self, index: int, params: Any) -> bool:
-        """Take up a request, and tell whether it is marked."""
-        key = self._draws.row_of(self._settings.marking_slot(params), params.seed)
-        filters = Filters.of(params) if key >= 0 else _NO_FILTERS
-        self._key_slots[index] = key
-        self._temperatures[index] = self._settings.temperature_of(params)
+        """Take up a request, and tell whether its row is changed."""
+        key, temperature, filters = -1, 1.0, _NO_FILTERS
+        try:
+            key = self._draws.row_of(self._settings.marking_slot(params), params.seed)
+            if key >= 0:
+                filters, temperature = Filters.of(params), self._settings.temperature_of(params)
+            values = filters.values(self._state.vocab_size)
+        except Exception as error:
+            tell(f"a request that was admitted cannot be marked, and is ended: {error}")
+            key, filters = REFUSED, _NO_FILTERS
+            values = filters.values(self._state.vocab_size)
+        self._ended[index] = key == REFUSED
+        self._key_slots[index] = max(key, -1)
+        self._temperatures[index] = temperature
         self._filters[index] = filters
-        self._filter_values[index] = filters.values(self._state.vocab_size)
+        self._filter_values[index] = values
         self._changed = True
-        return key >= 0
+        return key != -1
 
     def flush(self) -> None:
         """Send what came, and raise what an earlier step refused on the device."""
@@ -77,7 +91,21 @@ class BySlot:
             there.copy_(staged, non_blocking=True)
 
     def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """Mark the rows of a step."""
+        """Mark the rows of a step, and end what cannot be marked."""
+        ended = self._ended[ctx.idx_mapping_np]
+        try:
+            logits = self._mark(logits, ctx)
+        except IetError as error:
+            tell(f"a step cannot be marked, and its requests are ended: {error}")
+            ended = ended | (self._key_slots[ctx.idx_mapping_np] >= 0)
+        if ended.any():
+            slots = ctx.expanded_idx_mapping
+            which = torch.as_tensor(ctx.idx_mapping_np[ended], dtype=slots.dtype, device=slots.device)
+            close_(logits, torch.isin(slots, which), self._end)
+        return logits
+
+    def _mark(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
+        """Mark the rows of requests."""
         if not (self._key_slots[ctx.idx_mapping_np] >= 0).any():
             return logits
         if self._rows is not None:

@@ -1,0 +1,247 @@
+"""vLLM under hostile requests and changing registries: a request fails alone, and its engine goes on."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iet.errors import InputError
+from iet.marks.registry import Registry
+from tests.support.hostile import MANY_KEYS, NAMES, is_short_and_printable
+from tests.support.vllm_engine import (
+    CPU,
+    NAME,
+    WIDTH,
+    IETLogitsProcessor,
+    Request,
+    SamplingParams,
+    Slots,
+    config,
+    forget_settings,
+    host_of,
+    marked,
+    settings,
+    torch,
+    v1,
+    v2,
+)
+
+from vllm.exceptions import VLLMValidationError  # isort: skip - after the stubs
+
+END = 5
+
+
+@pytest.fixture
+def host(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Registry]]:
+    yield host_of(tmp_path, monkeypatch)
+    forget_settings()
+
+
+@pytest.fixture(params=["V1", "V2"])
+def validate(request: pytest.FixtureRequest) -> Callable[[Any], None]:
+    if request.param == "V2":
+        return v2.build_custom_logits_processors_params_validator([NAME])
+    return lambda params: v1.validate_logits_processors_parameters([NAME], params)
+
+
+def with_end() -> Any:
+    found = config()
+    found.model_config.hf_config = SimpleNamespace(eos_token_id=[END, 7])
+    return found
+
+
+def params_of(arguments: Any, **more: Any) -> Any:
+    params = SamplingParams(**more)
+    params.extra_args = arguments
+    return params
+
+
+ARGUMENTS: dict[str, Any] = {
+    **{f"agent: {name}": {"iet_agent": value} for name, value in NAMES.items()},
+    **{
+        f"opt-out: {name}": {"iet_unmarked": value}
+        for name, value in NAMES.items()
+        if name not in ("zero", "yes")
+    },
+    "both": {"iet_agent": "planner", "iet_unmarked": True},
+    "100,000 keys of ours": {f"iet_{i}": i for i in range(100_000)},
+    "a long key of ours": {"iet_" + "x" * 10_000_000: 1},
+    "a key of ours with escapes": {"iet_\x1b[2J\ud800": 1},
+    "a list": ["iet_agent"],
+    "a string": "iet_agent",
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+@pytest.mark.parametrize("family", ["fourier", "gumbel"])
+def test_hostile_arguments_fail_alone(
+    host: Any, validate: Any, family: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = host(family=family)
+    params = params_of(ARGUMENTS[name])
+    with pytest.raises(VLLMValidationError) as told:
+        validate(params)
+    assert is_short_and_printable(str(told.value))
+    # And if it got past admission: nothing raises, its row ends, the other's is marked.
+    others = Request("r", params_of({"iet_agent": "critic"}), "critic", [7, 8, 9])
+    logits = torch.from_numpy(np.random.default_rng(1).normal(size=(2, WIDTH)).astype(np.float32))
+    wanted = marked(logits[1], [7, 8, 9], others, registry)
+    for found in both_runners(logits, [params, others.params]):
+        assert torch.isfinite(found[0]).nonzero().tolist() == [[END]]
+        np.testing.assert_array_equal(found[1].numpy(), wanted)
+    assert "is ended" in caplog.text
+
+
+def both_runners(logits: Any, params: list[Any]) -> Iterator[Any]:
+    """What each runner's processor makes of a step of these requests, all with one prompt."""
+    processor = IETLogitsProcessor(with_end(), CPU)
+    added = [(row, each, [7, 8, 9], []) for row, each in enumerate(params)]
+    processor.update_state(v1.BatchUpdate(len(params), [], added, []))
+    yield processor.apply(logits.clone())
+    slots = Slots(len(params))
+    processor = IETLogitsProcessor(with_end(), slots.state)
+    requests = [Request(f"r{row}", each, None, [7, 8, 9]) for row, each in enumerate(params)]
+    for request in requests:
+        slots.add(request, processor)
+    processor.apply_staged_writes()
+    yield processor.apply(logits.clone(), slots.context([(request, []) for request in requests]))
+
+
+def test_what_is_admitted_is_marked(host: Any, validate: Any) -> None:
+    registry = host()
+    for arguments in ({"iet_agent": "planner", **MANY_KEYS}, {"iet_agent": "planner", "iet_unmarked": 0}):
+        params = params_of(arguments, seed=10**30)
+        validate(params)
+        request = Request("r", params, "planner", [7, 8, 9])
+        logits = torch.zeros(1, WIDTH)
+        for found in both_runners(logits, [params]):
+            np.testing.assert_array_equal(found[0].numpy(), marked(logits[0], [7, 8, 9], request, registry))
+
+
+@pytest.mark.parametrize("seed", ["7", 1.5, [1]])
+def test_a_seed_that_is_no_integer(host: Any, validate: Any, seed: Any) -> None:
+    registry = host()
+    registry.rotate("planner", variants=4)
+    forget_settings()
+    params = params_of({"iet_agent": "planner"})
+    params.seed = seed
+    with pytest.raises(VLLMValidationError, match="seed: got"):
+        validate(params)
+    for found in both_runners(torch.zeros(1, WIDTH), [params]):
+        assert torch.isfinite(found[0]).nonzero().tolist() == [[END]]
+
+
+def test_an_agent_that_only_the_frontend_knows_ends_its_request_alone(
+    host: Any, validate: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = host()
+    slots = Slots(2)
+    processor = IETLogitsProcessor(with_end(), slots.state)  # the engine reads
+    registry.add("latecomer")
+    forget_settings()  # the frontend is another process, and reads later
+    late = params_of({"iet_agent": "latecomer"})
+    validate(late)
+    requests = [
+        Request("a", late, None, [7, 8]),
+        Request("b", params_of({"iet_agent": "critic"}), "critic", [7, 8]),
+    ]
+    assert [slots.add(request, processor) for request in requests] == [True, True]
+    processor.apply_staged_writes()
+    step = slots.context([(requests[0], [3, 4]), (requests[1], [])], padding=1)  # with drafts
+    logits = torch.zeros(5, WIDTH)
+    found = processor.apply(logits.clone(), step)
+    assert [row.isfinite().nonzero().tolist() for row in found[:3]] == [[[END]]] * 3
+    np.testing.assert_array_equal(found[3].numpy(), marked(logits[3], [7, 8], requests[1], registry))
+    assert torch.equal(found[4], logits[4])
+    assert "'latecomer'" in caplog.text
+    # The slot is taken by another request.
+    slots.remove(requests[0])
+    again = Request("c", params_of(None), None, [7, 8])
+    assert slots.add(again, processor) is False
+    processor.apply_staged_writes()
+    assert torch.equal(
+        processor.apply(torch.zeros(1, WIDTH), slots.context([(again, [])])), torch.zeros(1, WIDTH)
+    )
+
+
+def test_ended_rows_follow_the_batch_of_v1(host: Any) -> None:
+    host()
+    processor = IETLogitsProcessor(with_end(), CPU)
+    bad, good = params_of({"iet_agent": "nobody"}), params_of(None)
+    processor.update_state(v1.BatchUpdate(3, [], [(0, good, [7], []), (2, bad, [7], [])], []))
+    swap = v1.MoveDirectionality.SWAP
+    processor.update_state(v1.BatchUpdate(3, [], [], [(2, 0, swap)]))
+    found = processor.apply(torch.zeros(3, WIDTH))
+    assert found.isfinite().sum(dim=1).tolist() == [1, WIDTH, WIDTH]
+    processor.update_state(v1.BatchUpdate(3, [0], [], []))
+    assert processor.apply(torch.zeros(3, WIDTH)).isfinite().all()
+
+
+def test_a_step_that_cannot_be_marked_ends_its_marked_requests(
+    host: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    host(n_gram=3)
+    params = [params_of({"iet_agent": "critic"}), params_of(None)]
+    for runner in ("v1", "v2"):
+
+        def failing(*_: Any, **__: Any) -> None:
+            raise InputError("logits: another dtype")
+
+        monkeypatch.setattr(sys.modules[f"iet.generation.vllm.{runner}"], "embed_", failing)
+    for found in both_runners(torch.zeros(2, WIDTH), params):
+        assert found.isfinite().sum(dim=1).tolist() == [1, WIDTH]
+    assert caplog.text.count("another dtype") == 2
+
+
+def test_v2_a_placeholder_among_committed_tokens_ends_the_request(
+    host: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    host(n_gram=3)
+    slots = Slots(2)
+    processor = IETLogitsProcessor(config(), slots.state)
+    request = Request("r", SamplingParams(extra_args={"iet_agent": "critic"}), "critic", [4, -1, 5])
+    slots.add(request, processor)
+    processor.apply_staged_writes()
+    left = processor.apply(torch.zeros(1, WIDTH), slots.context([(request, [])]))
+    assert torch.isfinite(left[0]).nonzero().tolist() == [[0]]
+    assert re.search(r"placeholder.*#52461", caplog.text)
+    slots.commit(request, [6])
+    processor.apply(torch.zeros(1, WIDTH), slots.context([(request, [])]))
+
+
+def test_processes_of_a_server_compare_what_they_read(
+    host: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = host()
+    monkeypatch.delenv(settings._DIGEST, raising=False)
+    settings.preload()
+    assert os.environ[settings._DIGEST] == registry.digest
+    registry.add("latecomer")
+    settings.preload()  # of a process that has read already: it keeps what it has
+    assert not caplog.text
+    forget_settings()
+    settings.preload()
+    assert "the registry has changed since this server was started" in caplog.text
+
+
+def test_a_process_reads_when_it_loads_the_class(host: Any) -> None:
+    """Not at the first request: an agent that is added later is unknown to all of its processes alike."""
+    path = host().path
+    code = (
+        "from tests.support import vllm_engine\n"
+        "from iet.marks.registry import Registry\n"
+        f"Registry.load({str(path)!r}).add('latecomer')\n"
+        "print('latecomer' in vllm_engine.settings.read_settings().slots)\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != settings._DIGEST}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.stdout == "False\n", done.stderr
