@@ -25,6 +25,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
+import logging
 import warnings
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -32,9 +33,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from iet.errors import IetError, InputError
+from iet.errors import IetError, InputError, RegistryError
 from iet.generation.agents import AGENT_FIELD, SGLANG_PROCESSOR
-from iet.generation.checks import check_registry, switch
+from iet.generation.checks import check_registry, shown, switch
 from iet.generation.contexts import SequenceContexts
 from iet.kernels import embed_
 from iet.marks.keys import KeyTable
@@ -42,6 +43,8 @@ from iet.marks.registry import Registry
 
 if TYPE_CHECKING:
     import torch
+
+_log = logging.getLogger(__name__)
 
 MAX_CONTEXT_WINDOW = 64
 """The longest context that SGLang's own watermark takes."""
@@ -115,7 +118,7 @@ class IETLogitsProcessor:
                 if context is not None and not (chooses and _stood_before(arguments, request, len(context))):
                     batch = batches.setdefault(keys.profile.id, _Batch(keys, len(logits)))
                     batch.add(row, request, context, _drawn(keys, slot, request))
-            except IetError as error:
+            except Exception as error:  # whatever a request holds, only its own text ends
                 _abort(request, error)
             previous = arguments
         for batch in batches.values():
@@ -158,7 +161,7 @@ class _Batch:
                 arrays = self.sent(logits.device)
             contexts, slots, temperatures = arrays
             embed_(logits, contexts, slots, self.keys, temperature=temperatures)
-        except IetError as error:  # no CUDA module or driver, or another model's logits: nothing was written
+        except Exception as error:  # no CUDA module, another model's logits, memory: nothing was written
             for request in self.requests:
                 _abort(request, _ServerError(str(error)))
 
@@ -279,6 +282,11 @@ def _check_drawn(request: Any) -> None:
             'temperature: got 0, or top_k 1, expected sampling: family "gumbel" marks by the way in which'
             " tokens are drawn, and greedy decoding draws none"
         )
+    params = request.sampling_params
+    for name in ("temperature", "top_k", "top_p", "min_p"):  # one row's would stop those of all
+        value = getattr(params, name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e18:
+            raise InputError(f"{name}: got {shown(value)}, expected a finite number")
     if request.return_logprob:
         raise InputError(
             'logprobs: got a request for them, expected none: with family "gumbel" SGLang would tell those of'
@@ -289,7 +297,8 @@ def _check_drawn(request: Any) -> None:
 def _stood_before(arguments: dict[str, Any], request: Any, words: int) -> bool:
     """Tell whether the context of the position that is sampled stands earlier in its sequence."""
     contexts = arguments.get(_CONTEXTS)  # where the request's own arguments are, and as long
-    if contexts is None or contexts.output is not request.output_ids:
+    # A client may have put anything there.
+    if not isinstance(contexts, SequenceContexts) or contexts.output is not request.output_ids:
         contexts = SequenceContexts(words, request.origin_input_ids, request.output_ids, True)
         arguments[_CONTEXTS] = contexts
     return bool(contexts.times_before())
@@ -301,7 +310,7 @@ def _key(agent: object) -> tuple[KeyTable, int]:
         raise InputError(f'custom_params: "{AGENT_FIELD}" is not there; expected the name of an agent')
     registry = _registry()
     if not isinstance(agent, str) or agent not in registry:
-        raise InputError(f"{AGENT_FIELD}: got {agent!r:.80}, which is no agent of this server's registry")
+        raise InputError(f"{AGENT_FIELD}: got {shown(agent)}, which is no agent of this server's registry")
     profile = registry.profile_of(agent)
     return registry.marking_keys(profile.id), registry.slot(agent)
 
@@ -311,14 +320,23 @@ def _registry() -> Registry:
     try:
         return Registry.load(secret_mount=switch("IET_SECRET_MOUNT"))
     except InputError as error:  # not the client's
-        raise _ServerError(str(error)) from None
+        raise RegistryError(str(error)) from None
 
 
-def _abort(request: Any, error: IetError) -> None:
-    if request.to_finish is None:
-        status = HTTPStatus.BAD_REQUEST if isinstance(error, InputError) else HTTPStatus.INTERNAL_SERVER_ERROR
-        finish = importlib.import_module("sglang.srt.managers.schedule_batch").FINISH_ABORT
-        request.to_finish = finish(f"iet: {error}", status, type(error).__name__)
+def _abort(request: Any, error: Exception) -> None:
+    """End a request with the reason; where keys lie is in the log, and no client's business."""
+    told, status = str(error), HTTPStatus.INTERNAL_SERVER_ERROR
+    if isinstance(error, InputError):
+        status = HTTPStatus.BAD_REQUEST
+    elif not isinstance(error, _ServerError):
+        _log.error("a request cannot be marked, and is ended: %s: %s", type(error).__name__, error)
+        told = f"this server cannot mark the text ({type(error).__name__}); its log says why"
+    try:
+        if request.to_finish is None:
+            finish = importlib.import_module("sglang.srt.managers.schedule_batch").FINISH_ABORT
+            request.to_finish = finish(f"iet: {told}", status, type(error).__name__)
+    except ReferenceError:  # the request is gone
+        pass
 
 
 class _Key(str):
