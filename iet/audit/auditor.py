@@ -124,6 +124,17 @@ class Auditor:
         return self.plan.profiles
 
     @property
+    def registry_names(self) -> tuple[str, ...]:
+        """What people call that which the keys were read from: names of files, without their folders."""
+        given = self._registry if isinstance(self._registry, (list, tuple)) else [self._registry]
+        paths = [getattr(source, "path", None) for source in given]
+        kinds = [type(source).__name__ for source in given]
+        return tuple(
+            f"{kind} in memory" if path is None else path.name
+            for path, kind in zip(paths, kinds, strict=True)
+        )
+
+    @property
     def configuration(self) -> dict[str, Any]:
         """All that changes what a text is read as, for JSON: digests stand for keys, profiles, tokenizers."""
         plan = self.plan

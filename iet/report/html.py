@@ -46,8 +46,14 @@ FIRST = 'document.documentElement.classList.add("script", "loading");'
 """The script in the head: where scripts are not run, the page must not be made for them."""
 
 
-def page(report: Report) -> str:
-    """Return the report as one HTML file. O(T·P), P the agents that the decoder looked at; deterministic."""
+def page(report: Report, about: Sequence[str] = ()) -> str:
+    """Return the report as one HTML file. O(T·P), P the agents that the decoder looked at; deterministic.
+
+    Args:
+        report: what is shown.
+        about: lines for its head, of which the first is in the title, too: what the text is called, and when
+            and with which registry it was read.
+    """
     files = importlib.resources.files("iet.report")
     template, script = (files.joinpath(name).read_text(encoding="utf-8") for name in ("page.html", "page.js"))
     hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in (FIRST, script)]
@@ -64,13 +70,13 @@ def page(report: Report) -> str:
     data = json.dumps(drawn, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     filling = {
         "policy": " ".join(f"'sha256-{digest}'" for digest in hashes),
-        "title": html.escape(f"iet: {verdict(report)}"),
+        "title": html.escape(" · ".join([*map(harmless, about[:1]), f"iet: {verdict(report)}"])),
         "first": FIRST,
         "palette": "".join(
             f".a{i} {{ --hue: {agent.colour}; --dash: {agent.dash}; }}\n" for i, agent in enumerate(who)
         ),
         "verdict": html.escape(verdict(report)),
-        "lines": _notes(headline(report)[:1]),
+        "lines": _notes([*map(harmless, about), *headline(report)[:1]]),
         "filters": "".join(_filters(who, shares_of(report).get(None, 0.0))),
         "text": "".join(_text(report, parts)),
         "why": "".join(_card(number, segment) for number, segment in enumerate(parts, 1)),

@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -207,11 +208,14 @@ class Report:
         """
         return _written(json.dumps(self.to_dict(text=text), ensure_ascii=False, indent=1), path)
 
-    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return the report as a page that needs nothing else, and write it to `path` as `to_json` does."""
+    def to_html(self, path: str | os.PathLike[str] | None = None, *, about: Sequence[str] = ()) -> str:
+        """Return the report as a page that needs nothing else, and write it to `path` as `to_json` does.
+
+        `about` is lines for its head, such as the name of the text, which is the first, and of the registry.
+        """
         from iet.report.html import page
 
-        return _written(page(self), path)
+        return _written(page(self, about), path)
 
     def plot(self, axes: Axes | None = None) -> Axes:
         """Draw scores, boundaries and agents along the text on matplotlib `axes` (see `iet.report.plot`)."""

@@ -1,0 +1,54 @@
+"""The index of many documents: what strangers call their files is shown, and does nothing."""
+
+from __future__ import annotations
+
+import csv
+import html.parser
+import io
+
+from iet.report.index import COLUMNS, Row, as_csv, index
+
+ROWS = [
+    Row("<script>alert(1)</script>", ["a<b", "c"], 0.5, -30.0, 1234, 'pages/"1.html'),
+    Row("=1+1", (), 0.0, -0.1, 0),
+    Row("\u202egnp.exe\x1b[2J", problem='"got" a PDF'),
+]
+
+
+class Cells(html.parser.HTMLParser):
+    """Collects tags and text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str | None] = []
+        self.words = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value for name, value in attrs if name == "href"]
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def test_the_page() -> None:
+    made = index(ROWS, ["read today with <team>.json"])
+    page = Cells()
+    page.feed(made)
+    assert page.tags.count("tr") == 1 + len(ROWS)
+    assert page.tags.count("td") == len(COLUMNS) * len(ROWS)
+    assert "script" not in page.tags
+    assert page.links == ['pages/"1.html']
+    for words in ("<script>alert(1)</script>", "a<b, c", "50%", "9.4e-14", "1,234", "nobody", '"got" a PDF'):
+        assert words in page.words
+    assert "read today with <team>.json" in page.words
+    assert "\u202e" not in made
+    assert "\x1b" not in made
+
+
+def test_csv() -> None:
+    rows = list(csv.DictReader(io.StringIO(as_csv(ROWS), newline="")))
+    assert [row["document"] for row in rows] == [ROWS[0].name, "'=1+1", ROWS[2].name]
+    assert (rows[0]["found"], float(rows[0]["log_p"]), rows[0]["tokens"]) == ("a<b;c", -30.0, "1234")
+    assert (rows[2]["tokens"], rows[2]["problem"]) == ("", '"got" a PDF')
