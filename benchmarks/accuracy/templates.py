@@ -28,7 +28,8 @@ from benchmarks.recording import INTERVAL, columns, finish, parser
 from benchmarks.statistics import summary
 from iet.audit.auditor import Auditor
 from iet.audit.evidence import discoveries
-from iet.bulk.files import Summary, audit_files
+from iet.bulk.files import audit_files
+from iet.bulk.summary import Summary
 from iet.marks.registry import Registry
 
 DOCUMENTS, TEMPLATE_TOKENS, OWN_TOKENS, TURN_TOKENS = 160, 600, (100, 300), 200
@@ -65,7 +66,7 @@ def audited(registry: Registry, path: pathlib.Path, templates: int | None) -> tu
     """Return log p of each document, and the summary."""
     with tempfile.TemporaryDirectory() as folder:
         told = audit_files(Auditor(registry, "cusum"), [path], folder, templates=templates)
-        found = pq.read_table(pathlib.Path(folder) / "documents-000000.parquet")
+        found = pq.read_table(pathlib.Path(folder) / "documents-000000-000000.parquet")
         return found.column("log_p").to_numpy(), told
 
 

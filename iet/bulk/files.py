@@ -1,11 +1,11 @@
 """Audit files of any size in chunks that depend on the input alone; each is committed whole or not at all.
 
-A folder `out` holds, for chunk N,
+A folder `out` holds, for chunk N of group G of the files,
 
-    segments-N.parquet     a row for each segment (`SEGMENTS`)
-    quarantine-N.jsonl     a line for each record that could not be read, if there are any
-    documents-N.parquet    a row for each document (`DOCUMENTS`)
-    templates.npz          what many documents share, with `templates`
+    segments-G-N.parquet     a row for each segment (`SEGMENTS`)
+    quarantine-G-N.jsonl     a line for each record that could not be read, if there are any
+    documents-G-N.parquet    a row for each document (`DOCUMENTS`)
+    templates.npz            what many documents share, with `templates`
 
 each written under another name, brought to disk, and renamed, in this order. So a chunk is done if and only
 if its documents stand, and after a kill at any moment a run goes on with the chunks that are not done. Beside
@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
 import functools
 import json
 import os
 import pathlib
 import pickle
-import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,10 +33,24 @@ from iet import __version__
 from iet.audit.arrow import DOCUMENT, SEGMENT, check_readable, document_columns, segment_columns
 from iet.audit.auditor import Auditor
 from iet.audit.columns import Results
+from iet.audit.documents import check_encoding, text_of
 from iet.audit.evidence import discoveries
 from iet.audit.records import audit_records
-from iet.bulk.folder import as_json, chunks_done, claimed, commit, path_of, sweep
-from iet.bulk.inputs import Chunk, Columns, Records, Source, choose_columns, chunks, expand, read, shown_id
+from iet.bulk.folder import Folder, Shard, as_json, chunks_done, claimed, name_of, path_of, sweep
+from iet.bulk.inputs import (
+    Chunk,
+    Columns,
+    Records,
+    choose_columns,
+    chunks,
+    read,
+    shown_id,
+)
+from iet.bulk.lines import Refused
+from iet.bulk.pages import Place, write_csv, write_pages
+from iet.bulk.progress import Progress, Tracker
+from iet.bulk.sources import Source, expand, groups_of, told_of
+from iet.bulk.summary import Summary, summed_up
 from iet.bulk.templates import FRAGMENT_CHARACTERS, FRAGMENT_IDS, Templates, count, symbols_of
 from iet.bulk.workers import audited
 from iet.errors import InputError, check_number
@@ -46,10 +59,16 @@ from iet.native.arrays import Int64s, UInt64s
 CHUNK_ROWS, CHUNK_SIZE = 4096, 1 << 24
 """Maximum number of records in a chunk, and its size in bytes (of JSON lines), characters or ids."""
 
+MAXIMUM_RECORD = 1 << 23
+"""Maximum size of a record: bytes of a text or of a line of JSON; in Parquet characters or ids."""
+
 PACKED, IDS_BYTES = 4, 2
 """Characters that a byte of Parquet or of a compressed file may hold, and the fewest bytes of an id."""
 
 _NONE = np.zeros((0, 2), np.int64)
+
+_DIGEST = b"iet.input"
+"""Under this a chunk's documents hold the digest of what they were read from."""
 
 _WHERE = [("file", pa.string()), ("row", pa.int64()), ("id", pa.string())]
 
@@ -59,82 +78,6 @@ its results, and its number of segments."""
 
 SEGMENTS = pa.schema([*_WHERE, ("segment", pa.int64()), *SEGMENT], {"iet.schema": "iet.segments/1"})
 """A row for each segment, numbered from 0 in its document."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Summary:
-    """The output of one shard in numbers.
-
-    Attributes:
-        documents, segments: number of rows.
-        quarantined: number of records that could not be read.
-        tokens: number of tokens in all documents.
-        attributed: number of documents in which some text is attributed.
-        unattributed: number of documents in which some text is not.
-        fdr: false-discovery rate over documents, None if none was asked for.
-        fdr_log_p: documents with at most this log p are discoveries at that rate; None: there are none.
-        fdr_documents: number of discoveries.
-        templates: number of documents from which on a passage that they share is evidence in the first alone;
-            None: in all.
-        template_share: share of the scored tokens that are no evidence for that reason.
-    """
-
-    documents: int
-    segments: int
-    quarantined: int
-    tokens: int
-    attributed: int
-    unattributed: int
-    fdr: float | None = None
-    fdr_log_p: float | None = None
-    fdr_documents: int | None = None
-    templates: int | None = None
-    template_share: float | None = None
-
-    def lines(self) -> list[str]:
-        """Return the summary in words."""
-        told = [
-            f"{self.documents:,} documents of {self.tokens:,} tokens, {self.segments:,} segments;"
-            f" text is attributed in {self.attributed:,} documents",
-        ]
-        if self.quarantined:
-            told.append(f"{self.quarantined:,} records could not be read: quarantine-*.jsonl says why")
-        if self.templates is not None:
-            told.append(
-                f"{self.template_share:.1%} of the scored tokens are no evidence: their passages stand in"
-                f" {self.templates} documents or more, and count in the first"
-            )
-        if self.fdr is not None:
-            where = f", log_p <= {self.fdr_log_p:.6g}" if self.fdr_log_p is not None else ""
-            told.append(f"at a false-discovery rate of {self.fdr:g}: {self.fdr_documents:,} documents{where}")
-        return told
-
-
-@dataclasses.dataclass(frozen=True)
-class Progress:
-    """How far a run is.
-
-    Attributes:
-        documents: number of documents that this process audited.
-        seconds: time since it began to audit.
-        share: share of the input's bytes that have been read, 0 to 1.
-        fresh: share of the input's bytes that this process audited.
-    """
-
-    documents: int
-    seconds: float
-    share: float
-    fresh: float
-
-    def __str__(self) -> str:
-        rate = self.documents / max(self.seconds, 1e-9)
-        left = (1 - self.share) * self.seconds / self.fresh if self.fresh else 0.0
-        minutes, seconds = divmod(round(left), 60)
-        hours, minutes = divmod(minutes, 60)
-        return (
-            f"{self.documents:,} documents, {rate:,.0f} a second, {self.share:.0%} read,"
-            f" {hours}:{minutes:02}:{seconds:02} left"
-        )
 
 
 def audit_files(
@@ -149,6 +92,12 @@ def audit_files(
     resume: bool = False,
     workers: int = 1,
     chunk_rows: int = CHUNK_ROWS,
+    max_record: int = MAXIMUM_RECORD,
+    reread: bool = False,
+    encoding: str | None = None,
+    strict: bool = False,
+    csv: bool = False,
+    pages: bool = False,
     fdr: float | None = None,
     templates: int | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -168,6 +117,16 @@ def audit_files(
         resume: go on where a run with the same arguments was stopped.
         workers: number of processes that audit, with one thread each; 1: this process.
         chunk_rows: maximum number of records in a chunk, which is what a kill can cost; at least 1.
+        max_record: maximum size of a record, at least 1: bytes of a text or of a line of JSON, in Parquet
+            characters or ids. Larger ones go to the quarantine. A run that goes on may have another one.
+        reread: with `resume`: audit files again that have changed since, as far as they have, and keep the
+            chunks of all others.
+        encoding: of text files, as in `iet.audit.documents.text_of`. None: UTF-8, or what their mark says.
+        strict: files that are not read are an error: those of other kinds in a folder before any work, broken
+            ones once all else is done.
+        csv: also write the tables as documents.csv and segments.csv, with one shard.
+        pages: also write index.html, a row for each document, and a page for each in which somebody is found,
+            the surest 10,000 and 1,000 of them, with one shard. Those documents are read once more.
         fdr: also find the documents to report at this false-discovery rate (`iet.evidence.discoveries`), 0 to
             1. It is over all documents, so there must be one shard.
         templates: a passage that stands in so many documents, or more, is evidence in the first of them
@@ -179,9 +138,13 @@ def audit_files(
         Summary of this shard.
 
     Raises:
-        InputError: a parameter is out of range, an input is missing or broken, `out` is not empty or was
-            begun in another way (the error names the difference), or another process is at work on the shard.
-        IetError: a worker died.
+        InputError: a parameter is out of range, an input is missing, or all are broken, `out` is not empty or
+            was begun in another way (the error names the difference), or is replaced on the way; or an input
+            is not what it was; or another process is at work on the shard.
+        IetError: a worker died, or the registry has changed when it starts.
+
+    What is broken in a file, such as the end of a compressed one, goes to the quarantine as one record with
+    `rest` set, and the others are read.
 
     Deterministic: the files do not depend on workers, shards, or on when a run was killed. Memory is that of
     a chunk or two for each worker, and of the longest document.
@@ -189,8 +152,16 @@ def audit_files(
     index, count = _checked_shard(shard)
     check_number("workers", workers, 1)
     check_number("chunk_rows", chunk_rows, 1)
+    check_number("max_record", max_record, 1)
+    if reread and not resume:
+        raise InputError("reread: got True without resume, expected both: it goes on with a run")
     if templates is not None:
         check_number("templates", templates, 2)
+        if reread or pages:
+            raise InputError(
+                "templates: got them with reread or pages, expected neither: what a document shares depends"
+                " on all others, so that none is read again alone"
+            )
     if fdr is not None:
         try:
             discoveries([], fdr)
@@ -198,113 +169,229 @@ def audit_files(
             raise InputError(f"fdr: got {fdr!r}, expected a number between 0 and 1") from None
         if count > 1:
             raise InputError(f"fdr: got shard {index}/{count}, expected one shard, which has all documents")
-    folder = pathlib.Path(out)
-    sources = expand(inputs, folder)
-    columns = choose_columns(sources, text_column, ids_column, id_column)
+    check_encoding(encoding)
+    if (csv or pages) and count > 1:
+        raise InputError(
+            f"csv, pages: got shard {index}/{count}, expected one shard, which has all documents"
+        )
+    began = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    sources, not_read = expand(inputs, pathlib.Path(out))
+    if strict and not_read:
+        raise InputError(told_of(not_read))
+    columns = choose_columns(sources, text_column, ids_column, id_column, max_record)
     check_readable(auditor, columns.ids)
     packed = pickle.dumps(auditor) if workers > 1 else b""
+    groups = groups_of(sources, CHUNK_SIZE)
     configuration = {
         "schema": "iet.run/1",
         "iet": __version__,
         "auditor": auditor.configuration,
         "columns": dataclasses.asdict(columns),
         "chunk_rows": int(chunk_rows),
+        "max_record": int(max_record),
+        "encoding": encoding,
+        "not_read": not_read,
         "shards": count,
-        "inputs": [source.describe() for source in sources],
+        "inputs": [
+            {**source.describe(), "group": group} for source, group in zip(sources, groups, strict=True)
+        ],
     }
     if templates is not None:
         configuration["templates"] = int(templates)
-    with claimed(folder, configuration, index, count, resume) as state:
-        mine = range(index - 1, sys.maxsize, count)
-        done = chunks_done(folder)
-        sweep(folder, mine, state.name)
-        job = _Job(folder, tuple(sources), columns)
+    mine = Shard(index, count)
+    with claimed(pathlib.Path(out), configuration, mine, resume=resume, reread=reread) as (folder, begun):
+        sweep(folder.path, mine)
+        job = _Job(folder, tuple(sources), columns, int(max_record), encoding)
         if templates is not None:
             job = dataclasses.replace(job, templates=job.shared(int(templates)))
-        tracker = _Tracker(sources, progress)
-        stream = chunks(read(sources, columns), chunk_rows, CHUNK_SIZE)
-        wanted = tracker.skipping(stream, lambda chunk: chunk.index in mine and chunk.index not in done)
+        tracker, ledger = Tracker(sources, progress), _Ledger(job, mine, reread)
+        groups = [each["group"] for each in begun["inputs"]]
+        stream = chunks(read(sources, columns, max_record), groups, chunk_rows, CHUNK_SIZE)
+        wanted = tracker.skipping(stream, ledger.wants)
         with contextlib.closing(audited(auditor, packed, job, wanted, workers)) as finished:
             for chunk in finished:
                 tracker.audited(chunk)
-        summary = _summary(folder, mine, fdr, templates)
-        commit(state, as_json({"complete": True, **dataclasses.asdict(summary)}))
+        done = ledger.all_done()
+        summary = dataclasses.replace(summed_up(folder.path, done, fdr, templates), not_read=not_read)
+        about = [f"read {began} with {', '.join(auditor.registry_names)}", *summary.lines()]
+        if csv:
+            for kind, schema in (("documents", DOCUMENTS), ("segments", SEGMENTS)):
+                write_csv(folder, kind, done, schema)
+        if pages:
+            again = job.documents(read(sources, columns, max_record))
+            write_pages(folder, auditor, done, again, columns.ids, about)
+        folder.commit(mine.state, as_json({"complete": True, **dataclasses.asdict(summary)}))
+    if strict and summary.broken:
+        raise InputError(f"{summary.told_of_broken()}; all else is done")
     return summary
+
+
+class _Ledger:
+    """Which chunks there are in a shard, and which of them stand."""
+
+    def __init__(self, job: _Job, mine: Shard, reread: bool) -> None:
+        self._job, self._mine, self._reread = job, mine, reread
+        self._folder = job.folder
+        self._done = chunks_done(job.folder.path)
+        self._seen = set[int]()
+
+    def wants(self, chunk: Chunk) -> bool:
+        """Tell whether a chunk is to be audited.
+
+        Raises:
+            InputError: it stands, but was read from something else.
+        """
+        if chunk.index not in self._mine:
+            return False
+        self._seen.add(chunk.index)
+        if chunk.index not in self._done:
+            return True
+        before = _digest_in(path_of(self._folder.path, "documents", chunk.index))
+        if before == chunk.digest():
+            return False
+        if before is not None and not self._reread:
+            raise InputError(
+                f"{self._job.where(chunk)}: not what was audited before; expected the files as they were, or"
+                " --reread, which audits anew what has changed"
+            )
+        self._folder.remove(chunk.index)
+        return True
+
+    def all_done(self) -> list[int]:
+        """Return the indices of the shard's chunks, in order, once all stand; remove those of before.
+
+        Raises:
+            InputError: some are missing.
+        """
+        self._folder.check()
+        there = {index for index in chunks_done(self._folder.path) if index in self._mine}
+        missing = self._seen - there
+        if missing:
+            raise InputError(
+                f"{self._folder.path}: {len(missing):,} of {len(self._seen):,} chunks are not there any more,"
+                f" such as {name_of('documents', min(missing))}; expected all that were written (--resume"
+                " does them again)"
+            )
+        for index in sorted(there - self._seen):
+            self._folder.remove(index)
+        return sorted(self._seen)
+
+
+def _digest_in(path: pathlib.Path) -> str | None:
+    """Return what a chunk was read from, None if its documents cannot be read: they are to be done again."""
+    try:
+        with pq.ParquetFile(path) as stored:
+            found = (stored.schema_arrow.metadata or {}).get(_DIGEST)
+    except (pa.ArrowException, OSError):
+        return None
+    return None if found is None else found.decode()
 
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
     """The parameters of a run that every chunk needs."""
 
-    folder: pathlib.Path
+    folder: Folder
     sources: tuple[Source, ...]
     columns: Columns
+    max_record: int
+    encoding: str | None
     templates: Templates | None = None
 
     def shared(self, least: int) -> Templates:
         """Return what so many documents share; an earlier run or another shard may have left it."""
-        path = self.folder / "templates.npz"
+        path = self.folder.path / "templates.npz"
         if not path.exists():
             ids = self.columns.ids
             size = sum(source.size * (1 if source.plain else PACKED) for source in self.sources)
             found = count(
-                self._documents(),
+                self._symbols(),
                 least=least,
                 size=size // (IDS_BYTES if ids else 1),
                 fragment=FRAGMENT_IDS if ids else FRAGMENT_CHARACTERS,
             )
-            commit(path, found.data())
+            self.folder.commit(path.name, found.data())
         return Templates.load(path)
 
-    def _documents(self) -> Iterator[tuple[int, UInt64s]]:
-        for records in read(self.sources, self.columns):
+    def _symbols(self) -> Iterator[tuple[int, UInt64s]]:
+        for records in read(self.sources, self.columns, self.max_record):
             for number, (value, _) in zip(_numbers(records), self._values(records), strict=True):
                 symbols = symbols_of(value, self.columns.ids)
                 if symbols is not None:
                     yield number, symbols
 
-    def _values(self, records: Records) -> Iterator[tuple[Any, str | None]]:
-        """Yield each document, or what is wrong with it, and its id."""
-        lines = self.sources[records.source].kind == "jsonl"
-        for value, id in zip(records.values, records.ids, strict=True):
-            yield _parsed(value, self.columns) if lines else (value, id)
-
     def audit(self, auditor: Auditor, chunk: Chunk, alive: Callable[[], bool] = lambda: True) -> None:
         """Audit one chunk and commit it, unless nobody waits for it any more."""
-        places, values, elsewhere = list[_Place](), list[Any](), list[Int64s]()
+        places, values, rests = list[_Place](), list[Any](), list[bool]()
+        elsewhere = list[Int64s]()
         for records in chunk.records:
-            path, found_ = self.sources[records.source].path, self._values(records)
-            for row, number, (value, id) in zip(records.rows, _numbers(records), found_, strict=True):
-                places.append(_Place(path, row, id))
+            name = self.sources[records.source].name
+            read_ = zip(records.rows, _numbers(records), self._values(records), strict=True)
+            for row, number, (value, id) in read_:
+                places.append(_Place(name, row, id))
                 values.append(value)
+                rests.append(isinstance(value, Refused) and value.rest)
                 if self.templates is not None:
                     symbols = symbols_of(value, self.columns.ids)
                     elsewhere.append(_NONE if symbols is None else self.templates.elsewhere(number, symbols))
         documents, segments, bad = list[pa.Table](), list[pa.Table](), list[dict[str, Any]]()
-        left = iter(places)
+        left = iter(zip(places, rests, strict=True))
         for reasons, found in audit_records(
             auditor, values, ids=self.columns.ids, elsewhere=elsewhere or None
         ):
             good = list[_Place]()
-            for reason, place in zip(reasons, left, strict=False):
+            for reason, (place, rest) in zip(reasons, left, strict=False):
                 if reason is None:
                     good.append(place)
                 else:
-                    bad.append({**place._asdict(), "reason": reason})
+                    bad.append({**place._asdict(), "reason": reason, **({"rest": True} if rest else {})})
             where = [pa.array([place[i] for place in good], kind) for i, (_, kind) in enumerate(_WHERE)]
             documents.append(_document_rows(where, found))
             segments.append(_segment_rows(where, found))
         if not alive():
             return
-        self._commit("segments", chunk, segments)
+        self._commit("segments", chunk, segments, SEGMENTS)
         if bad:
             lines = "".join(json.dumps(record) + "\n" for record in bad)
-            commit(path_of(self.folder, "quarantine", chunk.index), lines.encode())
-        self._commit("documents", chunk, documents)
+            self.folder.commit(name_of("quarantine", chunk.index), lines.encode())
+        described = DOCUMENTS.with_metadata({**DOCUMENTS.metadata, _DIGEST: chunk.digest()})
+        self._commit("documents", chunk, documents, described)
 
-    def _commit(self, kind: str, chunk: Chunk, tables: list[pa.Table]) -> None:
-        write = functools.partial(pq.write_table, pa.concat_tables(tables), compression="zstd")
-        commit(path_of(self.folder, kind, chunk.index), write)
+    def _values(self, records: Records) -> Iterator[tuple[Any, str | None]]:
+        """Yield each document, or what is wrong with it, and its id."""
+        source = self.sources[records.source]
+        for value, id in zip(records.values, records.ids, strict=True):
+            if isinstance(value, Refused) or source.kind == "parquet":
+                yield value, id
+            elif source.kind == "jsonl":
+                yield _parsed(value, self.columns)
+            else:
+                yield self._text(value, source.name), id
+
+    def _text(self, value: bytes, name: str) -> str | InputError:
+        try:
+            return text_of(value, self.encoding, name=name)
+        except InputError as error:
+            return error
+
+    def documents(self, stream: Iterable[Records]) -> Iterator[tuple[Place, Any]]:
+        """Yield the place of each record, and its document, or what is wrong with it."""
+        for records in stream:
+            name = self.sources[records.source].name
+            for row, (value, _) in zip(records.rows, self._values(records), strict=True):
+                yield (name, row), value
+
+    def where(self, chunk: Chunk) -> str:
+        """Return what a chunk was read from, in words."""
+        first, last = chunk.records[0], chunk.records[-1]
+        start, end = self.sources[first.source].name, self.sources[last.source].name
+        last_file = f"{end}, " if end != start else ""
+        return f"{start}, row {first.rows[0]}, to {last_file}row {last.rows[-1]}"
+
+    def _commit(self, kind: str, chunk: Chunk, tables: list[pa.Table], schema: pa.Schema) -> None:
+        table = pa.concat_tables(tables).replace_schema_metadata(schema.metadata)
+        write = functools.partial(pq.write_table, table, compression="zstd")
+        self.folder.commit(name_of(kind, chunk.index), write)
 
 
 class _Place(NamedTuple):
@@ -355,41 +442,6 @@ def _parsed(line: bytes, columns: Columns) -> tuple[Any, str | None]:
         return InputError(f"got no line of JSON ({error})"), id
 
 
-class _Tracker:
-    """Count what is read and audited, and report it."""
-
-    def __init__(self, sources: Sequence[Source], report: Callable[[Progress], None] | None) -> None:
-        sizes = [source.size for source in sources]
-        self._before = np.cumsum([0, *sizes])
-        self._total = max(1, sum(sizes))
-        self._report = report
-        self._started = time.monotonic()
-        self._documents, self._read, self._fresh = 0, 0, 0
-        self._bytes = dict[int, int]()
-
-    def skipping(self, stream: Iterable[Chunk], wanted: Callable[[Chunk], bool]) -> Iterator[Chunk]:
-        """Pass on the chunks that are wanted."""
-        for chunk in stream:
-            last = chunk.records[-1]
-            read = int(self._before[last.source]) + last.position
-            if wanted(chunk):
-                self._bytes[chunk.index] = read - self._read
-                self._read = read
-                yield chunk
-            self._read = read
-
-    def audited(self, chunk: tuple[int, int]) -> None:
-        """Count a chunk: its index and how many records it has."""
-        index, records = chunk
-        self._documents += records
-        self._fresh += self._bytes.pop(index)
-        if self._report is not None:
-            seconds = time.monotonic() - self._started
-            self._report(
-                Progress(self._documents, seconds, self._read / self._total, self._fresh / self._total)
-            )
-
-
 def _checked_shard(shard: tuple[int, int]) -> tuple[int, int]:
     try:
         index, count = shard
@@ -398,37 +450,3 @@ def _checked_shard(shard: tuple[int, int]) -> tuple[int, int]:
     except (TypeError, ValueError):
         pass
     raise InputError(f"shard: got {shard!r}, expected (i, n) with 1 <= i <= n")
-
-
-def _summary(folder: pathlib.Path, mine: range, fdr: float | None, templates: int | None) -> Summary:
-    """Return the summary of a shard from its files."""
-    found = sorted(index for index in chunks_done(folder) if index in mine)
-    totals = dict.fromkeys(
-        ("documents", "segments", "quarantined", "tokens", "attributed", "unattributed"), 0
-    )
-    log_p, scored, shared = [np.zeros(0)], 0, 0
-    for index in found:
-        # Not pq.read_table, which imports pyarrow.dataset, at 0.2 s.
-        with pq.ParquetFile(path_of(folder, "documents", index)) as stored:
-            table = stored.read(["segments", "tokens", "scored", "template", "coverage", "log_p"])
-        columns = {name: table.column(name).to_numpy() for name in table.column_names}
-        totals["documents"] += table.num_rows
-        scored += int(columns["scored"].sum())
-        shared += int(columns["template"].sum())
-        totals["segments"] += int(columns["segments"].sum())
-        totals["tokens"] += int(columns["tokens"].sum())
-        totals["attributed"] += int((columns["coverage"] > 0).sum())
-        totals["unattributed"] += int((columns["coverage"] < 1).sum())
-        with contextlib.suppress(FileNotFoundError), open(path_of(folder, "quarantine", index), "rb") as file:
-            totals["quarantined"] += sum(1 for _ in file)
-        if fdr is not None:
-            log_p.append(columns["log_p"])
-    told: dict[str, Any] = dict(totals)
-    if templates is not None:
-        told |= {"templates": templates, "template_share": shared / max(1, scored)}
-    if fdr is None:
-        return Summary(**told)
-    every = np.concatenate(log_p)
-    reported = every[discoveries(every, fdr)]
-    highest = float(reported.max()) if len(reported) else None
-    return Summary(**told, fdr=fdr, fdr_log_p=highest, fdr_documents=len(reported))

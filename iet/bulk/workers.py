@@ -27,26 +27,39 @@ class Job(Protocol):
     def audit(self, auditor: Auditor, chunk: Chunk, alive: Callable[[], bool] = ...) -> None:
         """Audit a chunk and commit it, unless `alive` says that nobody waits for it any more."""
 
+    def where(self, chunk: Chunk) -> str:
+        """Return what a chunk was read from, in words."""
+
 
 def audited(
     auditor: Auditor, packed: bytes, job: Job, stream: Iterator[Chunk], workers: int
 ) -> Generator[tuple[int, int]]:
-    """Audit the chunks, and yield the index and the number of records of each that is done."""
+    """Audit the chunks, and yield the index and the number of records of each that is done.
+
+    Raises:
+        IetError: a worker died, or read other keys than `auditor` has: each reads the registry's file again.
+    """
     if workers == 1:
         for chunk in stream:
-            job.audit(auditor, chunk)
+            try:
+                job.audit(auditor, chunk)
+            except MemoryError:
+                raise _out_of_memory(job, chunk) from None
             yield chunk.index, len(chunk)
         return
     # Workers of concurrent.futures would wait for ever for a parent that was killed. Here the death of the
     # parent closes the only other end of a worker's pipe.
     spawn = multiprocessing.get_context("spawn")
     running = dict[multiprocessing.connection.Connection, Any]()
-    at_work = dict[multiprocessing.connection.Connection, tuple[int, int]]()
+    at_work = dict[multiprocessing.connection.Connection, tuple[int, int, str]]()
     try:
         for number in range(workers):
             ours, theirs = spawn.Pipe()
             process = spawn.Process(
-                target=_work, args=(theirs, packed, job), name=f"iet-audit-{number}", daemon=True
+                target=_work,
+                args=(theirs, packed, auditor.configuration, job),
+                name=f"iet-audit-{number}",
+                daemon=True,
             )
             with _undisturbed():
                 process.start()
@@ -56,16 +69,18 @@ def audited(
         while upcoming is not None or at_work:
             while idle and upcoming is not None:
                 connection = idle.pop()
-                at_work[connection] = upcoming.index, len(upcoming)
-                _passed_on(running[connection], connection.send, upcoming)
+                where = job.where(upcoming)
+                at_work[connection] = upcoming.index, len(upcoming), where
+                _passed_on(running[connection], where, connection.send, upcoming)
                 upcoming = next(stream, None)
             for ready in multiprocessing.connection.wait(list(at_work)):
                 assert isinstance(ready, multiprocessing.connection.Connection)
-                error = _passed_on(running[ready], ready.recv)
+                index, count, where = at_work.pop(ready)
+                error = _passed_on(running[ready], where, ready.recv)
                 if error is not None:
                     raise error
                 idle.append(ready)
-                yield at_work.pop(ready)
+                yield index, count
     except (KeyboardInterrupt, GeneratorExit):  # at once: a kill does no harm
         for process in running.values():
             process.terminate()
@@ -91,18 +106,21 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _passed_on(process: Any, call: Callable[..., Any], *arguments: Any) -> Any:
+def _passed_on(process: Any, where: str, call: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return call(*arguments)
     except (EOFError, OSError):
         process.join()
         raise IetError(
             f"{process.name}: the worker died (exit code {process.exitcode}); the chunks that are done stay,"
-            " and a run with resume goes on"
+            f" and a run with resume goes on. It had {where}; where it dies there again, memory is short:"
+            " resume with a lower --max-record"
         ) from None
 
 
-def _work(connection: multiprocessing.connection.Connection, packed: bytes, job: Job) -> None:
+def _work(
+    connection: multiprocessing.connection.Connection, packed: bytes, expected: dict[str, Any], job: Job
+) -> None:
     """Audit chunks as they come, until the parent goes away."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the run
     os.environ |= ONE_THREAD
@@ -112,9 +130,30 @@ def _work(connection: multiprocessing.connection.Connection, packed: bytes, job:
         while True:
             chunk = connection.recv()
             try:
-                auditor = auditor or pickle.loads(packed)
+                auditor = auditor or _loaded(packed, expected)
                 job.audit(auditor, chunk, lambda: os.getppid() == parent)
                 connection.send(None)
             except (IetError, OSError) as error:
                 connection.send(error)
+            except MemoryError:
+                connection.send(_out_of_memory(job, chunk))
     os._exit(0)  # all is on disk; to take the interpreter down would let the parent wait for 0.2 s
+
+
+def _out_of_memory(job: Job, chunk: Chunk) -> IetError:
+    return IetError(f"out of memory with {job.where(chunk)}; resume with a lower --max-record")
+
+
+def _loaded(packed: bytes, expected: dict[str, Any]) -> Auditor:
+    """Return this worker's auditor, if it reads what the first process reads."""
+    auditor: Auditor = pickle.loads(packed)
+    found = auditor.configuration
+    changed = [name for name, value in expected.items() if found[name] != value]
+    if changed:
+        was, now = expected[changed[0]], found[changed[0]]
+        raise IetError(
+            f"{changed[0]}: was {was!s:.20} when the run began, is {now!s:.20} in a worker: the registry has"
+            " changed, and nothing was read under the new one; put the old one back and resume, or audit into"
+            " another folder"
+        )
+    return auditor

@@ -19,15 +19,8 @@ from iet.marks.files import write_file
 from iet.marks.foreign.engines import SCHEMES
 
 _MANY = (
-    "text_column",
-    "ids_column",
-    "id_column",
-    "shard",
-    "resume",
-    "workers",
-    "chunk_rows",
-    "fdr",
-    "templates",
+    *("text_column", "ids_column", "id_column", "shard", "resume", "reread", "workers", "chunk_rows"),
+    *("max_record", "strict", "csv", "pages", "fdr", "templates"),
 )
 """Options of audits of many documents."""
 
@@ -67,9 +60,26 @@ def add(commands: Commands) -> None:
     many.add_argument("--id-column", metavar="NAME", help="column that names the documents")
     many.add_argument("--shard", type=_shard, metavar="I/N", help="audit the I-th of N parts of the input")
     many.add_argument("--resume", action="store_true", help="go on where a run was stopped")
+    many.add_argument(
+        "--reread", action="store_true", help="with --resume: audit anew the files that have changed since"
+    )
     many.add_argument("--workers", type=int, metavar="N", help="processes (default: 1)")
     many.add_argument(
         "--chunk-rows", type=int, metavar="N", help="documents in an output file (default: 4096)"
+    )
+    many.add_argument(
+        "--max-record",
+        type=int,
+        metavar="SIZE",
+        help="largest document, in bytes (of Parquet: characters or ids); larger ones are listed in the"
+        " quarantine (default: 8388608)",
+    )
+    many.add_argument("--strict", action="store_true", help="fail if a file is not read, or not to its end")
+    many.add_argument("--csv", action="store_true", help="also write the tables as CSV")
+    many.add_argument(
+        "--pages",
+        action="store_true",
+        help="also write index.html, a row for each document, and a page for each finding",
     )
     many.add_argument(
         "--fdr", type=float, metavar="RATE", help="find the documents to report at this false-discovery rate"
@@ -84,8 +94,13 @@ def add(commands: Commands) -> None:
     )
     audit.set_defaults(run=_audit, check=_check_audit)
 
-    report = commands.add_parser("report", help="audit one text, and write a page, pictures, signed files")
-    report.add_argument("file", help="UTF-8 text, or - for standard input")
+    report = commands.add_parser("report", help="audit texts, and write pages, pictures, signed files")
+    report.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="UTF-8 text, or - for standard input; or several, folders and patterns, into a folder (-o OUT/)",
+    )
     report.add_argument(
         "-o",
         "--output",
@@ -114,6 +129,11 @@ def _add_auditing(audit: argparse.ArgumentParser) -> None:
         action="append",
         metavar="[PROFILE=]PATH",
         help="tokenizer.json, if it is not where the registry found it; once for each profile",
+    )
+    audit.add_argument(
+        "--encoding",
+        metavar="NAME",
+        help="of text files, such as cp1252 (default: UTF-8, or what a mark of byte order says)",
     )
     audit.add_argument("--profile", help="id of the only profile to read (default: all)")
     audit.add_argument(
@@ -248,7 +268,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     registry = _keys_of(arguments)
     if bulk:
         return _audit_files(arguments, _auditor(arguments, registry))
-    text = _read_text(arguments.inputs[0])
+    text = _read_text(arguments.inputs[0], arguments.encoding)
     with auditing():
         report = _auditor(arguments, registry).audit(text, spans=arguments.span, skip=arguments.skip)
     if output:
@@ -265,6 +285,8 @@ def _audit(arguments: argparse.Namespace) -> int:
 def _audit_files(arguments: argparse.Namespace, auditor: Any) -> int:
     try:
         from iet.bulk import files, workers
+        from iet.bulk.progress import Progress
+        from iet.bulk.sources import told_of
     except ImportError as error:
         raise missing(f"many documents need {error.name}", "bulk") from None
 
@@ -273,7 +295,7 @@ def _audit_files(arguments: argparse.Namespace, auditor: Any) -> int:
         os.environ.setdefault(name, value)
     last = 0.0
 
-    def tell(state: files.Progress) -> None:
+    def tell(state: Progress) -> None:
         nonlocal last
         move(str(state), state.share)
         if not sys.stderr.isatty() and state.seconds - last >= 60:  # a log keeps a line a minute
@@ -282,8 +304,11 @@ def _audit_files(arguments: argparse.Namespace, auditor: Any) -> int:
 
     given = {name: getattr(arguments, name) for name in _MANY}
     options = {name: value for name, value in given.items() if value is not None}
+    options["encoding"] = arguments.encoding
     with auditing(1.0) as move:
         summary = files.audit_files(auditor, arguments.inputs, arguments.output, progress=tell, **options)
+    if summary.not_read:
+        print(f"iet: {told_of(summary.not_read)}", file=sys.stderr)
     if arguments.json:
         print(json.dumps(dataclasses.asdict(summary), indent=1))
     else:
@@ -362,23 +387,30 @@ def _tokenizers(given: list[str], registry: Any) -> Any:
     return named or None
 
 
-def _read_text(file: str) -> str:
+def _read_text(file: str, encoding: str | None) -> str:
+    from iet.audit.documents import check_encoding, text_of
+
+    check_encoding(encoding)
     try:
         data = sys.stdin.buffer.read() if file == "-" else pathlib.Path(file).read_bytes()
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror}); expected a UTF-8 text, or -") from None
+    name = "standard input" if file == "-" else file
+    if not data:
+        raise InputError(f"{name}: got nothing, expected text")
     try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        name = "standard input" if file == "-" else file
-        raise InputError(
-            f"{name}: byte {error.start} is {data[error.start]:#04x}, which is not UTF-8; expected UTF-8 text"
-        ) from None
+        return text_of(data, encoding, name="FILE" if file == "-" else file)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
 
 
 def _report(arguments: argparse.Namespace) -> int:
     # Refuse what can be refused at once before the work that takes time.
-    forms = {}
+    file, forms = arguments.files[0], {}
+    from iet.cli.reports import read_with
+
+    if len(arguments.files) > 1 or os.path.isdir(file):
+        return _report_many(arguments)
     for path in arguments.output:
         form = next((form for form in _FORMS if path.name.endswith(form)), None)
         if form is None:
@@ -395,12 +427,13 @@ def _report(arguments: argparse.Namespace) -> int:
     if not {".svg", ".png", ".pdf"}.isdisjoint(forms.values()):
         _matplotlib()
     registry = _keys_of(arguments)
-    name = arguments.name or ("text" if arguments.file == "-" else pathlib.Path(arguments.file).name)
-    text = _read_text(arguments.file)
+    name = arguments.name or ("text" if file == "-" else pathlib.Path(file).name)
+    text = _read_text(file, arguments.encoding)
     with auditing():
-        found = _auditor(arguments, registry).audit(text, spans=arguments.span, skip=arguments.skip)
+        auditor = _auditor(arguments, registry)
+        found = auditor.audit(text, spans=arguments.span, skip=arguments.skip)
         texts: dict[str, Callable[[], str]] = {
-            ".html": found.to_html,
+            ".html": lambda: found.to_html(about=[name, read_with(auditor)]),
             ".prov.json": found.to_prov,
             ".json": lambda: found.to_json(text=not arguments.no_text),
             ".dot": found.transitions.to_dot,
@@ -416,6 +449,23 @@ def _report(arguments: argparse.Namespace) -> int:
     for path, data in made.items():  # all of them or, where one cannot be made, none
         write_file(path, data)
         print(path)
+    return 0
+
+
+def _report_many(arguments: argparse.Namespace) -> int:
+    from iet.cli.reports import report_many
+
+    (out, *more) = arguments.output
+    form = next((form for form in _FORMS if out.name.endswith(form)), None)
+    one = [arguments.sign, arguments.name, arguments.span, arguments.skip]
+    if more or form or any(option is not None for option in one) or "-" in arguments.files:
+        raise InputError(
+            "report: got several texts with what goes with one (a file or more as output, --sign, --name,"
+            " --span, --skip, -), expected one folder: -o OUT/"
+        )
+    auditor = _auditor(arguments, _keys_of(arguments))
+    with auditing():
+        report_many(arguments.files, out, auditor, lambda file: _read_text(file, arguments.encoding))
     return 0
 
 

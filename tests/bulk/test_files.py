@@ -23,7 +23,8 @@ import zstandard
 
 from iet.audit.auditor import Auditor
 from iet.audit.evidence import discoveries
-from iet.bulk.files import DOCUMENTS, SEGMENTS, Summary, audit_files
+from iet.bulk.files import DOCUMENTS, SEGMENTS, audit_files
+from iet.bulk.summary import Summary
 from iet.cli import main
 from iet.errors import IetError, InputError
 from iet.marks.registry import Registry
@@ -176,6 +177,10 @@ def test_what_is_refused_before_any_work(auditor: Auditor, tmp_path: pathlib.Pat
         (["a.jsonl"], {"shard": (3, 2)}, "shard: got"),
         (["a.jsonl"], {"shard": (1, 2), "fdr": 0.1}, "expected one shard"),
         (["a.jsonl"], {"fdr": 2}, "fdr: got 2"),
+        (["a.jsonl"], {"shard": (1, 2), "csv": True}, "csv, pages: got shard 1/2"),
+        (["a.jsonl"], {"templates": 2, "pages": True}, "expected neither"),
+        (["a.jsonl"], {"max_record": 0}, "max_record: got 0"),
+        (["a.jsonl"], {"encoding": "morse"}, "encoding: got 'morse'"),
         (["nothing.jsonl"], {}, "got ['body'], expected 'text' or 'token_ids' among them"),
     ]
     for inputs, options, message in cases:
@@ -191,12 +196,19 @@ def test_what_is_refused_before_any_work(auditor: Auditor, tmp_path: pathlib.Pat
 
 
 def test_a_compressed_file_that_ends_too_early(auditor: Auditor, tmp_path: pathlib.Path) -> None:
-    text = json_lines([f"text {i} {random.Random(i).random()}" for i in range(2000)])
+    text = json_lines([f"text {i} {random.Random(i).random()}" for i in range(6000)])
     for name, data in (("a.jsonl.gz", gzip.compress(text)), ("a.jsonl.zst", zstandard.compress(text))):
         (tmp_path / name).write_bytes(data[: len(data) * 9 // 10])
-        with pytest.raises(InputError, match=f"{name}: cannot be read to its end"):
-            audit_files(auditor, [tmp_path / name], tmp_path / f"out-{name}", chunk_rows=500)
-        assert len(tables(tmp_path / f"out-{name}")[0]) % 500 == 0  # whole chunks, and no others
+        summary = audit_files(auditor, [tmp_path / name], tmp_path / f"out-{name}", chunk_rows=500)
+        found, _, bad = tables(tmp_path / f"out-{name}")
+        assert (summary.broken, summary.quarantined) == (1, 0)
+        assert 1000 < len(found) == bad[0]["row"] < 6000
+        assert [line["rest"] for line in bad] == [True]
+        assert bad[0]["reason"].startswith("the rest of the file is not read: ")
+        (tmp_path / name).write_bytes(data[:15])
+        with pytest.raises(InputError, match=f"{name}: the rest of the file is not read"):
+            audit_files(auditor, [tmp_path / name], tmp_path / "nothing")
+        assert not (tmp_path / "nothing").exists()
 
 
 def test_another_configuration_is_refused_and_named(

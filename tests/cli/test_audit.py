@@ -142,9 +142,9 @@ def test_a_registry_takes_a_second_profile_and_both_are_read(
 def test_fail_on_tells_by_the_exit_code(
     team: pathlib.Path, text: pathlib.Path, unmarked: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    empty = tmp_path / "empty.txt"
-    empty.write_text("")
-    for file, attributed, unattributed in ((text, 1, 0), (unmarked, 0, 1), (empty, 0, 0)):
+    short = tmp_path / "short.txt"
+    short.write_text("\u200b")  # nothing that an agent could have written
+    for file, attributed, unattributed in ((text, 1, 0), (unmarked, 0, 1), (short, 0, 0)):
         assert run("audit", file, "-r", team, "--fail-on", "attributed") == attributed
         assert run("audit", file, "-r", team, "--fail-on", "unattributed") == unattributed
         assert run("audit", file, "-r", team) == 0
@@ -181,11 +181,16 @@ def test_what_cannot_be_audited_fails_with_a_sentence_and_leaves_nothing(
 ) -> None:
     latin, utf16 = tmp_path / "latin.txt", tmp_path / "utf16.txt"
     latin.write_bytes("w1 naïve w2".encode("latin-1"))
-    utf16.write_bytes("w1 w2".encode("utf-16"))
+    utf16.write_bytes("w1 w2".encode("utf-16-le"))
+    (tmp_path / "empty.txt").write_bytes(b"")
     out = tmp_path / "report.json"
     for arguments, message in [
         ([latin, "-r", team], "latin.txt: byte 5 is 0xef, which is not UTF-8"),
-        ([utf16, "-r", team], "utf16.txt: byte 0 is 0xff"),
+        ([latin, "-r", team], "--encoding cp1252 (or convert it: iconv -f cp1252"),
+        ([latin, "-r", team, "--encoding", "ascii"], "latin.txt: byte 5: not ascii"),
+        ([latin, "-r", team, "--encoding", "morse"], "encoding: got 'morse'"),
+        ([utf16, "-r", team], "utf16.txt: got zero bytes between letters"),
+        ([tmp_path / "empty.txt", "-r", team], "empty.txt: got nothing, expected text"),
         ([tmp_path / "none.txt", "-r", team], "No such file"),
         ([tmp_path, "-r", team], "expected a folder for the tables"),
         ([text, "-r", tmp_path / "none.json"], "none.json: cannot be read"),

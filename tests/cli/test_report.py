@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import pathlib
+import re
 
 import pytest
 
@@ -38,7 +39,11 @@ def test_report_writes_what_the_names_ask_for(
     assert run("report", text, "-r", team, "--no-text", *outputs) == 0
     assert capsys.readouterr().out.split() == [str(tmp_path / name) for name in names]
     report = iet.Auditor(Registry.load(team)).audit(text.read_text(encoding="utf-8"))
-    assert (tmp_path / "r.html").read_text(encoding="utf-8") == report.to_html() + "\n"
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    read = re.search(r"read \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC with team.json", page)
+    assert read is not None
+    assert page == report.to_html(about=[text.name, read[0]]) + "\n"
+    assert f"<title>{text.name} · iet: " in page
     assert json.loads((tmp_path / "r.json").read_bytes()) == json.loads(report.to_json(text=False))
     assert json.loads((tmp_path / "r.prov.json").read_bytes()) == json.loads(report.to_prov())
     assert (tmp_path / "r.dot").read_text(encoding="utf-8") == report.transitions.to_dot() + "\n"
@@ -49,9 +54,9 @@ def test_report_writes_what_the_names_ask_for(
 def test_report_writes_all_or_nothing(
     team: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "short.txt").write_text("\u200b")
     page = tmp_path / "r.html"
-    arguments = ["report", str(tmp_path / "empty.txt"), "-r", team, "-o", page]
+    arguments = ["report", str(tmp_path / "short.txt"), "-r", team, "-o", page]
     assert run(*arguments, "-o", str(tmp_path / "r.svg")) == 3  # there is nothing to draw
     assert "report: got one without scores" in capsys.readouterr().err
     assert not page.exists()

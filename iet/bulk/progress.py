@@ -1,0 +1,74 @@
+"""How far a run is: counted as chunks are read and audited."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from iet.bulk.inputs import Chunk
+from iet.bulk.sources import Source
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """How far a run is.
+
+    Attributes:
+        documents: number of documents that this process audited.
+        seconds: time since it began to audit.
+        share: share of the input's bytes that have been read, 0 to 1.
+        fresh: share of the input's bytes that this process audited.
+    """
+
+    documents: int
+    seconds: float
+    share: float
+    fresh: float
+
+    def __str__(self) -> str:
+        rate = self.documents / max(self.seconds, 1e-9)
+        left = (1 - self.share) * self.seconds / self.fresh if self.fresh else 0.0
+        minutes, seconds = divmod(round(left), 60)
+        hours, minutes = divmod(minutes, 60)
+        return (
+            f"{self.documents:,} documents, {rate:,.0f} a second, {self.share:.0%} read,"
+            f" {hours}:{minutes:02}:{seconds:02} left"
+        )
+
+
+class Tracker:
+    """Count what is read and audited, and report it."""
+
+    def __init__(self, sources: Sequence[Source], report: Callable[[Progress], None] | None) -> None:
+        sizes = [source.size for source in sources]
+        self._before = np.cumsum([0, *sizes])
+        self._total = max(1, sum(sizes))
+        self._report = report
+        self._started = time.monotonic()
+        self._documents, self._read, self._fresh = 0, 0, 0
+        self._bytes = dict[int, int]()
+
+    def skipping(self, stream: Iterable[Chunk], wanted: Callable[[Chunk], bool]) -> Iterator[Chunk]:
+        """Pass on the chunks that are wanted."""
+        for chunk in stream:
+            last = chunk.records[-1]
+            read = int(self._before[last.source]) + last.position
+            if wanted(chunk):
+                self._bytes[chunk.index] = read - self._read
+                self._read = read
+                yield chunk
+            self._read = read
+
+    def audited(self, chunk: tuple[int, int]) -> None:
+        """Count a chunk: its index and how many records it has."""
+        index, records = chunk
+        self._documents += records
+        self._fresh += self._bytes.pop(index)
+        if self._report is not None:
+            seconds = time.monotonic() - self._started
+            self._report(
+                Progress(self._documents, seconds, self._read / self._total, self._fresh / self._total)
+            )

@@ -1,0 +1,249 @@
+"""Broken, huge and changing files, registries and folders: what they cost a run, and how it goes on."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pathlib
+import random
+import shutil
+import tracemalloc
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from iet.audit.auditor import Auditor
+from iet.bulk import files, sources
+from iet.bulk.files import audit_files
+from iet.bulk.lines import Refused, lines
+from iet.bulk.progress import Progress
+from iet.errors import IetError, InputError
+from iet.marks.registry import Registry
+from tests.support.commands import run
+
+
+def json_lines(start: int, count: int, length: int = 60) -> bytes:
+    draw = random.Random(start)
+    texts = ["".join(draw.choices("abcdefgh ", k=length)) for _ in range(count)]
+    return b"".join(json.dumps({"text": text, "id": i}).encode() + b"\n" for i, text in enumerate(texts))
+
+
+def rows(out: pathlib.Path) -> list[dict[str, Any]]:
+    return [row for path in sorted(out.glob("documents-*")) for row in pq.read_table(path).to_pylist()]
+
+
+def quarantine(out: pathlib.Path) -> list[dict[str, Any]]:
+    lines = [line for path in sorted(out.glob("quarantine-*")) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in lines]
+
+
+def written(out: pathlib.Path) -> dict[str, int]:
+    """The documents of a run: a file that is written again has another number."""
+    return {path.name: path.stat().st_ino for path in out.glob("documents-*")}
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop_after(chunks: int) -> Any:
+    seen = list[object]()
+
+    def progress(state: object) -> None:
+        seen.append(state)
+        if len(seen) == chunks:
+            raise Stopped
+
+    return progress
+
+
+def test_workers_refuse_a_registry_that_changed(auditor: Auditor, tmp_path: pathlib.Path) -> None:
+    shutil.copy(str(auditor._registry.path), tmp_path / "team.json")  # type: ignore[union-attr]
+    reader = Auditor(Registry.load(tmp_path / "team.json"), "cusum")
+    Registry.load(tmp_path / "team.json").add("stranger")
+    (tmp_path / "a.jsonl").write_bytes(json_lines(1, 4))
+    with pytest.raises(IetError, match=r"registry_digest: was .* is .* the registry has changed"):
+        audit_files(reader, [tmp_path / "a.jsonl"], tmp_path / "out", chunk_rows=1, workers=2)
+    assert not written(tmp_path / "out")
+    audit_files(reader, [tmp_path / "a.jsonl"], tmp_path / "out", chunk_rows=1, resume=True)
+
+
+def test_a_truncated_file_among_six_costs_its_end(
+    auditor: Auditor, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "CHUNK_SIZE", 1500)  # each file is a group of its own
+    whole = [gzip.compress(json_lines(i, 60)) for i in range(6)]
+    for i, data in enumerate(whole):
+        (tmp_path / f"{i}.jsonl.gz").write_bytes(data[: len(data) // 2] if i == 2 else data)
+    out, given = tmp_path / "out", [tmp_path / "*.gz"]
+    summary = audit_files(auditor, given, out, chunk_rows=50)
+    assert (summary.broken, summary.quarantined) == (1, 0)
+    assert "1 files could not be read to their end" in "\n".join(summary.lines())
+    (broken,) = quarantine(out)
+    assert broken["file"] == str(tmp_path / "2.jsonl.gz")
+    assert 0 < broken["row"] == sum(row["file"] == broken["file"] for row in rows(out)) < 60
+    assert summary.documents == 300 + broken["row"]
+    assert audit_files(auditor, given, out, chunk_rows=50, resume=True) == summary
+
+    before = written(out)
+    (tmp_path / "2.jsonl.gz").write_bytes(whole[2])
+    with pytest.raises(InputError, match=r"inputs\[2\].bytes: was .*--reread"):
+        audit_files(auditor, given, out, chunk_rows=50, resume=True)
+    with pytest.raises(InputError) as told:  # other files are another run
+        audit_files(auditor, [tmp_path / "[0-4].*"], out, chunk_rows=50, resume=True)
+    assert "--reread" not in str(told.value)
+    with pytest.raises(InputError, match="reread: got True without resume"):
+        audit_files(auditor, given, out, chunk_rows=50, reread=True)
+    command = ["audit", *given, "-r", str(auditor._registry.path), "--decoder", "cusum", "-o", out]  # type: ignore[union-attr]
+    assert run(*command, "--chunk-rows", 50, "--resume", "--reread", "--max-record", 1 << 23) == 0
+    mended = audit_files(auditor, given, out, chunk_rows=50, resume=True)
+    assert (mended.documents, mended.broken) == (360, 0)
+    kept = {name for name, number in written(out).items() if before.get(name) == number}
+    assert {name for name in before if "-000002-" not in name} <= kept  # the other files' chunks
+    audit_files(auditor, given, tmp_path / "fresh", chunk_rows=50)
+    assert rows(tmp_path / "fresh") == rows(out)
+    assert not quarantine(out)
+    assert audit_files(auditor, given, out, chunk_rows=50, resume=True) == mended
+
+    (tmp_path / "2.jsonl.gz").write_bytes(gzip.compress(json_lines(2, 10)))  # fewer chunks than before
+    assert audit_files(auditor, given, out, chunk_rows=50, resume=True, reread=True).documents == 310
+    assert len(rows(out)) == 310
+
+
+def test_reread_takes_back_that_other_shards_are_complete(auditor: Auditor, tmp_path: pathlib.Path) -> None:
+    path, out = tmp_path / "a.jsonl", tmp_path / "out"
+    path.write_bytes(json_lines(1, 6))
+    for i in (1, 2):
+        audit_files(auditor, [path], out, chunk_rows=1, shard=(i, 2))
+    path.write_bytes(json_lines(1, 5) + json_lines(9, 2))
+    again: dict[str, Any] = {"chunk_rows": 1, "resume": True, "reread": True}
+    assert audit_files(auditor, [path], out, shard=(1, 2), **again).documents == 4
+    assert not (out / "shard-2-of-2.json").exists()
+    assert audit_files(auditor, [path], out, shard=(2, 2), **again).documents == 3
+    assert len(rows(out)) == 7
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "jsonl.zst", "parquet", "txt"])
+def test_records_beyond_the_limit_go_to_the_quarantine(
+    auditor: Auditor, tmp_path: pathlib.Path, kind: str
+) -> None:
+    path, out = tmp_path / f"a.{kind}", tmp_path / "out"
+    texts = ["short", "x" * 5000, "after", "y" * 4990]
+    plain = b"\n".join(json.dumps({"text": text}).encode() for text in texts)
+    if kind == "txt":
+        path.write_text(texts[1])
+        (tmp_path / "b.txt").write_text("short")
+    elif kind == "parquet":
+        pq.write_table(pa.table({"text": texts}), path)
+    else:
+        pack: dict[str, Any] = {"jsonl": bytes, "jsonl.gz": gzip.compress, "jsonl.zst": zstandard.compress}
+        path.write_bytes(pack[kind](plain))
+    summary = audit_files(auditor, [tmp_path / "*.*"], out, max_record=4000, chunk_rows=1)
+    bad = quarantine(out)
+    assert bad[0]["reason"].startswith("got 5,0")
+    assert all("expected at most 4,000 (max_record, --max-record)" in line["reason"] for line in bad)
+    assert summary.quarantined == len(bad) == (1 if kind == "txt" else 2)
+    assert {row["tokens"] > 0 for row in rows(out)} == {True}
+    before = written(out)
+    # Another limit changes no chunk, so that a run that is short of memory can go on with a lower one.
+    assert audit_files(auditor, [tmp_path / "*.*"], out, max_record=10, chunk_rows=1, resume=True) == summary
+    assert written(out) == before
+    if kind != "txt":
+        next(iter(sorted(out.glob("documents-*1.parquet")))).unlink()
+        more = audit_files(auditor, [tmp_path / "*.*"], out, max_record=9000, chunk_rows=1, resume=True)
+        assert more.documents == summary.documents + 1
+
+
+def test_a_bomb_is_read_in_bounded_memory(tmp_path: pathlib.Path) -> None:
+    """256 MB of zeros in 8 kB: one line, then many."""
+    for name, block in (("line", b"0" * (1 << 20)), ("lines", (b"0" * 1023 + b"\n") * 1024)):
+        packer = zstandard.ZstdCompressor(level=19).compressobj()
+        data = b"".join(packer.compress(block) for _ in range(256)) + packer.flush()
+        path = tmp_path / f"{name}.jsonl.zst"
+        path.write_bytes(data)
+        tracemalloc.start()
+        found = [(number, line) for number, line, _ in lines(str(path), len(data), 1 << 16)][-2:]
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert len(data) < 1 << 16
+        assert isinstance(found[-1][1], Refused)
+        assert "grows to more than 67,108,864 bytes" in str(found[-1][1])
+        assert found[-1][1].rest
+        assert (1 << 26) <= found[0][0] * 1024 + (1 << 26) * (name == "line") <= (1 << 26) + 1024
+        assert peak < (1 << 26) + (1 << 24) if name == "line" else True
+
+
+def test_frames_of_a_few_bytes(tmp_path: pathlib.Path) -> None:
+    path, records = tmp_path / "a.jsonl.zst", [f"{i}\n".encode() for i in range(3000)]
+    path.write_bytes(b"".join(zstandard.compress(record) + zstandard.compress(b"") for record in records))
+    assert [line for _, line, _ in lines(str(path), path.stat().st_size, 100)] == records
+    path.write_bytes(path.read_bytes()[:-1])
+    assert isinstance([line for _, line, _ in lines(str(path), path.stat().st_size, 100)][-1], Refused)
+
+
+def test_a_change_in_the_middle_of_a_file_is_noticed(
+    auditor: Auditor, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "_EDGE", 64)
+    path, out = tmp_path / "a.jsonl", tmp_path / "out"
+    path.write_bytes(json_lines(1, 30))
+    with pytest.raises(Stopped):
+        audit_files(auditor, [path], out, chunk_rows=2, progress=stop_after(12))
+    before = written(out)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=r"a.jsonl, row 10, to row 11: not what was audited before"):
+        audit_files(auditor, [path], out, chunk_rows=2, resume=True)
+    audit_files(auditor, [path], out, chunk_rows=2, resume=True, reread=True)
+    changed = [name for name, number in before.items() if written(out)[name] != number]
+    assert changed == ["documents-000000-000005.parquet"]
+    audit_files(auditor, [path], tmp_path / "fresh", chunk_rows=2)
+    assert rows(out) == rows(tmp_path / "fresh")
+
+
+def test_documents_that_cannot_be_read_again_are_made_again(auditor: Auditor, tmp_path: pathlib.Path) -> None:
+    path, out = tmp_path / "a.jsonl", tmp_path / "out"
+    path.write_bytes(json_lines(1, 6))
+    summary, before = audit_files(auditor, [path], out, chunk_rows=2), rows(out)
+    standing = sorted(out.glob("documents-*"))
+    standing[1].write_bytes(standing[1].read_bytes()[:-40])
+    assert audit_files(auditor, [path], out, chunk_rows=2, resume=True) == summary
+    assert rows(out) == before
+
+
+def test_a_folder_that_is_swapped_is_not_reported_complete(auditor: Auditor, tmp_path: pathlib.Path) -> None:
+    path, out = tmp_path / "a.jsonl", tmp_path / "out"
+    path.write_bytes(json_lines(1, 30))
+
+    def swap(state: Progress) -> None:
+        if state.documents == 5:
+            out.rename(tmp_path / "moved")
+            out.mkdir()
+            shutil.copy(tmp_path / "moved" / "run.json", out)
+
+    with pytest.raises(InputError, match="the folder was moved or replaced during the run"):
+        audit_files(auditor, [path], out, chunk_rows=1, progress=swap)
+    assert os.listdir(out) == ["run.json"]  # nothing of ours is put beside what is another's
+    shutil.rmtree(out)
+    (tmp_path / "moved").rename(out)
+    assert audit_files(auditor, [path], out, chunk_rows=1, resume=True).documents == 30
+
+
+def test_chunks_that_vanish_during_a_run_are_missed(auditor: Auditor, tmp_path: pathlib.Path) -> None:
+    path, out = tmp_path / "a.jsonl", tmp_path / "out"
+    path.write_bytes(json_lines(1, 30))
+
+    def lose(state: Progress) -> None:
+        if state.documents == 20:
+            for number in range(5):
+                (out / f"documents-000000-{number:06d}.parquet").unlink()
+
+    with pytest.raises(InputError, match="5 of 30 chunks are not there any more"):
+        audit_files(auditor, [path], out, chunk_rows=1, progress=lose)
+    assert not json.loads((out / "shard-1-of-1.json").read_text())["complete"]
+    assert audit_files(auditor, [path], out, chunk_rows=1, resume=True).documents == 30
