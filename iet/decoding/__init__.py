@@ -25,6 +25,7 @@ from iet.decoding.segmentation import (
     check_scores,
     check_vector,
 )
+from iet.decoding.shares import share_intervals
 from iet.decoding.windows import WindowOptions, column_summary, margin, span_sums, window_decode, windows
 from iet.errors import InputError, ShapeError, check_number
 from iet.marks.families import FAMILIES, Family
@@ -49,6 +50,7 @@ __all__ = [
     "log_activity",
     "margin",
     "refine",
+    "share_intervals",
     "smooth",
     "span_sums",
     "windows",

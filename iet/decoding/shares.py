@@ -1,0 +1,137 @@
+"""How much of a span is its agent's: the expected share of its tokens, with an interval."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from iet.errors import InputError, ShapeError, check_number
+from iet.native.arrays import Float32s, Float64s, Int64s
+from iet.native.jit import njit
+
+SHARE_SURE = 0.9
+"""How often the interval of a share holds the share, at least, if the posteriors are right."""
+
+_BINS = 64  # of a share's law; quantiles are interpolated between them
+_SURE = 0.99  # posterior from which a token's agent is known, so that both sides of it are independent
+_CERTAIN = 1e-3  # tokens that are another's with a lower probability count in the mean alone
+
+
+def share_intervals(
+    posterior: Float32s, starts: Int64s, ends: Int64s, agents: Int64s, sure: float = SHARE_SURE
+) -> tuple[Float64s, Float64s]:
+    """Return between which shares of the tokens of each span are its agent's: quantiles (1 ∓ `sure`) / 2.
+
+    The share is N / (end - start), N = Σ_t 1[agent holds t]; its mean is that of γ_t(agent). Posteriors of
+    single tokens do not say how they hang together. Where the agent surely holds a token, what stands before
+    it and behind it are independent, as in any Markov chain. So a span is cut at the likeliest token of each
+    run with γ >= 0.99; between two cuts the most that can hang together is assumed: one uniform U for all,
+    and the agent holds the tokens with γ_t >= U. For one boundary, whose place is all that is uncertain,
+    that is exact; elsewhere the variance is the largest that these posteriors allow.
+
+    Args:
+        posterior: γ [T, A] float32.
+        starts, ends: int64 [S], spans `[start, end)` in any order.
+        agents: int64 [S], the column of each span's agent.
+        sure: 0 to 1.
+
+    Returns:
+        (low, high) [S] float64, 0 to 1; 0 and 0 for an empty span.
+
+    Raises:
+        ShapeError: `posterior` is no matrix, or the others are not of one length.
+        InputError: a span or a column lies outside.
+
+    Cost: O(tokens of the spans), and O(64²) for each of their parts. Deterministic.
+    """
+    if posterior.ndim != 2 or not len(starts) == len(ends) == len(agents):
+        got = [list(posterior.shape), len(starts), len(ends), len(agents)]
+        raise ShapeError("posterior, starts, ends, agents", got=got, expected="[T, A], [S], [S], [S]")
+    check_number("sure", sure, 0, 1, integer=False)
+    tokens, columns = posterior.shape
+    bad = (starts < 0) | (ends < starts) | (ends > tokens) | (agents < 0) | (agents >= columns)
+    if bad.any():
+        at = int(bad.argmax())
+        raise InputError(
+            f"spans: got {(int(starts[at]), int(ends[at]), int(agents[at]))}, expected (start, end, agent) up"
+            f" to token {tokens} and agent {columns - 1}"
+        )
+    low, high = np.zeros(len(starts)), np.zeros(len(starts))
+    _share_intervals_njit(posterior, starts, ends, agents, (1 - sure) / 2, low, high)
+    return low, high
+
+
+@njit
+def _share_intervals_njit(
+    posterior: Float32s,
+    starts: Int64s,
+    ends: Int64s,
+    agents: Int64s,
+    tail: float,
+    lows: Float64s,
+    highs: Float64s,
+) -> None:
+    law, more, part = np.empty(_BINS + 1), np.empty(_BINS + 1), np.empty(_BINS + 1)
+    missing = np.empty(len(posterior))
+    for s in range(len(starts)):
+        begin, end, agent, count = starts[s], ends[s], agents[s], ends[s] - starts[s]
+        # `law` is that of the share that is another's, in steps of 1 / _BINS.
+        law[:] = 0.0
+        law[0] = 1.0
+        certain, size, peak, surely = 0.0, 0, begin, False
+        for t in range(begin, end + 1):
+            if t < end and posterior[t, agent] >= _SURE:
+                if not surely or posterior[t, agent] > posterior[peak, agent]:
+                    peak = t
+                surely = True
+                continue
+            if t < end and not surely:
+                continue
+            until = peak if t < end else end  # a run of sure tokens ends here, or the span does
+            size, surely = 0, False
+            for i in range(begin, until):
+                q = 1.0 - posterior[i, agent]
+                if q < _CERTAIN:
+                    certain += max(q, 0.0)
+                else:
+                    missing[size] = q
+                    size += 1
+            begin = until
+            if size:
+                missing[:size].sort()
+                _add_part_njit(missing, size, _BINS / count, part, more, law)
+        if count:
+            below, k = 0.0, 0
+            while k < _BINS and below + law[k] < tail:
+                below += law[k]
+                k += 1
+            least = float(k)
+            if k > 0 and law[k - 1] > 0.0:  # between two steps that both occur
+                least -= 1.0 - (tail - below) / law[k]
+            while k < _BINS and below + law[k] < 1.0 - tail:
+                below += law[k]
+                k += 1
+            lows[s] = max(0.0, 1.0 - k / _BINS - certain / count)
+            highs[s] = max(lows[s], 1.0 - least / _BINS - certain / count)
+
+
+@njit
+def _add_part_njit(
+    missing: Float64s, size: int, scale: float, part: Float64s, more: Float64s, law: Float64s
+) -> None:
+    # Convolve `law` with that of M = number of tokens of one part with 1 - γ_t > U: P(M >= j) is the j-th
+    # highest 1 - γ. `missing` ascends. What falls between two steps is split, so that means are exact.
+    part[:] = 0.0
+    last = 0
+    for j in range(size + 1):
+        chance = (missing[size - j] if j else 1.0) - (missing[size - j - 1] if j < size else 0.0)
+        place = min(j * scale, float(_BINS))
+        step = min(int(place), _BINS - 1)
+        part[step] += chance * (step + 1 - place)
+        part[step + 1] += chance * (place - step)
+        last = step + 1
+    more[:] = 0.0
+    for k in range(_BINS + 1):
+        if law[k] > 0.0:
+            for j in range(last + 1):
+                more[min(k + j, _BINS)] += law[k] * part[j]
+    law[:] = more

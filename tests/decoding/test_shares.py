@@ -1,0 +1,126 @@
+"""How much of a span is its agent's: intervals against known laws, and against draws of the chain."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iet.decoding import forward_backward, share_intervals
+from iet.errors import InputError, ShapeError
+from tests.support.scores import chain_text
+
+
+def one(held: Any, **more: Any) -> tuple[float, float]:
+    """The interval of one span of one agent."""
+    posterior = np.asarray(held, np.float32)[:, None]
+    low, high = share_intervals(posterior, *np.array([[0], [len(posterior)], [0]]), **more)
+    return float(low[0]), float(high[0])
+
+
+def test_one_boundary_whose_place_is_uncertain() -> None:
+    # The agent surely holds 60 tokens; its last one is the 60th to 99th, all alike.
+    held = np.append(np.ones(60), 1 - np.arange(1, 41) / 41)
+    low, high = one(held)
+    assert (low, high) == pytest.approx((0.62, 0.98), abs=1.5 / 64)
+    assert one(held, sure=0.0) == pytest.approx((0.8, 0.8), abs=1.5 / 64)
+
+
+def test_two_boundaries_are_independent_where_a_token_between_them_is_sure() -> None:
+    half = np.arange(1, 51) / 51
+    low, high = one(np.concatenate([half, [1.0], half[::-1]]))
+    # The sum of two uniform laws on [0, 50] of 101: a triangle, with 5 % below 50·√0.1.
+    part = 50 * math.sqrt(0.1) / 101
+    assert (low, high) == pytest.approx((part, 1 - part), abs=2 / 64)
+    # Without the sure token nothing is known of how they hang together: the most is assumed.
+    wide = one(np.concatenate([half, half[::-1]]))
+    assert wide[0] < low
+    assert wide[1] >= high - 1 / 64
+
+
+def test_what_is_sure_and_what_is_one_chance() -> None:
+    assert one(np.ones(7)) == (1.0, 1.0)
+    assert one(np.zeros(7)) == (0.0, 0.0)
+    assert one(np.full(50, 0.8)) == (0.0, 1.0)  # all of it or nothing
+    assert one(np.full(50, 0.96)) == (1.0, 1.0)
+    low, high = one(np.full(50, 1 - 5e-4))  # in the mean alone
+    assert low == high == pytest.approx(1 - 5e-4)
+
+
+@pytest.mark.parametrize(
+    ("nobody", "length", "strength"), [(0.0, 100, 0.3), (0.3, 60, 0.5), (0.3, 200, 0.3), (0.8, 60, 0.5)]
+)
+def test_intervals_hold_the_share_where_the_chain_is_right(
+    nobody: float, length: float, strength: float
+) -> None:
+    rng = np.random.default_rng(3)
+    held = inside = 0
+    named, wrong, spread = np.zeros(2), np.zeros(2), []
+    expected = []
+    for _ in range(50):
+        truth, ratios = chain_text(rng, 1500, 4, length, nobody, strength)
+        gamma, left, _ = forward_backward(ratios, length, nobody)
+        labels = np.where(left > gamma.max(axis=1), -1, gamma.argmax(axis=1))
+        starts = np.append(0, np.flatnonzero(np.diff(labels)) + 1)
+        ends, agents = np.append(starts[1:], len(labels)), labels[starts]
+        some = agents >= 0
+        starts, ends, agents = starts[some], ends[some], agents[some]
+        low, high = share_intervals(gamma, starts, ends, agents)
+        shares = np.array(
+            [(truth[a:b] == who).mean() for a, b, who in zip(starts, ends, agents, strict=True)]
+        )
+        inside += int(((low - 1e-6 <= shares) & (shares <= high + 1e-6)).sum())
+        held += len(shares)
+        spread += (high - low).tolist()
+        means = [gamma[a:b, who].mean() for a, b, who in zip(starts, ends, agents, strict=True)]
+        expected += (shares - means).tolist()
+        for i, level in enumerate((0.05, 0.01)):
+            sure = gamma.max(axis=1) >= 1 - level
+            named[i] += sure.sum()
+            wrong[i] += (gamma.argmax(axis=1) != truth)[sure].sum()
+    assert inside / held >= 0.9 - 3 * math.sqrt(0.09 / held)
+    assert abs(np.mean(expected)) < 4 * np.std(expected) / math.sqrt(held)
+    assert np.mean(spread) < 1
+    # Tokens that are sure at a level are wrong at most that often: they hang together in some 20.
+    for i, level in enumerate((0.05, 0.01)):
+        assert wrong[i] / max(1, named[i]) <= level + 3 * math.sqrt(level * 20 / max(1, named[i]))
+
+
+def test_spans_of_any_order_and_none_at_all() -> None:
+    rng = np.random.default_rng(0)
+    posterior = rng.dirichlet(np.ones(3), 90).astype(np.float32)
+    spans = np.array([[30, 80, 1], [0, 30, 0], [40, 40, 2], [80, 90, 2]])
+    low, high = share_intervals(posterior, *spans.T)
+    again = share_intervals(posterior, *spans[::-1].T)
+    np.testing.assert_array_equal(low, again[0][::-1])
+    np.testing.assert_array_equal(high, again[1][::-1])
+    assert (low[2], high[2]) == (0, 0)
+    assert ((low >= 0) & (low <= high) & (high <= 1)).all()
+    assert [len(each) for each in share_intervals(posterior, *np.zeros((3, 0), np.int64))] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"posterior": np.ones(9, np.float32)}, ShapeError, "posterior, starts, ends, agents: got"),
+        ({"agents": np.array([0, 0])}, ShapeError, "posterior, starts, ends, agents: got"),
+        ({"starts": np.array([-1])}, InputError, r"spans: got \(-1, 9, 0\)"),
+        ({"ends": np.array([10])}, InputError, "up to token 9 and agent 0"),
+        ({"starts": np.array([5]), "ends": np.array([4])}, InputError, r"spans: got \(5, 4, 0\)"),
+        ({"agents": np.array([1])}, InputError, r"spans: got \(0, 9, 1\)"),
+        ({"agents": np.array([-1])}, InputError, r"spans: got \(0, 9, -1\)"),
+        ({"sure": 1.5}, InputError, "sure: got 1.5"),
+        ({"sure": float("nan")}, InputError, "sure: got nan"),
+    ],
+)
+def test_bad_input_is_refused(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    good = {
+        "posterior": np.ones((9, 1), np.float32),
+        "starts": np.array([0]),
+        "ends": np.array([9]),
+        "agents": np.array([0]),
+    }
+    with pytest.raises(error, match=message):
+        share_intervals(**{**good, **change})
