@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.audit.alignment import Axis
+from iet.audit.certainty import Certainty, certainty, chance_factors, cut_by_token
 from iet.audit.decode import (
     Decoded,
     Spans,
@@ -33,7 +34,6 @@ from iet.audit.parts import Parts
 from iet.audit.plan import Plan
 from iet.audit.scoring import Columns, activity_of, owners_of, score
 from iet.audit.texts import Reading
-from iet.decoding import column_summary
 from iet.marks.tokenizer import Encoding
 from iet.native.arrays import Bools, Float32s, Float64s, Int64s
 from iet.native.jit import njit
@@ -62,8 +62,7 @@ class Attribution:
         attributed: bool [S].
         present: int64 [P], the agents whose keys were looked at, ascending.
         posteriors: of each text float32 [T, P]; None where the decoder has none.
-        means, errors: float64 [S], mean posterior of the guess, and the chance that the guess wrote none of
-            the span; None where the decoder has no posterior.
+        certainty: how sure the posterior is of the guesses; None where the decoder has none.
     """
 
     plan: Plan
@@ -84,8 +83,7 @@ class Attribution:
     attributed: Bools
     present: Int64s
     posteriors: tuple[Float32s, ...] | None
-    means: Float64s | None
-    errors: Float64s | None
+    certainty: Certainty | None
 
     @property
     def owners(self) -> Int64s:
@@ -279,17 +277,21 @@ def _attribute(
     given: bool = False,
 ) -> Attribution:
     """Decide which spans are attributed, and return everything that was found out."""
-    texts, starts, ends, agents = spans
-    guesses, log_p = _explain(plan, axis, readings, columns, spans, given)
     evidence = _evidence(plan, readings, columns)
     present, local = np.unique(owners_of(columns), return_inverse=True)
-    posteriors = means = errors = None
+    posteriors = factors = sure = None
     if decoded.posteriors is not None:
         posteriors = tuple(_sum_columns(posterior, local) for posterior in decoded.posteriors)
-        means, errors = _certainty(posteriors, present, texts, starts, guesses)
+        factors = chance_factors(spans, len(posteriors))
+        if plan.attributed == "tokens":
+            spans = cut_by_token(posteriors, present, factors, spans, evidence, plan.level)
+    texts, starts, ends, agents = spans
+    guesses, log_p = _explain(plan, axis, readings, columns, spans, given)
+    if posteriors is not None and factors is not None:
+        sure = certainty(posteriors, present, factors, spans, guesses)
     attributed = agents >= 0
-    if plan.allow_unattributed and errors is not None:
-        attributed &= (evidence[texts, guesses] <= math.log(plan.level)) & (errors <= plan.level)
+    if plan.allow_unattributed and sure is not None:
+        attributed &= (evidence[texts, guesses] <= math.log(plan.level)) & (sure.errors <= plan.level)
     elif plan.allow_unattributed:
         for d in np.unique(texts[attributed]).tolist():
             low, high = np.searchsorted(texts, [d, d + 1])
@@ -314,8 +316,7 @@ def _attribute(
         attributed,
         present,
         posteriors,
-        means,
-        errors,
+        sure,
     )
 
 
@@ -323,25 +324,3 @@ def _sum_columns(posterior: Float32s, owners: Int64s) -> Float32s:
     """Return [T, A] from [T, K]: an agent's posterior is the sum over its keys."""
     firsts = np.flatnonzero(np.append(True, owners[1:] != owners[:-1]))
     return posterior if len(firsts) == len(owners) else np.add.reduceat(posterior, firsts, axis=1)
-
-
-def _certainty(
-    posteriors: Sequence[Float32s],
-    present: Int64s,
-    texts: Int64s,
-    starts: Int64s,
-    guesses: Int64s,
-) -> tuple[Float64s, Float64s]:
-    """Return the mean posterior of each span's guess, and the chance that the guess wrote none of it."""
-    columns = np.searchsorted(present, guesses).clip(0, len(present) - 1)
-    means, errors = np.zeros(len(texts)), np.zeros(len(texts))
-    edges = np.searchsorted(texts, np.arange(len(posteriors) + 1))
-    for d, posterior in enumerate(posteriors):
-        mine = slice(edges[d], edges[d + 1])
-        means[mine], highest = column_summary(
-            posterior, np.append(starts[mine], len(posterior)), columns[mine]
-        )
-        # P(a wrote none of it) is at most 1 - γ_t(a) at any of its tokens.
-        errors[mine] = 1 - np.minimum(highest, 1)
-    known = present[columns] == guesses  # others were not looked at: their posterior is 0
-    return np.where(known, means, 0.0), np.where(known, errors, 1.0)

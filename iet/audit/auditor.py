@@ -6,7 +6,7 @@ import collections
 import concurrent.futures
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import ArrayLike
 
@@ -61,6 +61,11 @@ class Auditor:
             turns begin at such breaks and costs where they do not, and a joiner that nothing else in the text
             contains gives the boundaries away: False, the default, reads the marks alone. p-values do not
             depend on it. With `boundaries` nothing is searched for, and it has no effect.
+        attributed: what gets a name. "segment": a segment, which its agent need not have written to the last
+            word (`Segment.share`). "tokens": of a segment only the tokens whose own posterior says so at
+            `level` (the odds of an error raised as those of `Segment.error`), so that on average at most
+            `level` of what is named is another's; the segment is cut into pieces that are named and pieces
+            that are open, and who followed whom stays what it was. "posterior" only, and no forced choice.
         options: the decoder's, see `iet.decoding.decode`.
 
     Raises:
@@ -96,6 +101,7 @@ class Auditor:
         decoys: int = 0,
         known_agents: Iterable[str] | None = None,
         break_odds: bool | Mapping[str, float] = False,
+        attributed: Literal["segment", "tokens"] = "segment",
         **options: Any,
     ) -> None:
         self.plan = Plan.of(
@@ -109,6 +115,7 @@ class Auditor:
             decoys=decoys,
             known_agents=known_agents,
             break_odds=break_odds,
+            attributed=attributed,
             given=options,
         )
         self._registry, self._profile_id, self._tokenizer = registry, profile, tokenizer
@@ -171,6 +178,7 @@ class Auditor:
             decoys=plan.decoys,
             known_agents=plan.known_agents,
             break_odds=plan.break_odds or False,
+            attributed=plan.attributed,
         )
         rebuild = functools.partial(type(self), allow_unattributed=plan.allow_unattributed, **options)
         return rebuild, (self._registry, plan.decoder, plan.level)

@@ -21,7 +21,7 @@ Floats: TypeAlias = NDArray[np.float64]
 
 SEGMENT_INTEGERS = ("char_start", "char_end", "start", "end")
 SEGMENT_AGENTS = ("agent", "best_guess")
-SEGMENT_FLOATS = ("log_p", "posterior", "error")
+SEGMENT_FLOATS = ("log_p", "posterior", "error", "share", "share_low", "share_high")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,8 +37,8 @@ class Results:
         found: int64 [F], the agents that are found (`Report.found`), document after document.
         found_counts: int64 [D], how many of them each document has.
         segment_counts: int64 [D], how many segments each document has.
-        segments: [S] each, as in `Segment`; agents are indices, -1 for None. A column that the reports leave
-            open is None.
+        segments: [S] each, as in `Segment`; agents are indices, -1 for None; `share_low` and `share_high` are
+            its `share_interval`. A column that the reports leave open is None.
     """
 
     names: tuple[str, ...]
@@ -146,8 +146,7 @@ def _results(found: Attribution, texts: Sequence[str] | None) -> Results:
             "agent": np.where(found.attributed, found.guesses, -1),
             "best_guess": found.guesses,
             "log_p": found.log_p,
-            "posterior": found.means,
-            "error": found.errors,
+            **_certainty(found),
         },
     )
 
@@ -158,6 +157,19 @@ def _template(reading: Reading) -> Integers:
         if encoding.elsewhere is not None:
             found[d] = np.count_nonzero(encoding.elsewhere & reading.scored[reading.inside(d)])
     return found
+
+
+def _certainty(found: Attribution) -> dict[str, Floats | None]:
+    sure = found.certainty
+    if sure is None:
+        return dict.fromkeys(("posterior", "error", "share", "share_low", "share_high"))
+    return {
+        "posterior": sure.means,
+        "error": sure.errors,
+        "share": sure.means,
+        "share_low": sure.lows,
+        "share_high": sure.highs,
+    }
 
 
 def joined(names: tuple[str, ...], parts: Sequence[Results]) -> Results:

@@ -88,6 +88,7 @@ class Plan:
         decoder, options: name of the decoder, and its options, a dataclass of `iet.decoding`.
         given: the options as they were given, by name.
         level, allow_unattributed, decoys: as in `Auditor`.
+        attributed: as in `Auditor`.
         known_agents, break_odds, model: as in `Auditor`, None without.
         registry_digest: of the keys that are read, whatever is added to a registry later.
     """
@@ -100,6 +101,7 @@ class Plan:
     level: float
     allow_unattributed: bool
     decoys: int
+    attributed: str
     known_agents: tuple[str, ...] | None
     break_odds: Mapping[str, float] | None
     model: LanguageModel | None
@@ -119,6 +121,7 @@ class Plan:
         decoys: int,
         known_agents: Iterable[str] | None,
         break_odds: bool | Mapping[str, float],
+        attributed: str,
         given: Mapping[str, Any],
     ) -> Plan:
         """Check everything that needs no text, and return the plan.
@@ -135,6 +138,18 @@ class Plan:
             raise InputError(f"decoys: got {decoys!r}, expected an int of at least 0")
         if decoys and any(isinstance(source, ForeignKeys) for source in sources):
             raise InputError(f"decoys: got {decoys}, expected 0: keys of other schemes have none")
+        if attributed not in ("segment", "tokens"):
+            raise InputError(f"attributed: got {attributed!r}, expected 'segment' or 'tokens'")
+        if attributed == "tokens" and decoder != "posterior":
+            raise InputError(
+                f"attributed: got 'tokens' and decoder {decoder!r}, expected 'posterior', which knows how"
+                " sure a token is"
+            )
+        if attributed == "tokens" and not allow_unattributed:
+            raise InputError(
+                "attributed: got 'tokens' and allow_unattributed=False, expected 'segment': a forced choice"
+                " leaves no token open"
+            )
         odds = check_break_odds(break_odds)
         if odds is not None and decoder != "posterior":
             raise InputError(f"break_odds: got decoder {decoder!r}, expected 'posterior', which reads them")
@@ -162,6 +177,7 @@ class Plan:
             float(level),
             bool(allow_unattributed),
             int(decoys),
+            attributed,
             known,
             odds,
             None if model is None or isinstance(model, LanguageModel) else LanguageModel(model),
@@ -231,7 +247,9 @@ class Plan:
     @property
     def shown_options(self) -> dict[str, Any]:
         """Options of the decoder, and what else of the arguments changes what is read."""
-        more = {"break_odds": self.break_odds, "known_agents": self.known_agents}
+        more: dict[str, Any] = {"break_odds": self.break_odds, "known_agents": self.known_agents}
+        if self.attributed != "segment":
+            more["attributed"] = self.attributed
         return {**self.given, **{name: value for name, value in more.items() if value is not None}}
 
     @property

@@ -53,8 +53,11 @@ def report(found: Attribution, text: str | None) -> Report:
     posterior = None if found.posteriors is None else found.posteriors[0]
     columns = np.where(found.agents >= 0, np.searchsorted(present, found.agents), -1)
     spans = list(zip(starts.tolist(), ends.tolist(), columns.tolist(), strict=True))
-    # Between two spans the decoder chose a boundary, unless pieces are given or something is left out.
-    chosen = ~np.isin(starts[1:], found.cuts) & (not found.given)
+    # Between two spans the decoder chose a boundary, unless pieces are given or something is left out, or
+    # they are pieces of one, some of them named and some open.
+    cut = np.isin(starts[1:], found.cuts)
+    within = ~cut & (found.agents[1:] == found.agents[:-1]) & (not found.given)
+    chosen = ~cut & ~within & (not found.given)
     end = axis.length_of_text if text is None else len(text)
     place = functools.partial(axis.place, end=end)
     segments = _segments(found, text, posterior, spans, chosen, place)
@@ -65,11 +68,7 @@ def report(found: Attribution, text: str | None) -> Report:
     decided = np.where(attributed, guesses, -1).astype(np.int32)
     sizes = {name: value for name, value in plan.given.items() if name in ("window", "step")}
     scores = _window_scores(found, sizes)
-    observed = transitions(
-        [(low, high, who if yes else -1) for (low, high, who), yes in zip(spans, attributed, strict=True)],
-        scores,
-        **sizes,
-    )
+    observed = transitions(_named_whole(spans, attributed, within), scores, **sizes)
     passed = [passage.start for passage in observed.observed]
     read = found.columns[0].read
     evidence = found.evidence[0]
@@ -104,6 +103,24 @@ def report(found: Attribution, text: str | None) -> Report:
     )
 
 
+def _named_whole(
+    spans: list[tuple[int, int, int]], attributed: Bools, within: Bools
+) -> list[tuple[int, int, int]]:
+    """Return the spans with -1 for whom nothing is attributed to, and pieces `within` one span as that one.
+
+    Who followed whom does not depend on which words of a turn are named.
+    """
+    if not spans:
+        return []
+    firsts = np.flatnonzero(np.append(True, ~within))
+    lasts = np.append(firsts[1:], len(spans)) - 1
+    named = np.logical_or.reduceat(attributed, firsts)
+    return [
+        (spans[first][0], spans[last][1], spans[first][2] if yes else -1)
+        for first, last, yes in zip(firsts.tolist(), lasts.tolist(), named.tolist(), strict=True)
+    ]
+
+
 def _segments(
     found: Attribution,
     text: str | None,
@@ -127,17 +144,35 @@ def _segments(
         left = np.where(np.append(False, chosen)[:count, None], left, exact[:, :1])
         right = np.where(np.append(chosen, False)[:count, None], right, exact[:, 1:])
         bounds = [(tuple(a), tuple(b)) for a, b in zip(left.tolist(), right.tolist(), strict=True)]
-    means, errors = ([None] * count if v is None else v.tolist() for v in (found.means, found.errors))
+    sure = found.certainty
+    sures = (
+        [(None, None, None, None)] * count
+        if sure is None
+        else list(zip(*(v.tolist() for v in sure), strict=True))
+    )
     return [
-        Segment(low, high, start, end, guess if yes else None, guess, p, mean, wrong, before, after)
-        for (low, high), (start, end), guess, yes, p, mean, wrong, (before, after) in zip(
+        Segment(
+            low,
+            high,
+            start,
+            end,
+            guess if yes else None,
+            guess,
+            p,
+            mean,
+            wrong,
+            before,
+            after,
+            share=mean,
+            share_interval=None if mean is None else (least, most),
+        )
+        for (low, high), (start, end), guess, yes, p, (mean, wrong, least, most), (before, after) in zip(
             nowhere if characters is None else characters.tolist(),
             nowhere if tokens is None else tokens.tolist(),
             [names[guess] for guess in found.guesses.tolist()],
             found.attributed.tolist(),
             found.log_p.tolist(),
-            means,
-            errors,
+            sures,
             bounds,
             strict=True,
         )

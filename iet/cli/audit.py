@@ -183,6 +183,13 @@ def _add_auditing(audit: argparse.ArgumentParser) -> None:
         " attributed (default: 0.01)",
     )
     audit.add_argument(
+        "--attributed",
+        default="segment",
+        choices=["segment", "tokens"],
+        help="name whole segments, or only the words that are sure at the level (posterior only; default:"
+        " segment)",
+    )
+    audit.add_argument(
         "--decoys",
         type=int,
         default=0,
@@ -368,6 +375,7 @@ def _auditor(arguments: argparse.Namespace, registry: Any) -> Any:
         break_odds=arguments.breaks,
         decoys=arguments.decoys,
         known_agents=arguments.known,
+        attributed=arguments.attributed,
     )
 
 

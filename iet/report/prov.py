@@ -90,6 +90,9 @@ def _described(segment: Segment) -> dict[str, Any]:
         "iet:unit": "token" if segment.char_start is None else "character",
         "iet:logP": segment.log_p,
         "iet:posterior": segment.posterior,
+        "iet:share": segment.share,
+        "iet:shareLow": None if segment.share_interval is None else segment.share_interval[0],
+        "iet:shareHigh": None if segment.share_interval is None else segment.share_interval[1],
         "iet:error": segment.error,
         "iet:leftOut": True if segment.left_out else None,
     }

@@ -39,13 +39,17 @@ class Segment:
             itself, without what the rest of the text says about the agent. Where the boundaries were given,
             corrected for the number of keys and pieces. 0 where left out.
         posterior: mean posterior of `best_guess` over the tokens, None where the decoder has none.
-        error: posterior probability that `best_guess` wrote none of it (at most: 1 - the highest posterior of
-            one of its tokens). None where the decoder has none.
+        error: probability that `best_guess` wrote none of it: at most 1 - the highest posterior of one of its
+            tokens, its odds raised where much of the text is nobody's (see `iet.audit.certainty`). None where
+            the decoder has no posterior.
         start_interval, end_interval: tokens between which the boundary may lie: towards either side, the
             posterior of that side's agent is below 0.95. Characters where there are several profiles; None
             where the decoder has no posterior.
         left_out: the caller said that this is no agent's text: it was not read, and counts in no share.
             Its tokens are those that lie at least partly in it.
+        share: expected share of its tokens that are `best_guess`'s, the same number as `posterior`.
+        share_interval: (low, high), between which that share is with a probability of 0.9, see
+            `iet.decoding.share_intervals`. Both are None where the decoder has no posterior.
     """
 
     char_start: int | None
@@ -60,6 +64,8 @@ class Segment:
     start_interval: tuple[int, int] | None
     end_interval: tuple[int, int] | None
     left_out: bool = False
+    share: float | None = None
+    share_interval: tuple[float, float] | None = None
 
 
 class _Axis(Protocol):

@@ -56,6 +56,9 @@ def events(report: Report, response_id: str | None = None) -> list[dict[str, Any
             "iet.token_end": segment.end,
             "iet.log_p": segment.log_p,
             "iet.error": segment.error,
+            "iet.share": segment.share,
+            "iet.share_low": None if segment.share_interval is None else segment.share_interval[0],
+            "iet.share_high": None if segment.share_interval is None else segment.share_interval[1],
         }
         found.append({name: value for name, value in attributes.items() if value is not None})
     return found

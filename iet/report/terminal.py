@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from iet.report.model import Report
 
-_COLUMNS = ("#", "characters", "tokens", "agent", "posterior", "error", "p alone", "starts within")
+_COLUMNS = ("#", "characters", "tokens", "agent", "share", "error", "p alone", "starts within")
 _BARS = "▁▂▃▄▅▆▇█"
 _SURE = 0.6
 """Posterior below which the text is dim."""

@@ -16,7 +16,15 @@ from iet.decoding.windows import margin
 from iet.native.arrays import Float32s, Float64s, Int64s
 from iet.report.lines import harmless
 from iet.report.segments import Segment, Trace, extent
-from iet.report.wording import evidence_lines, how_sure, p_value, reasons, small, transition_lines
+from iet.report.wording import (
+    evidence_lines,
+    how_sure,
+    p_value,
+    reasons,
+    share_words,
+    small,
+    transition_lines,
+)
 
 if TYPE_CHECKING:
     from iet.report.model import Report
@@ -104,7 +112,7 @@ def segment_columns(report: Report) -> list[str]:
     """Return the columns of the table of segments."""
     unit = "tokens" if report.text is None else "characters"
     within = f"starts · ends within, {interval_unit(report)}"
-    return ["#", "agent", "paragraphs", unit, "posterior", "error", "p alone", within]
+    return ["#", "agent", "paragraphs", unit, "share", "error", "p alone", within]
 
 
 def segments(report: Report) -> list[ShownSegment]:
@@ -216,6 +224,7 @@ def _segment(
         guess, intervals = segment.best_guess, interval_unit(report)
         facts += [
             ("posterior", "" if segment.posterior is None else f"{segment.posterior:.3f}"),
+            ("share", share_words(segment)),
             ("error", "" if segment.error is None else small(segment.error)),
             ("p alone", p_value(segment.log_p)),
             ("log p alone", f"{segment.log_p:.2f}"),
@@ -238,12 +247,12 @@ def _segment(
 
 
 def figures(segment: Segment) -> list[str]:
-    """Return the cells of a table of segments that hold posterior, error and p alone."""
+    """Return the cells of a table of segments that hold share, error and p alone."""
     if segment.left_out:
         return ["", "", ""]
-    posterior = "" if segment.posterior is None else f"{segment.posterior:.2f}"
+    share = share_words(segment).removeprefix("about ")
     error = "" if segment.error is None else small(segment.error)
-    return [posterior, error, p_value(segment.log_p)]
+    return [share, error, p_value(segment.log_p)]
 
 
 def _within(segment: Segment) -> str:

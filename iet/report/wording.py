@@ -79,13 +79,18 @@ def legend(report: Report) -> list[str]:
     lines = ["p alone: p-value of this segment by itself, whatever the rest of the text says about its agent"]
     if any(segment.error is not None for segment in report.segments):
         lines[:0] = [
-            "posterior: mean probability, over its tokens, that the agent wrote them ·"
-            " error: probability, at most, that it wrote none of them"
+            "share: how much of its words is the agent's, with a probability of 90% · error: probability, at"
+            " most, that it wrote none of them"
         ]
     if report.allow_unattributed:
         rule = "error is at most {0}" if len(lines) > 1 else "p alone passes at a false-discovery rate of {0}"
         found = "its agent is found in the text and its " if len(lines) > 1 else "its "
         lines.append(f"a segment is attributed if {found}{rule.format(f'{report.level:g}')}")
+    if names_tokens(report):
+        lines.append(
+            f"of it only words are named whose own posterior says so at level {report.level:g}: on average at"
+            " most that share of what is named is another's"
+        )
     return lines
 
 
@@ -180,8 +185,8 @@ def how_sure(report: Report, segment: Segment) -> list[str]:
         f"How sure: {word} that {guess} wrote in here. The chance that it wrote none of this is"
         f" {_odds(segment.error)}, if what is assumed below holds."
     ]
-    if segment.posterior is not None and segment.posterior < 0.9:
-        lines[0] += f" Of its single words it is less sure: {segment.posterior:.0%} on average."
+    if segment.share_interval is not None:
+        lines[0] += f" {share_words(segment).capitalize()} of these words are {guess}'s."
     if segment.log_p > math.log(report.level):
         lines.append(
             f"By itself this passage is too weak to show it (p {p_value(segment.log_p)}): it is read with"
@@ -224,6 +229,21 @@ def reasons(report: Report, segment: Segment) -> list[str]:
         "What would change that: more text of the same agent, a less strict level, or the key of an agent"
         " who is not in this registry.",
     ]
+
+
+def names_tokens(report: Report) -> bool:
+    """Tell whether only words that are sure by themselves are named, see `Auditor(attributed=)`."""
+    return report.options.get("attributed") == "tokens"
+
+
+def share_words(segment: Segment) -> str:
+    """Say how much of a segment's words is its agent's: "about 84 to 93%"; nothing where that is unknown."""
+    if segment.share_interval is None:
+        return ""
+    low, high = (f"{share:.0%}" for share in segment.share_interval)
+    if low == high:
+        return "nearly all" if low == "100%" else f"about {low}"
+    return f"about {low[:-1]} to {high}"
 
 
 def is_likely(segment: Segment) -> bool:

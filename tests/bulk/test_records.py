@@ -22,7 +22,18 @@ from tests.support import teams
 from tests.support.bulk_documents import documents, team
 
 NUMBERS = ("tokens", "scored", "repeated", "invisible", "log_p", "coverage")
-OF_SEGMENTS = ("char_start", "char_end", "start", "end", "agent", "best_guess", "log_p", "posterior", "error")
+OF_SEGMENTS = (
+    "char_start",
+    "char_end",
+    "start",
+    "end",
+    "agent",
+    "best_guess",
+    "log_p",
+    "posterior",
+    "error",
+    "share",
+)
 
 
 def rows_of(auditor: Auditor, texts: list[str] | None, ids: list[Any] | None = None) -> list[dict[str, Any]]:
@@ -33,7 +44,13 @@ def rows_of(auditor: Auditor, texts: list[str] | None, ids: list[Any] | None = N
         lowest = min(report.evidence, key=report.evidence.__getitem__)
         row = {"problem": None, "template": 0, **{name: getattr(report, name) for name in NUMBERS}}
         row |= {"best_agent": lowest if report.log_p < 0 else None, "found": list(report.found)}
-        segments = [{name: getattr(segment, name) for name in OF_SEGMENTS} for segment in report.segments]
+        segments = [
+            {
+                **{name: getattr(segment, name) for name in OF_SEGMENTS},
+                **dict(zip(("share_low", "share_high"), segment.share_interval or (None, None), strict=True)),
+            }
+            for segment in report.segments
+        ]
         rows.append({**row, "segments": segments})
     return rows
 

@@ -63,6 +63,14 @@ def test_audit_options_reach_the_auditor(team: pathlib.Path, unmarked: pathlib.P
     assert (found[2]["decoder"]["name"], found[2]["level"]) == ("window", 0.2)
     assert json.loads(said(0, *arguments, "--breaks"))["decoder"]["options"]["break_odds"]["paragraph"] > 1
     assert "break_odds: got decoder 'cusum'" in said(3, *arguments, "--breaks", "--decoder", "cusum")
+    by_tokens = json.loads(said(0, *arguments, "--attributed", "tokens"))
+    assert by_tokens["decoder"]["options"] == {"attributed": "tokens"}
+    assert "attributed: got 'tokens' and decoder 'cusum'" in said(
+        3, *arguments, "--attributed", "tokens", "--decoder", "cusum"
+    )
+    assert "attributed: got 'tokens' and allow_unattributed=False" in said(
+        3, *arguments, "--attributed", "tokens", "--forced"
+    )
 
 
 def test_what_cannot_work_is_refused_before_the_work(

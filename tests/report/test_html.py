@@ -274,7 +274,11 @@ def test_how_sure_in_plain_words() -> None:
     assert "less than 1 in 1,000,000," in card(sure, error=1e-9)
     assert "too weak" not in said
     assert "By itself this passage is too weak to show it (p 0.368)" in card(sure, log_p=-1.0)
-    assert "less sure: 62% on average" in card(sure, posterior=0.62)
+    assert "About 89 to 97% of these words are planner's." in said
+    assert "Nearly all of these words are planner's." in card(sure, share_interval=(0.998, 1.0))
+    assert "About 70% of these words" in card(sure, share_interval=(0.701, 0.699))
+    assert "of these words" not in card(sure, share_interval=None)
+    assert "of these words" not in card(nobody)
     assert "perhaps it was critic" in card(nobody)
     assert "better than chance" in card(nobody, log_p=-0.1, error=0.9)
     assert "What would change that" in card(nobody)

@@ -211,7 +211,15 @@ def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 def test_segments_agents_and_caveats_are_shown(either: str) -> None:
     found = shown(report_of())
-    for part in ("planner", "unattributed (perhaps critic)", "1.6e-109", "0-22", "60-90", "0.93", "naïve 🙂"):
+    for part in (
+        "planner",
+        "unattributed (perhaps critic)",
+        "1.6e-109",
+        "0-22",
+        "60-90",
+        "89 to 97%",
+        "naïve 🙂",
+    ):
         assert part in found
     for part in ("90 tokens (89 scored, 3 repeats)", "2 segments", "67% attributed at level 0.01"):
         assert part in found

@@ -82,6 +82,9 @@ def test_prov_says_who_wrote_what(report: Report) -> None:
         "iet:unit": "character",
         "iet:logP": -250.5,
         "iet:posterior": 0.93,
+        "iet:share": 0.93,
+        "iet:shareLow": 0.89,
+        "iet:shareHigh": 0.97,
         "iet:error": 1e-5,
     }
     assert content["entity"]["iet:segment-2"]["iet:leftOut"] is True

@@ -26,8 +26,16 @@ def report_of(
     start = None if text is None else 0
     middle, end = (None, None) if text is None else (22, len(text))
     segments = (
-        Segment(start, middle, 0, 60, agents[0], agents[0], -250.5, 0.93, 1e-5, (0, 0), (58, 63)),
-        Segment(middle, end, 60, 90, None, agents[1], -1.3, 0.4, 0.3, (58, 63), (90, 90)),
+        Segment(
+            *(start, middle, 0, 60, agents[0], agents[0], -250.5, 0.93, 1e-5, (0, 0), (58, 63)),
+            share=0.93,
+            share_interval=(0.89, 0.97),
+        ),
+        Segment(
+            *(middle, end, 60, 90, None, agents[1], -1.3, 0.4, 0.3, (58, 63), (90, 90)),
+            share=0.4,
+            share_interval=(0.0, 0.8),
+        ),
     )
     report = Report(
         text=text,

@@ -1,0 +1,116 @@
+"""How sure the posteriors are of the spans of D texts, and what of them is named token by token."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from iet.audit.decode import Spans
+from iet.decoding import column_summary
+from iet.decoding.shares import share_intervals
+from iet.native.arrays import Float32s, Float64s, Int64s
+
+
+class Certainty(NamedTuple):
+    """Of S spans, float64 [S] each.
+
+    Attributes:
+        means: mean posterior of the guess: the expected share of the tokens that are the guess's.
+        errors: the chance that the guess wrote none of the span.
+        lows, highs: between which shares of the tokens are the guess's (`share_intervals`), the expected one
+            among them.
+    """
+
+    means: Float64s
+    errors: Float64s
+    lows: Float64s
+    highs: Float64s
+
+
+def chance_factors(spans: Spans, texts: int) -> Float64s:
+    """Return by how much the odds of an error are raised in each of D `texts`, at least 1 [D].
+
+        √(1 + tokens that the decoder gives to nobody / tokens that it gives to agents)
+
+    Strengths, shares and lengths are fitted to the text that is then read with them, and what nobody wrote
+    offers chance more places the more there is of it. Where agents wrote all of a text there are none, and
+    the posterior's own error is right or too high; with one turn in 8,000 tokens it was some six times too
+    low. The root was chosen on tuning texts, see docs/how/evidence.md. Padding is in no span.
+    """
+    lengths = (spans.ends - spans.starts).astype(np.float64)
+    someone = np.bincount(spans.texts, lengths * (spans.agents >= 0), texts)
+    nobody = np.bincount(spans.texts, lengths * (spans.agents < 0), texts)
+    return np.asarray(np.sqrt(1 + nobody / np.maximum(1, someone)))
+
+
+def raised(errors: Float64s, factors: Float64s | float) -> Float64s:
+    """Return probabilities of errors whose odds are `factors` times as high."""
+    return np.asarray(factors * errors / (1 + (factors - 1) * errors))
+
+
+def certainty(
+    posteriors: Sequence[Float32s], present: Int64s, factors: Float64s, spans: Spans, guesses: Int64s
+) -> Certainty:
+    """Return how sure it is that the guesses [S] wrote in their spans.
+
+    Args:
+        posteriors: of each text, float32 [T, P].
+        present: int64 [P], the agents of their columns, ascending; others have posterior 0.
+        factors: `chance_factors` [D].
+    """
+    texts, starts, ends, _ = spans
+    columns = np.searchsorted(present, guesses).clip(0, len(present) - 1)
+    means, errors, lows, highs = np.zeros((4, len(texts)))
+    edges = np.searchsorted(texts, np.arange(len(posteriors) + 1))
+    for d, posterior in enumerate(posteriors):
+        mine = slice(edges[d], edges[d + 1])
+        means[mine], highest = column_summary(
+            posterior, np.append(starts[mine], len(posterior)), columns[mine]
+        )
+        # P(a wrote none of it) is at most 1 - γ_t(a) at any of its tokens.
+        errors[mine] = raised(1 - np.minimum(highest, 1), factors[d])
+        lows[mine], highs[mine] = share_intervals(posterior, starts[mine], ends[mine], columns[mine])
+    known = present[columns] == guesses  # others were not looked at: their posterior is 0
+    return Certainty(
+        np.where(known, means, 0.0),
+        np.where(known, errors, 1.0),
+        np.where(known, np.minimum(lows, means), 0.0),
+        np.where(known, np.maximum(highs, np.minimum(means, 1)), 0.0),
+    )
+
+
+def cut_by_token(
+    posteriors: Sequence[Float32s],
+    present: Int64s,
+    factors: Float64s,
+    spans: Spans,
+    evidence: Float64s,
+    level: float,
+) -> Spans:
+    """Cut the spans of agents that are found in their text into what is named at `level` and what is open.
+
+    A token is named if 1 - γ_t(agent), raised by its text's factor, is at most `level`. So of two pieces
+    beside each other one has an error of at most `level`, as `certainty` gives it, and the other one more.
+
+    Args:
+        posteriors, present, factors: as in `certainty`.
+        evidence: log p-value of every agent in every text [D, A].
+    """
+    starts, counts = list[int](), np.ones(len(spans.starts), np.int64)
+    for s, (d, start, end, agent) in enumerate(zip(*(column.tolist() for column in spans), strict=True)):
+        starts.append(start)
+        column = int(np.searchsorted(present, agent))
+        if agent < 0 or not evidence[d, agent] <= math.log(level):
+            continue
+        held = np.minimum(posteriors[d][start:end, column].astype(np.float64), 1)
+        named = raised(1 - held, float(factors[d])) <= level
+        cuts = np.flatnonzero(named[1:] != named[:-1]) + 1 + start
+        starts += cuts.tolist()
+        counts[s] += len(cuts)
+    begins = np.array(starts, np.int64)
+    ends = np.append(begins[1:], 0)[: len(begins)]
+    ends[np.cumsum(counts) - 1] = spans.ends
+    return Spans(np.repeat(spans.texts, counts), begins, ends, np.repeat(spans.agents, counts))

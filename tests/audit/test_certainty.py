@@ -1,0 +1,89 @@
+"""How sure it is that an agent wrote in a span, and which of its tokens are named."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from iet.audit.certainty import certainty, chance_factors, cut_by_token, raised
+from iet.audit.decode import Spans
+from iet.decoding import forward_backward
+from tests.support.scores import chain_text
+
+
+def spans(*rows: tuple[int, int, int, int]) -> Spans:
+    return Spans(*np.array(rows, np.int64).reshape(-1, 4).T)
+
+
+def test_odds_of_an_error_grow_with_what_is_nobodys() -> None:
+    found = chance_factors(spans((0, 0, 30, 1), (0, 30, 120, -1), (1, 0, 9, 0), (2, 0, 8, -1)), 4)
+    np.testing.assert_allclose(found, [2, 1, 3, 1])
+    np.testing.assert_allclose(raised(np.array([0.0, 0.01, 0.5, 1.0]), 3.0), [0, 0.03 / 1.02, 0.75, 1])
+    errors = np.linspace(0, 1, 7)
+    np.testing.assert_allclose(raised(errors, 1.0), errors)
+
+
+def test_means_errors_and_shares_of_a_guess() -> None:
+    posterior = np.array([[0.9, 0.1], [0.99, 0.0], [0.2, 0.8], [0.0, 0.5]], np.float32)
+    two = spans((0, 0, 2, 0), (0, 2, 4, -1))
+    found = certainty([posterior], np.array([3, 7]), np.array([2.0]), two, np.array([3, 7]))
+    np.testing.assert_allclose(found.means, [0.945, 0.65], rtol=1e-6)
+    np.testing.assert_allclose(found.errors, [0.02 / 1.01, 0.4 / 1.2], rtol=1e-5)
+    assert (found.lows <= found.means).all()
+    assert (found.means <= found.highs).all()
+    # A guess that the decoder did not look at.
+    other = certainty([posterior], np.array([3, 7]), np.array([2.0]), two, np.array([5, 9]))
+    assert [each.tolist() for each in other] == [[0, 0], [1, 1], [0, 0], [0, 0]]
+
+
+def test_spans_are_cut_into_what_is_named_and_what_is_open() -> None:
+    held = np.array([0.5, 0.995, 0.999, 0.97, 0.992, 0.995, 0.6, 0.3], np.float32)
+    posterior = np.stack([held, np.zeros(8, np.float32)], axis=1)
+    whole = spans((0, 0, 6, 4), (0, 6, 8, -1), (1, 0, 8, 4), (1, 8, 8, 5))
+    evidence = np.full((2, 6), 0.0)
+    evidence[0, 4] = math.log(0.01)
+    args = [posterior, posterior], np.array([4, 5])
+    found = cut_by_token(*args, np.array([1.0, 1.0]), whole, evidence, 0.01)
+    assert list(zip(*(column.tolist() for column in found), strict=True)) == [
+        (0, 0, 1, 4),
+        (0, 1, 3, 4),
+        (0, 3, 4, 4),
+        (0, 4, 6, 4),
+        (0, 6, 8, -1),
+        (1, 0, 8, 4),  # is not found in its text
+        (1, 8, 8, 5),
+    ]
+    stricter = cut_by_token(*args, np.array([1.5, 1.0]), whole, evidence, 0.01)
+    assert stricter.starts.tolist()[:4] == [0, 1, 3, 5]
+    none = cut_by_token(*args, np.array([100.0, 1.0]), whole, evidence, 0.01)
+    assert [column.tolist() for column in none] == [column.tolist() for column in whole]
+    assert len(cut_by_token([], np.array([4]), np.ones(0), spans(), np.zeros((0, 6)), 0.01).starts) == 0
+
+
+@pytest.mark.parametrize("level", [0.05, 0.01])
+def test_of_two_pieces_beside_each_other_one_is_sure(level: float) -> None:
+    rng = np.random.default_rng(8)
+    _, ratios = chain_text(rng, 4000, 3, 80, 0.4, 0.6)
+    gamma, left, _ = forward_backward(ratios, 80, 0.4)
+    labels = np.where(left > gamma.max(axis=1), -1, gamma.argmax(axis=1))
+    starts = np.append(0, np.flatnonzero(np.diff(labels)) + 1)
+    ends = np.append(starts[1:], len(labels))
+    whole = Spans(np.zeros(len(starts), np.int64), starts, ends, labels[starts])
+    factors = chance_factors(whole, 1)
+    evidence = np.array([[-50.0, -50.0, 0.0]])  # the third agent is not found
+    found = cut_by_token([gamma], np.arange(3), factors, whole, evidence, level)
+    assert found.starts[0] == 0
+    np.testing.assert_array_equal(found.starts[1:], found.ends[:-1])
+    assert found.ends[-1] == 4000
+    np.testing.assert_array_equal(np.repeat(found.agents, found.ends - found.starts), labels)
+    sure = certainty([gamma], np.arange(3), factors, found, np.maximum(found.agents, 0)).errors <= level
+    sure &= (found.agents == 0) | (found.agents == 1)
+    beside = (found.agents[1:] == found.agents[:-1]) & (found.agents[1:] >= 0)
+    assert beside.sum() > 20
+    assert (sure[1:] != sure[:-1])[beside].all()
+    named = np.repeat(sure, found.ends - found.starts)
+    held = gamma[np.arange(4000), np.maximum(labels, 0)].astype(np.float64)
+    two = (labels == 0) | (labels == 1)
+    np.testing.assert_array_equal(named, two & (raised(1 - np.minimum(held, 1), factors[0]) <= level))
