@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.accuracy import served
 from benchmarks.accuracy.decoders import CUSUM, PAPERS_CUSUM
+from benchmarks.accuracy.promises import promises
 from benchmarks.localisation.showing import localisation
 from benchmarks.paper.experiments import table1
 from benchmarks.paper.quoted import TABLE1
@@ -460,7 +461,7 @@ TABLES: Mapping[str, Mapping[str, Callable[[pathlib.Path], str]]] = {
     "docs/using/bulk.md": {"bulk": bulk},
     "docs/how/engines.md": {"engines": engines},
     "docs/how/gumbel.md": {"served": lambda results: served.table(_content(results, "served"))},
-    "docs/worth/numbers.md": {f.__name__: f for f in (power, accuracy, localisation, paper, speed)},
+    "docs/worth/numbers.md": {f.__name__: f for f in (power, accuracy, promises, localisation, paper, speed)},
 }
 """File -> its tables, by the name in their markers."""
 

@@ -1,0 +1,274 @@
+"""What is promised of an attributed segment, measured in marked text, regime by regime.
+
+    python -m benchmarks.accuracy.promises --work DIR -o benchmarks/results/promises.json
+
+Reads the texts that `benchmarks.accuracy.texts` made in DIR (those with six agents), put together anew for
+each regime of `benchmarks.accuracy.regimes`: turns of equal length, edited and quoted text, one turn in
+8,000 tokens, boilerplate that comes back, turns between gaps of unmarked text. Each is read by `posterior`
+at each of the levels:
+
+* false: of the segments that are attributed, the share that holds no token of the named agent.
+* wrong: of the characters that are named, the share that is another's; with `attributed="tokens"`.
+* named: of the agents' characters, the share that is named, and rightly, with whole segments and by tokens.
+* share: what `Segment.share` says of the attributed segments at 0.01, what is right, and how often the
+  interval holds it, to within half a token.
+* error: what it says of the segments of agents who are found at 0.01, and how often it is so.
+
+Intervals are 95 % bootstrap ones of texts. Temperatures and models are pooled. `--split tuning` reads the
+texts with which the factor of `iet.audit.certainty.chance_factors` was chosen, and nothing else.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import math
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from benchmarks.accuracy import regimes, texts
+from benchmarks.recording import columns, finish, parser, table
+from benchmarks.statistics import ratio
+from iet.audit.attribution import Attribution, attribute_one
+from iet.audit.auditor import Auditor
+from iet.audit.metrics import token_labels
+
+LEVELS = (0.05, 0.01, 0.001)
+EDGES = (0.0, 1e-4, 1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
+"""Bins of `error`."""
+
+ROUNDS = {"one turn in 8,000": 4}
+"""Texts that are made of each one of a cell, where not one."""
+
+AGENTS = 6
+Floats = NDArray[np.float64]
+Counts = dict[str, float]
+
+
+def measured(case: regimes.Case) -> Counts:
+    """Return counts of one text, by name."""
+    counts: Counts = collections.defaultdict(float)
+    encoding = Auditor(case.registry).plan.encode([case.talk.text])[0]
+    slots = {name: slot for slot, name in enumerate(case.registry.names())}
+    spans = [(s.start, s.end, -1 if s.agent is None else slots[s.agent]) for s in case.talk.spans]
+    truth = token_labels(spans, encoding[0].char_ends)
+    characters = np.diff(encoding[0].char_ends, prepend=0).astype(np.float64)
+    counts["characters"] = characters[truth >= 0].sum()
+    for level in LEVELS:
+        plan = Auditor(case.registry, level=level).plan
+        found = attribute_one(plan, case.talk.text, encoding)
+        _segments(counts, found, truth, level)
+        counts[f"segments/{level}/right"] = _named(found, truth, characters)[1]
+        if level == 0.01:
+            _shares(counts, found, truth)
+            _errors(counts, found, truth)
+        plan = Auditor(case.registry, level=level, attributed="tokens").plan
+        wrong, right = _named(attribute_one(plan, case.talk.text, encoding), truth, characters)
+        counts[f"tokens/{level}/named"], counts[f"tokens/{level}/wrong"] = wrong + right, wrong
+        counts[f"tokens/{level}/right"] = right
+    return dict(counts)
+
+
+def _segments(counts: Counts, found: Attribution, truth: NDArray[np.int64], level: float) -> None:
+    for s in np.flatnonzero(found.attributed).tolist():
+        counts[f"segments/{level}/all"] += 1
+        counts[f"segments/{level}/false"] += not _holds(found, truth, s).any()
+
+
+def _holds(found: Attribution, truth: NDArray[np.int64], s: int) -> NDArray[np.bool_]:
+    return np.asarray(truth[found.starts[s] : found.ends[s]] == found.guesses[s])
+
+
+def _named(found: Attribution, truth: NDArray[np.int64], characters: Floats) -> tuple[float, float]:
+    """Return how many characters are named wrongly and rightly."""
+    names = np.repeat(np.where(found.attributed, found.guesses, -1), found.ends - found.starts)
+    named, right = names >= 0, names == truth
+    return float(characters[named & ~right].sum()), float(characters[named & right].sum())
+
+
+def _shares(counts: Counts, found: Attribution, truth: NDArray[np.int64]) -> None:
+    sure = found.certainty
+    assert sure is not None
+    for s in np.flatnonzero(found.attributed).tolist():
+        holds = _holds(found, truth, s)
+        near = 0.5 / len(holds)
+        counts["share/tokens"] += len(holds)
+        counts["share/stated"] += float(sure.means[s]) * len(holds)
+        counts["share/right"] += holds.sum()
+        counts["share/covered"] += bool(sure.lows[s] - near <= holds.mean() <= sure.highs[s] + near)
+        counts["share/width"] += float(sure.highs[s] - sure.lows[s])
+
+
+def _errors(counts: Counts, found: Attribution, truth: NDArray[np.int64]) -> None:
+    sure = found.certainty
+    assert sure is not None
+    told = found.evidence[0, found.guesses] <= math.log(0.01)
+    for s in np.flatnonzero(told & (found.agents >= 0)).tolist():
+        which = min(int(np.searchsorted(EDGES, sure.errors[s], "right")) - 1, len(EDGES) - 2)
+        counts[f"error/{which}/all"] += 1
+        counts[f"error/{which}/stated"] += float(sure.errors[s])
+        counts[f"error/{which}/false"] += not _holds(found, truth, s).any()
+
+
+def figures(rows: Sequence[Counts]) -> dict[str, Any]:
+    """Return the figures of a regime from the counts of its texts."""
+
+    def all_of(name: str) -> list[float]:
+        return [row.get(name, 0.0) for row in rows]
+
+    def share(part: str, whole: str) -> list[float] | None:
+        found = ratio(all_of(part), all_of(whole), 0, 2000)
+        return None if found is None else [found.mean, found.low, found.high]
+
+    def total(name: str) -> float:
+        return float(np.sum(all_of(name)))
+
+    result: dict[str, Any] = {"texts": len(rows)}
+    for level in LEVELS:
+        result[f"{level:g}"] = {
+            "segments": int(total(f"segments/{level}/all")),
+            "false": share(f"segments/{level}/false", f"segments/{level}/all"),
+            "wrong": share(f"tokens/{level}/wrong", f"tokens/{level}/named"),
+            "characters": int(total(f"tokens/{level}/named")),
+            "named": [
+                total(f"{mode}/{level}/right") / total("characters") for mode in ("segments", "tokens")
+            ],
+        }
+    tokens, segments = max(1.0, total("share/tokens")), max(1.0, total("segments/0.01/all"))
+    result["share"] = {
+        "stated": total("share/stated") / tokens,
+        "right": total("share/right") / tokens,
+        "covered": total("share/covered") / segments,
+        "width": total("share/width") / segments,
+    }
+    result["error"] = [
+        [int(total(f"error/{i}/all")), total(f"error/{i}/stated"), int(total(f"error/{i}/false"))]
+        for i in range(len(EDGES) - 1)
+    ]
+    return result
+
+
+def run(work: pathlib.Path, split: str, names: Iterable[str], limit: int | None) -> dict[str, Any]:
+    """Return regime -> family -> figures, of what texts are there."""
+    found: dict[str, Any] = {}
+    cells = [cell for cell in texts.CELLS if cell.agents == AGENTS]
+    for name in tqdm(list(names), desc="regimes"):
+        rows: dict[str, list[Counts]] = collections.defaultdict(list)
+        for cell in cells:
+            of_cell = texts.load(work, cell, split)[:limit]
+            rounds = ROUNDS.get(name, 1) if len(of_cell) > 1 else 0
+            rows[cell.family] += [measured(case) for case in regimes.cases(of_cell, name, rounds)]
+        found[name] = {family: figures(each) for family, each in rows.items() if each}
+    return found
+
+
+def verdicts(found: Mapping[str, Any]) -> list[list[str]]:
+    """Return the worst regime for each level, of those with 1,000 attributed segments or more."""
+    lines = []
+    for level in LEVELS:
+        each = [
+            (regime, family, figures[f"{level:g}"])
+            for regime, of in found.items()
+            for family, figures in of.items()
+        ]
+        many = [(f["false"][0], f"{r}, {family}") for r, family, f in each if f["segments"] >= 1000]
+        named = [(f["wrong"][0], f"{r}, {family}") for r, family, f in each if f["characters"] >= 100_000]
+        for what, of in (("false segments", many), ("wrong characters, by tokens", named)):
+            worst, where = max(of, default=(math.nan, "nowhere"))
+            lines.append([f"{level:g}", what, f"{worst:.4f}", where, str(len(of))])
+    return lines
+
+
+def markdown(found: Mapping[str, Any]) -> str:
+    rows = [
+        {
+            "regime": regime,
+            "family": family,
+            **figures,
+            **{f"at{i}": figures[f"{level:g}"] for i, level in enumerate(LEVELS)},
+        }
+        for regime, of in found.items()
+        for family, figures in of.items()
+    ]
+    first = [("regime", "{regime}"), ("family", "{family}"), ("texts", "{texts}")]
+    rate = "{{{0}[0]:.4f}} ({{{0}[1]:.4f}}, {{{0}[2]:.4f}})"
+    false, wrong, named = list(first), list(first), list(first)
+    for i, level in enumerate(LEVELS):
+        false += [
+            (f"segments at {level:g}", f"{{at{i}[segments]:,}}"),
+            ("false", rate.format(f"at{i}[false]")),
+        ]
+        wrong += [
+            (f"characters at {level:g}", f"{{at{i}[characters]:,}}"),
+            ("wrong", rate.format(f"at{i}[wrong]")),
+        ]
+        named += [
+            (f"segments, {level:g}", f"{{at{i}[named][0]:.3f}}"),
+            ("tokens", f"{{at{i}[named][1]:.3f}}"),
+        ]
+    share = [*first, *((what, f"{{share[{what}]:.3f}}") for what in ("stated", "right", "covered", "width"))]
+    errors = np.sum([row["error"] for row in rows], axis=0) if rows else np.zeros((len(EDGES) - 1, 3))
+    calibrated = [
+        [f"{low:g} to {high:g}", f"{int(count):,}", f"{stated / count:.5f}", f"{wrong_ / count:.5f}"]
+        for low, high, (count, stated, wrong_) in zip(EDGES[:-1], EDGES[1:], errors, strict=True)
+        if count
+    ]
+    sections = [
+        "**In one number each**: the worst regime of those with 1,000 attributed segments, or 100,000 named"
+        " characters",
+        table(["level", "what", "share", "where", "regimes"], verdicts(found)),
+        "**False**: attributed segments that hold no token of the named agent",
+        columns(rows, false),
+        '**Wrong**: named characters that are another\'s, with `attributed="tokens"`',
+        columns(rows, wrong),
+        "**Named**: share of the agents' characters that is named, and rightly",
+        columns(rows, named),
+        "**Share** of attributed segments at 0.01 (interval at 0.9)",
+        columns(rows, share),
+        "**Error** of segments of agents that are found, all regimes together",
+        table(["error", "segments", "stated", "was so"], calibrated),
+    ]
+    return "\n\n".join(sections)
+
+
+def promises(results: pathlib.Path) -> str:
+    """Return the table for the docs: level 0.01, by regime and family."""
+    content = json.loads((results / "promises.json").read_text(encoding="utf-8"))
+    rows = [
+        {"regime": regime, "family": family, "share": figures["share"], **figures["0.01"]}
+        for regime, of in content["regimes"].items()
+        for family, figures in of.items()
+    ]
+    formats = {
+        "text": "{regime}, {family}",
+        "segments": "{segments:,}",
+        "false": "{false[0]:.4f}",
+        "wrong, by tokens": "{wrong[0]:.4f}",
+        "named, by segments": "{named[0]:.2f}",
+        "by tokens": "{named[1]:.2f}",
+        "share stated": "{share[stated]:.3f}",
+        "right": "{share[right]:.3f}",
+        "intervals that hold it": "{share[covered]:.2f}",
+    }
+    return columns(rows, formats)
+
+
+def main() -> None:
+    line = parser("benchmarks.accuracy.promises", __doc__)
+    line.add_argument("--work", type=pathlib.Path, required=True, help="folder of the texts")
+    line.add_argument("--split", default="evaluation", choices=tuple(texts.SPLITS))
+    names = list(regimes.REGIMES)
+    line.add_argument("--regimes", nargs="+", default=names, choices=names)
+    line.add_argument("--texts", type=int, help="of each cell (default: all)")
+    given = line.parse_args()
+    found = run(given.work, given.split, given.regimes, given.texts)
+    finish(line, given, {"levels": LEVELS, "edges": EDGES, "regimes": found}, markdown(found))
+
+
+if __name__ == "__main__":
+    main()
