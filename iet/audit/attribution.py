@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.audit.alignment import Axis
-from iet.audit.certainty import Certainty, certainty, chance_factors, cut_by_token
+from iet.audit.certainty import TOKEN_FACTOR, Certainty, certainty, chance_factors, cut_by_token
 from iet.audit.decode import (
     Decoded,
     Spans,
@@ -284,6 +284,7 @@ def _attribute(
         posteriors = tuple(_sum_columns(posterior, local) for posterior in decoded.posteriors)
         factors = chance_factors(spans, len(posteriors))
         if plan.attributed == "tokens":
+            factors *= TOKEN_FACTOR
             spans = cut_by_token(posteriors, present, factors, spans, evidence, plan.level)
     texts, starts, ends, agents = spans
     guesses, log_p = _explain(plan, axis, readings, columns, spans, given)

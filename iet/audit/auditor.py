@@ -63,9 +63,10 @@ class Auditor:
             depend on it. With `boundaries` nothing is searched for, and it has no effect.
         attributed: what gets a name. "segment": a segment, which its agent need not have written to the last
             word (`Segment.share`). "tokens": of a segment only the tokens whose own posterior says so at
-            `level` (the odds of an error raised as those of `Segment.error`), so that on average at most
-            `level` of what is named is another's; the segment is cut into pieces that are named and pieces
-            that are open, and who followed whom stays what it was. "posterior" only, and no forced choice.
+            `level`, so that on average at most `level` of what is named is another's. The odds of an error
+            are raised twice as much as for whole segments, also in `Segment.error`; the segment is cut into
+            pieces that are named and pieces that are open, and who followed whom stays what it was.
+            "posterior" only, and no forced choice.
         options: the decoder's, see `iet.decoding.decode`.
 
     Raises:

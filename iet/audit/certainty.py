@@ -13,6 +13,13 @@ from iet.decoding import column_summary
 from iet.decoding.shares import share_intervals
 from iet.native.arrays import Float32s, Float64s, Int64s
 
+TOKEN_FACTOR = 2.0
+"""By how much more the odds of an error are raised where single tokens are named.
+
+What is quoted is read with the words around it, and no other token of the segment speaks for it. Chosen on
+tuning texts, see docs/how/evidence.md.
+"""
+
 
 class Certainty(NamedTuple):
     """Of S spans, float64 [S] each.
