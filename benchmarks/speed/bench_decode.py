@@ -110,6 +110,7 @@ def dense_posterior(
     prior = np.append(np.full(agents, (1 - nobody) / agents), nobody)
     states, advance = agents + 1, stages / mean_segment
     onward = prior * (1 - np.eye(states)) / (1 - prior)[:, None]  # to somebody else
+    onward[-1] = prior  # nobody may follow nobody
     chain = (1 - advance) * np.eye(stages * states) + advance * np.eye(stages * states, k=states)
     chain[(stages - 1) * states :, :states] += advance * onward
     weights = np.tile(np.exp(np.append(log_ratios, np.zeros((len(log_ratios), 1)), axis=1)), stages)
