@@ -101,6 +101,53 @@ def enforce(request: Mapping[str, Any], agent: str, *, engine: Engine = "vllm") 
     return {**kept, **named, field: {**theirs, **named[field]}}
 
 
+def fields(engine: Engine = "vllm") -> frozenset[str]:
+    """Return the fields of a request, at its top level, that decide about its mark.
+
+    >>> sorted(fields("sglang"))
+    ['custom_logit_processor', 'custom_params', 'watermark']
+
+    Args:
+        engine: as in `body`.
+
+    Raises:
+        InputError: another engine.
+    """
+    field, rest = _FIELDS[_checked_engine(engine)]
+    return frozenset({field, *rest, *_CLIENTS_OWN[engine]})
+
+
+def refuse_lies(request: Mapping[str, Any], agent: str, *, engine: Engine = "vllm") -> None:
+    """Refuse a request that asks for another mark than this agent's, or for none.
+
+    `enforce` would overwrite what it asks for; this tells the client, for a gateway that would rather know.
+
+    >>> refuse_lies({"vllm_xargs": {"iet_agent": "planner", "session_id": "7"}}, "planner")
+    >>> refuse_lies({"vllm_xargs": {"iet_agent": "boss"}}, "planner")
+    Traceback (most recent call last):
+    iet.errors.InputError: vllm_xargs: got iet_agent 'boss', expected 'planner', whose key it is, or nothing
+
+    Args:
+        request: as in `enforce`.
+        agent: as in `body`.
+        engine: as in `body`.
+
+    Raises:
+        InputError: as in `enforce`; or an argument that begins with iet_ says something else than `body`, or
+            a field that is the gateway's alone (see `enforce`) does.
+    """
+    named = body(agent, engine=engine)
+    enforce(request, agent, engine=engine)  # refuses what is no request
+    field = _FIELDS[engine][0]
+    for name, value in (request.get(field) or {}).items():
+        if str(name).startswith("iet_") and (name, value) != (AGENT_FIELD, agent):
+            expected = f"{agent!r}, whose key it is, or nothing" if name == AGENT_FIELD else "none"
+            raise InputError(f"{field}: got {name!s:.40} {value!r:.80}, expected {expected}")
+    for name in _CLIENTS_OWN[engine]:
+        if request.get(name) is not None and request[name] != named.get(name):
+            raise InputError(f"{name}: got one, expected none: it is the gateway's to set")
+
+
 def _checked_engine(engine: object) -> str:
     if not isinstance(engine, str) or engine not in _FIELDS:
         raise InputError(f"engine: got {engine!r:.80}, expected one of {', '.join(_FIELDS)}")

@@ -218,3 +218,24 @@ def test_naming_an_agent_loads_neither_torch_nor_an_engine() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_truth_and_what_is_the_clients_own_are_no_lies(engine: agents.Engine) -> None:
+    own = next(iter(agents.body(NAME, engine=engine)))
+    for request in ({}, {own: None}, {own: {"session_id": "7"}}, agents.body(NAME, engine=engine)):
+        agents.refuse_lies({"model": "m", **request}, NAME, engine=engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_lies_are_refused_by_name(engine: agents.Engine) -> None:
+    own = next(iter(agents.body(NAME, engine=engine)))
+    for claim in ({"iet_agent": "boss"}, {"iet_agent": NAME.upper()}, {"iet_unmarked": True}, {"iet_": 1}):
+        with pytest.raises(InputError, match=f"^{own}: got {next(iter(claim))} "):
+            agents.refuse_lies({own: claim}, NAME, engine=engine)
+    for field in agents.fields(engine) - {own}:
+        with pytest.raises(InputError, match=f"^{field}: got one, expected none"):
+            agents.refuse_lies({field: {"key": 7}}, NAME, engine=engine)
+    with pytest.raises(InputError, match=f"^{own}: got list"):
+        agents.refuse_lies({own: [1]}, NAME, engine=engine)
+    assert set(agents.body(NAME, engine=engine)) <= agents.fields(engine)
