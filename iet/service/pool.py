@@ -1,0 +1,241 @@
+"""Work in processes of their own: one that dies or takes too long is replaced, and only its job fails."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import contextlib
+import dataclasses
+import multiprocessing
+import multiprocessing.connection
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from iet.errors import IetError
+
+ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "IET_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+"""What a process sets before it starts workers: each works on one core."""
+
+START_SECONDS = 120.0
+"""For a worker to be ready; the first one on a machine compiles its loops."""
+
+Work = Callable[[Any], Any]
+
+
+class WorkFailed(Exception):
+    """A job has no result: its worker died, or took too long, or none was free in time.
+
+    Attributes:
+        reason: "died", "time" or "busy".
+    """
+
+    def __init__(self, reason: str, said: str) -> None:
+        super().__init__(said)
+        self.reason = reason
+
+
+@dataclasses.dataclass
+class _Worker:
+    process: Any
+    connection: multiprocessing.connection.Connection
+    ready: bool = False
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+
+class Pool:
+    """Processes that do one job each at a time.
+
+    Args:
+        make: pickled for each worker, which calls it once; what it returns is called with every job.
+        workers: number of processes, started one after another: what the first compiles the others find.
+        seconds: for a job, from when a worker has it; then the worker is killed.
+        wait: seconds for a job to wait for a worker.
+        tell: called with a line, from any thread, when a worker was lost or does not start.
+
+    Jobs and results are pickled. A worker ends with the process that started it, however that ends, and takes
+    no notice of SIGINT and SIGTERM, which a terminal or an init system sends to all processes at once.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Work],
+        workers: int,
+        *,
+        seconds: float,
+        wait: float,
+        tell: Callable[[str], object] = lambda line: None,
+    ) -> None:
+        self._make, self._seconds, self._wait, self._tell = make, seconds, wait, tell
+        self._jobs: queue.SimpleQueue[tuple[Any, concurrent.futures.Future[Any]] | None] = queue.SimpleQueue()
+        self._closing, self._starting, self._counting = threading.Event(), threading.Lock(), threading.Lock()
+        self._workers = dict[int, _Worker]()
+        self.replaced = 0
+        """How many workers were lost so far."""
+        self._threads = [
+            threading.Thread(target=self._run, args=(number,), name=f"iet-worker-{number}", daemon=True)
+            for number in range(workers)
+        ]
+        atexit.register(self.close)  # before multiprocessing waits for workers to end by themselves
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def ready(self) -> int:
+        """Number of workers that are there, at work or not."""
+        return sum(worker.ready and worker.process.is_alive() for worker in list(self._workers.values()))
+
+    async def do(self, job: Any) -> Any:
+        """Return what a worker makes of a job. Cancelling the task cancels a job that nobody has yet.
+
+        Raises:
+            WorkFailed: it died, took longer than `seconds`, or no worker was free within `wait` seconds.
+        """
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        if self._closing.is_set():
+            raise WorkFailed("busy", "the service is stopping")
+        self._jobs.put((job, future))
+        result = asyncio.wrap_future(future)
+        try:
+            done, _ = await asyncio.wait({result}, timeout=self._wait)
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+        if not done and future.cancel():
+            raise WorkFailed("busy", f"no worker was free within {self._wait:g} seconds")
+        return await result
+
+    def close(self) -> None:
+        """Kill the workers, with what they are at. Idempotent."""
+        self._closing.set()
+        atexit.unregister(self.close)
+        for _ in self._threads:
+            self._jobs.put(None)
+        for worker in list(self._workers.values()):
+            worker.process.kill()
+        for thread in self._threads:
+            thread.join(10)
+
+    def _run(self, number: int) -> None:
+        """Start a worker, pass jobs to it, and start another where it is lost."""
+        if sys.platform != "win32":  # whoever is started by this thread inherits it
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        while not self._closing.is_set():
+            worker = self._started(number)
+            if worker is None:
+                self._closing.wait(1)
+                continue
+            try:
+                self._pass_jobs(worker)
+            finally:
+                del self._workers[number]
+                worker.end()
+
+    def _started(self, number: int) -> _Worker | None:
+        with self._starting:
+            if self._closing.is_set():
+                return None
+            spawn = multiprocessing.get_context("spawn")
+            ours, theirs = spawn.Pipe()
+            process = spawn.Process(
+                target=_work, args=(theirs, self._make), name=f"iet-worker-{number}", daemon=True
+            )
+            process.start()
+            theirs.close()
+            worker = _Worker(process, ours)
+            said: Any = f"it is not ready after {START_SECONDS:g} seconds"
+            self._workers[number] = worker  # so that `close` ends it
+            try:
+                if ours.poll(START_SECONDS):
+                    said = ours.recv()
+            except (EOFError, OSError):
+                process.join()
+                said = f"it ended with code {process.exitcode}"
+            if said is None:
+                worker.ready = True
+                return worker
+            del self._workers[number]
+            worker.end()
+            if not self._closing.is_set():
+                self._tell(f"worker {number} does not start: {said}")
+            return None
+
+    def _pass_jobs(self, worker: _Worker) -> None:
+        """Return when the worker is lost, or is to end."""
+        while True:
+            item = self._jobs.get()
+            if item is None:
+                return
+            job, future = item
+            if worker.connection.poll():  # its end, of which nobody knew: the job is not to blame
+                self._jobs.put(item)
+                self._lost("died while it was idle")
+                return
+            if not future.set_running_or_notify_cancel():
+                continue
+            expired = threading.Event()
+
+            def expire(expired: threading.Event = expired) -> None:
+                expired.set()
+                worker.process.kill()
+
+            # Whoever is killed closes its pipe, so neither sending nor receiving can wait for ever.
+            timer = threading.Timer(self._seconds, expire)
+            timer.daemon = True
+            timer.start()
+            failure, result = None, None
+            try:
+                worker.connection.send(job)
+                result = worker.connection.recv()
+            except (EOFError, OSError, MemoryError):
+                failure = WorkFailed("died", "the worker died")
+            timer.cancel()
+            timer.join()
+            if failure is not None and expired.is_set():
+                failure = WorkFailed("time", f"it took longer than {self._seconds:g} seconds")
+            gone = failure is not None or expired.is_set()
+            if gone and not self._closing.is_set():
+                self._lost("was killed: its job took too long" if expired.is_set() else "died at work")
+            if failure is None:
+                future.set_result(result)
+            else:
+                future.set_exception(failure)
+            if gone:
+                return
+
+    def _lost(self, how: str) -> None:
+        with self._counting:
+            self.replaced += 1
+        self._tell(f"a worker {how}; another one is started")
+
+
+def _work(connection: multiprocessing.connection.Connection, make: Callable[[], Work]) -> None:
+    """Do jobs as they come, until the process that started this one goes away."""
+    os.environ |= ONE_THREAD
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end_with(sentinel: int) -> None:  # also while a job is done that never ends
+        multiprocessing.connection.wait([sentinel])
+        os._exit(0)
+
+    threading.Thread(target=end_with, args=(parent.sentinel,), daemon=True).start()
+    with contextlib.suppress(EOFError, OSError):
+        try:
+            work = make()
+        except (IetError, OSError) as error:
+            connection.send(str(error))
+            os._exit(1)
+        connection.send(None)
+        while True:
+            connection.send(work(connection.recv()))
+    os._exit(0)

@@ -1,0 +1,102 @@
+"""Files of hashes: what they let in, and what they refuse without a word of what stands there."""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+
+import pytest
+
+from iet.errors import InputError
+from iet.service.credentials import PREFIX, Credentials, add_token, bearer
+from tests.support.conditions import posix
+
+
+def test_a_token_that_was_made_is_known_and_not_kept(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "tokens"
+    first, second, third = (add_token(path, name) for name in ("alice", "Bob B.", "alice"))
+    known = Credentials(path)
+    assert [known.name_of(token.encode()) for token in (first, second, third)] == ["alice", "Bob B.", "alice"]
+    assert known.names == {"alice", "Bob B."}
+    assert all(
+        token.startswith(PREFIX) and len(token) == len(PREFIX) + 43 for token in (first, second, third)
+    )
+    for wrong in (b"", first[:-1].encode(), first.encode() + b" ", b"\xff", first.upper().encode()):
+        assert known.name_of(wrong) is None
+    assert not any(token[len(PREFIX) :] in path.read_text() for token in (first, second, third))
+
+
+@posix
+def test_the_file_is_its_owners(tmp_path: pathlib.Path) -> None:
+    add_token(tmp_path / "tokens", "alice")
+    assert (tmp_path / "tokens").stat().st_mode & 0o777 == 0o600
+
+
+def test_comments_and_lines_of_a_person_are_kept(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "keys"
+    digest = hashlib.sha256(b"sk-own").hexdigest()
+    path.write_text(f"# who writes\n\n  {digest.upper()}\tplanner \n# no line end")
+    token = add_token(path, "critic")
+    known = Credentials(path)
+    assert known.name_of(b"sk-own") == "planner"
+    assert known.name_of_hash(digest) == "planner"
+    assert known.name_of(token.encode()) == "critic"
+    assert path.read_text().startswith("# who writes\n\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"hunter2\n", "line 1 is not a SHA-256"),
+        (b"\n" + b"0" * 64 + b"\n", "line 2 is not a SHA-256"),
+        (b"0" * 63 + b" alice\n", "line 1 is not a SHA-256"),
+        (b"0" * 64 + b" alice\n" + b"0" * 64 + b" bob\n", "the hash of line 2 stands there twice"),
+        (b"0" * 64 + b" al\xe2\x80\xaeice\n", "U\\+202E"),
+        (b"\xff\xfe", "not UTF-8"),
+    ],
+)
+def test_a_file_that_is_something_else_is_refused_and_not_quoted(
+    tmp_path: pathlib.Path, content: bytes, said: str
+) -> None:
+    path = tmp_path / "tokens"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=said) as error:
+        Credentials(path)
+    assert "hunter2" not in str(error.value)
+    with pytest.raises(InputError):
+        add_token(path, "alice")
+    assert path.read_bytes() == content
+
+
+def test_a_file_that_is_not_there(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        Credentials(tmp_path / "tokens")
+    with pytest.raises(InputError, match="agent name"):
+        add_token(tmp_path / "tokens", "two\nlines")
+    assert not (tmp_path / "tokens").exists()
+
+
+def test_changes_hold_at_once_and_a_loss_lets_nobody_in(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "tokens"
+    first = add_token(path, "alice").encode()
+    known = Credentials(path)
+    second = add_token(path, "bob").encode()
+    assert (known.name_of(first), known.name_of(second)) == ("alice", "bob")
+    whole = path.read_text()
+    path.write_text("hunter2")
+    for _ in range(2):
+        with pytest.raises(InputError, match="line 1"):
+            known.name_of(first)
+    path.unlink()
+    with pytest.raises(InputError, match="cannot be read"):
+        known.name_of(first)
+    path.write_text(whole.splitlines()[1])
+    assert (known.name_of(first), known.name_of(second)) == (None, "bob")
+
+
+def test_bearer_reads_the_header_alone() -> None:
+    def token(value: bytes) -> bytes:
+        return bearer([(b"host", b"a"), (b"authorization", value)])
+
+    assert token(b"Bearer abc") == token(b"bearer  abc ") == b"abc"
+    assert token(b"Basic abc") == token(b"abc") == token(b"") == bearer([]) == b""

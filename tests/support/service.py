@@ -1,0 +1,217 @@
+"""`iet serve` as a process, clients of it, and an application of ASGI on a port."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import http.client
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra service is not installed")
+pytest.importorskip("prometheus_client", reason="the extra service is not installed")
+uvicorn = pytest.importorskip("uvicorn", reason="the extra service is not installed")
+
+from tests.support.teams import WORD_TOKENIZER, team  # noqa: E402 - skipped first
+
+ROOT = pathlib.Path(__file__).parents[2]
+JSON, LINES = "application/json", "application/x-ndjson"
+START_SECONDS = 120
+
+
+@dataclasses.dataclass(frozen=True)
+class Reply:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.body.splitlines()]
+
+
+@dataclasses.dataclass(frozen=True)
+class Client:
+    """Whoever asks a server on this machine."""
+
+    port: int
+    token: str | None = None
+
+    def ask(
+        self, path: str, body: Any = None, *, method: str | None = None, timeout: float = 60, **headers: str
+    ) -> Reply:
+        """Send a request whose body is bytes, or JSON; names of headers are written with _ for -."""
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        if self.token is not None:
+            given.setdefault("Authorization", f"Bearer {self.token}")
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+        if body is not None:
+            given.setdefault("Content-Type", JSON)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            connection.request(method or ("GET" if body is None else "POST"), path, body, given)
+            answer = connection.getresponse()
+            return Reply(answer.status, dict(answer.getheaders()), answer.read())
+        finally:
+            connection.close()
+
+    def audit(self, timeout: float = 60, **request: Any) -> Reply:
+        return self.ask("/v1/audit", request, timeout=timeout)
+
+    def connect(self, timeout: float = 60) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
+
+    def head(self, path: str, *more: str) -> bytes:
+        """Return the head of a POST, for a client that speaks by itself."""
+        lines = [f"POST {path} HTTP/1.1", f"Host: 127.0.0.1:{self.port}", *more]
+        lines += [] if self.token is None else [f"Authorization: Bearer {self.token}"]
+        return "\r\n".join([*lines, "", ""]).encode()
+
+
+@dataclasses.dataclass(frozen=True)
+class Running(Client):
+    """An `iet serve`."""
+
+    process: Any = None
+    log: Any = None
+
+    @property
+    def said(self) -> str:
+        return str(self.log.read_text())
+
+    def workers(self) -> list[int]:
+        """Process ids of the workers."""
+        found = []
+        for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                parent = int(stat.read_text().rpartition(")")[2].split()[1])
+                command = (stat.parent / "cmdline").read_bytes()
+                if parent == self.process.pid and b"spawn_main" in command:
+                    found.append(int(stat.parent.name))
+        return found
+
+    def wait_until(self, happened: Callable[[], object], seconds: float = 60) -> None:
+        end = time.monotonic() + seconds
+        while not happened():
+            assert time.monotonic() < end, self.said[-4000:]
+            assert self.process.poll() is None, self.said[-4000:]
+            time.sleep(0.05)
+
+    def ready(self, workers: int = 1) -> bool:
+        if self.ask("/healthz").status != 200:
+            return False
+        shown = self.ask("/metrics").body.decode()
+        return float(re.search(r"^iet_workers (\S+)$", shown, re.MULTILINE)[1]) >= workers  # type: ignore[index]
+
+
+def registry_file(folder: pathlib.Path, *names: str) -> pathlib.Path:
+    """A registry of words, whose tokenizer lies beside it: `tests.support.texts` are of its agents."""
+    WORD_TOKENIZER.save(str(folder / "tokenizer.json"))
+    path = folder / "team.json"
+    team(names or ("planner", "critic", "writer"), path, tokenizer=str(folder / "tokenizer.json"), kappa=2.0)
+    return path
+
+
+@contextlib.contextmanager
+def serving(
+    folder: pathlib.Path, registry: pathlib.Path, *options: Any, token: bool = True, workers: int = 1
+) -> Iterator[Running]:
+    """Run a service until the block is left; with `token` one is made, and let in alone."""
+    from iet.service.credentials import add_token
+
+    made = add_token(folder / "tokens", "alice") if token else None
+    who = ["--tokens", folder / "tokens"] if token else ["--no-auth"]
+    command = [sys.executable, "-m", "iet", "serve", "-r", registry, "--port", 0, "--workers", workers]
+    log = folder / "log"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+    }
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            list(map(str, [*command, *who, *options])), stdout=file, stderr=file, env=environment
+        )
+    try:
+        end = time.monotonic() + START_SECONDS
+        while not (
+            address := re.search(r"^iet: serving .* on http://127.0.0.1:(\d+)", log.read_text(), re.M)
+        ):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < end, log.read_text()
+            time.sleep(0.05)
+        running = Running(int(address[1]), made, process, log)
+        running.wait_until(lambda: running.ready(workers), START_SECONDS)
+        yield running
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGCONT)
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
+def on_a_port(app: Any) -> Iterator[int]:
+    """Run an application of ASGI in a thread, and yield its port."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", ws="none"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    try:
+        yield listening.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+class Upstream:
+    """An engine's place: keeps what it was sent, and answers as an engine's server would."""
+
+    def __init__(self) -> None:
+        self.received: list[tuple[str, str, dict[str, str], Any]] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
+        request = json.loads(body) if body else None
+        self.received.append((scope["method"], scope["path"], headers, request))
+        answer = json.dumps(_completion(request or {})).encode()
+        media = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
+        await send({"type": "http.response.start", "status": 200, "headers": media})
+        await send({"type": "http.response.body", "body": answer})
+
+
+def _completion(request: Mapping[str, Any]) -> dict[str, Any]:
+    said = (
+        {"message": {"role": "assistant", "content": "Well."}} if "messages" in request else {"text": "Well."}
+    )
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    choice = {"index": 0, "finish_reason": "stop", **said}
+    return {
+        "id": "x",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "tiny",
+        "choices": [choice],
+        "usage": usage,
+    }
