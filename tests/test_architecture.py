@@ -22,7 +22,7 @@ BELOW: dict[str, tuple[str, ...]] = {
     "report": ("decoding",),
     "audit": ("kernels", "report"),
     "bulk": ("audit",),
-    "service": ("audit",),
+    "service": ("audit", "generation"),
     "demo": ("audit", "generation"),
     "cli": ("bulk", "demo", "service", "generation"),
     "__main__": ("cli",),

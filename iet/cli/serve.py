@@ -1,0 +1,114 @@
+"""`iet serve`: audits over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import sys
+from typing import Any
+
+from iet.cli.options import Commands, add_registry
+from iet.errors import BackendUnavailable, InputError
+from iet.report.lines import harmless
+
+_LIMITS = {
+    "body_bytes": "bytes of a request, and of a line of a batch",
+    "batch_bytes": "bytes of a batch",
+    "seconds": "seconds for one audit",
+    "wait": "seconds to wait for a worker",
+    "requests": "requests at once, of all clients",
+    "per_client": "requests at once, of the holder of one token",
+    "body_seconds": "seconds for a body to arrive, and between two parts of a batch",
+    "head_seconds": "seconds for the head of a request to arrive",
+    "stall_seconds": "seconds for a client to take what was written for it",
+    "connections": "connections at once",
+}
+"""Fields of `iet.service.limits.Limits`, which needs the extra to be imported."""
+
+
+def add(commands: Commands) -> None:
+    """Add `iet serve`."""
+    serve = commands.add_parser("serve", help="audit over HTTP: JSON, batches, and a page to drop texts on")
+    add_registry(serve)
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    serve.add_argument("--port", type=int, default=8100, help="0: any that is free (default: 8100)")
+    serve.add_argument(
+        "--tokens", type=pathlib.Path, metavar="FILE", help="hashes of the bearer tokens that are let in"
+    )
+    serve.add_argument(
+        "--add-token",
+        metavar="NAME",
+        help="draw a token for NAME, add its hash to --tokens, print the token, and end",
+    )
+    serve.add_argument("--no-auth", action="store_true", help="let everybody in, on a loopback address only")
+    serve.add_argument("--workers", type=int, metavar="N", help="processes (default: the number of cores)")
+    serve.add_argument(
+        "--tokenizer",
+        action="append",
+        metavar="[PROFILE=]PATH",
+        help="tokenizer.json, if it is not where the registry found it; once for each profile",
+    )
+    limits = serve.add_argument_group("limits")
+    for name, what in _LIMITS.items():
+        kind = (
+            int if name in ("body_bytes", "batch_bytes", "requests", "per_client", "connections") else float
+        )
+        limits.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N", help=what)
+    serve.set_defaults(run=_serve, check=_check)
+
+
+def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    if arguments.add_token is not None and arguments.tokens is None:
+        parser.error("serve: --add-token takes --tokens FILE")
+    if (arguments.tokens is None) is not arguments.no_auth:
+        parser.error("serve: expected --tokens FILE or, for this machine alone, --no-auth")
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    try:
+        from iet.service import app, audits, credentials, limits, pool, server
+    except ImportError as error:
+        raise BackendUnavailable(
+            f'iet serve needs {error.name}; pip install "implicit-execution-tracing[service]"'
+        ) from None
+    import iet
+    from iet.errors import check_number
+
+    if arguments.add_token is not None:
+        print(credentials.add_token(arguments.tokens, arguments.add_token))
+        return 0
+    workers = arguments.workers if arguments.workers is not None else _cores()
+    check_number("workers", workers, 1, 1024)
+    given = {name: getattr(arguments, name) for name in _LIMITS}
+    taken = limits.Limits(**{name: value for name, value in given.items() if value is not None})
+    registry = iet.Registry.load(arguments.registry, secret_mount=arguments.secret_mount)
+    path: Any = registry.path
+    work = audits.Audits(path, arguments.secret_mount, _tokenizers(arguments.tokenizer or [], registry))
+    iet.Auditor(registry)  # refuses what no worker could read with
+    known = None if arguments.no_auth else credentials.Credentials(arguments.tokens)
+    for name, value in pool.ONE_THREAD.items():
+        os.environ.setdefault(name, value)
+    listening = server.bound(arguments.host, arguments.port, loopback=arguments.no_auth)
+    server.log_to_stderr()
+
+    def started(address: str) -> None:
+        print(harmless(f"iet: serving {path} on {address}, workers: {workers}"), file=sys.stderr, flush=True)
+
+    server.run(app.Service(work, known, taken, workers), listening, started)
+    return 0
+
+
+def _tokenizers(given: list[str], registry: Any) -> dict[str, str]:
+    found = dict[str, str]()
+    for entry in given:
+        id, equals, path = entry.partition("=")
+        id, path = (id, path) if equals and id in registry.profiles else ("", entry)
+        if id in found:
+            raise InputError(f"--tokenizer: got {entry!r} beside another one, expected one for each profile")
+        found[id] = path
+    return found
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,415 @@
+"""The service as an ASGI application: who may ask, what is taken, and what is said where something fails."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from typing import Any
+
+import fastapi
+import pydantic.json_schema
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import JSONResponse, Response
+from fastapi.security import HTTPBearer
+from starlette.exceptions import HTTPException
+
+from iet import __version__
+from iet.errors import IetError
+from iet.service import batch, metrics, page
+from iet.service.audits import HTML, JSON, Answer, AuditRequest, Audits, Job
+from iet.service.credentials import Credentials, bearer
+from iet.service.limits import Limits, Places, Refused
+from iet.service.pool import Pool, WorkFailed
+
+log = logging.getLogger("iet.service")
+
+LINGER_SECONDS, LINGER_BYTES = 2.0, 16 << 20
+"""For a client to send the rest of a body that was refused: it reads the answer after that."""
+
+_LOCAL = ("localhost", "127.0.0.1", "[::1]")
+
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {"error": {"type": "string", "description": "What is wrong, and what is accepted."}},
+}
+_SAID = {
+    400: "not HTTP or JSON that can be read",
+    401: "no token, or one that is not known",
+    408: "the body came too slowly",
+    413: "too much",
+    415: "another type than JSON",
+    422: "JSON that asks for nothing that can be done",
+    429: "this client has its share of requests at work",
+    500: "the service failed",
+    503: "too much at once, too long, or the service is stopping",
+}
+_SECURED = HTTPBearer(auto_error=False, description="`iet serve --tokens FILE --add-token NAME` makes one.")
+
+
+class Service:
+    """What the routes share.
+
+    Args:
+        audits: what workers read with.
+        credentials: who may ask; None: everybody who reaches the service under a name of this machine.
+        limits: what is taken.
+        workers: number of processes.
+    """
+
+    def __init__(self, audits: Audits, credentials: Credentials | None, limits: Limits, workers: int) -> None:
+        self._audits, self._credentials, self.limits, self._count = audits, credentials, limits, workers
+        self.stopping = False
+        """Whether no more work is taken."""
+        self.places = Places(limits)
+        self._pool: Pool | None = None
+        self._note = ""
+        self.metrics = metrics.Metrics(
+            lambda: 0 if self._pool is None else self._pool.ready,
+            lambda: 0 if self._pool is None else self._pool.replaced,
+            lambda: self.places.taken,
+        )
+
+    @contextlib.asynccontextmanager
+    async def running(self, app: Any = None) -> AsyncIterator[None]:
+        """Run the workers while the block runs."""
+        self._pool = Pool(
+            self._audits,
+            self._count,
+            seconds=self.limits.seconds,
+            wait=self.limits.wait,
+            tell=lambda line: log.warning("%s", line),
+        )
+        try:
+            yield
+        finally:
+            self.stopping = True
+            await asyncio.to_thread(self._pool.close)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a text that came now would be read."""
+        return not self.stopping and self._pool is not None and self._pool.ready > 0
+
+    def client(self, request: fastapi.Request) -> str:
+        """Return who asks.
+
+        Raises:
+            Refused: nobody who may.
+        """
+        if self._credentials is None:
+            # Else a stranger's page in a browser of this machine could ask, under a host of its own.
+            host = request.headers.get("host", "").rpartition(":")
+            if request.headers.get("host", "") not in _LOCAL and host[0] not in _LOCAL:
+                raise Refused(403, "host: expected a name of this machine, as the service asks for no tokens")
+            return ""
+        try:
+            name = self._credentials.name_of(bearer(request.scope["headers"]))
+        except (IetError, OSError) as error:
+            self._say(f"nobody is let in: {error}")
+            raise Refused(503, "the service cannot read its tokens") from None
+        if name is None:
+            raise Refused(
+                401, "authorization: expected a bearer token of this service", www_authenticate="Bearer"
+            )
+        return name
+
+    @contextlib.contextmanager
+    def admitted(self, request: fastapi.Request, media: str, limit: int) -> Iterator[None]:
+        """Hold a place for a request while the block runs, before anything of its body is read.
+
+        Raises:
+            Refused: nobody may ask this, or not now, or not so much.
+        """
+        client = self.client(request)
+        request.scope.setdefault("state", {})["client"] = client or "-"
+        if self.stopping:
+            raise Refused(503, "the service is stopping")
+        given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if given != media:  # what a page of a stranger's can send without asking is none of these
+            raise Refused(415, f"content-type: expected {media}")
+        length = request.headers.get("content-length", "0")
+        if length.isdecimal() and (len(length) > 15 or int(length) > limit):
+            raise _too_long(limit)
+        with self.places.place(client):
+            yield
+
+    async def do(self, job: Job) -> Answer:
+        """Return a worker's answer, or why there is none."""
+        assert self._pool is not None
+        began, outcome = time.monotonic(), "failed"
+        try:
+            answer: Answer = await self._pool.do(job)
+            outcome = "read" if answer.status == 200 else "refused" if answer.status < 500 else "failed"
+            self._say(answer.note)
+            return answer
+        except WorkFailed as failure:
+            outcome = failure.reason
+            said = {"error": f"the text was not read: {failure}"}
+            if job.line is not None:
+                said = {"line": job.line, "status": 503, **said}  # type: ignore[dict-item]
+            return Answer(503, JSON, json.dumps(said).encode() + b"\n")
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
+        finally:
+            self.metrics.audits.labels(outcome).inc()
+            self.metrics.audit_seconds.observe(time.monotonic() - began)
+
+    @property
+    def ahead(self) -> int:
+        """Number of lines of a batch that are worked on at once: no more, so that others get a turn."""
+        return self._count
+
+    def _say(self, note: str) -> None:
+        if note and note != self._note:  # once, not with every request
+            log.error("%s", note)
+        self._note = note or self._note
+
+
+def application(service: Service) -> fastapi.FastAPI:
+    """Return the routes."""
+    app = fastapi.FastAPI(
+        title="iet serve",
+        version=__version__,
+        description="Who wrote which part of a text, from keyed marks.",
+        lifespan=service.running,
+        docs_url=None,  # they load scripts from elsewhere
+        redoc_url=None,
+        exception_handlers={Refused: _refuse, HTTPException: _refuse_path},
+    )
+    errors: Any = {
+        status: {"description": said, "content": {JSON: {"schema": _ERROR}}} for status, said in _SAID.items()
+    }
+    report = {"$ref": "#/components/schemas/Report"}
+    asked = {"$ref": "#/components/schemas/AuditRequest"}
+    secured = [fastapi.Depends(_SECURED)]
+
+    @app.post(
+        "/v1/audit",
+        summary="Audit a text, token ids, or a chat",
+        dependencies=secured,
+        response_class=Response,
+        responses={
+            200: {
+                "description": "The report: JSON, or the page where Accept prefers text/html.",
+                "content": {JSON: {"schema": report}, "text/html": {"schema": {"type": "string"}}},
+            },
+            **errors,
+        },
+        openapi_extra={"requestBody": {"required": True, "content": {JSON: {"schema": asked}}}},
+    )
+    async def audit(request: fastapi.Request) -> Response:
+        with service.admitted(request, JSON, service.limits.body_bytes):
+            body = await _body(request, service.limits)
+            answer = await _unless_gone(request, service.do(Job(body, _wants_page(request))))
+        return Response(answer.body, answer.status, {"cache-control": "no-store"}, answer.media)
+
+    @app.post(
+        "/v1/audit/batch",
+        summary="Audit lines of JSON, one after another",
+        dependencies=secured,
+        response_class=Response,
+        responses={
+            200: {
+                "description": "A line for each that is not blank, in their order: line, status, id if given,"
+                " and report or error. Where the batch ends early, the last line says why.",
+                "content": {batch.MEDIA: {"schema": {"type": "string"}}},
+            },
+            **errors,
+        },
+        openapi_extra={"requestBody": {"required": True, "content": {batch.MEDIA: {"schema": asked}}}},
+    )
+    async def audit_batch(request: fastapi.Request) -> Response:
+        return _Batch(service, request)
+
+    @app.get("/healthz", summary="Whether texts are read", response_class=Response)
+    async def healthz() -> Response:
+        state = "ok" if service.ready else "stopping" if service.stopping else "starting"
+        return JSONResponse({"status": state}, 200 if service.ready else 503)
+
+    @app.get("/metrics", summary="For Prometheus", dependencies=secured, response_class=Response)
+    async def show_metrics(request: fastapi.Request) -> Response:
+        service.client(request)
+        return Response(service.metrics.show(), media_type=metrics.MEDIA)
+
+    @app.get("/", include_in_schema=False)
+    async def show_page() -> Response:
+        return Response(page.PAGE, media_type=HTML, headers=page.HEADERS)
+
+    def described() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = get_openapi(
+                title=app.title, version=app.version, description=app.description, routes=app.routes
+            )
+            _, models = pydantic.json_schema.models_json_schema(
+                [(AuditRequest, "validation")], ref_template="#/components/schemas/{model}"
+            )
+            schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+            schemas |= models["$defs"] | {"Report": page.report_schema()}
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = described  # type: ignore[method-assign]
+    return app
+
+
+class _Batch(Response):
+    """Reads the request while it answers, which Starlette's streams do not allow."""
+
+    def __init__(self, service: Service, request: fastapi.Request) -> None:
+        super().__init__()
+        self._service, self._request = service, request
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        with self._service.admitted(self._request, batch.MEDIA, self._service.limits.batch_bytes):
+            await self._answer(receive, send)
+
+    async def _answer(self, receive: Any, send: Any) -> None:
+        service = self._service
+
+        async def audit(line: bytes, number: int) -> bytes:
+            return (await service.do(Job(line, line=number))).body
+
+        arriving = batch.Arriving(receive, service.limits)
+        try:
+            head = [(b"content-type", batch.MEDIA.encode()), (b"cache-control", b"no-store")]
+            await send({"type": "http.response.start", "status": 200, "headers": head})
+            await batch.answer(
+                arriving, send, audit, service.ahead, lambda: service.stopping, service.limits.body_bytes
+            )
+        except* batch.ClientGone:
+            pass
+        finally:
+            await arriving.close()
+
+
+async def _body(request: fastapi.Request, limits: Limits) -> bytes:
+    """Return the body.
+
+    Raises:
+        Refused: it is too long, or too slow, or the client went.
+    """
+    body = bytearray()
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            while True:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise Refused(400, "the client went before its request was whole")
+                body += message.get("body", b"")
+                if len(body) > limits.body_bytes:
+                    raise _too_long(limits.body_bytes)
+                if not message.get("more_body", False):
+                    return bytes(body)
+    except TimeoutError:
+        raise Refused(408, f"body: got a part of it in {limits.body_seconds:g} seconds") from None
+
+
+async def _unless_gone(request: fastapi.Request, work: Awaitable[Answer]) -> Answer:
+    """Return the answer; work that nobody has begun is dropped when the client goes."""
+    job, gone = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait({job, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not job.done():
+            job.cancel()
+            await asyncio.wait({job})
+        return Answer(499, JSON, b"") if job.cancelled() else job.result()
+    finally:
+        job.cancel()
+        gone.cancel()
+
+
+def _too_long(limit: int) -> Refused:
+    return Refused(413, f"body: got more than {limit} bytes")
+
+
+def _wants_page(request: fastapi.Request) -> bool:
+    """Tell whether Accept prefers text/html to application/json."""
+    weights = {"text/html": 0.0, JSON: 0.0}
+    for part in request.headers.get("accept", "").split(","):
+        media, _, parameters = part.partition(";")
+        weight = parameters.strip().removeprefix("q=") if parameters.strip().startswith("q=") else "1"
+        with contextlib.suppress(ValueError):
+            weights[media.strip().lower()] = float(weight)
+    return weights["text/html"] > weights[JSON]
+
+
+async def _refuse(request: fastapi.Request, refused: Any) -> Response:
+    """Return what is said, after a moment in which the client can send what it was about to send.
+
+    It would see a broken connection in place of the answer if that was closed at once.
+    """
+    message: dict[str, Any]
+    with contextlib.suppress(TimeoutError, RuntimeError):
+        if request.method == "POST" and "expect" not in request.headers:
+            async with asyncio.timeout(LINGER_SECONDS):
+                message, size = {"more_body": True}, 0
+                while message.get("more_body", False) and size < LINGER_BYTES:
+                    message = dict(await request.receive())
+                    size += len(message.get("body", b""))
+    headers = {**refused.headers, "connection": "close"}
+    return JSONResponse({"error": refused.said}, refused.status, headers)
+
+
+async def _refuse_path(request: fastapi.Request, error: Any) -> Response:
+    known = {404: "path: nothing is there", 405: "method: the path takes another one"}
+    said = Refused(error.status_code, known.get(error.status_code, "the request is refused"))
+    said.headers |= error.headers or {}
+    return await _refuse(request, said)
+
+
+class Observed:
+    """Writes a line of the log for every request, counts it, and lets no exception out that could hold text.
+
+    Args:
+        app: the routes.
+        service: whose metrics are kept.
+    """
+
+    def __init__(self, app: Any, service: Service) -> None:
+        self._app, self._metrics = app, service.metrics
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request. What the client wrote into its path is not told: only the route is."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status, failure = time.monotonic(), 0, ""
+
+        async def passed_on(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, passed_on)
+        except Exception as error:
+            last = error.__traceback__
+            while last is not None and last.tb_next is not None:
+                last = last.tb_next
+            place = "" if last is None else f" in {last.tb_frame.f_code.co_filename}, line {last.tb_lineno}"
+            failure = f" {type(error).__name__}{place}"
+            if not status:
+                await _broken(passed_on)
+            elif status != 500:
+                raise RuntimeError("the answer was cut off") from None
+        finally:
+            seconds, path = time.monotonic() - began, getattr(scope.get("route"), "path", "other")
+            level = logging.ERROR if failure else logging.INFO
+            who = scope.get("state", {}).get("client", "-")
+            log.log(level, "%s %s %d %.3fs %s%s", scope["method"][:8], path, status, seconds, who, failure)
+            self._metrics.requests.labels(path, str(status)).inc()
+            self._metrics.request_seconds.labels(path).observe(seconds)
+
+
+async def _broken(send: Any) -> None:
+    body = b'{"error": "the service failed"}'
+    headers = [(b"content-type", JSON.encode()), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": 500, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

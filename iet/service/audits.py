@@ -1,0 +1,251 @@
+"""What a worker does: a request's bytes in, the bytes of its answer out.
+
+Everything that a client wrote is parsed here, in a process that may be lost, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import json
+import pathlib
+import traceback
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import pydantic
+
+from iet.audit.auditor import Auditor
+from iet.decoding import DECODERS
+from iet.errors import BackendUnavailable, IetError, InputError, TokenizerMismatch
+from iet.marks.registry import Registry
+from iet.marks.scheme import canonical_digest
+from iet.marks.tokenizer import Tokenizer
+from iet.report.model import Report
+from iet.service.messages import Message, pieces_of
+from iet.service.watched import Watched
+
+JSON, HTML = "application/json", "text/html; charset=utf-8"
+
+AUDITORS = 16
+"""Number of sets of options for which a worker keeps an auditor."""
+
+MAX_DECOYS = 10_000
+"""What one request may ask for; time grows with them."""
+
+_OWN_TEXT = __doc__ * 4
+"""What a worker reads once before it is ready, so that no client waits for loops to be compiled or loaded."""
+
+_OF_AUDITOR = ("decoder", "level", "allow_unattributed", "profile", "decoys", "known_agents", "break_odds")
+
+Option = float | int | str | bool | list[float] | None
+
+
+class AuditRequest(pydantic.BaseModel):
+    """One text, token ids or messages, and how to read them: the options of `iet.Auditor`."""
+
+    model_config = pydantic.ConfigDict(
+        strict=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False
+    )
+
+    text: str | None = None
+    token_ids: list[int] | None = pydantic.Field(
+        None, description="Ids of one tokenizer, in place of a text."
+    )
+    messages: list[Message] | None = pydantic.Field(
+        None,
+        description="A chat. Its texts are joined by an empty line; each is a piece of one writer's.",
+    )
+    decoder: Literal["posterior", "cusum", "window"] = "posterior"
+    level: float = 0.01
+    allow_unattributed: bool = True
+    profile: str | None = None
+    decoys: int = pydantic.Field(0, ge=0, le=MAX_DECOYS)
+    known_agents: list[str] | None = None
+    break_odds: bool | dict[str, float] = False
+    options: dict[str, Option] = pydantic.Field({}, description="The decoder's own.")
+    spans: list[tuple[int, int]] | None = pydantic.Field(None, description="[start, end) of what to read.")
+    skip: list[tuple[int, int]] | None = pydantic.Field(None, description="[start, end) of what not to read.")
+    boundaries: list[int] | None = pydantic.Field(
+        None, description="Where a writer may end, if that is known."
+    )
+    include_text: bool = pydantic.Field(True, description="False: the answer holds the text's digest alone.")
+    id: str | int | None = pydantic.Field(None, description="Of a line of a batch: stands in the answer.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What is sent to a worker.
+
+    Attributes:
+        body: JSON of an `AuditRequest`, as it came.
+        html: whether the page is asked for.
+        line: number of the line in a batch, None outside of one.
+    """
+
+    body: bytes
+    html: bool = False
+    line: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What comes back.
+
+    Attributes:
+        status: of HTTP.
+        media: type of the body.
+        body: the report, or {"error": ...}; of a line of a batch, a line.
+        note: for the log, empty if there is nothing to say. No text and no secret is in it.
+    """
+
+    status: int
+    media: str
+    body: bytes
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Audits:
+    """Make a worker's `Reader`; pickled, it holds no key.
+
+    Attributes:
+        registry: path of the registry file.
+        secret_mount: as in `iet.Registry.load`.
+        tokenizers: profile id, or "" for the only one -> path, where the registry's note does not lead there.
+    """
+
+    registry: pathlib.Path
+    secret_mount: bool = False
+    tokenizers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def load(self) -> Registry:
+        """Return the registry as its file holds it now."""
+        return Registry.load(self.registry, secret_mount=self.secret_mount)
+
+    def __call__(self) -> Reader:
+        """Return a reader that has read a text."""
+        from iet.native.jit import compiling, without_blas
+
+        without_blas()
+        reader = Reader(self)
+        with compiling(lambda: None):
+            for asked in ({"text": _OWN_TEXT}, {"messages": [{"role": "user", "content": _OWN_TEXT}] * 2}):
+                reader(Job(json.dumps(asked).encode(), html=True))
+        return reader
+
+
+class Reader:
+    """Audits one request after another, with auditors that it keeps until the registry is changed."""
+
+    def __init__(self, audits: Audits) -> None:
+        self._audits = audits
+        self._opened = dict[str, Tokenizer]()  # by digest
+        self._file = Watched(audits.registry, audits.load)
+        self._changes, self._tokenizers = 0, dict[str, Tokenizer]()
+        self._auditors: collections.OrderedDict[str, Auditor] = collections.OrderedDict()
+        self._current()
+
+    def __call__(self, job: Job) -> Answer:
+        """Return the answer to a request, whatever is in it."""
+        note, id = self._current(), None
+        try:
+            asked = AuditRequest.model_validate_json(job.body)
+            id = asked.id
+            report = self._audit(asked)
+            if job.html:
+                return Answer(200, HTML, report.to_html().encode(), note)
+            found = report.to_dict(text=asked.include_text)
+            return self._said(job, 200, {"report": found} if job.line is not None else found, id, note)
+        except pydantic.ValidationError as error:
+            status, why = _refusal(error)
+            return self._said(job, status, {"error": why}, id, note)
+        except (TokenizerMismatch, BackendUnavailable) as error:  # the operator's to mend: paths are in it
+            said = "the service cannot read texts of this registry; its log says why"
+            return self._said(job, 500, {"error": said}, id, f"{type(error).__name__}: {error}")
+        except IetError as error:
+            return self._said(job, 422, {"error": str(error)}, id, note)
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            note = (
+                f"{type(error).__name__} in {place.filename}, line {place.lineno}"  # not what it says: text
+            )
+            return self._said(job, 500, {"error": "the service failed on this text"}, id, note)
+
+    def _said(
+        self, job: Job, status: int, content: dict[str, Any], id: str | int | None, note: str
+    ) -> Answer:
+        if job.line is not None:
+            named = {"line": job.line, "status": status} | ({} if id is None else {"id": id})
+            content = {**named, **content}
+        return Answer(status, JSON, json.dumps(content, ensure_ascii=False).encode() + b"\n", note)
+
+    def _audit(self, asked: AuditRequest) -> Report:
+        given = [asked.text, asked.token_ids, asked.messages]
+        if sum(value is not None for value in given) != 1:
+            raise InputError("request: expected one of text, token_ids and messages")
+        text, boundaries = asked.text, asked.boundaries
+        if asked.messages is not None:
+            if boundaries is not None:
+                raise InputError("boundaries: got some and messages, expected one of them")
+            text, boundaries = pieces_of(asked.messages)
+        return self._auditor(asked).audit(
+            text, token_ids=asked.token_ids, spans=asked.spans, skip=asked.skip, boundaries=boundaries
+        )
+
+    def _auditor(self, asked: AuditRequest) -> Auditor:
+        arguments: dict[str, Any] = {name: getattr(asked, name) for name in _OF_AUDITOR}
+        # Whatever else stood there would be an argument of Auditor: a path that this machine reads.
+        known = sorted({*DECODERS[asked.decoder].defaults} - {"level"})
+        for name in asked.options:
+            if name not in known:
+                raise InputError(f"options: got {name!r:.80}, decoder {asked.decoder!r} accepts {known}")
+        key = canonical_digest({**arguments, "options": asked.options})
+        auditor = self._auditors.get(key)
+        if auditor is None:
+            registry = self._file.last
+            auditor = Auditor(registry, tokenizer=self._tokenizers, **{**asked.options, **arguments})
+            self._auditors[key] = auditor
+            if len(self._auditors) > AUDITORS:
+                self._auditors.popitem(last=False)
+        self._auditors.move_to_end(key)
+        return auditor
+
+    def _current(self) -> str:
+        """Take notice of a registry that was changed; return what is wrong with it, empty if nothing is."""
+        note = ""
+        try:
+            self._file.get()
+        except (IetError, OSError) as error:
+            note = f"the registry was changed and cannot be read, the one before is in use: {error}"
+        if self._changes != self._file.changes:
+            self._changes = self._file.changes
+            self._auditors.clear()
+            self._tokenizers = self._open(self._file.last)
+        return note
+
+    def _open(self, registry: Registry) -> dict[str, Tokenizer]:
+        """Return the tokenizers of the registry's profiles; one that is not found is missed by its texts."""
+        found = dict[str, Tokenizer]()
+        for id, profile in registry.profiles.items():
+            digest = profile.tokenizer_digest
+            if digest is None:
+                continue
+            given = self._audits.tokenizers.get(id) or self._audits.tokenizers.get("")
+            with contextlib.suppress(TokenizerMismatch):
+                if digest not in self._opened:
+                    self._opened[digest] = registry.open_tokenizer(id, given)
+                found[id] = self._opened[digest]
+        return found
+
+
+def _refusal(error: pydantic.ValidationError) -> tuple[int, str]:
+    """Return the status, and what is wrong first, without what the client wrote."""
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    first = problems[0]
+    if first["type"] == "json_invalid":
+        return 400, f"request: {first['msg']}"
+    place = ".".join(map(str, first["loc"][:6]))
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return 422, f"{place[:120]}: {first['msg']}{more}"

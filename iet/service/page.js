@@ -1,0 +1,87 @@
+"use strict";
+const at = (id) => document.getElementById(id);
+let name = "", page = "", sending = null;
+
+function say(text, bad = false) {
+  at("said").textContent = text;
+  at("said").classList.toggle("bad", bad);
+}
+
+async function take(file) {
+  if (!file) return;
+  try {
+    const bytes = await file.arrayBuffer();
+    at("text").value = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+    name = file.name;
+    say(`${file.name}: ${at("text").value.length} characters`);
+    at("send").focus();
+  } catch (error) {
+    say(`${file.name}: not a text in UTF-8`, true);
+  }
+}
+
+// A conversation is recognised by its form: a list of messages, or an object that holds one.
+function asked(text) {
+  try {
+    const content = JSON.parse(text);
+    const messages = Array.isArray(content) ? content : content.messages;
+    if (Array.isArray(messages) && messages.length && messages.every((m) => m && typeof m.role === "string"))
+      return { messages: messages.map(({ role, content }) => ({ role, content })) };
+  } catch (error) { /* a text */ }
+  return { text };
+}
+
+async function send() {
+  sending = new AbortController();
+  at("send").disabled = true;
+  say("Reading …");
+  const headers = { "Content-Type": "application/json", Accept: "text/html" };
+  if (at("token").value) headers.Authorization = `Bearer ${at("token").value.trim()}`;
+  const body = JSON.stringify({ ...asked(at("text").value), decoder: at("decoder").value });
+  try {
+    const answer = await fetch("v1/audit", { method: "POST", headers, body, signal: sending.signal });
+    const said = await answer.text();
+    if (answer.ok) show(said);
+    else say(`${answer.status}: ${JSON.parse(said).error}`, true);
+  } catch (error) {
+    say(`The service did not answer: ${error.message}`, true);
+  }
+  at("send").disabled = false;
+}
+
+function show(report) {
+  page = report;
+  at("report").srcdoc = report;
+  at("name").textContent = name ? `Report on ${name}` : "Report";
+  at("ask").hidden = true;
+  at("found").hidden = false;
+  at("name").focus();
+  say("");
+}
+
+at("form").addEventListener("submit", (event) => { event.preventDefault(); send(); });
+at("file").addEventListener("change", () => take(at("file").files[0]));
+at("text").addEventListener("input", () => { name = ""; });
+at("again").addEventListener("click", () => {
+  at("found").hidden = true;
+  at("ask").hidden = false;
+  at("report").srcdoc = "";
+  at("text").focus();
+});
+at("save").addEventListener("click", () => {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([page], { type: "text/html" }));
+  link.download = `${name || "text"}.html`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+});
+for (const kind of ["dragover", "dragleave", "drop"])
+  document.addEventListener(kind, (event) => {
+    if (kind !== "dragleave") event.preventDefault();
+    at("text").classList.toggle("over", kind === "dragover");
+    if (kind === "drop" && !at("ask").hidden) {
+      const { files } = event.dataTransfer, text = event.dataTransfer.getData("text");
+      if (files.length) take(files[0]);
+      else if (text) { at("text").value = text; name = ""; say(`${text.length} characters`); at("send").focus(); }
+    }
+  });

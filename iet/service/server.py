@@ -1,0 +1,179 @@
+"""The service as a process: its socket, its connections, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from iet.errors import InputError
+from iet.service.app import Observed, Service, application
+from iet.service.limits import Limits
+
+GRACE_SECONDS = 5.0
+"""Beyond the seconds of an audit, for answers to be taken, between SIGTERM and the end."""
+
+SPARE_CONNECTIONS = 128
+"""Beyond the limit, to be told that there are too many; more are closed without a word."""
+
+
+def bound(host: str, port: int, *, loopback: bool) -> socket.socket:
+    """Return a listening socket.
+
+    Args:
+        host: name or address.
+        port: 0 for any that is free.
+        loopback: whether only addresses that no other machine reaches will do.
+
+    Raises:
+        InputError: the host has no address, or is no loopback address where it must be.
+        OSError: the port is taken.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise InputError(f"host: got {host!r:.80}, which has no address ({error.strerror})") from None
+    if loopback and not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
+        raise InputError(
+            f"host: got {host!r:.80} and --no-auth, expected 127.0.0.1 or ::1: other machines reach it"
+        )
+    listening = socket.socket(family, kind, protocol)
+    try:
+        if sys.platform != "win32":
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def run(service: Service, listening: socket.socket, started: Callable[[str], object]) -> None:
+    """Serve until SIGTERM or SIGINT: then nothing new is taken, and what is at work is finished.
+
+    Args:
+        service: what is served.
+        listening: from `bound`; closed at the end.
+        started: called with the address when connections are taken.
+    """
+    config = uvicorn.Config(
+        Observed(application(service), service),
+        http=_protocol(service.limits),
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,  # it would show paths as they came
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=service.limits.connections,
+        timeout_keep_alive=round(max(1, service.limits.head_seconds)),
+        timeout_graceful_shutdown=round(service.limits.seconds + service.limits.wait + GRACE_SECONDS),
+        backlog=min(2048, service.limits.connections),
+        h11_max_incomplete_event_size=1 << 14,
+    )
+    host, port = listening.getsockname()[:2]
+    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    server = _Server(config, service, lambda: started(address))
+    server.run(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, service: Service, started: Callable[[], object]) -> None:
+        super().__init__(config)
+        self._service, self._tell = service, started
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._tell()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._service.stopping = True
+        if sig == signal.SIGINT or not self.should_exit:
+            super().handle_exit(sig, frame)
+        self._captured_signals.clear()  # the process ends by itself, with code 0
+
+
+def _protocol(limits: Limits) -> type[H11Protocol]:
+    """Return HTTP/1.1 for clients that may be slow on purpose.
+
+    uvicorn waits for ever for the head of a first request, and for a client that does not read.
+    """
+
+    class Protocol(H11Protocol):
+        _waiting: asyncio.TimerHandle | None = None
+        _stalled: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            if len(self.connections) > limits.connections + SPARE_CONNECTIONS:
+                transport.abort()
+            else:
+                self._wait_for_head()
+
+        def data_received(self, data: bytes) -> None:
+            # A head that came in pieces is waited for from its first byte on, however often some arrive.
+            super().data_received(data)
+            if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+                self._wait_for_head()
+            else:
+                self._cancel("_waiting")
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if self.transport.get_write_buffer_size():
+                self._wait_for_reader()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._wait_for_reader()
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._cancel("_stalled")
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._cancel("_waiting")
+            self._cancel("_stalled")
+            super().connection_lost(exc)
+
+        def _wait_for_head(self) -> None:
+            if self._waiting is None:
+                self._waiting = self.loop.call_later(limits.head_seconds, self.transport.abort)
+
+        def _wait_for_reader(self) -> None:
+            if self._stalled is None:
+                self._stalled = self.loop.call_later(limits.stall_seconds, self._cut_if_stalled)
+
+        def _cut_if_stalled(self) -> None:
+            self._stalled = None
+            if self.transport.get_write_buffer_size():
+                self.transport.abort()
+
+        def _cancel(self, name: str) -> None:
+            timer = getattr(self, name)
+            if timer is not None:
+                timer.cancel()
+                setattr(self, name, None)
+
+    return Protocol
+
+
+def log_to_stderr() -> None:
+    """Write the log to stderr, a line each, without what a client wrote."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    for name, level in (("iet.service", logging.INFO), ("uvicorn.error", logging.WARNING)):
+        logger = logging.getLogger(name)
+        logger.setLevel(level)
+        logger.handlers, logger.propagate = [handler], False

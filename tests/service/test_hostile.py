@@ -1,0 +1,273 @@
+"""Clients that mean harm, while another is served: each gets an answer or is cut off, and nothing hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import iet
+from iet.service.credentials import add_token
+from tests.support.conditions import posix
+from tests.support.service import LINES, Client, Running, serving
+from tests.support.texts import TEXT
+
+pytestmark = posix
+
+SECONDS = 2.0
+LIMITS = {"body-bytes": 1 << 20, "batch-bytes": 1 << 22, "per-client": 6, "requests": 8, "connections": 40}
+TIMES = {"head-seconds": SECONDS, "body-seconds": SECONDS, "stall-seconds": SECONDS, "seconds": 20}
+
+
+@pytest.fixture(scope="module")
+def service(folder: pathlib.Path, registry: pathlib.Path) -> Iterator[Running]:
+    given = {**LIMITS, **TIMES}
+    options = [part for name, value in given.items() for part in (f"--{name}", value)]
+    with serving(folder, registry, *options, workers=2) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def expected(registry: pathlib.Path) -> dict[str, float]:
+    return iet.Auditor(iet.Registry.load(registry)).audit(TEXT).evidence
+
+
+@pytest.fixture(autouse=True)
+def another_client(service: Running, expected: dict[str, float]) -> Iterator[None]:
+    """Ask during every test: all answers are right, and there are some."""
+    over, answers = threading.Event(), list[object]()
+
+    def ask() -> None:
+        while not over.is_set():
+            reply = service.audit(text=TEXT, include_text=False)
+            answers.append(reply.json["evidence"] if reply.status == 200 else reply)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    yield
+    before = len(answers)
+    service.wait_until(lambda: len(answers) > before + 1)
+    over.set()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert all(answer == expected for answer in answers), answers[-3:]
+    assert len(service.workers()) == 2
+    assert "Traceback" not in service.said
+    assert "lost" not in service.said
+
+
+def deep(depth: int) -> bytes:
+    return b'{"options": ' + b"[" * depth + b"]" * depth + b', "text": "a"}'
+
+
+@pytest.mark.parametrize(
+    ("body", "statuses"),
+    [
+        (b"", {400}),
+        (b"{", {400}),
+        (b'{"text": "a"', {400}),
+        (b"null", {422}),
+        (b'"text"', {422}),
+        (b"[]", {422}),
+        (b"\xff\xfe\x00", {400}),
+        (b'{"text": "\xff"}', {400}),
+        (b'{"text": "\\ud800"}', {400}),
+        (b'{"text": "\\udfff\\ud800"}', {400}),
+        (b'{"text": "a\\u0000b"}', {200}),
+        (b'{"text": "a\x00b"}', {400}),
+        (b'{"\\u0000": 1, "text": "a"}', {422}),
+        (deep(100), {422}),
+        (deep(100_000), {400}),
+        (b"[" * 500_000, {400}),
+        (b'{"level": 1e999, "text": "a"}', {422}),
+        (b'{"level": NaN, "text": "a"}', {400, 422}),
+        (b'{"level": -0.0, "text": "a"}', {422}),
+        (b'{"token_ids": [1' + b"0" * 5000 + b"]}", {400, 422}),
+        (b'{"token_ids": [9223372036854775808]}', {422}),
+        (b'{"token_ids": [9223372036854775807]}', {200, 422}),
+        (b'{"text": "a", "spans": [[-1, 9999999999999999999999]]}', {422}),
+        (b'{"text": "a", "boundaries": [1.5]}', {422}),
+        (b'{"text": "a", "decoys": true}', {422}),
+        (b'{"text": "a", "decoys": 1e3}', {422}),
+        (b'{"text": ["a"]}', {422}),
+        (b'{"text": {"$ref": "#"}}', {422}),
+        (b'{"messages": {"role": "user"}}', {422}),
+        (b'{"messages": [null]}', {422}),
+        (json.dumps({"text": "a", **{f"key{i}": i for i in range(100_000)}}).encode()[: 1 << 20], {400, 422}),
+        (json.dumps({"text": "a", **{f"k{i}": 1 for i in range(80_000)}}).encode(), {422}),
+        (json.dumps({"text": "a", "options": {f"k{i}": 1 for i in range(80_000)}}).encode(), {422}),
+        (b'{"text": "a", ' + b'"level": 0.1, ' * 50_000 + b'"level": 0.2}', {200, 422}),
+        (json.dumps({"text": "a", "known_agents": ["x" * 1000] * 900}).encode(), {422}),
+        (json.dumps({"text": "a", "break_odds": {"line": 1e308, "x" * 9999: -1}}).encode(), {422}),
+        (json.dumps({"text": "\u202e\u0301" * 50_000}).encode(), {200}),
+        (json.dumps({"text": "\U000e0041" * 50_000}).encode(), {200}),
+        (json.dumps({"text": "w1 " * 100_000}).encode(), {200}),
+        (json.dumps({"messages": [{"role": "user", "content": "w1 w2"}] * 5_000}).encode(), {200}),
+    ],
+    ids=range(40),
+)
+def test_bodies(service: Running, body: bytes, statuses: set[int]) -> None:
+    reply = service.ask("/v1/audit", body)
+    assert reply.status in statuses, reply.body[:300]
+    if reply.status != 200:
+        assert len(reply.body) < 2_000, "an error that repeats what a client wrote"
+        assert reply.json["error"]
+    batch = service.ask(
+        "/v1/audit/batch", body.replace(b"\n", b" ") + b'\n{"text": "w1"}', Content_Type=LINES
+    )
+    assert batch.status == 200
+    assert batch.lines[-1]["status"] == 200
+
+
+def answered(connection: socket.socket) -> bytes:
+    """What is said until the connection is closed by the service."""
+    said = b""
+    with contextlib.suppress(ConnectionResetError):
+        while part := connection.recv(1 << 16):
+            said += part
+    return said
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),  # TLS
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: " + b"y" * 100_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: y\r\n" * 30_000,
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"POST /v1/audit HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+        b"POST /v1/audit HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        b"POST /v1/audit HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /v1/audit HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+    ],
+    ids=range(11),
+)
+def test_what_is_no_http_is_answered_or_cut_off(service: Running, raw: bytes) -> None:
+    with service.connect() as connection:
+        connection.sendall(raw)
+        said = answered(connection)
+    assert said == b"" or said.startswith((b"HTTP/1.1 4", b"HTTP/1.1 200")), said[:200]
+
+
+def test_sizes_are_refused_before_they_are_read(service: Running) -> None:
+    big = json.dumps({"text": "w1 " * 500_000}).encode()
+    assert service.ask("/v1/audit", big).status == 413
+    assert service.ask("/v1/audit/batch", b"{}\n" * 2_000_000, Content_Type=LINES).status == 413
+    with service.connect() as connection:  # nobody says how long it is
+        connection.sendall(
+            service.head("/v1/audit", "Content-Type: application/json", "Transfer-Encoding: chunked")
+        )
+        sent = 0
+        with contextlib.suppress(OSError):
+            for sent in range(3_000):  # noqa: B007 - how far it came
+                connection.sendall(b"10000\r\n" + b" " * 65536 + b"\r\n")
+        assert sent < 2_000
+    with service.connect() as connection:  # asked first, as curl does
+        head = ("Content-Type: application/json", f"Content-Length: {len(big)}", "Expect: 100-continue")
+        connection.sendall(service.head("/v1/audit", *head))
+        assert answered(connection).startswith(b"HTTP/1.1 413")
+    with service.connect() as connection:
+        head = ("Content-Type: application/json", "Content-Length: 999999999999999999999999")
+        connection.sendall(service.head("/v1/audit", *head))
+        assert answered(connection).startswith((b"HTTP/1.1 413", b"HTTP/1.1 400"))
+
+
+def slow_head(connection: socket.socket, service: Running) -> None:
+    connection.sendall(b"POST /v1/audit HTTP/1.1\r\n")
+    for number in range(100):
+        time.sleep(SECONDS / 10)
+        connection.sendall(f"X-{number}: y\r\n".encode())
+
+
+def slow_body(connection: socket.socket, service: Running) -> None:
+    connection.sendall(service.head("/v1/audit", "Content-Type: application/json", "Content-Length: 500"))
+    for _ in range(100):
+        time.sleep(SECONDS / 10)
+        connection.sendall(b" ")
+
+
+def silent(connection: socket.socket, service: Running) -> None:
+    pass
+
+
+def stopping(connection: socket.socket, service: Running) -> None:
+    connection.sendall(service.head("/v1/audit/batch", f"Content-Type: {LINES}", "Content-Length: 500"))
+    connection.sendall(b'{"text": "w1"}\n')
+
+
+@pytest.mark.parametrize("attack", [slow_head, slow_body, silent, stopping])
+def test_a_client_that_is_slow_on_purpose_is_cut_off(
+    service: Running, attack: Callable[[socket.socket, Running], None]
+) -> None:
+    with service.connect(timeout=15 * SECONDS) as connection:
+        began = time.monotonic()
+        with contextlib.suppress(OSError):
+            attack(connection, service)
+        said = answered(connection)
+    assert time.monotonic() - began < 12 * SECONDS
+    if attack is slow_body:
+        assert said.startswith(b"HTTP/1.1 408")
+    if attack is stopping:
+        assert b'"line": 0, "status": 200' in said
+        assert b'"status": 408' in said
+
+
+def test_slow_clients_by_the_dozen_keep_nobody_out(service: Running) -> None:
+    held = [service.connect() for _ in range(30)]
+    try:
+        for connection in held:
+            connection.sendall(b"POST /v1/audit HTTP/1.1\r\nHost: a\r\n")
+        assert service.audit(text="w1").status == 200
+        service.wait_until(lambda: all(not connection.recv(10) for connection in held[:3]), 10 * SECONDS)
+    finally:
+        for connection in held:
+            connection.close()
+
+
+def test_clients_that_leave(service: Running) -> None:
+    body = json.dumps({"text": TEXT}).encode()
+    line = body + b"\n"
+    for _ in range(5):
+        head = service.head("/v1/audit", "Content-Type: application/json", f"Content-Length: {len(body)}")
+        lines = service.head("/v1/audit/batch", f"Content-Type: {LINES}", f"Content-Length: {len(line) * 50}")
+        for sent in (head, head + body[:100], head + body, lines + line * 3, lines + line * 50):
+            connection = service.connect()
+            connection.sendall(sent)
+            linger = struct.pack("ii", 1, 0)  # with a reset, in the middle of it
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            connection.close()
+    service.wait_until(lambda: b"\niet_requests_at_work 0.0" in service.ask("/metrics").body)
+
+
+def test_a_client_that_never_reads(service: Running) -> None:
+    line = json.dumps({"text": TEXT}).encode() + b"\n"
+    with service.connect() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.sendall(
+            service.head("/v1/audit/batch", f"Content-Type: {LINES}", f"Content-Length: {len(line) * 900}")
+        )
+        connection.sendall(line * 900)
+        service.wait_until(lambda: b"\niet_requests_at_work 1.0" in service.ask("/metrics").body)
+        service.wait_until(lambda: b"\niet_requests_at_work 0.0" in service.ask("/metrics").body, 60)
+
+
+def test_who_has_a_share_of_requests_at_work_is_told_to_wait(service: Running, folder: pathlib.Path) -> None:
+    greedy = Client(service.port, add_token(folder / "tokens", "bob"))
+    head = greedy.head("/v1/audit", "Content-Type: application/json", "Content-Length: 100")
+    with contextlib.ExitStack() as held:
+        for _ in range(LIMITS["per-client"]):
+            held.enter_context(greedy.connect()).sendall(head)
+        reply = greedy.audit(text="w1")
+        assert (reply.status, reply.headers["retry-after"]) == (429, "1")
+        assert "bob: 6 requests at once" in reply.json["error"]
+    service.wait_until(lambda: greedy.audit(text="w1").status == 200)

@@ -1,0 +1,367 @@
+"""`iet serve` as its clients see it: it finds what an `Auditor` finds, for whoever holds a token."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+import re
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+
+import iet
+from iet.report.html import page
+from iet.service.credentials import add_token
+from tests.support.conditions import posix
+from tests.support.registries import spellings
+from tests.support.service import JSON, LINES, Client, Running, registry_file, serving
+from tests.support.teams import secret
+from tests.support.texts import IDS, TEXT, spell, write
+
+pytestmark = posix
+SECRET_WORD = "w599"  # of the texts: in no path, log or metric
+
+
+@pytest.fixture(scope="module")
+def service(folder: pathlib.Path, registry: pathlib.Path) -> Iterator[Running]:
+    with serving(folder, registry, "--body-bytes", 200_000, workers=2) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def auditor(registry: pathlib.Path) -> iet.Auditor:
+    return iet.Auditor(iet.Registry.load(registry))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"decoder": "cusum", "level": 0.05},
+        {"decoder": "window", "allow_unattributed": False},
+        {"known_agents": ["planner", "critic"], "decoys": 400},
+        {"break_odds": {"line": 20.0}, "options": {"mean_segment": 100.0, "min_segment": 4}},
+    ],
+)
+def test_a_report_is_that_of_an_auditor(
+    service: Running, registry: pathlib.Path, asked: dict[str, Any]
+) -> None:
+    reply = service.audit(text=TEXT, **asked)
+    assert (reply.status, reply.headers["content-type"]) == (200, JSON)
+    options = asked.get("options", {})
+    direct = {name: value for name, value in asked.items() if name != "options"}
+    expected = iet.Auditor(iet.Registry.load(registry), **direct, **options).audit(TEXT)
+    assert reply.json == json.loads(expected.to_json())
+    jsonschema.validate(
+        reply.json, json.loads((pathlib.Path(iet.__file__).parent / "report/schema.json").read_text())
+    )
+    assert [segment["agent"] for segment in reply.json["segments"]] != [None]
+
+
+def test_parts_ids_and_no_text(service: Running, auditor: iet.Auditor) -> None:
+    parts = {"spans": [[0, 2000]], "skip": [[100, 140]], "boundaries": [703]}
+    reply = service.audit(text=TEXT, include_text=False, **parts)
+    assert reply.json == json.loads(auditor.audit(TEXT, **parts).to_json(text=False))
+    assert reply.json["text"] is None
+    assert service.audit(token_ids=IDS).json == json.loads(auditor.audit(token_ids=IDS).to_json())
+
+
+def test_messages_are_pieces(service: Running, auditor: iet.Auditor) -> None:
+    texts = [spell(IDS[:150]), spell(IDS[150:301]), spell(IDS[501:])]
+    messages = [
+        {"role": "user", "content": texts[0], "name": "somebody"},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "x"}]},
+        {
+            "role": "assistant",
+            "content": [{"type": "text", "text": texts[1]}, {"type": "image_url", "image_url": {}}],
+        },
+        {"role": "tool", "content": ""},
+        {"role": "assistant", "content": texts[2]},
+    ]
+    found = service.audit(messages=messages).json
+    places = [len(texts[0]) + 2, len(texts[0]) + len(texts[1]) + 4]
+    assert found == json.loads(auditor.audit("\n\n".join(texts), boundaries=places).to_json())
+    assert [segment["agent"] for segment in found["segments"]] == ["planner", "critic", "writer"]
+    assert [segment["char_start"] for segment in found["segments"]] == [0, *places]
+
+
+def test_the_page_is_given_to_who_prefers_it(service: Running, auditor: iet.Auditor) -> None:
+    for accept, media in {
+        "text/html": "text/html",
+        "text/html,application/xhtml+xml,*/*;q=0.8": "text/html",
+        "application/json;q=0.5, text/html;q=0.9": "text/html",
+        "text/html;q=0.5, application/json": JSON,
+        "*/*": JSON,
+    }.items():
+        reply = service.ask("/v1/audit", {"text": TEXT}, Accept=accept)
+        assert (reply.status, reply.headers["content-type"].partition(";")[0]) == (200, media)
+        if media == "text/html":
+            assert reply.body.decode() == page(auditor.audit(TEXT))
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "said"),
+    [
+        ({}, 422, "expected one of text, token_ids and messages"),
+        ({"text": "a", "token_ids": [1]}, 422, "expected one of"),
+        ({"text": 7}, 422, "text: Input should be a valid string"),
+        ({"text": "a", "levl": 0.1}, 422, "levl: Extra inputs are not permitted"),
+        ({"text": "a", "level": 2}, 422, "level: got 2.0, expected a number between 0 and 1"),
+        ({"text": "a", "decoder": "oracle"}, 422, "decoder: Input should be"),
+        ({"text": "a", "decoys": 10**9}, 422, "decoys: Input should be less than or equal to"),
+        ({"text": "a", "known_agents": ["nobody"]}, 422, "known_agents: got 'nobody'"),
+        ({"text": "a", "profile": "x"}, 422, "profile"),
+        ({"text": "a", "spans": [[0, 9]]}, 422, "spans: got (0, 9)"),
+        ({"text": "a", "options": {"model": "/etc/passwd"}}, 422, "options: got 'model'"),
+        ({"text": "a", "options": {"tokenizer": "/etc/passwd"}}, 422, "options: got 'tokenizer'"),
+        ({"text": "a", "options": {"level": 0.5}, "decoder": "cusum"}, 422, "options: got 'level'"),
+        ({"text": "a", "options": {"mean_segment": "x"}}, 422, "mean_segment: got 'x'"),
+        ({"token_ids": [2**70]}, 422, "token_ids"),
+        ({"messages": []}, 422, "messages: got none with text"),
+        ({"messages": [{"role": "boss", "content": "a"}]}, 422, "messages.0.role: Input should be"),
+        ({"messages": [{"role": "user", "content": "a"}], "boundaries": [1]}, 422, "boundaries: got some"),
+    ],
+)
+def test_what_cannot_be_done_is_said(service: Running, asked: dict[str, Any], status: int, said: str) -> None:
+    reply = service.audit(**asked)
+    assert reply.status == status, reply.body
+    assert said in reply.json["error"]
+
+
+def test_a_batch_answers_line_by_line_and_goes_on_after_a_bad_one(
+    service: Running, auditor: iet.Auditor
+) -> None:
+    lines = [
+        json.dumps({"text": TEXT, "id": "first", "include_text": False}),
+        "",
+        json.dumps({"text": 7}),
+        "no JSON",
+        json.dumps({"text": "x" * 300_000}),
+        json.dumps({"token_ids": IDS, "id": 2}),
+    ]
+    reply = service.ask("/v1/audit/batch", "\n".join(lines).encode(), Content_Type=LINES)
+    assert (reply.status, reply.headers["content-type"]) == (200, LINES)
+    first, second, third, fourth, last = reply.lines
+    assert first == {
+        "line": 0,
+        "status": 200,
+        "id": "first",
+        "report": json.loads(auditor.audit(TEXT).to_json(text=False)),
+    }
+    assert (second["line"], second["status"]) == (2, 422)
+    assert (third["line"], third["status"]) == (3, 400)
+    assert fourth == {"line": 4, "status": 413, "error": "line: got more than 200000 bytes"}
+    assert (last["line"], last["id"], last["report"]["evidence"]) == (5, 2, auditor.audit(TEXT).evidence)
+
+
+def test_a_batch_is_answered_while_it_arrives_and_by_clients_that_read_last(service: Running) -> None:
+    line = json.dumps({"text": TEXT}).encode() + b"\n"
+    with service.connect() as connection:
+        connection.sendall(
+            service.head("/v1/audit/batch", f"Content-Type: {LINES}", "Transfer-Encoding: chunked")
+        )
+        connection.sendall(b"%x\r\n%b\r\n" % (len(line), line))
+        said = b""
+        while not said.endswith(b"}\n\r\n"):  # nothing of the rest has been sent
+            said += connection.recv(1 << 16)
+        assert b'"line": 0, "status": 200' in said
+        connection.sendall(b"0\r\n\r\n")
+        while not said.endswith(b"0\r\n\r\n"):
+            said += connection.recv(1 << 16)
+    assert said.count(b'"line"') == 1
+    many = 400  # answers fill every buffer between the two while the client still sends
+    reply = service.ask("/v1/audit/batch", line * many, Content_Type=LINES, timeout=120)
+    assert [entry["line"] for entry in reply.lines] == list(range(many))
+    assert {entry["status"] for entry in reply.lines} == {200}
+
+
+def test_only_a_token_lets_in_and_nothing_is_said_without(service: Running) -> None:
+    stranger = Client(service.port)
+    for path, body in (("/v1/audit", {"text": "a"}), ("/v1/audit/batch", b"{}"), ("/metrics", None)):
+        for token in (None, "iet_wrong", "", "\xff" * 40, service.token + "x"):  # type: ignore[operator]
+            reply = Client(service.port, token).ask(path, body, Content_Type=JSON)
+            assert (reply.status, reply.headers.get("www-authenticate")) == (401, "Bearer")
+    assert stranger.ask("/healthz").json == {"status": "ok"}
+    assert stranger.ask("/").status == 200
+    assert stranger.ask("/docs").status == stranger.ask("/nothing").status == 404
+    assert stranger.ask("/v1/audit", method="PUT").status == 405
+
+
+def test_the_media_type_is_asked_for(service: Running) -> None:
+    # What a browser sends for a page of a stranger's without asking first is none of these.
+    for media in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
+        assert service.ask("/v1/audit", b'{"text": "a"}', Content_Type=media).status == 415
+    assert (
+        service.ask("/v1/audit", b'{"text": "a"}', Content_Type="application/json; charset=utf-8").status
+        == 200
+    )
+
+
+def test_openapi_describes_what_is_taken_and_given(service: Running) -> None:
+    described = service.ask("/openapi.json").json
+    assert set(described["paths"]) == {"/v1/audit", "/v1/audit/batch", "/healthz", "/metrics"}
+    schemas = described["components"]["schemas"]
+    assert described["paths"]["/v1/audit"]["post"]["security"] == [{"HTTPBearer": []}]
+    schema = {"$ref": "#/components/schemas/AuditRequest", "components": described["components"]}
+    jsonschema.validate({"text": "a", "spans": [[0, 1]], "options": {"block": 3}}, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"text": "a", "levl": 1}, schema)
+    jsonschema.validate(service.audit(text=TEXT).json, schemas["Report"])
+    assert "https://cdn" not in json.dumps(described)
+
+
+def test_metrics_count_and_hold_nothing_of_clients(service: Running) -> None:
+    def shown() -> dict[str, float]:
+        found = re.findall(r"^([^#]\S*) (\S+)$", service.ask("/metrics").body.decode(), re.MULTILINE)
+        return {name: float(value) for name, value in found}
+
+    before = shown()
+    service.audit(text=f"{SECRET_WORD} w1")
+    service.ask(f"/{SECRET_WORD}?{SECRET_WORD}")
+    after = shown()
+    read, path = 'iet_audits_total{outcome="read"}', 'iet_requests_total{path="/v1/audit",status="200"}'
+    assert after[read] == before.get(read, 0) + 1
+    assert after[path] == before.get(path, 0) + 1
+    assert after['iet_requests_total{path="other",status="404"}'] >= 1
+    assert (after["iet_workers"], after["iet_requests_at_work"]) == (2, 0)
+    assert SECRET_WORD not in service.ask("/metrics").body.decode()
+
+
+def test_the_log_holds_no_text_and_no_secret(service: Running) -> None:
+    service.audit(text=f"{SECRET_WORD} w1", levl=SECRET_WORD)
+    service.audit(text=SECRET_WORD * 9, known_agents=[SECRET_WORD])
+    service.ask(f"/v1/audit/{SECRET_WORD}?text={SECRET_WORD}", X_Secret=SECRET_WORD)
+    with service.connect() as raw:
+        raw.sendall(f"GARBAGE {SECRET_WORD}\r\n\r\n".encode())
+        assert raw.recv(1000).startswith(b"HTTP/1.1 400")
+    log = service.said
+    assert re.search(r"INFO POST /v1/audit 200 \d+\.\d{3}s alice$", log, re.MULTILINE)
+    assert "Invalid HTTP request received." in log
+    assert SECRET_WORD not in log
+    assert service.token not in log
+    assert hashlib.sha256((service.token or "").encode()).hexdigest() not in log
+    for name in ("planner", "critic", "writer"):
+        assert not any(spelled in log for spelled in spellings(secret(name)))
+
+
+def test_a_changed_registry_is_read_and_a_damaged_one_is_not(tmp_path: pathlib.Path) -> None:
+    path = registry_file(tmp_path, "planner", "critic")
+    with serving(tmp_path, path, workers=2) as service:
+        assert service.audit(text=TEXT).json["agents"] == ["planner", "critic"]
+        registry = iet.Registry.load(path)
+        registry.add("writer", secret=secret("writer"))
+        for _ in range(6):  # each worker looks for itself
+            found = service.audit(text=TEXT).json
+            assert found["agents"] == ["planner", "critic", "writer"]
+            assert found["registry_digest"] == registry.digest
+        whole = path.read_bytes()
+        path.write_bytes(whole[:200])
+        assert service.audit(text=TEXT).json["registry_digest"] == registry.digest
+        assert "the registry was changed and cannot be read, the one before is in use" in service.said
+        path.write_bytes(whole)
+        registry = iet.Registry.load(path)
+        registry.add("late")
+        assert service.audit(text=TEXT).json["registry_digest"] == registry.digest
+
+
+def test_changed_tokens_hold_at_once_and_damaged_ones_let_nobody_in(
+    tmp_path: pathlib.Path, registry: pathlib.Path
+) -> None:
+    with serving(tmp_path, registry) as service:
+        tokens = tmp_path / "tokens"
+        second = add_token(tokens, "bob")
+        assert Client(service.port, second).audit(text="w1").status == 200
+        lines = tokens.read_text().splitlines()
+        tokens.write_text(lines[1] + "\n")  # alice's is withdrawn
+        assert service.audit(text="w1").status == 401
+        assert Client(service.port, second).audit(text="w1").status == 200
+        tokens.write_text("what is this\n")
+        reply = Client(service.port, second).audit(text="w1")
+        assert (reply.status, reply.json["error"]) == (503, "the service cannot read its tokens")
+        assert "line 1 is not a SHA-256 in hexadecimal and a name" in service.said
+
+
+def test_without_tokens_only_names_of_this_machine_are_served(
+    tmp_path: pathlib.Path, registry: pathlib.Path
+) -> None:
+    with serving(tmp_path, registry, token=False) as service:
+        assert service.audit(text="w1").status == 200
+        for host in (f"127.0.0.1:{service.port}", f"localhost:{service.port}", "[::1]:80", "localhost"):
+            assert service.ask("/v1/audit", {"text": "w1"}, Host=host).status == 200
+        for host in ("evil.example", "127.0.0.1.evil.example:80", f"evil.example:{service.port}", ""):
+            assert service.ask("/v1/audit", {"text": "w1"}, Host=host).status == 403
+
+
+def test_a_worker_that_is_killed_or_stands_still_fails_its_request_alone(
+    tmp_path: pathlib.Path, registry: pathlib.Path
+) -> None:
+    with serving(tmp_path, registry, "--seconds", 2, workers=1) as service:
+        (worker,) = service.workers()
+        os.kill(worker, signal.SIGSTOP)
+        began = time.monotonic()
+        reply = service.audit(text=TEXT)
+        assert (reply.status, reply.json["error"]) == (
+            503,
+            "the text was not read: it took longer than 2 seconds",
+        )
+        assert time.monotonic() - began < 20
+        assert service.audit(text=TEXT).status == 200  # it waits for the worker that is started
+        (second,) = service.workers()
+        assert second != worker
+        os.kill(second, signal.SIGKILL)
+        assert service.audit(text=TEXT).status in (200, 503)  # its death may be seen before or after
+        assert service.audit(text=TEXT).status == 200
+        assert "a worker was killed: its job took too long; another one is started" in service.said
+
+
+def test_sigterm_finishes_what_is_at_work_and_refuses_the_rest(
+    tmp_path: pathlib.Path, registry: pathlib.Path
+) -> None:
+    line = json.dumps({"text": TEXT}).encode() + b"\n"
+    with serving(tmp_path, registry) as service:
+        workers = service.workers()
+        with service.connect() as connection:
+            head = service.head("/v1/audit/batch", f"Content-Type: {LINES}", "Transfer-Encoding: chunked")
+            connection.sendall(head + b"%x\r\n%b\r\n" % (len(line) * 20, line * 20))
+            said = b""
+            while b'"line": 0' not in said:
+                said += connection.recv(1 << 12)
+            service.process.send_signal(signal.SIGTERM)
+            while part := connection.recv(1 << 16):
+                said += part
+        assert service.process.wait(30) == 0
+    assert said.endswith(b"\r\n0\r\n\r\n")
+    lines = [
+        json.loads(entry) for entry in re.findall(rb'^\{"line".*\}$', said.replace(b"\r", b""), re.MULTILINE)
+    ]
+    assert [entry["line"] for entry in lines] == list(range(len(lines)))
+    assert 1 <= len(lines) < 21
+    assert [entry["status"] for entry in lines] == [200] * (len(lines) - 1) + [503]
+    assert "the service is stopping" in lines[-1]["error"]
+    for worker in workers:
+        assert not pathlib.Path(f"/proc/{worker}/cmdline").exists()
+    assert "Traceback" not in service.said
+
+
+def test_workers_end_with_a_service_that_is_killed(tmp_path: pathlib.Path, registry: pathlib.Path) -> None:
+    with serving(tmp_path, registry, workers=2) as service:
+        workers = service.workers()
+        assert len(workers) == 2
+        service.process.kill()
+        service.process.wait()
+        end = time.monotonic() + 20
+        while any(pathlib.Path(f"/proc/{worker}/cmdline").exists() for worker in workers):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+
+def test_marks_of_a_text_that_nobody_wrote_are_not_found(service: Running) -> None:
+    registry = iet.Registry.create(None, vocab_size=600)
+    registry.add("stranger", secret=secret("stranger"))
+    assert service.audit(text=spell(write(registry, [(None, 300)]))).json["segments"][0]["agent"] is None
