@@ -1,0 +1,162 @@
+"""The gateway before an engine: whoever holds a key writes as its agent, whatever the request says.
+
+    from iet.service.gateway import Gateway
+
+    app = Gateway(app, "keys.txt", engine="vllm")  # app passes requests on to the engine
+
+`keys.txt` holds hashes of API keys and the agents that hold them (see `iet.service.credentials`). The same
+for LiteLLM's proxy is `iet.service.litellm`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from iet.errors import IetError, InputError
+from iet.generation.agents import Engine, enforce, refuse_lies
+from iet.service.credentials import Credentials, bearer
+
+ENDPOINTS: Mapping[str, frozenset[str]] = {
+    "vllm": frozenset({"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"}),
+    "sglang": frozenset({"/v1/completions", "/v1/chat/completions"}),
+}
+"""By engine: where the agent stands in the body as `enforce` writes it. Others take it elsewhere."""
+
+BODY_BYTES = 16 << 20
+BODY_SECONDS = 60.0
+
+
+class Forbidden(Exception):
+    """A request that is not passed on.
+
+    Attributes:
+        status: of HTTP.
+        said: to the client.
+    """
+
+    def __init__(self, status: int, said: str) -> None:
+        super().__init__(said)
+        self.status, self.said = status, said
+
+
+def marked(request: Any, agent: str, engine: Engine) -> dict[str, Any]:
+    """Return a client's request as it goes to the engine: with its agent, and without a lie.
+
+    Raises:
+        Forbidden: it is no JSON object (400), or asks for another agent, for no mark, or for what is the
+            gateway's to set (403).
+    """
+    if not isinstance(request, Mapping):
+        raise Forbidden(400, "body: expected a JSON object")
+    try:
+        refuse_lies(request, agent, engine=engine)
+        return enforce(request, agent, engine=engine)
+    except InputError as error:
+        raise Forbidden(403, str(error)) from None
+
+
+class Gateway:
+    """ASGI middleware that names the agent in every request that makes text.
+
+    Args:
+        app: passes on to the engine what it is given; the agent's name is in scope["state"]["iet_agent"].
+        keys: file of the hashes of API keys and the agents that hold them, read again when it is changed.
+        engine: "vllm" or "sglang".
+        also: paths that `app` answers by itself, which are not touched: no key is asked for there.
+
+    POST goes to the engine's endpoints for completions and chats (and, with vLLM, responses and messages) and
+    nowhere else; GET and HEAD go everywhere for whoever holds a key. A request is parsed once and sent on as
+    it was understood, so that a field that stands there twice cannot mean two things.
+
+    Raises:
+        InputError: the file cannot be read, or the engine is unknown.
+    """
+
+    def __init__(
+        self, app: Any, keys: str | os.PathLike[str], *, engine: Engine = "vllm", also: tuple[str, ...] = ()
+    ) -> None:
+        if engine not in ENDPOINTS:
+            raise InputError(f"engine: got {engine!r:.80}, expected one of {', '.join(ENDPOINTS)}")
+        self._app, self._keys, self._engine, self._also = app, Credentials(keys), engine, also
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Pass a request on, or answer it."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] != "http" or scope["path"] in self._also:
+            await self._app(scope, receive, send)
+            return
+        try:
+            agent = self._agent(scope)
+            scope = {**scope, "state": {**scope.get("state", {}), "iet_agent": agent}}
+            if scope["method"] not in ("GET", "HEAD"):
+                scope, receive = await self._marked(scope, receive, agent)
+        except Forbidden as refused:
+            await _answer(send, refused)
+            return
+        await self._app(scope, receive, send)
+
+    def _agent(self, scope: Any) -> str:
+        try:
+            agent = self._keys.name_of(bearer(scope["headers"]))
+        except (IetError, OSError):
+            raise Forbidden(503, "the gateway cannot read its keys") from None
+        if agent is None:
+            raise Forbidden(401, "authorization: expected a key that is an agent's")
+        return agent
+
+    async def _marked(self, scope: Any, receive: Any, agent: str) -> tuple[Any, Any]:
+        if scope["method"] != "POST" or scope["path"] not in ENDPOINTS[self._engine]:
+            raise Forbidden(
+                404, f"path: expected POST to one of {', '.join(sorted(ENDPOINTS[self._engine]))}"
+            )
+        if any(name == b"content-encoding" for name, _ in scope["headers"]):
+            raise Forbidden(415, "content-encoding: expected none")
+        body = await _body(receive)
+        try:
+            request = json.loads(body)
+            body = json.dumps(marked(request, agent, self._engine), allow_nan=False).encode()
+        except (ValueError, RecursionError):
+            raise Forbidden(400, "body: expected JSON") from None
+        kept = (b"content-length", b"transfer-encoding", b"content-type")
+        headers = [(name, value) for name, value in scope["headers"] if name not in kept]
+        headers += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        whole = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def replaced() -> Any:
+            message = next(whole, None)
+            return await receive() if message is None else message
+
+        return {**scope, "headers": headers}, replaced
+
+
+async def _body(receive: Any) -> bytes:
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Forbidden(400, "the client went")
+                body += message.get("body", b"")
+                if len(body) > BODY_BYTES:
+                    raise Forbidden(413, f"body: got more than {BODY_BYTES} bytes")
+                if not message.get("more_body", False):
+                    return bytes(body)
+    except TimeoutError:
+        raise Forbidden(408, f"body: got a part of it in {BODY_SECONDS:g} seconds") from None
+
+
+async def _answer(send: Any, refused: Forbidden) -> None:
+    # The form of OpenAI's errors, which its clients show.
+    error = {"message": refused.said, "type": "invalid_request_error", "code": refused.status}
+    body = json.dumps({"error": error}).encode()
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    headers.append((b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": refused.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,145 @@
+"""The gateway before an engine, over real sockets: what a client says it is, and what the engine is told."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from iet import agents
+from iet.errors import InputError
+from iet.service.gateway import ENDPOINTS, Gateway
+from tests.support.service import Client, Upstream, on_a_port
+
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "What now?"}]}
+KEYS = {"sk-planner": "planner", "sk-critic": "critic", "sk-other": "critic"}
+LIES: dict[str, list[dict[str, Any]]] = {
+    "vllm": [
+        {"vllm_xargs": {"iet_agent": "critic"}},
+        {"vllm_xargs": {"iet_agent": "planner "}},
+        {"vllm_xargs": {"iet_agent": ""}},
+        {"vllm_xargs": {"iet_agent": None}},
+        {"vllm_xargs": {"iet_unmarked": True}},
+        {"vllm_xargs": {"iet_agent": "planner", "iet_unmarked": "yes"}},
+        {"vllm_xargs": {"iet_key": "00"}},
+    ],
+    "sglang": [
+        {"custom_params": {"iet_agent": "critic"}},
+        {"custom_logit_processor": "{}"},
+        {"watermark": {"enabled": True, "key": 7}},
+        {**agents.body("planner", engine="sglang"), "custom_logit_processor": "x"},
+    ],
+}
+
+
+@pytest.fixture
+def keys(tmp_path: pathlib.Path) -> pathlib.Path:
+    lines = (f"{hashlib.sha256(key.encode()).hexdigest()} {agent}" for key, agent in KEYS.items())
+    path = tmp_path / "keys.txt"
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.fixture(params=["vllm", "sglang"])
+def engine(request: pytest.FixtureRequest) -> agents.Engine:
+    return request.param
+
+
+@pytest.fixture
+def upstream() -> Upstream:
+    return Upstream()
+
+
+@pytest.fixture
+def port(keys: pathlib.Path, engine: agents.Engine, upstream: Upstream) -> Iterator[int]:
+    with on_a_port(Gateway(upstream, keys, engine=engine, also=("/login",))) as port:
+        yield port
+
+
+def test_the_key_decides_which_agent_the_engine_is_told(
+    port: int, engine: agents.Engine, upstream: Upstream
+) -> None:
+    for key, agent in KEYS.items():
+        for path in ENDPOINTS[engine]:
+            reply = Client(port, key).ask(path, {**CHAT, "top_k": 5})
+            assert reply.status == 200
+            method, at, headers, request = upstream.received.pop()
+            assert (method, at) == ("POST", path)
+            assert request == {**CHAT, "top_k": 5, **agents.body(agent, engine=engine)}
+            assert int(headers["content-length"]) == len(json.dumps(request).encode())
+
+
+def test_who_tells_the_truth_or_sends_arguments_of_its_own_is_passed_on(
+    port: int, engine: agents.Engine, upstream: Upstream
+) -> None:
+    field = "vllm_xargs" if engine == "vllm" else "custom_params"
+    honest = {**CHAT, **agents.body("planner", engine=engine)}
+    honest[field] = {**honest[field], "session_id": "7"}
+    assert Client(port, "sk-planner").ask("/v1/chat/completions", honest).status == 200
+    assert upstream.received.pop()[3] == honest
+
+
+def test_a_lie_is_refused_and_never_reaches_the_engine(
+    port: int, engine: agents.Engine, upstream: Upstream
+) -> None:
+    for lie in LIES[engine]:
+        reply = Client(port, "sk-planner").ask("/v1/chat/completions", {**CHAT, **lie})
+        assert reply.status == 403, lie
+        assert "expected" in reply.json["error"]["message"]
+    assert upstream.received == []
+
+
+def test_a_field_that_stands_there_twice_means_one_thing(
+    port: int, engine: agents.Engine, upstream: Upstream
+) -> None:
+    field = "vllm_xargs" if engine == "vllm" else "custom_params"
+    boss, own = (json.dumps({"iet_agent": name}) for name in ("boss", "planner"))
+    twice = f'{{"model": "m", "{field}": {boss}, "{field}": {own}}}'.encode()
+    assert Client(port, "sk-planner").ask("/v1/completions", twice).status == 200
+    assert "boss" not in json.dumps(upstream.received.pop()[3])
+    twice = f'{{"model": "m", "{field}": {own}, "{field}": {boss}}}'.encode()
+    assert Client(port, "sk-planner").ask("/v1/completions", twice).status == 403
+
+
+def test_everything_else_is_closed(port: int, engine: agents.Engine, upstream: Upstream) -> None:
+    client = Client(port, "sk-planner")
+    for path in (
+        "/generate",
+        "/inference/v1/generate",
+        "/v1//chat/completions",
+        "/v1/chat/completions/",
+        "/v1/files",
+    ):
+        assert client.ask(path, CHAT).status == 404
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
+        assert client.ask("/v1/chat/completions", CHAT, method=method).status == 404
+    for body in (b"", b"[]", b"null", b"{", b"[" * 100_000, b'{"temperature": NaN}', b"\xff"):
+        assert client.ask("/v1/chat/completions", body).status == 400
+    assert client.ask("/v1/chat/completions", b"{}", Content_Encoding="gzip").status == 415
+    for token in (None, "sk-nobody", hashlib.sha256(b"sk-planner").hexdigest()):
+        assert Client(port, token).ask("/v1/chat/completions", CHAT).status == 401
+        assert Client(port, token).ask("/v1/models").status == 401
+    assert upstream.received == []
+    assert client.ask("/v1/models").status == 200
+    assert Client(port).ask("/login", {"own": True}).status == 200
+    assert [(method, path) for method, path, *_ in upstream.received] == [
+        ("GET", "/v1/models"),
+        ("POST", "/login"),
+    ]
+
+
+def test_a_key_that_is_withdrawn_is_out_at_once(port: int, engine: agents.Engine, keys: pathlib.Path) -> None:
+    assert Client(port, "sk-planner").ask("/v1/chat/completions", CHAT).status == 200
+    keys.write_text(keys.read_text().splitlines()[1])
+    assert Client(port, "sk-planner").ask("/v1/chat/completions", CHAT).status == 401
+    keys.write_text("damaged")
+    assert Client(port, "sk-critic").ask("/v1/chat/completions", CHAT).status == 503
+
+
+def test_an_engine_that_nobody_knows(keys: pathlib.Path) -> None:
+    with pytest.raises(InputError, match="engine: got 'tgi'"):
+        Gateway(None, keys, engine="tgi")  # type: ignore[arg-type]

@@ -1,0 +1,153 @@
+"""LiteLLM's proxy itself, with our hook: whatever a client says, the engine is told the agent of its key."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.conditions import posix
+from tests.support.litellm import proxy
+from tests.support.service import Client, Upstream, on_a_port
+
+pytestmark = posix
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "What now?"}]}
+BOSS = {"vllm_xargs": {"iet_agent": "boss"}}
+PLANNER = {"iet_agent": "planner"}
+TOOL = {"type": "object", "properties": {"vllm_xargs": {"type": "string"}}}
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Upstream:
+    return Upstream()
+
+
+@pytest.fixture(scope="module")
+def gateway(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    folder = tmp_path_factory.mktemp("litellm")
+    keys = folder / "keys.txt"
+    keys.write_text(f"{hashlib.sha256(b'sk-planner').hexdigest()} planner\n")
+    with on_a_port(upstream) as engine, proxy(folder, f"http://127.0.0.1:{engine}", keys) as port:
+        yield Client(port, "sk-planner")
+
+
+@pytest.fixture(autouse=True)
+def nothing_yet(upstream: Upstream) -> None:
+    upstream.received.clear()
+
+
+@pytest.mark.parametrize(
+    ("path", "request_"),
+    [
+        ("/v1/chat/completions", CHAT),
+        ("/chat/completions", CHAT),
+        ("/v1/completions", {"model": "tiny", "prompt": "What now?"}),
+        ("/v1/chat/completions", {**CHAT, "vllm_xargs": PLANNER}),
+        ("/v1/chat/completions", {**CHAT, "extra_body": {"vllm_xargs": PLANNER, "top_k": 7}}),
+        ("/v1/chat/completions", {**CHAT, "additional_drop_params": ["vllm_xargs"]}),
+        ("/v1/chat/completions", {**CHAT, "additional_drop_params": ["extra_body"]}),
+        ("/v1/chat/completions", {**CHAT, "extra_body": {"additional_drop_params": ["vllm_xargs"]}}),
+        ("/v1/chat/completions", {**CHAT, "drop_params": True}),
+        ("/v1/chat/completions", {**CHAT, "allowed_openai_params": ["vllm_xargs"]}),
+        ("/v1/chat/completions", {**CHAT, "metadata": BOSS, "litellm_metadata": BOSS}),
+        ("/v1/chat/completions", {**CHAT, "extra_body": {"extra_body": BOSS}}),
+        ("/v1/chat/completions", {**CHAT, "fallbacks": [{"model": "tiny", **BOSS}]}),
+        ("/v1/chat/completions", {**CHAT, "model": "absent", "fallbacks": [{"model": "tiny", **BOSS}]}),
+        (
+            "/v1/chat/completions",
+            {**CHAT, "model": "absent", "fallbacks": [{"model": "tiny", "extra_body": BOSS}]},
+        ),
+        (
+            "/v1/chat/completions",
+            {**CHAT, "mock_testing_fallbacks": True, "fallbacks": [{"model": "tiny", **BOSS}]},
+        ),
+        (
+            "/v1/chat/completions",
+            {**CHAT, "tools": [{"type": "function", "function": {"name": "f", "parameters": TOOL}}]},
+        ),
+        ("/engines/tiny/chat/completions", CHAT),
+    ],
+    ids=range(18),
+)
+def test_what_reaches_the_engine_names_the_agent_of_the_key(
+    gateway: Client, upstream: Upstream, path: str, request_: dict[str, Any]
+) -> None:
+    reply = gateway.ask(path, request_)
+    if request_.get("model") != "absent" and "mock_testing_fallbacks" not in request_:
+        assert reply.status == 200, reply.body
+        assert len(upstream.received) == 1
+    for method, at, headers, request in upstream.received:
+        assert (method, at.rpartition("/")[2]) == ("POST", "completions")
+        assert request["vllm_xargs"] == PLANNER
+        assert "iet_agent" not in request
+        assert "sk-planner" not in headers.get("authorization", "")
+
+
+def test_other_arguments_stay(gateway: Client, upstream: Upstream) -> None:
+    asked = {**CHAT, "temperature": 0.7, "top_k": 5, "vllm_xargs": {"session_id": "7"}}
+    assert gateway.ask("/v1/chat/completions", asked).status == 200
+    request = upstream.received[0][3]
+    assert (request["temperature"], request["top_k"]) == (0.7, 5)
+    assert request["vllm_xargs"] == {"session_id": "7", **PLANNER}
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        BOSS,
+        {"vllm_xargs": {"iet_unmarked": True}},
+        {"vllm_xargs": {**PLANNER, "iet_key": "00"}},
+        {"vllm_xargs": "iet_agent"},
+        {"extra_body": BOSS},
+        {"extra_body": {"vllm_xargs": {"iet_unmarked": True}}, "vllm_xargs": PLANNER},
+    ],
+    ids=range(6),
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_lie_is_refused(gateway: Client, upstream: Upstream, lie: dict[str, Any], stream: bool) -> None:
+    for path, asked in (
+        ("/v1/chat/completions", CHAT),
+        ("/v1/completions", {"model": "tiny", "prompt": "a"}),
+    ):
+        reply = gateway.ask(path, {**asked, **lie, "stream": stream})
+        assert reply.status == 403, reply.body
+        assert b"expected" in reply.body
+    assert upstream.received == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/vllm/v1/chat/completions",
+        "/vllm/v1/completions",
+        "/vllm/inference/v1/generate",
+        "/openai/chat/completions",
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/audio/speech",
+        "/v1/images/generations",
+        "/v1beta/models/tiny:generateContent",
+    ],
+)
+def test_routes_on_which_no_agent_would_arrive_are_closed(
+    gateway: Client, upstream: Upstream, path: str
+) -> None:
+    asked = {
+        **CHAT,
+        "input": "a",
+        "prompt": "a",
+        "max_tokens": 5,
+        "contents": [{"parts": [{"text": "a"}]}],
+        **BOSS,
+    }
+    reply = gateway.ask(path, asked)
+    assert reply.status >= 400, reply.body
+    assert upstream.received == []
+
+
+def test_who_holds_no_key_of_the_file_is_out(gateway: Client, upstream: Upstream) -> None:
+    for key in (None, "sk-other", hashlib.sha256(b"sk-planner").hexdigest()):
+        assert Client(gateway.port, key).ask("/v1/chat/completions", CHAT).status in (401, 403)
+    assert upstream.received == []
