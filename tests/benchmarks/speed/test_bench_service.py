@@ -1,0 +1,39 @@
+"""The benchmark of the service, tiny: whether it compares before it times, and records what it says."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.house import ROOT
+from benchmarks.speed import bench_service
+from tests.support.conditions import posix
+
+for package in ("fastapi", "prometheus_client", "uvicorn"):
+    pytest.importorskip(package, reason="the extra service is not installed")
+
+
+@posix
+def test_it_runs_and_records(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("transformers")
+    command = [sys.executable, "-m", "benchmarks.speed.bench_service", "-o", str(tmp_path / "service.json")]
+    subprocess.run([*command, "--quick"], check=True, cwd=ROOT, capture_output=True)
+    content = json.loads((tmp_path / "service.json").read_text())
+    names = [bench_service.FLOOR, *bench_service.CONTESTANTS]
+    assert [row["what"] for row in content["results"]] == names
+    for row in content["results"]:
+        assert 0 < row["p50_ms"]["median"] <= row["p99_ms"]["median"]
+    shown = (tmp_path / "service.md").read_text()
+    assert all(f"| {name} |" in shown for name in names)
+
+
+def test_rates_and_percentiles_are_those_of_the_samples() -> None:
+    found = {bench_service.FLOOR: [(2.0, [0.1] * 100)], "service": [(4.0, [0.1] * 50 + [0.3] * 50)]}
+    floor, service = bench_service.results(found, 100)
+    assert floor["requests_per_second"]["median"] == 50  # type: ignore[index]
+    assert service["over_floor"]["median"] == 0.5  # type: ignore[index]
+    assert service["p99_ms"]["median"] == pytest.approx(300)  # type: ignore[index]
