@@ -69,9 +69,17 @@ IET_HD uint64_t context_block(const uint32_t* ids, uint32_t words, uint32_t bloc
   return value | static_cast<uint64_t>(words * 4) << 56;
 }
 
-IET_HD uint64_t context_seed(const uint64_t* subkey, const uint32_t* ids, uint32_t words) {
+// What the last block holds besides, where the context stood before in its sequence: how often, as 3 bytes
+// behind the ids. They fill what was empty, so that a message with them has as many blocks as one without.
+IET_HD uint64_t count_bits(uint32_t words, uint32_t count) {
+  if (count == 0) return 0;
+  return static_cast<uint64_t>(count & 0xFFFFFFu) << (words & 1 ? 32 : 0) | 3ull << 56;
+}
+
+IET_HD uint64_t context_seed(const uint64_t* subkey, const uint32_t* ids, uint32_t words, uint32_t count) {
   SipHash hash(subkey[0], subkey[1]);
-  for (uint32_t block = 0; block <= words / 2; ++block) hash.absorb(context_block(ids, words, block));
+  for (uint32_t block = 0; block < words / 2; ++block) hash.absorb(context_block(ids, words, block));
+  hash.absorb(context_block(ids, words, words / 2) | count_bits(words, count));
   return hash.finish();
 }
 

@@ -28,6 +28,8 @@ struct EmbedArgs {
   const int64_t* contexts;  // [rows, n-1] packed, oldest first
   const int32_t* slots;     // [rows], row -> key, -1: unmarked
   const float* kappas;      // [rows]
+  // [rows], how often the context stood before in its sequence, where seeds hold that; null: 0 everywhere
+  const int32_t* counts = nullptr;
 };
 
 // How many logits of a row may have to be put back: ids that E walks out of the grid, and unmarked ids. (Family
@@ -39,7 +41,8 @@ static inline int64_t embed_saved(const Marking& marking) {
 struct ScoreArgs {
   const int64_t* token_ids;  // [tokens]
   int64_t tokens;
-  float* scores;  // [tokens, n_keys] packed
+  float* scores;                    // [tokens, n_keys] packed
+  const int32_t* counts = nullptr;  // [tokens], as in EmbedArgs
 };
 
 struct SpansArgs {
@@ -47,7 +50,8 @@ struct SpansArgs {
   const bool* counted;        // [tokens]
   const int64_t* boundaries;  // [spans + 1] ascending, within the text
   int64_t spans;
-  int64_t* sums;  // [spans, n_keys] packed, zero before; in units of 2^-22
+  int64_t* sums;                    // [spans, n_keys] packed, zero before; in units of 2^-22
+  const int32_t* counts = nullptr;  // [tokens], as in EmbedArgs
 };
 
 struct PermuteArgs {      // known answers
@@ -93,7 +97,7 @@ struct Integers {  // int32 or int64, as they come
 
 // Where rows_cuda leaves a row alone because its arguments are wrong, it writes 1 + the number of the row into
 // one of these. They are host memory that the device sees, so that Python reads them without asking the device.
-enum Refused { kRefusedContext, kRefusedSlot, kRefusedRow, kRefusedTemperature, kRefusals };
+enum Refused { kRefusedContext, kRefusedSlot, kRefusedRow, kRefusedTemperature, kRefusedCount, kRefusals };
 
 // All that embed_cuda reads of a row.
 struct alignas(16) RowRecord {
@@ -125,8 +129,11 @@ struct CudaRowsArgs {
   int64_t logits_rows;
   int32_t* refused;    // [kRefusals]
   RowRecord* records;  // [rows]
-  int32_t* counts;     // [rows], how often the context stood before in its sequence; such a row is left alone.
-                       // Null: not counted
+  int32_t* counts;     // [rows], how often the context stood before in its sequence, counted here. Null: not
+  // How often it did, where the caller knows, [rows]; null: 0 everywhere, or what is counted here.
+  Integers given_counts = {};
+  // Whether seeds hold how often; else a row whose context stood before is left alone.
+  bool seeds_hold_counts = false;
 };
 
 struct CudaEmbedArgs {
@@ -143,7 +150,8 @@ struct CudaEmbedArgs {
 struct CudaScoreArgs {
   Integers token_ids;  // [tokens] packed
   int64_t tokens;
-  float* scores;  // [tokens, n_keys] packed
+  float* scores;                    // [tokens, n_keys] packed
+  const int32_t* counts = nullptr;  // [tokens], as in EmbedArgs
 };
 
 struct CudaScoreSpansArgs {
@@ -151,8 +159,9 @@ struct CudaScoreSpansArgs {
   int64_t tokens;
   const int64_t* boundaries;  // [spans + 1], ascending, within the text
   int64_t spans;
-  const uint8_t* counted;  // [tokens]; null: all
-  double* sums;            // [spans, n_keys] packed
+  const uint8_t* counted;           // [tokens]; null: all
+  double* sums;                     // [spans, n_keys] packed
+  const int32_t* counts = nullptr;  // [tokens], as in EmbedArgs
 };
 
 const char* rows_cuda(const CudaMarking&, const CudaRowsArgs&, void* stream);

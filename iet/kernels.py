@@ -45,6 +45,7 @@ def embed_(
     slots: ArrayLike | torch.Tensor,
     registry: Registry | KeyTable,
     *,
+    counts: ArrayLike | torch.Tensor | None = None,
     profile: str | None = None,
     temperature: ArrayLike | torch.Tensor = 1.0,
     rows: ArrayLike | torch.Tensor | None = None,
@@ -70,36 +71,41 @@ def embed_(
             agent's slot, `registry.slot(agent)`, is the row of its variant 0; where its key has more, a text
             keeps the one that `KeyTable.row_of` drew for it.
         registry: the registry, or a `KeyTable` of it.
+        counts: integers [B], only of family `gumbel` from version 2 on: how often the context of each row
+            stood before in its sequence, prompt included. None: 0 everywhere; then rows whose context did are
+            to have slot -1, because their noise is one that their text has met.
         profile: id of the profile, where the registry has several.
         temperature: scalar or [B]; κ is multiplied by it. 1 where `logits` are the final ones; where the
             sampler will still divide by a temperature, that temperature.
-        rows: integers [M], no number twice: the rows of `logits` that are marked. Contexts, slots and
-            temperatures are then [M, n-1], [M] and [M]: entry i is for row `rows[i]`. None: all rows. On CUDA
+        rows: integers [M], no number twice: the rows of `logits` that are marked. Contexts, slots, counts and
+            temperatures are then [M, n-1] and [M]: entry i is for row `rows[i]`. None: all rows. On CUDA
             a number that stands there twice is not noticed, and its row undefined.
         num_threads: of the CPU, at least 1. None: $IET_NUM_THREADS, or as many cores as the process may use;
             small batches take fewer. It changes no result.
 
-    On CUDA contexts, slots, rows (int32 or int64) and temperatures (float32, or a number) are tensors on the
-    device of the logits and are read there when two kernels run, on the current stream: nothing is
+    On CUDA contexts, slots, counts, rows (int32 or int64) and temperatures (float32, or a number) are tensors
+    on the device of the logits and are read there when two kernels run, on the current stream: nothing is
     allocated, copied or waited for, so a call may be captured in a graph (`prepare` the keys before) and
     replayed with new contents. A row that would be refused below is left unmarked there, and
     `raise_if_refused` tells later. Call `prepare` before torch.compile, too.
 
     Raises:
         ShapeError: wrong shape, dtype, stride or device of an argument.
-        InputError: a slot that names no key, or a negative id in the context of a marked row
-            (engines write -1 where the real id is not known yet; hashing it would lose the mark).
+        InputError: a slot that names no key, counts where seeds hold none or below 0, or a negative id in
+            the context of a marked row (engines write -1 where the real id is not known yet; hashing it would
+            lose the mark).
         BackendUnavailable: logits on a device for which no kernel is built. Nothing is copied.
 
     Deterministic, and the same to the bit on every backend, but for the payload of a NaN. O(B·V), for marked
     rows only.
     """
     marking = keys_to_mark_with(registry, profile).marking
+    _check_counts(marking, counts)
     described = host.describe_logits(logits, marking.vocab_size)
     if described.device is not None:
-        cuda.embed_(load_cuda(), marking, described, contexts, slots, temperature, rows)
+        cuda.embed_(load_cuda(), marking, described, contexts, slots, temperature, rows, counts=counts)
     else:
-        host.embed_(marking, described, contexts, slots, temperature, rows, num_threads)
+        host.embed_(marking, described, contexts, slots, counts, temperature, rows, num_threads)
 
 
 def embed(
@@ -108,6 +114,7 @@ def embed(
     slots: ArrayLike | torch.Tensor,
     registry: Registry | KeyTable,
     *,
+    counts: ArrayLike | torch.Tensor | None = None,
     profile: str | None = None,
     temperature: ArrayLike | torch.Tensor = 1.0,
 ) -> torch.Tensor:
@@ -118,7 +125,7 @@ def embed(
 
     Args:
         logits: a torch tensor [B, >= V], as in `embed_`; stays as it is.
-        contexts, slots, registry, profile, temperature: as in `embed_`.
+        contexts, slots, registry, counts, profile, temperature: as in `embed_`.
 
     Returns:
         A new tensor of the same shape, dtype and device, and of the same strides if they leave no gaps.
@@ -133,11 +140,12 @@ def embed(
     marked = torch.empty_like(logits)
     if logits.device.type != "cuda" or marked.stride() != logits.stride():
         marked.copy_(logits)
-        embed_(marked, contexts, slots, registry, profile=profile, temperature=temperature)
+        embed_(marked, contexts, slots, registry, counts=counts, profile=profile, temperature=temperature)
         return marked
     marking = keys_to_mark_with(registry, profile).marking
+    _check_counts(marking, counts)
     source, target = (host.describe_logits(each, marking.vocab_size) for each in (logits, marked))
-    cuda.embed_(load_cuda(), marking, target, contexts, slots, temperature, None, source)
+    cuda.embed_(load_cuda(), marking, target, contexts, slots, temperature, None, source, counts)
     return marked
 
 
@@ -317,7 +325,8 @@ def positions(
     """Tell which positions are scored, and which of those repeat an earlier (context, token) pair.
 
     A repeated pair has the same score under every key as its first occurrence: it is no new evidence. In
-    family "gumbel" every token after a context that stood before is a repeat: it carries no mark.
+    version 1 of family "gumbel" every token after a context that stood before is a repeat, because it carries
+    no mark; from version 2 on nothing is: seeds hold how often the context stood before.
 
     Args:
         token_ids: integer ids [T].
@@ -342,7 +351,8 @@ def pair_numbers(
 ) -> NDArray[np.int64]:
     """Number the (context, token) pairs of a text.
 
-    In family "gumbel" the contexts are numbered instead: only the first token after a context carries a mark.
+    In version 1 of family "gumbel" the contexts are numbered instead: only the first token after a context
+    carries a mark. From version 2 on all positions differ.
 
     Args:
         token_ids: integer ids [T].
@@ -385,6 +395,14 @@ def permute_cuda(
         BackendUnavailable: no CUDA module, or no device.
     """
     return cuda.permute(load_cuda(), token_ids, seeds, vocab_size, k_p)
+
+
+def _check_counts(marking: Marking, counts: object) -> None:
+    if counts is not None and not marking.counted:
+        raise InputError(
+            f"counts: got some under family {marking.family!r}, expected none: seeds hold them in family"
+            ' "gumbel" from version 2 on'
+        )
 
 
 def _keys(registry: object, profile: str | None) -> Keys:

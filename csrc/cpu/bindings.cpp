@@ -34,7 +34,7 @@ struct PyMarking {
 
 bool embed_logits(const PyMarking& self, uintptr_t logits, int32_t dtype, int64_t rows, int64_t columns,
                   int64_t row_stride, int64_t element_stride, uintptr_t contexts, uintptr_t slots,
-                  uintptr_t kappas, int num_threads) {
+                  uintptr_t kappas, uintptr_t counts, int num_threads) {
   check(dtype >= 0 && dtype <= 2, "unknown dtype");
   py::gil_scoped_release release;
   const EmbedArgs args = {at<void>(logits),
@@ -45,22 +45,25 @@ bool embed_logits(const PyMarking& self, uintptr_t logits, int32_t dtype, int64_
                           element_stride,
                           at<int64_t>(contexts),
                           at<int32_t>(slots),
-                          at<float>(kappas)};
+                          at<float>(kappas),
+                          at<int32_t>(counts)};
   return embed_cpu(self.marking, args, num_threads);
 }
 
-void score_ids(const PyMarking& self, uintptr_t token_ids, int64_t tokens, uintptr_t scores, int num_threads) {
+void score_ids(const PyMarking& self, uintptr_t token_ids, uintptr_t counts, int64_t tokens, uintptr_t scores,
+               int num_threads) {
   py::gil_scoped_release release;
-  score_cpu(self.marking, {at<int64_t>(token_ids), tokens, at<float>(scores)}, num_threads);
+  score_cpu(self.marking, {at<int64_t>(token_ids), tokens, at<float>(scores), at<int32_t>(counts)},
+            num_threads);
 }
 
-void score_spans(const PyMarking& self, uintptr_t token_ids, uintptr_t counted, uintptr_t boundaries,
-                 int64_t spans, uintptr_t sums, int num_threads) {
+void score_spans(const PyMarking& self, uintptr_t token_ids, uintptr_t counts, uintptr_t counted,
+                 uintptr_t boundaries, int64_t spans, uintptr_t sums, int num_threads) {
   py::gil_scoped_release release;
-  score_spans_cpu(
-      self.marking,
-      {at<int64_t>(token_ids), at<bool>(counted), at<int64_t>(boundaries), spans, at<int64_t>(sums)},
-      num_threads);
+  score_spans_cpu(self.marking,
+                  {at<int64_t>(token_ids), at<bool>(counted), at<int64_t>(boundaries), spans, at<int64_t>(sums),
+                   at<int32_t>(counts)},
+                  num_threads);
 }
 
 void permute_known(uint32_t vocab, uintptr_t seeds, uintptr_t ids, int64_t count, uintptr_t ranks) {

@@ -253,7 +253,8 @@ bool row_seed(const Marking& marking, const EmbedArgs& args, int64_t row, uint64
     marked &= is_marked_id(context[i], marking.vocab, marking.unmarked, marking.n_unmarked);
     ids[i] = static_cast<uint32_t>(context[i]);
   }
-  if (marked) seed = context_seed(marking.subkeys + 2 * slot, ids, static_cast<uint32_t>(words));
+  const uint32_t count = args.counts == nullptr ? 0 : static_cast<uint32_t>(args.counts[row]);
+  if (marked) seed = context_seed(marking.subkeys + 2 * slot, ids, static_cast<uint32_t>(words), count);
   return marked;
 }
 

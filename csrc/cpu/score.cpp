@@ -98,8 +98,9 @@ int64_t marked_run(const Marking& marking, const int64_t* ids, int64_t j) {
 }
 
 // Fill a block with what does not depend on the key. A position is scored if a run of n marked ids ends there.
-void prepare_block(const Marking& marking, const Grid& grid, const int64_t* ids, int64_t first, int64_t end,
-                   Block& block) {
+// `counts` may be null.
+void prepare_block(const Marking& marking, const Grid& grid, const int64_t* ids, const int32_t* counts,
+                   int64_t first, int64_t end, Block& block) {
   const uint32_t words = marking.n_gram - 1, hash_blocks = words / 2 + 1;
   block.first = first;
   block.count = static_cast<int>(end - first < kBlock ? end - first : kBlock);
@@ -114,6 +115,8 @@ void prepare_block(const Marking& marking, const Grid& grid, const int64_t* ids,
     if (scored)
       for (uint32_t w = 0; w < words; ++w) context[w] = static_cast<uint32_t>(ids[j - words + w]);
     for (uint32_t b = 0; b < hash_blocks; ++b) block.context[b][i] = context_block(context, words, b);
+    if (counts != nullptr)
+      block.context[hash_blocks - 1][i] |= count_bits(words, static_cast<uint32_t>(counts[j]));
     own[i] = scored ? static_cast<uint32_t>(ids[j]) : 0;
     block.mask[i] = scored ? 1.0f : 0.0f;
   }
@@ -160,7 +163,7 @@ void score_tile(const Marking& marking, const ScoreArgs& args, const Tile& tile)
   Block block;
   Columns gathered;
   for (int64_t first = tile.token_begin; first < tile.token_end; first += kBlock) {
-    prepare_block(marking, grid, args.token_ids, first, tile.token_end, block);
+    prepare_block(marking, grid, args.token_ids, args.counts, first, tile.token_end, block);
     // Columns of several keys are gathered first, so that whole cache lines are written: a column alone would
     // touch one line a token, which for K = 64 evict each other.
     for (int64_t key = tile.key_begin; key < tile.key_end; key += kColumns) {
@@ -187,7 +190,7 @@ void score_spans_tile(const Marking& marking, const SpansArgs& args, const Tile&
     span = low;
   }
   for (int64_t first = tile.token_begin; first < tile.token_end; first += kBlock) {
-    prepare_block(marking, grid, args.token_ids, first, tile.token_end, block);
+    prepare_block(marking, grid, args.token_ids, args.counts, first, tile.token_end, block);
     const int64_t end = first + block.count;
     for (int i = 0; i < block.count; ++i)
       block.mask[i] = args.counted[first + i] ? block.mask[i] * 0x1p22f : 0.0f;

@@ -56,7 +56,8 @@ struct PyMarking {
 void read_rows(const PyMarking& self, uintptr_t stream, int64_t rows, Address sequences, int64_t n_sequences,
                Address tokens, int64_t token_stride, int64_t columns, Address lengths, Address places,
                Address drafts, Address slots, uintptr_t temperatures, int64_t temperature_stride, float kappa,
-               Address row_index, int64_t logits_rows, uintptr_t refused, uintptr_t records, uintptr_t counts) {
+               Address row_index, int64_t logits_rows, uintptr_t refused, uintptr_t records, uintptr_t counts,
+               Address given_counts, bool seeds_hold_counts) {
   const CudaRowsArgs args{rows,
                           integers(sequences),
                           n_sequences,
@@ -74,7 +75,9 @@ void read_rows(const PyMarking& self, uintptr_t stream, int64_t rows, Address se
                           logits_rows,
                           at<int32_t>(refused),
                           at<RowRecord>(records),
-                          at<int32_t>(counts)};
+                          at<int32_t>(counts),
+                          integers(given_counts),
+                          seeds_hold_counts};
   call([&] { return rows_cuda(self.marking, args, at<void>(stream)); });
 }
 
@@ -90,16 +93,16 @@ void embed_logits(const PyMarking& self, uintptr_t stream, uintptr_t logits, int
   call([&] { return embed_cuda(self.marking, args, at<void>(stream)); });
 }
 
-void score_ids(const PyMarking& self, uintptr_t stream, Address token_ids, int64_t tokens, uintptr_t scores) {
-  call([&] {
-    return score_cuda(self.marking, {integers(token_ids), tokens, at<float>(scores)}, at<void>(stream));
-  });
+void score_ids(const PyMarking& self, uintptr_t stream, Address token_ids, uintptr_t counts, int64_t tokens,
+               uintptr_t scores) {
+  const CudaScoreArgs args{integers(token_ids), tokens, at<float>(scores), at<int32_t>(counts)};
+  call([&] { return score_cuda(self.marking, args, at<void>(stream)); });
 }
 
-void score_id_spans(const PyMarking& self, uintptr_t stream, Address token_ids, int64_t tokens,
-                    uintptr_t boundaries, int64_t spans, uintptr_t counted, uintptr_t sums) {
-  const CudaScoreSpansArgs args{integers(token_ids),  tokens,          at<int64_t>(boundaries), spans,
-                                at<uint8_t>(counted), at<double>(sums)};
+void score_id_spans(const PyMarking& self, uintptr_t stream, Address token_ids, uintptr_t counts,
+                    int64_t tokens, uintptr_t boundaries, int64_t spans, uintptr_t counted, uintptr_t sums) {
+  const CudaScoreSpansArgs args{integers(token_ids),  tokens,           at<int64_t>(boundaries), spans,
+                                at<uint8_t>(counted), at<double>(sums), at<int32_t>(counts)};
   call([&] { return score_spans_cuda(self.marking, args, at<void>(stream)); });
 }
 

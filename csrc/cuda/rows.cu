@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(const RowsLaunch launch)
   }
   if (__syncthreads_or(unmarked)) return;
 
+  uint32_t count = 0;
   if (args.counts != nullptr) {
-    uint32_t count = 0;
     for (int64_t start = thread; start < begin; start += kThreads) {
       int64_t same = 0;
       while (same < words && id_at(args, place, start + same) == context[same]) ++same;
@@ -99,10 +99,15 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(const RowsLaunch launch)
     if (thread != 0) return;
     for (int other = 1; other < kThreads; ++other) count += found[other];
     args.counts[i] = static_cast<int32_t>(count);
-    if (count != 0) return;
+    if (count != 0 && !args.seeds_hold_counts) return;
   }
   if (thread != 0) return;
-  record.seed = context_seed(marking.subkeys + 2 * slot, context, static_cast<uint32_t>(words));
+  if (args.given_counts.data != nullptr) {
+    const int64_t given = element(args.given_counts, i);
+    if (given < 0) return refuse(kRefusedCount);
+    count = static_cast<uint32_t>(given);
+  }
+  record.seed = context_seed(marking.subkeys + 2 * slot, context, static_cast<uint32_t>(words), count);
   record.frequency = marking.family == Family::fourier  ? marking.steps[slot]
                      : marking.family == Family::square ? marking.k_p[slot]
                                                         : 0;

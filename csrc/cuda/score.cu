@@ -19,6 +19,7 @@ struct ScoreLaunch {
   CudaMarking marking;
   LaneGrid grid;
   Integers token_ids;
+  const int32_t* counts;  // [tokens]; null: 0 everywhere
   int64_t tokens;
   uint32_t columns_log2;  // of a block
   float* scores;
@@ -41,6 +42,7 @@ IET_HD int64_t span_of(const ScoreLaunch& launch, int64_t j) {
 
 struct Tile {
   uint32_t ids[kTile + kMaxContext];  // from n-1 tokens before the tile on
+  uint32_t counts[kTile];
   bool scored[kTile];
 };
 
@@ -53,17 +55,20 @@ IET_HD void prepare(const ScoreLaunch& launch, int64_t first, Tile& tile) {
     const int64_t j = first - words + i;
     tile.ids[i] = j >= 0 && j < launch.tokens ? static_cast<uint32_t>(ids[j]) : 0;
   }
-  for (int i = threadIdx.x; i < kTile; i += kThreads)
+  for (int i = threadIdx.x; i < kTile; i += kThreads) {
+    const bool counts = launch.counts != nullptr && first + i < launch.tokens;
+    tile.counts[i] = counts ? static_cast<uint32_t>(launch.counts[first + i]) : 0;
     tile.scored[i] = first + i < launch.tokens &&
                      (launch.counted == nullptr || launch.counted[first + i] != 0) &&
                      is_scored(ids, first + i, marking.n_gram, marking.vocab, marking.unmarked_bits);
+  }
 }
 
 template <Family kFamily>
 IET_HD float score_one(const ScoreLaunch& launch, const Tile& tile, int i, const uint64_t (&subkey)[2],
                        uint32_t frequency) {
   const uint32_t words = launch.marking.n_gram - 1, id = tile.ids[i + words];
-  const uint64_t seed = context_seed(subkey, tile.ids + i, words);
+  const uint64_t seed = context_seed(subkey, tile.ids + i, words, tile.counts[i]);
   if constexpr (kFamily == Family::gumbel) {
     return score(gumbel_score(lane_uniform(seed, id)));
   } else {
@@ -181,9 +186,17 @@ const char* launch_score(ScoreKernel kernel, const ScoreLaunch& launch_args, voi
 
 const char* score_cuda(const CudaMarking& marking, const CudaScoreArgs& args, void* stream) {
   if (args.tokens == 0 || marking.n_keys == 0) return nullptr;
-  const ScoreLaunch launch_args{
-      marking, make_lane_grid(marking.vocab), args.token_ids, args.tokens, 0, args.scores, nullptr, 0, nullptr,
-      nullptr};
+  const ScoreLaunch launch_args{marking,
+                                make_lane_grid(marking.vocab),
+                                args.token_ids,
+                                args.counts,
+                                args.tokens,
+                                0,
+                                args.scores,
+                                nullptr,
+                                0,
+                                nullptr,
+                                nullptr};
   return launch_score(score_kernel_of(marking.family), launch_args, stream);
 }
 
@@ -195,6 +208,7 @@ const char* score_spans_cuda(const CudaMarking& marking, const CudaScoreSpansArg
   const ScoreLaunch launch_args{marking,
                                 make_lane_grid(marking.vocab),
                                 args.token_ids,
+                                args.counts,
                                 args.tokens,
                                 0,
                                 nullptr,

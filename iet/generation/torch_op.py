@@ -72,6 +72,7 @@ def embed_(
     keys: int,
     temperature: torch.Tensor | None = None,
     rows: torch.Tensor | None = None,
+    counts: torch.Tensor | None = None,
 ) -> None:
     """Mark a batch of logits in place, as `iet.embed_` does; all tensors on one device.
 
@@ -82,12 +83,13 @@ def embed_(
         keys: what `handle` returned.
         temperature: float32 [B] or [], by which κ is multiplied; None: 1.
         rows: int64 or int32 [M], the rows that are marked (the others are then [M, ..]); None: all.
+        counts: int64 or int32 [B], as in `iet.embed_`.
 
     Raises:
         what `iet.embed_` raises; InputError where `keys` is no handle.
     """
     scale = 1.0 if temperature is None else temperature
-    kernels.embed_(logits, contexts, slots, _keys(keys), temperature=scale, rows=rows)
+    kernels.embed_(logits, contexts, slots, _keys(keys), counts=counts, temperature=scale, rows=rows)
 
 
 @embed_.register_fake
@@ -98,6 +100,7 @@ def _(
     keys: int,
     temperature: torch.Tensor | None = None,
     rows: torch.Tensor | None = None,
+    counts: torch.Tensor | None = None,
 ) -> None:
     if logits.dim() != 2 or contexts.dim() != 2 or slots.dim() != 1:
         raise ShapeError(

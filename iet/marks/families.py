@@ -40,7 +40,7 @@ class Family:
     Attributes:
         name: key in `FAMILIES`.
         code: its number in the native modules.
-        version: version of this family's φ and score, part of every profile digest. 0 is a draft.
+        version: the newest version of this family's seed, φ and score; all from 1 on are read. 0 is a draft.
         variance: variance of an unmarked score (its mean is 0, for odd V and `square` 1/V).
         log_mgf: λ -> log E[exp(λ·x)] of an unmarked score; of a number, or of each number in an array.
         mean: λ -> expected score at strength λ; likewise. `mean(0)` is the mean of an unmarked score.
@@ -100,7 +100,7 @@ FAMILIES: Mapping[str, Family] = {
     "gumbel": Family(
         "gumbel",
         2,
-        1,
+        2,
         1.0,
         _exponential_log_mgf,
         _exponential_mean,

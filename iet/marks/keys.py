@@ -276,6 +276,7 @@ class KeyTable(Keys):
             profile.unmarked_ids,
             self.subkeys,
             self.k_p,
+            scheme.counted,
         )
 
     @functools.cached_property
@@ -364,11 +365,42 @@ class KeyTable(Keys):
 
     def scores(self, token_ids: Ids, num_threads: int) -> NDArray[np.float32]:
         """Return x_j(a), float32 [T, K]."""
-        return host.score_tokens(self.marking, token_ids, num_threads)
+        return host.score_tokens(self.marking, token_ids, self._times_before(token_ids), num_threads)
 
     def sums(self, token_ids: Ids, cuts: Ids, counted: Mask, num_threads: int) -> NDArray[np.float64]:
         """Return sums over spans, float64 [S, K]."""
-        return host.score_spans(self.marking, token_ids, cuts, counted, num_threads)
+        times = self._times_before(token_ids)
+        return host.score_spans(self.marking, token_ids, cuts, counted, times, num_threads)
+
+    def scores_of(self, texts: Texts, num_threads: int) -> NDArray[np.float32]:
+        """Return `scores` [N, K] of many texts, 0 in the padding: each as if it stood by itself."""
+        times = self._times_before(texts.ids, texts.starts, texts.ends)
+        return host.score_tokens(self.marking, texts.ids, times, num_threads)
+
+    def _times_before(
+        self, token_ids: Ids, starts: Ids | None = None, ends: Ids | None = None
+    ) -> NDArray[np.int32] | None:
+        """Return how often each context [T] stood before in its text, where seeds hold that."""
+        if not self.marking.counted:
+            return None
+        from iet.native.pairs import times_before  # here, because it imports numba
+
+        return times_before(token_ids, self.marking.n_gram, starts, ends)
+
+    def pair_numbers(self, token_ids: Ids, counting: Mask) -> Ids:
+        """Number the positions [T] that are `counting`: each differs where seeds hold counts."""
+        if not self.marking.counted:
+            return super().pair_numbers(token_ids, counting)
+        return np.where(counting, np.cumsum(counting) - 1, -1)
+
+    def pairs_of(self, texts: Texts) -> tuple[Ids, Mask]:
+        """Return `pair_numbers` of what is scored in each of many texts, and which stood before in it."""
+        if not self.marking.counted:
+            return super().pairs_of(texts)
+        scored = self.scored(texts.ids)
+        before = np.append(0, np.cumsum(scored))
+        numbers = before[:-1] - np.repeat(before[texts.starts], np.diff(texts.ends, prepend=0))
+        return np.where(scored, numbers, -1), np.zeros(len(scored), np.bool_)
 
     def subset(self, columns: slice | NDArray[np.int64]) -> KeyTable:
         """Return a table of some of the keys, under the same names."""

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from iet.errors import InputError, SchemeMismatch
 from iet.marks.families import FAMILIES, Family
-from iet.native.load import SCHEME_VERSION
+from iet.native.load import SCHEME_VERSION as SCHEME_VERSION
 from iet.native.marking import MAX_VOCAB_SIZE as MAX_VOCAB_SIZE
 
 MIN_N_GRAM, MAX_N_GRAM = 2, 16
@@ -38,7 +38,9 @@ class Scheme:
         family: a key of `FAMILIES`.
         placement: "final" (κ counts after temperature), or "raw": κ is added to the model's raw logits as
             the paper does, whatever the temperature. Named in every report. Family "gumbel" needs "final".
-        version: version of the format.
+        version: of the family's format; None: its newest. 1, and in family "gumbel" 2 (the default), where a
+            seed also holds how often its context stood before in the sequence, so that positions are marked
+            whose context stood there before.
     """
 
     kappa: float = _OF_FAMILY
@@ -46,21 +48,28 @@ class Scheme:
     k_p: int | Literal["per-agent"] = 1
     family: str = "fourier"
     placement: Literal["final", "raw"] = "final"
-    version: int = SCHEME_VERSION
+    version: int = _OF_FAMILY
 
     def __post_init__(self) -> None:
         # Check this first, because another version may accept other values. False and 0.0 equal 0, but have
         # another digest.
-        if not _is_int(self.version) or self.version != SCHEME_VERSION:
+        newest = max(family.version for family in FAMILIES.values())
+        known = self.version is None or (_is_int(self.version) and 1 <= self.version <= newest)
+        if not known:
             draft = " (0 was a draft, and its marks are lost)" if self.version == 0 else ""
             raise SchemeMismatch(
                 f"scheme version {self.version!r}{draft} cannot be read here:"
-                f" this release knows {SCHEME_VERSION}"
+                f" this release knows {', '.join(map(str, range(1, newest + 1)))}"
             )
         if not isinstance(self.family, str) or self.family not in FAMILIES:
             raise InputError(f"family: got {self.family!r}, expected one of {sorted(FAMILIES)}")
         family = FAMILIES[self.family]
-        for field in ("kappa", "n_gram"):
+        if self.version is not None and self.version > family.version:
+            raise SchemeMismatch(
+                f"scheme version {self.version} cannot be read here: of family {family.name!r} this release"
+                f" knows {family.version}"
+            )
+        for field in ("kappa", "n_gram", "version"):
             if getattr(self, field) is None:
                 object.__setattr__(self, field, getattr(family, field))
         if (
@@ -88,12 +97,18 @@ class Scheme:
                         f" {family.name!r} it has no other meaning"
                     )
 
+    @property
+    def counted(self) -> bool:
+        """Whether a seed holds how often its context stood before in the sequence."""
+        return self.family == "gumbel" and self.version >= 2
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, which `Scheme(**d)` reads back."""
         return dataclasses.asdict(self)
 
     def __str__(self) -> str:
-        return f"{self.family}, κ {self.kappa:g} {self.placement}, n {self.n_gram}, k_p {self.k_p}"
+        version = f" version {self.version}" if self.version > 1 else ""
+        return f"{self.family}{version}, κ {self.kappa:g} {self.placement}, n {self.n_gram}, k_p {self.k_p}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +166,7 @@ class Profile:
         """BLAKE2b-256, in hex, of everything that changes a logit or a score."""
         content = {
             "scheme": self.scheme.to_dict(),
-            "family_version": self.family.version,
+            "family_version": self.scheme.version,
             "vocab_size": self.vocab_size,
             "tokenizer_digest": self.tokenizer_digest,
             "unmarked_ids": list(self.unmarked_ids),

@@ -35,6 +35,7 @@ _REFUSED = (  # in the order of `Refused` in csrc/ops.h
     "slots: row {row} holds no slot of the registry; expected -1 or a slot from 0 to K-1",
     "rows: entry {row} is no row of the logits; expected 0 to B-1",
     "temperature: row {row} gives a κ that is negative or not finite; expected finite values of at least 0",
+    "counts: row {row} holds a negative number; expected how often its context stood before",
 )
 
 
@@ -204,6 +205,7 @@ def embed_(
     temperature: Any,
     rows: Any,
     source: Logits | None = None,
+    counts: Any = None,
 ) -> None:
     """Queue `embed_` on the current stream of the device of the logits: two kernels.
 
@@ -211,7 +213,7 @@ def embed_(
         module: the native one.
         marking: what is marked with.
         logits: where they lie.
-        contexts, slots, temperature, rows: as in `iet.embed_`.
+        contexts, slots, temperature, rows, counts: as in `iet.embed_`.
         source: what is marked, laid out as `logits` are, which are then written in full; None: `logits`.
             Then `rows` is None.
     """
@@ -220,6 +222,7 @@ def embed_(
     count = logits.rows if index is None else index.shape[0]
     contexts = _on_device("contexts", contexts, device, (count, marking.n_gram - 1))
     slots = _on_device("slots", slots, device, (count,))
+    times = None if counts is None else _on_device("counts", counts, device, (count,))
     kappa, temperatures = np.float32(marking.kappa), None
     if is_tensor(temperature):
         if str(temperature.dtype) != "torch.float32" or temperature.device != device:
@@ -262,6 +265,8 @@ def embed_(
             refused(device),
             scratch,
             0,
+            address(times),
+            marking.counted,
         )
         from_address = (logits if source is None else source).layout[0]
         native.embed(queue, *logits.layout, from_address, count, address(index), scratch)
@@ -280,15 +285,36 @@ def _scaled(kappa: np.float32, temperature: ArrayLike) -> np.float32:
     return scaled
 
 
+def times_before(token_ids: torch.Tensor, n_gram: int) -> torch.Tensor:
+    """Return `reference.times_before` of ids [T], int32 [T] on their device. Waits for the device."""
+    import torch
+
+    counts = torch.zeros(token_ids.shape[0], dtype=torch.int32, device=token_ids.device)
+    if token_ids.shape[0] >= n_gram:
+        contexts = token_ids[:-1].unfold(0, n_gram - 1, 1)
+        numbers = torch.unique(contexts, dim=0, return_inverse=True)[1]
+        # Sorted by context and then by place: a run of one context counts from 0.
+        order = torch.sort(numbers, stable=True)
+        places = torch.arange(len(numbers), device=numbers.device)
+        first = torch.searchsorted(order.values, order.values)
+        counts[n_gram - 1 :][order.indices] = (places - first).to(torch.int32)
+    return counts
+
+
 def score_tokens(module: Any, marking: Marking, token_ids: torch.Tensor) -> torch.Tensor:
-    """Queue `score_tokens` on the current stream; return float32 [T, K] on the device of the ids."""
+    """Queue `score_tokens` on the current stream; return float32 [T, K] on the device of the ids.
+
+    Waits where the marking is `counted`.
+    """
     import torch
 
     ids = _token_ids(token_ids)
     scores = torch.empty(ids.shape[0], len(marking), dtype=torch.float32, device=ids.device)
     on_device = table(module, marking, ids.device)
+    counts = times_before(ids, marking.n_gram) if marking.counted else None
     with device_guard(ids.device):
-        on_device.marking.score(stream(ids.device), address(ids), ids.shape[0], scores.data_ptr())
+        addresses = address(ids), 0 if counts is None else counts.data_ptr()
+        on_device.marking.score(stream(ids.device), *addresses, ids.shape[0], scores.data_ptr())
     return scores
 
 
@@ -326,11 +352,13 @@ def score_spans(
         raise ShapeError("counted", got=got, expected=f"a bool tensor [{length}] on {device}")
     cuts, mask = cuts.contiguous(), None if counted is None else counted.contiguous()
     sums = torch.empty(cuts.shape[0] - 1, len(marking), dtype=torch.float64, device=device)
+    counts = times_before(ids, marking.n_gram) if marking.counted else None
     on_device = table(module, marking, device)
     with device_guard(device):
         on_device.marking.score_spans(
             stream(device),
             address(ids),
+            0 if counts is None else counts.data_ptr(),
             length,
             cuts.data_ptr(),
             cuts.shape[0] - 1,

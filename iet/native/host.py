@@ -169,6 +169,7 @@ def embed_(
     logits: Logits,
     contexts: Any,
     slots: Any,
+    counts: Any,
     temperature: Any,
     rows: Any,
     num_threads: int | None,
@@ -178,29 +179,40 @@ def embed_(
     count = logits.rows if index is None else len(index)
     context_ids = _integers("contexts", contexts, np.int64, (count, marking.n_gram - 1))
     slot_ids = _integers("slots", slots, np.int32, (count,))
+    times = None if counts is None else _integers("counts", counts, np.int32, (count,))
     kappas = np.float32(marking.kappa) * _temperatures(temperature, count)
     threads = checked_threads(num_threads)
     if count == 0:
         return
+    if times is not None and times.min() < 0:
+        row = int(np.flatnonzero(times < 0)[0])
+        raise InputError(f"counts: row {row} holds {times[row]}, expected at least 0")
     if cpu is None or index is not None:
         _check_rows(context_ids, slot_ids, kappas, len(marking))
     if index is not None:  # rows that are not named are unmarked ones, and those cost nothing
         context_ids = _scatter(context_ids, index, logits.rows, 0)
         slot_ids, kappas = _scatter(slot_ids, index, logits.rows, -1), _scatter(kappas, index, logits.rows, 0)
+        times = None if times is None else _scatter(times, index, logits.rows, 0)
     if cpu is None:
-        reference.embed_(marking, logits.array(), context_ids, slot_ids, kappas)
+        reference.embed_(marking, logits.array(), context_ids, slot_ids, kappas, times)
         return
-    arrays = (context_ids.ctypes.data, slot_ids.ctypes.data, kappas.ctypes.data)
+    arrays = (context_ids.ctypes.data, slot_ids.ctypes.data, kappas.ctypes.data, _address(times))
     if not _native(marking).embed(*logits.layout, *arrays, threads):
         _check_rows(context_ids, slot_ids, kappas, len(marking))  # nothing was written: say which row and why
 
 
-def score_tokens(marking: Marking, token_ids: NDArray[np.int64], num_threads: int) -> NDArray[np.float32]:
-    """Return x_j(a), float32 [T, K]: `iet.score_tokens`, of checked arguments."""
+def score_tokens(
+    marking: Marking, token_ids: NDArray[np.int64], counts: NDArray[np.int32] | None, num_threads: int
+) -> NDArray[np.float32]:
+    """Return x_j(a), float32 [T, K]: `iet.score_tokens`, of checked arguments.
+
+    `counts` [T], of a marking that is `counted`: how often each context stood before.
+    """
     if cpu is None:
-        return reference.score_tokens(marking, token_ids)
+        return reference.score_tokens(marking, token_ids, counts)
     scores = np.empty((len(token_ids), len(marking)), dtype=np.float32)
-    _native(marking).score(token_ids.ctypes.data, len(token_ids), scores.ctypes.data, num_threads)
+    addresses = token_ids.ctypes.data, _address(counts)
+    _native(marking).score(*addresses, len(token_ids), scores.ctypes.data, num_threads)
     return scores
 
 
@@ -209,16 +221,21 @@ def score_spans(
     token_ids: NDArray[np.int64],
     cuts: NDArray[np.int64],
     counted: NDArray[np.bool_],
+    counts: NDArray[np.int32] | None,
     num_threads: int,
 ) -> NDArray[np.float64]:
-    """Return sums over spans, float64 [S, K]: `iet.score_spans`, of checked arguments."""
+    """Return sums over spans, float64 [S, K]: `iet.score_spans`, of checked arguments; see `score_tokens`."""
     if cpu is None:
-        return reference.score_spans(marking, token_ids, cuts, counted)
+        return reference.score_spans(marking, token_ids, cuts, counted, counts)
     counted = np.ascontiguousarray(counted)
     units = np.zeros((len(cuts) - 1, len(marking)), dtype=np.int64)
-    addresses = token_ids.ctypes.data, counted.ctypes.data, cuts.ctypes.data
+    addresses = token_ids.ctypes.data, _address(counts), counted.ctypes.data, cuts.ctypes.data
     _native(marking).score_spans(*addresses, len(units), units.ctypes.data, num_threads)
     return np.multiply(units, reference.SPAN_UNIT, dtype=np.float64)
+
+
+def _address(values: NDArray[np.int32] | None) -> int:
+    return 0 if values is None else int(values.ctypes.data)
 
 
 def permute(token_ids: ArrayLike, seeds: ArrayLike, vocab_size: int) -> NDArray[np.uint32]:

@@ -26,6 +26,7 @@ class Marking:
         unmarked_ids: ids below V that carry no mark, ascending.
         subkeys: uint8 [K, 16].
         k_p: integers [K], the frequencies of φ.
+        counted: whether a seed holds how often its context stood before, as in version 2 of family "gumbel".
     """
 
     vocab_size: int
@@ -36,6 +37,7 @@ class Marking:
     unmarked_ids: tuple[int, ...]
     subkeys: NDArray[np.uint8] = dataclasses.field(repr=False)
     k_p: NDArray[np.integer] = dataclasses.field(repr=False)
+    counted: bool = False
 
     @property
     def words(self) -> NDArray[np.uint64]:

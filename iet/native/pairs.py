@@ -78,6 +78,41 @@ def _number_texts_njit(
         _repeats_njit(numbers[start:end], repeated[start:end])
 
 
+def times_before(
+    token_ids: Int64s, n_gram: int, starts: Int64s | None = None, ends: Int64s | None = None
+) -> Int32s:
+    """Return how often the n-1 ids before each token stood before an earlier one of its text, int32 [T].
+
+    Args:
+        token_ids: [T], of one text, or of texts that are joined.
+        n_gram: n, 2 to 65.
+        starts, ends: [D], the tokens `[start, end)` of each text; None: all are of one.
+
+    0 for the first n-1 tokens of a text and between texts. O(T·n) expected time. Deterministic.
+    """
+    starts = np.zeros(1, np.int64) if starts is None else starts
+    ends = np.full(1, len(token_ids)) if ends is None else ends
+    whole = np.zeros(len(token_ids), np.bool_)
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        whole[start + n_gram - 1 : end] = True
+    numbers, _ = number_pairs_of(token_ids, whole, starts, ends, n_gram, contexts=True)
+    times, counts = np.zeros(len(token_ids), np.int32), np.zeros(int(numbers.max(initial=0)) + 1, np.int32)
+    _times_before_njit(numbers, starts, ends, counts, times)
+    return times
+
+
+@njit
+def _times_before_njit(numbers: Int64s, starts: Int64s, ends: Int64s, counts: Int32s, times: Int32s) -> None:
+    for d in range(len(starts)):
+        for t in range(starts[d], ends[d]):
+            if numbers[t] >= 0:
+                times[t] = counts[numbers[t]]
+                counts[numbers[t]] += 1
+        for t in range(starts[d], ends[d]):
+            if numbers[t] >= 0:
+                counts[numbers[t]] = 0
+
+
 def merged_numbers_of(numbers: Int64s, others: Int64s, starts: Int64s, ends: Int64s) -> tuple[Int64s, Bools]:
     """Return what `number_pairs_of` does, for tokens that are equal if either of their numbers are.
 

@@ -22,6 +22,7 @@ Nothing here imports what it judges: no native module, no registry.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import math
@@ -38,15 +39,17 @@ _U16 = np.uint64(0xFFFF)  # all integer steps run in uint64 and are cut to their
 # ---------------------------------------------------------------- seed
 
 
-def context_seed(subkeys: ArrayLike, contexts: ArrayLike) -> NDArray[np.uint64]:
+def context_seed(subkeys: ArrayLike, contexts: ArrayLike, counts: ArrayLike = 0) -> NDArray[np.uint64]:
     """Return k_π = h_π(a, c) of Eq. (waterfall_keys): SipHash-2-4 of the context under the sub-key.
 
     Args:
         subkeys: uint8 [..., 16].
         contexts: ids [..., n-1] in [0, 2^32), oldest first; hashed as little-endian u32.
+        counts: integers [...], how often each context stood before in its sequence (family `gumbel`, version
+            2); where it did, three bytes behind the ids, little-endian, mod 2^24.
 
     Returns:
-        uint64 [...], the broadcast of both.
+        uint64 [...], the broadcast of all.
     """
     keys = np.ascontiguousarray(subkeys, dtype=np.uint8).view("<u8").astype(np.uint64)
     ids = np.asarray(contexts).astype(np.uint64)
@@ -56,6 +59,10 @@ def context_seed(subkeys: ArrayLike, contexts: ArrayLike) -> NDArray[np.uint64]:
     padded[..., :words] = ids
     padded[..., -1] |= np.uint64(words * 4 << 24)
     blocks = padded[..., 0::2] | padded[..., 1::2] << np.uint64(32)
+    # Three bytes more fit into the last block, and stand behind its last id.
+    times = np.asarray(counts).astype(np.uint64)
+    behind = (times & np.uint64(0xFFFFFF)) << np.uint64(32 * (words % 2)) | np.uint64(3 << 56)
+    last = blocks[..., -1] | np.where(times > 0, behind, np.uint64(0))
 
     k0, k1 = keys[..., 0], keys[..., 1]
     state = [
@@ -65,10 +72,10 @@ def context_seed(subkeys: ArrayLike, contexts: ArrayLike) -> NDArray[np.uint64]:
         k1 ^ np.uint64(0x7465646279746573),
     ]
     with np.errstate(over="ignore"):
-        for i in range(blocks.shape[-1]):
-            state[3] = state[3] ^ blocks[..., i]
+        for block in (*np.moveaxis(blocks[..., :-1], -1, 0), last):
+            state[3] = state[3] ^ block
             state = _sip_round(*_sip_round(*state))
-            state[0] = state[0] ^ blocks[..., i]
+            state[0] = state[0] ^ block
         state[2] = state[2] ^ np.uint64(0xFF)
         for _ in range(4):
             state = _sip_round(*state)
@@ -274,6 +281,20 @@ def is_scored(
     return scored
 
 
+def times_before(token_ids: ArrayLike, n_gram: int) -> NDArray[np.int32]:
+    """Return how often the n-1 ids before each position stood before an earlier one: int32 [T].
+
+    0 for the first n-1 positions, which have no context.
+    """
+    ids = np.asarray(token_ids).tolist()
+    counts, seen = np.zeros(len(ids), np.int32), collections.Counter[tuple[int, ...]]()
+    for j in range(n_gram - 1, len(ids)):
+        context = tuple(ids[j - n_gram + 1 : j])
+        counts[j] = seen[context]
+        seen[context] += 1
+    return counts
+
+
 # ---------------------------------------------------------------- the ops
 
 
@@ -296,6 +317,7 @@ def embed_(
     contexts: NDArray[np.integer[Any]],
     slots: NDArray[np.integer[Any]],
     kappas: NDArray[np.float32],
+    counts: NDArray[np.integer[Any]] | None = None,
 ) -> None:
     """Add κ·φ(P(v)) to the first V logits of every marked row, in place.
 
@@ -308,6 +330,8 @@ def embed_(
         contexts: [B, n-1], oldest first. A row whose context holds an id that carries no mark stays as it is.
         slots: [B], row -> key; -1 is an unmarked row.
         kappas: float32 [B].
+        counts: [B], how often each context stood before in its sequence, of a marking that is `counted`;
+            None: 0.
     """
     vocab_size, family, unmarked_ids = marking.vocab_size, marking.family, marking.unmarked_ids
     if family == "gumbel":
@@ -317,7 +341,8 @@ def embed_(
     for row, slot in enumerate(slots):
         if slot < 0 or not is_marked_id(contexts[row], vocab_size, unmarked_ids).all():
             continue
-        seed = context_seed(marking.subkeys[slot], contexts[row])
+        times = 0 if counts is None else counts[row]
+        seed = context_seed(marking.subkeys[slot], contexts[row], times)
         if family == "gumbel":
             shift = kappas[row] * gumbel_noise(ids, seed)
         else:
@@ -330,18 +355,24 @@ def embed_(
                 logits[row, ids] = (logits[row, ids].astype(np.float32) + shift).astype(logits.dtype)
 
 
-def score_tokens(marking: Marking, token_ids: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
+def score_tokens(
+    marking: Marking, token_ids: NDArray[np.integer[Any]], counts: NDArray[np.int32] | None = None
+) -> NDArray[np.float32]:
     """Return x_j(a) for every position and key: float32 [T, K], 0 where not scored.
 
-    φ(P(k_π^(j), y_j)), or in family `gumbel` -log(1 - u) of y_j.
+    φ(P(k_π^(j), y_j)), or in family `gumbel` -log(1 - u) of y_j. Where the marking is `counted`, `counts` [T]
+    are how often each context stood before; None: `times_before`.
     """
+    if counts is None and marking.counted:
+        counts = times_before(token_ids, marking.n_gram)
     n_gram, vocab_size, family = marking.n_gram, marking.vocab_size, marking.family
     scores = np.zeros((len(token_ids), len(marking)), dtype=np.float32)
     positions = np.flatnonzero(is_scored(token_ids, n_gram, vocab_size, marking.unmarked_ids))
     ids = np.asarray(token_ids)[positions]
     contexts = np.asarray(token_ids)[positions[:, None] + np.arange(1 - n_gram, 0)]
     for key in range(len(marking)):
-        seeds = context_seed(marking.subkeys[key], contexts)
+        times = 0 if counts is None else counts[positions]
+        seeds = context_seed(marking.subkeys[key], contexts, times)
         if family == "gumbel":
             scores[positions, key] = gumbel_score(ids, seeds)
         else:
@@ -359,16 +390,18 @@ def score_spans(
     token_ids: NDArray[np.integer[Any]],
     boundaries: NDArray[np.integer[Any]],
     counted: NDArray[np.bool_],
+    counts: NDArray[np.int32] | None = None,
 ) -> NDArray[np.float64]:
     """Return Σ x_j(a) over the counted j of [boundaries[s], boundaries[s+1]): float64 [S, K].
 
     Every score is rounded to a multiple of 2^-22, half to even, so the sum does not depend on its order.
+    `counts` as in `score_tokens`.
     """
     sums = np.zeros((len(boundaries) - 1, len(marking)))
     for key in range(len(marking)):  # one column at a time: [T, K] is never there
         one = slice(key, key + 1)
         alone = dataclasses.replace(marking, subkeys=marking.subkeys[one], k_p=marking.k_p[one])
-        column = score_tokens(alone, token_ids)[:, 0]
+        column = score_tokens(alone, token_ids, counts)[:, 0]
         units = np.rint(np.where(counted, column, 0).astype(np.float64) / SPAN_UNIT)
         total = np.append(0.0, np.cumsum(units))
         sums[:, key] = (total[boundaries[1:]] - total[boundaries[:-1]]) * SPAN_UNIT

@@ -27,7 +27,7 @@ from tests.vectors import make
 stats = pytest.importorskip("scipy.stats")
 
 FAMILY = FAMILIES["gumbel"]
-VECTORS = vectors(f"gumbel_v{FAMILY.version}")
+VECTORS, VECTORS_2 = vectors("gumbel_v1"), vectors("gumbel_v2")
 V, PAD = 300, 0
 
 
@@ -41,6 +41,7 @@ def team(vocab_size: int = V, unmarked_ids: tuple[int, ...] = (PAD,), **scheme: 
 
 def test_vectors_are_those_that_the_reference_makes() -> None:
     assert json.loads(json.dumps(make.make_gumbel())) == VECTORS
+    assert json.loads(json.dumps(make.make_gumbel_2())) == VECTORS_2
     for name, made in make.FILES.items():
         assert (FOLDER / name).read_text() == make.text(made())
 
@@ -49,6 +50,56 @@ def test_the_specification_names_the_frozen_files() -> None:
     page = (FOLDER.parent.parent / "docs" / "how" / "scheme.md").read_text()
     for path in FOLDER.glob("*.json"):
         assert f"{path.name}  {hashlib.blake2b(path.read_bytes(), digest_size=32).hexdigest()}" in page
+
+
+def siphash(key: bytes, message: bytes) -> int:
+    """Return SipHash-2-4 of any message, as its authors write it."""
+    mask = (1 << 64) - 1
+    k0, k1 = (int.from_bytes(key[at : at + 8], "little") for at in (0, 8))
+    v = [k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D, k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573]
+
+    def add_rotate(into: int, other: int, bits: int) -> None:
+        v[into] = (v[into] + v[other]) & mask
+        v[other] = (v[other] << bits | v[other] >> 64 - bits) & mask ^ v[into]
+
+    def rounds(count: int) -> None:
+        for _ in range(count):
+            add_rotate(0, 1, 13)
+            v[0] = (v[0] << 32 | v[0] >> 32) & mask
+            add_rotate(2, 3, 16)
+            add_rotate(0, 3, 21)
+            add_rotate(2, 1, 17)
+            v[2] = (v[2] << 32 | v[2] >> 32) & mask
+
+    padded = message + bytes(7 - len(message) % 8) + bytes([len(message) & 255])
+    for at in range(0, len(padded), 8):
+        block = int.from_bytes(padded[at : at + 8], "little")
+        v[3] ^= block
+        rounds(2)
+        v[0] ^= block
+    v[2] ^= 255
+    rounds(4)
+    return v[0] ^ v[1] ^ v[2] ^ v[3]
+
+
+def test_seeds_with_counts_are_siphash_of_three_bytes_more() -> None:
+    for entry in VECTORS_2["seed"]:
+        message = b"".join(token_id.to_bytes(4, "little") for token_id in entry["context"])
+        if entry["count"]:
+            message += (entry["count"] % (1 << 24)).to_bytes(3, "little")
+        assert f"{siphash(bytes.fromhex(entry['subkey']), message):016x}" == entry["seed"]
+
+
+def test_vectors_of_the_counts() -> None:
+    from iet.native.pairs import times_before
+
+    for entry in VECTORS_2["counts"]:
+        ids, n_gram = np.array(entry["token_ids"]), entry["n_gram"]
+        contexts = [tuple(ids[max(0, j - n_gram + 1) : j]) for j in range(len(ids))]
+        plain = [contexts[n_gram - 1 : j].count(contexts[j]) for j in range(len(ids))]
+        assert entry["counts"] == plain
+        assert times_before(ids, n_gram).tolist() == plain
+        assert reference.times_before(ids, n_gram).tolist() == plain
 
 
 def test_vectors_of_the_hash_in_plain_integers() -> None:
@@ -111,11 +162,20 @@ def test_the_logarithm_is_as_good_as_it_says_for_every_number() -> None:
 
 @pytest.mark.parametrize("entry", VECTORS["ops"], ids=lambda entry: f"V{entry['vocab_size']}")
 def test_vectors_of_the_ops(isa: str, entry: dict[str, Any]) -> None:
+    check_ops(entry, 1)
+
+
+@pytest.mark.parametrize("entry", VECTORS_2["ops"], ids=lambda entry: f"V{entry['vocab_size']}")
+def test_vectors_of_the_ops_of_version_2(isa: str, entry: dict[str, Any]) -> None:
+    check_ops(entry, 2)
+
+
+def check_ops(entry: dict[str, Any], version: int) -> None:
     registry = Registry.create(
         None,
         vocab_size=entry["vocab_size"],
         unmarked_ids=entry["unmarked_ids"],
-        scheme=Scheme(family="gumbel", n_gram=entry["n_gram"]),
+        scheme=Scheme(family="gumbel", n_gram=entry["n_gram"], version=version),
     )
     for number, secret in enumerate((bytes(range(32)), bytes(32))):
         registry.add(str(number), secret=secret)
@@ -130,11 +190,12 @@ def test_vectors_of_the_ops(isa: str, entry: dict[str, Any]) -> None:
         before, after = (
             from_bits(entry["embed"][dtype][k], dtype).reshape(4, -1).copy() for k in ("logits", "marked")
         )
-        kernels.embed_(before, entry["contexts"], slots, keys, temperature=kappas)
+        given: Any = {"counts": entry.get("counts"), "temperature": kappas}
+        kernels.embed_(before, entry["contexts"], slots, keys, **given)
         assert np.array_equal(before[:3], after[:3])
 
 
-@pytest.mark.parametrize("entry", VECTORS["profile"])
+@pytest.mark.parametrize("entry", [*VECTORS["profile"], *VECTORS_2["profile"]])
 def test_vectors_profile(entry: dict[str, Any]) -> None:
     assert Profile.from_dict(entry["profile"]).digest == entry["digest"]
 
@@ -145,6 +206,7 @@ def test_vectors_profile(entry: dict[str, Any]) -> None:
 def test_the_family_has_its_own_defaults() -> None:
     scheme = Scheme(family="gumbel")
     assert (scheme.n_gram, scheme.kappa, scheme.k_p, scheme.placement) == (4, 1.0, 1, "final")
+    assert (scheme.version, Scheme().version) == (2, 1)
     assert (Scheme().n_gram, Scheme().kappa) == (2, 0.8)
     assert Scheme(family="gumbel", n_gram=2, kappa=1).n_gram == 2
     assert Scheme(**scheme.to_dict()) == scheme
@@ -190,16 +252,39 @@ def test_scores_of_text_without_a_mark_are_exponential() -> None:
     assert abs(np.corrcoef(scores[3:].T)[0, 1]) < 0.03
 
 
-def test_embed_and_score_read_the_same_slot(isa: str) -> None:
-    registry = team(500, ())
+@pytest.mark.parametrize("version", [1, 2])
+def test_embed_and_score_read_the_same_slot(isa: str, version: int) -> None:
+    registry = team(500, (), version=version)
     for slot, context in enumerate(([7, 8, 9], [499, 0, 499])):
-        noise = np.zeros((1, 500), dtype=np.float32)
-        kernels.embed_(noise, [context], [slot], registry)
+        noise = np.zeros((500, 500), dtype=np.float32)
         tokens = np.array([[*context, v] for v in range(500)]).ravel()
+        counts = reference.times_before(tokens, 4)[3::4] if version == 2 else None
+        kernels.embed_(noise, [context] * 500, [slot] * 500, registry, counts=counts)
         scores = kernels.score_tokens(tokens, registry)[3::4, slot]
-        u = np.exp(-np.exp(-noise[0].astype(np.float64)))
-        np.testing.assert_allclose(scores, -np.log1p(-u), rtol=3e-5)
-        assert noise.argmax() == scores.argmax()
+        met = noise.diagonal().astype(np.float64)
+        np.testing.assert_allclose(scores, -np.log1p(-np.exp(-np.exp(-met))), rtol=3e-5)
+        assert met.argmax() == scores.argmax()
+        assert len(np.unique(noise[:, 7])) == (500 if version == 2 else 1)  # the context returns every time
+
+
+def test_the_first_time_a_context_stands_there_both_versions_mark_alike(isa: str) -> None:
+    first, second = team(500, (), version=1), team(500, (), version=2)
+    ids = np.random.default_rng(2).integers(0, 6, 400)
+    times = reference.times_before(ids, 4)
+    assert 100 < (times[3:] == 0).sum() < 300
+    one, two = kernels.score_tokens(ids, first), kernels.score_tokens(ids, second)
+    assert np.array_equal(one[times == 0], two[times == 0])
+    assert (one[times > 0] != two[times > 0]).all()
+
+
+def test_counts_are_for_seeds_that_hold_them_and_at_least_0() -> None:
+    logits = np.zeros((2, V), dtype=np.float32)
+    for registry in (team(version=1), teams.team(["planner"], numbered=1, vocab_size=V, n_gram=4)):
+        with pytest.raises(InputError, match="counts: got some under family"):
+            kernels.embed_(logits, [[1, 2, 3]] * 2, [0, 0], registry, counts=[0, 0])
+    with pytest.raises(InputError, match="counts: row 1 holds -1, expected at least 0"):
+        kernels.embed_(logits, [[1, 2, 3]] * 2, [0, 0], team(), counts=[0, -1])
+    assert not logits.any()
 
 
 def test_every_column_has_noise_and_none_of_a_row_without_a_mark(isa: str) -> None:

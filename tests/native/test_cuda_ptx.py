@@ -269,6 +269,7 @@ def test_spans_are_the_reference(device: Kernels, agents: int) -> None:
     for family in FAMILIES if agents < 300 or whole else ("gumbel",):
         keys = key_table(32003, agents=agents, n_gram=3, family=family, unmarked_ids=(5, 7))
         ids = rng.integers(0, 32010, 700)
+        ids[400:600] = ids[100:300]  # contexts that return
         counted = rng.random(700) < 0.7
         for boundaries in (
             np.array([0, 700]),

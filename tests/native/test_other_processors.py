@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from iet.marks.families import FAMILIES
+from iet.native import reference
 from tests.support.known_answers import vectors
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -37,13 +38,13 @@ def words(values: Iterable[Any]) -> str:
 
 def requests() -> tuple[str, list[str]]:
     """What is asked of the program, and the answers of tests/vectors."""
-    scheme, gumbel = vectors("scheme_v1"), vectors("gumbel_v1")
+    scheme, *gumbel = (vectors(name) for name in ("scheme_v1", "gumbel_v1", "gumbel_v2"))
     asked, expected = [], []
     for entry in scheme["permute"]:
         ids = entry["ids"]
         asked.append(f"permute {entry['vocab_size']} {entry['seed']} {len(ids)} {words(ids)}")
         expected.append(words(entry["ranks"]))
-    for op in scheme["ops"] + gumbel["ops"]:
+    for op in (op for file in (scheme, *gumbel) for op in file["ops"]):
         halves = [
             int.from_bytes(bytes.fromhex(subkey)[at : at + 8], "little")
             for subkey in op["subkeys"]
@@ -55,11 +56,13 @@ def requests() -> tuple[str, list[str]]:
             f"{op['vocab_size']} {op['n_gram']} {family} {len(unmarked)} {words(unmarked)}"
             f" {keys} {words(f'{half:x}' for half in halves)} {words([op['k_p']] * keys)}"
         )
-        asked.append(f"score {profile} {len(op['token_ids'])} {words(op['token_ids'])}")
+        ids, counts = op["token_ids"], op.get("counts", [0] * len(op["slots"]))
+        times = reference.times_before(ids, op["n_gram"]) if "counts" in op else [0] * len(ids)
+        asked.append(f"score {profile} {len(ids)} {words(ids)} {words(times)}")
         expected.append(words(score for row in op["scores"] for score in row))
         rows = len(op["slots"])
         contexts = (token for context in op["contexts"] for token in context)
-        rest = f"{words(contexts)} {words(op['slots'])} {words(op['kappas'])}"
+        rest = f"{words(contexts)} {words(op['slots'])} {words(counts)} {words(op['kappas'])}"
         for number, dtype in enumerate(("float32", "float16", "bfloat16")):
             logits, marked = (op["embed"][dtype][key] for key in ("logits", "marked"))
             asked.append(f"embed {profile} {number} {rows} {len(logits) // rows} {rest} {words(logits)}")
@@ -78,5 +81,5 @@ def test_known_answers(processor: str, tmp_path: pathlib.Path) -> None:
     asked, expected = requests()
     said = subprocess.run([*runner, str(program)], input=asked, capture_output=True, text=True, check=True)
     answers = [line.strip() for line in said.stdout.splitlines()]
-    assert len(answers) == len(expected) == 39 + 7 * 4
+    assert len(answers) == len(expected) == 39 + 10 * 4
     assert answers == expected

@@ -26,10 +26,11 @@ def bits(values: Any) -> Any:
     return torch.where(values.isnan(), torch.full_like(values, float("nan")), values).view(unsigned)
 
 
-def expected(logits: Any, contexts: Any, slots: Any, keys: KeyTable, kappas: Any) -> Any:
+def expected(logits: Any, contexts: Any, slots: Any, keys: KeyTable, kappas: Any, counts: Any = None) -> Any:
     result = logits.clone()
     array = result.view(torch.uint16).numpy() if result.dtype == torch.bfloat16 else result.numpy()
-    reference.embed_(keys.marking, array, np.asarray(contexts), np.asarray(slots), kappas)
+    times = None if counts is None else np.asarray(counts)
+    reference.embed_(keys.marking, array, np.asarray(contexts), np.asarray(slots), kappas, times)
     return result
 
 
@@ -81,12 +82,14 @@ def check_embed(
         contexts[4, -1] = unmarked[-1]
     slots = torch.tensor([2, -1, 0, 1, 1, 1])
     kappas = np.full(6, np.float32(keys.profile.scheme.kappa))
+    counts = torch.tensor([3, 0, 0, 1, 2, 1 << 20]) if keys.marking.counted else None
     for dtype, layout in itertools.product(DTYPES, layouts):
         values = random_logits(rng, 6, vocab_size + 5, dtype)
-        want = expected(values, contexts, slots, keys, kappas)
+        want = expected(values, contexts, slots, keys, kappas, counts)
         logits, memory = laid_out(values, layout, device)
         before = memory.clone()
-        mark(logits, contexts.to(device), slots.to(device), keys)
+        options = {} if counts is None else {"counts": counts.to(device)}
+        mark(logits, contexts.to(device), slots.to(device), keys, **options)
         found = logits.cpu()
         assert torch.equal(bits(found), bits(want)), (dtype, layout)
         padding = torch.equal(bits(found[:, vocab_size:]), bits(values[:, vocab_size:]))

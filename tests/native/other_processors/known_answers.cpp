@@ -71,8 +71,9 @@ void permute() {
 void score() {
   const Profile profile;
   const std::vector<int64_t> ids = numbers<int64_t>(number());
+  const std::vector<int32_t> counts = numbers<int32_t>(ids.size());
   std::vector<float> scores(ids.size() * profile.n_keys);
-  score_cpu(profile.marking(), {ids.data(), static_cast<int64_t>(ids.size()), scores.data()}, 2);
+  score_cpu(profile.marking(), {ids.data(), static_cast<int64_t>(ids.size()), scores.data(), counts.data()}, 2);
   std::vector<uint32_t> bits;
   for (float value : scores) bits.push_back(float_to_bits(value));
   print("%08x ", bits);
@@ -82,7 +83,7 @@ template <class Storage>
 void embed(const Profile& profile, DType dtype, const char* format) {
   const size_t rows = number(), columns = number();
   const std::vector<int64_t> contexts = numbers<int64_t>(rows * (profile.n_gram - 1));
-  const std::vector<int32_t> slots = numbers<int32_t>(rows);
+  const std::vector<int32_t> slots = numbers<int32_t>(rows), counts = numbers<int32_t>(rows);
   std::vector<float> kappas;
   for (uint32_t bits : hexadecimal<uint32_t>(rows)) kappas.push_back(bits_to_float(bits));
   std::vector<Storage> logits = hexadecimal<Storage>(rows * columns);
@@ -94,7 +95,8 @@ void embed(const Profile& profile, DType dtype, const char* format) {
                        sizeof(Storage),
                        contexts.data(),
                        slots.data(),
-                       kappas.data()};
+                       kappas.data(),
+                       counts.data()};
   if (embed_cpu(profile.marking(), args, 2)) print(format, logits);
   else std::puts("refused");
 }
