@@ -35,8 +35,9 @@ class LogitsProcessor:
         argmax_v over kept tokens of ℓ(v) / T - log(-log u(k_π, v)),    the rest becomes -inf
 
     What is passed to the engine itself has no effect on such a token: not `top_k` and the like, and neither
-    penalties nor a grammar, which the engine applies later, and which must not be used then. A context that
-    stands earlier in the ids, prompt included, is left to the engine's samplers.
+    penalties nor a grammar, which the engine applies later, and which must not be used then. In version 1 of
+    the family a context that stands earlier in the ids, prompt included, is left to the engine's samplers;
+    from version 2 on k_π holds how often it does.
 
     Stateless: the context is read off the ids, prompt included, so one processor serves many calls. A chat
     template's special tokens count among them, and a context that holds one is not marked.
@@ -108,24 +109,24 @@ class LogitsProcessor:
         if len(input_ids) < self._words:  # such a position is not scored either
             return scores
         context = input_ids[len(input_ids) - self._words :]
-        if self._keys.profile.scheme.family != "gumbel":
-            embed_(scores[None], context[None], [self._key], self._keys, temperature=self._scale)
-        elif self._is_fresh(input_ids, context):
-            final = _kept(np.array(scores), *self._filters) / np.float32(self._scale)
-            embed_(final[None], context[None], [self._key], self._keys)
-            token = int(final.argmax())
-            logit = scores[token]
-            scores[:] = -np.inf
-            scores[token] = logit
-        return scores
-
-    def _is_fresh(self, input_ids: NDArray[np.intc], context: NDArray[np.intc]) -> bool:
-        """Tell whether the position is marked, and its context stands nowhere before."""
         profile = self._keys.profile
+        if profile.scheme.family != "gumbel":
+            embed_(scores[None], context[None], [self._key], self._keys, temperature=self._scale)
+            return scores
         if not is_marked_id(context, profile.vocab_size, profile.unmarked_ids).all():
-            return False
+            return scores
         before = np.lib.stride_tricks.sliding_window_view(input_ids, self._words)[:-1]
-        return not (before == context).all(axis=1).any()
+        count = int((before == context).all(axis=1).sum())
+        if count and not profile.scheme.counted:
+            return scores
+        final = _kept(np.array(scores), *self._filters) / np.float32(self._scale)
+        counts = [count] if profile.scheme.counted else None
+        embed_(final[None], context[None], [self._key], self._keys, counts=counts)
+        token = int(final.argmax())
+        logit = scores[token]
+        scores[:] = -np.inf
+        scores[token] = logit
+        return scores
 
 
 def _kept(logits: NDArray[np.single], top_k: int, top_p: float, min_p: float) -> NDArray[np.single]:

@@ -66,9 +66,9 @@ class IETLogitsProcessor:
     Where the agent's key has variants, each request draws one: by its `sampling_seed` where it has one, else
     by its id, which is the same on every rank.
 
-    A context that stands earlier in the sequence, prompt included, is left to SGLang's sampling. Refused are
-    greedy requests, which draw nothing, and those that ask for log-probabilities, because SGLang takes them
-    from the row that is left.
+    In version 1 of the family a context that stands earlier in the sequence, prompt included, is left to
+    SGLang's sampling; from version 2 on k_π holds how often it does. Refused are greedy requests, which draw
+    nothing, and those that ask for log-probabilities, because SGLang takes them from the row that is left.
 
     SGLang makes an instance from the name that a request carries (`iet.agents.body`), so none holds a key:
     the registry is the one that IET_REGISTRY names on the server, read once per process; IET_SECRET_MOUNT=1
@@ -114,10 +114,13 @@ class IETLogitsProcessor:
                 chooses = keys.profile.scheme.family == "gumbel"
                 if chooses:
                     _check_drawn(request)
-                context = _context(request, keys.profile.scheme.n_gram - 1)
-                if context is not None and not (chooses and _stood_before(arguments, request, len(context))):
-                    batch = batches.setdefault(keys.profile.id, _Batch(keys, len(logits)))
-                    batch.add(row, request, context, _drawn(keys, slot, request))
+                scheme = keys.profile.scheme
+                context = _context(request, scheme.n_gram - 1)
+                if context is not None:
+                    count = _times_before(arguments, request, len(context)) if chooses else 0
+                    if count == 0 or scheme.counted:
+                        batch = batches.setdefault(keys.profile.id, _Batch(keys, len(logits)))
+                        batch.add(row, request, context, count, _drawn(keys, slot, request))
             except Exception as error:  # whatever a request holds, only its own text ends
                 _abort(request, error)
             previous = arguments
@@ -136,18 +139,19 @@ class _Batch:
     def __init__(self, keys: KeyTable, rows: int) -> None:
         self.keys = keys
         self.contexts = np.zeros((rows, keys.profile.scheme.n_gram - 1), dtype=np.int64)
+        self.counts = np.zeros(rows, dtype=np.int64)
         self.slots = np.full(rows, -1, dtype=np.int32)
         self.temperatures = np.ones(rows, dtype=np.float32)
         self.requests: list[Any] = []
 
-    def add(self, row: int, request: Any, context: list[int], slot: int) -> None:
+    def add(self, row: int, request: Any, context: list[int], count: int, slot: int) -> None:
         if self.keys.profile.scheme.placement != "raw":
             # What SGLang will divide by, which it sets to 1 where it samples greedily.
             temperature = request.sampling_params.temperature
             if not 0 < temperature <= _MAX_TEMPERATURE:  # embed_ would refuse the other rows with it
                 raise InputError(f"temperature: got {temperature}, expected at most {_MAX_TEMPERATURE:g}")
             self.temperatures[row] = temperature
-        self.contexts[row], self.slots[row] = context, slot
+        self.contexts[row], self.counts[row], self.slots[row] = context, count, slot
         self.requests.append(request)
 
     def mark(self, logits: torch.Tensor) -> None:
@@ -188,13 +192,14 @@ class _Batch:
         from iet.generation.sampling import ContextIds, leave_one
 
         places = np.flatnonzero(self.slots >= 0)  # in the order of the requests
-        rows, contexts, slots = (
+        rows, contexts, counts, slots = (
             torch.from_numpy(array).to(logits.device)
-            for array in (places, self.contexts[places], self.slots[places])
+            for array in (places, self.contexts[places], self.counts[places], self.slots[places])
         )
         shown, fresh = logits.index_select(0, rows), ContextIds(self.keys.profile).are_marked(contexts)
         noisy = _final_logits(shown, [request.sampling_params for request in self.requests])
-        embed_(noisy, contexts, slots.masked_fill(~fresh, -1), self.keys)
+        given = counts if self.keys.profile.scheme.counted else None
+        embed_(noisy, contexts, slots.masked_fill(~fresh, -1), self.keys, counts=given)
         logits.index_copy_(0, rows, leave_one(noisy, shown, fresh))
 
 
@@ -294,14 +299,14 @@ def _check_drawn(request: Any) -> None:
         )
 
 
-def _stood_before(arguments: dict[str, Any], request: Any, words: int) -> bool:
-    """Tell whether the context of the position that is sampled stands earlier in its sequence."""
+def _times_before(arguments: dict[str, Any], request: Any, words: int) -> int:
+    """Return how often the context of the position that is sampled stands earlier in its sequence."""
     contexts = arguments.get(_CONTEXTS)  # where the request's own arguments are, and as long
     # A client may have put anything there.
     if not isinstance(contexts, SequenceContexts) or contexts.output is not request.output_ids:
         contexts = SequenceContexts(words, request.origin_input_ids, request.output_ids, True)
         arguments[_CONTEXTS] = contexts
-    return bool(contexts.times_before())
+    return contexts.times_before()
 
 
 def _key(agent: object) -> tuple[KeyTable, int]:

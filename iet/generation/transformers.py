@@ -131,15 +131,16 @@ class _KeyedSampler(_Processor):
     """Chooses the token of a row: argmax(logits - log(-log u)) of those that the sampler keeps.
 
     All others become -inf, so that sampling from what is returned has one outcome. A row is left to the
-    sampler where its noise is not fresh, or the position would not be scored: no agent, an unmarked id in
-    its context, a context that stands earlier in its sequence, and one that another row of the batch with
-    the same sub-key has at this step (else the texts of `num_return_sequences` would all be one). Every row
-    draws a variant of its own.
+    sampler where the position would not be scored (no agent, an unmarked id in its context), and where
+    another row of the batch with the same sub-key has the same context, as often before, at this step (else
+    the texts of `num_return_sequences` would all be one). In version 1 of the family it is left, too, where
+    its context stands earlier in its sequence. Every row draws a variant of its own.
     """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._ids = ContextIds(self._keys.profile)
+        self._counted = self._keys.profile.scheme.counted
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """Return `scores` [B, >= V] with one finite value in the rows that are marked."""
@@ -151,13 +152,18 @@ class _KeyedSampler(_Processor):
         slots = torch.as_tensor(self._of_rows(rows, repeats, scores.device)[0])
         ids = input_ids.to(scores.device)
         contexts, ends = ids[:, length - words :], torch.full((rows,), length, device=scores.device)
-        fresh = (slots >= 0) & self._ids.are_marked(contexts) & (times_before(ids, ends, contexts) == 0)
+        counts = times_before(ids, ends, contexts)
+        fresh = (slots >= 0) & self._ids.are_marked(contexts)
+        if not self._counted:
+            fresh = fresh & (counts == 0)
         if rows > 1:
             alike = (slots[:, None] == slots) & (contexts[:, None] == contexts).all(dim=-1)
+            alike = alike & (counts[:, None] == counts)
             fresh = fresh & ~(alike & fresh).tril(-1).any(dim=1)
         noisy = scores.to(torch.float32, copy=True)  # half types would round different sums to one
         self._refusals.check()
-        embed_(noisy, contexts, torch.where(fresh, slots, -1), self._keys)
+        marked = torch.where(fresh, slots, -1)
+        embed_(noisy, contexts, marked, self._keys, counts=counts if self._counted else None)
         self._refusals.note(noisy.device)
         chosen: torch.FloatTensor = leave_one(noisy, scores, fresh)  # type: ignore[assignment]
         return chosen

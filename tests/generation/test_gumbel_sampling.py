@@ -15,7 +15,7 @@ from iet.errors import InputError, ShapeError
 from iet.marks.registry import Registry
 from iet.native import reference
 from tests.support import generation
-from tests.support.generation import MODEL, PAD, PROMPT, V, raw_logits, seed_of, team, tiny
+from tests.support.generation import MODEL, PAD, PROMPT, V, raw_logits, seed_of, team, times_before, tiny
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -25,7 +25,7 @@ from benchmarks.accuracy import unbiased  # noqa: E402 - after the skips
 
 WARPED = {"temperature": 0.7, "top_p": 0.8}
 STEPS = 12
-TEAM = team(family="gumbel")
+TEAM, FIRST = team(family="gumbel"), team(family="gumbel", version=1)
 generate = functools.partial(generation.generate, do_sample=True, max_new_tokens=STEPS)
 
 
@@ -48,21 +48,26 @@ def is_chosen(row: Any) -> bool:
     return int((~row.isneginf()).sum()) == 1
 
 
+@pytest.mark.parametrize("registry", [FIRST, TEAM, team(family="gumbel", n_gram=2)], ids=["1", "2", "n = 2"])
 @pytest.mark.parametrize("columns", [V, V + 20], ids=["V", "padded"])
-def test_every_step_chooses_the_largest_warped_logit_with_the_oracles_noise(columns: int) -> None:
+def test_every_step_chooses_the_largest_warped_logit_with_the_oracles_noise(
+    registry: Registry, columns: int
+) -> None:
     model, agents = tiny(columns), ["planner", "critic", None]
-    found = generate(iet.WatermarkingConfig(TEAM, agents), [*PROMPT, PROMPT[0]], model, **WARPED)
+    found = generate(iet.WatermarkingConfig(registry, agents), [*PROMPT, PROMPT[0]], model, **WARPED)
+    scheme = registry.profile.scheme
     chosen = 0
     for step, scores in enumerate(found.scores):
         for row, agent in enumerate(agents):
             prefix, token = found.sequences[row, : 4 + step], int(found.sequences[row, 4 + step])
             kept = warped(prefix, model)
-            if agent is None or prefix[-3:].tolist() in prefix[:-1].unfold(0, 3, 1).tolist():
+            left = scheme.version == 1 and times_before(prefix, scheme.n_gram) > 0
+            if agent is None or left or int(prefix[1 - scheme.n_gram :].max()) >= V:
                 assert torch.equal(scores[row].isneginf(), kept.isneginf())
                 torch.testing.assert_close(scores[row], kept, rtol=0, atol=2e-4)
                 continue
             chosen += 1
-            assert token == int((kept + noise(TEAM, agent, prefix, columns)).argmax())
+            assert token == int((kept + noise(registry, agent, prefix, columns)).argmax())
             assert np.flatnonzero(~scores[row].isneginf()).tolist() == [token]
             assert float(scores[row, token]) == pytest.approx(float(kept[token]), abs=2e-4)
     assert chosen > STEPS
@@ -78,8 +83,8 @@ def test_an_audit_of_the_ids_reads_the_mark() -> None:
         assert other < 1.5
 
 
-def test_a_context_that_was_there_before_is_left_to_the_sampler() -> None:
-    process, logits = processor(), torch.randn(4, V)
+def test_in_version_1_a_context_that_was_there_before_is_left_to_the_sampler() -> None:
+    process, logits = processor(FIRST), torch.randn(4, V)
     ids = torch.tensor(
         [
             [5, 6, 7, 20, 5, 6, 7],  # at the very beginning
@@ -91,6 +96,22 @@ def test_a_context_that_was_there_before_is_left_to_the_sampler() -> None:
     out = process(ids, logits)
     assert torch.equal(out[:2], logits[:2])
     assert [is_chosen(row) for row in out] == [False, False, True, True]
+
+
+def test_a_context_that_was_there_before_has_noise_of_its_own() -> None:
+    ids = torch.tensor([[5, 6, 7, 20, 21, 22, 5, 6, 7], [5, 6, 7, 5, 6, 7, 5, 6, 7], [7] * 9])
+    out = processor()(ids, torch.zeros(3, V))
+    chosen = [row.argmax() for row in out]
+    assert all(is_chosen(row) for row in out)
+    expected = [int(noise(TEAM, "planner", row).argmax()) for row in ids]
+    assert [int(token) for token in chosen] == expected
+    assert [times_before(row, 4) for row in ids] == [1, 2, 6]
+
+
+def test_of_rows_with_one_key_one_is_marked_where_context_and_count_are_the_same() -> None:
+    ids = torch.tensor([[5, 6, 7, 20, 5, 6, 7], [20, 21, 22, 23, 5, 6, 7], [5, 6, 7, 21, 5, 6, 7]])
+    out = processor()(ids, torch.zeros(3, V))
+    assert [is_chosen(row) for row in out] == [True, True, False]
 
 
 def test_special_ids_and_missing_context_are_left_to_the_sampler() -> None:
@@ -232,15 +253,19 @@ def test_copies_choose_alike() -> None:
 # The distribution (benchmarks/accuracy/unbiased.py draws more)
 
 
-def test_the_distribution_of_tokens_is_kept() -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_distribution_of_tokens_is_kept(version: int) -> None:
     for case, logits in unbiased.made_logits().items():
         if len(logits) < 1000:
-            found = unbiased.tokens(case, "gumbel", unbiased.gumbel, logits, 20_000, 1)
+            draw = functools.partial(unbiased.gumbel, version=version)
+            found = unbiased.tokens(case, "gumbel", draw, logits, 20_000, 1)
             assert found.p > 1e-3, case
     contrast = unbiased.tokens(case, "fourier", unbiased.fourier, torch.tensor([2.2, 0.0]), 20_000, 1)
     assert contrast.p < 1e-6
 
 
-def test_the_distribution_of_texts_is_kept_by_falling_back_alone() -> None:
-    assert unbiased.texts("texts", "gumbel", True, 4000, 1).p > 1e-3
-    assert unbiased.texts("texts", "gumbel without fallback", False, 4000, 1).p < 1e-6
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_distribution_of_texts_is_kept_by_falling_back_or_counting_alone(version: int) -> None:
+    assert unbiased.texts("texts", "gumbel", True, 4000, 1, version).p > 1e-3
+    assert unbiased.texts("texts", "gumbel", True, 4000, 1, version, unbiased.KNOWN).p > 1e-3
+    assert unbiased.texts("texts", "with noise that was met", False, 4000, 1, version).p < 1e-6

@@ -170,8 +170,24 @@ def test_gumbel_draws_from_what_the_engines_own_chain_keeps(
         assert scores[token] == logits[token]
 
 
-def test_gumbel_leaves_repeated_and_special_contexts_to_the_engine() -> None:
-    processor = LogitsProcessor(team(family="gumbel"), "planner", 1.0, model=Stub())
+def test_gumbel_marks_repeated_contexts_with_noise_of_their_own() -> None:
+    registry = team(family="gumbel")
+    processor = LogitsProcessor(registry, "planner", 1.0, model=Stub(), top_k=0, top_p=1.0, min_p=0.0)
+    logits = np.random.default_rng(1).normal(size=4096).astype(np.float32)
+    found = []
+    for ids, count in (([5, 7, 8, 9], 0), ([7, 8, 9, 5, 7, 8, 9], 1), ([7, 7, 7, 7, 7], 2)):
+        scores, noisy = logits.copy(), logits.copy()
+        iet.embed_(noisy[None], [ids[-3:]], [registry.slot("planner")], registry, counts=[count])
+        processor(np.array(ids, dtype=np.intc), scores)
+        found.append(int(noisy.argmax()))
+        assert np.flatnonzero(np.isfinite(scores)).tolist() == found[-1:]
+    assert len({*found}) == 3
+    for ids in ([8, 9], [5, 0, 9]):  # no context, a special id
+        np.testing.assert_array_equal(processor(np.array(ids, dtype=np.intc), logits.copy()), logits)
+
+
+def test_gumbel_1_leaves_repeated_and_special_contexts_to_the_engine() -> None:
+    processor = LogitsProcessor(team(family="gumbel", version=1), "planner", 1.0, model=Stub())
     logits = np.random.default_rng(1).normal(size=4096).astype(np.float32)
     for ids in ([7, 8, 9, 5, 7, 8, 9], [7, 7, 7, 7], [8, 9], [5, 0, 9]):
         scores = logits.copy()

@@ -47,6 +47,7 @@ each_scheme = pytest.mark.parametrize(
         {"n_gram": 4, "k_p": "per-agent", "family": "square"},
         {"placement": "raw"},
         {"family": "gumbel", "n_gram": 2},  # in which contexts come back
+        {"family": "gumbel", "n_gram": 2, "version": 1},
         {"family": "gumbel"},
     ],
 )

@@ -56,9 +56,15 @@ def generate(
 
 def seed_of(registry: Registry, agent: str, prefix: Any) -> Any:
     """k_π of the position after `prefix`, from the readable definition alone."""
-    context = np.asarray(prefix)[len(prefix) - registry.profile.scheme.n_gram + 1 :]
+    scheme = registry.profile.scheme
+    context = np.asarray(prefix)[len(prefix) - scheme.n_gram + 1 :]
     subkey = np.frombuffer(derive_subkey(registry.keys(agent)[-1].secret), dtype=np.uint8)
-    return reference.context_seed(subkey, context)
+    return reference.context_seed(subkey, context, times_before(prefix, scheme.n_gram) * scheme.counted)
+
+
+def times_before(prefix: Any, n_gram: int) -> int:
+    """How often the context of the position after `prefix` stood in it before."""
+    return int(reference.times_before([*np.asarray(prefix).tolist(), 0], n_gram)[-1])
 
 
 def shift(registry: Registry, agent: str | None, prefix: Any, columns: int = V) -> Any:

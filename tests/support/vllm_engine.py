@@ -125,15 +125,20 @@ def marked(
 def one_left(
     row: np.ndarray[Any, Any], history: list[int], request: Request, registry: Registry, penalised: bool
 ) -> np.ndarray[Any, Any]:
-    """Return a row of which the keyed noise has left one token, where its context is fresh."""
-    words = registry.profile.scheme.n_gram - 1
+    """Return a row of which the keyed noise has left one token, where it is marked."""
+    scheme = registry.profile.scheme
+    words = scheme.n_gram - 1
     places = [tuple(history[at : at + words]) for at in range(len(history) - words + 1)]
-    if request.agent is None or not places or places[-1] in places[:-1] or {0, 1} & {*places[-1]}:
+    if request.agent is None or not places or {0, 1} & {*places[-1]}:
+        return row
+    count = places[:-1].count(places[-1])
+    if count and scheme.version == 1:
         return row
     if any(id >= V for id in places[-1]):
         return row
     final = sampled_from(row if penalised else penalties(row, history, request), request.params)
-    iet.embed_(final[None], [places[-1]], [registry.slot(request.agent)], registry)
+    given = [count] if scheme.version > 1 else None
+    iet.embed_(final[None], [places[-1]], [registry.slot(request.agent)], registry, counts=given)
     token = int(final.argmax())
     left = np.full_like(row, -np.inf)
     left[token] = row[token]

@@ -108,16 +108,17 @@ class ByRow:
                 continue
             if min(context) < 0:
                 raise InputError(PLACEHOLDER.format(where=f"row {row}"))
-            if self._settings.chooses and request.contexts.times_before():
+            count = request.contexts.times_before() if self._settings.chooses else 0
+            if count and not self._settings.counted:
                 continue
-            marked.append([row, request.key, *context])
+            marked.append([row, request.key, count, *context])
             requests.append(request)
         if not marked:
             return logits
         sent = self._sent(marked, torch.int64)
-        rows, slots, contexts = sent[:, 0], sent[:, 1], sent[:, 2:]
+        rows, slots, counts, contexts = sent[:, 0], sent[:, 1], sent[:, 2], sent[:, 3:]
         if self._settings.chooses:
-            return self._choose(logits, rows, slots, contexts, requests)
+            return self._choose(logits, rows, slots, counts, contexts, requests)
         temperatures = self._sent([request.temperature for request in requests], torch.float32)
         embed_(logits, contexts, slots, self._settings.keys, temperature=temperatures, rows=rows)
         return logits
@@ -127,6 +128,7 @@ class ByRow:
         logits: torch.Tensor,
         rows: torch.Tensor,
         slots: torch.Tensor,
+        counts: torch.Tensor,
         contexts: torch.Tensor,
         requests: Sequence[_Request],
     ) -> torch.Tensor:
@@ -137,7 +139,8 @@ class ByRow:
         penalised = penalise_(shown.to(torch.float32, copy=True), [each.penalties for each in requests])
         noisy = final_logits(penalised, table, filters)
         fresh = self._ids.are_marked(contexts)
-        embed_(noisy, contexts, torch.where(fresh, slots, -1), self._settings.keys)
+        given = counts if self._settings.counted else None
+        embed_(noisy, contexts, torch.where(fresh, slots, -1), self._settings.keys, counts=given)
         return logits.index_copy_(0, rows, leave_one(noisy, shown, fresh))
 
     def _sent(self, values: Any, dtype: torch.dtype) -> torch.Tensor:
