@@ -48,7 +48,10 @@ MODELS = {"shipped": SHIPPED_MODEL, "second": pathlib.Path(__file__).parent / "m
 
 TEMPERATURES = (1.0, 0.7, 0.5)
 AGENTS = (4, 6)
-SCHEMES = {"fourier": {"kappa": 0.8, "n_gram": 2}, "gumbel": {"family": "gumbel", "n_gram": 4}}
+SCHEMES = {
+    "fourier": {"kappa": 0.8, "n_gram": 2},
+    "gumbel": {"family": "gumbel", "n_gram": 4, "version": 1},  # what the committed results are of
+}
 TURNS = 12
 TURN_TOKENS = (60, 120, 200, 400)
 """Lengths of turns that a text can be formed with; the last one is generated."""

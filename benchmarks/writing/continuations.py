@@ -44,7 +44,7 @@ def sample(
     A slot is the key of a continuation, -1 for an unmarked one; rows come back in the order of `slots`. The
     model is in float32 evaluation mode on the CPU; κ counts after the temperature; draws are equal on one
     machine and version of torch. Family "gumbel": a token is the argmax after the noise; where the n-1 ids
-    before it stood in this prompt or continuation before, it is drawn without a mark.
+    before it stood in this prompt or continuation before, it is drawn without a mark in version 1.
     """
     mark = _Mark(torch.from_numpy(slots.reshape(-1)), keys, seed)
     found = sampler.sample(
@@ -74,10 +74,14 @@ class _Mark:
     def __call__(self, ids: Tensor, logits: Tensor) -> Tensor:
         marked = logits.clone()
         slots, context = self.slots, ids[:, -self._context_length :]
+        counts = None
         if self._gumbel:
-            self._chance = self._repeated(ids) | (slots < 0)
+            counts = self._times_before(ids)
+            self._chance = slots < 0
+            if not self.keys.profile.scheme.counted:
+                self._chance, counts = self._chance | (counts > 0), None
             slots = torch.where(self._chance, -1, slots)
-        iet.embed_(marked, context, slots, self.keys, num_threads=1)
+        iet.embed_(marked, context, slots, self.keys, counts=counts, num_threads=1)
         self.unmarked.append(self._chance & self._gumbel)
         if not self._gumbel:
             return marked
@@ -90,7 +94,7 @@ class _Mark:
         u[:, self._chance] = torch.rand(2, int(self._chance.sum()), 1, generator=self._generator)
         return u
 
-    def _repeated(self, ids: Tensor) -> Tensor:
-        """Tell in which rows the last n-1 ids stand earlier, too."""
+    def _times_before(self, ids: Tensor) -> Tensor:
+        """Return how often the last n-1 ids of each row stand earlier in it."""
         contexts = ids.unfold(1, self._context_length, 1)
-        return (contexts[:, :-1] == contexts[:, -1:]).all(-1).any(1)
+        return (contexts[:, :-1] == contexts[:, -1:]).all(-1).sum(1)
