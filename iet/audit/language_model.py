@@ -236,8 +236,10 @@ class LanguageModel:
         given = np.stack([chances, np.full(len(ids), 1.0 / vocab_size), *(e.hits for e in echoes)])
         weights = mixture_weights(given, np.sum([e.seen for e in echoes], axis=0), scored)
         q = (weights * given).sum(axis=0)
-        if gumbel:  # a seen context carries no mark
-            values = gumbel_log_ratios(scores, q, scored & ~echoes[0].seen, choices)
+        if gumbel:
+            # In version 1 a seen context carries no mark.
+            marked = scored if scheme.counted else scored & ~echoes[0].seen
+            values = gumbel_log_ratios(scores, q, marked, choices)
         else:
             tilts *= weights[0][:, None]
             tilts += at_chance * weights[1][:, None]
@@ -390,7 +392,7 @@ def _scores_of(
     ids: Int64s, here: slice, tokens: Int64s, keys: KeyTable
 ) -> Iterator[tuple[Int64s, npt.NDArray[Any]]]:
     """Yield rows [r] and the scores [r, top, K] that the tokens [R, top] would have in the text there."""
-    n = keys.profile.scheme.n_gram
+    n, times = keys.profile.scheme.n_gram, keys.times_before(ids)
     step = max(1, TILE // (tokens.shape[1] * (n + 1) * len(keys)))
     first = max(0, n - 1 - here.start)  # earlier ones have no context
     for low in range(first, len(tokens), step):
@@ -399,7 +401,10 @@ def _scores_of(
         pairs = np.full((len(rows), tokens.shape[1], n + 1), -1)
         pairs[..., : n - 1] = ids[here.start + rows[:, None] + np.arange(1 - n, 0)][:, None]
         pairs[..., n - 1] = tokens[rows]
-        yield rows, score_tokens(pairs.ravel(), keys).reshape(*pairs.shape, -1)[..., n - 1, :]
+        counts = None
+        if times is not None:
+            counts = np.broadcast_to(times[here.start + rows, None, None], pairs.shape).ravel()
+        yield rows, keys.scores(pairs.ravel(), 0, counts).reshape(*pairs.shape, -1)[..., n - 1, :]
 
 
 def _open_model(model: Any) -> tuple[Any, str]:

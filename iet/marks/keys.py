@@ -363,23 +363,24 @@ class KeyTable(Keys):
         marking = self.marking
         return is_scored(token_ids, marking.n_gram, marking.vocab_size, marking.unmarked_ids)
 
-    def scores(self, token_ids: Ids, num_threads: int) -> NDArray[np.float32]:
-        """Return x_j(a), float32 [T, K]."""
-        return host.score_tokens(self.marking, token_ids, self._times_before(token_ids), num_threads)
+    def scores(self, token_ids: Ids, num_threads: int, times: Ids32 | None = None) -> NDArray[np.float32]:
+        """Return x_j(a), float32 [T, K]; `times` [T] as of `times_before`, which None asks."""
+        counts = self.times_before(token_ids) if times is None else times
+        return host.score_tokens(self.marking, token_ids, counts, num_threads)
 
     def sums(self, token_ids: Ids, cuts: Ids, counted: Mask, num_threads: int) -> NDArray[np.float64]:
         """Return sums over spans, float64 [S, K]."""
-        times = self._times_before(token_ids)
+        times = self.times_before(token_ids)
         return host.score_spans(self.marking, token_ids, cuts, counted, times, num_threads)
 
     def scores_of(self, texts: Texts, num_threads: int) -> NDArray[np.float32]:
         """Return `scores` [N, K] of many texts, 0 in the padding: each as if it stood by itself."""
-        times = self._times_before(texts.ids, texts.starts, texts.ends)
+        times = self.times_before(texts.ids, texts.starts, texts.ends)
         return host.score_tokens(self.marking, texts.ids, times, num_threads)
 
-    def _times_before(
+    def times_before(
         self, token_ids: Ids, starts: Ids | None = None, ends: Ids | None = None
-    ) -> NDArray[np.int32] | None:
+    ) -> Ids32 | None:
         """Return how often each context [T] stood before in its text, where seeds hold that."""
         if not self.marking.counted:
             return None

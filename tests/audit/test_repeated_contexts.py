@@ -1,0 +1,118 @@
+"""Texts of family gumbel in which contexts return: read in version 2 at every place, in version 1 once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import iet
+from iet import kernels
+from iet.audit.columns import find
+from iet.marks.registry import Registry
+from iet.native import reference
+from iet.native.texts import Texts
+from tests.support.teams import team
+
+V, IDS, WORDS = 64, 5, 2  # of the vocabulary, those that stand in texts, of a context
+NAMES = ["planner", "critic", "writer"]
+
+
+def registry_of(version: int) -> Registry:
+    return team(NAMES, vocab_size=V, family="gumbel", n_gram=WORDS + 1, version=version)
+
+
+def written(registry: Registry, speakers: list[str | None], tokens: int, seed: int) -> Any:
+    """Ids that agents (None: nobody) draw in turn from five equal ones, each after all that stands before."""
+    rng, ids, scheme = np.random.default_rng(seed), [0, 1], registry.profile.scheme
+    for agent in np.repeat(np.array(speakers, dtype=object), tokens):
+        logits = np.full((1, V), -np.inf, np.float32)
+        logits[0, :IDS] = 0
+        count = int(reference.times_before([*ids, 0], scheme.n_gram)[-1])
+        if agent is None or (count and scheme.version == 1):
+            ids.append(int(rng.integers(IDS)))
+            continue
+        given = [count] if scheme.version > 1 else None
+        kernels.embed_(logits, [ids[-WORDS:]], [registry.slot(agent)], registry, counts=given)
+        ids.append(int(logits.argmax()))
+    return np.array(ids)
+
+
+def test_every_place_is_read_and_counts_once() -> None:
+    registry = registry_of(2)
+    ids = written(registry, ["critic"], 300, 1)
+    scored, repeated = iet.positions(ids, registry)
+    assert scored.sum() == 300
+    assert not repeated.any()
+    own, *others = iet.score_tokens(ids, registry)[scored][:, [1, 0, 2]].T
+    assert own.mean() == pytest.approx(1 + 1 / 2 + 1 / 3 + 1 / 4 + 1 / 5, abs=0.25)  # 5 equal tokens
+    assert max(other.mean() for other in others) < 1.25
+    first = registry_of(1)
+    assert iet.positions(written(first, ["critic"], 300, 1), first)[1].sum() > 250
+
+
+def test_turns_are_told_apart_where_contexts_were_all_seen() -> None:
+    speakers = ["planner", None, "critic", "planner", "writer"]
+    shares = {}
+    for version in (1, 2):
+        registry = registry_of(version)
+        ids = written(registry, [*speakers], 120, 2)
+        report = iet.Auditor(registry).audit(token_ids=ids)
+        truth = np.repeat([0, -1, 1, 0, 2], 120)
+        found = np.full(len(ids), -1)
+        for segment in report.segments:
+            if segment.agent is not None:
+                found[segment.start : segment.end] = NAMES.index(segment.agent)
+        shares[version] = (found[2:] == truth).mean()
+        assert report.repeated == (0 if version == 2 else report.repeated)
+    assert shares[2] > 0.9
+    assert shares[1] < 0.5
+
+
+def test_a_copy_is_no_evidence_and_neither_is_the_same_passage_many_times() -> None:
+    registry = registry_of(2)
+    passage = written(registry, ["critic"], 60, 3)[2:]
+    report = iet.Auditor(registry).audit(token_ids=np.tile(passage, 12))
+    scores = iet.score_tokens(np.tile(passage, 12), registry)[:, 1]
+    assert scores[WORDS : len(passage)].mean() > 1.8
+    assert abs(scores[len(passage) :].mean() - 1) < 4 / np.sqrt(11 * len(passage))
+    assert sum(s.end - s.start for s in report.segments if s.agent is not None) <= 2 * len(passage)
+    rng, found = np.random.default_rng(4), 0
+    for _ in range(60):  # the null: nobody wrote a passage that stands there over and over
+        ids = np.tile(rng.integers(0, V, 30), 20)
+        found += bool(iet.Auditor(registry, level=0.1).audit(token_ids=ids).found)
+    assert found <= 14  # 6 expected
+
+
+def test_texts_that_are_read_together_are_counted_apart() -> None:
+    registry = registry_of(2)
+    keys = registry.scoring_keys()
+    texts = [written(registry, ["critic", "planner"], tokens, tokens) for tokens in (3, 40, 90)]
+    texts = [texts[1], texts[1][:0], *texts, texts[2][:2]]
+    joined = Texts.of(texts, WORDS + 1)
+    scores, (numbers, repeated) = keys.scores_of(joined, 0), keys.pairs_of(joined)
+    assert not repeated.any()
+    for ids, start, end in zip(texts, joined.starts, joined.ends, strict=True):
+        assert np.array_equal(scores[start:end], kernels.score_tokens(ids, registry))
+        assert np.array_equal(numbers[start:end], kernels.pair_numbers(ids, registry))
+    assert not scores[joined.between].any()
+    assert (numbers[joined.between] == -1).all()
+
+
+@pytest.mark.parametrize("decoder", ["posterior", "cusum"])
+def test_one_audit_is_that_of_many_and_boundaries_that_are_given(decoder: str) -> None:
+    registry = registry_of(2)
+    auditor = iet.Auditor(registry, decoder=decoder)
+    texts = [written(registry, ["critic", "planner"], tokens, tokens) for tokens in (40, 120)]
+    together, alone = find(auditor.plan, None, texts), [auditor.audit(token_ids=ids) for ids in texts]
+    assert together.documents["log_p"].tolist() == [report.log_p for report in alone]
+    assert together.documents["repeated"].tolist() == [0, 0]
+    segments = [segment for report in alone for segment in report.segments]
+    for name in ("start", "end", "log_p"):
+        assert together.segments[name].tolist() == [getattr(segment, name) for segment in segments]
+    pieces = auditor.audit(token_ids=texts[1], boundaries=[122])
+    assert [segment.best_guess for segment in pieces.segments] == ["critic", "planner"]
+    sums = kernels.score_spans(texts[1], [0, 122, 242], registry)
+    every = kernels.score_tokens(texts[1], registry).astype(np.float64)
+    np.testing.assert_allclose(sums, [every[:122].sum(axis=0), every[122:].sum(axis=0)], atol=1e-4)
