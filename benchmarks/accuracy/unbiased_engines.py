@@ -1,6 +1,8 @@
 """Does family gumbel change what a serving engine says? χ² of chosen tokens against the engine's own sampler.
 
     python -m benchmarks.accuracy.unbiased_engines --engine NAME -o benchmarks/results/unbiased_engines.json
+    python -m benchmarks.accuracy.unbiased_engines --engine NAME --version 2 -o \\
+        benchmarks/results/unbiased_engines_2.json
 
 NAME is vllm-v1, vllm-v2, sglang or llama-cpp, each in an environment of its own; what stands in the output of
 the others stays there. Tokens come from our processor for the engine, many requests at once, each under a key
@@ -8,6 +10,8 @@ and behind a context of its own, and from made logits; the distribution that the
 engine's code, applied to the same logits. Whole texts of a Markov chain, in which contexts return all the
 time, are drawn by processor and sampler together. Last, the sampler is given rows that the processor has left
 one token of: it must draw that token, and vLLM's rejection sampler must accept a draft exactly if it is it.
+
+Under version 2 of the family the contexts of tokens stand twice in their sequences.
 """
 
 from __future__ import annotations
@@ -82,10 +86,11 @@ def made_logits() -> torch.Tensor:
     return torch.tensor([*found, *[-math.inf] * CONTEXT_IDS], dtype=torch.float32)
 
 
-def sequences(asked: Asked, count: int, rng: np.random.Generator) -> tuple[Ids, Ids]:
+def sequences(asked: Asked, count: int, rng: np.random.Generator, version: int) -> tuple[Ids, Ids]:
     """Return prompts [count, P] and outputs [count, O], which end in contexts of their own."""
-    words = Scheme(family="gumbel").n_gram - 1
+    words = Scheme(family="gumbel", version=version).n_gram - 1
     contexts = rng.integers(LOGITS, LOGITS + CONTEXT_IDS // 2, (count, words))
+    contexts = np.tile(contexts, (1, version))
     if not asked.penalises:
         return contexts, np.zeros((count, 0), dtype=np.int64)
     said = np.broadcast_to(OUTPUT, (count, len(OUTPUT)))
@@ -98,13 +103,15 @@ def one_of(left: torch.Tensor) -> Ids:
     return np.asarray(left.argmax(dim=1))
 
 
-def tokens(engine: Engine, name: str, case: str, asked: Asked, draws: int, seed: int) -> Found:
+def tokens(
+    engine: Engine, name: str, case: str, asked: Asked, draws: int, seed: int, version: int = 1
+) -> Found:
     rng, logits = np.random.default_rng(seed), made_logits()
     counts = np.zeros(len(logits), dtype=np.int64)
     for start in range(0, draws, BATCH):
         count = min(BATCH, draws - start)
-        keys = keys_of(Scheme(family="gumbel"), len(logits), rng, count)
-        rows = engine.rows(keys, *sequences(asked, count, rng), asked)
+        keys = keys_of(Scheme(family="gumbel", version=version), len(logits), rng, count)
+        rows = engine.rows(keys, *sequences(asked, count, rng, version), asked)
         if asked.drafts:
             assert isinstance(rows, V2Rows)
             # Of other ids than the contexts: else a context comes twice in a million draws.
@@ -114,18 +121,18 @@ def tokens(engine: Engine, name: str, case: str, asked: Asked, draws: int, seed:
         else:
             left = rows.apply(logits.repeat(count, 1))
         counts += np.bincount(one_of(left), minlength=len(logits))
-    prompts, outputs = sequences(asked, 1, rng)
+    prompts, outputs = sequences(asked, 1, rng, version)
     expected = engine.expected(logits, asked, prompts[0].tolist(), outputs[0].tolist())
     assert not counts[expected == 0].any()
     return compare(case, name, True, expected, counts)
 
 
-def texts(engine: Engine, name: str, draws: int, seed: int) -> Found:
+def texts(engine: Engine, name: str, draws: int, seed: int, version: int = 1) -> Found:
     """Count whole texts of a Markov chain, with contexts of one id: nearly every text has one twice."""
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
     chain = torch.tensor(1.5 * np.random.default_rng(1).standard_normal((IDS, IDS)), dtype=torch.float32)
-    scheme, asked = Scheme(family="gumbel", n_gram=WORDS + 1), Asked()
+    scheme, asked = Scheme(family="gumbel", n_gram=WORDS + 1, version=version), Asked()
     counts = np.zeros(IDS**LENGTH, dtype=np.int64)
     for start in range(0, draws, BATCH):
         count = min(BATCH, draws - start)
@@ -147,7 +154,7 @@ def texts(engine: Engine, name: str, draws: int, seed: int) -> Found:
     return compare(f"texts of {LENGTH} tokens, {IDS} ids, n = {WORDS + 1}", name, True, expected, counts)
 
 
-def left_alone(engine: Engine, name: str, count: int, seed: int) -> list[Left]:
+def left_alone(engine: Engine, name: str, count: int, seed: int, version: int = 1) -> list[Left]:
     """Give the engine's sampler rows of which the processor left one token, each with all filters on."""
     rng, logits = np.random.default_rng(seed), made_logits()
     torch.manual_seed(seed)
@@ -155,8 +162,8 @@ def left_alone(engine: Engine, name: str, count: int, seed: int) -> list[Left]:
     found = {"sampler": [0, 0]}
     for start in range(0, count, BATCH):
         size = min(BATCH, count - start)
-        keys = keys_of(Scheme(family="gumbel"), len(logits), rng, size)
-        rows = engine.rows(keys, *sequences(asked, size, rng), asked)
+        keys = keys_of(Scheme(family="gumbel", version=version), len(logits), rng, size)
+        rows = engine.rows(keys, *sequences(asked, size, rng, version), asked)
         left = rows.apply(logits.repeat(size, 1))
         if not isinstance(rows, V2Rows):
             wrong = rows.sample(left) != one_of(left)
@@ -190,16 +197,18 @@ def rejected(rows: V2Rows, logits: torch.Tensor, proposed: bool, rng: np.random.
     return wrong
 
 
-def run(engine: Engine, name: str, draws: int, whole: int, rows: int, seed: int) -> dict[str, Any]:
+def run(
+    engine: Engine, name: str, version: int, draws: int, whole: int, rows: int, seed: int
+) -> dict[str, Any]:
     """Draw everything for one engine: tokens of each case, whole texts, rows with one token left."""
     started, cases = time.perf_counter(), {**CASES, **OF_ONE.get(name, {})}
     seed += 100 * ENGINES.index(name)  # else engines of one distribution would draw the same
     found = [
-        tokens(engine, name, case, asked, draws, seed + number)
+        tokens(engine, name, case, asked, draws, seed + number, version)
         for number, (case, asked) in enumerate(tqdm(cases.items(), unit="case"))
     ]
-    found.append(texts(engine, name, whole, seed + len(cases)))
-    left = left_alone(engine, name, rows, seed + 1 + len(cases))
+    found.append(texts(engine, name, whole, seed + len(cases), version))
+    left = left_alone(engine, name, rows, seed + 1 + len(cases), version)
     return {
         **{"seconds": round(time.perf_counter() - started, 1), "draws": draws, "texts": whole},
         "rows": [dataclasses.asdict(row) for row in found],
@@ -248,6 +257,7 @@ def markdown(engines: dict[str, Any]) -> str:
 def main() -> None:
     line = parser("benchmarks.accuracy.unbiased_engines", __doc__)
     line.add_argument("--engine", choices=ENGINES, required=True)
+    line.add_argument("--version", type=int, default=1, choices=(1, 2), help="of the family (default: 1)")
     line.add_argument("--draws", type=int, default=1_000_000, help="tokens of each case")
     line.add_argument(
         "--texts", type=int, help="whole ones (default: a quarter of the tokens, V2: a fortieth)"
@@ -262,7 +272,7 @@ def main() -> None:
     found = {
         "command": command(line, given),
         "environment": environment("scipy", *engine.packages),
-        **run(engine, given.engine, given.draws, whole, given.rows, given.seed),
+        **run(engine, given.engine, given.version, given.draws, whole, given.rows, given.seed),
     }
     before = json.loads(given.output.read_text("utf-8")) if given.output.is_file() else {}
     engines = {**before.get("engines", {}), given.engine: found}

@@ -116,3 +116,16 @@ def test_one_audit_is_that_of_many_and_boundaries_that_are_given(decoder: str) -
     sums = kernels.score_spans(texts[1], [0, 122, 242], registry)
     every = kernels.score_tokens(texts[1], registry).astype(np.float64)
     np.testing.assert_allclose(sums, [every[:122].sum(axis=0), every[122:].sum(axis=0)], atol=1e-4)
+
+
+def test_both_versions_are_read_in_one_text() -> None:
+    first, second = registry_of(1), registry_of(2)
+    both = team(["planner"], vocab_size=V, family="gumbel", n_gram=WORDS + 1, version=1)
+    newer = both.add_profile(vocab_size=V, scheme=second.profile.scheme)
+    assert newer != both.profile_of("planner").id
+    both.add("critic", profile=newer, secret=second.keys("critic")[-1].secret)
+    ids = np.concatenate([written(first, ["planner"], 25, 5), written(second, ["critic"], 200, 6)])
+    report = iet.Auditor(both).audit(token_ids=ids)
+    assert "critic" in report.found
+    assert {len(profile.scheme.to_dict()) for profile in report.profiles} == {6}
+    assert {profile.scheme.version for profile in report.profiles} == {1, 2}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import pathlib
 import re
 from typing import Any
 
@@ -211,6 +212,20 @@ def test_the_family_has_its_own_defaults() -> None:
     assert Scheme(family="gumbel", n_gram=2, kappa=1).n_gram == 2
     assert Scheme(**scheme.to_dict()) == scheme
     assert Profile.from_dict(Profile(scheme, 99).to_dict()) == Profile(scheme, 99)
+
+
+def test_a_registry_of_version_1_stays_one(tmp_path: pathlib.Path) -> None:
+    known = VECTORS["profile"][0]
+    path = tmp_path / "team.json"
+    registry = Registry.create(path, vocab_size=32000, scheme=Scheme(**known["profile"]["scheme"]))
+    registry.add("planner")
+    before = path.read_bytes()
+    again = Registry.load(path)
+    assert again.profile.digest == known["digest"]
+    assert not again.marking_keys().marking.counted
+    again.rotate("planner")
+    assert json.loads(path.read_bytes())["profiles"] == json.loads(before)["profiles"]
+    assert b'"version": 2' not in path.read_bytes()
 
 
 @pytest.mark.parametrize(
