@@ -35,7 +35,7 @@ from iet.audit.mixture import (
     mixture_weights,
 )
 from iet.errors import BackendUnavailable, InputError, ShapeError, check_number, missing
-from iet.kernels import check_token_ids, score_tokens
+from iet.kernels import check_token_ids
 from iet.marks.keys import Keys, KeyTable
 from iet.marks.tokenizer import DEMO_MODEL, DEMO_SOURCE
 from iet.native.arrays import Bools, Float32s, Float64s, Int64s

@@ -375,18 +375,17 @@ class KeyTable(Keys):
 
     def scores_of(self, texts: Texts, num_threads: int) -> NDArray[np.float32]:
         """Return `scores` [N, K] of many texts, 0 in the padding: each as if it stood by itself."""
-        times = self.times_before(texts.ids, texts.starts, texts.ends)
+        times = self.times_before(texts.ids, texts)
         return host.score_tokens(self.marking, texts.ids, times, num_threads)
 
-    def times_before(
-        self, token_ids: Ids, starts: Ids | None = None, ends: Ids | None = None
-    ) -> Ids32 | None:
-        """Return how often each context [T] stood before in its text, where seeds hold that."""
+    def times_before(self, token_ids: Ids, texts: Texts | None = None) -> Ids32 | None:
+        """Return how often each context [T] stood before in its text, where seeds hold that; else None."""
         if not self.marking.counted:
             return None
         from iet.native.pairs import times_before  # here, because it imports numba
 
-        return times_before(token_ids, self.marking.n_gram, starts, ends)
+        bounds = () if texts is None else (texts.starts, texts.ends)
+        return times_before(token_ids, self.marking.n_gram, *bounds)
 
     def pair_numbers(self, token_ids: Ids, counting: Mask) -> Ids:
         """Number the positions [T] that are `counting`: each differs where seeds hold counts."""

@@ -10,6 +10,7 @@ import pytest
 import iet
 from iet import kernels
 from iet.audit.columns import find
+from iet.audit.language_model import _scores_of
 from iet.marks.registry import Registry
 from iet.native import reference
 from iet.native.texts import Texts
@@ -129,3 +130,19 @@ def test_both_versions_are_read_in_one_text() -> None:
     assert "critic" in report.found
     assert {len(profile.scheme.to_dict()) for profile in report.profiles} == {6}
     assert {profile.scheme.version for profile in report.profiles} == {1, 2}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_candidates_have_the_scores_that_they_would_have_in_the_text(version: int) -> None:
+    registry = registry_of(version)
+    keys = registry.scoring_keys()
+    ids = written(registry, ["critic"], 80, 7)
+    here, others = slice(10, 60), (ids[10:60] + 1) % IDS
+    expected = np.zeros((50, 2, len(keys)), np.float32)
+    expected[:, 0] = keys.scores(ids, 1)[here]
+    for row, other in enumerate(others):
+        text = ids[: 11 + row].copy()
+        text[-1] = other
+        expected[row, 1] = keys.scores(text, 1)[-1]
+    for rows, found in _scores_of(ids, here, np.column_stack([ids[here], others]), keys):
+        assert np.array_equal(found, expected[rows])
