@@ -50,8 +50,9 @@ class PosteriorOptions:
             counts m^-3/4 each time, m^1/4 in all (needs `pairs`, else as "drop"). "drop": a pair counts once
             in the whole text; "count": every time. With "share", passages that come back from afar are read
             apart (`decode_copies`). In family "gumbel", whatever `repeats` is, w_t is 0 where
-            the context stood within the last 256 tokens, and 1 elsewhere (without `pairs`: 0 where it ever
-            stood before), because a context that its writer had seen carries no mark.
+            the pair stood within the last 256 tokens, and 1 elsewhere (without `pairs`: 0 where it ever
+            stood before). In version 1 pairs are contexts, because one that its writer had seen carries no
+            mark; in version 2 no pair stood before.
         nobody: share of the tokens that no agent wrote, 0 to 0.99, before the text is seen, where nobody may
             win; that he has hardly any, or nearly all, is as likely.
         strengths: [A] λ, 0 to MAX_STRENGTH, to use instead of fitting.
