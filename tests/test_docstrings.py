@@ -83,7 +83,8 @@ def test_documented_attributes_are_the_fields(kind: Any) -> None:
 
 
 def test_the_docstring_reader_reads() -> None:
-    arguments = ["logits", "contexts", "slots", "registry", "profile", "temperature", "rows", "num_threads"]
+    arguments = ["logits", "contexts", "slots", "registry", "counts", "profile"]
+    arguments += ["temperature", "rows", "num_threads"]
     assert documented(iet.embed_.__doc__ or "", "Args") == arguments
     assert documented(
         "Do it.\n\n    Args:\n        a, b: both.\n        **c: rest.\n            d: no.\n", "Args"
