@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 REPORT_SCHEMA = "iet.report/1"
 """Name and version of the JSON form; `iet/report/schema.json` describes it."""
 
+_OF_THE_GUESS = ("posterior", "error")
+"""What a segment says of its best guess alone."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Report:
@@ -148,6 +151,25 @@ class Report:
         sure = [name for name, log_p in self.evidence.items() if log_p <= math.log(self.level)]
         return tuple(sorted(sure, key=self.evidence.__getitem__))
 
+    def told(self, segment: Segment) -> Segment:
+        """Return a segment as it may be told: a guess is a name only if that agent is found in the text.
+
+        Without that it is no more than the key that comes nearest by chance, and to name it would accuse its
+        agent. So the guess, and what is said of it, are None then.
+        """
+        guess = segment.best_guess
+        if guess is None or segment.agent is not None or self.evidence.get(guess, 0.0) <= math.log(self.level):
+            return segment
+        return dataclasses.replace(segment, best_guess=None, **dict.fromkeys(_OF_THE_GUESS), share=None, share_interval=None)
+
+    def _stated(self, segment: Segment) -> dict[str, Any]:
+        told = self.told(segment)
+        stated = dataclasses.asdict(told)
+        if told is not segment:
+            of_it = {name: getattr(segment, name) for name in _OF_THE_GUESS}
+            stated["not_found_in_text"] = {"nearest_key": segment.best_guess, **of_it}
+        return stated
+
     @property
     def coverage(self) -> float:
         """The share of what was read that is attributed, 0 if nothing was: of the tokens, or of the
@@ -188,7 +210,7 @@ class Report:
             "seam_share": self.seam_share,
             "strengths": self.strengths,
             "model": self.model,
-            "segments": [dataclasses.asdict(segment) for segment in self.segments],
+            "segments": [self._stated(segment) for segment in self.segments],
             "transitions": {
                 "agents": list(self.transitions.agents),
                 "adjacency": self.transitions.adjacency.astype(int).tolist(),

@@ -33,7 +33,8 @@ class Segment:
         agent: who wrote it, None where nobody's key explains it at the report's level (see `Auditor`), or it
             is left out.
         best_guess: the agent whose key explains it best; equal to `agent` unless that is None. None where
-            the segment is left out.
+            the segment is left out. Nobody is found by it: `Report.told` leaves out the guesses that no form
+            of a report names.
         log_p: natural log of the p-value of `best_guess`, corrected for the number of keys and for having
             chosen the segment: how likely unmarked text would yield any segment as telling as this. By
             itself, without what the rest of the text says about the agent. Where the boundaries were given,

@@ -43,6 +43,7 @@ def events(report: Report, response_id: str | None = None) -> list[dict[str, Any
     for segment in report.segments:
         if segment.left_out:
             continue
+        segment = report.told(segment)
         attributes = {
             **about,
             "gen_ai.agent.id": segment.agent,
@@ -70,5 +71,6 @@ def _explanation(report: Report, segment: Segment) -> str:
     error = "" if segment.error is None else f"error {segment.error:.2g}, "
     sure = f"{error}p alone {p_value(segment.log_p)}"
     if segment.agent is None:
-        return f"{where} are unattributed at level {report.level:g}; best guess {segment.best_guess} ({sure})"
+        guess = "" if segment.best_guess is None else f"; best guess {segment.best_guess}"
+        return f"{where} are unattributed at level {report.level:g}{guess} ({sure})"
     return f"{segment.agent} wrote in {where} ({sure})"

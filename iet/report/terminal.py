@@ -106,7 +106,7 @@ def _above(report: Report, width: int | None, bars: bool = True) -> Iterator[_Li
         yield from _curves(report, drawn, width)
         yield _Line("")
     if report.segments:
-        rows = [_row(i, segment) for i, segment in enumerate(report.segments, 1)]
+        rows = [_row(i, report.told(segment)) for i, segment in enumerate(report.segments, 1)]
         names = [None, *(segment.agent for segment in report.segments)]
         yield from _styled(table([_COLUMNS, *rows], width, wraps=3), names, styles(report))
     notes = legend(report)
@@ -208,7 +208,7 @@ def _row(number: int, segment: Segment) -> tuple[str, ...]:
     chars = "" if segment.char_start is None else f"{segment.char_start}-{segment.char_end}"
     tokens = "" if segment.start is None else f"{segment.start}-{segment.end}"
     within = "" if segment.start_interval is None else "{}-{}".format(*segment.start_interval)
-    guess = f" (perhaps {segment.best_guess})" if is_likely(segment) else ""
+    guess = f" (perhaps {segment.best_guess})" if segment.best_guess and is_likely(segment) else ""
     agent = "left out" if segment.left_out else segment.agent or f"unattributed{guess}"
     return str(number), chars, tokens, agent, *figures(segment), within
 

@@ -211,6 +211,7 @@ def _runs(report: Report, segment: Segment) -> list[tuple[int, int, int]]:
 def _segment(
     report: Report, number: int, segment: Segment, places: dict[str, int], paragraphs: list[int]
 ) -> ShownSegment:
+    segment = report.told(segment)
     span, unit = extent(segment), "tokens" if report.text is None else "characters"
     where = _range(span)
     within = _paragraphs_of(report, *span, paragraphs)

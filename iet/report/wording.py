@@ -168,8 +168,10 @@ def assumptions(report: Report) -> list[tuple[str, str]]:
 def how_sure(report: Report, segment: Segment) -> list[str]:
     """Say in plain words how sure it is that the segment's agent wrote it."""
     guess = segment.best_guess
-    if guess is None:
+    if segment.left_out:
         return []
+    if guess is None:
+        return ["Nobody is named: no agent who is found in this text explains it."]
     if not report.allow_unattributed:
         sure = "" if segment.posterior is None else f"; by the posterior it is {segment.posterior:.0%}"
         return [f"How sure: that was not tested, somebody had to be named{sure}."]
@@ -198,8 +200,14 @@ def how_sure(report: Report, segment: Segment) -> list[str]:
 def reasons(report: Report, segment: Segment) -> list[str]:
     """Say why the segment has its agent, or none, and what would change that."""
     guess, level = segment.best_guess, report.level
-    if guess is None:
+    if segment.left_out:
         return []
+    if guess is None:
+        return [
+            "Why: the key that comes nearest to it is that of an agent who is not found in the text as a whole,"
+            f" at level {level:g}. Some key always comes nearest, of any text.",
+            "What would change that: more text of the same agent, or the registry that it was marked with.",
+        ]
     if not report.allow_unattributed:
         return [
             f"Why: forced choice. {guess} explains it best, however weakly.",

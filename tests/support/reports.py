@@ -22,7 +22,7 @@ TEXT = "The plan is naïve 🙂.\nThe critic [b]disagrees[/b], and says why."
 def report_of(
     text: str | None = TEXT, agents: tuple[str, ...] = ("planner", "critic"), **changes: Any
 ) -> Report:
-    """A report on two segments, the second of them unattributed."""
+    """A report on two segments, the second of them unattributed, though its best guess is found in the text."""
     start = None if text is None else 0
     middle, end = (None, None) if text is None else (22, len(text))
     segments = (
@@ -48,7 +48,7 @@ def report_of(
         allow_unattributed=True,
         decoys=0,
         log_p=-240.0,
-        evidence={name: -240.0 if i == 0 else -1.3 for i, name in enumerate(agents)},
+        evidence={name: -240.0 if i == 0 else -5.0 for i, name in enumerate(agents)},
         tokens=90,
         left_out=0,
         scored=89,

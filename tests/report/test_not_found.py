@@ -1,0 +1,70 @@
+"""A text is read with the keys of a team that had no part in it: no form of the report names one of them."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from iet.report import Report
+from tests.support.reports import report_of, validator
+from tests.support.teams import team
+from tests.support.texts import TEXT, reader
+
+STRANGERS = ("drafter", "editor", "reviewer")
+
+
+@pytest.fixture(scope="module")
+def wrong() -> Report:
+    """The report on a marked text under the keys of others."""
+    report = reader(team(STRANGERS)).audit(TEXT)
+    assert report.found == ()
+    assert [segment.agent for segment in report.segments] == [None] * len(report.segments)
+    return report
+
+
+def cards(report: Report) -> str:
+    from iet.report import view
+
+    return "\n".join(line for segment in view.segments(report) for line in segment.why)
+
+
+def test_no_prose_names_an_agent_that_is_not_found(wrong: Report) -> None:
+    explained = [str(event["gen_ai.evaluation.explanation"]) for event in wrong.evaluation_events()]
+    assert "unattributed" in str(wrong)
+    for said in (cards(wrong), "\n".join(explained), str(wrong).split("agent ")[0]):
+        assert not [name for name in STRANGERS if name in said]
+    assert "perhaps" not in str(wrong)
+    assert "perhaps" not in wrong.to_html()
+    assert "some key always comes nearest" in cards(wrong).lower()
+
+
+def test_json_keeps_the_guess_where_it_is_no_accusation(wrong: Report) -> None:
+    content = json.loads(wrong.to_json())
+    validator().validate(content)
+    assert {segment["best_guess"] for segment in content["segments"]} == {None}
+    for told, segment in zip(content["segments"], wrong.segments, strict=True):
+        assert told["posterior"] is told["error"] is None
+        expected = {"nearest_key": segment.best_guess, "posterior": segment.posterior, "error": segment.error}
+        assert told["not_found_in_text"] == expected
+
+
+def test_a_guess_who_is_found_elsewhere_in_the_text_keeps_the_name() -> None:
+    report = report_of()
+    critic = report.evidence["critic"]
+    for level, named in ((2 * math.exp(critic), True), (0.5 * math.exp(critic), False)):
+        at_level = report_of(level=level)
+        assert ("perhaps critic" in str(at_level)) is named
+        assert ("perhaps it was critic" in cards(at_level)) is named
+        told = at_level.to_dict()["segments"][1]
+        validator().validate(json.loads(at_level.to_json()))
+        assert (told["best_guess"] == "critic") is named
+        assert ("not_found_in_text" in told) is not named
+
+
+def test_a_forced_choice_names_somebody_whoever_is_found() -> None:
+    assert all(
+        segment["best_guess"] == segment["agent"]
+        for segment in reader(team(STRANGERS), allow_unattributed=False).audit(TEXT).to_dict()["segments"]
+    )
