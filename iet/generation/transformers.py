@@ -7,9 +7,10 @@ On a CUDA device nothing waits for a step. What a kernel refused there (see `iet
 raised by a later step, the next one that finds it written; what the last step of a `generate` refused is
 raised by `iet.kernels.raise_if_refused(device)`, or not at all.
 
-Continuous batching (`generate_batch`) shows a processor the last id of each row only, not its context, so it
-is refused before it starts. transformers asks each processor whether it supports that, and would drop one
-that says no with a warning: the text would silently carry no mark. So the question itself raises here.
+Continuous batching (`generate_batch`) shows a processor the last id of each row only, not its context. A
+`WatermarkingConfig` in its generation config is refused before it starts: transformers asks each processor
+whether it supports that, and would drop one that says no with a warning, so the question itself raises here.
+It ignores `logits_processor=` unasked; all that shows it is that the processor is never called.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import json
 import secrets
 import sys
 import warnings
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -186,6 +188,9 @@ class LogitsProcessor(_Processor):
     nothing speaks against it prefer `WatermarkingConfig`: it sees the final logits itself. With a scheme of
     placement "raw", the paper's, κ is added as it is.
 
+    `generate_batch` ignores its `logits_processor=`, and the text carries no mark. So a processor that was
+    never called, copied or pickled warns when nothing refers to it any more, or at exit.
+
     One processor serves many calls, so it cannot tell which rows share a prompt: two agents for four rows
     mark two rows each, whatever the prompts. (`WatermarkingConfig` refuses that where prompts differ.) Use
     one of the two, not both: each adds its mark.
@@ -230,9 +235,29 @@ class LogitsProcessor(_Processor):
         self._rebuild = functools.partial(
             type(self), registry, agents, scale, profile=profile, seed=self._seed
         )
+        caller = sys._getframe(1)
+        self._unused = weakref.finalize(self, _warn_unused, caller.f_code.co_filename, caller.f_lineno)
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        """Return `scores` [B, >= V] with marks, for the position after `input_ids` [B, T]."""
+        self._unused.detach()
+        return super().__call__(input_ids, scores)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        self._unused.detach()
         return self._rebuild, ()
+
+
+_warned: dict[str | tuple[str, type[Warning], int], int] = {}
+"""Lines that made unused processors, for `warnings`: each is warned of once."""
+
+
+def _warn_unused(filename: str, line: int) -> None:
+    message = (
+        "this iet.LogitsProcessor was never called, so it marked nothing. generate_batch ignores"
+        " logits_processor=: use generate, or a server (iet.generation.vllm, iet.generation.sglang)"
+    )
+    warnings.warn_explicit(message, RuntimeWarning, filename, line, registry=_warned)
 
 
 class WatermarkingConfig(BaseWatermarkingConfig):
@@ -246,13 +271,11 @@ class WatermarkingConfig(BaseWatermarkingConfig):
     the prompt batch, and in family "gumbel" for each of `num_return_sequences`, so that the same prompt gets
     another text.
 
-    Saving it (`to_dict`, a saved generation config) writes the registry's path,
-    digests and agent names, never a key; `from_dict` loads the registry from its path again.
+    Saving it (`to_dict`, `to_json_file`) writes the registry's path, digests and agent names, never a key;
+    `from_dict` loads the registry from its path again.
 
-    transformers 5 does not load a saved generation config with any watermark but its own KGW: it raises a
-    TypeError, which names the key "_iet.WatermarkingConfig". So pass this to `generate` rather than keep it
-    in `model.generation_config`; a model that was saved with it loads with
-    `from_pretrained(path, generation_config=transformers.GenerationConfig())`.
+    A generation config, or a model, that holds it is saved without it, with a warning: transformers loads no
+    watermark but its own, and whoever gets such a model could not load it.
 
     Args:
         registry: holds the agents' keys.
@@ -333,7 +356,18 @@ class WatermarkingConfig(BaseWatermarkingConfig):
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form: path, digests, names, and the seed if there is one."""
+        """Return the JSON form: path, digests, names, and the seed if there is one.
+
+        None, with a warning, to a generation config that is being saved: see the class.
+        """
+        if _is_saved_with_a_generation_config():
+            warnings.warn(
+                "watermarking_config is left out of the saved generation config, because transformers loads"
+                " none but its own: whoever loads the model does not mark; pass an iet.WatermarkingConfig to"
+                " generate there (its own to_json_file and from_dict save and load it)",
+                stacklevel=2,
+            )
+            return None  # type: ignore[return-value]  # "watermarking_config": null is what loads
         profile = self.registry.get_profile(self.profile)
         return {
             _FORMAT_KEY: 1,
@@ -391,7 +425,19 @@ class WatermarkingConfig(BaseWatermarkingConfig):
     __hash__ = None  # type: ignore[assignment]
 
 
-_FORMAT_KEY = "_iet.WatermarkingConfig"  # sorts first, so that it is what transformers' TypeError names
+_FORMAT_KEY = "_iet.WatermarkingConfig"
+
+
+def _is_saved_with_a_generation_config() -> bool:
+    """Tell whether transformers is writing a generation config, which asks for its parts, to a file."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_name == "to_json_file" and isinstance(
+            frame.f_locals.get("self"), transformers.GenerationConfig
+        ):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 def _slots(registry: Registry, agents: str | Sequence[str | None], profile: str | None) -> NDArray[np.int32]:

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 REPORT_SCHEMA = "iet.report/1"
 """Name and version of the JSON form; `iet/report/schema.json` describes it."""
 
-_OF_THE_GUESS = ("posterior", "error")
-"""What a segment says of its best guess alone."""
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Report:
@@ -158,16 +155,25 @@ class Report:
         agent. So the guess, and what is said of it, are None then.
         """
         guess = segment.best_guess
-        if guess is None or segment.agent is not None or self.evidence.get(guess, 0.0) <= math.log(self.level):
+        if (
+            guess is None
+            or segment.agent is not None
+            or self.evidence.get(guess, 0.0) <= math.log(self.level)
+        ):
             return segment
-        return dataclasses.replace(segment, best_guess=None, **dict.fromkeys(_OF_THE_GUESS), share=None, share_interval=None)
+        return dataclasses.replace(
+            segment, best_guess=None, posterior=None, error=None, share=None, share_interval=None
+        )
 
     def _stated(self, segment: Segment) -> dict[str, Any]:
         told = self.told(segment)
         stated = dataclasses.asdict(told)
         if told is not segment:
-            of_it = {name: getattr(segment, name) for name in _OF_THE_GUESS}
-            stated["not_found_in_text"] = {"nearest_key": segment.best_guess, **of_it}
+            stated["not_found_in_text"] = {
+                "nearest_key": segment.best_guess,
+                "posterior": segment.posterior,
+                "error": segment.error,
+            }
         return stated
 
     @property

@@ -204,8 +204,8 @@ def reasons(report: Report, segment: Segment) -> list[str]:
         return []
     if guess is None:
         return [
-            "Why: the key that comes nearest to it is that of an agent who is not found in the text as a whole,"
-            f" at level {level:g}. Some key always comes nearest, of any text.",
+            "Why: the key that comes nearest is that of an agent who is not found in the text as a whole, at"
+            f" level {level:g}. Some key always comes nearest, of any text.",
             "What would change that: more text of the same agent, or the registry that it was marked with.",
         ]
     if not report.allow_unattributed:

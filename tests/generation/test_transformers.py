@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import pathlib
+import pickle
+import warnings
 from typing import Any
 
 import pytest
@@ -9,6 +13,7 @@ import pytest
 import iet
 from iet.demo import conversation
 from iet.errors import InputError, RegistryError, ShapeError
+from iet.marks.registry import Registry
 from tests.support import teams
 from tests.support.generation import (
     MODEL,
@@ -287,6 +292,36 @@ def test_continuous_batching_is_refused_before_it_starts(scheme: dict[str, Any])
     config = transformers.GenerationConfig(do_sample=True, max_new_tokens=3, watermarking_config=marking)
     with pytest.raises(InputError, match=r"generate_batch: .* use generate, or a server"):
         model.generate_batch([[5, 6, 7], [8, 9]], generation_config=config, progress_bar=False)
+
+
+def test_a_processor_that_continuous_batching_ignores_warns_that_it_was_never_called() -> None:
+    if not hasattr(MODEL, "generate_batch"):
+        pytest.skip("this transformers has no continuous batching")
+    model, _ = conversation.load_model()
+    registry = teams.team(["planner"], tokenizer=conversation.MODEL / "tokenizer.json")
+    config = transformers.GenerationConfig(do_sample=True, max_new_tokens=3)
+    with pytest.warns(
+        RuntimeWarning, match=r"never called, so it marked nothing\. generate_batch ignores"
+    ) as told:
+        model.generate_batch(
+            [[5, 6, 7], [8, 9]],
+            generation_config=config,
+            progress_bar=False,
+            logits_processor=[iet.LogitsProcessor(registry, "planner", 1.0)],
+        )
+    assert [warning.filename for warning in told if "never called" in str(warning.message)] == [__file__]
+
+
+def test_a_processor_that_was_called_copied_or_pickled_does_not_warn(tmp_path: pathlib.Path) -> None:
+    registry = Registry.create(tmp_path / "team.json", vocab_size=V, unmarked_ids=[PAD])
+    registry.merge(TEAM)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        generate(logits_processor=[iet.LogitsProcessor(registry, ["planner", "critic"], 1.0)])
+        data = pickle.dumps(iet.LogitsProcessor(registry, ["planner", "critic"], 1.0))
+        generate(logits_processor=[pickle.loads(data)])
+        gc.collect()
+    assert not [warning for warning in told if "never called" in str(warning.message)]
 
 
 def test_a_processor_that_is_shown_no_contexts_says_so() -> None:

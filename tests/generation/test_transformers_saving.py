@@ -48,14 +48,12 @@ def secrets_of(registry: Registry) -> list[bytes]:
     return [*values, *(value.hex().encode() for value in values)]
 
 
-def test_a_generation_config_with_marks_is_saved_without_secrets(
-    saved: Registry, tmp_path: pathlib.Path
-) -> None:
+def test_marks_are_shown_and_saved_without_secrets(saved: Registry, tmp_path: pathlib.Path) -> None:
     marking = iet.WatermarkingConfig(saved, ["planner", None])
     config = transformers.GenerationConfig(watermarking_config=marking)
-    config.save_pretrained(tmp_path)
-    written = (tmp_path / "generation_config.json").read_text()
-    assert json.loads(written)["watermarking_config"] == {
+    marking.to_json_file(tmp_path / "marking.json")
+    written = (tmp_path / "marking.json").read_text()
+    assert json.loads(written) == {
         "_iet.WatermarkingConfig": 1,
         "registry": str(saved.path),
         "registry_digest": saved.digest,
@@ -145,20 +143,19 @@ def test_a_dict_of_another_profile_or_kind_is_refused(saved: Registry) -> None:
         iet.WatermarkingConfig.from_dict({**data, "registry": "nowhere/team.json"})
 
 
-def test_a_model_saved_with_marks_says_why_it_does_not_load_and_loads_as_documented(
+def test_a_model_that_marks_is_saved_without_it_and_anybody_loads_it(
     saved: Registry, tmp_path: pathlib.Path
 ) -> None:
     model, marking = tiny(), iet.WatermarkingConfig(saved, ["planner", "critic"])
     model.generation_config.watermarking_config = marking
-    model.save_pretrained(tmp_path / "model")
-    with pytest.raises(TypeError, match=r"'_iet\.WatermarkingConfig'"):
-        transformers.GenerationConfig.from_pretrained(tmp_path / "model")
-    loaded = transformers.LlamaForCausalLM.from_pretrained(
-        tmp_path / "model", generation_config=transformers.GenerationConfig()
-    )
+    with pytest.warns(UserWarning, match="watermarking_config is left out"):
+        model.save_pretrained(tmp_path / "model")
     written = json.loads((tmp_path / "model" / "generation_config.json").read_text())
-    again = iet.WatermarkingConfig.from_dict(written["watermarking_config"])
-    assert torch.equal(generate(again, model=loaded).sequences, generate(marking).sequences)
+    assert written["watermarking_config"] is None
+    loaded = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "model")
+    assert loaded.generation_config.watermarking_config is None
+    assert model.generation_config.watermarking_config is marking  # it goes on marking
+    assert torch.equal(generate(marking, model=loaded).sequences, generate(model=model).sequences)
 
 
 def test_an_updated_config_is_checked_again() -> None:

@@ -22,7 +22,7 @@ TEXT = "The plan is naïve 🙂.\nThe critic [b]disagrees[/b], and says why."
 def report_of(
     text: str | None = TEXT, agents: tuple[str, ...] = ("planner", "critic"), **changes: Any
 ) -> Report:
-    """A report on two segments, the second of them unattributed, though its best guess is found in the text."""
+    """A report on two segments, the second unattributed, though its best guess is found in the text."""
     start = None if text is None else 0
     middle, end = (None, None) if text is None else (22, len(text))
     segments = (
