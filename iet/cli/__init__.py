@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 
 import iet
-from iet.cli import audit, bench, calibrate, demo, doctor, keys, serve, verify
+from iet.cli import audit, bench, calibrate, demo, doctor, keys, serve, verify, warm
 from iet.errors import IetError
 from iet.report.lines import harmless
 
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="iet", description=(iet.__doc__ or "").split("\n")[0])
     parser.add_argument("--version", action="version", version=f"iet {iet.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for group in (demo, audit, serve, verify, keys, bench, calibrate, doctor):
+    for group in (demo, audit, serve, verify, keys, bench, calibrate, doctor, warm):
         group.add(commands)
     arguments = parser.parse_args(argv)
     if check := getattr(arguments, "check", None):

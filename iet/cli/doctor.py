@@ -71,6 +71,8 @@ def _doctor(arguments: argparse.Namespace) -> int:
     )
     for folder in found.loops["kept"] or ["no folder: every process compiles them"]:
         say(f"compiled loops: kept in {folder}")
+    for folder in found.loops["read"]:
+        say(f"compiled loops: read from {folder}")
     for folder, reason in found.loops["refused"].items():
         say(f"compiled loops: not in {folder} ({reason})")
     for name, (good, total) in found.checks.items():
@@ -130,7 +132,8 @@ class Diagnosis:
         scheme: version of the format.
         backends: as `iet.backends()` returns them.
         packages: installed versions; None where missing.
-        loops: folders in which compiled loops are "kept", and those "refused", with the reason.
+        loops: folders in which compiled loops are "kept", those from which they were "read" but are not kept,
+            and those "refused", with the reason.
         checks: name of a self-test -> how many known answers agreed, of how many.
     """
 
@@ -170,7 +173,11 @@ def _loops() -> dict[str, Any]:
     import iet.audit.evidence  # noqa: F401 - these load the loops of an audit
     from iet.native import cache
 
-    return {"kept": sorted(cache.folders), "refused": dict(sorted(cache.refused.items()))}
+    return {
+        "kept": sorted(cache.folders),
+        "read": sorted(cache.read),
+        "refused": dict(sorted(cache.refused.items())),
+    }
 
 
 def self_test() -> dict[str, tuple[int, int]]:

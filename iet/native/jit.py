@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 import numba  # type: ignore[import-untyped, unused-ignore]
 from numba.core import event  # type: ignore[import-untyped, unused-ignore]
 
-from iet.native.cache import Cache
+from iet.native.cache import Cache, ReadCache
 
 config: Any = numba.config
 
@@ -29,7 +29,7 @@ def njit(function: _F) -> _F:
 
     What was compiled is kept where Numba keeps it: in NUMBA_CACHE_DIR if that is set, beside the source, or
     in the user's cache folder; but in none that others can write (`iet.native.cache`). Where none is left, in
-    `private_folder`.
+    `private_folder`. Without NUMBA_CACHE_DIR what stands beside the source is read wherever others are kept.
 
     Compiling takes 0.1 s a function and more: the first audit on a machine waits for all that it calls. What
     runs once a text over a few segments is NumPy. What is compiled is plain loops over arrays that are given:
@@ -44,19 +44,20 @@ def njit(function: _F) -> _F:
 
 
 def _cache_of(function: Callable[..., Any]) -> Cache | None:
-    with contextlib.suppress(RuntimeError):  # no folder that can be written
-        return Cache(function)
-    folder = private_folder()
-    if folder is None:
-        return None
     usual = config.CACHE_DIR
-    config.CACHE_DIR = folder  # read when a cache is made: others keep the usual one
-    try:
-        return Cache(function)
-    except RuntimeError:
-        return None
-    finally:
-        config.CACHE_DIR = usual
+    beside = None if usual else ReadCache.of(function)
+    with contextlib.suppress(RuntimeError):  # no folder that can be written
+        return Cache(function, beside)
+    folder = private_folder()
+    if folder is not None:
+        config.CACHE_DIR = folder  # read when a cache is made: others keep the usual one
+        try:
+            return Cache(function, beside)
+        except RuntimeError:
+            pass
+        finally:
+            config.CACHE_DIR = usual
+    return None if beside is None else beside.used()
 
 
 @contextlib.contextmanager

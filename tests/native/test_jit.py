@@ -105,7 +105,7 @@ def test_without_a_temporary_folder_there_is_no_private_one(
 def test_where_nothing_can_be_written_loops_are_compiled_without_a_cache(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(function: object) -> None:
+    def refuse(function: object, beside: object) -> None:
         raise RuntimeError("cannot cache function: no locator available")  # what Numba does there
 
     monkeypatch.setattr(jit, "Cache", refuse)
