@@ -34,7 +34,7 @@ class Progress:
         minutes, seconds = divmod(round(left), 60)
         hours, minutes = divmod(minutes, 60)
         return (
-            f"{self.documents:,} documents, {rate:,.0f} a second, {self.share:.0%} read,"
+            f"{self.documents:,} documents, {rate:,.0f}/s, {self.share:.0%} read,"
             f" {hours}:{minutes:02}:{seconds:02} left"
         )
 

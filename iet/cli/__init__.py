@@ -4,16 +4,18 @@ Each file holds a group of commands with their parsers. Whoever asks for help wa
 imports what `import iet` does not, before its command runs.
 
 Exit codes: 0 completed, whatever was found; 1 with `--fail-on`, or a failed self-test or check of a server;
-2 usage; 3 failure.
+2 usage; 3 failure; 130 interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import iet
 from iet.cli import audit, bench, calibrate, demo, doctor, keys, serve, verify, warm
@@ -23,6 +25,7 @@ from iet.report.lines import harmless
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    _replace_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show κ or → is no failure
             stream.reconfigure(errors="backslashreplace")
@@ -43,8 +46,48 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (IetError, OSError) as error:
-        print(f"iet: {harmless(str(error))}", file=sys.stderr)  # it may quote what it read
+        where = "standard output: " if _forget_output() else ""
+        print(f"iet: {where}{harmless(str(error))}", file=sys.stderr)  # it may quote what it read
         return 3
     except KeyboardInterrupt:
-        print("iet: interrupted", file=sys.stderr)
-        return 3
+        hint = getattr(arguments, "interrupted", None)
+        print(f"iet: interrupted{f'; {hint}' if hint else ''}", file=sys.stderr)
+        return 130
+
+
+class _Closed(io.TextIOBase):
+    """A standard stream that whoever started this process has closed."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def buffer(self) -> Any:
+        return self
+
+    def _refuse(self, *_: Any) -> Any:
+        raise OSError(errno.EBADF, "closed", self._name)
+
+    read = readline = write = _refuse
+
+
+def _replace_closed_streams() -> None:
+    """Put a stream in the place of each that is closed: Python has None, and a file would get its number."""
+    if None not in (sys.stdin, sys.stdout, sys.stderr):
+        return
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        continue
+    os.close(descriptor)
+    sys.stdin = sys.stdin or _Closed("standard input")
+    sys.stdout = sys.stdout or _Closed("standard output")
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
+
+
+def _forget_output() -> bool:
+    """Drop what standard output cannot take, and tell whether there was any: at exit it would fail again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False

@@ -309,6 +309,7 @@ def _audit_files(arguments: argparse.Namespace, auditor: Any) -> int:
             last = state.seconds
             print(f"iet: {state}", file=sys.stderr, flush=True)
 
+    arguments.interrupted = "what is done is kept, and the same command with --resume goes on from there"
     given = {name: getattr(arguments, name) for name in _MANY}
     options = {name: value for name, value in given.items() if value is not None}
     options["encoding"] = arguments.encoding

@@ -76,18 +76,18 @@ class _Bar:
             return
         from tqdm import tqdm
 
-        counted = "{elapsed} {bar:1}" if self._total is None else "|{bar:16}| {percentage:.0f}% {elapsed}"
+        counted = "{elapsed} {bar:1}" if self._total is None else "|{bar:8}| {percentage:.0f}% {elapsed}"
         with tqdm(
             desc=harmless(self._now[0]),
             total=self._total,
             bar_format="iet: {desc} " + counted,
             file=sys.stderr,
             leave=False,
-            dynamic_ncols=True,
         ) as bar:
             bar.start_t -= DELAY
             done = False
             while not done:
                 done = self.over.wait(REFRESH)
+                bar.ncols = width_of(sys.stderr)
                 bar.desc, bar.n = harmless(self._now[0]), self._now[1]
                 bar.refresh()

@@ -54,6 +54,11 @@ def write_file(
                     os.replace(temporary, target)  # while it is locked
             if sys.platform == "win32":  # where no open file is renamed
                 os.replace(temporary, target)
+        except OSError as error:
+            if error.filename is None or os.fspath(error.filename) == str(temporary):
+                # A full disk names nothing, or a name that nobody knows.
+                raise OSError(error.errno, error.strerror or str(error), str(target)) from None
+            raise
         finally:
             temporary.unlink(missing_ok=True)
         if folder is not None:

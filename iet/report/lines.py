@@ -24,15 +24,17 @@ def harmless(text: str) -> str:
 def width_of(file: TextIO) -> int | None:
     """Return how many cells a line of a terminal has; None for what is piped on: no line is broken there."""
     try:
-        return max(int(os.environ["COLUMNS"]), 20)
+        columns = int(os.environ["COLUMNS"])
     except (KeyError, ValueError):
-        pass
-    if not file.isatty():
-        return None
-    try:
-        return max(os.get_terminal_size(file.fileno()).columns, 20)
-    except (OSError, ValueError):
-        return 80
+        columns = 0
+    if columns <= 0:  # terminals of CI and of kubectl do not know their width, and say 0
+        if not file.isatty():
+            return None
+        try:
+            columns = os.get_terminal_size(file.fileno()).columns or 80
+        except (OSError, ValueError):
+            columns = 80
+    return max(columns, 20)
 
 
 _NARROWEST = 14

@@ -55,7 +55,7 @@ def test_an_interrupt_is_a_failure_with_a_word(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(doctor, "examine", interrupt)
-    assert run("doctor") == 3
+    assert run("doctor") == 130
     assert capsys.readouterr().err == "iet: interrupted\n"
 
 
