@@ -128,7 +128,8 @@ def _add_auditing(audit: argparse.ArgumentParser) -> None:
         "--tokenizer",
         action="append",
         metavar="[PROFILE=]PATH",
-        help="tokenizer.json, if it is not where the registry found it; once for each profile",
+        help="tokenizer.json, its folder or a model on the Hub (owner/name), if it is not where the registry"
+        " found it; once for each profile",
     )
     audit.add_argument(
         "--encoding",

@@ -64,6 +64,11 @@ def add(commands: Commands) -> None:
     export = actions.add_parser("export", help="write a registry that holds only some agents' keys")
     export.add_argument("path", help="the new file")
     export.add_argument("--agents", nargs="+", required=True, metavar="NAME")
+    export.add_argument(
+        "--with-tokenizer",
+        action="store_true",
+        help="write the tokenizer beside it, to be moved along with it",
+    )
     export.add_argument("--all-epochs", action="store_true", help="also keys that were rotated out")
     add_registry(export)
     export.set_defaults(run=_keys_export)
@@ -95,7 +100,10 @@ _MEANING = {
 
 
 def _add_scheme(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tokenizer", help="tokenizer.json, a folder that holds one, or iet:demo")
+    parser.add_argument(
+        "--tokenizer",
+        help="tokenizer.json, a folder that holds one, a model on the Hub (owner/name), or iet:demo",
+    )
     parser.add_argument(
         "--vocab-size", type=int, help="V, where there is no tokenizer or the model's differs"
     )
@@ -226,8 +234,16 @@ def _keys_rotate(arguments: argparse.Namespace) -> int:
 
 def _keys_export(arguments: argparse.Namespace) -> int:
     registry = load_registry(arguments)
-    exported = registry.export(arguments.path, arguments.agents, all_epochs=arguments.all_epochs)
+    exported = registry.export(
+        arguments.path,
+        arguments.agents,
+        all_epochs=arguments.all_epochs,
+        with_tokenizer=arguments.with_tokenizer,
+    )
     say(f"{exported.path}: {', '.join(exported)}")
+    if arguments.with_tokenizer:
+        for profile in exported.profiles.values():
+            say(f"its tokenizer goes with it: {profile.tokenizer_source or 'none'}")
     return 0
 
 

@@ -32,7 +32,8 @@ from iet.marks.members import Member, merged, refuse_shared_secrets
 from iet.marks.names import new_name, skeleton
 from iet.marks.registry_file import ABSENT, dump, fingerprint, parse, replace
 from iet.marks.scheme import Profile, Scheme
-from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
+from iet.marks.tokenizer import Tokenizer
+from iet.marks.tokenizer_files import SUFFIX, is_path, save
 
 ENVIRONMENT_VARIABLE = "IET_REGISTRY"
 """Names the file that `Registry.load()` reads."""
@@ -210,7 +211,7 @@ class Registry:
             if not isinstance(tokenizer, Tokenizer):
                 tokenizer = Tokenizer(tokenizer)
             source = tokenizer.source
-            if source not in (None, DEMO_SOURCE):
+            if source is not None and is_path(source):
                 source = os.path.abspath(source)
             size = tokenizer.vocab_size if vocab_size is None else vocab_size
             profile = Profile(scheme, size, tokenizer.digest, tokenizer_source=source)
@@ -315,7 +316,12 @@ class Registry:
             return key.epoch
 
     def export(
-        self, path: str | os.PathLike[str] | None, agents: Sequence[str], *, all_epochs: bool = False
+        self,
+        path: str | os.PathLike[str] | None,
+        agents: Sequence[str],
+        *,
+        all_epochs: bool = False,
+        with_tokenizer: bool = False,
     ) -> Registry:
         """Write a registry with the given agents only, for the host that marks as them.
 
@@ -323,12 +329,15 @@ class Registry:
             path: a new file. None: in memory only.
             agents: names, in the order of the new slots.
             all_epochs: include keys that no longer mark.
+            with_tokenizer: write the tokenizer of each profile beside it, `NAME.PROFILE.tokenizer.json.gz`,
+                where it is found wherever both are moved to.
 
         Returns:
             The new registry. No other secret is in it.
 
         Raises:
-            InputError: `agents` is no sequence of names, or empty.
+            InputError: `agents` is no sequence of names, or empty, or tokenizers have no file to go with.
+            TokenizerMismatch: a tokenizer is not to be found, or is another one.
             RegistryError: an agent is unknown, or `path` exists or cannot be written.
         """
         if isinstance(agents, (str, bytes)) or not isinstance(agents, Sequence) or not agents:
@@ -340,6 +349,15 @@ class Registry:
             exported._agents[keys[-1].agent] = Member(agent.profile, keys)
             profile = _with_source_seen_from(self._profiles[agent.profile], self._path, None)
             exported._profiles[agent.profile] = profile
+        if with_tokenizer:
+            if path is None:
+                raise InputError("with_tokenizer: got no path, expected one: they are written beside it")
+            beside = _absolute(path)
+            for id, profile in exported._profiles.items():
+                if profile.tokenizer_digest is not None:
+                    target = beside.with_name(f"{beside.stem}.{id}{SUFFIX}")
+                    save(target, self.open_tokenizer(id).backend)
+                    exported._profiles[id] = dataclasses.replace(profile, tokenizer_source=str(target))
         if path is not None:
             exported._save_as(path, ABSENT)
         return exported
@@ -419,13 +437,20 @@ class Registry:
             source = self._tokenizers.get(chosen.tokenizer_digest)
         if source is None:
             source = _with_source_seen_from(chosen, self._path, None).tokenizer_source
+        expected = _expected(chosen)
         if source is None:
-            raise TokenizerMismatch(f"profile {chosen.id} does not say where its tokenizer is: pass it")
-        tokenizer = source if isinstance(source, Tokenizer) else Tokenizer(source)
+            raise TokenizerMismatch(f"{expected}, but does not say where it is; pass it: --tokenizer PATH")
+        try:
+            tokenizer = source if isinstance(source, Tokenizer) else Tokenizer(source)
+        except TokenizerMismatch as error:
+            raise TokenizerMismatch(
+                f"{error}. {expected}; pass it: --tokenizer PATH; a registry for another host takes it along:"
+                " iet keys export --with-tokenizer"
+            ) from None
         if tokenizer.digest != chosen.tokenizer_digest:
             raise TokenizerMismatch(
-                f"tokenizer: got digest {tokenizer.digest[:16]}, profile {chosen.id} expects"
-                f" {chosen.tokenizer_digest[:16]}"
+                f"tokenizer: got digest {tokenizer.digest[:16]} of {tokenizer.vocab_size:,} tokens"
+                f"{'' if tokenizer.source is None else f' ({tokenizer.source})'}. {expected}"
             )
         return tokenizer
 
@@ -638,6 +663,20 @@ def _absolute(path: str | os.PathLike[str]) -> pathlib.Path:
     return pathlib.Path(path).expanduser().absolute()
 
 
+def _expected(profile: Profile) -> str:
+    """Say whose tokenizer a profile expects."""
+    assert profile.tokenizer_digest is not None
+    was = (
+        ""
+        if profile.tokenizer_source is None
+        else f", found at {profile.tokenizer_source!r} when it was made"
+    )
+    return (
+        f"profile {profile.id} expects the tokenizer of digest {profile.tokenizer_digest[:16]}, V"
+        f" {profile.vocab_size:,}{was}"
+    )
+
+
 def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -650,7 +689,7 @@ def _listed(names: Mapping[str, object]) -> str:
 def _with_source_seen_from(profile: Profile, old: pathlib.Path | None, new: pathlib.Path | None) -> Profile:
     # A tokenizer at or below the registry's folder is named from there, so that both can move together.
     source = profile.tokenizer_source
-    if source is None or source == DEMO_SOURCE:
+    if source is None or not is_path(source):
         return profile
     where = pathlib.Path(source) if old is None else old.parent / source
     if new is not None and where.is_relative_to(new.parent):

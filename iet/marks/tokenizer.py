@@ -8,7 +8,6 @@ import functools
 import itertools
 import json
 import os
-import pathlib
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,18 +15,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from iet.errors import InputError, TokenizerMismatch
+from iet.errors import InputError
 from iet.marks.scheme import canonical_digest
+from iet.marks.tokenizer_files import DEMO_MODEL as DEMO_MODEL
+from iet.marks.tokenizer_files import DEMO_SOURCE as DEMO_SOURCE
+from iet.marks.tokenizer_files import open_source
 from iet.native.arrays import Bools, Int64s, UInt8s
 
 if TYPE_CHECKING:
     import tokenizers
-
-DEMO_SOURCE = "iet:demo"
-"""The source name of the tokenizer that ships with the package."""
-
-DEMO_MODEL = pathlib.Path(__file__).parents[1] / "demo" / "model"
-"""Folder of that tokenizer and its model."""
 
 INVISIBLE = frozenset(
     [
@@ -195,19 +191,20 @@ class Tokenizer:
     """A fast tokenizer with the digest of its canonical content.
 
     Args:
-        source: path of a `tokenizer.json` or of a folder that holds one, "iet:demo", a
-            `tokenizers.Tokenizer`, or a fast tokenizer of transformers.
+        source: path of a `tokenizer.json` or of a folder that holds one, "iet:demo", the id of a repository
+            on the Hub (`iet.marks.tokenizer_files.open_source`), a `tokenizers.Tokenizer`, or a fast
+            tokenizer of transformers.
 
     Raises:
         TokenizerMismatch: nothing readable is there.
+        BackendUnavailable: an id of the Hub, without huggingface_hub.
         InputError: the object is none of these (a slow tokenizer has no character offsets).
     """
 
     def __init__(self, source: Any) -> None:
         self.source: str | None = None
         if isinstance(source, (str, os.PathLike)):
-            self.source = os.fspath(source)
-            self.backend = _from_path(self.source)
+            self.source, self.backend = open_source(os.fspath(source))
         else:
             self.backend = _from_object(source)
         # An audit reads the whole text, without special tokens, with offsets that tile it; all three would
@@ -338,22 +335,6 @@ def _ordered(cluster: str) -> str:
         for marks, run in runs
         for character in (sorted(run, key=unicodedata.combining) if marks else run)
     )
-
-
-def _from_path(source: str) -> tokenizers.Tokenizer:
-    import tokenizers
-
-    path = DEMO_MODEL if source == DEMO_SOURCE else pathlib.Path(source)
-    if path.is_dir():
-        path = path / "tokenizer.json"
-    if not path.is_file():
-        raise TokenizerMismatch(
-            f"tokenizer: {source!r} is not there; expected a tokenizer.json or its folder"
-        )
-    try:
-        return tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the Rust side raises plain Exception
-        raise TokenizerMismatch(f"tokenizer: {source!r} is no tokenizer.json ({error})") from None
 
 
 def _from_object(source: Any) -> tokenizers.Tokenizer:
