@@ -118,14 +118,16 @@ def test_an_nvcc_that_cannot_list_them_is_the_oldest_that_will_do(tmp_path: path
     assert called(f'iet_known_architectures(result "{nvcc}" "75;80;86")', tmp_path) == "75-real;80"
 
 
-def configured(folder: pathlib.Path, *defined: str, nvcc: pathlib.Path | str) -> tuple[int, str, set[str]]:
+def configured(
+    folder: pathlib.Path, *defined: str, nvcc: pathlib.Path | str, **environment: str
+) -> tuple[int, str, set[str]]:
     """Configure the project: exit code, what CMake says, and the architectures that would be compiled for."""
     pybind11 = pytest.importorskip("pybind11")
     ours = f"pybind11_DIR={pybind11.get_cmake_dir()}", f"Python_EXECUTABLE={sys.executable}"
     clean = {name: value for name, value in os.environ.items() if "CUDA" not in name}
     found = subprocess.run(
         [CMAKE, "-S", str(ROOT), "-B", str(folder), *(f"-D{value}" for value in (*ours, *defined))],
-        env={**clean, "CUDACXX": str(nvcc)},
+        env={**clean, "CUDACXX": str(nvcc), **environment},
         capture_output=True,
         text=True,
     )
@@ -146,6 +148,27 @@ def test_the_architectures_of_the_command_line_are_those_of_the_module(tmp_path:
 @posix
 @needs_cmake
 @needs_nvcc
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("printf '9.0\\n9.0\\n12.0\\n'", {"sm_90", "sm_120"}),
+        ("echo NVIDIA-SMI has failed; exit 9", {"compute_75"}),
+        ("echo No devices were found", {"compute_75"}),
+    ],
+    ids=["three GPUs", "no driver", "no GPU"],
+)
+def test_who_builds_for_himself_compiles_for_this_machine(
+    script: str, expected: set[str], tmp_path: pathlib.Path
+) -> None:
+    path = f"{a_program(tmp_path / 'bin' / 'nvidia-smi', script).parent}:{os.environ['PATH']}"
+    code, said, compiled = configured(tmp_path / "build", nvcc=NVCC, PATH=path)
+    assert code == 0, said
+    assert compiled == expected
+
+
+@posix
+@needs_cmake
+@needs_nvcc
 def test_an_older_nvcc_is_asked_for_nothing_that_it_does_not_know(tmp_path: pathlib.Path) -> None:
     older = f"""case "$*" in
 --list-gpu-arch) printf 'compute_75\\ncompute_80\\ncompute_86\\n';;
@@ -153,7 +176,8 @@ def test_an_older_nvcc_is_asked_for_nothing_that_it_does_not_know(tmp_path: path
 *) exec "{NVCC}" "$@";;
 esac"""
     nvcc = a_program(tmp_path / "nvcc", older)
-    code, said, compiled = configured(tmp_path / "build", "IET_CUDA=AUTO", nvcc=nvcc)
+    wheel = "IET_CUDA=AUTO", "IET_CUDA_ARCHITECTURES=all"
+    code, said, compiled = configured(tmp_path / "build", *wheel, nvcc=nvcc)
     assert code == 0, said
     assert compiled == {"sm_75", "sm_80", "compute_86,sm_86"}
 
