@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import iet
-from iet.cli import audit, bench, calibrate, demo, doctor, keys, serve, verify, warm
+from iet.cli import audit, bench, calibrate, completion, demo, doctor, keys, serve, verify, warm
 from iet.errors import IetError
 from iet.report.lines import harmless
 
@@ -29,14 +29,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show κ or → is no failure
             stream.reconfigure(errors="backslashreplace")
-    parser = argparse.ArgumentParser(prog="iet", description=(iet.__doc__ or "").split("\n")[0])
+    parser = _Parser(prog="iet", description=(iet.__doc__ or "").split("\n")[0])
     parser.add_argument("--version", action="version", version=f"iet {iet.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for group in (demo, audit, serve, verify, keys, bench, calibrate, doctor, warm):
+    for group in (demo, audit, serve, verify, keys, bench, calibrate, doctor, warm, completion):
         group.add(commands)
-    arguments = parser.parse_args(argv)
+    arguments, unknown = parser.parse_known_args(argv)
+    arguments.whole = parser
+    if unknown:
+        arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if check := getattr(arguments, "check", None):
-        check(parser, arguments)
+        check(arguments.parser, arguments)
     try:
         code: int = arguments.run(arguments)
         sys.stdout.flush()
@@ -53,6 +56,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = getattr(arguments, "interrupted", None)
         print(f"iet: interrupted{f'; {hint}' if hint else ''}", file=sys.stderr)
         return 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """Remember which command was asked for, and answer a command without a word with its whole help."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        given = sys.argv[1:] if args is None else list(args)
+        if not given and self._subparsers is not None:
+            self.exit(2, self.format_help())
+        found, unknown = super().parse_known_args(given, namespace)
+        if not hasattr(found, "parser"):  # that of the command itself comes first
+            found.parser = self
+        return found, unknown
 
 
 class _Closed(io.TextIOBase):

@@ -223,30 +223,27 @@ def _span(value: str) -> tuple[int, int]:
 def _check_audit(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     if _is_bulk(arguments):
         if arguments.output is None:
-            parser.error("audit: many documents take a folder for the results: -o OUT/")
+            parser.error("many documents take a folder for the results: -o OUT/")
         if arguments.span or arguments.skip or arguments.no_text:
-            parser.error("audit: --span, --skip and --no-text go with one text")
+            parser.error("--span, --skip and --no-text go with one text")
         if "-" in arguments.inputs:
-            parser.error("audit: - is one text; many documents come from files")
+            parser.error("- is one text; many documents come from files")
     _check_scheme(parser, arguments)
 
 
 def _check_scheme(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    command = "audit" if arguments.run is _audit else "report"
     own = [arguments.registry, arguments.profile, arguments.decoys or None]
     theirs = [arguments.keys, arguments.n_gram, arguments.k_p, arguments.parameter]
     if arguments.scheme is None:
         if any(option is not None for option in theirs):
-            parser.error(f"{command}: --keys, --n-gram, --k-p and --parameter go with --scheme")
+            parser.error("--keys, --n-gram, --k-p and --parameter go with --scheme")
         return
     one_tokenizer = len(arguments.tokenizer or []) == 1
     if arguments.keys is None or not one_tokenizer or any(option is not None for option in own):
-        parser.error(
-            f"{command}: --scheme takes --keys and one --tokenizer, and no registry, profile or decoys"
-        )
+        parser.error("--scheme takes --keys and one --tokenizer, and no registry, profile or decoys")
     unknown = "parameter" if arguments.scheme == "waterfall" else "k_p"
     if getattr(arguments, unknown) is not None:
-        parser.error(f"{command}: --{unknown.replace('_', '-')} does not go with --scheme {arguments.scheme}")
+        parser.error(f"--{unknown.replace('_', '-')} does not go with --scheme {arguments.scheme}")
 
 
 def _is_bulk(arguments: argparse.Namespace) -> bool:
@@ -271,6 +268,11 @@ def _audit(arguments: argparse.Namespace) -> int:
     bulk, output = _is_bulk(arguments), arguments.output and pathlib.Path(arguments.output)
     if output and bulk and output.suffix == ".json" and not output.is_dir():
         raise InputError(f"{output}: got a file for many documents, expected a folder for the tables")
+    if output and not bulk and not output.suffix and not output.exists():
+        raise InputError(
+            f"{output}: is it a file or a folder? expected a name with a suffix, such as {output}.json, for"
+            f" the report, or {output}/ for the tables of many documents"
+        )
     if output and not bulk and not output.parent.is_dir():
         raise InputError(f"{output}: got a folder that is not there, expected one that is")
     registry = _keys_of(arguments)

@@ -44,9 +44,9 @@ def add(commands: Commands) -> None:
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     of_null = [arguments.registries, arguments.profile, arguments.tokenizer, arguments.registry]
     if arguments.power and any(option is not None for option in of_null):
-        parser.error("calibrate: --registries, --profile, --tokenizer and --registry go with --null")
+        parser.error("--registries, --profile, --tokenizer and --registry go with --null")
     if arguments.null is not None and arguments.level is not None:
-        parser.error("calibrate: --level goes with --power; --null counts at 0.01, 0.001 and 0.0001")
+        parser.error("--level goes with --power; --null counts at 0.01, 0.001 and 0.0001")
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:

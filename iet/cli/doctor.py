@@ -48,9 +48,9 @@ def add(commands: Commands) -> None:
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     of_server = [getattr(arguments, name) for name in (*_OF_SERVER, "agent", "registry")]
     if arguments.server is None and any(option is not None for option in of_server):
-        parser.error("doctor: --agent, --registry and the options of a server go with --server")
+        parser.error("--agent, --registry and the options of a server go with --server")
     if arguments.server is not None and arguments.agent is None:
-        parser.error("doctor: --server takes --agent")
+        parser.error("--server takes --agent")
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

@@ -147,7 +147,16 @@ def _keys_profile(arguments: argparse.Namespace) -> int:
 def _profile(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what `Registry.create` and `add_profile` take."""
     import iet
+    from iet.marks.tokenizer import Tokenizer
 
+    if arguments.family == "gumbel" and arguments.kappa is not None:
+        raise InputError(f"--kappa: got {arguments.kappa:g}, expected none: family gumbel has no strength")
+    tokenizer = None if arguments.tokenizer is None else Tokenizer(arguments.tokenizer)
+    least = 0 if tokenizer is None else tokenizer.vocab_size
+    if arguments.vocab_size is not None and arguments.vocab_size < least:
+        raise InputError(
+            f"--vocab-size: got {arguments.vocab_size}, expected at least {least}, which its tokenizer has"
+        )
     k_p: Any = int(arguments.k_p) if arguments.k_p.isdecimal() else arguments.k_p
     scheme = iet.Scheme(
         kappa=arguments.kappa,
@@ -156,7 +165,7 @@ def _profile(arguments: argparse.Namespace) -> dict[str, Any]:
         family=arguments.family,
         placement=arguments.placement,
     )
-    return {"tokenizer": arguments.tokenizer, "vocab_size": arguments.vocab_size, "scheme": scheme}
+    return {"tokenizer": tokenizer, "vocab_size": arguments.vocab_size, "scheme": scheme}
 
 
 @contextlib.contextmanager
@@ -171,7 +180,7 @@ def _to_change(arguments: argparse.Namespace) -> Iterator[Any]:
 
 def _check_add(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     if not arguments.names and arguments.file is None:
-        parser.error("keys add: expected a NAME, or --from FILE")
+        parser.error("expected a NAME, or --from FILE")
 
 
 def _keys_add(arguments: argparse.Namespace) -> int:

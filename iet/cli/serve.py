@@ -60,9 +60,9 @@ def add(commands: Commands) -> None:
 
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     if arguments.add_token is not None and arguments.tokens is None:
-        parser.error("serve: --add-token takes --tokens FILE")
+        parser.error("--add-token takes --tokens FILE")
     if (arguments.tokens is None) is not arguments.no_auth:
-        parser.error("serve: expected --tokens FILE or, for this machine alone, --no-auth")
+        parser.error("expected --tokens FILE or, for this machine alone, --no-auth")
 
 
 def _serve(arguments: argparse.Namespace) -> int:

@@ -282,7 +282,7 @@ class Registry:
             for given in names:
                 name = new_name(given, looks)
                 if name in agents:
-                    raise RegistryError(f"agent {name!r} is here already; rotate() gives it a new key")
+                    raise RegistryError(f"agent {name!r} is here already; iet keys rotate gives it a new key")
                 key = AgentKey(name, 0, _now(), new_secret(chosen, secret), variants)
                 agents[name], looks[skeleton(name)] = Member(chosen.id, (key,)), name
                 added.append(name)

@@ -177,7 +177,7 @@ def replace(path: pathlib.Path, data: Secret, expected: str | None) -> str:
         if expected is None or found == expected:
             return
         if expected == ABSENT:
-            problem = "it exists, and its keys would be lost; load it, or choose another path"
+            problem = "it exists, and its keys would be lost; iet keys add adds to it, or choose another path"
         elif found == ABSENT:
             problem = "gone from the disk since it was loaded; save() takes another path"
         else:

@@ -88,6 +88,17 @@ def test_what_cannot_work_is_refused_before_the_work(
     assert "go with --null" in said(2, "calibrate", "--power", "--registries", "3")
 
 
+def test_an_output_that_may_be_a_file_or_a_folder_is_asked_about(
+    team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path, said: Said
+) -> None:
+    new = tmp_path / "results"
+    asked = said(3, "audit", text, "-r", team, "-o", new)
+    assert "is it a file or a folder?" in asked
+    assert f"{new}.json" in asked
+    assert f"{new}/" in asked
+    assert not new.exists()
+
+
 def test_decoys_and_known_agents_reach_the_auditor(
     team: pathlib.Path, text: pathlib.Path, said: Said
 ) -> None:

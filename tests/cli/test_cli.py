@@ -41,6 +41,46 @@ def test_wrong_usage_exits_with_two(arguments: list[str], capsys: pytest.Capture
     assert output.out == ""
 
 
+def test_a_command_without_a_word_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, names in (([], ("audit", "keys", "warm")), (["keys"], ("init", "add", "export"))):
+        assert run(*arguments) == 2
+        lines = capsys.readouterr().err.splitlines()
+        for name in names:
+            assert [line for line in lines if line.split()[:1] == [name] and len(line.split()) > 1], name
+
+
+def test_a_refusal_shows_the_usage_of_its_own_command(said: Said) -> None:
+    for arguments, command in (
+        (["audit", "a.txt", "b.txt"], "audit"),
+        (["audit", "a.txt", "--keys", "x"], "audit"),
+        (["report", "a.txt", "-o", "a.html", "--keys", "x"], "report"),
+        (["keys", "add"], "keys add"),
+        (["keys", "add", "x", "--loud"], "keys add"),
+        (["calibrate", "--power", "--registries", "3"], "calibrate"),
+        (["doctor", "--agent", "x"], "doctor"),
+    ):
+        refusal = said(2, *arguments)
+        assert refusal.startswith(f"usage: iet {command} ")
+        assert f"\niet {command}: error: " in refusal
+
+
+@posix
+def test_a_shell_completes_commands_and_options(said: Said, tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("shtab")
+    (tmp_path / "completion").write_text(said(0, "completion", "bash"))
+    asks = """source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
+eval "$(complete -p iet | sed 's/.*-F \\([^ ]*\\).*/\\1/')" iet "${@: -1}"; echo "${COMPREPLY[@]}\""""
+
+    def completed(*words: str) -> list[str]:
+        command = ["bash", "-c", asks, "bash", str(tmp_path / "completion"), *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    assert completed("iet", "au") == ["audit"]
+    assert completed("iet", "keys", "ex") == ["export"]
+    assert completed("iet", "audit", "--deco") == ["--decoder", "--decoys"]
+
+
 def test_help_and_version_exit_with_zero(capsys: pytest.CaptureFixture[str], said: Said) -> None:
     for arguments in (["--help"], ["audit", "--help"], ["keys", "--help"], ["keys", "add", "--help"]):
         assert "usage: iet" in said(0, *arguments)

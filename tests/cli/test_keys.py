@@ -122,7 +122,7 @@ def test_keys_that_are_refused_change_nothing(
         (["--vocab-size", "10", "--kappa", "-1"], "kappa: got -1.0"),
         (["--vocab-size", "10", "--kappa", "nan"], "kappa: got nan"),
         (["--vocab-size", "10", "--n-gram", "1"], "n_gram: got 1"),
-        (["--vocab-size", "10", "--family", "gumbel", "--kappa", "0.5"], "kappa: got 0.5, expected 1.0"),
+        (["--vocab-size", "10", "--family", "gumbel", "--kappa", "0.5"], "--kappa: got 0.5, expected none"),
         (["--vocab-size", "10", "--n-gram", "17"], "n_gram: got 17"),
         (["--vocab-size", "10", "--k-p", "5"], "k_p: got 5, expected at most 4"),
         (["--vocab-size", "10", "--k-p", "0"], "k_p: got 0"),
@@ -206,3 +206,18 @@ def test_a_path_that_steers_a_terminal_is_shown_without(
     output = "".join(capsys.readouterr())
     assert output.count("\u241b[2J") >= 6
     assert not {"\x1b", "\x07", "\u202e"} & set(output)
+
+
+def test_what_a_scheme_or_a_tokenizer_cannot_have_is_refused(
+    tmp_path: pathlib.Path, tokenizer: pathlib.Path, said: Said
+) -> None:
+    init = "keys", "init", tmp_path / "new.json", "--tokenizer", tokenizer
+    assert "--kappa: got 1, expected none" in said(3, *init, "--family", "gumbel", "--kappa", "1")
+    assert "--vocab-size: got 399, expected at least 400" in said(3, *init, "--vocab-size", "399")
+    assert not (tmp_path / "new.json").exists()
+    assert run(*init, "--vocab-size", "512") == 0
+    assert "iet keys add adds to it" in said(3, *init)
+    assert run("keys", "add", "planner", "-r", tmp_path / "new.json") == 0
+    assert "iet keys rotate gives it a new key" in said(
+        3, "keys", "add", "planner", "-r", tmp_path / "new.json"
+    )
