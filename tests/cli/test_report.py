@@ -137,7 +137,7 @@ def test_what_report_and_verify_refuse_before_any_work(
         ([*start, "-o", good, "--keys", "planner=42"], "go with --scheme"),
         (
             ["report", text, "-o", good, "--scheme", "waterfall"],
-            "report: --scheme takes --keys and one --tokenizer",
+            "report: error: --scheme takes --keys and one --tokenizer",
         ),
     ):
         assert what in said(2, *arguments)
