@@ -117,6 +117,9 @@ def _results(found: Attribution, texts: Sequence[str] | None) -> Results:
     covered = np.bincount(found.texts, weights=lengths * found.attributed, minlength=count)
     whole = np.bincount(found.texts, weights=lengths, minlength=count)
 
+    # A guess is a name only where that agent is found, as in `Report.told`.
+    known = found.evidence[found.texts, found.guesses] <= math.log(plan.level)
+
     def total(of: Callable[[Reading], Any]) -> Integers:
         return np.asarray(np.sum([of(reading) for reading in readings], axis=0, dtype=np.int64))
 
@@ -144,7 +147,7 @@ def _results(found: Attribution, texts: Sequence[str] | None) -> Results:
             "start": column(tokens, 0),
             "end": column(tokens, 1),
             "agent": np.where(found.attributed, found.guesses, -1),
-            "best_guess": found.guesses,
+            "best_guess": np.where(found.attributed | known, found.guesses, -1),
             "log_p": found.log_p,
             **_certainty(found),
         },
