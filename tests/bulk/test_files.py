@@ -376,8 +376,9 @@ def test_ctrl_c_says_so_and_nothing_else(registry: Registry, tmp_path: pathlib.P
         time.sleep(0.01)
     time.sleep(0.3)
     os.killpg(run.pid, signal.SIGINT)
-    assert run.communicate()[1] == b"iet: interrupted\n"
-    assert run.returncode == 3
+    said = b"what is done is kept, and the same command with --resume goes on from there"
+    assert run.communicate()[1] == b"iet: interrupted; " + said + b"\n"
+    assert run.returncode == 130
     assert not json.loads((out / "shard-1-of-1.json").read_text())["complete"]
 
 

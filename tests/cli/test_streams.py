@@ -91,7 +91,12 @@ def test_an_interrupted_run_over_many_documents_says_how_it_goes_on(
     for number in range(400):
         (folder / f"{number}.txt").write_text(text.read_text())
     command = [sys.executable, "-m", "iet", "audit", str(folder), "-r", str(team), "-o", f"{out}/"]
-    with subprocess.Popen([*command, "--chunk-rows", "1"], stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [*command, "--chunk-rows", "1"],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
         while not list(out.glob("**/*.parquet")):
             assert process.poll() is None
             time.sleep(0.01)
