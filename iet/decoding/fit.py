@@ -31,6 +31,7 @@ SMALLEST_BLOCK, BLOCKS = 4, 100
 _NATS = (0.02, 0.08, 0.3, 1.2)
 _SEGMENT_LENGTHS = np.array([25.0, 60.0, 150.0, 500.0])
 _RARELY, _MOSTLY = 0.02, 0.98
+_AROUND = np.array([0.5, 0.71, 1.0, 1.41, 2.0])
 
 # Spreads are those of logarithms.
 _USUAL_NATS, _NATS_SPREAD = 0.06, 2.0
@@ -39,6 +40,7 @@ _LENGTH_OF_ONE = 150.0  # where there is one agent, who takes turns with nobody
 
 _START_TOKENS = 150.0  # at the strength that the guesses give, for all agents together
 _SHARE_TOKENS = 1000.0
+_BY_CHANCE, _MOST_ALIKE = 2.0, 1000.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -87,15 +89,18 @@ def fit(
         mean(λ_a) = (Σ_b γ_b(a)·x_b(a) + m·mean(λ̄)) / (Σ_b γ_b(a)·w_b + m)
         π_a       ∝ block·Σ_b γ_b(a) + 1000·(1 - π₀) / A, and of nobody alike (with `shares` for 1 / A)
 
-    with the guesses λ₀ and π₀ (nobody's). The m = `shrinkage` tokens keep an agent with little text near all
-    agents, the 1000 at equal shares near the same part of the text.
+    with the guesses λ₀ and π₀ (nobody's). The m tokens keep an agent with little text near all agents, the
+    1000 at equal shares near the same part of the text. m is `shrinkage`, or up to 1000 where agents differ
+    by less than twice what chance would make of equal ones (Cochran's Q): fitted to the tokens it holds, a
+    strength that is too high takes tokens of others. The mean length is looked for anew at 0.5 to 2 times
+    the one before.
 
     Args:
         sums, weights: Σ w·x [B, A] and Σ w [B] over blocks of tokens, as `block_sums` returns them.
         family: of the scores; None: they are log-likelihood ratios, which need `strengths` of 1.
         block: tokens of a block.
         iterations: number of them, 0 for the guess.
-        shrinkage: m in tokens, 0 to 1e9.
+        shrinkage: least m in tokens, 0 to 1e9.
         nobody: share of the tokens that no agent wrote, where neither he nor marks are rare, before the text
             is seen; 0: he may not win. It is not guessed where `mean_segment` and `strengths` are given.
         mean_segment: in tokens, instead of fitting it.
@@ -111,7 +116,8 @@ def fit(
     Raises:
         InputError: a parameter is out of range.
 
-    Cost: O(B·A): 16 chains, or 48 where nobody may win, side by side, then 2 passes an iteration.
+    Cost: O(B·A): 16 chains, or 48 where nobody may win, side by side, then 5 chains side by side and 2 passes
+    an iteration.
     Deterministic.
     """
     check_number("iterations", iterations, 0)
@@ -124,18 +130,31 @@ def fit(
     alike = np.full(columns, 1 / (agents or columns)) if shares is None else shares
     alone = (agents or columns) == 1
     start = _guess(sums, weights, family, block, alike, nobody, mean_segment, strengths, odds, alone)
-    found, shares, left_share = start.strengths, start.shares, start.nobody
+    found, shares, left_share, length = start.strengths, start.shares, start.nobody, start.mean_segment
     for _ in range(iterations):
         ratios = exponentials(log_ratios(sums, weights, found, family, blocks=True))
         prior = prior_of(shares, left_share)
-        gamma, left, _ = posteriors(ratios, start.mean_segment / block, prior, STAGES, odds)
+        if mean_segment is None:
+            length = _length_near(length, ratios, block, prior, odds, alone)
+        gamma, left, _ = posteriors(ratios, length / block, prior, STAGES, odds)
         held = block * gamma.sum(axis=0, dtype=np.float64) + _SHARE_TOKENS * start.shares
         rest = block * left.sum(dtype=np.float64) + _SHARE_TOKENS * start.nobody
         shares = held / (held.sum() + rest)
         left_share = min(0.99, float(rest / (held.sum() + rest))) if nobody > 0 else 0.0
         if strengths is None and family is not None:
             found = fit_strengths(gamma, sums, weights, family, float(start.strengths[0]), shrinkage)
-    return Fitted(found, shares, left_share, start.mean_segment, start.evidence)
+    return Fitted(found, shares, left_share, length, start.evidence)
+
+
+def _length_near(
+    length: float, ratios: Float32s, block: int, prior: Float64s, odds: Float64s | None, alone: bool
+) -> float:
+    """Return the mean length of a segment, by the text's likelihood at lengths around one."""
+    lengths = length * _AROUND
+    joint = log_likelihoods([ratios], lengths / block, np.repeat(prior[None], len(lengths), axis=0), odds)[0]
+    joint += _log_normal(lengths, _LENGTH_OF_ONE if alone else _USUAL_LENGTH, _LENGTH_SPREAD)
+    weight = np.exp(joint - joint.max())
+    return float(np.exp(weight @ np.log(lengths) / weight.sum()))
 
 
 def _guess(
@@ -213,8 +232,25 @@ def fit_strengths(
     total = np.einsum("ta,ta->a", gamma, sums, dtype=np.float64)
     tokens = np.einsum("ta,t->a", gamma, weights, dtype=np.float64)
     common = (total.sum() + _START_TOKENS * np.interp(start, grid, mean)) / (tokens.sum() + _START_TOKENS)
+    variance = np.interp(np.interp(common, mean, grid), grid, np.gradient(mean, grid))
+    shrinkage = max(shrinkage, _tokens_alike(total, tokens, float(common), float(variance)))
     each = (total + shrinkage * common) / np.maximum(tokens + shrinkage, 1e-9)
     return np.asarray(np.interp(each, mean, grid).clip(*strength_range(family)))
+
+
+def _tokens_alike(total: Float64s, tokens: Float64s, common: float, variance: float) -> float:
+    """Return how many tokens at the strength of all agents say as much of one agent as that he is one of them.
+
+    variance / τ², where τ² is by how much agents' means scatter beyond twice what chance would make of equal
+    ones (Cochran's Q): each agent's tokens were chosen for their scores.
+    """
+    said = tokens > 0
+    if said.sum() < 2:
+        return 0.0
+    scatter = (tokens[said] * (total[said] / tokens[said] - common) ** 2).sum() / variance
+    more = scatter - _BY_CHANCE * (said.sum() - 1)
+    effective = tokens.sum() - (tokens**2).sum() / tokens.sum()
+    return float(min(_MOST_ALIKE, effective / max(more, 1e-9)))
 
 
 def block_of(tokens: int, largest: int) -> int:
