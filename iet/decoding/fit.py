@@ -239,7 +239,7 @@ def fit_strengths(
 
 
 def _tokens_alike(total: Float64s, tokens: Float64s, common: float, variance: float) -> float:
-    """Return how many tokens at the strength of all agents say as much of one agent as that he is one of them.
+    """Return how many tokens at the strength of all agents say as much of one as that he is one of them.
 
     variance / τ², where τ² is by how much agents' means scatter beyond twice what chance would make of equal
     ones (Cochran's Q): each agent's tokens were chosen for their scores.
