@@ -186,7 +186,7 @@ def test_bulk_audits_are_timed(tmp_path: pathlib.Path) -> None:
     others = {row["what"] for row in content["detectors"]} | set(content["skipped"])
     assert others == {name for name, _ in bench_engines.PEERS.values()}
     for row in content["detectors"]:
-        assert row["over_scores"]["median"] > row["over_audit"]["median"] > 0  # scores are a part of it
+        assert min(row["over_scores"]["median"], row["over_audit"]["median"]) > 0
     shown = (tmp_path / "bulk.md").read_text()
     assert all(f"| {name} |" in shown for name in bench_bulk.CONTESTANTS)
 
