@@ -290,7 +290,7 @@ def test_audit_many_reads_all_profiles() -> None:
 def test_copies_find_their_tokenizers(tmp_path: pathlib.Path) -> None:
     other_tokenizer().save(str(tmp_path / "other.json"))
     registry = families(path=tmp_path / "team.json")
-    with pytest.raises(TokenizerMismatch, match="does not say where its tokenizer is: pass it"):
+    with pytest.raises(TokenizerMismatch, match="does not say where it is; pass it"):
         iet.Auditor(Registry.load(tmp_path / "team.json")).audit(TALK.text)
     other = list(registry.profiles)[1]
     auditor = iet.Auditor(
