@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from iet.generation import agents
     from iet.generation.transformers import LogitsProcessor, WatermarkingConfig
     from iet.generation.waterfall import WaterfallLogitsProcessor
+    from iet.marks.published import PublishedIndex
     from iet.report import Report, Segment
 
 __version__ = "0.1.0"
@@ -53,6 +54,7 @@ __all__ = [
     "LanguageModel",
     "LogitsProcessor",
     "Profile",
+    "PublishedIndex",
     "Registry",
     "RegistryError",
     "Report",
@@ -82,6 +84,7 @@ _LAZY = {  # name -> the module that defines it
     "Auditor": "iet.audit.auditor",
     "LanguageModel": "iet.audit.language_model",
     "LogitsProcessor": "iet.generation.transformers",
+    "PublishedIndex": "iet.marks.published",
     "Report": "iet.report",
     "Segment": "iet.report",
     "WaterfallLogitsProcessor": "iet.generation.waterfall",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import functools
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +17,7 @@ from iet.audit.plan import Plan, Source
 from iet.audit.reporting import report
 from iet.errors import InputError
 from iet.marks.keys import AnyProfile
+from iet.marks.published import PublishedIndex
 from iet.marks.tokenizer import Encoding
 from iet.report import Report
 from iet.report.model import plain
@@ -67,11 +69,15 @@ class Auditor:
             are raised twice as much as for whole segments, also in `Segment.error`; the segment is cut into
             pieces that are named and pieces that are open, and who followed whom stays what it was.
             "posterior" only, and no forced choice.
+        published: what agents have published before, an `iet.PublishedIndex` or the path of one. A pair of a
+            context and a token that is in it is no evidence for anyone, neither of who wrote in the text nor
+            of who wrote which part: who has seen it could have written it again (`Report.published`). None:
+            every pair counts.
         options: the decoder's, see `iet.decoding.decode`.
 
     Raises:
-        InputError: a parameter is out of range, or an option unknown, or no agents are there.
-        RegistryError: the profile is unknown.
+        InputError: a parameter is out of range, or an option unknown, or no agents are there, or no index.
+        RegistryError: the profile is unknown, or the index is another registry's.
         ShapeError: the model's vocabulary is smaller than the profile's.
         BackendUnavailable: a model, but neither torch nor transformers.
         TokenizerMismatch: on the first text, if the tokenizer is another one or cannot be found.
@@ -103,6 +109,7 @@ class Auditor:
         known_agents: Iterable[str] | None = None,
         break_odds: bool | Mapping[str, float] = False,
         attributed: Literal["segment", "tokens"] = "segment",
+        published: PublishedIndex | str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> None:
         self.plan = Plan.of(
@@ -117,6 +124,7 @@ class Auditor:
             known_agents=known_agents,
             break_odds=break_odds,
             attributed=attributed,
+            published=published,
             given=options,
         )
         self._registry, self._profile_id, self._tokenizer = registry, profile, tokenizer
@@ -155,6 +163,7 @@ class Auditor:
             "allow_unattributed": plan.allow_unattributed,
             "decoys": plan.decoys,
             "model": None if plan.model is None else plan.model.name,
+            **({} if plan.published is None else {"published": plan.published.digest}),
         }
 
     def audit_batch(
@@ -180,6 +189,7 @@ class Auditor:
             known_agents=plan.known_agents,
             break_odds=plan.break_odds or False,
             attributed=plan.attributed,
+            published=plan.published,
         )
         rebuild = functools.partial(type(self), allow_unattributed=plan.allow_unattributed, **options)
         return rebuild, (self._registry, plan.decoder, plan.level)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,11 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 from iet.audit.language_model import LanguageModel
 from iet.decoding import DECODERS, options_of
 from iet.decoding.breaks import check_break_odds
-from iet.errors import InputError
+from iet.errors import InputError, RegistryError
 from iet.kernels import check_token_ids
 from iet.marks.families import FEWEST_ODD, FEWEST_VALUES, few_values
 from iet.marks.foreign.keys import ForeignKeys
 from iet.marks.keys import AnyProfile, Keys, KeyTable
+from iet.marks.published import PublishedIndex
 from iet.marks.registry import Registry
 from iet.marks.scheme import canonical_digest
 from iet.marks.tokenizer import Encoding, Tokenizer
@@ -91,6 +93,7 @@ class Plan:
         attributed: as in `Auditor`.
         known_agents, break_odds, model: as in `Auditor`, None without.
         registry_digest: of the keys that are read, whatever is added to a registry later.
+        published: what agents have published, None without.
     """
 
     readers: tuple[ProfileReader, ...]
@@ -106,6 +109,7 @@ class Plan:
     break_odds: Mapping[str, float] | None
     model: LanguageModel | None
     registry_digest: str
+    published: PublishedIndex | None
 
     @classmethod
     def of(
@@ -122,6 +126,7 @@ class Plan:
         known_agents: Iterable[str] | None,
         break_odds: bool | Mapping[str, float],
         attributed: str,
+        published: PublishedIndex | str | os.PathLike[str] | None,
         given: Mapping[str, Any],
     ) -> Plan:
         """Check everything that needs no text, and return the plan.
@@ -182,6 +187,7 @@ class Plan:
             odds,
             None if model is None or isinstance(model, LanguageModel) else LanguageModel(model),
             digests[0] if len(digests) == 1 else canonical_digest({"registries": digests}),
+            _index(sources, published),
         )
         if isinstance(model, LanguageModel):
             plan = dataclasses.replace(plan, model=model)
@@ -217,6 +223,14 @@ class Plan:
                     "strengths: got some and log_ratios, expected one of them: ratios hold strengths"
                 )
             self.model.check(self.readers[0].keys)
+        index = self.published
+        if index is not None and index.profiles.isdisjoint(
+            reader.keys.profile.digest for reader in self.readers
+        ):
+            raise InputError(
+                f"published: got an index of the profiles {sorted(index.registry.profiles)}, expected one"
+                f" of {ids}"
+            )
         for reader in self.readers:
             self.options.check(None if self.model else reader.keys.profile.family, len(reader.keys))
 
@@ -277,7 +291,7 @@ class Plan:
             raise InputError(
                 f"token_ids: of which profile? Got no profile, expected Auditor(profile=) of {known}"
             )
-        return (Encoding(ids),) * len(self.readers)
+        return self._with_published(None, (Encoding(ids),) * len(self.readers))
 
     def encode(self, texts: Sequence[str]) -> list[tuple[Encoding, ...]]:
         """Return every text in the tokens of every profile.
@@ -288,7 +302,17 @@ class Plan:
         """
         tokenizers = [reader.opened for reader in self.readers]
         encodings = {t.digest: t.encode_batch(texts) for t in {t.digest: t for t in tokenizers}.values()}
-        return list(zip(*(encodings[t.digest] for t in tokenizers), strict=True))
+        each = zip(*(encodings[t.digest] for t in tokenizers), strict=True)
+        return [self._with_published(text, found) for text, found in zip(texts, each, strict=True)]
+
+    def _with_published(self, text: str | None, encodings: tuple[Encoding, ...]) -> tuple[Encoding, ...]:
+        """Return a text in the tokens of every profile, with what of it was published before."""
+        if self.published is None:
+            return encodings
+        return tuple(
+            dataclasses.replace(each, published=self.published.seen(each.token_ids, reader.keys, text))
+            for each, reader in zip(encodings, self.readers, strict=True)
+        )
 
 
 def _check_sources(sources: Sequence[Source], profile: str | None) -> None:
@@ -306,6 +330,27 @@ def _check_sources(sources: Sequence[Source], profile: str | None) -> None:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise InputError(f"registry: the agent {twice!r} is in two of them, expected names of their own")
+
+
+def _index(
+    sources: Sequence[Source], given: PublishedIndex | str | os.PathLike[str] | None
+) -> PublishedIndex | None:
+    """Return the index of what was published, opened with the registry whose key it was made under."""
+    if given is None or isinstance(given, PublishedIndex):
+        return given
+    if not isinstance(given, (str, os.PathLike)):
+        raise InputError(
+            f"published: got {type(given).__name__}, expected iet.PublishedIndex, or the path of one"
+        )
+    registries = [source for source in sources if isinstance(source, Registry)]
+    if not registries:
+        raise InputError("published: got an index, but keys of other schemes alone have none")
+    for registry in registries[:-1]:
+        try:
+            return PublishedIndex(given, registry)
+        except RegistryError:
+            continue
+    return PublishedIndex(given, registries[-1])
 
 
 def _names(source: Source) -> tuple[str, ...]:

@@ -36,6 +36,8 @@ class Reading:
             cut by a boundary. A pair that stood in a left-out part only is no repeat.
         repeated: bool [N] (or [R]), the tokens whose pair was read before, or counts in another document.
         spelled: whether the texts have characters, not only ids.
+        published: bool [N] (or [R]), the tokens that would be scored, had their pair not been published
+            before; None: unknown.
     """
 
     encodings: tuple[Encoding, ...]
@@ -46,35 +48,46 @@ class Reading:
     pairs: Int64s
     repeated: Bools
     spelled: bool
+    published: Bools | None = None
 
     @classmethod
     def of(cls, encoding: Encoding, parts: Parts | None, keys: Keys, spelled: bool) -> Reading:
         """Read one text, or ids, as far as `parts` says (None: all of it)."""
-        ids, places = encoding.token_ids, None
+        ids, places, published = encoding.token_ids, None, encoding.published
+        unpublished = None if published is None else ~published
         if parts is None:
-            pairs = pair_numbers(ids, keys)
+            pairs = pair_numbers(ids, keys, counted=unpublished)
         else:
             if spelled:
                 extents = encoding.characters(range(len(ids)))
             else:
                 extents = np.arange(len(ids), dtype=np.int64)[:, None] + np.array([0, 1])
             read = parts.read(extents)
-            pairs = pair_numbers(ids, keys, counted=read & parts.whole(extents))[read]
+            counted = read & parts.whole(extents)
+            if published is not None:
+                published, counted = (published & counted)[read], counted & ~published
+            pairs = pair_numbers(ids, keys, counted=counted)[read]
             places = np.flatnonzero(read)
         bounds, repeated = (np.array([0]), np.array([len(pairs)])), repeats(pairs)
         if encoding.elsewhere is not None:
             repeated |= encoding.elsewhere if places is None else encoding.elsewhere[places]
-        return cls((encoding,), ids, places, *bounds, pairs, repeated, spelled)
+        return cls((encoding,), ids, places, *bounds, pairs, repeated, spelled, published)
 
     @classmethod
     def of_many(cls, encodings: Sequence[Encoding], keys: Keys, spelled: bool) -> Reading:
         """Read many texts, all of each: every number is as if the text stood by itself."""
         joined = Texts.of([encoding.token_ids for encoding in encodings], keys.profile.scheme.n_gram)
-        pairs, repeated = keys.pairs_of(joined)
+        published = None
+        if any(encoding.published is not None for encoding in encodings):
+            published = np.zeros(len(joined.ids), np.bool_)
+            for encoding, start, end in zip(encodings, joined.starts, joined.ends, strict=True):
+                published[start:end] = False if encoding.published is None else encoding.published
+        pairs, repeated = keys.pairs_of(joined, None if published is None else ~published)
         for encoding, start, end in zip(encodings, joined.starts, joined.ends, strict=True):
             if encoding.elsewhere is not None:
                 repeated[start:end] |= encoding.elsewhere
-        return cls(tuple(encodings), joined.ids, None, joined.starts, joined.ends, pairs, repeated, spelled)
+        bounds = joined.starts, joined.ends
+        return cls(tuple(encodings), joined.ids, None, *bounds, pairs, repeated, spelled, published)
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -112,6 +125,7 @@ class Reading:
         scores: Float32s = each.astype(np.float32, copy=False)
         if self.places is not None:
             scores = scores[self.places]
+        if self.places is not None or self.published is not None:
             scores[~self.scored] = 0
         return scores
 
@@ -143,7 +157,9 @@ class Reading:
     def sums(self, edges: Int64s, keys: Keys, counted: Bools | None = None) -> Float64s:
         """Return Σ x [S, K] over the counted ones (None: all) of the tokens between `edges` [S + 1]."""
         mask = counted
-        if self.places is not None:
+        if self.places is None and self.published is not None:
+            mask = self.scored if counted is None else self.scored & counted
+        elif self.places is not None:
             mask = np.zeros(len(self.ids), np.bool_)
             mask[self.places] = self.scored if counted is None else self.scored & counted
         return score_spans(self.ids, self.of_all(edges), keys, counted=mask)

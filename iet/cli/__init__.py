@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import iet
-from iet.cli import audit, bench, calibrate, completion, demo, doctor, keys, serve, verify, warm
+from iet.cli import audit, bench, calibrate, completion, demo, doctor, index, keys, serve, verify, warm
 from iet.errors import IetError
 from iet.report.lines import harmless
 
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _Parser(prog="iet", description=(iet.__doc__ or "").split("\n")[0])
     parser.add_argument("--version", action="version", version=f"iet {iet.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for group in (demo, audit, serve, verify, keys, bench, calibrate, doctor, warm, completion):
+    for group in (demo, audit, serve, verify, keys, index, bench, calibrate, doctor, warm, completion):
         group.add(commands)
     arguments, unknown = parser.parse_known_args(argv)
     arguments.whole = parser

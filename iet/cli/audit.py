@@ -203,6 +203,11 @@ def _add_auditing(audit: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="an agent who may have written the text; may be repeated (default: all of the registry)",
     )
+    audit.add_argument(
+        "--published",
+        metavar="OUT.idx",
+        help="take what is in this index of published text (iet index) for no evidence: it can be quoted",
+    )
     audit.add_argument("--forced", action="store_true", help="give every token an agent, as the paper does")
 
 
@@ -232,7 +237,7 @@ def _check_audit(parser: argparse.ArgumentParser, arguments: argparse.Namespace)
 
 
 def _check_scheme(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    own = [arguments.registry, arguments.profile, arguments.decoys or None]
+    own = [arguments.registry, arguments.profile, arguments.decoys or None, arguments.published]
     theirs = [arguments.keys, arguments.n_gram, arguments.k_p, arguments.parameter]
     if arguments.scheme is None:
         if any(option is not None for option in theirs):
@@ -240,7 +245,7 @@ def _check_scheme(parser: argparse.ArgumentParser, arguments: argparse.Namespace
         return
     one_tokenizer = len(arguments.tokenizer or []) == 1
     if arguments.keys is None or not one_tokenizer or any(option is not None for option in own):
-        parser.error("--scheme takes --keys and one --tokenizer, and no registry, profile or decoys")
+        parser.error("--scheme takes --keys and one --tokenizer, and no registry, profile, decoys or --published")
     unknown = "parameter" if arguments.scheme == "waterfall" else "k_p"
     if getattr(arguments, unknown) is not None:
         parser.error(f"--{unknown.replace('_', '-')} does not go with --scheme {arguments.scheme}")
@@ -380,6 +385,7 @@ def _auditor(arguments: argparse.Namespace, registry: Any) -> Any:
         decoys=arguments.decoys,
         known_agents=arguments.known,
         attributed=arguments.attributed,
+        published=arguments.published,
     )
 
 

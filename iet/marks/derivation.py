@@ -15,6 +15,7 @@ FREQUENCY_LABEL = b"iet/v1/frequency"
 VARIANT_LABEL = b"iet/v1/variant/"
 DRAW_LABEL = b"iet/v1/draw/"
 ENGINE_LABEL = b"iet/v1/engine/"
+PUBLISHED_LABEL = b"iet/v1/published/"
 
 ENGINE_KEY_BYTES = {"sglang": 8}
 """The engines' own watermarks that take a key with a request, and how long that is."""
@@ -67,6 +68,16 @@ def derive_engine_key(secret: bytes, engine: str) -> bytes:
     """
     label = ENGINE_LABEL + engine.encode()
     return hashlib.blake2b(label, key=secret, digest_size=ENGINE_KEY_BYTES[engine]).digest()
+
+
+def derive_index_key(secret: bytes, salt: bytes) -> bytes:
+    """Return the 16 bytes that key the hashes of an index of what was published.
+
+    Args:
+        secret: 32 bytes.
+        salt: of the index.
+    """
+    return hashlib.blake2b(PUBLISHED_LABEL + salt, key=secret, digest_size=16).digest()
 
 
 def usable(profile: Profile, secret: bytes) -> bool:

@@ -21,6 +21,7 @@ from iet.marks.scheme import Profile
 from iet.native import host
 from iet.native.marking import Marking
 from iet.native.reference import is_scored
+from iet.native.siphash import hash_n_grams
 from iet.native.texts import Texts
 
 Ids = NDArray[np.int64]
@@ -181,17 +182,18 @@ class Keys(Protocol):
         contexts = self.profile.family.name == "gumbel"
         return number_pairs(token_ids, counting, self.profile.scheme.n_gram, contexts=contexts)
 
-    def pairs_of(self, texts: Texts) -> tuple[Ids, Mask]:
+    def pairs_of(self, texts: Texts, counted: Mask | None = None) -> tuple[Ids, Mask]:
         """Return `pair_numbers` of what is scored in each of many texts, and which stood before in it.
 
-        int64 [N] and bool [N]; -1 and false in the padding. Each as if the text stood by itself.
+        int64 [N] and bool [N]; -1 and false in the padding. Each as if the text stood by itself. `counted`
+        bool [N] are the positions to number; None: all.
         """
         from iet.native.pairs import number_pairs_of
 
         contexts, n_gram = self.profile.family.name == "gumbel", self.profile.scheme.n_gram
-        return number_pairs_of(
-            texts.ids, self.scored(texts.ids), texts.starts, texts.ends, n_gram, contexts=contexts
-        )
+        scored = self.scored(texts.ids)
+        counting = scored if counted is None else scored & counted
+        return number_pairs_of(texts.ids, counting, texts.starts, texts.ends, n_gram, contexts=contexts)
 
     def scores_of(self, texts: Texts, num_threads: int) -> NDArray[Any]:
         """Return `scores` [N, K] of many texts, 0 in the padding: each as if it stood by itself."""
@@ -401,6 +403,21 @@ class KeyTable(Keys):
         before = np.append(0, np.cumsum(scored))
         numbers = before[:-1] - np.repeat(before[texts.starts], np.diff(texts.ends, prepend=0))
         return np.where(scored, numbers, -1), np.zeros(len(scored), np.bool_)
+
+    def pair_hashes(self, token_ids: Ids, key: bytes) -> NDArray[np.uint64]:
+        """Return what an index of published text knows each position by, uint64 [T]; 0 where not scored.
+
+        The one place that says what a published pair is: an id behind its n - 1 ids, in this profile. In
+        family gumbel, too, where contexts are numbered: what a reader of the text has learnt is that this
+        token scores high here, and of the others at most that they do not.
+
+        Args:
+            token_ids: [T].
+            key: 16 bytes, of the index.
+        """
+        first = int(self.profile.digest[:16], 16)
+        hashes = hash_n_grams(token_ids, self.profile.scheme.n_gram, key, first)
+        return np.where(self.scored(token_ids), np.maximum(hashes, np.uint64(1)), np.uint64(0))
 
     def subset(self, columns: slice | NDArray[np.int64]) -> KeyTable:
         """Return a table of some of the keys, under the same names."""

@@ -64,6 +64,7 @@ class Encoding:
         token_ids: int64 [T].
         skipped: number of invisible characters that were left out.
         elsewhere: bool [T], the tokens whose evidence counts in another document; None: none.
+        published: bool [T], the tokens whose (context, token) pair was published before; None: unknown.
     """
 
     token_ids: Int64s
@@ -71,6 +72,7 @@ class Encoding:
     _offsets: _Offsets | None = dataclasses.field(default=None, repr=False)
     _kept: Int64s | None = dataclasses.field(default=None, repr=False)
     elsewhere: Bools | None = None
+    published: Bools | None = None
 
     @property
     def char_starts(self) -> Int64s:

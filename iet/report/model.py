@@ -68,6 +68,8 @@ class Report:
         model: the language model that helped reading, None without: name, digest (None above 1 GiB),
             temperature, temperature_fitted, share (its weight beside the text itself and chance) and nats
             (mean surprise at a token), see `iet.audit.language_model`.
+        published: how many tokens more would be scored, had their (context, token) pair not been published
+            before; None: no index was read.
         trace: scores and posteriors along the text, for pictures.
     """
 
@@ -95,6 +97,7 @@ class Report:
     posterior_agents: Int32s | None = dataclasses.field(repr=False)
     strengths: dict[str, float] | None
     model: dict[str, Any] | None = None
+    published: int | None = None
     trace: Trace | None = dataclasses.field(default=None, repr=False)
 
     @property
@@ -216,6 +219,7 @@ class Report:
             "seam_share": self.seam_share,
             "strengths": self.strengths,
             "model": self.model,
+            "published": self.published,
             "segments": [self._stated(segment) for segment in self.segments],
             "transitions": {
                 "agents": list(self.transitions.agents),

@@ -22,10 +22,11 @@ def headline(report: Report) -> list[str]:
     separator = " · " if len(report.profiles) == 1 else "\n  "
     choice = f"{report.coverage:.0%} attributed at level {report.level:g}"
     left_out = f", {report.left_out:,} left out" if report.left_out else ""
+    published = f", {report.published:,} published before" if report.published else ""
     several = "" if len(report.profiles) == 1 else f" of {len(report.profiles)} profiles"
     return [
         f"{size}{report.tokens:,} tokens{several}"
-        f" ({report.scored:,} scored, {report.repeated:,} repeats{left_out})"
+        f" ({report.scored:,} scored, {report.repeated:,} repeats{published}{left_out})"
         f" · {count} segment{'' if count == 1 else 's'}"
         f" · {choice if report.allow_unattributed else 'forced choice'}",
         f"decoder {report.decoder} · {len(report.agents)} agents"
@@ -158,11 +159,23 @@ def assumptions(report: Report) -> list[tuple[str, str]]:
         ),
         ("tokens", f"{report.tokens:,}, {report.scored:,} scored, {report.repeated:,} repeats"),
     ]
+    if report.published is not None:
+        rows.append(("published before", published(report)))
     if report.text is not None:
         rows.append(("text, SHA-256", hashlib.sha256(report.text.encode()).hexdigest()))
     if report.model is not None:
         rows.append(("read with model", f"{report.model['name']}, digest {report.model['digest']}"))
     return rows
+
+
+def published(report: Report) -> str:
+    """Say how much of the text agents had published before."""
+    count, among = report.published or 0, (report.published or 0) + report.scored
+    share = f" ({count / among:.0%})" if among else ""
+    return (
+        f"{count:,} of {among:,} tokens that carry a score{share} stand in the index of published text behind"
+        " the same words: quoted, or written again by anybody, so they are no evidence for anyone"
+    )
 
 
 def how_sure(report: Report, segment: Segment) -> list[str]:

@@ -227,9 +227,13 @@ class EngineKeys(ForeignKeys):
         counted = np.concatenate([np.zeros(start, np.bool_), counting])
         return self.scheme.pair_numbers(texts, counted)[0][start:]
 
-    def pairs_of(self, texts: Texts) -> tuple[Ids, Mask]:
-        """Return `pair_numbers` of what is scored in each of many texts, and which stood before in it."""
-        return self.scheme.pair_numbers(texts, self.scheme.scored(texts, self.profile.vocab_size))
+    def pairs_of(self, texts: Texts, counted: Mask | None = None) -> tuple[Ids, Mask]:
+        """Return `pair_numbers` of what is scored in each of many texts, and which stood before in it.
+
+        `counted` bool [N] are the positions to number; None: all.
+        """
+        scored = self.scheme.scored(texts, self.profile.vocab_size)
+        return self.scheme.pair_numbers(texts, scored if counted is None else scored & counted)
 
     def scores_of(self, texts: Texts, num_threads: int) -> NDArray[np.float32]:
         """Return `scores` [N, K] of many texts, 0 in the padding: each as if it stood by itself.

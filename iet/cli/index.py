@@ -1,0 +1,97 @@
+"""`iet index`: keep what agents have published, so that nobody can write it again in their name."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from iet.cli.options import Commands, add_registry, load_registry, read_bytes, say
+from iet.cli.progress import progress
+from iet.errors import InputError
+
+
+def add(commands: Commands) -> None:
+    """Add `iet index` and its actions."""
+    index = commands.add_parser("index", help="keep hashes of what agents published, for audit --published")
+    actions = index.add_subparsers(required=True, metavar="ACTION")
+
+    adding = actions.add_parser("add", help="add texts that an agent published; makes the index if need be")
+    adding.add_argument("path", metavar="OUT.idx", help="the folder of the index")
+    adding.add_argument("texts", nargs="+", metavar="FILE", help='UTF-8, or *.jsonl with a "text" a line; -')
+    adding.add_argument("--agent", required=True, metavar="NAME", help="who published them")
+    adding.add_argument("--tokenizer", metavar="PATH", help="if it is not where the registry found it")
+    adding.add_argument("--json", action="store_true", help="print what was added as JSON")
+    add_registry(adding)
+    adding.set_defaults(run=_add)
+
+    show = actions.add_parser("show", help="say how much of whom is in an index, and whether it is whole")
+    show.add_argument("path", metavar="OUT.idx", help="the folder of the index")
+    show.add_argument("--json", action="store_true", help="print as JSON")
+    add_registry(show)
+    show.set_defaults(run=_show)
+
+
+def _add(arguments: argparse.Namespace) -> int:
+    from iet.marks.published import PublishedIndex
+
+    registry = load_registry(arguments)
+    registry.profile_of(arguments.agent)  # an unknown agent makes no index
+    with progress("adding published text"):
+        index = PublishedIndex(arguments.path, registry, create=True)
+        done = index.add(arguments.agent, _texts(arguments.texts), tokenizer=arguments.tokenizer)
+    if arguments.json:
+        print(json.dumps({"texts": done.texts, "known": done.known, "pairs": done.pairs}))
+    else:
+        known = f", {done.known:,} were there already" if done.known else ""
+        say(f"{arguments.agent}: {done.texts:,} texts added{known}; {done.pairs:,} pairs are new")
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from iet.marks.published import PublishedIndex
+
+    index = PublishedIndex(arguments.path, load_registry(arguments))
+    index.check()
+    if arguments.json:
+        content: dict[str, Any] = {"texts": index.texts, "digest": index.digest, "agents": index.agents}
+        print(json.dumps(content, indent=1))
+        return 0
+    lines = [f"{index.texts:,} texts, whole; digest {index.digest}"]
+    for name, counts in index.agents.items():
+        lines.append(f"{name}: {counts['texts']:,} texts, first to publish {counts['pairs']:,} pairs")
+    say("\n".join(lines))
+    return 0
+
+
+def _texts(files: list[str]) -> Iterator[str]:
+    """Yield the texts of some files; a file is read when it is its turn."""
+    for file in files:
+        data = sys.stdin.buffer.read() if file == "-" else read_bytes(pathlib.Path(file))
+        if not file.lower().endswith(".jsonl"):
+            yield _decoded(file, data)
+            continue
+        for number, line in enumerate(data.splitlines(), 1):
+            if not line.strip():
+                continue
+            try:
+                text = json.loads(_decoded(file, line))["text"]
+                if not isinstance(text, str):
+                    raise TypeError
+            except (KeyError, TypeError, json.JSONDecodeError, RecursionError):
+                raise InputError(
+                    f'{file}: line {number} is no JSON object with a text in "text", expected one'
+                ) from None
+            yield text
+
+
+def _decoded(file: str, data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{file}: byte {error.start} is {data[error.start]:#04x}, which is not UTF-8; expected UTF-8 text"
+        ) from None

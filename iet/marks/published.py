@@ -1,0 +1,417 @@
+"""What agents have published: an index of keyed hashes that says which pairs anybody may have seen.
+
+An index is a folder: `index.json`, and runs of sorted hashes (`iet.marks.runs`). Runs are written once and
+named in `index.json`, which is replaced last, so the index is as before or as after, whatever is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from iet.errors import InputError, RegistryError
+from iet.marks.commitment import commitment
+from iet.marks.derivation import derive_index_key
+from iet.marks.files import alone_in, write_file
+from iet.marks.keys import Keys, KeyTable, Secret
+from iet.marks.registry import Registry
+from iet.marks.runs import Hashes, Run
+from iet.marks.scheme import canonical_digest
+from iet.native.arrays import Bools, Int64s
+from iet.native.host import check_token_ids
+
+FORMAT = "iet.published/1"
+"""First field of `index.json`."""
+
+MAX_TEXTS = (1 << 32) - 1
+
+BATCH_TEXTS, BATCH_SIZE = 4096, 1 << 24
+"""Maximum of texts that are written at once; no more are taken once they have so many characters (or ids)."""
+
+_MANIFEST = "index.json"
+_RUN = re.compile(r"[0-9a-f]{16}\.run")
+_NONE = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class Added:
+    """What an addition did.
+
+    Attributes:
+        texts: number of texts that were new.
+        known: number of those that the index had already, which change nothing.
+        pairs: number of pairs that nobody had published before.
+    """
+
+    texts: int
+    known: int
+    pairs: int
+
+
+class PublishedIndex:
+    """The (context, token) pairs of the texts that agents have published, as keyed hashes in a folder.
+
+    Whoever collects published text learns which pairs score high, and can write a text of them that reads as
+    the agent's. So a pair that an agent published before is no evidence of who wrote a later text:
+    `Auditor(published=)`. A text that was added itself keeps the pairs that it was the first to publish.
+
+    An object reads the index as it was when it was opened, or last changed or refreshed by it.
+
+    Args:
+        path: the folder.
+        registry: the agents' registry. The hashes are keyed with a secret that is derived from the first key
+            of its first agent when the index is made: whoever reads the index has to hold that key.
+        create: make the folder if it is not there.
+
+    Raises:
+        InputError: there is no index, or it is damaged, or of another release.
+        RegistryError: the registry has no agent, or not the key that the index was made under.
+
+    State: 12 bytes on disk for each pair that differs from all others, and each text. A lookup takes
+    O(log² N) steps for N pairs, and finds one that is not there with a chance of N / 2^64: 5e-11 of 10^9.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], registry: Registry, *, create: bool = False) -> None:
+        if not isinstance(registry, Registry):
+            raise InputError(f"registry: got {type(registry).__name__}, expected iet.Registry")
+        self._path = pathlib.Path(os.path.realpath(path))
+        self._registry, self._threads = registry, threading.Lock()
+        self._excluded = frozenset[int]()
+        self._runs: tuple[Run, ...] = ()
+        if create and not (self._path / _MANIFEST).exists():
+            self._create()
+        self._content = self._read()
+        self._key = self._find_key()
+
+    @property
+    def path(self) -> pathlib.Path:
+        """The folder."""
+        return self._path
+
+    @property
+    def registry(self) -> Registry:
+        """Whose agents' texts are in it."""
+        return self._registry
+
+    @property
+    def profiles(self) -> frozenset[str]:
+        """Digests of the registry's profiles, in whose tokens pairs are known."""
+        return frozenset(profile.digest for profile in self._registry.profiles.values())
+
+    @property
+    def digest(self) -> str:
+        """BLAKE2b-256, in hex, of what the index holds."""
+        return str(self._content["checksum"])
+
+    @property
+    def agents(self) -> Mapping[str, Mapping[str, int]]:
+        """Agent -> its number of texts, and of the `pairs` that it was the first to publish."""
+        return {name: dict(counts) for name, counts in self._content["agents"].items()}
+
+    @property
+    def texts(self) -> int:
+        """Number of texts."""
+        return int(self._content["texts"])
+
+    def __len__(self) -> int:
+        """Number of pairs and texts."""
+        return sum(map(len, self._runs))
+
+    def __repr__(self) -> str:
+        return f"PublishedIndex({str(self._path)!r}, {self.texts:,} texts)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _opened, (str(self._path), self._registry, self._excluded)
+
+    def add(
+        self,
+        agent: str,
+        texts: str | Iterable[str] = (),
+        *,
+        token_ids: Iterable[ArrayLike] = (),
+        tokenizer: Any = None,
+    ) -> Added:
+        """Add texts that an agent published, in this order. Adding a text again changes nothing.
+
+        Some thousand texts are added whole or not at all. Several processes and threads take turns.
+
+        Args:
+            agent: its name in the registry.
+            texts: one, or many, of that agent alone.
+            token_ids: as ids [T] instead, of each text by itself.
+            tokenizer: path or object, where the registry's own note of it does not lead there.
+
+        Raises:
+            InputError: a text is no valid text, ids are none, or the folder cannot be written.
+            RegistryError: the agent is unknown.
+            TokenizerMismatch: no tokenizer with the profile's digest.
+
+        Cost: O(T·log² N), and O(log N) bytes written for each byte that is added: now and then runs are
+        merged, at last all of them.
+        """
+        profile = self._registry.profile_of(agent)
+        name, keys = self._registry.keys(agent)[0].agent, self._registry.scoring_keys(profile.id)
+        if isinstance(texts, str):
+            texts = [texts]
+        done = Added(0, 0, 0)
+        for batch in _batches(texts):
+            opened = self._registry.open_tokenizer(profile.id, tokenizer)
+            encoded = [encoding.token_ids for encoding in opened.encode_batch(batch)]
+            done = _sum(done, self._add(name, keys, encoded, batch))
+        for ids in _batches(map(check_token_ids, token_ids)):
+            done = _sum(done, self._add(name, keys, ids, None))
+        return done
+
+    def refresh(self) -> None:
+        """Read what other processes have added since."""
+        with self._threads:
+            self._content = self._read()
+
+    def check(self) -> None:
+        """Compare all of the index with its digests, or raise an InputError that names the file. O(N)."""
+        for run in self._runs:
+            run.check()
+
+    def seen(self, token_ids: ArrayLike, keys: Keys, text: str | None = None) -> Bools:
+        """Tell which positions [T] of a text hold a pair that was published before.
+
+        A pair that the very text was the first to publish is none of them: a text is known again by its
+        characters, apart from white space at its ends, or by its ids.
+
+        Args:
+            token_ids: [T].
+            keys: of one profile; of keys that are no registry's, nothing is in an index.
+            text: what the ids are of, if it is known.
+        """
+        ids = check_token_ids(token_ids)
+        if not isinstance(keys, KeyTable) or not self._runs:
+            return np.zeros(len(ids), np.bool_)
+        names = [_name_of(self._key, keys, value) for value in (text, ids)]
+        own = self._numbers_of(np.array(names, np.uint64))
+        numbers = self._numbers_of(keys.pair_hashes(ids, self._key))
+        unseen = np.array([_NONE, *own.tolist(), *self._excluded], np.int64)
+        return ~np.isin(numbers, unseen)
+
+    def excluding(self, texts: Sequence[str], *, tokenizer: Any = None) -> PublishedIndex:
+        """Return the index as if these texts had not been added, of what nobody published before them.
+
+        For a text that is put together from texts of the index, such as a conversation from its responses:
+        what they were the first to publish is evidence in it.
+
+        Args:
+            texts: as they were added.
+            tokenizer: as in `add`.
+
+        Raises:
+            InputError: one is not in the index.
+        """
+        tables = [self._registry.scoring_keys(id) for id in self._registry.profiles]
+        numbers = set(self._excluded)
+        for i, text in enumerate([texts] if isinstance(texts, str) else texts):
+            names = np.array([_name_of(self._key, keys, text) for keys in tables], np.uint64)
+            found = self._numbers_of(names)
+            if not (found >= 0).any():
+                raise InputError(f"texts: number {i} is not in the index, expected texts that were added")
+            numbers |= {*found[found >= 0].tolist()}
+        view = object.__new__(type(self))
+        view.__dict__.update(self.__dict__, _threads=threading.Lock(), _excluded=frozenset(numbers))
+        return view
+
+    def _numbers_of(self, hashes: Hashes) -> Int64s:
+        """Return the text that was the first to publish each of some pairs; -1: none."""
+        numbers = np.full(len(hashes), _NONE, np.int64)
+        for run in self._runs:
+            numbers = np.maximum(numbers, run.numbers_of(hashes, _NONE))  # a hash is in one run at most
+        return numbers
+
+    def _add(self, agent: str, keys: KeyTable, ids: Sequence[Int64s], texts: Sequence[str] | None) -> Added:
+        hashed = [keys.pair_hashes(each, self._key) for each in ids]
+        names = np.array(
+            [[_name_of(self._key, keys, each) for each in ids]]
+            + ([] if texts is None else [[_name_of(self._key, keys, text) for text in texts]]),
+            np.uint64,
+        )
+        try:
+            with self._threads, alone_in(self._path):
+                self._content = self._read()
+                self._sweep()
+                return self._write(agent, hashed, names)
+        except OSError as error:
+            raise InputError(f"{self._path}: cannot be written ({error.strerror or error})") from error
+
+    def _write(self, agent: str, hashed: Sequence[Hashes], names: Hashes) -> Added:
+        """Add texts: the hashes of the pairs of each, and their names, one row or two."""
+        known = (self._numbers_of(names[-1]) >= 0) | _stood_before(names[-1])
+        new = np.flatnonzero(~known).tolist()
+        if not new:
+            return Added(0, len(known), 0)
+        first = self.texts
+        if first + len(new) > MAX_TEXTS:
+            raise InputError(f"{self._path}: holds {first:,} texts, expected at most {MAX_TEXTS:,}")
+        parts = [np.append(hashed[i][hashed[i] > 0], names[:, i]) for i in new]
+        numbers = np.repeat(np.arange(first, first + len(new)), [len(part) for part in parts])
+        hashes, at = np.unique(np.concatenate(parts), return_index=True)  # each where it stood first
+        fresh = self._numbers_of(hashes) < 0
+        part = hashes[fresh], numbers[at[fresh]].astype(np.uint32)
+        pairs = int(fresh.sum() - np.isin(part[0], names[:, new]).sum())
+        merged, runs = [part], list(self._runs)
+        while runs and len(runs[-1]) <= 2 * sum(len(some) for some, _ in merged):
+            last = runs.pop()
+            merged.append((last.hashes, last.numbers))
+        runs.append(Run.write(self._path / f"{os.urandom(8).hex()}.run", merged))
+        before = self._content["agents"].get(agent, {"texts": 0, "pairs": 0})
+        counts = {"texts": before["texts"] + len(new), "pairs": before["pairs"] + pairs}
+        content = {
+            **self._content,
+            "agents": {**self._content["agents"], agent: counts},
+            "texts": first + len(new),
+            "runs": [{"name": run.path.name, "entries": len(run), "digest": run.digest} for run in runs],
+        }
+        self._content = self._save(content)
+        self._runs = tuple(runs)
+        self._sweep()
+        return Added(len(new), len(known) - len(new), pairs)
+
+    def _create(self) -> None:
+        agent = next(iter(self._registry), None)
+        if agent is None:
+            raise RegistryError("the registry has no agents, expected one whose key an index is made under")
+        key = self._registry.keys(agent)[0]
+        try:
+            self._path.mkdir(mode=0o700, exist_ok=True)
+            with alone_in(self._path):
+                if (self._path / _MANIFEST).exists():
+                    return
+                if others := [name for name in os.listdir(self._path) if not _RUN.fullmatch(name)]:
+                    raise InputError(
+                        f"{self._path}: holds {others[0]!r:.80}, expected an index, or a new or empty folder"
+                    )
+                self._save(
+                    {
+                        "format": FORMAT,
+                        "salt": os.urandom(16).hex(),
+                        "key": {"agent": agent, "epoch": key.epoch, "commitment": commitment(key.secret)},
+                        "agents": {},
+                        "texts": 0,
+                        "runs": [],
+                    }
+                )
+        except OSError as error:
+            raise InputError(f"{self._path}: cannot be written ({error.strerror or error})") from error
+
+    def _save(self, content: dict[str, Any]) -> dict[str, Any]:
+        content = {name: value for name, value in content.items() if name != "checksum"}
+        content["checksum"] = canonical_digest(content)
+        data = json.dumps(content, indent=1, ensure_ascii=False).encode()
+        write_file(self._path / _MANIFEST, data, mode=0o600)
+        return content
+
+    def _read(self) -> dict[str, Any]:
+        """Read the index anew, with its runs, and return the content of `index.json`."""
+        path = self._path / _MANIFEST
+        while True:
+            try:
+                data = path.read_bytes()
+            except OSError as error:
+                raise InputError(
+                    f"{self._path}: no index of published text ({error.strerror or error}), expected one that"
+                    " iet index add has made"
+                ) from None
+            content = _parsed(path, data)
+            there = {run.digest: run for run in self._runs}
+            try:
+                self._runs = tuple(
+                    there.get(run["digest"]) or Run.open(self._path / run["name"], run["digest"])
+                    for run in content["runs"]
+                )
+                return content
+            except InputError:
+                with contextlib.suppress(OSError):
+                    if path.read_bytes() != data:  # merged meanwhile
+                        continue
+                raise
+
+    def _find_key(self) -> Secret:
+        salt, wanted = bytes.fromhex(self._content["salt"]), self._content["key"]
+        for name in self._registry:
+            for key in self._registry.keys(name):
+                if commitment(key.secret) == wanted["commitment"]:
+                    return Secret(derive_index_key(key.secret, salt))
+        raise RegistryError(
+            f"{self._path}: made under the key of agent {wanted['agent']!r}, epoch {wanted['epoch']},"
+            " expected a registry that holds it"
+        )
+
+    def _sweep(self) -> None:
+        """Delete runs that the index does not name: merged ones, and those of a writer that was killed."""
+        named = {run.path.name for run in self._runs}
+        for name in os.listdir(self._path):
+            if _RUN.fullmatch(name) and name not in named:
+                with contextlib.suppress(OSError):  # Windows deletes no file that is mapped
+                    (self._path / name).unlink()
+
+
+def _opened(path: str, registry: Registry, excluded: frozenset[int]) -> PublishedIndex:
+    found = PublishedIndex(path, registry)
+    found._excluded = excluded
+    return found
+
+
+def _parsed(path: pathlib.Path, data: bytes) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(data)
+        if content["format"] != FORMAT:
+            raise InputError(f"{path}: format {content['format']!r:.40}, but this release reads {FORMAT!r}")
+        checksum = canonical_digest({name: value for name, value in content.items() if name != "checksum"})
+        if content["checksum"] != checksum:
+            raise ValueError
+    except InputError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise InputError(f"{path}: cut off, edited or damaged, expected what iet wrote") from None
+    return content
+
+
+def _name_of(key: bytes, keys: KeyTable, value: str | Int64s | None) -> int:
+    """Return the hash that a text is known by: of its characters, or of its ids; 0: of nothing."""
+    if value is None:
+        return 0
+    if isinstance(value, str):
+        data = b"text" + value.strip().encode(errors="surrogatepass")
+    else:
+        data = b"ids " + value.astype("<i8").tobytes()
+    named = hashlib.blake2b(keys.profile.digest.encode() + data, digest_size=8, key=key)
+    return max(1, int.from_bytes(named.digest(), "little"))
+
+
+def _stood_before(names: Hashes) -> Bools:
+    stood = np.ones(len(names), np.bool_)
+    stood[np.unique(names, return_index=True)[1]] = False
+    return stood
+
+
+def _batches(values: Iterable[Any]) -> Iterator[list[Any]]:
+    batch, size = list[Any](), 0
+    for value in values:
+        batch.append(value)
+        size += len(value)
+        if len(batch) == BATCH_TEXTS or size >= BATCH_SIZE:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _sum(a: Added, b: Added) -> Added:
+    return Added(a.texts + b.texts, a.known + b.known, a.pairs + b.pairs)

@@ -1,0 +1,214 @@
+"""Evidence where published pairs count for nothing: no framing, exact p-values, honest text still found."""
+
+from __future__ import annotations
+
+import pathlib
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+import iet
+from iet.errors import InputError, RegistryError
+from iet.marks.published import PublishedIndex
+from iet.marks.registry import Registry
+from tests.support.reports import assert_fits_the_schema
+from tests.support.teams import WORD_TOKENIZER, WORDS, secret, team, word_tokenizer
+from tests.support.texts import DECODERS, reader, spell, write
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "fourier": {"kappa": 2.0, "n_gram": 2},
+    "gumbel": {"family": "gumbel", "n_gram": 3},
+}
+SOME = range(1, 60)  # few words, so that texts share contexts
+
+
+def drawn(seed: int, tokens: int) -> list[int]:
+    return np.random.default_rng(seed).integers(1, WORDS, tokens).tolist()
+
+
+def published(path: pathlib.Path, registry: Registry, texts: list[list[int]]) -> PublishedIndex:
+    index = PublishedIndex(path / "out.idx", registry, create=True)
+    index.add("planner", token_ids=texts)
+    return index
+
+
+def recombined(texts: list[list[int]], n_gram: int, tokens: int, seed: int) -> list[int]:
+    """New text of pairs that were published, none of them twice where that goes."""
+    draw, following = np.random.default_rng(seed), dict[tuple[int, ...], list[int]]()
+    for text in texts:
+        for t in range(n_gram - 1, len(text)):
+            following.setdefault(tuple(text[t - n_gram + 1 : t]), []).append(text[t])
+    contexts = list(following)
+    found = list(contexts[0])
+    while len(found) < tokens:
+        some = following.get(tuple(found[1 - n_gram :]))
+        found += [some.pop(int(draw.integers(len(some))))] if some else contexts[draw.integers(len(contexts))]
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_a_forgery_is_found_without_the_index_alone(
+    family: str, decoder: str, tmp_path: pathlib.Path
+) -> None:
+    registry = team(tokenizer=WORD_TOKENIZER, **FAMILIES[family])
+    texts = [write(registry, [("planner", 250)], seed, ids=SOME) for seed in range(40)]
+    n_gram = registry.profile.scheme.n_gram
+    forged = recombined(texts, n_gram, 300, 0)
+    index = published(tmp_path, registry, texts)
+    framed = iet.Auditor(registry, decoder).audit(token_ids=forged)
+    report = iet.Auditor(registry, decoder, published=index).audit(token_ids=forged)
+    assert framed.found == ("planner",)
+    assert "planner" in {segment.agent for segment in framed.segments}
+    assert report.found == ()
+    assert {segment.agent for segment in report.segments} <= {None}
+    assert report.published is not None
+    assert report.published + report.scored == framed.scored
+    assert report.published > 0.7 * framed.scored
+    # New text of the agent is found with the index, too.
+    later = write(registry, [("planner", 300)], 99)
+    assert iet.Auditor(registry, decoder, published=index).audit(token_ids=later).found == ("planner",)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_p_values_hold_for_text_of_others_and_for_forgeries(family: str, tmp_path: pathlib.Path) -> None:
+    others, forged = list[float](), list[float]()
+    unmarked = write(team(), [(None, 400)], 5, ids=SOME)
+    for number in range(100):
+        registry = team(numbered=number, tokenizer=WORD_TOKENIZER, **FAMILIES[family])
+        texts = [write(registry, [("planner", 200)], seed, ids=SOME, flat=True) for seed in range(4)]
+        (tmp_path / str(number)).mkdir()
+        auditor = iet.Auditor(registry, "cusum", published=published(tmp_path / str(number), registry, texts))
+        for found, ids in (
+            (others, unmarked),
+            (forged, recombined(texts, registry.profile.scheme.n_gram, 300, number)),
+        ):
+            found.append(auditor.audit(token_ids=ids).log_p)
+    for log_p in (others, forged):
+        low = np.sum(np.array(log_p) <= np.log(0.05))
+        assert low <= 13  # of 100 at 0.05: more once in a thousand times
+
+
+def test_text_that_was_published_counts_once_where_it_was_first(tmp_path: pathlib.Path) -> None:
+    registry = team()
+    text = spell(write(registry, [("planner", 250)], 1))
+    index = PublishedIndex(tmp_path / "out.idx", registry, create=True)
+    index.add("planner", text, tokenizer=WORD_TOKENIZER)
+    auditor = reader(registry, published=index)
+    assert auditor.audit(text + "\n").found == ("planner",)
+    assert auditor.audit(text).published == 0
+    quoted = auditor.audit(spell(drawn(3, 100)) + " " + text)
+    assert quoted.found == ()
+    assert quoted.published == 250
+    conversation = text + " " + spell(write(registry, [("critic", 250)], 2))
+    assert auditor.audit(conversation).found == ("critic",)
+    whole = reader(registry, published=index.excluding([text])).audit(conversation)
+    assert {*whole.found} == {"planner", "critic"}
+
+
+def test_one_text_and_many_are_read_alike(tmp_path: pathlib.Path) -> None:
+    registry = team()
+    texts = [write(registry, [("planner", 200), ("critic", 200)], seed, ids=SOME) for seed in range(6)]
+    auditor = reader(registry, published=published(tmp_path, registry, texts[:3]))
+    spelled = [spell(ids) for ids in texts[2:]]
+    for text, report in zip(spelled, auditor.audit_many(spelled), strict=True):
+        alone = auditor.audit(text)
+        assert report.to_dict() == alone.to_dict()
+    batch = pytest.importorskip("pyarrow").record_batch({"text": spelled})
+    found = auditor.audit_batch(batch)
+    assert found["log_p"].to_pylist() == [auditor.audit(text).log_p for text in spelled]
+
+
+def test_parts_and_pieces_leave_published_pairs_out(tmp_path: pathlib.Path) -> None:
+    registry = team()
+    text = write(registry, [("planner", 300)], 1)
+    auditor = reader(registry, published=published(tmp_path, registry, [text]))
+    ids = [*drawn(1, 50), *text, *write(registry, [("critic", 300)], 2)]
+    for report in (
+        auditor.audit(token_ids=ids, skip=[(0, 50)]),
+        auditor.audit(token_ids=ids, boundaries=[51, 351]),
+    ):
+        assert report.found == ("critic",)
+        assert report.published == pytest.approx(300, abs=2)
+        assert "planner" not in {segment.agent for segment in report.segments}
+
+
+def test_with_many_keys_candidates_leave_them_out_too(tmp_path: pathlib.Path) -> None:
+    registry = team([f"agent {i}" for i in range(80)])
+    text = write(registry, [("agent 70", 300)], 1)
+    index = PublishedIndex(tmp_path / "out.idx", registry, create=True)
+    index.add("agent 70", token_ids=[text])
+    ids = [7, *text, *write(registry, [("agent 3", 300)], 2)]
+    assert {*iet.Auditor(registry).audit(token_ids=ids).found} == {"agent 3", "agent 70"}
+    report = iet.Auditor(registry, published=index).audit(token_ids=ids)
+    assert report.found == ("agent 3",)
+    assert {segment.agent for segment in report.segments} <= {"agent 3", None}
+
+
+def test_several_profiles_are_read_each_with_its_own(tmp_path: pathlib.Path) -> None:
+    registry = team(["planner"])
+    other = registry.add_profile(tokenizer=WORD_TOKENIZER, scheme=iet.Scheme(kappa=2.0, n_gram=3))
+    registry.add("critic", profile=other, secret=secret("critic"))
+    ids = write(registry_of(registry, "planner"), [("planner", 300)], 1)
+    index = PublishedIndex(tmp_path / "out.idx", registry, create=True)
+    index.add("planner", token_ids=[ids])
+    later = [9, *ids]
+    assert iet.Auditor(registry).audit(token_ids=later).found == ("planner",)
+    report = iet.Auditor(registry, published=index).audit(token_ids=later)
+    assert report.found == ()
+    assert report.published == 300
+
+
+def registry_of(registry: Registry, name: str) -> Registry:
+    """The same key in a registry of one profile."""
+    alone = team(())
+    alone.add(name, secret=registry.keys(name)[0].secret)
+    return alone
+
+
+def test_a_report_says_what_was_published(tmp_path: pathlib.Path) -> None:
+    registry = team()
+    text = write(registry, [("planner", 250)], 1)
+    auditor = reader(registry, published=published(tmp_path, registry, [text]))
+    report = auditor.audit(spell([5, *text, *drawn(2, 100)]))
+    assert_fits_the_schema(report)
+    assert report.to_dict()["published"] == 250
+    assert "250 published before" in str(report)
+    assert "250 of 351 tokens that carry a score (71%)" in report.to_html()
+    assert "no evidence for anyone" in report.to_html()
+    plain = reader(registry).audit(spell(text))
+    assert plain.published is None
+    assert "published" not in str(plain)
+
+
+def test_paths_pickles_and_what_an_auditor_was_set_to(tmp_path: pathlib.Path) -> None:
+    word_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    registry = team(path=tmp_path / "team.json", tokenizer=str(tmp_path / "tokenizer.json"), kappa=2.0)
+    text = write(registry, [("planner", 250)], 1)
+    index = published(tmp_path, registry, [text])
+    auditor = iet.Auditor(registry, published=tmp_path / "out.idx")
+    assert auditor.configuration["published"] == index.digest
+    again = pickle.loads(pickle.dumps(auditor))
+    for one in (auditor, again, iet.Auditor([registry], published=index)):
+        assert one.audit(token_ids=[3, *text]).found == ()
+    index.add("planner", token_ids=[drawn(4, 30)])
+    assert auditor.configuration["published"] != index.digest
+
+
+def test_what_is_no_index_of_this_registry_is_refused(tmp_path: pathlib.Path) -> None:
+    registry = team()
+    published(tmp_path, registry, [drawn(1, 20)])
+    for given, error, message in (
+        (tmp_path, InputError, "no index of published text"),
+        (3, InputError, "published: got int, expected iet.PublishedIndex"),
+    ):
+        with pytest.raises(error, match=message):
+            iet.Auditor(registry, published=given)  # type: ignore[arg-type]
+    with pytest.raises(RegistryError, match="expected a registry that holds it"):
+        iet.Auditor(team(numbered=5), published=tmp_path / "out.idx")
+    other = team(n_gram=3)
+    index = PublishedIndex(tmp_path / "other.idx", other, create=True)
+    with pytest.raises(InputError, match="published: got an index of the profiles"):
+        iet.Auditor(registry, published=index)

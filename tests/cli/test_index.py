@@ -1,0 +1,61 @@
+"""`iet index`, and `iet audit --published`."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from iet.marks.registry import Registry
+from tests.support.commands import Said, run
+from tests.support.texts import spell, write
+
+
+def test_text_is_found_until_it_was_published(
+    team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path, said: Said
+) -> None:
+    index, page = tmp_path / "out.idx", tmp_path / "page.txt"
+    page.write_text(spell([9]) + " " + text.read_text())
+    assert "critic wrote" in said(0, "audit", page, "-r", team)
+    shown = said(0, "index", "add", index, text, "--agent", "critic", "-r", team)
+    assert "critic: 1 texts added; 150 pairs are new" in shown
+    assert "1 were there already" in said(0, "index", "add", index, text, "--agent", "critic", "-r", team)
+    assert "No registered agent was found" in said(0, "audit", page, "-r", team, "--published", index)
+    assert "critic wrote" in said(0, "audit", text, "-r", team, "--published", index)
+    found = json.loads(said(0, "audit", page, "-r", team, "--published", index, "--json"))
+    assert found["published"] == 150
+    assert "critic: 1 texts, first to publish 150 pairs" in said(0, "index", "show", index, "-r", team)
+    assert json.loads(said(0, "index", "show", index, "-r", team, "--json"))["texts"] == 1
+
+
+def test_lines_of_json_are_texts_each(team: pathlib.Path, tmp_path: pathlib.Path, said: Said) -> None:
+    registry, lines = Registry.load(team), tmp_path / "texts.jsonl"
+    texts = [spell(write(registry, [("planner", 40)], i, ids=range(1, 400))) for i in range(5)]
+    lines.write_text("".join(json.dumps({"text": text}) + "\n\n" for text in texts))
+    index = tmp_path / "out.idx"
+    added = json.loads(said(0, "index", "add", index, lines, "--agent", "planner", "-r", team, "--json"))
+    assert (added["texts"], added["known"]) == (5, 0)
+    lines.write_text('{"text": "w1 w2"}\n{"words": 3}\n')
+    assert run("index", "add", index, lines, "--agent", "planner", "-r", team) == 3
+
+
+def test_what_is_refused(
+    team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index = tmp_path / "out.idx"
+    for arguments, code, message in (
+        (["index", "add", index, text, "--agent", "nobody", "-r", team], 3, "nobody"),
+        (["index", "add", index, tmp_path / "gone.txt", "--agent", "critic", "-r", team], 3, "gone.txt"),
+        (["index", "add", text, text, "--agent", "critic", "-r", team], 3, "cannot be written"),
+        (["index", "show", tmp_path / "gone.idx", "-r", team], 3, "no index of published text"),
+        (["audit", text, "-r", team, "--published", tmp_path], 3, "no index of published text"),
+        (["index", "add", index, text, "-r", team], 2, "--agent"),
+        (["audit", text, "--scheme", "waterfall", "--published", index], 2, "--published"),
+    ):
+        assert run(*arguments) == code
+        assert message in capsys.readouterr().err
+    latin = tmp_path / "latin.txt"
+    latin.write_bytes(b"caf\xe9")
+    assert run("index", "add", index, latin, "--agent", "critic", "-r", team) == 3
+    assert "byte 3 is 0xe9" in capsys.readouterr().err
