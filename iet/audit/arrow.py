@@ -33,6 +33,7 @@ DOCUMENT = pa.struct(
         ("scored", pa.int64()),
         ("repeated", pa.int64()),
         ("template", pa.int64()),
+        ("published", pa.int64()),
         ("invisible", pa.int64()),
         ("log_p", pa.float64()),
         ("coverage", pa.float64()),
@@ -43,7 +44,7 @@ DOCUMENT = pa.struct(
 """One document, as in `iet.report.Report`; `best_agent` is the one with the lowest log p, null if none is
 below 0; `found` has the agents that are found at the auditor's level, the surest first. `template` counts the
 scored tokens that are no evidence here because they are in another document: 0 but for `audit_files` with
-`templates`."""
+`templates`. `published` is that of the report, 0 for an auditor without an index."""
 
 SCHEMA = pa.schema([("problem", pa.string()), *DOCUMENT, ("segments", pa.list_(SEGMENT))])
 """What `audit_batch` returns. `problem` says what is wrong with a record, whose other columns are null."""

@@ -32,7 +32,8 @@ class Results:
         names: of the agents.
         documents: [D] each: the integers `tokens`, `scored`, `repeated` and `invisible`, and the floats
             `log_p` and `coverage`, as in `Report`; and `template`, how many of the scored tokens stand in
-            passages that count in another document (they are among the repeated ones).
+            passages that count in another document (they are among the repeated ones); and `published`, how
+            many more would be scored, had their pair not been published before.
         best_agent: int64 [D], index of the agent with the lowest log p, -1 where none is below 0.
         found: int64 [F], the agents that are found (`Report.found`), document after document.
         found_counts: int64 [D], how many of them each document has.
@@ -55,6 +56,7 @@ DOCUMENT_COLUMNS: dict[str, Any] = {
     "scored": np.int64,
     "repeated": np.int64,
     "template": np.int64,
+    "published": np.int64,
     "invisible": np.int64,
     "log_p": np.float64,
     "coverage": np.float64,
@@ -133,6 +135,7 @@ def _results(found: Attribution, texts: Sequence[str] | None) -> Results:
             "scored": total(lambda r: r.each(r.scored)),
             "repeated": total(lambda r: r.each(r.repeated)),
             "template": total(_template),
+            "published": total(lambda r: r.published_each),
             "invisible": np.array([encoding.skipped for encoding in readings[0].encodings], np.int64),
             "log_p": np.nanmin(found.evidence, axis=1),
             "coverage": covered / np.maximum(1, whole),

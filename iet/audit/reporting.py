@@ -99,7 +99,7 @@ def report(found: Attribution, text: str | None) -> Report:
         posterior_agents=present.astype(np.int32) if tokens and posterior is not None else None,
         strengths=_strengths(found),
         model=None if plan.model is None or read is None else plan.model.describe(read[0]),
-        published=None if plan.published is None else _published(axis),
+        published=None if plan.published is None else sum(int(r.published_each.sum()) for r in axis.readings),
         trace=Trace(tuple(names[agent] for agent in present.tolist()), axis, posterior, scores, **sizes),
     )
 
@@ -120,10 +120,6 @@ def _named_whole(
         (spans[first][0], spans[last][1], spans[first][2] if yes else -1)
         for first, last, yes in zip(firsts.tolist(), lasts.tolist(), named.tolist(), strict=True)
     ]
-
-
-def _published(axis: Axis) -> int:
-    return sum(int(np.count_nonzero(r.published)) for r in axis.readings if r.published is not None)
 
 
 def _segments(

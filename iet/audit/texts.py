@@ -107,6 +107,13 @@ class Reading:
         spans = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
         return np.array([np.count_nonzero(mask[start:end]) for start, end in spans], np.int64)
 
+    @property
+    def published_each(self) -> Int64s:
+        """int64 [D]: number of tokens of each text whose pair was published before."""
+        if self.published is None:
+            return np.zeros(len(self.ends), np.int64)
+        return self.each(self.published)
+
     def inside(self, text: int) -> slice:
         """Return where the tokens of a text stand."""
         return slice(int(self.starts[text]), int(self.ends[text]))

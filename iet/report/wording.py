@@ -55,7 +55,9 @@ def verdict(report: Report) -> str:
     if not report.allow_unattributed:
         return f"Every token given to one of {len(report.agents)} agents (forced choice)"
     if not report.found:
-        return "No registered agent was found in this text"
+        quoted = (report.published or 0) / max(1, (report.published or 0) + report.scored)
+        known = f"; {quoted:.0%} of it was published before" if quoted >= 0.5 else ""
+        return f"No registered agent was found in this text{known}"
     count = len(report.found)
     some = ", ".join(report.found[:6]) + (f" and {count - 6} more" if count > 6 else "")
     return f"{some} wrote in this text; {report.coverage:.0%} of it is attributed"

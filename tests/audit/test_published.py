@@ -118,6 +118,7 @@ def test_one_text_and_many_are_read_alike(tmp_path: pathlib.Path) -> None:
         assert report.to_dict() == alone.to_dict()
     batch = pytest.importorskip("pyarrow").record_batch({"text": spelled})
     found = auditor.audit_batch(batch)
+    assert found["published"].to_pylist() == [auditor.audit(text).published for text in spelled]
     assert found["log_p"].to_pylist() == [auditor.audit(text).log_p for text in spelled]
 
 
@@ -176,6 +177,7 @@ def test_a_report_says_what_was_published(tmp_path: pathlib.Path) -> None:
     assert_fits_the_schema(report)
     assert report.to_dict()["published"] == 250
     assert "250 published before" in str(report)
+    assert "No registered agent was found in this text; 71% of it was published before" in str(report)
     assert "250 of 351 tokens that carry a score (71%)" in report.to_html()
     assert "no evidence for anyone" in report.to_html()
     plain = reader(registry).audit(spell(text))

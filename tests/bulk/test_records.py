@@ -42,7 +42,12 @@ def rows_of(auditor: Auditor, texts: list[str] | None, ids: list[Any] | None = N
     for item in texts if ids is None else ids:  # type: ignore[union-attr]
         report = auditor.audit(item) if ids is None else auditor.audit(token_ids=item)
         lowest = min(report.evidence, key=report.evidence.__getitem__)
-        row = {"problem": None, "template": 0, **{name: getattr(report, name) for name in NUMBERS}}
+        row = {
+            "problem": None,
+            "template": 0,
+            "published": 0,
+            **{name: getattr(report, name) for name in NUMBERS},
+        }
         row |= {"best_agent": lowest if report.log_p < 0 else None, "found": list(report.found)}
         segments = [
             {
