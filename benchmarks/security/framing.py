@@ -1,0 +1,232 @@
+"""Framing: new text that is attributed to an agent, written by somebody who has read what it published.
+
+    python -m benchmarks.security.framing --work DIR -o benchmarks/results/security.json
+
+**The attack.** A stranger without a key has N tokens of one agent's texts (the shipped model at temperature
+1) and writes 300 new tokens of (context, token) pairs that stand in them, the most frequent ones first, each
+once. No 12 tokens in a row stand in what was published: before that another seen pair is taken, and where
+there is none, another place of the published text goes on, which costs n - 1 tokens without evidence. The
+attack succeeds if a segment is attributed to the agent at level 0.01. It is tried with and without an index
+of what was published. Tries differ in the texts that are seen (but for the largest N: there are no more) and
+in the draws of the stranger; the key is the same in all.
+
+**What it costs.** Four texts that the agent writes later stand one behind the other: which share of their
+scored pairs was published before, and after how many tokens is the agent found, in steps of 10?
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import pathlib
+import random
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from benchmarks.recording import INTERVAL, columns, finish, parser
+from benchmarks.security.writing import AGENT, SCHEMES, TOKENS, team, written
+from benchmarks.statistics import summary
+from iet.audit.auditor import Auditor
+from iet.marks.published import PublishedIndex
+from iet.marks.registry import Registry
+
+SEEN = (400, 1_200, 10_000, 30_000, 100_000)
+FORGED, COPIED, LEVEL = 300, 12, 0.01
+STEP, JOINED = 10, 4
+_STEPS_BACK = 400
+
+Ids = NDArray[np.int64]
+
+
+class Stranger:
+    """Somebody who has read some texts, and writes of what stands in them."""
+
+    def __init__(self, texts: Sequence[Sequence[int]], n_gram: int, seed: int) -> None:
+        self._draw, self._back = random.Random(seed), n_gram - 1
+        counts = collections.Counter(
+            tuple(text[t - self._back : t + 1]) for text in texts for t in range(self._back, len(text))
+        )
+        self._next: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        for pair, count in counts.items():
+            self._next.setdefault(pair[:-1], []).append((count, pair[-1]))
+        self._copied = {tuple(text[t : t + COPIED]) for text in texts for t in range(len(text) - COPIED + 1)}
+        self._contexts = list(self._next)
+
+    def write(self, tokens: int) -> list[int]:
+        """Return new text of pairs that were seen, as far as that goes."""
+        found = list(self._draw.choice(self._contexts))
+        while len(found) < tokens:
+            if not self._go_on(found, tokens):
+                found += self._draw.choice(self._contexts)
+                while tuple(found[-COPIED:]) in self._copied:
+                    found[-1:] = [self._draw.choice(self._contexts)[0]]
+        return found[:tokens]
+
+    def _go_on(self, found: list[int], tokens: int) -> bool:
+        """Write the longest stretch of seen pairs that some steps find; tell whether there is one."""
+        used = {tuple(found[t - self._back : t + 1]) for t in range(self._back, len(found))}
+        start, best, steps = len(found), list(found), 0
+        open_: list[list[int]] = [self._choices(found, used)]
+        while open_ and len(found) < tokens and steps < _STEPS_BACK + len(best):
+            steps += 1
+            if open_[-1]:
+                found.append(open_[-1].pop())
+                used.add(tuple(found[-self._back - 1 :]))
+                if len(found) > len(best):
+                    best = list(found)
+                open_.append(self._choices(found, used))
+            else:
+                open_.pop()
+                if open_:
+                    used.discard(tuple(found[-self._back - 1 :]))
+                    found.pop()
+        found[:] = best
+        return len(best) > start
+
+    def _choices(self, found: list[int], used: set[tuple[int, ...]]) -> list[int]:
+        """Return the tokens that may come next, the best one last."""
+        context, copied = tuple(found[-self._back :]), tuple(found[-COPIED + 1 :])
+        some = [
+            (count, self._draw.random(), token)
+            for count, token in self._next.get(context, ())
+            if (*context, token) not in used and (*copied, token) not in self._copied
+        ]
+        return [token for _, _, token in sorted(some)]
+
+
+def attributed(auditor: Auditor, ids: Sequence[int]) -> bool:
+    """Tell whether a segment of the text is the agent's."""
+    return any(segment.agent == AGENT for segment in auditor.audit(token_ids=ids).segments)
+
+
+def until_found(auditor: Auditor, ids: Ids) -> float:
+    """Return the number of tokens of a text after which the agent is found; infinity: it is not."""
+    for tokens in range(STEP, len(ids) + 1, STEP):
+        if AGENT in auditor.audit(token_ids=ids[:tokens]).found:
+            return tokens
+    return math.inf
+
+
+def index_of(folder: str, registry: Registry, texts: Ids) -> PublishedIndex:
+    """Return an index of texts of the agent."""
+    index = PublishedIndex(pathlib.Path(folder) / "published.idx", registry, create=True)
+    index.add(AGENT, token_ids=texts)
+    return index
+
+
+def tried(registry: Registry, texts: Ids, seen: int, tries: int) -> list[dict[str, float]]:
+    """Return what each try of the attack comes to."""
+    rows, without, n_gram = [], Auditor(registry, level=LEVEL), registry.profile.scheme.n_gram
+    for seed in range(tries):
+        chosen = np.random.default_rng(seed).permutation(len(texts))[: seen // TOKENS]
+        stranger = Stranger(texts[chosen].tolist(), n_gram, seed)
+        forged = stranger.write(FORGED)
+        with tempfile.TemporaryDirectory() as folder:
+            guarded = Auditor(registry, level=LEVEL, published=index_of(folder, registry, texts[chosen]))
+            report = guarded.audit(token_ids=forged)
+            rows.append(
+                {
+                    "without": float(attributed(without, forged)),
+                    "with": float(any(segment.agent == AGENT for segment in report.segments)),
+                    "seen pairs": (report.published or 0) / (report.scored + (report.published or 0)),
+                }
+            )
+    return rows
+
+
+def lost(registry: Registry, texts: Ids, later: Ids, seen: int) -> dict[str, Any]:
+    """Return what honest new text loses, where `seen` tokens were published before."""
+    joined = later.reshape(-1, JOINED * later.shape[1])
+    with tempfile.TemporaryDirectory() as folder:
+        index = index_of(folder, registry, texts[: seen // TOKENS])
+        guarded = Auditor(registry, "cusum", LEVEL, published=index)
+        shares = []
+        for ids in later:
+            report = guarded.audit(token_ids=ids)
+            shares.append((report.published or 0) / (report.scored + (report.published or 0)))
+        return {
+            "share": summary(shares),
+            "before": [until_found(Auditor(registry, "cusum", LEVEL), ids) for ids in joined],
+            "after": [until_found(guarded, ids) for ids in joined],
+        }
+
+
+def run(work: pathlib.Path, seen: Sequence[int], tries: int) -> list[dict[str, Any]]:
+    rows = []
+    for scheme in SCHEMES:
+        registry = team(scheme)
+        texts, later = written(work, scheme, max(seen))
+        for tokens in tqdm(seen, desc=scheme):
+            each = tried(registry, texts, tokens, tries)
+            honest = lost(registry, texts, later, tokens)
+            rows.append(
+                {
+                    "scheme": scheme,
+                    "seen": tokens,
+                    "tries": tries,
+                    **{name: summary([row[name] for row in each]) for name in each[0]},
+                    "successes": {name: sum(row[name] for row in each) for name in ("without", "with")},
+                    "published": honest["share"],
+                    "honest texts": len(honest["after"]),
+                    **{
+                        f"found {when}": sum(map(math.isfinite, honest[when])) for when in ("before", "after")
+                    },
+                    **{f"tokens {when}": _median(honest[when]) for when in ("before", "after")},
+                }
+            )
+    return rows
+
+
+def _median(values: Sequence[float]) -> float | None:
+    """Return the median, None where half of the texts are not found."""
+    found = sorted(values)[len(values) // 2]
+    return found if math.isfinite(found) else None
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    shown = [
+        {**row, **{name: row[name] or "not found" for name in ("tokens before", "tokens after")}}
+        for row in rows
+    ]
+    attack = {
+        **{"scheme": "{scheme}", "tokens seen": "{seen:,}", "tries": "{tries}"},
+        "of pairs that were seen": INTERVAL.format("seen pairs"),
+        "attributed": "{without[0]:.2f}",
+        "with the index": "{with[0]:.2f}",
+    }
+    honest = {
+        **{"scheme": "{scheme}", "tokens published": "{seen:,}", "texts": "{honest texts}"},
+        "of pairs that were published": INTERVAL.format("published"),
+        "found": "{found before}",
+        "with the index": "{found after}",
+        "tokens until found, median": "{tokens before}",
+        "with the index, median": "{tokens after}",
+    }
+    return "\n\n".join(
+        [
+            f"**The attack**: {FORGED} new tokens, no {COPIED} in a row copied, of seen pairs as far as they"
+            f" go; share of tries that are attributed to the agent at level {LEVEL}.",
+            columns(shown, attack),
+            f"**What honest text loses**: texts of {JOINED * TOKENS:,} tokens that the agent wrote later.",
+            columns(shown, honest),
+        ]
+    )
+
+
+def main() -> None:
+    line = parser("benchmarks.security.framing", __doc__)
+    line.add_argument("--work", type=pathlib.Path, required=True, help="folder of the texts")
+    line.add_argument("--seen", type=int, nargs="+", default=list(SEEN), help="tokens that are published")
+    line.add_argument("--tries", type=int, default=100, help="of the attack, each (default: 100)")
+    given = line.parse_args()
+    rows = run(given.work, given.seen, given.tries)
+    finish(line, given, {"rows": rows}, markdown(rows))
+
+
+if __name__ == "__main__":
+    main()
