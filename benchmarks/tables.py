@@ -23,6 +23,7 @@ from benchmarks.paper.experiments import table1
 from benchmarks.paper.quoted import TABLE1
 from benchmarks.paper.reading.scoring import FIGURES
 from benchmarks.recording import columns, number, quartiles, table
+from benchmarks.security.framing import framing
 from iet.audit.calibration import SHORT_TEXT, tokens_needed
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -451,9 +452,8 @@ def bulk(results: pathlib.Path) -> str:
         ("audit (`cusum`)", "{audit_microseconds[median]:.1f}"),
         ("so many times", "{over_audit[median]:,.0f} x"),
     ]
-    after = f"`{content['command']}`: {_link('bulk')}."
-    parts = [before, columns(content["results"], over), between, columns(content["detectors"], beside), after]
-    return "\n\n".join(parts)
+    parts = [before, columns(content["results"], over), between, columns(content["detectors"], beside)]
+    return "\n\n".join([*parts, f"`{content['command']}`: {_link('bulk')}."])
 
 
 TABLES: Mapping[str, Mapping[str, Callable[[pathlib.Path], str]]] = {
@@ -461,6 +461,7 @@ TABLES: Mapping[str, Mapping[str, Callable[[pathlib.Path], str]]] = {
     "docs/using/bulk.md": {"bulk": bulk},
     "docs/how/engines.md": {"engines": engines},
     "docs/how/gumbel.md": {"served": lambda results: served.table(_content(results, "served"))},
+    "docs/worth/limits.md": {"framing": framing},
     "docs/worth/numbers.md": {f.__name__: f for f in (power, accuracy, promises, localisation, paper, speed)},
 }
 """File -> its tables, by the name in their markers."""

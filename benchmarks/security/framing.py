@@ -17,6 +17,7 @@ scored pairs was published before, and after how many tokens is the agent found,
 from __future__ import annotations
 
 import collections
+import json
 import math
 import pathlib
 import random
@@ -216,6 +217,25 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
             columns(shown, honest),
         ]
     )
+
+
+def framing(results: pathlib.Path) -> str:
+    """Return the table for the docs."""
+    content = json.loads((results / "security.json").read_text(encoding="utf-8"))
+    rows = [
+        {**row, **{name: row[name] or "not found" for name in ("tokens before", "tokens after")}}
+        for row in content["rows"]
+    ]
+    formats = {
+        "marked with": "{scheme}",
+        "tokens published": "{seen:,}",
+        "forgeries attributed": "{without[0]:.0%}",
+        "with an index": "{with[0]:.0%}",
+        "honest text: pairs published before": "{published[0]:.0%}",
+        "tokens until found": "{tokens before}",
+        "with an index ": "{tokens after}",
+    }
+    return f"{columns(rows, formats)}\n\n`{content['command']}`."
 
 
 def main() -> None:
