@@ -131,7 +131,13 @@ def limits(report: Report) -> list[str]:
         " in.",
         "Unattributed does not mean written by a person: it means that no key of this registry explains it.",
         "A p-value speaks of agents who hold only their own keys. It is no proof against someone who has"
-        " another's key, or who has learnt it from much text.",
+        " another's key"
+        + (
+            ", or who has read its text: some hundred words suffice to write more in its name, unless the"
+            " audit reads an index of what was published."
+            if report.published is None
+            else ", or who has read text of it that is not in the index of what was published."
+        ),
     ]
     if any(isinstance(profile.scheme, WaterfallScheme) for profile in report.profiles):
         lines.append(

@@ -182,7 +182,9 @@ def test_a_report_says_what_was_published(tmp_path: pathlib.Path) -> None:
     assert "no evidence for anyone" in report.to_html()
     plain = reader(registry).audit(spell(text))
     assert plain.published is None
-    assert "published" not in str(plain)
+    assert "published before" not in str(plain)
+    assert "who has read its text" in plain.to_html()
+    assert "text of it that is not in the index" in report.to_html()
 
 
 def test_paths_pickles_and_what_an_auditor_was_set_to(tmp_path: pathlib.Path) -> None:
