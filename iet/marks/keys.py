@@ -395,11 +395,14 @@ class KeyTable(Keys):
             return super().pair_numbers(token_ids, counting)
         return np.where(counting, np.cumsum(counting) - 1, -1)
 
-    def pairs_of(self, texts: Texts) -> tuple[Ids, Mask]:
-        """Return `pair_numbers` of what is scored in each of many texts, and which stood before in it."""
+    def pairs_of(self, texts: Texts, counted: Mask | None = None) -> tuple[Ids, Mask]:
+        """Return `pair_numbers` of what is scored in each of many texts, and which stood before in it.
+
+        `counted` bool [N] are the positions to number; None: all.
+        """
         if not self.marking.counted:
-            return super().pairs_of(texts)
-        scored = self.scored(texts.ids)
+            return super().pairs_of(texts, counted)
+        scored = self.scored(texts.ids) if counted is None else self.scored(texts.ids) & counted
         before = np.append(0, np.cumsum(scored))
         numbers = before[:-1] - np.repeat(before[texts.starts], np.diff(texts.ends, prepend=0))
         return np.where(scored, numbers, -1), np.zeros(len(scored), np.bool_)
@@ -408,8 +411,10 @@ class KeyTable(Keys):
         """Return what an index of published text knows each position by, uint64 [T]; 0 where not scored.
 
         The one place that says what a published pair is: an id behind its n - 1 ids, in this profile. In
-        family gumbel, too, where contexts are numbered: what a reader of the text has learnt is that this
-        token scores high here, and of the others at most that they do not.
+        version 1 of family gumbel, too, where contexts are numbered: what a reader of the text has learnt is
+        that this token scores high here, and of the others at most that they do not. From version 2 on a
+        seed holds how often the context stood before as well, but the writer counts in a prompt that no
+        index sees: a pair that was published behind any count is one behind each.
 
         Args:
             token_ids: [T].

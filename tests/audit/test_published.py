@@ -20,6 +20,7 @@ from tests.support.texts import DECODERS, reader, spell, write
 FAMILIES: dict[str, dict[str, Any]] = {
     "fourier": {"kappa": 2.0, "n_gram": 2},
     "gumbel": {"family": "gumbel", "n_gram": 3},
+    "gumbel 1": {"family": "gumbel", "n_gram": 3, "version": 1},
 }
 SOME = range(1, 60)  # few words, so that texts share contexts
 
@@ -89,6 +90,13 @@ def test_p_values_hold_for_text_of_others_and_for_forgeries(family: str, tmp_pat
     for log_p in (others, forged):
         low = np.sum(np.array(log_p) <= np.log(0.05))
         assert low <= 13  # of 100 at 0.05: more once in a thousand times
+
+
+def test_a_pair_is_known_however_often_its_context_stood_before(tmp_path: pathlib.Path) -> None:
+    registry = team(tokenizer=WORD_TOKENIZER, **FAMILIES["gumbel"])  # seeds hold that number
+    index = published(tmp_path, registry, [[5, 6, 7]])
+    seen = index.seen([5, 6, 9, 5, 6, 7], registry.scoring_keys())
+    assert seen.tolist() == [False] * 5 + [True]
 
 
 def test_text_that_was_published_counts_once_where_it_was_first(tmp_path: pathlib.Path) -> None:
