@@ -243,11 +243,8 @@ def _check_scheme(parser: argparse.ArgumentParser, arguments: argparse.Namespace
         if any(option is not None for option in theirs):
             parser.error("--keys, --n-gram, --k-p and --parameter go with --scheme")
         return
-    one_tokenizer = len(arguments.tokenizer or []) == 1
-    if arguments.keys is None or not one_tokenizer or any(option is not None for option in own):
-        parser.error(
-            "--scheme takes --keys and one --tokenizer, and no registry, profile, decoys or --published"
-        )
+    if arguments.keys is None or len(arguments.tokenizer or []) != 1 or any(o is not None for o in own):
+        parser.error("--scheme takes --keys and one --tokenizer, and no registry, profile, decoys or index")
     unknown = "parameter" if arguments.scheme == "waterfall" else "k_p"
     if getattr(arguments, unknown) is not None:
         parser.error(f"--{unknown.replace('_', '-')} does not go with --scheme {arguments.scheme}")
