@@ -18,8 +18,8 @@ agent logs, else from text of the shipped model; where there are fewer they are 
 
 from __future__ import annotations
 
-import functools
 import dataclasses
+import functools
 import itertools
 import json
 import multiprocessing
