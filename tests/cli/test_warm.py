@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -77,6 +78,9 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Container:
     container = Container(tmp_path_factory.mktemp("container"))
     source = pathlib.Path(iet.__file__).parent
     shutil.copytree(source, container.site / "iet", ignore=shutil.ignore_patterns("__pycache__"))
+    compiled = importlib.util.find_spec("iet.native._cpu")  # of an editable installation it lies elsewhere
+    if compiled is not None and compiled.origin is not None:
+        shutil.copy(compiled.origin, container.site / "iet" / "native")
     done = container.run("warm", "--json")
     assert done.returncode == 0, done.stderr
     assert loops_of(done, "unused") == []  # there is no loop that it left out
