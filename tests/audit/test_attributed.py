@@ -184,7 +184,7 @@ def test_an_older_report_fits_the_schema() -> None:
 def test_agents_of_several_profiles_are_named_by_token() -> None:
     registry = Registry.loads(WEAK.dumps())
     other = registry.add_profile(tokenizer=WORD_TOKENIZER, scheme=Scheme(kappa=1.0))
-    registry.add("lawyer", profile=other)
+    registry.add("lawyer", profile=other, secret=bytes(range(32)))
     tokenizers = dict.fromkeys(registry.profiles, WORD_TOKENIZER)
     whole = iet.Auditor(registry, level=0.05, tokenizer=tokenizers).audit(WEAK_TEXT)
     named = iet.Auditor(registry, level=0.05, tokenizer=tokenizers, attributed="tokens").audit(WEAK_TEXT)

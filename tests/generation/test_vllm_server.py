@@ -107,13 +107,16 @@ def test_texts_that_are_written_at_once_are_told_apart(server: Server) -> None:
         }
         for number, agent in enumerate(agents)
     ]
-    with concurrent.futures.ThreadPoolExecutor(len(asked)) as pool:
-        answers = list(pool.map(lambda fields: server.ask(**fields), asked))
-    log = server.running.log.read_text()
-    assert [answer.status for answer in answers] == [200] * len(agents), log[-4000:]
-    auditor = iet.Auditor(server.registry, level=1e-6)
-    found = [auditor.audit(answer.text).found for answer in answers]
-    assert found == [() if agent is None else (agent,) for agent in agents]
+    for _ in range(5):  # on a busy machine they may come one after the other, and none has to wait
+        with concurrent.futures.ThreadPoolExecutor(len(asked)) as pool:
+            answers = list(pool.map(lambda fields: server.ask(**fields), asked))
+        log = server.running.log.read_text()
+        assert [answer.status for answer in answers] == [200] * len(agents), log[-4000:]
+        auditor = iet.Auditor(server.registry, level=1e-6)
+        found = [auditor.audit(answer.text).found for answer in answers]
+        assert found == [() if agent is None else (agent,) for agent in agents]
+        if server.running.count("num_preemptions_total") > 0:
+            break
     assert server.running.count("num_preemptions_total") > 0
     if server.runner == "V2":
         assert server.running.count("spec_decode_num_accepted_tokens_total") > 10
