@@ -178,7 +178,7 @@ def test_an_older_report_fits_the_schema() -> None:
     said = reader().audit(TEXT).to_dict()
     for segment in said["segments"]:
         del segment["share"], segment["share_interval"]
-    validator().validate(json.loads(json.dumps(said)))
+    assert list(validator().iter_errors(json.loads(json.dumps(said)))) == []
 
 
 def test_agents_of_several_profiles_are_named_by_token() -> None:

@@ -224,7 +224,9 @@ def test_naming_an_agent_loads_neither_torch_nor_an_engine() -> None:
 def test_the_truth_and_what_is_the_clients_own_are_no_lies(engine: agents.Engine) -> None:
     own = next(iter(agents.body(NAME, engine=engine)))
     for request in ({}, {own: None}, {own: {"session_id": "7"}}, agents.body(NAME, engine=engine)):
-        agents.refuse_lies({"model": "m", **request}, NAME, engine=engine)
+        asked = {"model": "m", **request}
+        agents.refuse_lies(asked, NAME, engine=engine)
+        assert asked == {"model": "m", **request}
 
 
 @pytest.mark.parametrize("engine", ENGINES)

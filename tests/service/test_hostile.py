@@ -247,6 +247,7 @@ def test_clients_that_leave(service: Running) -> None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             connection.close()
     service.wait_until(lambda: b"\niet_requests_at_work 0.0" in service.ask("/metrics").body)
+    assert service.ask("/healthz").status == 200
 
 
 def test_a_client_that_never_reads(service: Running) -> None:
@@ -259,6 +260,7 @@ def test_a_client_that_never_reads(service: Running) -> None:
         connection.sendall(line * 900)
         service.wait_until(lambda: b"\niet_requests_at_work 1.0" in service.ask("/metrics").body)
         service.wait_until(lambda: b"\niet_requests_at_work 0.0" in service.ask("/metrics").body, 60)
+    assert service.ask("/healthz").status == 200
 
 
 def test_who_has_a_share_of_requests_at_work_is_told_to_wait(service: Running, folder: pathlib.Path) -> None:
