@@ -48,8 +48,14 @@ with zipfile.ZipFile(wheel) as archive:
     )
     strange = {name for name in sizes if SOURCES.search(name)}
     assert not strange, f"{wheel.name} holds {sorted(strange)}"
+    bom = next(archive.read(name) for name in sizes if name.endswith("dist-info/sboms/iet.cdx.json"))
     tags = next(archive.read(name).decode() for name in sizes if name.endswith("dist-info/WHEEL"))
     assert "manylinux" in tags, tags
+
+held = {component["bom-ref"]: component["version"] for component in json.loads(bom)["components"]}
+assert held.keys() == {"pybind11", "confusables", "demo", "cudart"}, held
+assert all(held.values()), held
+print("holds, of others:", ", ".join(f"{name} {version}" for name, version in held.items()))
 
 for path in (sdist, wheel):
     size = path.stat().st_size
