@@ -1,4 +1,6 @@
-"""What is derived from an agent's secret: sub-keys, a frequency, keys of engines. docs/how/scheme.md, step 1.
+"""What is derived from an agent's secret: of sessions, sub-keys, a frequency, keys of engines.
+
+The specification is docs/how/scheme.md, step 1.
 
 Everything is BLAKE2b keyed with the secret, each with a label of its own, so that none of it tells another.
 """
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 
+from iet.errors import InputError
 from iet.marks.families import few_values
 from iet.marks.scheme import Profile
 
@@ -15,13 +18,28 @@ FREQUENCY_LABEL = b"iet/v1/frequency"
 VARIANT_LABEL = b"iet/v1/variant/"
 DRAW_LABEL = b"iet/v1/draw/"
 ENGINE_LABEL = b"iet/v1/engine/"
+SESSION_LABEL = b"iet/v1/session/"
 PUBLISHED_LABEL = b"iet/v1/published/"
+
+SECRET_BYTES = 32
 
 ENGINE_KEY_BYTES = {"sglang": 8}
 """The engines' own watermarks that take a key with a request, and how long that is."""
 
 MAX_VARIANTS = 256
 """Maximum number of variants of a key: evidence costs the logarithm of their number, scoring their number."""
+
+
+def derive_session(secret: bytes, session: str) -> bytes:
+    """Return the 32 bytes that stand for an agent's secret in one session: BLAKE2b keyed with that secret.
+
+    Who learns them, or all that was written under them, learns nothing of the secret or of another session.
+
+    Args:
+        secret: 32 bytes.
+        session: its id, hashed as it is, in UTF-8.
+    """
+    return hashlib.blake2b(SESSION_LABEL + session.encode(), key=secret, digest_size=32).digest()
 
 
 def derive_subkey(secret: bytes, variant: int = 0) -> bytes:
@@ -86,3 +104,25 @@ def usable(profile: Profile, secret: bytes) -> bool:
         return True
     frequency = derive_frequency(secret, profile.max_frequency)
     return not bool(few_values(profile.vocab_size, frequency, profile.family))
+
+
+def checked_secret(secret: bytes | None) -> bytes:
+    """Return the secret, or one from the operating system, or raise an InputError that does not quote it."""
+    if secret is None:
+        import secrets
+
+        return secrets.token_bytes(SECRET_BYTES)
+    if not isinstance(secret, bytes) or len(secret) != SECRET_BYTES:
+        got = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
+        raise InputError(f"secret: got {got}, expected {SECRET_BYTES} bytes")
+    return secret
+
+
+def new_secret(profile: Profile, secret: bytes | None) -> bytes:
+    """Return the secret, or one that is drawn and `usable`, which with a small V may take some draws."""
+    found = checked_secret(secret)
+    for _ in range(64 if secret is None else 0):  # with some V no key is
+        if usable(profile, found):
+            break
+        found = checked_secret(None)
+    return found

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.errors import InputError, RegistryError
-from iet.marks.derivation import MAX_VARIANTS, derive_frequency, derive_subkey, draw_of_seed, usable
+from iet.marks.derivation import MAX_VARIANTS, derive_frequency, derive_subkey, draw_of_seed
 from iet.marks.families import Family
 from iet.marks.scheme import Profile
 from iet.native import host
@@ -27,8 +27,6 @@ from iet.native.texts import Texts
 Ids = NDArray[np.int64]
 Ids32 = NDArray[np.int32]
 Mask = NDArray[np.bool_]
-
-SECRET_BYTES = 32
 
 
 class Secret(bytes):
@@ -64,6 +62,8 @@ class AgentKey:
         created: when it was drawn, ISO 8601 in UTC, to the second.
         secret: 32 bytes, shown by no repr.
         variants: number of sub-keys that requests draw from, 1 to 256.
+        k_p: frequency of φ where the profile has one for each agent and it is not derived from this secret:
+            keys of sessions have that of their agent. Else None.
     """
 
     agent: str
@@ -71,9 +71,16 @@ class AgentKey:
     created: str
     secret: bytes = dataclasses.field(repr=False)
     variants: int = 1
+    k_p: int | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "secret", Secret(self.secret))
+
+    def frequency(self, profile: Profile) -> int:
+        """Return the frequency of φ under a profile; all variants share it."""
+        if profile.scheme.k_p != "per-agent":
+            return profile.scheme.k_p
+        return derive_frequency(self.secret, profile.max_frequency) if self.k_p is None else self.k_p
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,6 +222,7 @@ class KeyTable(Keys):
         names: agents, in slot order.
         epochs: int32 [K].
         variants: int32 [K], number of the variant, from 0.
+        sessions: int32 [K], index of the session of each key, -1 for agents' own; None: all are their own.
     """
 
     profile: Profile = dataclasses.field(repr=False)
@@ -224,6 +232,7 @@ class KeyTable(Keys):
     names: tuple[str, ...]
     epochs: NDArray[np.int32]
     variants: NDArray[np.int32]
+    sessions: NDArray[np.int32] | None = dataclasses.field(default=None, repr=False)
 
     @classmethod
     def derive(
@@ -244,15 +253,11 @@ class KeyTable(Keys):
         subkeys = np.frombuffer(
             b"".join(derive_subkey(key.secret, variant) for key, variant in rows), dtype=np.uint8
         )
-        k_p, slots = profile.scheme.k_p, {name: slot for slot, name in enumerate(names)}
-        if k_p == "per-agent":
-            frequencies = [derive_frequency(key.secret, profile.max_frequency) for key, _ in rows]
-        else:
-            frequencies = [k_p] * len(rows)
+        slots = {name: slot for slot, name in enumerate(names)}
         table = cls(
             profile,
             subkeys.reshape(len(rows), 16),
-            np.array(frequencies, dtype=np.int64),
+            np.array([key.frequency(profile) for key, _ in rows], dtype=np.int64),
             np.array([slots[key.agent] for key, _ in rows], dtype=np.int32),
             tuple(names),
             np.array([key.epoch for key, _ in rows], dtype=np.int32),
@@ -433,6 +438,7 @@ class KeyTable(Keys):
             owners=self.owners[columns],
             epochs=self.epochs[columns],
             variants=self.variants[columns],
+            sessions=None if self.sessions is None else self.sessions[columns],
         )
 
     def decoys(self, count: int) -> KeyTable:
@@ -454,6 +460,7 @@ class KeyTable(Keys):
             names=tuple(f"decoy {i}" for i in range(count)),
             epochs=np.zeros(count, dtype=np.int32),
             variants=np.zeros(count, dtype=np.int32),
+            sessions=None,
         )
 
     def __copy__(self) -> KeyTable:
@@ -464,28 +471,6 @@ class KeyTable(Keys):
 
     def __reduce__(self) -> NoReturn:
         raise RegistryError("a KeyTable holds keys and is not pickled: pass on the registry's path")
-
-
-def checked_secret(secret: bytes | None) -> bytes:
-    """Return the secret, or one from the operating system, or raise an InputError that does not quote it."""
-    if secret is None:
-        import secrets
-
-        return secrets.token_bytes(SECRET_BYTES)
-    if not isinstance(secret, bytes) or len(secret) != SECRET_BYTES:
-        got = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
-        raise InputError(f"secret: got {got}, expected {SECRET_BYTES} bytes")
-    return secret
-
-
-def new_secret(profile: Profile, secret: bytes | None) -> bytes:
-    """Return the secret, or one that is drawn and `usable`, which with a small V may take some draws."""
-    found = checked_secret(secret)
-    for _ in range(64 if secret is None else 0):  # with some V no key is
-        if usable(profile, found):
-            break
-        found = checked_secret(None)
-    return found
 
 
 def checked_variants(variants: object) -> int:

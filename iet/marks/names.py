@@ -1,4 +1,4 @@
-"""Names of agents: what they may hold, and which of them people would take for each other."""
+"""Names of agents and ids of sessions: what they may hold, and which names people would take for others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from iet.errors import InputError, RegistryError
 MAX_NAME = 200
 """Maximum number of characters of an agent's name."""
 
-RESERVED = ("unattributed", "nobody", "none", "unmarked", "left out", "?")
+MAX_SESSION = 200
+"""Maximum number of characters of a session's id."""
+
+RESERVED = ("unattributed", "nobody", "none", "unmarked", "left out", "quoted", "?")
 """What reports say in the place of an agent, in any case; beside these, "decoy" and a number."""
 
 _TABLE = pathlib.Path(__file__).with_name("confusables.txt")
@@ -44,6 +47,25 @@ def checked_name(name: object) -> str:
         ):
             raise _invisible(character)
     return name
+
+
+def checked_session(session: object) -> str:
+    """Return the id of a session, or raise an InputError that says what is wrong with it.
+
+    It is hashed as it is: another case, or another form of Unicode, is another session.
+    """
+    if not isinstance(session, str):
+        raise InputError(f"session: got {type(session).__name__}, expected str")
+    if not 1 <= len(session) <= MAX_SESSION or session != session.strip():
+        raise InputError(
+            f"session: got {session[:60]!a}, expected 1 to {MAX_SESSION} characters, no space at either end"
+        )
+    for character in session:
+        if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
+            raise InputError(
+                f"session: got the control or invisible character U+{ord(character):04X}, expected none"
+            )
+    return session
 
 
 def new_name(name: object, looks: Mapping[str, str]) -> str:

@@ -39,7 +39,9 @@ MAX_TEXTS = (1 << 32) - 1
 BATCH_TEXTS, BATCH_SIZE = 4096, 1 << 24
 """Maximum of texts that are written at once; no more are taken once they have so many characters (or ids)."""
 
-_MANIFEST = "index.json"
+MANIFEST = "index.json"
+"""The file of an index that is replaced when it is changed."""
+
 _RUN = re.compile(r"[0-9a-f]{16}\.run")
 _NONE = -1
 
@@ -89,7 +91,7 @@ class PublishedIndex:
         self._registry, self._threads = registry, threading.Lock()
         self._excluded = frozenset[int]()
         self._runs: tuple[Run, ...] = ()
-        if create and not (self._path / _MANIFEST).exists():
+        if create and not (self._path / MANIFEST).exists():
             self._create()
         self._content = self._read()
         self._key = self._find_key()
@@ -291,7 +293,7 @@ class PublishedIndex:
         try:
             self._path.mkdir(mode=0o700, exist_ok=True)
             with alone_in(self._path):
-                if (self._path / _MANIFEST).exists():
+                if (self._path / MANIFEST).exists():
                     return
                 if others := [name for name in os.listdir(self._path) if not _RUN.fullmatch(name)]:
                     raise InputError(
@@ -314,12 +316,12 @@ class PublishedIndex:
         content = {name: value for name, value in content.items() if name != "checksum"}
         content["checksum"] = canonical_digest(content)
         data = json.dumps(content, indent=1, ensure_ascii=False).encode()
-        write_file(self._path / _MANIFEST, data, mode=0o600)
+        write_file(self._path / MANIFEST, data, mode=0o600)
         return content
 
     def _read(self) -> dict[str, Any]:
         """Read the index anew, with its runs, and return the content of `index.json`."""
-        path = self._path / _MANIFEST
+        path = self._path / MANIFEST
         while True:
             try:
                 data = path.read_bytes()

@@ -18,7 +18,7 @@ from typing import Any
 
 from iet.errors import IetError, InputError, RegistryError, TokenizerMismatch
 from iet.marks.commitment import Leaf, Opening, commitment, open_leaf, registry_digest
-from iet.marks.derivation import ENGINE_KEY_BYTES, derive_engine_key
+from iet.marks.derivation import ENGINE_KEY_BYTES, derive_engine_key, new_secret
 from iet.marks.files import read_private
 from iet.marks.keys import (
     AgentKey,
@@ -26,12 +26,12 @@ from iet.marks.keys import (
     KeyTable,
     Secret,
     checked_variants,
-    new_secret,
 )
 from iet.marks.members import Member, merged, refuse_shared_secrets
-from iet.marks.names import new_name, skeleton
+from iet.marks.names import checked_session, new_name, skeleton
 from iet.marks.registry_file import ABSENT, dump, fingerprint, parse, replace
 from iet.marks.scheme import Profile, Scheme
+from iet.marks.sessions import session_key, with_sessions
 from iet.marks.tokenizer import Tokenizer
 from iet.marks.tokenizer_files import SUFFIX, is_path, save
 
@@ -60,6 +60,7 @@ class Registry:
         self._slots: dict[str, dict[str, int]] = {}
         self._marking: dict[str, KeyTable] = {}
         self._scoring: dict[str, KeyTable] = {}
+        self._session: tuple[Registry, str] | None = None  # of which registry this is one
 
     @classmethod
     def create(
@@ -315,6 +316,51 @@ class Registry:
             self._commit(self._profiles, {**self._agents, key.agent: rotated})
             return key.epoch
 
+    def session(self, session: str) -> Registry:
+        """Return the registry of a session: the same agents, slots and profiles, under keys of its own.
+
+        Each secret is replaced by BLAKE2b, keyed with it, of the session's id (docs/how/scheme.md), so that
+        whoever knows what was written in other sessions, or their keys, knows nothing of this one. Epochs,
+        variants and frequencies are those of the agents' own keys. Mark with it as with any registry; to find
+        out which session a text is of, read with `Auditor(registry, sessions=[...])`.
+
+        >>> registry = Registry.create(None, vocab_size=50257)
+        >>> registry.add("planner")
+        0
+        >>> registry.session("run-7").names()
+        ('planner',)
+
+        Args:
+            session: its id, 1 to 200 characters, none of them a control or invisible one, no space at either
+                end. Taken as it is: another case, or another form of Unicode, is another session.
+
+        Returns:
+            A registry in memory, of the keys that are here now; agents are added and rotated in this one. A
+            host that marks in one session alone can be given its `export`, which opens no other session. It
+            has sessions of its own, which are not those of this registry.
+
+        Raises:
+            InputError: no such id.
+
+        Deterministic. O(keys).
+        """
+        found = Registry()
+        session = checked_session(session)
+        with self._lock:
+            profiles, agents = self._profiles, self._agents
+        found._profiles = {
+            id: _with_source_seen_from(profile, self._path, None) for id, profile in profiles.items()
+        }
+        found._agents = {
+            name: Member(
+                agent.profile,
+                tuple(session_key(key, session, profiles[agent.profile]) for key in agent.keys),
+            )
+            for name, agent in agents.items()
+        }
+        found._tokenizers, found._session = self._tokenizers, (self, session)
+        return found
+
     def export(
         self,
         path: str | os.PathLike[str] | None,
@@ -388,6 +434,11 @@ class Registry:
     def path(self) -> pathlib.Path | None:
         """The registry's file, or None."""
         return self._path
+
+    @property
+    def of_session(self) -> tuple[Registry, str] | None:
+        """The registry that this one is a session of, and the session's id; None: it is none."""
+        return self._session
 
     @property
     def profiles(self) -> Mapping[str, Profile]:
@@ -501,6 +552,29 @@ class Registry:
                 found = self._scoring.setdefault(chosen.id, self._table(chosen, slice(None)))
         return found
 
+    def session_keys(self, sessions: Sequence[str], profile: str | None = None) -> KeyTable:
+        """Return every key of each agent of a profile, and those that it has in some sessions.
+
+        Args:
+            sessions: ids, each once, as in `session`.
+            profile: id of the profile.
+
+        Returns:
+            Agents in slot order; of each `scoring_keys`, then those of `session(id)` for one id after the
+            other. `KeyTable.sessions` says which is which.
+
+        Raises:
+            InputError: an id is none, or the profile must be named.
+            RegistryError: the profile is unknown.
+
+        O(sessions·keys), some 4 µs and 48 bytes each.
+        """
+        checked = [checked_session(session) for session in sessions]
+        with self._lock:
+            own = self.scoring_keys(profile)
+            keys = [key for name in own.names for key in self._agents[name].keys]
+        return with_sessions(own, keys, checked)
+
     def engine_keys(
         self, engine: str, *, agent: str | None = None, profile: str | None = None
     ) -> tuple[EngineKey, ...]:
@@ -576,6 +650,8 @@ class Registry:
 
     def __repr__(self) -> str:
         where = "in memory" if self._path is None else str(self._path)
+        if self._session is not None:
+            where = f"session {self._session[1]!r}"
         return f"Registry({where}, agents: {_listed(self._agents)}; profiles: {len(self._profiles)})"
 
     # Generation configs hold a registry and are copied before each call.
@@ -586,6 +662,8 @@ class Registry:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self._session is not None:
+            return Registry.session, self._session
         if self._path is None:
             raise RegistryError(
                 "a registry in memory is not pickled: the pickle would hold its secrets; save() it first"
@@ -624,6 +702,10 @@ class Registry:
     def _commit(self, profiles: dict[str, Profile], agents: dict[str, Member]) -> None:
         # The one way in which a registry changes: the file comes first, so a failure changes nothing. Tables
         # of before are dropped with the dicts that hold them, and made under the lock: none is kept here.
+        if self._session is not None:
+            raise RegistryError(
+                f"session {self._session[1]!r}: its keys follow from its registry's, expected changes there"
+            )
         refuse_shared_secrets(agents)
         if self._path is not None:
             if self._read_only:

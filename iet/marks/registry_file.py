@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from iet.errors import RegistryError, SchemeMismatch
-from iet.marks.derivation import MAX_VARIANTS
+from iet.marks.derivation import MAX_VARIANTS, checked_secret
 from iet.marks.files import alone_in, write_file
-from iet.marks.keys import AgentKey, Secret, checked_secret
+from iet.marks.keys import AgentKey, Secret
 from iet.marks.members import Member, refuse_shared_secrets
 from iet.marks.names import checked_name
 from iet.marks.scheme import Profile, canonical_digest
@@ -34,8 +34,14 @@ def dump(profiles: Mapping[str, Profile], agents: Mapping[str, Member]) -> Secre
     """Return the content of the file. It holds every secret.
 
     Raises:
-        RegistryError: something in it has no UTF-8. The error quotes nothing of it.
+        RegistryError: something in it has no UTF-8, or it is of a session whose agents have frequencies of
+            their own, for which the file has no place. The error quotes nothing of it.
     """
+    if any(key.k_p is not None for agent in agents.values() for key in agent.keys):
+        raise RegistryError(
+            'keys of a session under k_p "per-agent" have the frequencies of their agents, for which a'
+            " registry file has no place: save the registry, and take the session from it"
+        )
     found = _dumped(profiles, agents)
     if found is None:
         raise RegistryError("a name or a path has no UTF-8, so no registry file can hold it")
@@ -179,9 +185,9 @@ def replace(path: pathlib.Path, data: Secret, expected: str | None) -> str:
         if expected == ABSENT:
             problem = "it exists, and its keys would be lost; iet keys add adds to it, or choose another path"
         elif found == ABSENT:
-            problem = "gone from the disk since it was loaded; save() takes another path"
+            problem = "gone from the disk since it was loaded; Registry.save takes another path"
         else:
-            problem = "changed on disk since it was loaded; load it again"
+            problem = "changed on disk since it was loaded; make the change anew on what is there now"
         raise RegistryError(f"{path}: {problem}")
 
     try:

@@ -98,6 +98,14 @@ class Encoding:
         ends = np.where(ends > starts, self._kept[np.maximum(ends - 1, 0)] + 1, self._kept[starts])
         return np.stack([self._kept[starts], ends], axis=1)
 
+    def moved(self, places: Int64s) -> Encoding:
+        """Return these tokens in the characters of another text, of which this one was made.
+
+        Args:
+            places: int64, where each character of this text stands in the other; the last entry is its end.
+        """
+        return dataclasses.replace(self, _kept=places if self._kept is None else places[self._kept])
+
 
 class _Offsets(Protocol):
     def of(self, tokens: Int64s) -> Int64s:
