@@ -52,9 +52,7 @@ class DeviceTable:
         arrays: dict[str, np.ndarray[Any, Any]] = {
             "unmarked_bits": words[: -(-marking.vocab_size // 32)],
             "unmarked_chunks": _words(some),
-            "subkeys": marking.words.view(np.int64),
-            "k_p": marking.k_p.astype(np.uint32).view(np.int32),
-            "steps": reference.phase_step(marking.k_p, marking.vocab_size).view(np.int32),
+            **_keys_of(marking),
         }
         self._tensors = {name: torch.from_numpy(array.copy()).to(device) for name, array in arrays.items()}
         self._streams = {stream(device)}
@@ -63,6 +61,15 @@ class DeviceTable:
             addresses["unmarked_bits"] = addresses["unmarked_chunks"] = 0
         profile = marking.vocab_size, marking.n_gram, marking.code
         self.marking = module.Marking(*profile, *addresses.values(), len(marking))
+
+    def take_keys(self, marking: Marking) -> None:
+        """Queue copies of the keys of a marking on the current stream."""
+        import torch
+
+        for name, array in _keys_of(marking).items():
+            there = self._tensors[name]
+            staged = torch.from_numpy(array.copy())  # the next keys may come before the device has read these
+            there.copy_(staged.pin_memory() if there.device.type == "cuda" else staged, non_blocking=True)
 
     def used(self, device: torch.device) -> None:
         """Tell the allocator that the current stream reads the tensors: freed, they outlive its work.
@@ -75,6 +82,15 @@ class DeviceTable:
             for tensor in self._tensors.values():
                 tensor.record_stream(torch.cuda.current_stream(device))
             self._streams.add(current)
+
+
+def _keys_of(marking: Marking) -> dict[str, np.ndarray[Any, Any]]:
+    """Return what of a marking differs from key to key."""
+    return {
+        "subkeys": marking.words.view(np.int64),
+        "k_p": marking.k_p.astype(np.uint32).view(np.int32),
+        "steps": reference.phase_step(marking.k_p, marking.vocab_size).view(np.int32),
+    }
 
 
 _tables: weakref.WeakKeyDictionary[Marking, dict[Any, DeviceTable]] = weakref.WeakKeyDictionary()
@@ -159,6 +175,16 @@ def table(module: Any, marking: Marking, device: torch.device) -> DeviceTable:
     else:
         found.used(device)
     return found
+
+
+def take_keys(marking: Marking, device: torch.device) -> None:
+    """Take over what was written into the arrays of keys of a marking, in the order of the current stream.
+
+    Nothing is waited for, and a captured graph reads the new keys when it is replayed.
+    """
+    table = _tables.get(marking, {}).get(device)
+    if table is not None:
+        table.take_keys(marking)
 
 
 def checked_device(device: torch.device | str) -> torch.device:

@@ -164,6 +164,14 @@ def _native(marking: Marking) -> Any:
     return cached[0]
 
 
+def take_keys(marking: Marking) -> None:
+    """Take over what was written into the arrays of keys of a marking; no call may run meanwhile."""
+    cached = _natives.get(marking)
+    if cached is not None:
+        _, words, k_p = cached[1]
+        words[:], k_p[:] = marking.words, marking.k_p
+
+
 def embed_(
     marking: Marking,
     logits: Logits,

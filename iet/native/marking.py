@@ -15,7 +15,10 @@ MAX_VOCAB_SIZE = 1 << 24
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Marking:
-    """K derived keys, and what they mark under. It never changes and is hashed by identity.
+    """K derived keys, and what they mark under. It is hashed by identity.
+
+    It never changes, but where an engine writes keys of sessions into rows of its own: then `take_keys` of
+    `iet.native.host` and `iet.native.cuda` say so to the native modules.
 
     Attributes:
         vocab_size: V, 1 to 2^24.

@@ -397,6 +397,8 @@ def score_spans(
     Every score is rounded to a multiple of 2^-22, half to even, so the sum does not depend on its order.
     `counts` as in `score_tokens`.
     """
+    if counts is None and marking.counted:
+        counts = times_before(token_ids, marking.n_gram)
     sums = np.zeros((len(boundaries) - 1, len(marking)))
     for key in range(len(marking)):  # one column at a time: [T, K] is never there
         one = slice(key, key + 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -65,10 +67,19 @@ def laid_out(values: Any, layout: str, device: str = "cpu") -> tuple[Any, Any]:
     return view, memory
 
 
-def check_embed(
-    mark: Callable[..., None], vocab_size: int, family: str, layouts: tuple[str, ...], device: str = "cpu"
-) -> None:
-    """Compare `mark(logits, contexts, slots, keys)` with the reference, and its memory with that before."""
+@dataclasses.dataclass(frozen=True)
+class _Case:
+    """Six rows, and what the reference makes of them."""
+
+    keys: KeyTable
+    contexts: Any
+    slots: Any
+    counts: Any
+    logits: list[tuple[str, str, Any, Any]]  # dtype, layout, values, expected ones
+
+
+@functools.lru_cache(maxsize=1)  # tests run one after another on every device
+def _case(vocab_size: int, family: str, layouts: tuple[str, ...]) -> _Case:
     rng = np.random.default_rng(vocab_size)
     n_gram = int(rng.integers(2, 6))
     few = min(3, vocab_size // 2)
@@ -83,13 +94,23 @@ def check_embed(
     slots = torch.tensor([2, -1, 0, 1, 1, 1])
     kappas = np.full(6, np.float32(keys.profile.scheme.kappa))
     counts = torch.tensor([3, 0, 0, 1, 2, 1 << 20]) if keys.marking.counted else None
+    logits = []
     for dtype, layout in itertools.product(DTYPES, layouts):
         values = random_logits(rng, 6, vocab_size + 5, dtype)
-        want = expected(values, contexts, slots, keys, kappas, counts)
+        logits.append((dtype, layout, values, expected(values, contexts, slots, keys, kappas, counts)))
+    return _Case(keys, contexts, slots, counts, logits)
+
+
+def check_embed(
+    mark: Callable[..., None], vocab_size: int, family: str, layouts: tuple[str, ...], device: str = "cpu"
+) -> None:
+    """Compare `mark(logits, contexts, slots, keys)` with the reference, and its memory with that before."""
+    case = _case(vocab_size, family, layouts)
+    options = {} if case.counts is None else {"counts": case.counts.to(device)}
+    for dtype, layout, values, want in case.logits:
         logits, memory = laid_out(values, layout, device)
         before = memory.clone()
-        options = {} if counts is None else {"counts": counts.to(device)}
-        mark(logits, contexts.to(device), slots.to(device), keys, **options)
+        mark(logits, case.contexts.to(device), case.slots.to(device), case.keys, **options)
         found = logits.cpu()
         assert torch.equal(bits(found), bits(want)), (dtype, layout)
         padding = torch.equal(bits(found[:, vocab_size:]), bits(values[:, vocab_size:]))

@@ -50,6 +50,8 @@ class Machine:
         self.warp = self.block * self.warps + self.thread // WARP
         self.values: list[Any] = [None] * len(program.kernel.registers)
         self.known: list[Any] = [None] * len(program.kernel.registers)  # True, or which lanes wrote
+        # What some lanes wrote last, and is not among the values yet: mostly the same lanes read it again.
+        self.latest: list[tuple[Array, Array] | None] = [None] * len(program.kernel.registers)
         self.shared = SharedMemory(len(blocks), shared_bytes, program.granule)
         self.local = LocalMemory(n, program.kernel.sizes.get("local", 0))
         self.copies = Copies(n)
@@ -93,6 +95,11 @@ class Machine:
 
     def read(self, index: int, lanes: Lanes) -> Array:
         """Return a register: an entry a lane, or one for all."""
+        latest = self.latest[index]
+        if latest is not None:
+            if latest[0] is lanes:
+                return latest[1]
+            self._merge(index, *latest)
         value, known = self.values[index], self.known[index]
         if known is not True:
             if known is None:
@@ -104,9 +111,17 @@ class Machine:
 
     def write(self, index: int, lanes: Lanes, value: Array) -> None:
         """Write a register in some lanes. The array is kept, and never changed."""
+        latest = self.latest[index]
         if lanes is None:
-            self.values[index], self.known[index] = value, True
+            self.values[index], self.known[index], self.latest[index] = value, True, None
             return
+        if latest is not None and latest[0] is not lanes:
+            self._merge(index, *latest)
+        self.latest[index] = lanes, value
+
+    def _merge(self, index: int, lanes: Array, value: Array) -> None:
+        """Put what some lanes wrote among the values."""
+        self.latest[index] = None
         before, known = self.values[index], self.known[index]
         merged = np.empty(len(self), value.dtype)
         if before is not None:
@@ -253,7 +268,7 @@ class Machine:
                 if step.kind == PLAIN:
                     step.execute(self, active)  # type: ignore[misc]
                     for register in step.frees:
-                        self.values[register] = self.known[register] = None
+                        self.values[register] = self.known[register] = self.latest[register] = None
                     pc += 1
                     continue
                 if step.kind == BRANCH:
@@ -366,6 +381,9 @@ class Machine:
 
     def _compact(self) -> None:
         """Drop the threads that have ended."""
+        for i, latest in enumerate(self.latest):
+            if latest is not None:
+                self._merge(i, *latest)
         keep = np.flatnonzero(~self.ended)
         new = np.cumsum(~self.ended) - 1
         n = len(self)
