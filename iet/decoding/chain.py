@@ -110,37 +110,43 @@ def posteriors(
 
 
 def exponentials(log_ratios: npt.NDArray[np.floating]) -> Float32s:
-    """Return e [T, A + 1]: exponentials of the log ratios, cut at ±`EXPONENT_LIMIT`, and 1 for nobody."""
-    tokens, agents = log_ratios.shape
+    """Return e [..., A + 1]: exponentials of log ratios, cut at ±`EXPONENT_LIMIT`, and 1 for nobody."""
+    agents = log_ratios.shape[-1]
     cut = np.clip(log_ratios, -EXPONENT_LIMIT, EXPONENT_LIMIT, dtype=np.float32, casting="same_kind")
-    ratios = np.empty((tokens, agents + 1), np.float32)
-    ratios[:, :agents] = np.exp(cut, out=cut)  # in one piece: rows of a few agents are slow one by one
-    ratios[:, agents] = 1
+    ratios = np.empty((*log_ratios.shape[:-1], agents + 1), np.float32)
+    ratios[..., :agents] = np.exp(cut, out=cut)  # in one piece: rows of a few agents are slow one by one
+    ratios[..., agents] = 1
     return ratios
 
 
 def log_likelihoods(
-    ratios: Sequence[Float32s], mean_segments: Float64s, priors: Float64s, odds: Float64s | None = None
+    ratios: Float32s, mean_segments: Float64s, priors: Float64s, odds: Float64s | None = None
 ) -> Float64s:
     """Return the third result of `forward_backward` for several chains of three stages, [S, R].
 
     Args:
-        ratios: S times `exponentials` [T, A + 1], not changed.
+        ratios: S times `exponentials`, [S, T, A + 1], not changed.
         mean_segments: expected tokens of a segment in each chain, [R].
         priors: `prior_of` in each chain, [R, A + 1]; nobody's is 0 in all of them, or in none.
         odds: as in `forward_backward`.
 
-    O(S·R·T·A), in vectors over R.
+    O(S·R·T·A), in vectors over S·R.
     """
-    rates = 3 / np.maximum(mean_segments, 3)
-    advances = np.ascontiguousarray(_advances(len(ratios[0]), rates, priors[0], odds).T)
-    advances[:1] = 0  # nothing comes before the first token
-    each = np.ascontiguousarray(priors.T)
-    leave, found = 1 / np.maximum(1 - each, 1e-9), np.zeros((len(ratios), len(priors)))
+    texts, tokens, _ = ratios.shape
+    each = np.ones(tokens) if odds is None else odds
+    rates = np.tile(3 / np.maximum(mean_segments, 3), texts)
+    lowest, highest = (_LOWEST_CHANCE, 1 - _LOWEST_CHANCE) if _hands_over(priors[0]) else (0.0, 0.0)
+    wide = np.tile(priors.T, texts)
+    leave, found = 1 / np.maximum(1 - wide, 1e-9), np.zeros(len(rates))
     leave[-1] = 1
-    for some, row in zip(ratios, found, strict=True):
-        _likelihoods_njit(some, advances, each, leave, row)
-    return found
+    which = np.repeat(np.arange(texts), len(mean_segments))
+    _likelihoods_njit(ratios, which, rates, each, lowest, highest, wide, leave, found)
+    return found.reshape(texts, -1)
+
+
+def _hands_over(prior: Float64s) -> bool:
+    """Tell whether there is anybody to hand over to."""
+    return bool(prior.max() <= 1 - 1e-9)
 
 
 def _advances(tokens: int, rates: Float64s, prior: Float64s, odds: npt.ArrayLike | None) -> Float64s:
@@ -153,7 +159,7 @@ def _advances(tokens: int, rates: Float64s, prior: Float64s, odds: npt.ArrayLike
         each = check_vector("odds", odds, tokens, "numbers above 0", lambda v: v > 0)
         chances = np.outer(rates, each)
     advances = np.zeros((len(rates), tokens))
-    if prior.max() <= 1 - 1e-9:
+    if _hands_over(prior):
         advances[:] = np.minimum(np.maximum(chances, _LOWEST_CHANCE), 1 - _LOWEST_CHANCE)
     return advances
 
@@ -161,11 +167,12 @@ def _advances(tokens: int, rates: Float64s, prior: Float64s, odds: npt.ArrayLike
 def prior_of(shares: Float64s, nobody: float) -> Float64s:
     """Return π of the agents, in proportion to `shares` [A], and, last, of nobody."""
     prior = np.empty(len(shares) + 1)
-    prior[:-1], prior[-1] = shares, nobody
-    prior[:-1] *= (1 - nobody) / prior[:-1].sum()
-    there = len(shares) + (nobody > 0)
-    prior[:there] = np.maximum(prior[:there], _LOWEST_SHARE)
-    return np.asarray(prior / prior.sum())
+    np.multiply(shares, (1 - nobody) / shares.sum(), out=prior[:-1])
+    prior[-1] = nobody
+    there = prior if nobody > 0 else prior[:-1]
+    np.maximum(there, _LOWEST_SHARE, out=there)
+    prior /= prior.sum()
+    return prior
 
 
 @njit
@@ -227,15 +234,28 @@ def _forward_njit(
 
 @njit
 def _likelihoods_njit(
-    ratios: Float32s, advances: Float64s, priors: Float64s, leave: Float64s, log_ratios: Float64s
+    ratios: Float32s,
+    which: Int64s,
+    rates: Float64s,
+    odds: Float64s,
+    lowest: float,
+    highest: float,
+    priors: Float64s,
+    leave: Float64s,
+    log_ratios: Float64s,
 ) -> None:
-    # What `_forward_njit` adds up, for R chains of three stages: `advances` [T, R], `priors` and `leave`
-    # [A + 1, R]. The inner loops run over chains, so that a compiler can turn them into vectors.
+    # What `_forward_njit` adds up, for R chains of three stages, each with its row `which` [R] of `ratios`:
+    # `priors` and `leave` [A + 1, R]. The inner loops run over chains, so that a compiler can turn them into
+    # vectors.
     count, rows = priors.shape
     first, second, third = priors / 3, priors / 3, priors / 3
     onward, arriving, total = np.empty((count, rows)), np.empty(rows), np.empty(rows)
-    for t in range(len(ratios)):
-        advance = advances[t]
+    advance, ratio = np.zeros(rows), np.empty(rows)
+    tokens = ratios.shape[1]
+    for t in range(tokens):
+        if t > 0:  # nothing comes before the first token
+            for r in range(rows):
+                advance[r] = min(max(rates[r] * odds[t], lowest), highest)
         arriving[:] = 0.0
         total[:] = 0.0
         for i in range(count):
@@ -244,19 +264,20 @@ def _likelihoods_njit(
                 arriving[r] += onward[i, r]
         onward[count - 1] = 0.0  # nobody may follow himself
         for i in range(count):
-            ratio = np.float64(ratios[t, i])
+            for r in range(rows):
+                ratio[r] = ratios[which[r], t, i]
             for r in range(rows):
                 one, two, three, q = first[i, r], second[i, r], third[i, r], advance[r]
                 entered = priors[i, r] * (arriving[r] - onward[i, r])
-                now = ((1.0 - q) * one + entered) * ratio
-                then = ((1.0 - q) * two + q * one) * ratio
-                at_last = ((1.0 - q) * three + q * two) * ratio
+                now = ((1.0 - q) * one + entered) * ratio[r]
+                then = ((1.0 - q) * two + q * one) * ratio[r]
+                at_last = ((1.0 - q) * three + q * two) * ratio[r]
                 first[i, r], second[i, r], third[i, r] = now, then, at_last
                 total[r] += now + then + at_last
         low, high = total[0], total[0]
         for r in range(1, rows):
             low, high = min(low, total[r]), max(high, total[r])
-        if t == len(ratios) - 1 or not (low > _LOW and high < _HIGH):
+        if t == tokens - 1 or not (low > _LOW and high < _HIGH):
             for r in range(rows):
                 log_ratios[r] += math.log(total[r])
                 total[r] = 1.0 / total[r]

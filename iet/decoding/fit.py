@@ -29,7 +29,7 @@ SMALLEST_BLOCK, BLOCKS = 4, 100
 # What is tried: nats a token of the marks, the mean length of a segment, and nobody's share where he is rare,
 # or where marks are.
 _NATS = (0.02, 0.08, 0.3, 1.2)
-_SEGMENT_LENGTHS = np.array([25.0, 60.0, 150.0, 500.0])
+_SEGMENT_LENGTHS = np.array([25.0, 70.0, 220.0, 1000.0])
 _RARELY, _MOSTLY = 0.02, 0.98
 _AROUND = np.array([0.5, 0.71, 1.0, 1.41, 2.0])
 
@@ -42,6 +42,9 @@ _START_TOKENS = 150.0  # at the strength that the guesses give, for all agents t
 _SHARE_TOKENS = 1000.0
 _BY_CHANCE, _MOST_ALIKE = 2.0, 1000.0
 
+# Where marks vary in a text: how many fewer nats weaker ones carry, and how unlikely they are. Logarithms.
+_WEAKER_NATS, _ODDS_OF_TWO = 2.0, 4.0
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fitted:
@@ -53,6 +56,7 @@ class Fitted:
         nobody: π of nobody.
         mean_segment: expected tokens of a segment.
         evidence: log-likelihood ratio of the text, over all that was tried: marked against unmarked.
+        weaker: λ [A] of the agents' other segments, where marks of one strength do not explain the text.
     """
 
     strengths: Float64s
@@ -60,6 +64,7 @@ class Fitted:
     nobody: float
     mean_segment: float
     evidence: float
+    weaker: Float64s | None = None
 
 
 def fit(
@@ -92,8 +97,11 @@ def fit(
     with the guesses λ₀ and π₀ (nobody's). The m tokens keep an agent with little text near all agents, the
     1000 at equal shares near the same part of the text. m is `shrinkage`, or up to 1000 where agents differ
     by less than twice what chance would make of equal ones (Cochran's Q): fitted to the tokens it holds, a
-    strength that is too high takes tokens of others. The mean length is looked for anew at 0.5 to 2 times
-    the one before.
+    strength that is too high takes tokens of others. In the last iteration the mean length is looked for anew
+    at 0.5 to 2 times the guess.
+
+    Where nobody may win and the text is e^4 times likelier so, each agent has a second λ, whose marks carry
+    e^-2 of the nats of the first, for as many segments.
 
     Args:
         sums, weights: Σ w·x [B, A] and Σ w [B] over blocks of tokens, as `block_sums` returns them.
@@ -116,9 +124,8 @@ def fit(
     Raises:
         InputError: a parameter is out of range.
 
-    Cost: O(B·A): 16 chains, or 48 where nobody may win, side by side, then 5 chains side by side and 2 passes
-    an iteration.
-    Deterministic.
+    Cost: O(B·A): 16 chains, or 48 where nobody may win, side by side, then 2 passes an iteration, and 5
+    chains side by side. Deterministic.
     """
     check_number("iterations", iterations, 0)
     check_number("shrinkage", shrinkage, 0, 1e9, integer=False)
@@ -131,10 +138,10 @@ def fit(
     alone = (agents or columns) == 1
     start = _guess(sums, weights, family, block, alike, nobody, mean_segment, strengths, odds, alone)
     found, shares, left_share, length = start.strengths, start.shares, start.nobody, start.mean_segment
-    for _ in range(iterations):
+    for i in range(iterations):
         ratios = exponentials(log_ratios(sums, weights, found, family, blocks=True))
         prior = prior_of(shares, left_share)
-        if mean_segment is None:
+        if mean_segment is None and i == iterations - 1:
             length = _length_near(length, ratios, block, prior, odds, alone)
         gamma, left, _ = posteriors(ratios, length / block, prior, STAGES, odds)
         held = block * gamma.sum(axis=0, dtype=np.float64) + _SHARE_TOKENS * start.shares
@@ -143,7 +150,28 @@ def fit(
         left_share = min(0.99, float(rest / (held.sum() + rest))) if nobody > 0 else 0.0
         if strengths is None and family is not None:
             found = fit_strengths(gamma, sums, weights, family, float(start.strengths[0]), shrinkage)
-    return Fitted(found, shares, left_share, length, start.evidence)
+    fitted = Fitted(found, shares, left_share, length, start.evidence)
+    if strengths is None and family is not None and left_share > 0:
+        fitted = dataclasses.replace(fitted, weaker=_weaker(fitted, sums, weights, family, block, odds))
+    return fitted
+
+
+def _weaker(
+    fitted: Fitted, sums: Scores, weights: Float32s, family: Family, block: int, odds: Float64s | None
+) -> Float64s | None:
+    """Return `Fitted.weaker`; None, too, where its marks would carry less than the least that is tried."""
+    grid, carried = _strength_table(family)[0], _nats_table(family)
+    nats = np.interp(fitted.strengths, grid, carried) * math.exp(-_WEAKER_NATS)
+    if nats.max() < _NATS[0]:
+        return None
+    weaker = np.interp(nats, carried, grid)
+    both = np.concatenate([fitted.strengths, weaker])
+    ratios = exponentials(log_ratios(np.tile(sums, 2), weights, both, family, blocks=True))
+    shares = [np.append(fitted.shares, 0 * fitted.shares), np.tile(fitted.shares, 2)]
+    priors = np.array([prior_of(each, fitted.nobody) for each in shares])
+    lengths = np.full(2, fitted.mean_segment / block)
+    one, two = log_likelihoods(ratios[None], lengths, priors, odds)[0]
+    return weaker if two - one > _ODDS_OF_TWO else None
 
 
 def _length_near(
@@ -151,10 +179,12 @@ def _length_near(
 ) -> float:
     """Return the mean length of a segment, by the text's likelihood at lengths around one."""
     lengths = length * _AROUND
-    joint = log_likelihoods([ratios], lengths / block, np.repeat(prior[None], len(lengths), axis=0), odds)[0]
-    joint += _log_normal(lengths, _LENGTH_OF_ONE if alone else _USUAL_LENGTH, _LENGTH_SPREAD)
+    priors = np.broadcast_to(prior, (len(lengths), len(prior)))
+    joint = log_likelihoods(ratios[None], lengths / block, priors, odds)[0]
+    logs = np.log(lengths)
+    joint += _log_normal(logs, _LENGTH_OF_ONE if alone else _USUAL_LENGTH, _LENGTH_SPREAD)
     weight = np.exp(joint - joint.max())
-    return float(np.exp(weight @ np.log(lengths) / weight.sum()))
+    return math.exp(weight @ logs / weight.sum())
 
 
 def _guess(
@@ -178,27 +208,36 @@ def _guess(
         tried = np.ones((1, sums.shape[1])) if strengths is None else strengths[None]
         plausible = np.zeros(1)
     else:
-        tried = np.repeat(starts_of(family)[:, None], sums.shape[1], axis=1)
-        plausible = _log_normal(np.array(_NATS), _USUAL_NATS, _NATS_SPREAD)
-    priors = np.repeat([prior_of(shares, share) for share in nobodys.tolist()], len(lengths), axis=0)
+        tried = np.broadcast_to(starts_of(family)[:, None], (len(_NATS), sums.shape[1]))
+        plausible = _PLAUSIBLE
+    logs = np.empty((len(tried), *sums.shape), np.float32)
+    for some, ratios in zip(tried, logs, strict=True):
+        log_ratios(sums, weights, some, family, blocks=True, out=ratios)
+    priors = np.array([prior_of(shares, share) for share in nobodys.tolist()]).repeat(len(lengths), axis=0)
     each = np.tile(lengths / block, len(nobodys))
-    usual = _LENGTH_OF_ONE if alone else _USUAL_LENGTH
-    log_prior = plausible[:, None, None] + _log_normal(lengths, usual, _LENGTH_SPREAD)
-    log_prior = np.repeat(log_prior, len(nobodys), axis=1)
-    ratios = [exponentials(log_ratios(sums, weights, some, family, blocks=True)) for some in tried]
-    likelihoods = log_likelihoods(ratios, each, priors, odds)
-    joint = log_prior + likelihoods.reshape(len(tried), len(nobodys), len(lengths))
-    weight = np.exp(joint - joint.max())
-    evidence = math.log(weight.sum()) + joint.max() - math.log(np.exp(log_prior).sum())
-    weight /= weight.sum()
+    joint = log_likelihoods(exponentials(logs), each, priors, odds)
+    joint = joint.reshape(len(tried), len(nobodys), len(lengths))
+    log_lengths = np.log(lengths)
+    usual = _log_normal(log_lengths, _LENGTH_OF_ONE if alone else _USUAL_LENGTH, _LENGTH_SPREAD)
+    log_prior = plausible[:, None, None] + usual
+    joint += log_prior
+    highest = joint.max()
+    weight = np.exp(joint - highest)
+    total = weight.sum()
+    evidence = math.log(total / len(nobodys) / np.exp(log_prior).sum()) + highest
+    weight /= total
+    by_share = weight.sum(axis=0)
     strength = tried[0] if len(tried) == 1 else np.exp(weight.sum(axis=(1, 2)) @ np.log(tried))
-    length = float(np.exp(weight.sum(axis=(0, 1)) @ np.log(lengths)))
-    share = float(weight.sum(axis=(0, 2)) @ nobodys)
-    return Fitted(strength, (1 - share) * shares, share, length, evidence)
+    length = math.exp(by_share.sum(axis=0) @ log_lengths)
+    share = float(by_share.sum(axis=1) @ nobodys)
+    return Fitted(strength, (1 - share) * shares, share, length, float(evidence))
 
 
-def _log_normal(values: Float64s, middle: float, spread: float) -> Float64s:
-    return -((np.log(values / middle) / spread) ** 2) / 2
+def _log_normal(logs: Float64s, middle: float, spread: float) -> Float64s:
+    return -(((logs - math.log(middle)) / spread) ** 2) / 2
+
+
+_PLAUSIBLE = _log_normal(np.log(_NATS), _USUAL_NATS, _NATS_SPREAD)
 
 
 @functools.cache
@@ -207,14 +246,13 @@ def starts_of(family: Family) -> Float64s:
 
     λ·mean(λ) - log_mgf(λ) nats, the relative entropy of marked from unmarked scores, within `strength_range`.
     """
-    grid, mean, log_mgf = _strength_table(family)
-    nats = np.interp(_NATS, grid * mean - log_mgf, grid)
+    nats = np.interp(_NATS, _nats_table(family), _strength_table(family)[0])
     return np.asarray(nats.clip(*strength_range(family)))
 
 
 def start_strength(log_likelihood: Float64s, family: Family) -> float:
     """Return λ₀ of `fit`, given the log-likelihood of a text under each of `starts_of`."""
-    joint = log_likelihood + _log_normal(np.array(_NATS), _USUAL_NATS, _NATS_SPREAD)
+    joint = log_likelihood + _PLAUSIBLE
     weight = np.exp(joint - joint.max())
     return float(np.exp(weight @ np.log(starts_of(family)) / weight.sum()))
 
@@ -228,14 +266,15 @@ def fit_strengths(
     shrinkage: float,
 ) -> Float64s:
     """Return the λ [A] of `fit`, given who holds each block: γ [B, A], Σ w·x [B, A] and Σ w [B]."""
-    grid, mean, _ = _strength_table(family)
+    grid, mean, _, variances = _strength_table(family)
     total = np.einsum("ta,ta->a", gamma, sums, dtype=np.float64)
     tokens = np.einsum("ta,t->a", gamma, weights, dtype=np.float64)
     common = (total.sum() + _START_TOKENS * np.interp(start, grid, mean)) / (tokens.sum() + _START_TOKENS)
-    variance = np.interp(np.interp(common, mean, grid), grid, np.gradient(mean, grid))
-    shrinkage = max(shrinkage, _tokens_alike(total, tokens, float(common), float(variance)))
+    alike = _tokens_alike(total, tokens, float(common), float(np.interp(common, mean, variances)))
+    shrinkage = max(shrinkage, alike)
     each = (total + shrinkage * common) / np.maximum(tokens + shrinkage, 1e-9)
-    return np.asarray(np.interp(each, mean, grid).clip(*strength_range(family)))
+    low, high = strength_range(family)
+    return np.asarray(np.minimum(np.maximum(np.interp(each, mean, grid), low), high))
 
 
 def _tokens_alike(total: Float64s, tokens: Float64s, common: float, variance: float) -> float:
@@ -245,12 +284,16 @@ def _tokens_alike(total: Float64s, tokens: Float64s, common: float, variance: fl
     ones (Cochran's Q): each agent's tokens were chosen for their scores.
     """
     said = tokens > 0
-    if said.sum() < 2:
+    count = np.count_nonzero(said)
+    if count < 2:
         return 0.0
-    scatter = (tokens[said] * (total[said] / tokens[said] - common) ** 2).sum() / variance
-    more = scatter - _BY_CHANCE * (said.sum() - 1)
-    effective = tokens.sum() - (tokens**2).sum() / tokens.sum()
-    return float(min(_MOST_ALIKE, effective / max(more, 1e-9)))
+    if count < len(said):
+        total, tokens = total[said], tokens[said]
+    apart = total / tokens - common
+    scatter = (tokens @ apart**2) / variance
+    held = tokens.sum()
+    effective = held - (tokens @ tokens) / held
+    return float(min(_MOST_ALIKE, effective / max(scatter - _BY_CHANCE * (count - 1), 1e-9)))
 
 
 def block_of(tokens: int, largest: int) -> int:
@@ -277,9 +320,14 @@ def _blocks_njit(x: Scores, weight: Float32s, block: int, sums: Float32s, weight
 
 
 def log_ratios(
-    scores: Scores, weights: Float32s, strengths: Float64s, family: Family | None, blocks: bool = False
+    scores: Scores,
+    weights: Float32s,
+    strengths: Float64s,
+    family: Family | None,
+    blocks: bool = False,
+    out: Float32s | None = None,
 ) -> Float32s:
-    """Return w_t·(λ_a·x_t(a) - log_mgf(λ_a)), float32 [T, A].
+    """Return w_t·(λ_a·x_t(a) - log_mgf(λ_a)), float32 [T, A], in `out` if it is given.
 
     Args:
         scores: x [T, A]; with `blocks`, Σ w·x over each block.
@@ -287,7 +335,7 @@ def log_ratios(
         strengths: λ [A], 0 to `strength_range`.
         family: of the scores; None: x are log-likelihood ratios, and λ is 1.
     """
-    ratios = np.empty(scores.shape, np.float32)
+    ratios = np.empty(scores.shape, np.float32) if out is None else out
     _log_ratios_njit(scores, weights, strengths, offsets_of(strengths, family), blocks, ratios)
     return ratios
 
@@ -296,7 +344,7 @@ def offsets_of(strengths: Float64s, family: Family | None) -> Float64s:
     """Return log_mgf(λ) [A]; nothing is taken off log-likelihood ratios."""
     if family is None:
         return np.zeros(len(strengths))
-    grid, _, log_mgf = _strength_table(family)
+    grid, _, log_mgf, _ = _strength_table(family)
     return np.interp(strengths, grid, log_mgf)
 
 
@@ -317,7 +365,16 @@ def strength_range(family: Family | None) -> tuple[float, float]:
 
 
 @functools.cache
-def _strength_table(family: Family) -> tuple[Float64s, Float64s, Float64s]:
-    # λ, mean(λ), log_mgf(λ) on a grid; linear interpolation, good to 1e-5, inverts the mean for all agents.
+def _strength_table(family: Family) -> tuple[Float64s, Float64s, Float64s, Float64s]:
+    # λ, mean(λ), log_mgf(λ) and the variance on a grid; linear interpolation, good to 1e-5, inverts the mean
+    # for all agents.
     grid = np.linspace(0.0, strength_range(family)[1], 512)
-    return grid, family.mean(grid), family.log_mgf(grid)
+    mean = family.mean(grid)
+    return grid, mean, family.log_mgf(grid), np.gradient(mean, grid)
+
+
+@functools.cache
+def _nats_table(family: Family) -> Float64s:
+    # What marks carry at each λ of that grid, in nats a token.
+    grid, mean, log_mgf, _ = _strength_table(family)
+    return np.asarray(grid * mean - log_mgf)

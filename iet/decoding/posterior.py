@@ -167,10 +167,16 @@ def _decode(text: Scored, options: PosteriorOptions, allow_unattributed: bool) -
     strength = np.full(columns, fitted.strengths.mean()) if fixed is None else fixed.copy()
     strength[keep] = fitted.strengths
     sums, totals = block_sums(scores, weight, resolution)
-    ratios = log_ratios(sums, totals, fitted.strengths, family, blocks=True)
+    strengths, shares = fitted.strengths, fitted.shares
+    if fitted.weaker is not None:  # each agent has two states
+        sums, strengths = np.tile(sums, 2), np.append(strengths, fitted.weaker)
+        shares = np.tile(shares, 2)
+    ratios = log_ratios(sums, totals, strengths, family, blocks=True)
     length, odds = fitted.mean_segment / resolution, _pooled_odds(text.break_odds, resolution)
-    prior = prior_of(fitted.shares, fitted.nobody)
+    prior = prior_of(shares, fitted.nobody)
     gamma, rest, _ = posteriors(exponentials(ratios), length, prior, STAGES, odds)
+    if fitted.weaker is not None:
+        gamma = gamma[:, : len(keep)] + gamma[:, len(keep) :]
     if fitted.nobody > 0:
         marked = 1 / (1 + math.exp(-max(fitted.evidence + _LOG_ODDS_MARKED, -700.0)))
         gamma *= np.float32(marked)
@@ -188,10 +194,10 @@ def _decode(text: Scored, options: PosteriorOptions, allow_unattributed: bool) -
     if len(keep) < columns:
         kept, posterior = posterior, np.zeros((tokens, columns), np.float32)
         posterior[:, keep] = kept
-    shares = np.full(columns, 1 / columns)
-    shares[keep] = fitted.shares
+    every = np.full(columns, 1 / columns)
+    every[keep] = fitted.shares
     found = Segmentation(token_agents, posterior, None if family is None else strength)
-    return found, dataclasses.replace(fitted, strengths=strength, shares=shares)
+    return found, dataclasses.replace(fitted, strengths=strength, shares=every)
 
 
 def _fixed_strengths(given: npt.ArrayLike | None, family: Family | None, agents: int) -> Float64s | None:

@@ -191,7 +191,7 @@ def test_likelihoods_side_by_side_are_those_of_single_chains(ratios, seed, anybo
     odds = rng.uniform(0.1, 5, len(ratios))
     shares = rng.dirichlet(np.ones(ratios.shape[1]))
     priors = np.array([chain_module.prior_of(shares, share) for share in nobody])
-    given = [chain_module.exponentials(ratios), chain_module.exponentials(-ratios)]
+    given = chain_module.exponentials(np.stack([ratios, -ratios]))
     found = chain_module.log_likelihoods(given, lengths, priors, odds)
     for sign, row in zip((1, -1), found, strict=True):
         for length, share, value in zip(lengths, nobody, row, strict=True):

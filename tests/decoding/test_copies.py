@@ -61,7 +61,7 @@ def test_more_copies_are_no_more_evidence(allow, family):
 
 def test_neighbours_do_not_swallow_what_nobody_marked():
     # Each passage between two turns, each of those by another agent.
-    wrong, counted = 0, 0
+    right, wrong, counted = list[float](), 0, 0
     for seed in range(20):
         scores, truth, passage = said(seed)
         edges = [0, *(np.flatnonzero(np.diff(truth)) + 1).tolist(), len(truth)]
@@ -72,9 +72,10 @@ def test_neighbours_do_not_swallow_what_nobody_marked():
         own = real >= 0
         found = decode(text, pairs=pairs, allow_unattributed=True)
         every = decode(text, pairs=pairs, allow_unattributed=True, repeats="count")
-        assert (found.token_agents[own] == real[own]).mean() > 0.9
+        right.append(float((found.token_agents[own] == real[own]).mean()))
         wrong += int((found.token_agents[~own] >= 0).sum())
         counted += int((every.token_agents[~own] >= 0).sum())
+    assert np.mean(right) > 0.96  # one text in a hundred is below 0.9
     assert wrong < 0.6 * counted
 
 
