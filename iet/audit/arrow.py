@@ -5,7 +5,7 @@ pyarrow comes with `pip install "implicit-execution-tracing[bulk]"`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import pyarrow as pa
 from iet.audit.columns import SEGMENT_AGENTS, SEGMENT_FLOATS, SEGMENT_INTEGERS, Results
 from iet.audit.records import audit_records
 from iet.errors import InputError, ShapeError
+from iet.native.arrays import Int64s
 
 if TYPE_CHECKING:
     from iet.audit.auditor import Auditor
@@ -43,8 +44,8 @@ DOCUMENT = pa.struct(
 )
 """One document, as in `iet.report.Report`; `best_agent` is the one with the lowest log p, null if none is
 below 0; `found` has the agents that are found at the auditor's level, the surest first. `template` counts the
-scored tokens that are no evidence here because they are in another document: 0 but for `audit_files` with
-`templates`. `published` is that of the report, 0 for an auditor without an index."""
+scored tokens that are no evidence here because they are in another document: 0 without `templates`.
+`published` is that of the report, 0 for an auditor without an index."""
 
 SCHEMA = pa.schema([("problem", pa.string()), *DOCUMENT, ("segments", pa.list_(SEGMENT))])
 """What `audit_batch` returns. `problem` says what is wrong with a record, whose other columns are null."""
@@ -56,6 +57,7 @@ def audit_batch(
     *,
     text_column: str | None = None,
     ids_column: str | None = None,
+    elsewhere: Sequence[Int64s] | None = None,
 ) -> pa.RecordBatch:
     """Audit the documents of a batch, each as `Auditor.audit` does.
 
@@ -65,6 +67,8 @@ def audit_batch(
         text_column: name of the texts' column. None: "text", if it is there and no `ids_column` is named.
         ids_column: name of the column of token ids, read in its place. None: "token_ids", if there is no
             "text".
+        elsewhere: for each record the stretches [N, 2] that are no evidence in it, in characters or in ids,
+            ascending; None: there are none.
 
     Returns:
         RecordBatch of `SCHEMA`, a row for each of the batch, in its order. A record that cannot be read
@@ -83,7 +87,9 @@ def audit_batch(
     check_type(batch.schema.field(name), ids)
     check_readable(auditor, ids)
     problems, parts = list[str | None](), list[Results]()
-    for reasons, results in audit_records(auditor, values_of(batch.column(name), ids), ids=ids):
+    for reasons, results in audit_records(
+        auditor, values_of(batch.column(name), ids), ids=ids, elsewhere=elsewhere
+    ):
         problems += reasons
         parts.append(results)
     good = np.array([problem is None for problem in problems], np.bool_)
@@ -138,6 +144,8 @@ _TEXTS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.larg
 
 def check_readable(auditor: Auditor, ids: bool) -> None:
     """Raise now what every record would raise: ids that no profile is named for, a missing tokenizer."""
+    if auditor.plan.as_copied:
+        raise InputError("as_copied: got it and many documents, expected one text (Auditor.audit)")
     if ids:
         auditor.audit(token_ids=np.zeros(0, np.int64))
     else:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iet.audit.alignment import Axis
-from iet.audit.certainty import TOKEN_FACTOR, Certainty, certainty, chance_factors, cut_by_token
+from iet.audit.certainty import Certainty, certainty, chance_factors, cut_by_token, doubted
 from iet.audit.decode import (
     Decoded,
     Spans,
@@ -26,19 +26,34 @@ from iet.audit.evidence import (
     decoy_log_p,
     discoveries,
     over_keys,
+    over_sessions,
     over_variants,
     piece_log_p,
     segment_log_p,
 )
 from iet.audit.parts import Parts
 from iet.audit.plan import Plan
+from iet.audit.quotations import agreed
 from iet.audit.scoring import Columns, activity_of, owners_of, score
 from iet.audit.texts import Reading
+from iet.marks.keys import Keys, KeyTable
+from iet.marks.sessions import OWN
 from iet.marks.tokenizer import Encoding
 from iet.native.arrays import Bools, Float32s, Float64s, Int64s
 from iet.native.jit import njit
 
 _NOWHERE = np.zeros(0, np.int64)
+
+_MANY_KEYS = 1 << 14  # keys whose sums are in memory at a time
+
+
+class FoundSession(NamedTuple):
+    """An agent that is found in a session, or (`OWN`) under its own keys; `text`, `agent` as indices."""
+
+    text: int
+    agent: int
+    session: int
+    log_p: float
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,6 +78,8 @@ class Attribution:
         present: int64 [P], the agents whose keys were looked at, ascending.
         posteriors: of each text float32 [T, P]; None where the decoder has none.
         certainty: how sure the posterior is of the guesses; None where the decoder has none.
+        found_sessions: in which sessions agents are found, the surest first.
+        sessions: int64 [S], the session of the key that explains the guess best, -1 where it is of none.
     """
 
     plan: Plan
@@ -84,6 +101,8 @@ class Attribution:
     present: Int64s
     posteriors: tuple[Float32s, ...] | None
     certainty: Certainty | None
+    found_sessions: tuple[FoundSession, ...]
+    sessions: Int64s
 
     @property
     def owners(self) -> Int64s:
@@ -149,13 +168,29 @@ def attribute_one(
     return _attribute(plan, readings, axis, columns, decoded, spans, parts, cuts)
 
 
-def _evidence(plan: Plan, readings: Sequence[Reading], columns: Sequence[Columns]) -> Float64s:
-    """Return the log p-value of every agent in every text [D, A], corrected for its keys and all agents."""
-    log_p = [_key_log_p(reading, some) for reading, some in zip(readings, columns, strict=True)]
+def _found_sessions(plan: Plan, log_p: Sequence[Float64s]) -> tuple[FoundSession, ...]:
+    """Return in which sessions agents are found, from the log p-values of the keys of all profiles."""
+    found = []
+    for reader, each in zip(plan.readers, log_p, strict=True):
+        keys = reader.keys
+        if isinstance(keys, KeyTable) and keys.sessions is not None and len(keys):
+            corrected = over_sessions(each, keys.owners, keys.sessions, plan.tried * plan.agents)
+            for d, k in np.argwhere(corrected <= math.log(plan.level)).tolist():
+                agent = int(keys.owners[k]) + reader.first
+                found.append(FoundSession(d, agent, int(keys.sessions[k]), float(corrected[d, k])))
+    return tuple(sorted(found, key=lambda pair: (pair.text, pair.log_p)))
+
+
+def _evidence(plan: Plan, log_p: Sequence[Float64s]) -> Float64s:
+    """Return the log p-value of every agent in every text [D, A].
+
+    Corrected for its keys, all agents, and the ways in which the text was read. `log_p` are those of the keys
+    of each profile, [D, K].
+    """
     owners = np.concatenate([reader.owners for reader in plan.readers])
     corrected = over_keys(over_variants(np.concatenate(log_p, axis=1), owners))
     found = np.full((len(corrected), len(plan.names)), np.nan)
-    found[:, np.unique(owners)] = corrected
+    found[:, np.unique(owners)] = np.minimum(corrected + math.log(plan.tried), 0)
     return found
 
 
@@ -178,14 +213,15 @@ def _explain(
     columns: Sequence[Columns],
     spans: Spans,
     given: bool,
-) -> tuple[Int64s, Float64s]:
-    """Return who explains each span best (its own agent, if it has one), and the corrected log p.
+) -> tuple[Int64s, Float64s, Int64s]:
+    """Return who explains each span best (its own agent, if it has one), the corrected log p, the session.
 
     In the agent's own tokens. What is nobody's is compared with the keys of all profiles.
     """
     texts, starts, ends, agents = spans
     guesses, log_p = np.zeros(len(starts), np.int64), np.full(len(starts), np.inf)
-    choices = plan.choices * (max(1, len(starts)) if given else 1)
+    choices = plan.tried * plan.choices * (max(1, len(starts)) if given else 1)
+    sessions = np.full(len(starts), OWN)
     for i, (reading, some) in enumerate(zip(readings, columns, strict=True)):
         low, high = some.reader.first, some.reader.first + len(some.reader.keys.names)
         mine = np.flatnonzero((agents < 0) | ((agents >= low) & (agents < high)))
@@ -195,15 +231,16 @@ def _explain(
             lows, highs = np.searchsorted(axis.cells[i], lows), np.searchsorted(axis.cells[i], highs)
         locals_ = np.where(agents[mine] < 0, -1, agents[mine] - low)
         spans_there = Spans(texts[mine], lows, highs, locals_)
-        guess, p = _explain_in(reading, some, spans_there, choices, given)
+        guess, p, session = _explain_in(reading, some, spans_there, choices, given)
         better = p < log_p[mine]
         guesses[mine[better]], log_p[mine[better]] = guess[better] + low, p[better]
-    return guesses, log_p
+        sessions[mine[better]] = session[better]
+    return guesses, log_p, sessions
 
 
 def _explain_in(
     reading: Reading, columns: Columns, spans: Spans, choices: int, given: bool
-) -> tuple[Int64s, Float64s]:
+) -> tuple[Int64s, Float64s, Int64s]:
     """Return what `_explain` does, in the tokens of one profile and with its agents.
 
     Args:
@@ -232,15 +269,31 @@ def _explain_in(
         return segment_log_p(scores, pairs, *places, columns, family, choices, texts=where)
 
     guesses, log_p = owners[best], log_p_of(columns.scores, slice(None), best)
+    sessions = np.full(len(best), OWN)
+    if isinstance(keys, KeyTable) and keys.sessions is not None:
+        sessions = keys.sessions[best].astype(np.int64)
     all_keys, nobodys = columns.reader.keys, np.flatnonzero(agents < 0)
     if len(keys) < len(all_keys) and len(nobodys):
         # Nobody's spans are compared with every key, also those that the decoder did not look at.
         inside = np.append(np.stack([starts, ends], axis=1)[nobodys].ravel(), len(reading))
-        best = reading.sums(inside, all_keys)[: 2 * len(nobodys) : 2].argmax(axis=1)
+        best = _best_of_many(reading, inside, all_keys)[: 2 * len(nobodys) : 2]
         others, local = np.unique(best, return_inverse=True)
         guesses[nobodys] = all_keys.owners[best]
         log_p[nobodys] = log_p_of(reading.scores(all_keys.subset(others)), nobodys, local)
-    return guesses, log_p
+    return guesses, log_p, sessions
+
+
+def _best_of_many(reading: Reading, edges: Int64s, keys: Keys) -> Int64s:
+    """Return the key with the highest sum in each span between `edges`, the first of several."""
+    best = np.zeros(len(edges) - 1, np.int64)
+    highest = np.full(len(best), -np.inf)
+    for low in range(0, len(keys), _MANY_KEYS):
+        sums = reading.sums(edges, keys.subset(slice(low, low + _MANY_KEYS)))
+        column = sums.argmax(axis=1)
+        value = sums[np.arange(len(best)), column]
+        better = value > highest
+        best[better], highest[better] = column[better] + low, value[better]
+    return best
 
 
 @njit
@@ -277,17 +330,18 @@ def _attribute(
     given: bool = False,
 ) -> Attribution:
     """Decide which spans are attributed, and return everything that was found out."""
-    evidence = _evidence(plan, readings, columns)
+    log_p_of_keys = [_key_log_p(reading, some) for reading, some in zip(readings, columns, strict=True)]
+    evidence = _evidence(plan, log_p_of_keys)
     present, local = np.unique(owners_of(columns), return_inverse=True)
-    posteriors = factors = sure = None
+    own = posteriors = factors = sure = None
     if decoded.posteriors is not None:
-        posteriors = tuple(_sum_columns(posterior, local) for posterior in decoded.posteriors)
+        own = tuple(_sum_columns(posterior, local) for posterior in decoded.posteriors)
+        posteriors = doubted(agreed(own, readings, axis), evidence[:, present])
         factors = chance_factors(spans, len(posteriors))
         if plan.attributed == "tokens":
-            factors *= TOKEN_FACTOR
             spans = cut_by_token(posteriors, present, factors, spans, evidence, plan.level)
     texts, starts, ends, agents = spans
-    guesses, log_p = _explain(plan, axis, readings, columns, spans, given)
+    guesses, log_p, sessions = _explain(plan, axis, readings, columns, spans, given)
     if posteriors is not None and factors is not None:
         sure = certainty(posteriors, present, factors, spans, guesses)
     attributed = agents >= 0
@@ -316,8 +370,10 @@ def _attribute(
         log_p,
         attributed,
         present,
-        posteriors,
+        own,
         sure,
+        _found_sessions(plan, log_p_of_keys) if plan.sessions else (),
+        sessions,
     )
 
 

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import dataclasses
 import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from iet.audit.attribution import attribute_one
+from iet.audit.claims import check_claims
 from iet.audit.parts import Parts
 from iet.audit.plan import Plan, Source
 from iet.audit.reporting import report
 from iet.errors import InputError
 from iet.marks.keys import AnyProfile
 from iet.marks.published import PublishedIndex
+from iet.marks.sessions import sessions_digest
 from iet.marks.tokenizer import Encoding
 from iet.report import Report
+from iet.report.claims import ClaimReport
 from iet.report.model import plain
 
 if TYPE_CHECKING:
@@ -73,6 +78,15 @@ class Auditor:
             context and a token that is in it is no evidence for anyone, neither of who wrote in the text nor
             of who wrote which part: who has seen it could have written it again (`Report.published`). None:
             every pair counts.
+        as_copied: read each text also as it was before it was copied, where it shows what copying does:
+            wrapped lines, marks of quotation, escapes, typography (`iet.audit.copied.restored`). The report
+            is of the way whose `evidence` is lowest in sum (`Report.restored`). Its p-values are corrected
+            for the number of ways, four at most, and its characters are those of the text as given. One text
+            at a time, without parts and `break_odds`. False: texts are read as given.
+        sessions: ids of sessions in which agents may have marked (`Registry.session`), in any order. Their
+            keys are read beside agents' own, and `Report.sessions` says in which of them an agent is found,
+            at `level` for all agents and sessions together; an agent is the same in all of them, and pays
+            for their number as for that of its variants. None: agents' own keys alone.
         options: the decoder's, see `iet.decoding.decode`.
 
     Raises:
@@ -110,6 +124,8 @@ class Auditor:
         break_odds: bool | Mapping[str, float] = False,
         attributed: Literal["segment", "tokens"] = "segment",
         published: PublishedIndex | str | os.PathLike[str] | None = None,
+        as_copied: bool = False,
+        sessions: Iterable[str] | None = None,
         **options: Any,
     ) -> None:
         self.plan = Plan.of(
@@ -125,6 +141,8 @@ class Auditor:
             break_odds=break_odds,
             attributed=attributed,
             published=published,
+            as_copied=as_copied,
+            sessions=sessions,
             given=options,
         )
         self._registry, self._profile_id, self._tokenizer = registry, profile, tokenizer
@@ -164,6 +182,7 @@ class Auditor:
             "decoys": plan.decoys,
             "model": None if plan.model is None else plan.model.name,
             **({} if plan.published is None else {"published": plan.published.digest}),
+            **({} if not plan.sessions else {"sessions": sessions_digest(plan.sessions)}),
         }
 
     def audit_batch(
@@ -190,6 +209,8 @@ class Auditor:
             break_odds=plan.break_odds or False,
             attributed=plan.attributed,
             published=plan.published,
+            as_copied=plan.as_copied,
+            sessions=plan.sessions or None,
         )
         rebuild = functools.partial(type(self), allow_unattributed=plan.allow_unattributed, **options)
         return rebuild, (self._registry, plan.decoder, plan.level)
@@ -206,7 +227,8 @@ class Auditor:
         """Audit one text, or the parts of it that are agents' text.
 
         Args:
-            text: str, any length; invisible characters in it are skipped and counted.
+            text: str, any length, at some 100 bytes of memory a character under four keys; invisible
+                characters in it are skipped and counted.
             token_ids: integer ids [T] instead: no tokenizer is needed, and the report has no characters.
             spans: (start, end) [N, 2] of the only parts to audit, in characters of `text` or in tokens of
                 `token_ids`, in any order. None: everything.
@@ -235,9 +257,13 @@ class Auditor:
         """
         if (text is None) == (token_ids is None):
             raise InputError("audit: got neither or both of text and token_ids, expected one")
+        divided = not (spans is None and skip is None and boundaries is None)
+        if self.plan.as_copied and (divided or token_ids is not None):
+            what = "token_ids" if token_ids is not None else "spans, skip or boundaries"
+            raise InputError(f"audit: got {what} and as_copied, which reads whole texts; expected text alone")
         encodings = None if token_ids is None else self.plan.encoding_of_ids(token_ids)
         parts = None
-        if not (spans is None and skip is None and boundaries is None):
+        if divided:
             if text is not None and not isinstance(text, str):
                 raise InputError(f"text: got {type(text).__name__}, expected str")
             length = len(text) if encodings is None else len(encodings[0].token_ids)  # type: ignore[arg-type]
@@ -286,7 +312,7 @@ class Auditor:
                 if not pending:
                     break
                 batch, encodings = pending.popleft()
-                if encodings.exception() is None:
+                if encodings.exception() is None and not self.plan.as_copied:
                     yield from map(self._report, batch, encodings.result())
                 else:  # some text of the batch is to blame: those before it have reports
                     yield from map(self._audit_text, batch)
@@ -296,8 +322,48 @@ class Auditor:
             assert failure is not None
             raise failure
 
+    def check(
+        self, pieces: Sequence[str], claims: Sequence[str | None], *, skip: Collection[int] = ()
+    ) -> ClaimReport:
+        """Tell for each piece of a conversation whether the agent that it is said to be of wrote in it.
+
+        Two families of hypotheses, each corrected by Holm's steps over all pieces: that the claimed agent had
+        no part in a piece (refuted: "confirmed"), and that nobody but the claimed agent had one (refuted:
+        "contradicted", or "named" where no name was claimed). So among all pieces there is a false
+        confirmation with a chance of at most `level`, and a false contradiction likewise, however many
+        pieces are checked; what is neither is "open". A piece's p-value is the tail of the null law at the
+        sum of its scores, without any search for boundaries.
+
+        Args:
+            pieces: texts D, in the order in which they were written. Words that stand in an earlier piece,
+                with their context, are evidence for nobody: whoever quotes an agent has not been that agent.
+            claims: for each piece the name of an agent, or None: nobody is claimed, the mark gives the name.
+                A name that no key of the registry has can be contradicted, not confirmed.
+            skip: numbers of the pieces that no agent wrote, such as those of users and tools. They are not
+                judged, and what later pieces repeat of them is no evidence.
+
+        Raises:
+            InputError: `claims` are not as many as pieces, or a value is of another type or no valid Unicode.
+            TokenizerMismatch: no tokenizer with the profile's digest.
+
+        A quotation of what stands in no piece counts for the quoted agent: give such sources as pieces to
+        skip. Of the auditor's options its keys, `level`, `known_agents`, `tokenizer` and `published` matter.
+        Deterministic. O(T·K) time; memory grows with T and with K, not with D·K.
+        """
+        return check_claims(self.plan, pieces, claims, skip)
+
     def _audit_text(self, text: str, parts: Parts | None = None) -> Report:
+        if self.plan.as_copied:
+            return self._audit_copied(text)
         return self._report(text, self.plan.encode([text])[0], parts)
+
+    def _audit_copied(self, text: str) -> Report:
+        ways = self.plan.encode_copied(text)
+        plan = dataclasses.replace(self.plan, tried=len(ways))
+        found = [(attribute_one(plan, text, encodings), way) for way, encodings in ways]
+        # The first of equals is the text as given.
+        best, way = min(found, key=lambda each: float(np.nansum(each[0].evidence)))
+        return dataclasses.replace(report(best, text), restored=way.steps)
 
     def _report(
         self, text: str | None, encodings: tuple[Encoding, ...], parts: Parts | None = None

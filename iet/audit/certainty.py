@@ -13,16 +13,15 @@ from iet.decoding import column_summary
 from iet.decoding.shares import share_intervals
 from iet.native.arrays import Float32s, Float64s, Int64s
 
-TOKEN_FACTOR = 2.0
-"""By how much more the odds of an error are raised where single tokens are named.
+DOUBT, LEAST_NATS = 4.0, 4.0
+"""The odds against an agent are raised by 1 + DOUBT / nats of its evidence, taken for `LEAST_NATS` at least.
 
-What is quoted is read with the words around it, and no other token of the segment speaks for it. Chosen on
-tuning texts, see docs/how/evidence.md.
+Chosen on tuning texts, see docs/how/evidence.md.
 """
 
 
 class Certainty(NamedTuple):
-    """Of S spans, float64 [S] each.
+    """Of S spans, float64 [S] each. The posteriors are those of `agreed`, `doubted`.
 
     Attributes:
         means: mean posterior of the guess: the expected share of the tokens that are the guess's.
@@ -51,6 +50,25 @@ def chance_factors(spans: Spans, texts: int) -> Float64s:
     someone = np.bincount(spans.texts, lengths * (spans.agents >= 0), texts)
     nobody = np.bincount(spans.texts, lengths * (spans.agents < 0), texts)
     return np.asarray(np.sqrt(1 + nobody / np.maximum(1, someone)))
+
+
+def doubted(posteriors: Sequence[Float32s], evidence: Float64s) -> tuple[Float32s, ...]:
+    """Return γ [T, P] of each text, the odds against each agent raised by 1 + 4 / nats of its evidence.
+
+    Strengths are fitted to the text that is then read with them, and of many agents and texts those are found
+    that chance has favoured. How much it has is told by the evidence: an agent that is found at p = 0.01 was
+    wrong about twice as often as its posteriors said, one at p = e^-30 hardly more often.
+
+    Args:
+        posteriors: of each text, float32 [T, P].
+        evidence: log p-value of the agents of their columns in each text [D, P]; NaN is no evidence.
+    """
+    nats = np.maximum(np.nan_to_num(-evidence), LEAST_NATS)
+    factors = (1 + DOUBT / nats).astype(np.float32)
+    return tuple(
+        posterior / (posterior + factors[d] * np.maximum(1 - posterior, np.float32(1e-30)))
+        for d, posterior in enumerate(posteriors)
+    )
 
 
 def raised(errors: Float64s, factors: Float64s | float) -> Float64s:

@@ -1,11 +1,12 @@
-"""The text of a file, told by its content: what is no text is refused with the command that makes it one."""
+"""The text of a file, told by its content: what is neither text nor a document is refused, with a way out."""
 
 from __future__ import annotations
 
 import codecs
 import shlex
 
-from iet.errors import InputError
+from iet.audit import formats
+from iet.errors import BackendUnavailable, InputError
 
 _PLAIN = "pandoc --wrap=none -t plain {file} -o {file}.txt"
 _FORMATS = (
@@ -50,9 +51,11 @@ def text_of(data: bytes, encoding: str | None = None, *, name: str = "FILE") -> 
         name: of the file, in the command that would convert it.
 
     Raises:
-        InputError: it is a file of another kind (PDF, Office, RTF, an archive, an image), or other bytes.
+        InputError: it is a file of another kind (an old Office, RTF, an archive, an image), or other bytes,
+            or a document (`iet.audit.formats`) that is damaged, or that nothing is installed to read.
 
-    HTML, source code and the like are text, and are read as they stand.
+    Source code, Markdown and the like are text, and are read as they stand; so is everything where an
+    `encoding` is given.
     """
     if encoding is not None:
         try:
@@ -61,6 +64,16 @@ def text_of(data: bytes, encoding: str | None = None, *, name: str = "FILE") -> 
             start = getattr(error, "start", 0)
             raise InputError(f"byte {start}: not {encoding}; expected text in this encoding") from None
     file = shlex.quote(name)
+    end = formats.format_of(data, name)
+    if end is not None:
+        try:
+            return formats.read(data, end)
+        except BackendUnavailable as error:
+            convert = next((how for start, _, how in _FORMATS if data.startswith(start)), _PLAIN)
+            kind = next((kind for start, kind, _ in _FORMATS if data.startswith(start)), f"a {end} file")
+            raise InputError(
+                f"got {kind}, expected text; convert it: {convert.format(file=file)} ({error})"
+            ) from None
     for mark, codec in _MARKS:
         if data.startswith(mark):
             try:

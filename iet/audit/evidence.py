@@ -24,6 +24,7 @@ __all__ = [
     "log_tail",
     "log_tails",
     "over_keys",
+    "over_sessions",
     "over_variants",
     "piece_log_p",
     "segment_log_p",
@@ -31,6 +32,7 @@ __all__ = [
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.integer[Any]]
 
 
 def segment_log_p(
@@ -235,6 +237,33 @@ def over_variants(log_p: Floats, owners: Integers) -> Floats:
     lowest = np.minimum.reduceat(np.asarray(log_p, np.float64), firsts, axis=-1)
     counts = np.diff(np.append(firsts, len(owners)))
     return np.where(counts == 1, lowest, _of_lowest(lowest, counts))
+
+
+def over_sessions(log_p: Floats, owners: Numbers, sessions: Numbers, agents: int) -> Floats:
+    """Return the p-value of each agent in each session, from those of its keys there.
+
+        p'_as = min(1, A · (1 - (1 - min p)^k)),  min over the keys of a in s, k of all of a's keys
+
+    Of all claims "a wrote in session s" about pairs that had no part in the text, with a chance of at most
+    α one has a p' of at most α: k corrects for all sessions (and variants and epochs), A for all agents.
+
+    Args:
+        log_p: natural logarithms [D, K].
+        owners: agent of each key [K], ascending.
+        sessions: session of each key [K], ascending for each agent.
+        agents: A, number of agents with a key.
+
+    Returns:
+        log_p <= 0 [D, K]: that of the pair, at the first of its keys, 0 at the others.
+    """
+    new = np.append(True, (owners[1:] != owners[:-1]) | (sessions[1:] != sessions[:-1]))[: len(owners)]
+    firsts = np.flatnonzero(new)
+    lowest = np.minimum.reduceat(log_p, firsts, axis=-1)
+    counts = np.unique(owners, return_inverse=True, return_counts=True)
+    corrected = np.zeros(log_p.shape)
+    each = _of_lowest(lowest, counts[2][counts[1][firsts]])
+    corrected[:, firsts] = np.minimum(0.0, np.where(lowest < 0, each + math.log(agents), 0.0))
+    return corrected
 
 
 def _of_lowest(log_p: Floats, count: Integers) -> Floats:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from iet.audit.copied import Restored, restored
 from iet.audit.language_model import LanguageModel
 from iet.decoding import DECODERS, options_of
 from iet.decoding.breaks import check_break_odds
@@ -23,6 +24,7 @@ from iet.marks.keys import AnyProfile, Keys, KeyTable
 from iet.marks.published import PublishedIndex
 from iet.marks.registry import Registry
 from iet.marks.scheme import canonical_digest
+from iet.marks.sessions import checked_sessions
 from iet.marks.tokenizer import Encoding, Tokenizer
 
 ALL_KEYS = 64
@@ -94,6 +96,9 @@ class Plan:
         known_agents, break_odds, model: as in `Auditor`, None without.
         registry_digest: of the keys that are read, whatever is added to a registry later.
         published: what agents have published, None without.
+        as_copied: as in `Auditor`.
+        tried: in how many ways the text was read, of which this is one; evidence is corrected for them.
+        sessions: ids of the sessions whose keys are read beside agents' own; none: empty.
     """
 
     readers: tuple[ProfileReader, ...]
@@ -110,6 +115,9 @@ class Plan:
     model: LanguageModel | None
     registry_digest: str
     published: PublishedIndex | None
+    as_copied: bool = False
+    tried: int = 1
+    sessions: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -127,6 +135,8 @@ class Plan:
         break_odds: bool | Mapping[str, float],
         attributed: str,
         published: PublishedIndex | str | os.PathLike[str] | None,
+        as_copied: bool,
+        sessions: Iterable[str] | None,
         given: Mapping[str, Any],
     ) -> Plan:
         """Check everything that needs no text, and return the plan.
@@ -158,6 +168,10 @@ class Plan:
         odds = check_break_odds(break_odds)
         if odds is not None and decoder != "posterior":
             raise InputError(f"break_odds: got decoder {decoder!r}, expected 'posterior', which reads them")
+        if as_copied and odds is not None:
+            raise InputError(
+                "as_copied: got it and break_odds, expected one of them: copying moves the breaks of lines"
+            )
         if "weights" in given:
             raise InputError(
                 "weights: got some, expected none: they belong to one text (iet.decoding.decode)"
@@ -168,7 +182,10 @@ class Plan:
         # Decoders without a model of nobody have a level of their own: it is the report's.
         takes_level = "level" in DECODERS[decoder].defaults
         options = options_of(decoder, {**given, "level": min(float(level), 0.5)} if takes_level else given)
-        readers = _readers(sources, profile, tokenizer, known, int(decoys))
+        ids = () if sessions is None else checked_sessions(sessions)
+        if ids and not any(isinstance(source, Registry) for source in sources):
+            raise InputError(f"sessions: got {len(ids)}, but keys of other schemes have none")
+        readers = _readers(sources, profile, tokenizer, known, int(decoys), ids)
         names = tuple(name for reader in readers for name in reader.keys.names)
         if not names:
             raise InputError("registry: the profile has no agents; expected at least one (registry.add)")
@@ -188,6 +205,8 @@ class Plan:
             None if model is None or isinstance(model, LanguageModel) else LanguageModel(model),
             digests[0] if len(digests) == 1 else canonical_digest({"registries": digests}),
             _index(sources, published),
+            bool(as_copied),
+            sessions=ids,
         )
         if isinstance(model, LanguageModel):
             plan = dataclasses.replace(plan, model=model)
@@ -264,6 +283,8 @@ class Plan:
         more: dict[str, Any] = {"break_odds": self.break_odds, "known_agents": self.known_agents}
         if self.attributed != "segment":
             more["attributed"] = self.attributed
+        if self.as_copied:
+            more["as_copied"] = True
         return {**self.given, **{name: value for name, value in more.items() if value is not None}}
 
     @property
@@ -304,6 +325,22 @@ class Plan:
         encodings = {t.digest: t.encode_batch(texts) for t in {t.digest: t for t in tokenizers}.values()}
         each = zip(*(encodings[t.digest] for t in tokenizers), strict=True)
         return [self._with_published(text, found) for text, found in zip(texts, each, strict=True)]
+
+    def encode_copied(self, text: str) -> list[tuple[Restored, tuple[Encoding, ...]]]:
+        """Return a text as it may have been before it was copied, each way in the tokens of every profile.
+
+        Characters of the tokens are those of the text as given.
+
+        Raises: as `encode`.
+        """
+        if not isinstance(text, str):
+            raise InputError(f"text: got {type(text).__name__}, expected str")
+        ways = restored(text)
+        each = self.encode([way.text for way in ways])
+        return [
+            (way, tuple(encoding.moved(way.places) for encoding in found))
+            for way, found in zip(ways, each, strict=True)
+        ]
 
     def _with_published(self, text: str | None, encodings: tuple[Encoding, ...]) -> tuple[Encoding, ...]:
         """Return a text in the tokens of every profile, with what of it was published before."""
@@ -363,11 +400,13 @@ def _readers(
     tokenizer: Any,
     known: tuple[str, ...] | None,
     decoys: int,
+    sessions: tuple[str, ...],
 ) -> tuple[ProfileReader, ...]:
     places = [(source, id) for source in sources for id in _profiles(source, profile, known)]
     readers, first = list[ProfileReader](), 0
     for (source, id), opened_from in zip(places, _tokenizers(tokenizer, places), strict=True):
-        keys: Keys = source.scoring_keys(id)
+        own = source.scoring_keys(id)
+        keys: Keys = source.session_keys(sessions, id) if isinstance(source, Registry) and sessions else own
         nobodys = keys.decoys(decoys) if isinstance(keys, KeyTable) and decoys else None
         if known is not None:
             names = keys.names

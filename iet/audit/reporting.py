@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Sequence
@@ -12,10 +13,12 @@ import numpy as np
 from iet.audit.alignment import Axis
 from iet.audit.attribution import Attribution
 from iet.audit.parts import Parts
+from iet.audit.plan import Plan
 from iet.decoding import boundary_intervals, windows
 from iet.decoding.transitions import transitions
+from iet.marks.sessions import OWN, sessions_digest
 from iet.native.arrays import Bools, Float32s, Float64s, Int64s
-from iet.report import LEFT_OUT, Report, Segment, Trace
+from iet.report import LEFT_OUT, Report, Segment, SessionFinding, Sessions, Trace
 
 
 def extents(found: Attribution, texts: Sequence[str]) -> Int64s:
@@ -60,7 +63,7 @@ def report(found: Attribution, text: str | None) -> Report:
     chosen = ~cut & ~within & (not found.given)
     end = axis.length_of_text if text is None else len(text)
     place = functools.partial(axis.place, end=end)
-    segments = _segments(found, text, posterior, spans, chosen, place)
+    segments = _with_published(found, _segments(found, text, posterior, spans, chosen, place))
     tokens = axis.has_tokens
     if parts is not None:
         gone = axis.tokens_between(parts) if tokens else None
@@ -100,8 +103,24 @@ def report(found: Attribution, text: str | None) -> Report:
         strengths=_strengths(found),
         model=None if plan.model is None or read is None else plan.model.describe(read[0]),
         published=None if plan.published is None else sum(int(r.published_each.sum()) for r in axis.readings),
+        sessions=_sessions(found),
         trace=Trace(tuple(names[agent] for agent in present.tolist()), axis, posterior, scores, **sizes),
     )
+
+
+def _sessions(found: Attribution) -> Sessions | None:
+    plan = found.plan
+    if not plan.sessions:
+        return None
+    findings = tuple(
+        SessionFinding(plan.names[pair.agent], _session(plan, pair.session), pair.log_p)
+        for pair in found.found_sessions
+    )
+    return Sessions(len(plan.sessions), sessions_digest(plan.sessions), findings)
+
+
+def _session(plan: Plan, number: int) -> str | None:
+    return None if number == OWN else plan.sessions[number]
 
 
 def _named_whole(
@@ -151,6 +170,13 @@ def _segments(
         if sure is None
         else list(zip(*(v.tolist() for v in sure), strict=True))
     )
+    known = {(pair.agent, pair.session) for pair in found.found_sessions}
+    in_sessions = [
+        _session(found.plan, session) if yes and (guess, session) in known else None
+        for guess, session, yes in zip(
+            found.guesses.tolist(), found.sessions.tolist(), found.attributed.tolist(), strict=True
+        )
+    ]
     return [
         Segment(
             low,
@@ -166,8 +192,12 @@ def _segments(
             after,
             share=mean,
             share_interval=None if mean is None else (least, most),
+            session=session,
         )
-        for (low, high), (start, end), guess, yes, p, (mean, wrong, least, most), (before, after) in zip(
+        for (low, high), (start, end), guess, yes, p, (mean, wrong, least, most), (
+            before,
+            after,
+        ), session in zip(
             nowhere if characters is None else characters.tolist(),
             nowhere if tokens is None else tokens.tolist(),
             [names[guess] for guess in found.guesses.tolist()],
@@ -175,8 +205,26 @@ def _segments(
             found.log_p.tolist(),
             sures,
             bounds,
+            in_sessions,
             strict=True,
         )
+    ]
+
+
+def _with_published(found: Attribution, segments: list[Segment]) -> list[Segment]:
+    """Return the segments with how much of each was published before, where an index was read."""
+    if found.plan.published is None:
+        return segments
+    assert found.axis is not None
+    seen, all_of = (np.zeros(len(segments), np.int64) for _ in range(2))
+    for reading, cells in zip(found.axis.readings, found.axis.cells, strict=True):
+        published = np.zeros(len(reading), np.bool_) if reading.published is None else reading.published
+        for values, total in ((published, seen), (published | reading.scored, all_of)):
+            before = np.append(0, np.cumsum(values))
+            total += before[np.searchsorted(cells, found.ends)] - before[np.searchsorted(cells, found.starts)]
+    return [
+        dataclasses.replace(segment, published=count / among if among else None)
+        for segment, count, among in zip(segments, seen.tolist(), all_of.tolist(), strict=True)
     ]
 
 

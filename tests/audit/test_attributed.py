@@ -12,7 +12,7 @@ import pytest
 
 import iet
 from iet.audit.attribution import attribute_one
-from iet.audit.certainty import TOKEN_FACTOR, chance_factors, raised
+from iet.audit.certainty import chance_factors, doubted, raised
 from iet.audit.decode import Spans
 from iet.errors import InputError
 from iet.marks.registry import Registry
@@ -42,9 +42,7 @@ def factor(text: str) -> float:
     """By how much the odds of an error are raised."""
     plan = reader(WEAK, level=0.05).plan
     found = attribute_one(plan, text, plan.encode([text])[0])
-    return TOKEN_FACTOR * float(
-        chance_factors(Spans(found.texts, found.starts, found.ends, found.agents), 1)[0]
-    )
+    return float(chance_factors(Spans(found.texts, found.starts, found.ends, found.agents), 1)[0])
 
 
 def test_tokens_are_named_that_are_sure_by_themselves(whole: Report, named: Report) -> None:
@@ -53,7 +51,9 @@ def test_tokens_are_named_that_are_sure_by_themselves(whole: Report, named: Repo
     np.testing.assert_array_equal(named.posterior, whole.posterior)
     open_, held = whole.token_agents, np.full(named.tokens, np.nan)
     inside = open_ >= 0
-    held[inside] = named.posterior[inside, open_[inside]]
+    evidence = np.array([[named.evidence[agent] for agent in named.agents]])
+    (posterior,) = doubted([named.posterior], evidence)
+    held[inside] = posterior[inside, open_[inside]]
     sure = inside & (raised(1 - np.minimum(np.nan_to_num(held), 1), factor(WEAK_TEXT)) <= 0.05)
     np.testing.assert_array_equal(named.token_agents, np.where(sure, open_, -1))
     assert 0.2 < named.coverage < whole.coverage

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import pickle
+import re
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import iet
 from iet.errors import InputError, RegistryError
 from iet.marks.published import PublishedIndex
 from iet.marks.registry import Registry
+from iet.report.terminal import marked_text
 from tests.support.reports import assert_fits_the_schema
 from tests.support.teams import WORD_TOKENIZER, WORDS, secret, team, word_tokenizer
 from tests.support.texts import DECODERS, reader, spell, write
@@ -188,11 +190,38 @@ def test_a_report_says_what_was_published(tmp_path: pathlib.Path) -> None:
     assert "No registered agent was found in this text; 71% of it was published before" in str(report)
     assert "250 of 351 tokens that carry a score (71%)" in report.to_html()
     assert "no evidence for anyone" in report.to_html()
+    assert report.segments[0].quoted
+    assert (report.segments[0].published or 0) > 0.9
     plain = reader(registry).audit(spell(text))
     assert plain.published is None
+    assert plain.segments[0].published is None
     assert "published before" not in str(plain)
     assert "who has read its text" in plain.to_html()
     assert "text of it that is not in the index" in report.to_html()
+
+
+def test_own_words_that_come_again_are_called_quoted_in_every_form(tmp_path: pathlib.Path) -> None:
+    registry = team()
+    old, new = (write(registry, [("planner", 300)], seed) for seed in (1, 2))
+    auditor = reader(registry, published=published(tmp_path, registry, [old]))
+    report = auditor.audit(spell([*new, *old]))
+    assert_fits_the_schema(report)
+    assert [segment.called for segment in report.segments] == ["planner", "quoted"]
+    whole = auditor.audit(spell([5, *old]))
+    assert [segment.called for segment in whole.segments] == ["quoted"]
+    assert "] w" in marked_text(whole)
+    assert marked_text(whole).startswith("[quoted] ")
+    assert "perhaps planner" not in str(whole)
+    assert re.search(r"^1 .* quoted ", str(whole), re.MULTILINE)
+    assert "Nobody is named: it is quoted. 100% of its words were published before" in whole.to_html()
+    assert 'title="quoted"' in whole._repr_html_()
+    assert whole.to_dict()["segments"][0]["published"] > 0.99
+    event = whole.evaluation_events()[0]
+    assert event["gen_ai.evaluation.score.label"] == "quoted"
+    assert "are quoted: 100%" in event["gen_ai.evaluation.explanation"]
+    assert '"iet:quoted": true' in whole.to_prov()
+    parts = auditor.audit(token_ids=[*old, *drawn(3, 100)], skip=[(0, 50)])
+    assert [segment.called for segment in parts.segments][:2] == ["left out", "quoted"]
 
 
 def test_paths_pickles_and_what_an_auditor_was_set_to(tmp_path: pathlib.Path) -> None:

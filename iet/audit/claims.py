@@ -1,0 +1,245 @@
+"""Pieces of known boundaries, each with the name it came under: does the mark in it say the same?"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from iet.audit.evidence import over_keys, over_variants
+from iet.audit.plan import Plan
+from iet.audit.tails import log_tails
+from iet.audit.texts import Reading
+from iet.errors import InputError
+from iet.kernels import score_spans
+from iet.marks.tokenizer import Encoding
+from iet.native.arrays import Bools, Float64s, Int64s
+from iet.report.claims import CheckedPiece, ClaimReport
+
+MAX_SUMS = 1 << 18
+"""Of pieces and keys whose sums are held at once: 2 MB an array."""
+
+MAX_TOKENS = 1 << 17
+"""Largest number of tokens that is said to do; beyond it nothing is said."""
+
+
+def check_claims(
+    plan: Plan, pieces: Sequence[str], claims: Sequence[str | None], skip: Collection[int]
+) -> ClaimReport:
+    """Return what `Auditor.check` does."""
+    skipped = _checked(pieces, claims, skip)
+    encodings = _encoded(plan, pieces)
+    tokens = np.array([max(len(each.token_ids) for each in found) for found in encodings], np.int64)
+    places = {name: a for a, name in enumerate(plan.names)}
+    claimed = np.array([-1 if name is None else places.get(name, -1) for name in claims], np.int64)
+    judged = np.array([d not in skipped for d in range(len(pieces))], np.bool_)
+
+    evidence = [
+        _Evidence.of([encoding[i] for encoding in encodings], reader.keys)
+        for i, reader in enumerate(plan.readers)
+    ]
+    counts, known = (
+        np.stack([getattr(part, name) for part in evidence], axis=1) for name in ("counts", "known")
+    )
+    own, other, others, excess = _tested(plan, evidence, claimed, judged)
+
+    level = math.log(plan.level)
+    confirmed = own <= level
+    counted = counts[np.arange(len(pieces)), _profiles(plan, claimed)]
+    strengths = _strengths(plan, excess, counted, claimed, confirmed)
+    found = []
+    for d, (text, name) in enumerate(zip(pieces, claims, strict=True)):
+        marked = plan.names[others[d]] if other[d] <= level else None
+        verdict, agent, p = "open", None, other[d] if claimed[d] < 0 else own[d]
+        if not judged[d]:
+            verdict, p = "skipped", 0.0
+        elif confirmed[d]:
+            verdict, agent = "confirmed", name
+        elif marked is not None:
+            verdict, agent, p = "named" if name is None else "contradicted", marked, other[d]
+        profile = int(_profiles(plan, np.array([claimed[d] if agent is None else places[agent]]))[0])
+        found.append(
+            CheckedPiece(
+                index=d,
+                claim=name,
+                registered=name is None or name in places,
+                verdict=verdict,
+                agent=agent,
+                log_p=float(p),
+                also=marked if verdict == "confirmed" else None,
+                characters=len(text),
+                tokens=int(tokens[d]),
+                counted=int(counts[d, profile]),
+                repeated=int(known[d, profile]),
+                enough=None
+                if verdict != "open"
+                else _enough(plan, int(claimed[d]), strengths, int(judged.sum())),
+            )
+        )
+    return ClaimReport(
+        pieces=tuple(found), agents=plan.names, level=plan.level, registry_digest=plan.registry_digest
+    )
+
+
+def _checked(pieces: Sequence[str], claims: Sequence[str | None], skip: Collection[int]) -> frozenset[int]:
+    for what, values in (("pieces", pieces), ("claims", claims)):
+        if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
+            raise InputError(f"{what}: got {type(values).__name__}, expected a list")
+    if len(pieces) != len(claims):
+        raise InputError(f"claims: got {len(claims)}, expected one for each of {len(pieces)} pieces, or None")
+    for d, piece in enumerate(pieces):
+        if not isinstance(piece, str):
+            raise InputError(f"pieces[{d}]: got {type(piece).__name__}, expected str")
+    for d, claim in enumerate(claims):
+        if claim is not None and not isinstance(claim, str):
+            raise InputError(
+                f"claims[{d}]: got {type(claim).__name__}, expected the name of an agent, or None"
+            )
+    skipped = frozenset(skip)
+    outside = sorted(repr(d) for d in skipped if not isinstance(d, int) or not 0 <= d < len(pieces))
+    if outside:
+        raise InputError(f"skip: got {outside[0]}, expected numbers of pieces, 0 to {len(pieces) - 1}")
+    return skipped
+
+
+def _encoded(plan: Plan, pieces: Sequence[str]) -> list[tuple[Encoding, ...]]:
+    try:
+        return plan.encode(pieces)
+    except InputError:
+        for d, piece in enumerate(pieces):
+            try:
+                plan.encode([piece])
+            except InputError as error:
+                raise InputError(f"pieces[{d}]: {error}") from None
+        raise
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Evidence:
+    """What counts of D pieces in the tokens of one profile.
+
+    Attributes:
+        ids: of each piece.
+        fresh: of each piece, bool [T], the tokens that count.
+        counts: int64 [D], their number.
+        known: int64 [D], number of tokens that an earlier piece holds.
+    """
+
+    ids: tuple[Int64s, ...]
+    fresh: tuple[Bools, ...]
+    counts: Int64s
+    known: Int64s
+
+    @classmethod
+    def of(cls, encodings: Sequence[Encoding], keys: Any) -> _Evidence:
+        if not encodings:
+            return cls((), (), np.zeros(0, np.int64), np.zeros(0, np.int64))
+        reading = Reading.of_many(encodings, keys, True)
+        known = _known(reading, keys.profile.scheme.n_gram)
+        fresh = reading.scored & ~reading.repeated & ~known
+        return cls(
+            tuple(encoding.token_ids for encoding in encodings),
+            tuple(fresh[reading.inside(d)] for d in range(len(encodings))),
+            reading.each(fresh),
+            reading.each(known & reading.scored),
+        )
+
+    def sums(self, first: int, last: int, keys: Any) -> Float64s:
+        """Return the sums of scores [last - first, K] over what counts in each of some pieces."""
+        found = np.zeros((last - first, len(keys)))
+        for d in range(first, last):
+            if len(self.ids[d]):
+                ends = [0, len(self.ids[d])]
+                found[d - first] = score_spans(self.ids[d], ends, keys, counted=self.fresh[d])[0]
+        return found
+
+
+def _known(reading: Reading, n_gram: int) -> Bools:
+    """Tell of which tokens [N] the same ids with the same context stood in a piece before."""
+    from iet.native.pairs import number_pairs
+
+    numbers = number_pairs(reading.ids, reading.scored, n_gram)
+    scored = np.flatnonzero(numbers >= 0)
+    first = np.zeros(len(scored), np.int64)  # the piece of each number, at the index of that number
+    first[numbers[scored][::-1]] = reading.numbers[scored][::-1]
+    known = np.zeros(len(reading.ids), np.bool_)
+    known[scored] = first[numbers[scored]] < reading.numbers[scored]
+    return known
+
+
+def _tested(
+    plan: Plan, evidence: Sequence[_Evidence], claimed: Int64s, judged: Bools
+) -> tuple[Float64s, Float64s, Int64s, Float64s]:
+    """Return corrected log p-values of claims and of others' marks, whose these are, and excess.
+
+    Two families of hypotheses, each corrected by Holm's steps: for each claim, that its agent had no part;
+    for each piece, that nobody but the claimed agent had one, where the lowest of A - 1 agents counts. The
+    excess of a piece is the sum of its claimed agent's scores above chance. Pieces are read by the block, so
+    that memory does not grow with pieces times keys.
+    """
+    pieces = len(claimed)
+    own, other, excess = np.zeros(pieces), np.zeros(pieces), np.zeros(pieces)
+    others = np.zeros(pieces, np.int64)
+    present = np.unique(np.concatenate([reader.owners for reader in plan.readers]))
+    rows = max(1, MAX_SUMS // plan.choices)
+    for first in range(0, pieces, rows):
+        last = min(first + rows, pieces)
+        log_p = np.zeros((last - first, len(plan.names)))
+        for part, reader in zip(evidence, plan.readers, strict=True):
+            family, owners = reader.keys.profile.family, reader.owners
+            sums, counts = part.sums(first, last, reader.keys), part.counts[first:last]
+            tails = log_tails(sums.ravel(), np.repeat(counts, sums.shape[1]), family)
+            log_p[:, np.unique(owners)] = over_variants(tails.reshape(sums.shape), owners)
+            for row in np.flatnonzero(np.isin(claimed[first:last], owners)).tolist():
+                mine = owners == claimed[first + row]
+                excess[first + row] = sums[row, mine].max() - counts[row] * family.mean(0.0)
+        for d in range(first, last):
+            if claimed[d] >= 0:
+                own[d] = log_p[d - first, claimed[d]]
+            rest = present[present != claimed[d]]
+            if judged[d] and len(rest):
+                values = log_p[d - first, rest]
+                others[d] = rest[values.argmin()]
+                other[d] = over_variants(values, np.zeros(len(rest), np.int64))[0]  # of the lowest of them
+    with_claim = judged & (claimed >= 0)
+    own[~with_claim] = 0
+    own[with_claim] = over_keys(own[with_claim])
+    other[judged] = over_keys(other[judged])
+    return own, other, others, excess
+
+
+def _profiles(plan: Plan, agents: Int64s) -> Int64s:
+    """Return the index of the profile of each agent [D]; the first one's where nobody is meant."""
+    firsts = np.array([reader.first for reader in plan.readers])
+    return np.searchsorted(firsts, np.maximum(agents, 0), "right") - 1
+
+
+def _strengths(
+    plan: Plan, excess: Float64s, counted: Int64s, claimed: Int64s, confirmed: Bools
+) -> dict[int, float]:
+    """Return how far a token's score is above chance, for each confirmed agent and for all together.
+
+    The key -1 stands for all agents, where there is one law of scores.
+    """
+    rows = np.flatnonzero(confirmed)
+    groups = {a: rows[claimed[rows] == a] for a in np.unique(claimed[rows]).tolist()}
+    if len({reader.keys.profile.family.name for reader in plan.readers}) == 1 and len(rows):
+        groups[-1] = rows
+    return {a: float(excess[mine].sum() / counted[mine].sum()) for a, mine in groups.items()}
+
+
+def _enough(plan: Plan, agent: int, strengths: dict[int, float], number: int) -> int | None:
+    """Return how many counted tokens would confirm an agent half of the time; None: nothing says so."""
+    strength = strengths.get(agent, strengths.get(-1))
+    if strength is None or strength <= 0:
+        return None
+    family = plan.readers[_profiles(plan, np.array([agent]))[0]].keys.profile.family
+    sizes = np.unique(np.geomspace(1, MAX_TOKENS, 400).astype(np.int64))
+    tails = log_tails((strength + family.mean(0.0)) * sizes, sizes, family)
+    # The first that does, with all longer ones: below 20 tokens tails are bounds.
+    short = np.flatnonzero(tails > math.log(plan.level / number))
+    first = int(short[-1]) + 1 if len(short) else 0
+    return int(sizes[first]) if first < len(sizes) else None

@@ -1,0 +1,72 @@
+"""Records of a conversation as pieces: chat messages, OpenTelemetry spans, Langfuse's observations.
+
+What they have in common: texts in the order in which they were written, each under a name or none. Only the
+shape is read; nothing here knows a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from iet.audit.traces import langfuse, messages, spans
+from iet.audit.traces.parsing import parse
+from iet.audit.traces.pieces import JOINER, Conversation, Piece, distinct, joined
+from iet.errors import InputError
+
+__all__ = ["JOINER", "Conversation", "Piece", "joined", "parse", "read"]
+
+EXPECTED = (
+    "expected chat messages (OpenAI's or LangChain's), OpenTelemetry spans (OTLP JSON), or Langfuse's"
+    " observations"
+)
+
+
+def read(document: Any, *, agents: Collection[str] = ()) -> list[Piece]:
+    """Return the pieces of a parsed JSON document, or of a list of them (JSON lines).
+
+    A text that stands in it several times, as a message does in the input of every later call, is one piece.
+
+    Args:
+        document: one of
+            - messages, a list or {"messages": [...]}: {"role", "content", "name"} as of chat completions,
+              {"type": "ai", "content", "name"} as of LangChain's `model_dump`, `messages_to_dict` or `dumpd`;
+            - OTLP JSON, {"resourceSpans": [...]}: `gen_ai.output.messages` on a span or its event, or what
+              stood in its place before (`gen_ai.choice`, `gen_ai.completion.0.content`), or OpenInference's
+              `llm.output_messages`; under `gen_ai.agent.name` (`.id`) of the span or the nearest around it;
+            - Langfuse, {"observations": [...]}, {"data": [...]} or a list: what generations put out, under
+              the name of the agent that they ran in, or of LangGraph's node.
+        agents: names that are agents' also where the role says "user", as where one agent's text is sent to
+            another.
+
+    Raises:
+        InputError: it is none of these, or has no text.
+    """
+    found = _pieces(document, frozenset(agents))
+    if found is None:
+        raise InputError(f"got {_shape(document)}, {EXPECTED}")
+    if not any(piece.text for piece in found):
+        raise InputError(f"got no text in it, {EXPECTED}")
+    return distinct(found)
+
+
+def _pieces(document: Any, agents: frozenset[str]) -> list[Piece] | None:
+    if spans.is_of(document):
+        return spans.pieces(document, agents)
+    if langfuse.is_of(document):
+        return langfuse.pieces(document, agents)
+    if messages.is_of(document):
+        return messages.pieces(document, agents)
+    if isinstance(document, list) and document:  # JSON lines: each line is a document
+        parts = [_pieces(line, agents) for line in document if not isinstance(line, list)]
+        if len(parts) == len(document) and all(part is not None for part in parts):
+            return [piece for part in parts for piece in part or ()]
+    return None
+
+
+def _shape(document: Any) -> str:
+    if isinstance(document, dict):
+        return f"an object with {', '.join(map(repr, list(document)[:4])) or 'nothing in it'}"[:120]
+    if isinstance(document, list):
+        return f"a list of {len(document)}" + (f", first {_shape(document[0])}" if document else "")
+    return type(document).__name__

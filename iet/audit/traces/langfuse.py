@@ -1,0 +1,73 @@
+"""Langfuse's observations, as its API and its exports have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from iet.audit.traces.messages import piece_of
+from iet.audit.traces.pieces import AGENT_ROLES, Piece, messages_in, parsed
+
+_NODE = ("gen_ai.agent.name", "agent_name", "langgraph_node", "agent")
+
+
+def is_of(document: Any) -> bool:
+    """Tell whether the document is a trace with observations, or a list of observations."""
+    observations = _list(document)
+    return bool(observations) and all(
+        isinstance(each, dict)
+        and isinstance(each.get("type"), str)
+        and ("traceId" in each or "startTime" in each)
+        for each in observations
+    )
+
+
+def pieces(document: Any, agents: frozenset[str]) -> list[Piece]:
+    """Return what went into each generation and what came out of it, in the order in which they ended."""
+    observations = sorted(
+        _list(document), key=lambda each: (_time(each, "endTime"), _time(each, "startTime"))
+    )
+    by_id = {each.get("id"): each for each in observations}
+    found = []
+    for each in observations:
+        if each["type"].upper() != "GENERATION":  # spans and chains around it repeat what it put out
+            continue
+        where = f"generation {str(each.get('name') or each.get('id'))[:80]}"
+        claim = _claim(each, by_id, agents)
+        for value in messages_in(each.get("input") or []):
+            piece = piece_of(value, agents, where)
+            found.append(Piece(piece.text, piece.claim, piece.claim in agents, where))
+        for value in messages_in(each.get("output") or []):
+            if value.get("role") in (None, "", *AGENT_ROLES):
+                found.append(piece_of({**value, "role": "assistant"}, agents, where, claim))
+    return found
+
+
+def _list(document: Any) -> list[Any]:
+    if isinstance(document, dict):
+        document = document.get("observations", document.get("data"))
+    return document if isinstance(document, list) else []
+
+
+def _time(observation: Mapping[str, Any], name: str) -> str:
+    time = observation.get(name) or observation.get("startTime")
+    return time if isinstance(time, str) else ""  # ISO 8601 in UTC: texts sort as times do
+
+
+def _claim(observation: Mapping[str, Any], by_id: Mapping[Any, Any], agents: frozenset[str]) -> str | None:
+    """Return the agent in whose run this stands: by its metadata, an AGENT around it, or a span so called."""
+    seen = set[Any]()
+    here: Mapping[str, Any] | None = observation
+    while here is not None and here.get("id") not in seen:
+        seen.add(here.get("id"))
+        metadata = parsed(here.get("metadata"))
+        if isinstance(metadata, dict):
+            inner = parsed(metadata.get("attributes"))
+            for holder in (metadata, inner if isinstance(inner, dict) else {}):
+                if given := next((holder[key] for key in _NODE if isinstance(holder.get(key), str)), ""):
+                    return str(given)
+        name = here.get("name")
+        if isinstance(name, str) and (name in agents or str(here.get("type")).upper() == "AGENT"):
+            return name
+        here = by_id.get(here.get("parentObservationId"))
+    return None

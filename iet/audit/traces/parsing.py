@@ -1,0 +1,41 @@
+"""Records as files hold them: JSON, or JSON lines."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from iet.errors import InputError
+
+
+def parse(data: bytes) -> Any:
+    """Return what UTF-8 JSON holds, or a list of what the lines of JSON lines hold.
+
+    Raises:
+        InputError: it is neither, or nested deeper than can be read.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"byte {error.start} is not UTF-8; expected JSON or JSON lines") from None
+    try:
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+            if len(lines) < 2:
+                raise InputError(f"line {error.lineno}: {error.msg}; expected JSON or JSON lines") from None
+        return [_line(number, line) for number, line in lines]
+    except (RecursionError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{type(error).__name__} in JSON; expected less deep lists and shorter numbers"
+        ) from None
+
+
+def _line(number: int, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InputError(f"line {number}: {error.msg}; expected JSON or JSON lines") from None

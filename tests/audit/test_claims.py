@@ -1,0 +1,232 @@
+"""Claims about who wrote which piece: confirmed, contradicted or open, and how often wrongly."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import iet
+from iet.audit.evidence import log_tail, over_keys
+from iet.errors import InputError
+from iet.report import telemetry
+from iet.report.claims import MEANINGS, ClaimReport
+from tests.support.teams import NAMES, WORD_TOKENIZER, WORDS, secret, team
+from tests.support.texts import reader, spell, write
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "fourier": {"kappa": 2.0, "n_gram": 2},
+    "gumbel": {"family": "gumbel", "n_gram": 3},
+    "gumbel 1": {"family": "gumbel", "n_gram": 3, "version": 1},
+}
+
+
+def verdicts(found: ClaimReport) -> list[tuple[str, str | None]]:
+    return [(piece.verdict, piece.agent) for piece in found.pieces]
+
+
+def said(registry: iet.Registry, agent: str | None, seed: int, tokens: int = 120) -> str:
+    return spell(write(registry, [(agent, tokens)], seed, flat=True))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_verdicts(family: str) -> None:
+    registry = team(tokenizer=WORD_TOKENIZER, **FAMILIES[family])
+    pieces = [said(registry, name, seed) for seed, name in enumerate((*NAMES, None, "planner", "writer"))]
+    claims = ["planner", "writer", None, "critic", "planner", "Bob"]
+    found = reader(registry).check([*pieces, "w1 w2"], [*claims, "critic"])
+    assert verdicts(found) == [
+        ("confirmed", "planner"),
+        ("contradicted", "critic"),
+        ("named", "writer"),
+        ("open", None),
+        ("confirmed", "planner"),
+        ("contradicted", "writer"),
+        ("open", None),
+    ]
+    assert [piece.registered for piece in found.pieces] == [True] * 5 + [False, True]
+    assert found.headline == "7 pieces: 2 confirmed, 2 contradicted, 1 named, 2 open"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_p_values_are_tails_of_the_null_law_over_what_counts(family: str) -> None:
+    registry = team(tokenizer=WORD_TOKENIZER, **FAMILIES[family])
+    words = [write(registry, [(name, 40)], seed, ids=range(1, 40)) for seed, name in enumerate(NAMES)]
+    words[2] = [*words[0][5:30], *words[2]]  # a quotation
+    found = reader(registry, level=1e-9).check([spell(ids) for ids in words], NAMES)
+
+    n, law = registry.profile.scheme.n_gram, registry.profile.family
+    keys, before = registry.scoring_keys(), set[tuple[int, ...]]()
+    own = []
+    for d, ids in enumerate(words):
+        scores = iet.score_tokens(np.array(ids), keys)
+        numbers = keys.pair_numbers(np.array(ids), keys.scored(np.array(ids)))
+        counted, seen = [], set[int]()
+        for t in range(n - 1, len(ids)):
+            if numbers[t] in seen or tuple(ids[t - n + 1 : t + 1]) in before:
+                continue
+            seen.add(numbers[t])
+            counted.append(t)
+        before |= {tuple(ids[t - n + 1 : t + 1]) for t in range(n - 1, len(ids))}
+        own.append(log_tail(float(scores[counted, d].sum()), len(counted), law))
+        assert found.pieces[d].counted == len(counted)
+    assert [piece.log_p for piece in found.pieces] == pytest.approx(over_keys(np.array(own)), rel=1e-5)
+    assert found.pieces[2].repeated >= 25 - n
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_whoever_quotes_an_agent_is_not_taken_for_it(family: str) -> None:
+    registry = team(tokenizer=WORD_TOKENIZER, **FAMILIES[family])
+    plan, own = said(registry, "planner", 1, 200), said(registry, "critic", 2)
+    quoting = f"{plan} {own}"
+    found = reader(registry).check([plan, quoting, f"{own} {plan}"], ["planner", "critic", "writer"])
+    assert verdicts(found)[:2] == [("confirmed", "planner"), ("confirmed", "critic")]
+    assert found.pieces[1].also is None
+    assert verdicts(found)[2] == ("open", None)
+    assert "stood in an earlier piece" in found.pieces[2].note
+    # What was quoted from outside the record counts for the quoted agent, as documented.
+    (alone,) = reader(registry).check([quoting], ["critic"]).pieces
+    assert (alone.verdict, alone.also) == ("confirmed", "planner")
+    source = reader(registry).check([plan, quoting], [None, "critic"], skip=[0])
+    assert verdicts(source) == [("skipped", None), ("confirmed", "critic")]
+    assert source.pieces[1].also is None
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_true_claims_are_hardly_ever_contradicted(family: str) -> None:
+    # At level 0.2, so that 40 conversations say something: of them at most 0.2 have any false finding.
+    registry = team(tokenizer=WORD_TOKENIZER, **FAMILIES[family])
+    auditor, wrong = reader(registry, level=0.2), 0
+    for seed in range(40):
+        names = [NAMES[i] for i in np.random.default_rng(seed).integers(0, 3, 6)]
+        pieces = [said(registry, name, 10 * seed + i, 30) for i, name in enumerate(names)]
+        wrong += bool(auditor.check(pieces, names).of("contradicted"))
+    assert wrong <= 16  # 8 expected at most; more than 16 has a chance of 1e-3
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_unmarked_text_confirms_and_names_nobody(family: str) -> None:
+    registry = team(tokenizer=WORD_TOKENIZER, **FAMILIES[family])
+    auditor, confirmed, named = reader(registry, level=0.2), 0, 0
+    for seed in range(60):
+        words = np.random.default_rng(seed).integers(1, WORDS, (8, 60)).tolist()
+        found = auditor.check([spell(ids) for ids in words], ["planner", "critic", None, None] * 2)
+        confirmed += bool(found.of("confirmed"))
+        named += bool(found.of("named") or found.of("contradicted"))
+    assert confirmed <= 23  # 12 expected at most; more than 23 has a chance of 5e-4
+    assert named <= 23
+
+
+def test_agents_with_several_keys_are_one() -> None:
+    registry = team(("planner",), tokenizer=WORD_TOKENIZER, family="gumbel", n_gram=3)
+    registry.add("critic", secret=secret("critic"), variants=4)
+    old = said(registry, "planner", 1)
+    registry.rotate("planner", secret=secret("new"))
+    texts = [spell(write(registry, [("critic", 120)], 2, variants=[v], flat=True)) for v in range(4)]
+    found = reader(registry).check(
+        [old, said(registry, "planner", 3), *texts], ["planner"] * 2 + ["critic"] * 4
+    )
+    assert [piece.verdict for piece in found.pieces] == ["confirmed"] * 6
+
+
+def test_many_agents_and_those_of_other_profiles() -> None:
+    registry = team(tokenizer=WORD_TOKENIZER, kappa=3.0)
+    registry.add_many([f"agent-{i}" for i in range(100)])
+    second = registry.add_profile(tokenizer=WORD_TOKENIZER, scheme=iet.Scheme(family="gumbel", n_gram=3))
+    registry.add("other", secret=secret("other"), profile=second)
+    planner = said(team(tokenizer=WORD_TOKENIZER, kappa=3.0), "planner", 1)
+    alone = team((), tokenizer=WORD_TOKENIZER, family="gumbel", n_gram=3)
+    alone.add("other", secret=secret("other"))
+    other = said(alone, "other", 2)
+    found = iet.Auditor(registry).check([planner, other, other], ["agent-7", "other", "planner"])
+    assert verdicts(found)[:2] == [("contradicted", "planner"), ("confirmed", "other")]
+
+
+def test_open_claims_say_how_much_would_do() -> None:
+    registry = team(tokenizer=WORD_TOKENIZER, family="gumbel", n_gram=3)
+    auditor = reader(registry, level=1e-5)
+    pieces = [said(registry, "planner", seed, 150) for seed in range(3)]
+    short = said(registry, "planner", 9, 1)
+    found = auditor.check([*pieces, short], ["planner"] * 4)
+    enough = found.pieces[3].enough
+    assert enough is not None
+    assert 1 < enough < 40
+    assert str(enough) in found.pieces[3].note
+    # It holds: texts of twice as many tokens are nearly always confirmed.
+    longer = [said(registry, "planner", 20 + seed, 2 * enough) for seed in range(4)]
+    assert len(auditor.check(longer, ["planner"] * 4).of("confirmed")) >= 3
+    assert auditor.check([short], ["planner"]).pieces[0].enough is None
+
+
+@pytest.mark.parametrize(
+    ("pieces", "claims", "skip", "words"),
+    [
+        (["w1"], [], (), "claims: got 0, expected one for each of 1 pieces"),
+        ("w1", ["planner"], (), "pieces: got str, expected a list"),
+        (["w1"], "planner", (), "claims: got str, expected a list"),
+        ([b"w1"], [None], (), r"pieces\[0\]: got bytes, expected str"),
+        (["w1"], [3], (), r"claims\[0\]: got int, expected the name of an agent"),
+        (["w1"], [None], [1], "skip: got 1, expected numbers of pieces, 0 to 0"),
+        (["w1"], [None], ["0"], "skip: got '0'"),
+        (["w1", "\ud800"], [None, None], (), r"pieces\[1\]: .*surrogate"),
+    ],
+)
+def test_bad_input_is_refused(pieces: Any, claims: Any, skip: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        reader().check(pieces, claims, skip=skip)
+
+
+def test_nothing_is_no_finding() -> None:
+    assert reader().check([], []).pieces == ()
+    found = reader().check(["", " ", "w1"], ["planner", None, None])
+    assert [piece.verdict for piece in found.pieces] == ["open"] * 3
+    assert "nothing in it can be read" in found.pieces[0].note
+
+
+@pytest.fixture(scope="module")
+def shown() -> ClaimReport:
+    registry = team(tokenizer=WORD_TOKENIZER, family="gumbel", n_gram=3)
+    pieces = [said(registry, name, seed) for seed, name in enumerate(NAMES)]
+    return reader(registry).check([*pieces, "hi"], ["planner", "writer", "=<b>\x1b[2J", None], skip=[3])
+
+
+def test_forms_say_the_same_and_hold_no_text(shown: ClaimReport) -> None:
+    data = json.loads(json.dumps(shown.to_dict()))
+    assert data["schema"] == "iet.claims/1"
+    assert [piece["verdict"] for piece in data["pieces"]] == [
+        "confirmed",
+        "contradicted",
+        "contradicted",
+        "skipped",
+    ]
+    for form in (shown.text(80), shown.to_html(("<x>",)), shown.to_csv(), json.dumps(data)):
+        assert "w1" not in form.split()
+        assert secret("planner").hex() not in form
+        assert all(verdict in form for verdict in ("confirmed", "contradicted"))
+    assert "\x1b" not in shown.text(80)
+    page = shown.to_html(("<x>",))
+    assert "<b>" not in page
+    assert "&lt;b&gt;" in page
+    assert "&lt;x&gt;" in page
+    assert "\r\n2,'=<b>" in shown.to_csv()
+    assert max(map(len, shown.text(60).splitlines()[: len(shown.pieces) + 6])) <= 60
+    assert all(html.escape(MEANINGS[verdict]) in page for verdict in ("confirmed", "contradicted", "skipped"))
+
+
+def test_events_are_emitted_to_opentelemetry(shown: ClaimReport) -> None:
+    logs = pytest.importorskip("opentelemetry.sdk._logs")
+    export = pytest.importorskip("opentelemetry.sdk._logs.export")
+    provider = logs.LoggerProvider()
+    memory = export.InMemoryLogRecordExporter()
+    provider.add_log_record_processor(export.SimpleLogRecordProcessor(memory))
+    assert telemetry.emit(shown.events(), provider.get_logger("test")) == 3
+    records = [each.log_record for each in memory.get_finished_logs()]
+    assert [record.event_name for record in records] == ["gen_ai.evaluation.result"] * 3
+    labels = [record.attributes["gen_ai.evaluation.score.label"] for record in records]
+    assert labels == ["confirmed", "contradicted", "contradicted"]
+    assert records[1].attributes["iet.agent"] == "critic"
+    assert math.isfinite(records[0].attributes["iet.log_p"])

@@ -1,0 +1,191 @@
+"""Texts that were copied: what copying did is undone, and the evidence is corrected for trying."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import re
+import textwrap
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import iet
+from iet.audit.copied import restored
+from iet.errors import InputError
+from tests.support.teams import WORD_TOKENIZER, WORDS, team
+from tests.support.texts import IDS, TEAM, TEXT, reader, spell
+
+PARAGRAPHS = (
+    'The planner said: "it\'s done - see below..." and went on to the next of the many things on its list,'
+    " which nobody had looked at for a long time, although everybody knew that it was there.\n\n"
+    "A second paragraph follows the first one, as it should, and it is long enough to be wrapped at any"
+    " width that people use for mail, for commits or for the columns of a newspaper."
+)
+
+
+def wrapped(text: str, width: int = 72) -> str:
+    return "\n\n".join(textwrap.fill(paragraph, width) for paragraph in text.split("\n\n"))
+
+
+def before_lines(text: str, mark: str) -> str:
+    return "\n".join(mark + line if line else mark.rstrip() for line in text.splitlines())
+
+
+WAYS = {
+    "wrapped": wrapped(PARAGRAPHS),
+    "wrapped with CR": wrapped(PARAGRAPHS, 60).replace("\n", "\r\n").replace("\r\n\r\n", "\n\n"),
+    "json": json.dumps(PARAGRAPHS),
+    "json without quotes": json.dumps(PARAGRAPHS + " é")[1:-1].replace(" \\u00e9", ""),
+    "html": html.escape(PARAGRAPHS),
+    "fence": f"```text\n{PARAGRAPHS}\n```",
+    "indented": before_lines(PARAGRAPHS, "    "),
+    "quoted": before_lines(PARAGRAPHS, "> "),
+    "quoted twice": before_lines(before_lines(PARAGRAPHS, "> "), "> "),
+    "quoted, wrapped": before_lines(wrapped(PARAGRAPHS), "> "),
+    "divided": re.sub(r"\n([a-z]{2})([a-z]{2})", r" \1-\n\2", wrapped(PARAGRAPHS)),
+    "typography": PARAGRAPHS.replace(' "', " “").replace('"', "”").replace("'", "’").replace("...", "…"),
+    "spaces": PARAGRAPHS.replace(" - ", "\u00a0–\u202f"),
+    "ligatures": PARAGRAPHS.replace("fi", "ﬁ"),
+    "both": before_lines(wrapped(PARAGRAPHS), "> ").replace("'", "’"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_copying_did_is_undone(way: str) -> None:
+    copied = WAYS[way]
+    ways = restored(copied)
+    assert ways[0].text == copied
+    assert ways[0].steps == ()
+    found = [each for each in ways if each.text == PARAGRAPHS]
+    assert len(found) == 1, [each.text for each in ways]
+    assert len({each.text for each in ways}) == len(ways) <= 4
+
+
+def test_what_was_not_copied_is_read_once() -> None:
+    verse = "a short line\nand another\nand one more\n\n- an item\n- another item\n" * 3
+    code = "def f():\n    return 1\n\n\ndef g():\n    return 2\n"
+    for text in ("", "one line", PARAGRAPHS, verse, code, "> one line of many is quoted\nthe other is not"):
+        assert [each.text for each in restored(text)] == [text]
+
+
+def test_steps_are_named_in_their_order() -> None:
+    both = restored(WAYS["both"])
+    assert [each.steps for each in both] == [
+        (),
+        ("quoted", "wrapped"),
+        ("typography",),
+        ("quoted", "wrapped", "typography"),
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(alphabet="abcd >-\n\"'“’…ﬁ&;\\nu0e9`\u00a0• \t", max_size=200))
+def test_places_are_those_of_the_text_as_given(text: str) -> None:
+    for each in restored(text):
+        places = each.places
+        assert len(places) == len(each.text) + 1
+        assert places[-1] == len(text)
+        assert (np.diff(places) >= 0).all()
+        assert len(places) == 1 or places[0] >= 0
+        # Letters are what stands there, wherever no escape stood for them.
+        if not {"json", "html", "typography"} & set(each.steps):
+            same = [text[place] == letter for place, letter in zip(places, each.text, strict=False)]
+            assert all(yes or letter == " " for yes, letter in zip(same, each.text, strict=False))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.sampled_from(["a", "fox", "jumps", "remarkably", "well"]), min_size=40), min_size=1),
+    st.integers(45, 120),
+)
+def test_wrapped_paragraphs_come_back(paragraphs: list[list[str]], width: int) -> None:
+    text = "\n\n".join(" ".join(words) for words in paragraphs)
+    assert text in [each.text for each in restored(wrapped(text, width))]
+
+
+@pytest.mark.parametrize("piece", [" ", '"', "&", ">", "`", "\\u12", "-\n", "\n", "word \n", "> \n", "• "])
+def test_long_runs_of_what_is_looked_for(piece: str) -> None:
+    text = piece * 100_000 + "x"
+    assert restored(text)[0].text == text
+
+
+def test_a_copy_is_read_as_the_text_and_pays_for_trying() -> None:
+    copied = before_lines(textwrap.fill(TEXT, 80), "> ")
+    plain, found = reader().audit(TEXT), reader(as_copied=True).audit(copied)
+    assert found.restored == ("quoted", "wrapped")
+    assert plain.restored is None
+    assert found.text == copied
+    assert found.token_agents.tolist() == plain.token_agents.tolist()
+    assert found.log_p == pytest.approx(plain.log_p + math.log(2))
+    for name, log_p in plain.evidence.items():
+        assert found.evidence[name] == pytest.approx(min(0.0, log_p + math.log(2)))
+    there = [segment for segment in plain.segments if segment.error]
+    errors = [segment.error for segment in found.segments if segment.error]
+    assert errors == pytest.approx([each.error for each in there], rel=1e-3)
+    # Characters point into the text as given.
+    for ours, theirs in zip(found.segments, plain.segments, strict=True):
+        words = copied[ours.char_start : ours.char_end].replace("\n> ", " ").removeprefix("> ")
+        assert words == TEXT[theirs.char_start : theirs.char_end]
+    # As given it reads worse: the marks stand between the words.
+    assert reader().audit(copied).log_p > found.log_p
+
+
+def test_a_text_as_it_was_costs_nothing() -> None:
+    plain, found = reader().audit(TEXT), reader(as_copied=True).audit(TEXT)
+    assert found.restored == ()
+    assert {**found.to_dict(), "restored": 0} == {
+        **plain.to_dict(),
+        "restored": 0,
+        "decoder": {**plain.to_dict()["decoder"], "options": {"as_copied": True}},
+    }
+
+
+def test_several_texts_and_profiles() -> None:
+    copied = before_lines(TEXT.replace("w1", "\nw1"), "> ")
+    reports = list(reader(as_copied=True).audit_many([TEXT, copied]))
+    assert [report.restored for report in reports] == [(), ("quoted",)]
+    other = team(names=["fourth"], tokenizer=WORD_TOKENIZER, n_gram=3)
+    tokenizers = {registry.profile.id: WORD_TOKENIZER for registry in (TEAM, other)}
+    both = iet.Auditor([TEAM, other], tokenizer=tokenizers, as_copied=True).audit(copied)
+    assert both.restored == ("quoted",)
+    assert set(both.found) == {"planner", "critic", "writer"}
+
+
+def test_unmarked_copies_are_found_no_more_often_than_the_level_says() -> None:
+    draw, auditor = np.random.default_rng(5), reader(level=0.1, as_copied=True)
+    found = 0
+    for _ in range(300):
+        text = spell(draw.integers(1, WORDS, 60).tolist())
+        found += auditor.audit(before_lines(textwrap.fill(text, 60), "> ")).log_p <= math.log(0.1)
+    assert found <= 46  # 30 are expected at most, of which 46 is three standard deviations away
+
+
+def test_refusals() -> None:
+    auditor = reader(as_copied=True)
+    for options in ({"spans": [(0, 5)]}, {"skip": [(0, 5)]}, {"boundaries": [5]}):
+        with pytest.raises(InputError, match="spans, skip or boundaries and as_copied"):
+            auditor.audit(TEXT, **options)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="got token_ids and as_copied"):
+        auditor.audit(token_ids=IDS)
+    with pytest.raises(InputError, match="as_copied: got it and break_odds"):
+        reader(as_copied=True, break_odds=True)
+    with pytest.raises(InputError, match="as_copied: got it and many documents"):
+        auditor.audit_batch(pa.RecordBatch.from_pydict({"text": [TEXT]}))
+    with pytest.raises(InputError, match="text: got int, expected str"):
+        auditor.audit(5)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="character 3 is the lone surrogate"):
+        auditor.audit("> a\ud800")
+
+
+def test_the_report_says_what_was_undone() -> None:
+    report = reader(as_copied=True).audit(before_lines(TEXT.replace(" w1", "\n\nw1"), "> "))
+    line = "as before it was copied, without marks of quotation"
+    assert line in str(report)
+    assert line in report.to_html()
+    assert json.loads(report.to_json())["restored"] == ["quoted"]
+    assert iet.Auditor(TEAM, as_copied=True, tokenizer=None).configuration["options"] == {"as_copied": True}

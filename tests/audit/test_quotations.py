@@ -1,0 +1,76 @@
+"""Short passages that come back: of a copy, no more is known than of the place where it stood first."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import iet
+from iet.audit.quotations import GRAM, SHORTEST, first_places
+from tests.support.teams import team
+from tests.support.texts import write
+
+DRAW = np.random.default_rng(0)
+WEAK = team(kappa=0.4)
+PASSAGE = DRAW.integers(1000, 2000, 30)
+
+
+def others(tokens: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return DRAW.permutation(1000)[:tokens]
+
+
+def test_every_token_of_a_copy_has_its_first_place() -> None:
+    before, between, after = others(50), others(40) + 2000, others(30) + 4000
+    places = first_places(np.concatenate([before, PASSAGE, between, PASSAGE, after, PASSAGE[5:25]]))
+    assert places is not None
+    expected = np.arange(len(places))
+    expected[120:150] -= 70
+    expected[180:200] = np.arange(55, 75)
+    np.testing.assert_array_equal(places, expected)
+
+
+def test_short_passages_and_loops_are_none() -> None:
+    assert first_places(np.zeros(0, np.int64)) is None
+    assert first_places(np.arange(100)) is None
+    assert (
+        first_places(np.concatenate([PASSAGE[: SHORTEST - 1], others(40), PASSAGE[: SHORTEST - 1]])) is None
+    )
+    looped = first_places(np.concatenate([others(40), np.tile(PASSAGE[:GRAM], 30)]))
+    assert looped is None or (looped == np.arange(len(looped))).all()
+
+
+@pytest.fixture(scope="module")
+def quoting() -> list[int]:
+    """The critic's 600 tokens, and the planner's 1,000 around 20 of them."""
+    critics, planners = write(WEAK, [("critic", 600)], 1), write(WEAK, [("planner", 1000)], 2)
+    return [*critics, *planners[:500], *critics[200:220], *planners[500:]]
+
+
+def test_quoted_words_are_not_named_after_who_quotes(quoting: list[int]) -> None:
+    report = iet.Auditor(WEAK, level=0.05, attributed="tokens").audit(token_ids=quoting)
+    planner, inside = report.agents.index("planner"), slice(1101, 1121)
+    assert report.posterior is not None
+    assert (report.posterior[inside, planner] > 0.98).all()  # by the words around them
+    assert not (report.token_agents[inside] == planner).any()
+    assert (report.token_agents[650:1050] == planner).mean() > 0.9
+
+
+def test_quoted_words_are_no_part_of_the_share_of_who_quotes(quoting: list[int]) -> None:
+    report = iet.Auditor(WEAK).audit(token_ids=quoting)
+    (segment,) = [segment for segment in report.segments if segment.agent == "planner"]
+    assert segment.start <= 1101 < 1121 <= segment.end
+    assert segment.share is not None
+    assert segment.share_interval is not None
+    low, high = segment.share_interval
+    assert low <= 1000 / (segment.end - segment.start) <= high
+    assert segment.share <= 1 - 19 / (segment.end - segment.start)
+
+
+def test_words_that_are_an_agents_own_stay_his() -> None:
+    registry = team()
+    turn = write(registry, [("planner", 300)], 1)
+    ids = np.concatenate([turn, write(registry, [("critic", 150)], 2), turn[100:140], turn[240:]])
+    report = iet.Auditor(registry, attributed="tokens").audit(token_ids=ids)
+    named = report.token_agents == report.agents.index("planner")
+    assert named[:300].mean() > 0.9
+    assert named[460:490].all()
