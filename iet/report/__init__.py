@@ -1,6 +1,6 @@
 """What an audit found: the report, and how it is shown."""
 
 from iet.report.model import REPORT_SCHEMA, Report
-from iet.report.segments import LEFT_OUT, Segment, Span, Trace
+from iet.report.segments import LEFT_OUT, Segment, SessionFinding, Sessions, Span, Trace
 
-__all__ = ["LEFT_OUT", "REPORT_SCHEMA", "Report", "Segment", "Span", "Trace"]
+__all__ = ["LEFT_OUT", "REPORT_SCHEMA", "Report", "Segment", "SessionFinding", "Sessions", "Span", "Trace"]

@@ -22,6 +22,7 @@ from iet.report.lines import harmless
 from iet.report.segments import extent
 from iet.report.view import (
     AGENT_COLUMNS,
+    PLAIN_AGENT_COLUMNS,
     ShownAgent,
     ShownSegment,
     agents,
@@ -37,7 +38,17 @@ from iet.report.view import (
     shares_of,
     writers,
 )
-from iet.report.wording import assumptions, evidence_lines, headline, legend, limits, verdict
+from iet.report.wording import (
+    agents_legend,
+    assumptions,
+    evidence_lines,
+    headline,
+    legend,
+    limits,
+    promise,
+    summary,
+    verdict,
+)
 
 if TYPE_CHECKING:
     from iet.report.model import Report
@@ -72,18 +83,25 @@ def page(report: Report, about: Sequence[str] = ()) -> str:
         "policy": " ".join(f"'sha256-{digest}'" for digest in hashes),
         "title": html.escape(" · ".join([*map(harmless, about[:1]), f"iet: {verdict(report)}"])),
         "first": FIRST,
+        "labels": _labels("segments", segment_columns(report))
+        + _labels("agents", PLAIN_AGENT_COLUMNS)
+        + _labels("figures", AGENT_COLUMNS),
         "palette": "".join(
             f".a{i} {{ --hue: {agent.colour}; --dash: {agent.dash}; }}\n" for i, agent in enumerate(who)
         ),
         "verdict": html.escape(verdict(report)),
-        "lines": _notes([*map(harmless, about), *headline(report)[:1]]),
+        "lines": f"{_notes(map(harmless, about))}<p>{html.escape(summary(report))}</p>",
+        "terms": _notes(headline(report)),
         "filters": "".join(_filters(who, shares_of(report).get(None, 0.0))),
         "text": "".join(_text(report, parts)),
         "why": "".join(_card(number, segment) for number, segment in enumerate(parts, 1)),
-        "segments": _table(segment_columns(report), map(_segment_row, parts)),
+        "segments": _table(segment_columns(report), map(_segment_row, parts), "rows"),
         "legend": _notes(legend(report)),
-        "agents": _table(AGENT_COLUMNS, _agent_rows(who)),
-        "note": _notes(agents_note(report)),
+        "agents": _table(PLAIN_AGENT_COLUMNS, _agent_rows(who), "rows"),
+        "note": _notes([agents_legend(report)] if report.evidence else []),
+        "figures": _table(AGENT_COLUMNS, (map(_cell, agent.row) for agent in who if agent.row), "rows")
+        + _notes(agents_note(report)),
+        "promise": _notes([promise(report)]),
         "assumed": _table(
             ["what", "value"], ((_cell(name), _cell(value, "hash")) for name, value in assumptions(report))
         ),
@@ -107,10 +125,21 @@ def _cell(value: str, kind: str = "") -> str:
     return f'<td class="{kind}">{html.escape(value)}' if kind else f"<td>{html.escape(value)}"
 
 
-def _table(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+def _labels(section: str, columns: Sequence[str]) -> str:
+    """Return the style that names cells where the screen is too narrow for a head of columns."""
+    return "".join(
+        f'#{section} > .scroll td:nth-child({i})::before {{ content: "{column}"; }}\n'
+        for i, column in enumerate(columns, 1)
+    )
+
+
+def _table(columns: Sequence[str], rows: Iterable[Iterable[str]], kind: str = "") -> str:
     head = "".join(f'<th scope="col">{html.escape(column)}' for column in columns)
     body = "".join("<tr>" + "".join(cells) for cells in rows)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>'
+    return (
+        f'<div class="scroll"><table class="{kind}"><thead><tr>{head}</tr></thead>'
+        f"\n<tbody>{body}</tbody></table></div>"
+    )
 
 
 def _swatch(agent: int | None) -> str:
@@ -164,9 +193,14 @@ def _text(report: Report, segments: list[ShownSegment]) -> Iterator[str]:
 
 def _card(number: int, segment: ShownSegment) -> str:
     title = html.escape(f"{number}. {segment.title}")
-    facts = "".join(f"<dt>{html.escape(term)}<dd>{html.escape(value)}" for term, value in segment.facts)
+    facts, numbers = _list(segment.facts), _list(segment.numbers)
     why = "".join(f"<p>{html.escape(line)}" for line in segment.why)
-    return f"<article><h3>{_swatch(segment.agent)}{title}</h3>{why}<dl>{facts}</dl></article>\n"
+    more = f"<details><summary>Numbers</summary>{numbers}</details>" if segment.numbers else ""
+    return f"<article><h3>{_swatch(segment.agent)}{title}</h3>{why}{facts}{more}</article>\n"
+
+
+def _list(rows: list[tuple[str, str]]) -> str:
+    return f"<dl>{''.join(f'<dt>{html.escape(term)}<dd>{html.escape(value)}' for term, value in rows)}</dl>"
 
 
 def _segment_row(segment: ShownSegment) -> Iterator[str]:
@@ -178,8 +212,8 @@ def _segment_row(segment: ShownSegment) -> Iterator[str]:
 
 def _agent_rows(agents: list[ShownAgent]) -> Iterator[Iterator[str]]:
     for i, agent in enumerate(agents):
-        if agent.row is not None:
-            name, *cells = agent.row
+        if agent.plain is not None:
+            name, *cells = agent.plain
             swatch = _swatch(i if agent.share > 0 else None)
             yield iter((f"<td>{swatch}{html.escape(name)}", *map(_cell, cells)))
 
@@ -188,16 +222,16 @@ def fragment(report: Report) -> str:
     """Return the verdict and the coloured text for a notebook: HTML without scripts or style sheets."""
     lines, wrote = [f"<p><b>{html.escape(verdict(report))}</b></p>"], writers(report)
     if report.text is not None and report.segments:
-        runs = [_run(report.text[slice(*extent(s))], s.agent, wrote) for s in report.segments]
+        runs = [_run(report.text[slice(*extent(s))], s.agent, s.called, wrote) for s in report.segments]
         lines.append(f'<div style="white-space:pre-wrap;overflow-wrap:anywhere">{"".join(runs)}</div>')
     lines += [f"<p>{html.escape(line)}</p>" for line in (*headline(report), *evidence_lines(report))]
     return "\n".join(lines)
 
 
-def _run(text: str, agent: str | None, wrote: list[str]) -> str:
+def _run(text: str, agent: str | None, called: str, wrote: list[str]) -> str:
     shown = html.escape(harmless(text))
     if agent is None:
-        return f'<span style="opacity:.6">{shown}</span>'
+        return f'<span title="{html.escape(called)}" style="opacity:.6">{shown}</span>'
     name, (colour, dash) = html.escape(agent), look(wrote.index(agent))
     return (
         f'<span title="{name}" style="background:{colour}55;border-bottom:2px {dash} {colour}">'

@@ -61,7 +61,7 @@ def index(rows: Iterable[Row], about: Sequence[str] = ()) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta http-equiv="Content-Security-Policy" content="'
         "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">\n"
-        f"<title>{title}</title>\n<style>{_STYLE}</style></head>\n"
+        f"<title>{title}</title>\n<style>{STYLE}</style></head>\n"
         f"<body><h1>Who wrote what</h1>\n{lines}\n"
         f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>\n'
         "<p>p: how often a key that was never used looks as active by chance, of one document. Among many"
@@ -96,7 +96,7 @@ def no_formula(cell: str) -> str:
     return f"'{cell}" if cell[:1] and cell[0] in FORMULA else cell
 
 
-_STYLE = """
+STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; }
 .scroll { overflow-x: auto; }

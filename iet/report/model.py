@@ -18,7 +18,7 @@ import numpy as np
 from iet.errors import InputError
 from iet.marks.files import write_file
 from iet.native.arrays import Float32s, Int32s
-from iet.report.segments import LEFT_OUT, Segment, Span, Trace, extent
+from iet.report.segments import LEFT_OUT, Segment, Sessions, Span, Trace, extent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,6 +70,9 @@ class Report:
             (mean surprise at a token), see `iet.audit.language_model`.
         published: how many tokens more would be scored, had their (context, token) pair not been published
             before; None: no index was read.
+        restored: what was undone before the text was read, as `iet.audit.copied.restored` names it: empty
+            where it reads best as given. None: nothing was tried.
+        sessions: which sessions were read, and in which of them agents are found; None: none were read.
         trace: scores and posteriors along the text, for pictures.
     """
 
@@ -98,6 +101,8 @@ class Report:
     strengths: dict[str, float] | None
     model: dict[str, Any] | None = None
     published: int | None = None
+    restored: tuple[str, ...] | None = None
+    sessions: Sessions | None = None
     trace: Trace | None = dataclasses.field(default=None, repr=False)
 
     @property
@@ -220,6 +225,8 @@ class Report:
             "strengths": self.strengths,
             "model": self.model,
             "published": self.published,
+            **({} if self.restored is None else {"restored": list(self.restored)}),
+            **({} if self.sessions is None else {"sessions": self.sessions.to_dict()}),
             "segments": [self._stated(segment) for segment in self.segments],
             "transitions": {
                 "agents": list(self.transitions.agents),

@@ -20,6 +20,8 @@ function make(tag, attributes = {}, ...children) {
 const look = (agent) => (agent === null ? "" : `--hue:${data.agents[agent].colour}`);
 const named = (agent) => (agent === null ? "unattributed" : data.agents[agent].name);
 const heading = (text) => make("h2", {}, text);
+const note = (line) => make("p", { class: "soft small" }, line);
+const terms = (lines) => make("details", {}, make("summary", {}, "In the terms of the method"), ...lines.map(note));
 const spans = all("#text .segment"); // none where only token ids were audited
 const rows = all("#segments tbody tr");
 const cards = all("#why article");
@@ -62,7 +64,10 @@ function select(i, { scroll = false, focus = false } = {}) {
   blocks[i]?.classList.add("current");
   if (focus) spans[i]?.focus({ preventScroll: true });
   if (scroll) spans[i]?.scrollIntoView({ block: "center" });
+  const open = Boolean(at("card").querySelector("details")?.open); // what a reader has opened stays open
   at("card").replaceChildren(...cards[i].cloneNode(true).childNodes);
+  const numbers = at("card").querySelector("details");
+  if (numbers) numbers.open = open;
   showCursor(data.segments[i]);
 }
 
@@ -103,12 +108,22 @@ function showCursor(segment) {
   cursor.setAttribute("width", Math.max(2, across(segment.end) - across(segment.start)));
 }
 
+// A block too narrow for its agent's name has its number, which the table has too, or nothing.
+function fit() {
+  const fill = (words) => blocks.forEach((block, i) => { if (words[i] !== null) block.textContent = words[i]; });
+  const cut = () => blocks.map((block) => block.scrollWidth > block.clientWidth);
+  fill(data.segments.map((segment) => segment.title));
+  const narrow = cut();
+  fill(narrow.map((is, i) => (is ? String(i + 1) : null)));
+  fill(cut().map((is) => (is ? "" : null)));
+}
+
 function curves() {
   if (!data.curves) return;
   const { positions, scores, margin, low, high } = data.curves;
   const scale = (value, top, height) => top + height * (1 - (value - low) / Math.max(1e-9, high - low));
   const svg = make("svg", {
-    viewBox: `0 0 ${WIDTH} ${HEIGHT + LOW + 8}`, role: "img",
+    viewBox: `0 0 ${WIDTH} ${HEIGHT + LOW + 8}`, preserveAspectRatio: "none", role: "img",
     "aria-label": "Mean score under each agent's key along the text, with the boundaries found",
   });
   for (const [from, to] of data.doubts) {
@@ -155,16 +170,21 @@ function curves() {
     heading("How loudly each key speaks along the text"),
     figure,
     legend,
-    make("p", { class: "soft small" }, data.curves.note),
+    note(data.curves.note),
+    terms(data.curves.terms),
   );
+  fit();
+  new ResizeObserver(fit).observe(strip);
 }
 
 // ------------------------------------------------------------ transitions
 
 function graph() {
   if (!data.graph) return;
-  const { nodes, edges, lines } = data.graph;
-  const node = 22, radius = Math.max(150, nodes.length * 10), size = 2 * radius + 120;
+  const { nodes, edges, lines, terms: more } = data.graph;
+  const short = nodes.map((agent) => (named(agent).length > 18 ? `${named(agent).slice(0, 17)}…` : named(agent)));
+  const wide = Math.max(...short.map((name) => name.length)) * 9 + 8; // of the longest name, whose half may stick out
+  const node = 22, radius = Math.max(150, nodes.length * 10), size = 2 * radius + Math.max(120, wide);
   const place = nodes.map((_, i) => {
     const angle = (2 * Math.PI * i) / nodes.length - Math.PI / 2;
     return [size / 2 + radius * Math.cos(angle), size / 2 + radius * Math.sin(angle)];
@@ -184,18 +204,17 @@ function graph() {
         d: `M${start.join(" ")}Q${middle.join(" ")} ${end.join(" ")}`, "marker-end": "url(#arrow)",
         style: `fill:none;stroke:var(--ink);stroke-width:${(1 + 2 * confidence).toFixed(2)};opacity:${(0.35 + 0.65 * confidence).toFixed(2)}`,
       }, make("title", {}, `${named(nodes[from])} → ${named(nodes[to])}, ${count} times, confidence ${confidence.toFixed(2)}`)),
-      make("text", { x: middle[0] - nx * 4, y: middle[1] - ny * 4 + 4, "text-anchor": "middle" }, `${count > 1 ? `×${count} ` : ""}${confidence.toFixed(2)}`),
+      make("text", { x: middle[0] - nx * 8, y: middle[1] - ny * 8 + 4, "text-anchor": nx > 0.3 ? "start" : nx < -0.3 ? "end" : "middle" }, `${count > 1 ? `×${count} ` : ""}${confidence.toFixed(2)}`),
     );
   }
   nodes.forEach((agent, i) => {
     const [x, y] = place[i];
-    const short = named(agent).length > 18 ? `${named(agent).slice(0, 17)}…` : named(agent);
     svg.append(
       make("circle", { cx: x, cy: y, r: node, style: `${look(agent)};fill:color-mix(in srgb, var(--hue) 55%, var(--page));stroke:var(--ink)` }, make("title", {}, named(agent))),
-      make("text", { x, y: y + 4, "text-anchor": "middle", style: "font-weight:600" }, short),
+      make("text", { x, y: y + 4, "text-anchor": "middle", style: "font-weight:600" }, short[i]),
     );
   });
-  at("graph").append(heading("Who was followed by whom"), make("figure", {}, svg), ...lines.map((line) => make("p", { class: "soft small" }, line)));
+  at("graph").append(heading("Who was followed by whom"), make("figure", {}, svg), ...lines.map(note), terms(more));
 }
 
 curves();

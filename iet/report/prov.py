@@ -91,6 +91,8 @@ def _described(segment: Segment) -> dict[str, Any]:
         "iet:logP": segment.log_p,
         "iet:posterior": segment.posterior,
         "iet:share": segment.share,
+        "iet:published": segment.published,
+        "iet:quoted": True if segment.quoted else None,
         "iet:shareLow": None if segment.share_interval is None else segment.share_interval[0],
         "iet:shareHigh": None if segment.share_interval is None else segment.share_interval[1],
         "iet:error": segment.error,

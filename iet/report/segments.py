@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -39,7 +39,8 @@ class Segment:
             chosen the segment: how likely unmarked text would yield any segment as telling as this. By
             itself, without what the rest of the text says about the agent. Where the boundaries were given,
             corrected for the number of keys and pieces. 0 where left out.
-        posterior: mean posterior of `best_guess` over the tokens, None where the decoder has none.
+        posterior: mean posterior of `best_guess` over the tokens, lower than that of the report's `posterior`
+            where little evidence speaks for the agent or words are quoted; None where the decoder has none.
         error: probability that `best_guess` wrote none of it: at most 1 - the highest posterior of one of its
             tokens, its odds raised where much of the text is nobody's (see `iet.audit.certainty`). None where
             the decoder has no posterior.
@@ -51,6 +52,10 @@ class Segment:
         share: expected share of its tokens that are `best_guess`'s, the same number as `posterior`.
         share_interval: (low, high), between which that share is with a probability of 0.9, see
             `iet.decoding.share_intervals`. Both are None where the decoder has no posterior.
+        session: id of the session whose key explains it best, where it is attributed and its agent is found
+            in that session (`Report.sessions`); None elsewhere, also where its agent's own key does.
+        published: share of its tokens that carry a score, or would, whose (context, token) pair agents had
+            published before: they are evidence for nobody. None where no index was read, or none would.
     """
 
     char_start: int | None
@@ -67,6 +72,52 @@ class Segment:
     left_out: bool = False
     share: float | None = None
     share_interval: tuple[float, float] | None = None
+    session: str | None = None
+    published: float | None = None
+
+    @property
+    def quoted(self) -> bool:
+        """Whether nobody is named, and half of it or more was published before."""
+        return self.agent is None and self.published is not None and self.published >= 0.5
+
+    @property
+    def called(self) -> str:
+        """What every form of a report calls it: its agent, or "quoted", "unattributed" or "left out"."""
+        return self.agent or ("left out" if self.left_out else "quoted" if self.quoted else "unattributed")
+
+
+@dataclasses.dataclass(frozen=True)
+class SessionFinding:
+    """An agent that is found in a session.
+
+    Attributes:
+        agent: its name.
+        session: id of the session; None: under the agent's own keys, which are of no session.
+        log_p: natural log of the p-value, corrected for all agents and sessions.
+    """
+
+    agent: str
+    session: str | None
+    log_p: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Sessions:
+    """Which sessions were read, and in which of them agents are found.
+
+    Attributes:
+        read: their number.
+        digest: BLAKE2b-256, in hex, of their ids, joined by line feeds.
+        found: the findings at the report's level, the surest first.
+    """
+
+    read: int
+    digest: str
+    found: tuple[SessionFinding, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {**dataclasses.asdict(self), "found": [dataclasses.asdict(each) for each in self.found]}
 
 
 class _Axis(Protocol):

@@ -1,15 +1,18 @@
 """The report as OpenTelemetry events: one `gen_ai.evaluation.result` a segment.
 
 Names with `gen_ai.` are those of OpenTelemetry's semantic conventions for generative AI; they are in
-development there. This module needs no OpenTelemetry: pass the attributes to the logger or span that is
-yours. It is telemetry, which anyone on the way can change; for evidence sign the report.
+development there. `emit` hands the events to OpenTelemetry's API (extra `telemetry`); the attributes need no
+OpenTelemetry: pass them to the logger or span that is yours. It is telemetry, which anyone on the way can
+change; for evidence sign the report.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from iet.errors import missing
 from iet.report.segments import Segment, extent
 from iet.report.wording import p_value
 
@@ -29,7 +32,7 @@ def events(report: Report, response_id: str | None = None) -> list[dict[str, Any
 
     Returns:
         Attributes. The score is the segment's mean posterior, where its decoder has one; its label is
-        "attributed" or "unattributed"; only an attributed segment names an agent.
+        "attributed", "quoted" or "unattributed"; only an attributed segment names an agent.
     """
     about: dict[str, Any] = {
         "gen_ai.evaluation.name": EVALUATION,
@@ -49,7 +52,7 @@ def events(report: Report, response_id: str | None = None) -> list[dict[str, Any
             "gen_ai.agent.id": segment.agent,
             "gen_ai.agent.name": segment.agent,
             "gen_ai.evaluation.score.value": segment.posterior,
-            "gen_ai.evaluation.score.label": "unattributed" if segment.agent is None else "attributed",
+            "gen_ai.evaluation.score.label": segment.called if segment.agent is None else "attributed",
             "gen_ai.evaluation.explanation": _explanation(report, segment),
             "iet.char_start": segment.char_start,
             "iet.char_end": segment.char_end,
@@ -58,11 +61,34 @@ def events(report: Report, response_id: str | None = None) -> list[dict[str, Any
             "iet.log_p": segment.log_p,
             "iet.error": segment.error,
             "iet.share": segment.share,
+            "iet.published": segment.published,
             "iet.share_low": None if segment.share_interval is None else segment.share_interval[0],
             "iet.share_high": None if segment.share_interval is None else segment.share_interval[1],
         }
         found.append({name: value for name, value in attributes.items() if value is not None})
     return found
+
+
+def emit(events: Iterable[Mapping[str, Any]], logger: Any = None) -> int:
+    """Emit events as OpenTelemetry log records, in the current context, and return their number.
+
+    Args:
+        events: attributes, as `events` above or `ClaimReport.events` return them.
+        logger: of `opentelemetry._logs`. None: that of the provider which the process is configured with;
+            where none is, the records go nowhere.
+
+    Raises:
+        BackendUnavailable: opentelemetry-api is not installed.
+    """
+    try:
+        from opentelemetry._logs import LogRecord, get_logger
+    except ImportError as error:
+        raise missing(f"events need {error.name}", "telemetry") from None
+    chosen = get_logger("iet") if logger is None else logger
+    records = [LogRecord(event_name=EVENT, attributes=dict(attributes)) for attributes in events]
+    for record in records:
+        chosen.emit(record)
+    return len(records)
 
 
 def _explanation(report: Report, segment: Segment) -> str:
@@ -72,5 +98,7 @@ def _explanation(report: Report, segment: Segment) -> str:
     sure = f"{error}p alone {p_value(segment.log_p)}"
     if segment.agent is None:
         guess = "" if segment.best_guess is None else f"; best guess {segment.best_guess}"
+        if segment.quoted:
+            return f"{where} are quoted: {segment.published:.0%} of it was published before ({sure})"
         return f"{where} are unattributed at level {report.level:g}{guess} ({sure})"
     return f"{segment.agent} wrote in {where} ({sure})"

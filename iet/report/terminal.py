@@ -169,11 +169,11 @@ def coloured_text(report: Report) -> Text:
 
     text, colours = Text(), styles(report)
     assert report.text is not None
-    for start, end, agent, left_out in _runs(report):
+    for start, end, agent, called in _runs(report):
         colour = colours.get(agent, "")
-        text.append(f"{chr(10) if start else ''}[{harmless(_label(agent, left_out))}] ", f"bold {colour}")
+        text.append(f"{chr(10) if start else ''}[{harmless(called)}] ", f"bold {colour}")
         if agent is None:
-            text.append(harmless(report.text[start:end]), "dim strike" if left_out else "")
+            text.append(harmless(report.text[start:end]), "dim strike" if called == "left out" else "")
             continue
         for sure, a, b in posterior_runs(report.trace, agent, start, end, lambda p: p >= _SURE, True):
             text.append(harmless(report.text[a:b]), colour if sure else f"dim {colour}")
@@ -184,19 +184,21 @@ def marked_text(report: Report) -> str:
     """Return the text with the agent's name in brackets before each run, [?] where unattributed."""
     assert report.text is not None
     return "\n".join(
-        f"[{_label(agent, left_out)}] {harmless(report.text[start:end])}"
-        for start, end, agent, left_out in _runs(report)
+        f"[{harmless(called)}] {harmless(report.text[start:end])}" for start, end, _, called in _runs(report)
     )
 
 
-def _label(agent: str | None, left_out: bool) -> str:
-    return "left out" if left_out else agent or "?"
-
-
-def _runs(report: Report) -> list[tuple[int, int, str | None, bool]]:
-    """Return the runs over all characters, with those that are left out."""
-    left_out = [(*extent(s), None, True) for s in report.segments if s.left_out]
-    return sorted([*left_out, *((*run, False) for run in report.char_agents)], key=lambda run: run[0])
+def _runs(report: Report) -> list[tuple[int, int, str | None, str]]:
+    """Return the runs over all characters: where they lie, their agent, and what they are called."""
+    runs: list[tuple[int, int, str | None, str]] = []
+    for segment in report.segments:
+        start, end = extent(segment)
+        called = "?" if segment.called == "unattributed" else segment.called
+        if runs and not segment.left_out and runs[-1][1:] == (start, segment.agent, called):
+            runs[-1] = (runs[-1][0], end, segment.agent, called)
+        elif end > start:
+            runs.append((start, end, segment.agent, called))
+    return runs or [(*run, "?") for run in report.char_agents]
 
 
 def styles(report: Report) -> dict[str | None, str]:
@@ -209,7 +211,7 @@ def _row(number: int, segment: Segment) -> tuple[str, ...]:
     tokens = "" if segment.start is None else f"{segment.start}-{segment.end}"
     within = "" if segment.start_interval is None else "{}-{}".format(*segment.start_interval)
     guess = f" (perhaps {segment.best_guess})" if segment.best_guess and is_likely(segment) else ""
-    agent = "left out" if segment.left_out else segment.agent or f"unattributed{guess}"
+    agent = segment.called + ("" if segment.agent is not None or segment.quoted else guess)
     return str(number), chars, tokens, agent, *figures(segment), within
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from iet.report.segments import Segment, Trace, extent
 from iet.report.wording import (
     evidence_lines,
     how_sure,
+    odds,
     p_value,
     reasons,
     share_words,
@@ -52,7 +54,7 @@ AGENTS = 30
 class ShownAgent:
     """An agent: how its text looks, its share of what was read, and its row under `AGENT_COLUMNS`.
 
-    Without evidence it has no row.
+    `plain` is its row under `PLAIN_AGENT_COLUMNS`. Without evidence it has no rows.
     """
 
     name: str
@@ -60,6 +62,7 @@ class ShownAgent:
     dash: str
     share: float
     row: list[str] | None
+    plain: list[str] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +72,7 @@ class ShownSegment:
     Attributes:
         agent: index into `agents(report)`, None where it has no agent.
         start, end: characters, or tokens where only ids were audited.
+        facts, numbers: where it stands, in words of everybody; and in the method's terms.
         runs: (depth, start, end) of characters: shaded in depth 1 to `DEPTHS`, or 0, not at all. Empty where
             only ids were audited.
     """
@@ -80,11 +84,13 @@ class ShownSegment:
     runs: list[tuple[int, int, int]]
     title: str
     facts: list[tuple[str, str]]
+    numbers: list[tuple[str, str]]
     why: list[str]
     row: list[str]
 
 
 AGENT_COLUMNS = ("agent", "found", "p in the text", "strength of its mark", "segments", "share")
+PLAIN_AGENT_COLUMNS = ("agent", "found", "chance without it", "passages", "share of the text")
 
 
 def agents(report: Report) -> list[ShownAgent]:
@@ -96,6 +102,7 @@ def agents(report: Report) -> list[ShownAgent]:
             *look(i),
             shares.get(name, 0.0),
             _agent_row(report, name, shares) if name in report.evidence else None,
+            _plain_agent_row(report, name, shares) if name in report.evidence else None,
         )
         for i, name in enumerate(_ordered(report)[: max(len(writers(report)), AGENTS)])
     ]
@@ -111,8 +118,9 @@ def agents_note(report: Report) -> list[str]:
 def segment_columns(report: Report) -> list[str]:
     """Return the columns of the table of segments."""
     unit = "tokens" if report.text is None else "characters"
-    within = f"starts · ends within, {interval_unit(report)}"
-    return ["#", "agent", "paragraphs", unit, "share", "error", "p alone", within]
+    sure = any(segment.error is not None for segment in report.segments)
+    chance = "chance of error" if sure else "chance without a mark"
+    return ["#", "agent", "paragraphs", unit, "its agent's share", chance]
 
 
 def segments(report: Report) -> list[ShownSegment]:
@@ -215,15 +223,16 @@ def _segment(
     span, unit = extent(segment), "tokens" if report.text is None else "characters"
     where = _range(span)
     within = _paragraphs_of(report, *span, paragraphs)
-    facts = [("paragraphs", within), (unit, where)]
+    facts, numbers = [("paragraphs", within), (unit, where)], []
     if report.text is not None and segment.start is not None and segment.end is not None:
-        facts.append(("tokens", _range((segment.start, segment.end))))
+        numbers.append(("tokens", _range((segment.start, segment.end))))
     if segment.left_out:
         title, why = "left out", ["The caller said that this is no agent's text: it was not read."]
     else:
-        title = segment.agent or "unattributed"
+        title = segment.called
         guess, intervals = segment.best_guess, interval_unit(report)
-        facts += [
+        numbers += [
+            ("published before", f"{segment.published:.0%}" if segment.published else ""),
             ("posterior", "" if segment.posterior is None else f"{segment.posterior:.3f}"),
             ("share", share_words(segment)),
             ("error", "" if segment.error is None else small(segment.error)),
@@ -242,8 +251,9 @@ def _segment(
         runs=_runs(report, segment),
         title=title,
         facts=[(term, value) for term, value in facts if value],
+        numbers=[(term, value) for term, value in numbers if value],
         why=why,
-        row=[str(number), title, within, where, *figures(segment), _within(segment)],
+        row=[str(number), title, within, where, *_plain_figures(segment)],
     )
 
 
@@ -256,11 +266,14 @@ def figures(segment: Segment) -> list[str]:
     return [share, error, p_value(segment.log_p)]
 
 
-def _within(segment: Segment) -> str:
-    """Say where the segment's two boundaries may lie, as far as they are uncertain."""
-    if segment.start_interval is None or segment.end_interval is None:
-        return ""
-    return f"{_range(segment.start_interval)} · {_range(segment.end_interval)}"
+def _plain_figures(segment: Segment) -> list[str]:
+    """Return the cells of the page's table that hold the share, and the chance of an error."""
+    if segment.left_out:
+        return ["", ""]
+    return [
+        share_words(segment),
+        odds(math.exp(segment.log_p) if segment.error is None else segment.error),
+    ]
 
 
 def _range(interval: tuple[int, int] | None, unit: str = "") -> str:
@@ -278,6 +291,11 @@ def _agent_row(report: Report, name: str, shares: dict[str | None, float]) -> li
         str(count),
         f"{shares.get(name, 0.0):.1%}",
     ]
+
+
+def _plain_agent_row(report: Report, name: str, shares: dict[str | None, float]) -> list[str]:
+    _, found, _, _, count, share = _agent_row(report, name, shares)
+    return [name, found, odds(math.exp(report.evidence[name])), count, share]
 
 
 def boundaries(report: Report) -> list[int]:
@@ -349,10 +367,14 @@ def curves(report: Report) -> dict[str, Any] | None:
         "margin": np.round(gaps, 3).tolist(),
         "low": float(min(0.0, shown.min())),
         "high": float(max(0.0, shown.max())),
-        "note": "Lines: f(t, a), the mean score of a window under each agent's key"
-        + (f" (means of {stride} windows)" if stride > 1 else "")
-        + ". Grey, below: the margin between the best two keys. Dashed: boundaries; shaded: where they may"
-        " lie.",
+        "note": "Each line follows the mark of one agent through the text: whose line is the highest wrote"
+        " there. Grey, below: how far ahead it is. Dashed: where one passage ends and the next one begins;"
+        " shaded: where that may be.",
+        "terms": [
+            "Lines: f(t, a), the mean score of a window under each agent's key"
+            + (f" (means of {stride} windows)" if stride > 1 else "")
+            + ". Grey: the margin between the best two keys."
+        ],
     }
 
 
@@ -382,7 +404,11 @@ def graph(report: Report) -> dict[str, Any] | None:
             for (source, target), found in observed.passages.items()
         ],
         "lines": [
-            "Beside an arrow: how often one followed the other (×), and how sure that is, from 0 to 1.",
+            "An arrow leads from one agent to the one who wrote next. Beside it: how often (×), and how sure"
+            " that is, from 0 to 1."
+        ],
+        "terms": [
             *transition_lines(report),
+            "μ has a bit for each pair of agents, set if one followed the other.",
         ],
     }

@@ -32,6 +32,7 @@ def headline(report: Report) -> list[str]:
         f"decoder {report.decoder} · {len(report.agents)} agents"
         + "".join(f"{separator}{_profile(profile)}" for profile in report.profiles),
         *_model_line(report),
+        *_session_line(report),
     ]
 
 
@@ -46,6 +47,23 @@ def _model_line(report: Report) -> list[str]:
     name, temperature, share = (report.model[field] for field in ("name", "temperature", "share"))
     fitted = " (fitted)" if report.model["temperature_fitted"] else ""
     return [f"read with {harmless(name)} at temperature {temperature:g}{fitted}, weight {share:.0%}"]
+
+
+def _session_line(report: Report) -> list[str]:
+    return [] if report.sessions is None else [f"sessions: {sessions(report)}"]
+
+
+def sessions(report: Report) -> str:
+    """Say in which sessions agents are found."""
+    assert report.sessions is not None
+    found = [
+        f"{harmless(each.agent)} in"
+        f" {'none of them' if each.session is None else harmless(each.session)} (p {p_value(each.log_p)})"
+        for each in report.sessions.found[:20]
+    ]
+    more = len(report.sessions.found) - len(found)
+    listed = " · ".join([*found, *([f"and {more:,} more"] if more > 0 else [])])
+    return f"{listed or 'no agent is found'}; {report.sessions.read:,} read"
 
 
 def verdict(report: Report) -> str:
@@ -69,6 +87,42 @@ def evidence_lines(report: Report) -> list[str]:
     agents = ", ".join(f"{name} (p {p_value(report.evidence[name])})" for name in report.found)
     who = agents or f"none; lowest p {p_value(report.log_p)}"
     return [f"agents found in the text at level {report.level:g}: {who} · {law}"]
+
+
+def summary(report: Report) -> str:
+    """Return what was read, and when a passage has a name, in words that need no explanation."""
+    count = len(report.segments)
+    size = f"{report.tokens:,} tokens" if report.text is None else f"{len(report.text):,} characters"
+    passages = f"{count:,} passage{'' if count == 1 else 's'} in {size}."
+    if not count:
+        return f"{size} were read."
+    if not report.allow_unattributed:
+        return f"{passages} Somebody had to be named for each of them, however weak the evidence."
+    if any(segment.error is not None for segment in report.segments):
+        return (
+            f"{passages} A passage has a name only if the chance that this agent wrote none of it is at most"
+            f" {_allowed(report.level)}."
+        )
+    return f"{passages} Of the passages that have a name at most {_allowed(report.level)} has a wrong one."
+
+
+def promise(report: Report) -> str:
+    """Return what the report rests on, in words that need no explanation."""
+    keys = f"The text was read under the keys of {len(report.evidence):,} agents"
+    if not report.allow_unattributed:
+        return f"{keys}, and somebody had to be named."
+    return (
+        f"{keys}. Among texts in which none of them had a part, at most {_allowed(report.level)} has somebody"
+        " found in it. That holds as long as nobody else has these keys."
+    )
+
+
+def agents_legend(report: Report) -> str:
+    """Return what the page's table of agents says."""
+    return (
+        "Found: the agent's mark is in this text. Chance without it: how often a text in which it had no part"
+        f" looks like this; it is found at {_allowed(report.level)} or less."
+    )
 
 
 def _null(report: Report) -> str:
@@ -112,14 +166,17 @@ def limits(report: Report) -> list[str]:
     """Return what this report in particular is unsure of, and what no report can tell."""
     lines = []
     if report.seam_share is not None:
-        lines.append(f"tokenization uncertain at the seams: {report.seam_share:.2%} of the characters")
+        lines.append(
+            f"beside the boundaries, for {report.seam_share:.2%} of the characters, it is uncertain where the"
+            " writer's tokens ended"
+        )
     if report.invisible:
         lines.append(f"{report.invisible} invisible characters were left out before tokenizing")
     if report.scored < 30:
         lines.append(f"only {report.scored} scored tokens: too short to attribute at any useful level")
     if report.segments:
         lines.append(
-            "an agent wrote in its segments, not every word of them: short unmarked or copied passages inside"
+            "an agent wrote in its passages, not every word of them: short unmarked or copied passages inside"
             " are read with their surroundings; a verbatim quotation reads as the quoted agent"
         )
     lines += [
@@ -127,10 +184,11 @@ def limits(report: Report) -> list[str]:
         " their surroundings or stay unattributed.",
         "Edits: every changed word hides the mark of the words right after it. What somebody else has"
         " rewritten is that somebody's, or nobody's.",
-        "Low entropy: where the next word was certain (code, lists, quotations, greedy decoding) no mark fits"
-        " in.",
+        "Predictable text: where the next word was certain (code, lists, quotations, greedy decoding) no mark"
+        " fits in.",
         "Unattributed does not mean written by a person: it means that no key of this registry explains it.",
-        "A p-value speaks of agents who hold only their own keys. It is no proof against someone who has"
+        "What is said of chances holds for agents who have only their own keys. It is no proof against"
+        " someone who has"
         " another's key"
         + (
             ", or who has read its text: some hundred words suffice to write more in its name, unless the"
@@ -144,6 +202,17 @@ def limits(report: Report) -> list[str]:
             "The ids of this scheme are no secrets: whoever knows them can write as any of the agents."
         )
     return lines
+
+
+_RESTORED = {
+    "json": "the escapes of JSON",
+    "html": "HTML's character references",
+    "fence": "the fence round it",
+    "quoted": "marks of quotation",
+    "indented": "indentation",
+    "wrapped": "the ends of wrapped lines",
+    "typography": "typographic characters",
+}
 
 
 def assumptions(report: Report) -> list[tuple[str, str]]:
@@ -169,8 +238,14 @@ def assumptions(report: Report) -> list[tuple[str, str]]:
     ]
     if report.published is not None:
         rows.append(("published before", published(report)))
+    if report.sessions is not None:
+        rows.append(("sessions", f"{sessions(report)}, digest {report.sessions.digest}"))
     if report.text is not None:
         rows.append(("text, SHA-256", hashlib.sha256(report.text.encode()).hexdigest()))
+    if report.restored is not None:
+        undone = ", ".join(_RESTORED[step] for step in report.restored)
+        read = f"as before it was copied, without {undone}" if undone else "as given"
+        rows.append(("read", f"{read}: the surest of several ways, for which p-values are corrected"))
     if report.model is not None:
         rows.append(("read with model", f"{report.model['name']}, digest {report.model['digest']}"))
     return rows
@@ -191,29 +266,36 @@ def how_sure(report: Report, segment: Segment) -> list[str]:
     guess = segment.best_guess
     if segment.left_out:
         return []
+    if segment.quoted:
+        return [f"Nobody is named: it is quoted. {_published(segment)}"]
     if guess is None:
         return ["Nobody is named: no agent who is found in this text explains it."]
     if not report.allow_unattributed:
-        sure = "" if segment.posterior is None else f"; by the posterior it is {segment.posterior:.0%}"
-        return [f"How sure: that was not tested, somebody had to be named{sure}."]
+        sure = "" if segment.posterior is None else f"; its chance among them is {segment.posterior:.0%}"
+        return [f"How sure: that was not tested, one of the agents had to be named{sure}."]
     if segment.agent is None:
         if not is_likely(segment):
             return ["Nobody is named: no key of this registry explains this better than chance does."]
         return [f"Nobody is named: perhaps it was {guess}, but the evidence does not suffice."]
     if segment.error is None:
-        chance = _odds(math.exp(segment.log_p))
+        chance = odds(math.exp(segment.log_p))
         return [f"How sure: text without {guess}'s mark looks as telling as this with a chance of {chance}."]
     word = "very sure" if segment.error < 1e-4 else "sure" if segment.error <= 0.01 else "fairly sure"
     lines = [
         f"How sure: {word} that {guess} wrote in here. The chance that it wrote none of this is"
-        f" {_odds(segment.error)}, if what is assumed below holds."
+        f" {odds(segment.error)}, if what is assumed below holds."
     ]
     if segment.share_interval is not None:
         lines[0] += f" {share_words(segment).capitalize()} of these words are {guess}'s."
     if segment.log_p > math.log(report.level):
         lines.append(
-            f"By itself this passage is too weak to show it (p {p_value(segment.log_p)}): it is read with"
-            f" what the rest of the text says about {guess}."
+            "By itself this passage is too weak to show it: the chance of as much without the mark is"
+            f" {odds(math.exp(segment.log_p))}. It is read with what the rest of the text says about {guess}."
+        )
+    if segment.published is not None and segment.published >= 0.2:
+        lines.append(
+            f"{segment.published:.0%} of its words were published before, and count for nobody: they may be"
+            " quoted. The others show it."
         )
     return lines
 
@@ -223,10 +305,15 @@ def reasons(report: Report, segment: Segment) -> list[str]:
     guess, level = segment.best_guess, report.level
     if segment.left_out:
         return []
+    if segment.quoted:
+        return [
+            "What would change that: an audit of the published text itself, or one that is told of which"
+            " published texts this one is made."
+        ]
     if guess is None:
         return [
-            "Why: the key that comes nearest is that of an agent who is not found in the text as a whole, at"
-            f" level {level:g}. Some key always comes nearest, of any text.",
+            "Why: the key that comes nearest is that of an agent whose mark the text as a whole does not"
+            " show. Some key always comes nearest, of any text.",
             "What would change that: more text of the same agent, or the registry that it was marked with.",
         ]
     if not report.allow_unattributed:
@@ -237,27 +324,44 @@ def reasons(report: Report, segment: Segment) -> list[str]:
     found, error = report.evidence.get(guess, 0.0), segment.error
     if segment.agent is not None and error is not None:
         return [
-            f"Why: {guess} is found in the text as a whole (p {p_value(found)}), and this chance of error"
-            f" ({small(error)}) is at most the level that was asked for ({level:g}).",
-            "What would change that: it would be unattributed at a level below"
-            f" {small(max(error, math.exp(found)))}, if it were cut much shorter, or if many of its words"
-            " were replaced.",
+            f"Why: the text as a whole shows {guess}'s mark (a text without it looks so with a chance of"
+            f" {odds(math.exp(found))}), and this chance of error is at most the {_allowed(level)} that was"
+            " asked for.",
+            "What would change that: it would have no name if a chance of"
+            f" {odds(max(error, math.exp(found)))} were too much, if it were cut much shorter, or if many of"
+            " its words were replaced.",
         ]
     if segment.agent is not None:
         return [
-            f"Why: its p-value ({p_value(segment.log_p)}) passes at a false-discovery rate of {level:g}.",
-            "What would change that: a stricter level, a shorter segment or many replaced words.",
+            f"Why: that chance is small enough: of all passages with a name, at most {_allowed(level)} is to"
+            " have a wrong one.",
+            "What would change that: a smaller share of errors to be asked for, a shorter passage or many"
+            " replaced words.",
         ]
     if error is not None and found > math.log(level):
-        why = f"is not found in the text as a whole (p {p_value(found)}, needed {level:g})"
+        why = (
+            f"the text as a whole does not show {guess}'s mark: a text without it looks so with a chance of"
+            f" {odds(math.exp(found))}, and at most {_allowed(level)} was asked for"
+        )
+    elif error is None:
+        why = f"that a text without its mark looks so has a chance of {odds(math.exp(segment.log_p))}"
     else:
-        measure = f"p alone ({p_value(segment.log_p)})" if error is None else f"error ({small(error)})"
-        why = f"the segment's {measure} is above what level {level:g} asks for"
+        why = (
+            f"the chance that it wrote none of this is {odds(error)}, and at most {_allowed(level)} was asked"
+            " for"
+        )
     return [
         f"Why: {guess} explains it best, but {why}.",
-        "What would change that: more text of the same agent, a less strict level, or the key of an agent"
-        " who is not in this registry.",
+        "What would change that: more text of the same agent, a larger chance of error to be allowed, or the"
+        " key of an agent who is not in this registry.",
     ]
+
+
+def _published(segment: Segment) -> str:
+    return (
+        f"{segment.published:.0%} of its words were published before, by an agent, behind the same words:"
+        " whoever has read them could have put them here, so they are evidence for nobody."
+    )
 
 
 def names_tokens(report: Report) -> bool:
@@ -280,13 +384,18 @@ def is_likely(segment: Segment) -> bool:
     return segment.log_p < math.log(0.5) or (segment.error is not None and segment.error < 0.5)
 
 
-def _odds(probability: float) -> str:
+def odds(probability: float) -> str:
     """Say a small probability as people do."""
     if probability < 1e-6:
         return "less than 1 in 1,000,000"
     if probability > 0.1:
         return f"{probability:.0%}"
     return f"about 1 in {float(f'{1 / probability:.2g}'):,.0f}"
+
+
+def _allowed(level: float) -> str:
+    """Say a level as people do: somebody chose it, so it is no round figure."""
+    return f"{level:.0%}" if level > 0.1 else f"1 in {1 / level:,.4g}"
 
 
 def small(probability: float) -> str:

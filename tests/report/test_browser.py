@@ -135,6 +135,57 @@ def test_nothing_sticks_out_at_any_width(opened: Any, width: int, scheme: str) -
     assert contrast(ink, paper) > 7  # AAA
 
 
+CUT = """() => {
+  const name = (e) => `${e.tagName} of ${e.closest("[id]").id}: ${e.textContent.slice(0, 30)}`;
+  const kinds = ".scroll, figure, .strip span, .name, td, p, dd, h1, h2, h3, summary";
+  const boxes = [...document.querySelectorAll(kinds)];
+  const beyond = [...document.querySelectorAll("figure svg text")].filter((e) => {
+    const [own, all] = [e, e.closest("svg")].map((each) => each.getBoundingClientRect());
+    return own.left < all.left - 1 || own.right > all.right + 1 || own.top < all.top - 1;
+  });
+  const off = boxes.filter((e) => e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0);
+  return [...off, ...beyond].map(name);
+}"""
+"""What of a page is cut off or runs out of its box."""
+
+
+@pytest.mark.parametrize("width", [390, 500, 1280])
+def test_no_label_is_cut_and_no_table_runs_off(opened: Any, width: int) -> None:
+    opened.set_viewport_size({"width": width, "height": 844})
+    for shown in (False, True):
+        opened.evaluate(
+            "open => document.querySelectorAll('details').forEach(e => { e.open = open; })", shown
+        )
+        opened.wait_for_function("() => new Promise(done => requestAnimationFrame(() => done(true)))")
+        assert opened.evaluate(CUT) == []
+        assert opened.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_terms_of_the_method_stand_behind_disclosures(opened: Any, report: Report) -> None:
+    def visible() -> str:
+        said: str = opened.locator("body").inner_text()
+        return said.replace(opened.locator("#text").inner_text(), "")
+
+    terms = (
+        "posterior",
+        "log p",
+        "p alone",
+        "f(t, a)",
+        "μ = ",
+        "κ",
+        " level ",
+        "scored",
+        "p-value",
+        "digest",
+    )
+    assert [term for term in terms if term in visible()] == []
+    opened.locator("summary").evaluate_all("all => all.forEach(e => e.click())")
+    assert [term for term in terms if term not in visible()] == []
+    opened.keyboard.press("Escape")
+    opened.locator("#text .segment").nth(1).click()
+    assert opened.locator("#card details[open] dt", has_text="posterior").count() == 1  # it stays open
+
+
 @pytest.mark.parametrize("width", [360, 1600])
 def test_a_team_of_64_does_not_stick_out_either(
     browser: Any, width: int, many: Callable[[int], Report], tmp_path: pathlib.Path
@@ -198,6 +249,7 @@ def test_it_prints_the_whole_text_and_the_names(opened: Any) -> None:
     assert opened.locator("#why article").count() == opened.locator("#why article:visible").count() > 1
     assert opened.locator("#text").evaluate("e => e.scrollHeight <= e.clientHeight + 1")
     assert opened.locator(".segment .name").first.is_visible()
+    assert opened.locator("#assumed td", has_text="registry digest").is_visible()  # nobody opens paper
     assert opened.pdf(format="A4").startswith(b"%PDF")
 
 

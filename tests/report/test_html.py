@@ -129,11 +129,11 @@ def test_the_curves_are_the_window_means(report: Report) -> None:
 def test_what_would_change_its_mind(report: Report) -> None:
     segment = next(s for s in report.segments if s.agent is not None)
     said = " ".join(view.segments(report)[report.segments.index(segment)].why)
-    level = float(re.search(r"unattributed at a level below (< )?([\d.e-]+),", said).group(2))  # type: ignore[union-attr]
+    among = float(re.search(r"if a chance of \D+ 1 in ([\d,]+) were too much", said)[1].replace(",", ""))  # type: ignore[index]
     assert segment.error is not None
-    assert level >= segment.error
-    if level > 1e-6:
-        stricter = reader(level=level * 0.9).audit(TEXT)
+    assert 1.05 / among >= segment.error
+    if among < 1e6:
+        stricter = reader(level=0.9 / among).audit(TEXT)
         same = next(s for s in stricter.segments if s.char_start == segment.char_start)
         assert same.agent is None
 
@@ -273,7 +273,8 @@ def test_how_sure_in_plain_words() -> None:
     assert "about 1 in 250," in card(sure, error=0.004)
     assert "less than 1 in 1,000,000," in card(sure, error=1e-9)
     assert "too weak" not in said
-    assert "By itself this passage is too weak to show it (p 0.368)" in card(sure, log_p=-1.0)
+    weak = "By itself this passage is too weak to show it: the chance of as much without the mark is 37%."
+    assert weak in card(sure, log_p=-1.0)
     assert "About 89 to 97% of these words are planner's." in said
     assert "Nearly all of these words are planner's." in card(sure, share_interval=(0.998, 1.0))
     assert "About 70% of these words" in card(sure, share_interval=(0.701, 0.699))

@@ -1,0 +1,215 @@
+"""Which claims about who wrote which piece hold: data, words, a table, a page, events."""
+
+from __future__ import annotations
+
+import collections
+import csv
+import dataclasses
+import html
+import io
+from typing import Any, Literal
+
+from iet.report.index import STYLE, no_formula
+from iet.report.lines import harmless, table
+from iet.report.wording import p_value
+
+CLAIMS_SCHEMA = "iet.claims/1"
+
+Verdict = Literal["confirmed", "contradicted", "named", "open", "skipped"]
+
+MEANINGS: dict[Verdict, str] = {
+    "confirmed": "the agent that it came under left its mark in it",
+    "contradicted": "another agent's mark is in it, and the mark of the one it came under was not found",
+    "named": "it came under no name, and this agent's mark is in it",
+    "open": "no mark was found: too short, too predictable, or marked by nobody; this is no finding",
+    "skipped": "no agent's text, by what was said about it",
+}
+"""Verdict -> what it says, in words."""
+
+COLUMNS = ("piece", "came under", "verdict", "mark of", "p", "tokens", "note")
+
+EVALUATION = "iet.claim"
+"""`gen_ai.evaluation.name` of its events."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckedPiece:
+    """One piece, and what became of the name that it came under.
+
+    Attributes:
+        index: of the piece, from 0.
+        claim: the name that it came under, None without.
+        registered: whether that is the name of an agent whose key was read; True without a name.
+        verdict: see `MEANINGS`.
+        agent: whose mark is in it: the claimed agent's ("confirmed"), another's ("contradicted", "named").
+        log_p: natural logarithm of the p-value that the verdict rests on, corrected for the number of
+            pieces and, where it is of another agent than the claimed, for the number of agents; of an open
+            claim that of the claimed agent's mark.
+        also: another agent whose mark is in a confirmed piece as well.
+        characters, tokens: its length.
+        counted: number of tokens that are evidence.
+        repeated: number of tokens that stood in an earlier piece in the same words, and are none.
+        enough: of an open piece the number of counted tokens that would confirm its agent half of the time,
+            at the strength of the confirmed ones; None: nothing was confirmed that would tell.
+    """
+
+    index: int
+    claim: str | None
+    registered: bool
+    verdict: str
+    agent: str | None
+    log_p: float
+    also: str | None
+    characters: int
+    tokens: int
+    counted: int
+    repeated: int
+    enough: int | None
+
+    @property
+    def note(self) -> str:
+        """What there is to say beside the numbers."""
+        said = []
+        if not self.registered:
+            said.append(f"no key of {harmless(self.claim or '')!r} was read")
+        if self.also is not None:
+            said.append(f"holds a mark of {self.also} as well")
+        if self.verdict == "open":
+            if 2 * self.repeated >= self.repeated + self.counted and self.repeated:
+                said.append(f"{self.repeated} of its tokens stood in an earlier piece")
+            elif not self.counted:
+                said.append("nothing in it can be read")
+            elif self.enough is not None:
+                more = "" if self.counted < self.enough else ", if it were as free as the confirmed ones"
+                said.append(f"some {self.enough} counted tokens would do{more}")
+        return "; ".join(said)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClaimReport:
+    """What `Auditor.check` found.
+
+    Attributes:
+        pieces: one for each, in order.
+        agents: names of the agents whose keys were read.
+        level: the chance, at most, that any claim among all is confirmed though its agent had no part, and
+            that any piece is contradicted or named though nobody but the claimed agent had one.
+        registry_digest: of the keys.
+    """
+
+    pieces: tuple[CheckedPiece, ...]
+    agents: tuple[str, ...]
+    level: float
+    registry_digest: str
+
+    def of(self, verdict: Verdict) -> tuple[CheckedPiece, ...]:
+        """Return the pieces with a verdict."""
+        return tuple(piece for piece in self.pieces if piece.verdict == verdict)
+
+    @property
+    def headline(self) -> str:
+        """The answer, in one line."""
+        counts = collections.Counter(piece.verdict for piece in self.pieces)
+        said = [f"{counts[verdict]} {verdict}" for verdict in MEANINGS if counts[verdict]]
+        count = len(self.pieces)
+        return f"{count} piece{'' if count == 1 else 's'}: {', '.join(said) or 'nothing to check'}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report for JSON (`iet.claims/1`): no text and no key is in it."""
+        return {
+            "schema": CLAIMS_SCHEMA,
+            "level": self.level,
+            "registry_digest": self.registry_digest,
+            "agents": list(self.agents),
+            "pieces": [{**dataclasses.asdict(piece), "note": piece.note} for piece in self.pieces],
+        }
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the cells of `COLUMNS` for each piece."""
+        return [
+            (
+                str(piece.index),
+                piece.claim or "",
+                piece.verdict,
+                piece.agent or "",
+                "" if piece.verdict == "skipped" else p_value(piece.log_p),
+                "" if piece.verdict == "skipped" else f"{piece.counted} of {piece.tokens}",
+                piece.note,
+            )
+            for piece in self.pieces
+        ]
+
+    def text(self, width: int | None = None) -> str:
+        """Return it as lines of a terminal of that width; None: as wide as it takes."""
+        lines = [self.headline, ""]
+        for row in table([COLUMNS, *self.rows()], width, wraps=6):
+            lines += row
+        return "\n".join([*lines, "", *self.legend()])
+
+    def legend(self) -> list[str]:
+        """Return what the verdicts say, as far as they occur."""
+        said = {piece.verdict for piece in self.pieces}
+        return [
+            *(f"{verdict}: {meaning}" for verdict, meaning in MEANINGS.items() if verdict in said),
+            f"chance, at most, that any claim is confirmed wrongly: {self.level:g}; contradicted wrongly:"
+            f" {self.level:g}. Words that stood in an earlier piece count for nobody.",
+        ]
+
+    def to_csv(self) -> str:
+        """Return the pieces as CSV, with a head; log_p is a natural logarithm."""
+        held = io.StringIO()
+        writer = csv.writer(held, lineterminator="\r\n")
+        writer.writerow(
+            ["piece", "claim", "verdict", "agent", "log_p", "tokens", "counted", "repeated", "note"]
+        )
+        for piece in self.pieces:
+            numbers = [piece.log_p, piece.tokens, piece.counted, piece.repeated]
+            texts = [no_formula(text or "") for text in (piece.claim, piece.verdict, piece.agent, piece.note)]
+            writer.writerow([piece.index, *texts[:3], *numbers, texts[3]])
+        return held.getvalue()
+
+    def to_html(self, about: tuple[str, ...] = ()) -> str:
+        """Return it as a page: HTML that loads nothing and has no script; `about` are lines for its head."""
+
+        def line(tag: str, text: str) -> str:
+            return f"<{tag}>{html.escape(harmless(text))}</{tag}>"
+
+        head = "".join(f'<th scope="col">{column}' for column in COLUMNS)
+        body = "".join(
+            f'<tr class="{row[2]}">' + "".join(f"<td>{html.escape(harmless(cell))}" for cell in row) + "\n"
+            for row in self.rows()
+        )
+        lines = "".join(line("p", text) for text in about)
+        return (
+            '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+            '<meta http-equiv="Content-Security-Policy" content="'
+            "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">\n"
+            f"{line('title', ' · '.join(['iet: who wrote which piece', *about[:1]]))}\n"
+            f"<style>{STYLE}tr.contradicted {{ background: #c432; }}</style></head>\n"
+            f"<body><h1>Did they write what they are said to have written?</h1>\n"
+            f"{lines}{line('p', self.headline)}\n"
+            f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n'
+            f"<tbody>{body}</tbody></table></div>\n"
+            f"{''.join(line('p', text) for text in self.legend())}</body></html>\n"
+        )
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return the attributes of one OpenTelemetry event a piece, for `iet.report.telemetry.emit`."""
+        found = []
+        for piece in self.pieces:
+            if piece.verdict == "skipped":
+                continue
+            attributes = {
+                "gen_ai.evaluation.name": EVALUATION,
+                "gen_ai.evaluation.score.label": piece.verdict,
+                "gen_ai.evaluation.explanation": piece.note or None,
+                "gen_ai.agent.name": piece.claim,
+                "iet.agent": piece.agent,
+                "iet.log_p": piece.log_p,
+                "iet.piece": piece.index,
+                "iet.level": self.level,
+                "iet.registry_digest": self.registry_digest,
+            }
+            found.append({name: value for name, value in attributes.items() if value is not None})
+        return found
