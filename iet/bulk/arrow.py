@@ -10,9 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from iet.audit.arrow import SCHEMA, audit_batch
+from iet.audit.arrow import SCHEMA, audit_batch, check_type, chosen_column, values_of
 from iet.audit.auditor import Auditor
+from iet.bulk.templates import Templates, loaded, stretches_elsewhere
+from iet.errors import InputError
 from iet.marks.registry import Registry
+from iet.native.arrays import Int64s
 
 __all__ = ["SCHEMA", "Annotator", "audit_batch"]
 
@@ -24,10 +27,15 @@ class Annotator:
         registry: path of a registry file, or the registry.
         text_column, ids_column: as in `audit_batch`.
         prefix: of the names of the new columns.
+        templates: what `iet.bulk.templates.shared` found in a pass over all documents, or the path where it
+            was saved: a passage in it is evidence in its first document alone. The column `template` counts
+            the scored tokens that are none.
+        id_column: name of the column with the documents' names in that pass, strings or integers.
         options: of `Auditor`.
 
     Raises:
         RegistryError, InputError: as `Auditor` does.
+        InputError: `templates` is neither, or without an `id_column`.
     """
 
     def __init__(
@@ -37,6 +45,8 @@ class Annotator:
         text_column: str | None = None,
         ids_column: str | None = None,
         prefix: str = "iet_",
+        templates: Templates | str | os.PathLike[str] | None = None,
+        id_column: str | None = None,
         **options: Any,
     ) -> None:
         self._auditor = Auditor(
@@ -44,13 +54,37 @@ class Annotator:
         )
         self._columns = {"text_column": text_column, "ids_column": ids_column}
         self._prefix = prefix
+        self._templates, self._id_column = loaded(templates), id_column
+        if (self._templates is None) != (id_column is None):
+            given = "templates" if id_column is None else "id_column"
+            raise InputError(
+                f"{given}: got it alone, expected templates and id_column together: which document is"
+                " the first that holds a passage is told by its name"
+            )
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Return the table with the columns of `SCHEMA`; columns that have their names are replaced."""
-        found = [self._auditor.audit_batch(batch, **self._columns) for batch in table.to_batches()]
+        found = [
+            audit_batch(self._auditor, batch, **self._columns, elsewhere=self._elsewhere(batch))
+            for batch in table.to_batches()
+        ]
         results = pa.Table.from_batches(found, SCHEMA)
         names = [self._prefix + name for name in SCHEMA.names]
         table = table.drop_columns([name for name in names if name in table.column_names])
         for name, column in zip(names, results.columns, strict=True):
             table = table.append_column(name, column)
         return table
+
+    def _elsewhere(self, batch: pa.RecordBatch) -> list[Int64s] | None:
+        """Return the stretches of each document that are evidence in another one."""
+        if self._templates is None or self._id_column is None:
+            return None
+        if self._id_column not in batch.schema.names:
+            raise InputError(
+                f"columns: got {batch.schema.names[:20]}, expected {self._id_column!r} among them"
+            )
+        name, ids = chosen_column(batch.schema.names, **self._columns)
+        check_type(batch.schema.field(name), ids)
+        names = batch.column(self._id_column).to_pylist()
+        records = values_of(batch.column(name), ids)
+        return stretches_elsewhere(self._templates, zip(names, records, strict=True), ids)

@@ -14,8 +14,9 @@ import pyarrow as pa
 from datatrove.data import Document
 from datatrove.pipeline.base import PipelineStep
 
-from iet.audit.arrow import SCHEMA
+from iet.audit.arrow import SCHEMA, audit_batch
 from iet.audit.auditor import Auditor
+from iet.bulk.templates import loaded, stretches_elsewhere
 from iet.marks.registry import Registry
 
 
@@ -26,6 +27,9 @@ class IETAudit(PipelineStep):  # type: ignore[misc, unused-ignore]
         registry: path of a registry file, which every task loads.
         prefix: of the names in the metadata.
         batch_size: number of documents that are read together, at least 1.
+        templates: path of what `iet.bulk.templates.shared` found in a pass over all documents, named by their
+            ids: a passage in it is evidence in its first document alone. Stat `template` counts the
+            scored tokens that are none, of all that `scored` counts.
         options: of `Auditor`.
     """
 
@@ -37,6 +41,7 @@ class IETAudit(PipelineStep):  # type: ignore[misc, unused-ignore]
         registry: str | os.PathLike[str],
         prefix: str = "iet_",
         batch_size: int = 64,
+        templates: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -44,15 +49,25 @@ class IETAudit(PipelineStep):  # type: ignore[misc, unused-ignore]
         self.prefix = prefix
         self.batch_size = batch_size
         self.options = options
+        loaded(templates)  # refused now, not by every task
+        self.templates = templates
 
     def run(self, data: Iterable[Document] | None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
         """Audit the documents as they pass."""
         auditor, documents = Auditor(Registry.load(self.registry), **self.options), iter(data or ())
+        templates = loaded(self.templates)
         while batch := list(itertools.islice(documents, self.batch_size)):
             with self.track_time("batch"):
                 texts = pa.RecordBatch.from_pydict({"text": [document.text for document in batch]})
-                found = auditor.audit_batch(texts).to_pylist()
+                elsewhere = None
+                if templates is not None:
+                    named = ((document.id, document.text) for document in batch)
+                    elsewhere = stretches_elsewhere(templates, named, ids=False)
+                found = audit_batch(auditor, texts, elsewhere=elsewhere).to_pylist()
             for document, row in zip(batch, found, strict=True):
                 document.metadata |= {self.prefix + name: row[name] for name in SCHEMA.names}
                 self.stat_update("documents" if row["problem"] is None else "problems")
+                if templates is not None and row["problem"] is None:
+                    self.stat_update("template", value=row["template"])
+                    self.stat_update("scored", value=row["scored"])
                 yield document

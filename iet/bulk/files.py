@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import functools
 import json
 import os
 import pathlib
@@ -27,7 +26,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from iet import __version__
 from iet.audit.arrow import DOCUMENT, SEGMENT, check_readable, document_columns, segment_columns
@@ -36,7 +34,7 @@ from iet.audit.columns import Results
 from iet.audit.documents import check_encoding, text_of
 from iet.audit.evidence import discoveries
 from iet.audit.records import audit_records
-from iet.bulk.folder import Folder, Shard, as_json, chunks_done, claimed, name_of, path_of, sweep
+from iet.bulk.folder import Folder, Shard, as_json, chunks_begun, chunks_done, claimed, name_of, sweep
 from iet.bulk.inputs import (
     Chunk,
     Columns,
@@ -52,6 +50,7 @@ from iet.bulk.progress import Progress, Tracker
 from iet.bulk.sources import Source, expand, groups_of, told_of
 from iet.bulk.summary import Summary, summed_up
 from iet.bulk.templates import FRAGMENT_CHARACTERS, FRAGMENT_IDS, Templates, count, symbols_of
+from iet.bulk.whole import digest_in, write_chunk
 from iet.bulk.workers import audited
 from iet.errors import InputError, check_number
 from iet.native.arrays import Int64s, UInt64s
@@ -66,9 +65,6 @@ PACKED, IDS_BYTES = 4, 2
 """Characters that a byte of Parquet or of a compressed file may hold, and the fewest bytes of an id."""
 
 _NONE = np.zeros((0, 2), np.int64)
-
-_DIGEST = b"iet.input"
-"""Under this a chunk's documents hold the digest of what they were read from."""
 
 _WHERE = [("file", pa.string()), ("row", pa.int64()), ("id", pa.string())]
 
@@ -111,7 +107,8 @@ def audit_files(
         out: folder of the output, made if it is missing. It must be empty, unless `resume` is set or it holds
             other shards of the same run.
         text_column, ids_column: as in `iet.audit.arrow.audit_batch`, the same for all files.
-        id_column: a column that names the documents. None: file and row name them.
+        id_column: a column that names the documents, beside file and row. None: "id", in files that have
+            it.
         shard: (i, n), 1 <= i <= n: audit every n-th chunk from the i-th on. n runs, with i from 1 to n and
             all else equal, at any time and on any machine, do all the work once.
         resume: go on where a run with the same arguments was stopped.
@@ -209,8 +206,8 @@ def audit_files(
         stream = chunks(read(sources, columns, max_record), groups, chunk_rows, CHUNK_SIZE)
         wanted = tracker.skipping(stream, ledger.wants)
         with contextlib.closing(audited(auditor, packed, job, wanted, workers)) as finished:
-            for chunk in finished:
-                tracker.audited(chunk)
+            for chunk, records in finished:
+                tracker.audited(chunk, records)
         done = ledger.all_done()
         summary = dataclasses.replace(summed_up(folder.path, done, fdr, templates), not_read=not_read)
         about = [f"read {began} with {', '.join(auditor.registry_names)}", *summary.lines()]
@@ -246,7 +243,7 @@ class _Ledger:
         self._seen.add(chunk.index)
         if chunk.index not in self._done:
             return True
-        before = _digest_in(path_of(self._folder.path, "documents", chunk.index))
+        before = digest_in(self._folder.path, chunk.index)
         if before == chunk.digest():
             return False
         if before is not None and not self._reread:
@@ -272,19 +269,10 @@ class _Ledger:
                 f" such as {name_of('documents', min(missing))}; expected all that were written (--resume"
                 " does them again)"
             )
-        for index in sorted(there - self._seen):
-            self._folder.remove(index)
+        for index in sorted(chunks_begun(self._folder.path) - self._seen):
+            if index in self._mine:
+                self._folder.remove(index)
         return sorted(self._seen)
-
-
-def _digest_in(path: pathlib.Path) -> str | None:
-    """Return what a chunk was read from, None if its documents cannot be read: they are to be done again."""
-    try:
-        with pq.ParquetFile(path) as stored:
-            found = (stored.schema_arrow.metadata or {}).get(_DIGEST)
-    except (pa.ArrowException, OSError):
-        return None
-    return None if found is None else found.decode()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -320,8 +308,10 @@ class _Job:
                 if symbols is not None:
                     yield number, symbols
 
-    def audit(self, auditor: Auditor, chunk: Chunk, alive: Callable[[], bool] = lambda: True) -> None:
-        """Audit one chunk and commit it, unless nobody waits for it any more."""
+    def audit(
+        self, auditor: Auditor, chunk: Chunk, alive: Callable[[], bool] = lambda: True
+    ) -> Iterator[int]:
+        """Audit one chunk and commit it, unless nobody waits for it any more; yield counts of its records."""
         places, values, rests = list[_Place](), list[Any](), list[bool]()
         elsewhere = list[Int64s]()
         for records in chunk.records:
@@ -348,14 +338,17 @@ class _Job:
             where = [pa.array([place[i] for place in good], kind) for i, (_, kind) in enumerate(_WHERE)]
             documents.append(_document_rows(where, found))
             segments.append(_segment_rows(where, found))
+            yield len(reasons)
         if not alive():
             return
-        self._commit("segments", chunk, segments, SEGMENTS)
-        if bad:
-            lines = "".join(json.dumps(record) + "\n" for record in bad)
-            self.folder.commit(name_of("quarantine", chunk.index), lines.encode())
-        described = DOCUMENTS.with_metadata({**DOCUMENTS.metadata, _DIGEST: chunk.digest()})
-        self._commit("documents", chunk, documents, described)
+        write_chunk(
+            self.folder,
+            chunk.index,
+            chunk.digest(),
+            _joined(documents, DOCUMENTS),
+            _joined(segments, SEGMENTS),
+            "".join(json.dumps(record) + "\n" for record in bad).encode(),
+        )
 
     def _values(self, records: Records) -> Iterator[tuple[Any, str | None]]:
         """Yield each document, or what is wrong with it, and its id."""
@@ -388,11 +381,6 @@ class _Job:
         last_file = f"{end}, " if end != start else ""
         return f"{start}, row {first.rows[0]}, to {last_file}row {last.rows[-1]}"
 
-    def _commit(self, kind: str, chunk: Chunk, tables: list[pa.Table], schema: pa.Schema) -> None:
-        table = pa.concat_tables(tables).replace_schema_metadata(schema.metadata)
-        write = functools.partial(pq.write_table, table, compression="zstd")
-        self.folder.commit(name_of(kind, chunk.index), write)
-
 
 class _Place(NamedTuple):
     """The values of `_WHERE` of one record."""
@@ -405,6 +393,10 @@ class _Place(NamedTuple):
 def _numbers(records: Records) -> Iterator[int]:
     """Yield a number for each document that ascends over all input."""
     return ((records.source << 40) + row for row in records.rows)
+
+
+def _joined(tables: list[pa.Table], schema: pa.Schema) -> pa.Table:
+    return pa.concat_tables(tables).replace_schema_metadata(schema.metadata)
 
 
 def _document_rows(where: list[pa.Array], found: Results) -> pa.Table:
@@ -428,16 +420,12 @@ def _parsed(line: bytes, columns: Columns) -> tuple[Any, str | None]:
         record = json.loads(line)
         if not isinstance(record, dict):
             raise InputError(f"got {type(record).__name__}, expected an object with {columns.name!r}")
-        if columns.id is not None:
-            id = shown_id(record.get(columns.id))
-            (id or "").encode()
+        id = shown_id(record.get(columns.id))
         if columns.name not in record:
             raise InputError(f"got {list(record)[:10]}, expected {columns.name!r} among them")
         return record[columns.name], id
     except InputError as error:
         return error, id
-    except UnicodeEncodeError:
-        return InputError(f"got an id that is no valid Unicode ({columns.id!r})"), None
     except (ValueError, RecursionError) as error:  # also what is not UTF-8
         return InputError(f"got no line of JSON ({error})"), id
 

@@ -20,6 +20,7 @@ GROUP = 10**9
 
 _KINDS = ("documents", "segments", "quarantine")
 _DOCUMENTS_NAME = re.compile(r"documents-(\d{6,})-(\d{6,})\.parquet")
+_CHUNK_NAME = re.compile(r"(?:documents|segments|quarantine)-(\d{6,})-(\d{6,})\.\w+")
 _TEMPORARY_NAME = re.compile(r"\.(?:documents|segments|quarantine)-(\d{6,})-(\d{6,})\.\w+\.[0-9a-f]+\.tmp")
 _MAY_DIFFER = ("max_record", "not_read")
 """Parts of a run's configuration that do not change which records a chunk has."""
@@ -105,6 +106,12 @@ def path_of(folder: pathlib.Path, kind: str, index: int) -> pathlib.Path:
 def chunks_done(folder: pathlib.Path) -> set[int]:
     """Return the indices of the chunks whose documents stand."""
     names = map(_DOCUMENTS_NAME.fullmatch, os.listdir(folder))
+    return {GROUP * int(found[1]) + int(found[2]) for found in names if found}
+
+
+def chunks_begun(folder: pathlib.Path) -> set[int]:
+    """Return the indices of the chunks of which any file stands."""
+    names = map(_CHUNK_NAME.fullmatch, os.listdir(folder))
     return {GROUP * int(found[1]) + int(found[2]) for found in names if found}
 
 
@@ -237,7 +244,10 @@ def _locked(path: pathlib.Path, refusal: str) -> Iterator[None]:
         return
     import fcntl
 
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:  # as on a disk that can only be read
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

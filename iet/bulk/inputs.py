@@ -20,17 +20,20 @@ from iet.bulk.lines import Refused, check_of_the_file, digest_of, lines, rest_of
 from iet.bulk.sources import Source
 from iet.errors import InputError
 
+ID = "id"
+"""The column that names the documents, where it is there and no other is asked for."""
+
 _READ_ROWS, _READ_SIZE = 64, 1 << 24
 _PEEK_LINES, _READ_SIZE_OF_TEXTS = 100, 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """The columns to read: `name` holds the documents, as token ids if `ids`; `id` holds their names."""
+    """The columns to read: `name` holds the documents, as token ids if `ids`; `id`, if it is there, names."""
 
     name: str
     ids: bool
-    id: str | None
+    id: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +70,8 @@ def choose_columns(
 ) -> Columns:
     """Return the columns to read, the same of all files but those that are broken at once.
 
+    A file need not have the column `ID`, unless `id_column` asks for it.
+
     Raises:
         InputError, ShapeError: a file lacks a column, or holds something else there, or all are broken.
     """
@@ -85,7 +90,7 @@ def choose_columns(
         if fields is None:
             continue
         try:
-            chosen = chosen or Columns(*chosen_column(fields, text_column, ids_column), id_column)
+            chosen = chosen or Columns(*chosen_column(fields, text_column, ids_column), id_column or ID)
             for name in filter(None, (chosen.name, id_column)):
                 if name not in fields:
                     raise InputError(f"columns: got {list(fields)[:20]}, expected {name!r} among them")
@@ -100,7 +105,7 @@ def choose_columns(
             f"inputs: got texts and files with token ids ({chosen.name!r}), expected one of both"
         )
     name = ids_column or text_column or "text"
-    return chosen or Columns(name, ids_column is not None, id_column)
+    return chosen or Columns(name, ids_column is not None, id_column or ID)
 
 
 def _fields(source: Source, limit: int) -> dict[str, pa.Field | None] | None:
@@ -166,16 +171,17 @@ def _whole(source: Source, limit: int) -> bytes | Refused:
 
 
 def _rows(index: int, source: Source, columns: Columns, limit: int) -> Iterator[Records]:
-    names = [columns.name] + [columns.id] * (columns.id is not None)
     row = 0
     try:
         with _parquet(source) as file:
+            named = columns.id in file.schema_arrow.names
+            names = [columns.name] + [columns.id] * named
             count = max(1, file.metadata.num_rows)
             size = _batch_rows(file, columns.name)
             for batch in file.iter_batches(size, columns=names, use_threads=False):
                 values = values_of(batch.column(names[0]), columns.ids)
                 ids: list[str | None] = [None] * len(values)
-                if columns.id is not None:
+                if named:
                     ids = [shown_id(value) for value in values_of(batch.column(columns.id), ids=False)]
                 rows = range(row, row + len(values))
                 row += len(values)
@@ -197,8 +203,10 @@ def _rows(index: int, source: Source, columns: Columns, limit: int) -> Iterator[
 
 def shown_id(value: Any) -> str | None:
     """Return a document's name as a string."""
-    if value is None or isinstance(value, str):
-        return value
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()  # a lone surrogate stands in no file of ours
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     return json.dumps(value, default=str)

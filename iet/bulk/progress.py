@@ -1,4 +1,4 @@
-"""How far a run is: counted as chunks are read and audited."""
+"""How far a run is: counted as documents are read and audited."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Progress:
     Attributes:
         documents: number of documents that this process audited.
         seconds: time since it began to audit.
-        share: share of the input's bytes that have been read, 0 to 1.
+        share: share of the input's bytes that are done, 0 to 1: audited, or passed by for other shards.
         fresh: share of the input's bytes that this process audited.
     """
 
@@ -34,7 +34,7 @@ class Progress:
         minutes, seconds = divmod(round(left), 60)
         hours, minutes = divmod(minutes, 60)
         return (
-            f"{self.documents:,} documents, {rate:,.0f}/s, {self.share:.0%} read,"
+            f"{self.documents:,} documents, {rate:,.0f}/s, {self.share:.0%} done,"
             f" {hours}:{minutes:02}:{seconds:02} left"
         )
 
@@ -49,7 +49,8 @@ class Tracker:
         self._report = report
         self._started = time.monotonic()
         self._documents, self._read, self._fresh = 0, 0, 0
-        self._bytes = dict[int, int]()
+        self._left = dict[int, tuple[int, int]]()
+        """Index of a chunk that is not done -> its bytes and records that are not."""
 
     def skipping(self, stream: Iterable[Chunk], wanted: Callable[[Chunk], bool]) -> Iterator[Chunk]:
         """Pass on the chunks that are wanted."""
@@ -57,18 +58,20 @@ class Tracker:
             last = chunk.records[-1]
             read = int(self._before[last.source]) + last.position
             if wanted(chunk):
-                self._bytes[chunk.index] = read - self._read
+                self._left[chunk.index] = read - self._read, len(chunk)
                 self._read = read
                 yield chunk
             self._read = read
 
-    def audited(self, chunk: tuple[int, int]) -> None:
-        """Count a chunk: its index and how many records it has."""
-        index, records = chunk
+    def audited(self, index: int, records: int) -> None:
+        """Count so many records of the chunk with that index; a record has its mean share of the bytes."""
+        size, count = self._left.pop(index)
+        part = size * records // count
+        if records < count:
+            self._left[index] = size - part, count - records
         self._documents += records
-        self._fresh += self._bytes.pop(index)
+        self._fresh += part
         if self._report is not None:
             seconds = time.monotonic() - self._started
-            self._report(
-                Progress(self._documents, seconds, self._read / self._total, self._fresh / self._total)
-            )
+            done = self._read - sum(left for left, _ in self._left.values())
+            self._report(Progress(self._documents, seconds, done / self._total, self._fresh / self._total))

@@ -9,9 +9,11 @@ import hashlib
 import os
 import pathlib
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from iet.audit import formats
 from iet.errors import InputError, missing
 
 _LINES = re.compile(r"\.(jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
@@ -59,10 +61,11 @@ def expand(
     """Return the files that paths, folders and patterns name; files of a folder are sorted by path.
 
     A folder stands for all .parquet, .jsonl, .ndjson (also .gz, .zst), .txt, .md and .markdown files below
-    it, without hidden ones and without `out`.
+    it, and documents that can be read here (`iet.audit.formats`), without hidden ones and without `out`.
 
     Returns:
-        The files, and how many others lie in the folders, by the ends of their names ("": those without).
+        The files, and how many others lie in the folders, by the ends of their names ("": those without;
+        with " (no file)" pipes, devices, and links that lead nowhere).
 
     Raises:
         InputError: nothing is there, or a file is named twice or cannot be read.
@@ -97,11 +100,12 @@ def told_of(not_read: Mapping[str, int]) -> str:
     count = sum(not_read.values())
     return (
         f"{count:,} {'file' if count == 1 else 'files'} not read: {kinds}; convert them to text first:"
-        " pandoc --wrap=none -t plain FILE -o FILE.txt, pdftotext FILE"
+        " pandoc --wrap=none -t plain FILE -o FILE.txt (or install the extra documents: .docx, .pdf, .html)"
     )
 
 
 def _walk(folder: pathlib.Path, out: pathlib.Path, others: collections.Counter[str]) -> Iterator[str]:
+    ends = (".parquet", *_TEXTS, *filter(formats.readable, formats.SUFFIXES))
     for path, folders, files in os.walk(folder):
         folders[:] = [
             name
@@ -111,11 +115,12 @@ def _walk(folder: pathlib.Path, out: pathlib.Path, others: collections.Counter[s
         for name in files:
             if name.startswith("."):
                 continue
-            if name.lower().endswith((".parquet", *_TEXTS)) or _LINES.search(name):
+            read = name.lower().endswith(ends) or _LINES.search(name)
+            if read and os.path.isfile(os.path.join(path, name)):
                 yield os.path.join(path, name)
             else:
-                end = pathlib.PurePath(name).suffix.lower()
-                others[end.encode(errors="backslashreplace").decode()[:20]] += 1
+                end = pathlib.PurePath(name).suffix.lower().encode(errors="backslashreplace").decode()[:20]
+                others[f"{end} (no file)" if read else end] += 1
 
 
 def _source(path: str) -> Source:
@@ -126,6 +131,9 @@ def _source(path: str) -> Source:
         except ImportError:
             raise missing(f"{path}: needs zstandard", "bulk") from None
     try:
+        # A pipe would be waited for, and cannot be read again.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise InputError(f"{path}: got a pipe, socket or device, expected a file")
         with open(path, "rb") as file:
             return Source(path, kind, os.fstat(file.fileno()).st_size)
     except OSError as error:

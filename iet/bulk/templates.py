@@ -8,13 +8,16 @@ each fragment stands. Nothing of it depends on a key, so p-values stay what they
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
-import pathlib
+import os
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
+from iet.errors import InputError, check_number
+from iet.marks.files import write_file
 from iet.native.arrays import Bools, Int64s, UInt64s
 from iet.native.jit import njit
 
@@ -55,18 +58,104 @@ class Templates:
         np.savez(content, fragment=self.fragment, hashes=self.hashes, firsts=self.firsts)
         return content.getvalue()
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a file that `load` reads, whole or not at all."""
+        write_file(path, self.data())
+
     @classmethod
-    def load(cls, path: pathlib.Path) -> Templates:
-        """Read what `data` returned."""
-        with np.load(path) as stored:
-            return cls(int(stored["fragment"]), stored["hashes"], stored["firsts"])
+    def load(cls, path: str | os.PathLike[str]) -> Templates:
+        """Read what `data` returned.
+
+        Raises:
+            InputError: the file is missing, or holds something else.
+        """
+        try:
+            with np.load(path) as stored:
+                return cls(int(stored["fragment"]), stored["hashes"], stored["firsts"])
+        except Exception as error:  # NumPy and zipfile raise a dozen kinds
+            raise InputError(
+                f"templates: got {os.fspath(path)!r:.200} ({type(error).__name__}), expected a file that"
+                " iet.bulk.templates.shared made"
+            ) from None
+
+
+def shared(
+    documents: Iterable[tuple[str | int, Any]], *, least: int = 5, ids: bool = False, size: int | None = None
+) -> Templates:
+    """Return the passages that stand in `least` documents or more, for a framework that audits in batches.
+
+        shared(zip(data["id"], data["text"])).save("templates.npz")
+        data.with_format("arrow").map(Annotator("team.json", templates="templates.npz", id_column="id"), ...)
+
+    Args:
+        documents: the name of each, and its text (or UTF-8 bytes), or with `ids` its token ids; the first
+            that holds a passage is where that counts. What is no document is passed over.
+        least: number of documents, at least 2.
+        ids: whether documents are token ids.
+        size: expected number of characters (or ids) in all; None: the largest table, 168 MB, is taken.
+
+    Raises:
+        InputError: `least` or a name is not what is expected.
+
+    One pass, in bounded memory, as `count` says. Deterministic.
+    """
+    check_number("least", least, 2)
+    fragment = FRAGMENT_IDS if ids else FRAGMENT_CHARACTERS
+    numbered = ((number_of(name), symbols_of(value, ids)) for name, value in documents)
+    return count(
+        ((number, symbols) for number, symbols in numbered if symbols is not None),
+        least=least,
+        size=MAX_SLOTS * fragment // 2 if size is None else size,
+        fragment=fragment,
+    )
+
+
+def loaded(templates: Any) -> Templates | None:
+    """Return what `shared` found, read from its file if that is given.
+
+    Raises:
+        InputError: it is neither.
+    """
+    if templates is None or isinstance(templates, Templates):
+        return templates
+    if not isinstance(templates, (str, os.PathLike)):
+        raise InputError(
+            f"templates: got {templates!r:.80}, expected what iet.bulk.templates.shared found in a pass over"
+            " all documents, or the path where it was saved: a batch does not show how many share a passage"
+            " (iet audit INPUT... --templates counts by itself)"
+        )
+    return Templates.load(templates)
+
+
+def stretches_elsewhere(
+    templates: Templates, documents: Iterable[tuple[Any, Any]], ids: bool
+) -> list[Int64s]:
+    """Return for each (name, record) the stretches [N, 2] whose evidence counts in an earlier document."""
+    found = list[Int64s]()
+    for name, value in documents:
+        symbols = symbols_of(value, ids)
+        nothing = np.zeros((0, 2), np.int64)
+        found.append(nothing if symbols is None else templates.elsewhere(number_of(name), symbols))
+    return found
+
+
+def number_of(name: Any) -> int:
+    """Return 63 bits that stand for the name of a document.
+
+    Raises:
+        InputError: it is neither a string nor an integer.
+    """
+    if isinstance(name, bool) or not isinstance(name, (str, int, np.integer)):
+        raise InputError(f"id of a document: got {name!r:.80}, expected a string or an integer")
+    digest = hashlib.blake2b(str(name).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
 
 
 def count(documents: Iterable[tuple[int, UInt64s]], *, least: int, size: int, fragment: int) -> Templates:
     """Return the fragments that stand in `least` documents or more.
 
     Args:
-        documents: number and symbols of each, numbers ascending; those of `symbols_of`.
+        documents: number and `symbols_of` each, in the order in which passages are first.
         size: expected number of symbols in all. Where there are more, fragments that come too late to find
             room in the table are not counted.
         fragment: symbols of an average fragment, a power of two: the least that is used.

@@ -24,8 +24,12 @@ ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "IET_NUM_THREADS": "1", "OMP_NU
 class Job(Protocol):
     """What is done with a chunk. It is pickled for each worker."""
 
-    def audit(self, auditor: Auditor, chunk: Chunk, alive: Callable[[], bool] = ...) -> None:
-        """Audit a chunk and commit it, unless `alive` says that nobody waits for it any more."""
+    def audit(self, auditor: Auditor, chunk: Chunk, alive: Callable[[], bool] = ...) -> Iterator[int]:
+        """Audit a chunk and commit it, unless `alive` says that nobody waits for it any more.
+
+        Yields:
+            The number of records that were audited since the last time; they are committed at the end.
+        """
 
     def where(self, chunk: Chunk) -> str:
         """Return what a chunk was read from, in words."""
@@ -34,7 +38,7 @@ class Job(Protocol):
 def audited(
     auditor: Auditor, packed: bytes, job: Job, stream: Iterator[Chunk], workers: int
 ) -> Generator[tuple[int, int]]:
-    """Audit the chunks, and yield the index and the number of records of each that is done.
+    """Audit the chunks, and yield again and again the index of one and how many more of its records are done.
 
     Raises:
         IetError: a worker died, or read other keys than `auditor` has: each reads the registry's file again.
@@ -42,16 +46,16 @@ def audited(
     if workers == 1:
         for chunk in stream:
             try:
-                job.audit(auditor, chunk)
+                for count in job.audit(auditor, chunk):
+                    yield chunk.index, count
             except MemoryError:
                 raise _out_of_memory(job, chunk) from None
-            yield chunk.index, len(chunk)
         return
     # Workers of concurrent.futures would wait for ever for a parent that was killed. Here the death of the
     # parent closes the only other end of a worker's pipe.
     spawn = multiprocessing.get_context("spawn")
     running = dict[multiprocessing.connection.Connection, Any]()
-    at_work = dict[multiprocessing.connection.Connection, tuple[int, int, str]]()
+    at_work = dict[multiprocessing.connection.Connection, tuple[int, str]]()
     try:
         for number in range(workers):
             ours, theirs = spawn.Pipe()
@@ -70,17 +74,20 @@ def audited(
             while idle and upcoming is not None:
                 connection = idle.pop()
                 where = job.where(upcoming)
-                at_work[connection] = upcoming.index, len(upcoming), where
+                at_work[connection] = upcoming.index, where
                 _passed_on(running[connection], where, connection.send, upcoming)
                 upcoming = next(stream, None)
             for ready in multiprocessing.connection.wait(list(at_work)):
                 assert isinstance(ready, multiprocessing.connection.Connection)
-                index, count, where = at_work.pop(ready)
-                error = _passed_on(running[ready], where, ready.recv)
-                if error is not None:
-                    raise error
-                idle.append(ready)
-                yield index, count
+                index, where = at_work[ready]
+                said = _passed_on(running[ready], where, ready.recv)
+                if isinstance(said, Exception):
+                    raise said
+                if said is None:
+                    del at_work[ready]
+                    idle.append(ready)
+                else:
+                    yield index, said
     except (KeyboardInterrupt, GeneratorExit):  # at once: a kill does no harm
         for process in running.values():
             process.terminate()
@@ -131,7 +138,8 @@ def _work(
             chunk = connection.recv()
             try:
                 auditor = auditor or _loaded(packed, expected)
-                job.audit(auditor, chunk, lambda: os.getppid() == parent)
+                for count in job.audit(auditor, chunk, lambda: os.getppid() == parent):
+                    connection.send(count)
                 connection.send(None)
             except (IetError, OSError) as error:
                 connection.send(error)

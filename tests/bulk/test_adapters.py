@@ -12,8 +12,11 @@ import pytest
 
 from iet.audit.auditor import Auditor
 from iet.bulk.arrow import SCHEMA, Annotator
+from iet.bulk.files import audit_files
+from iet.bulk.templates import Templates, shared
+from iet.errors import InputError
 from iet.marks.registry import Registry
-from tests.support.bulk_documents import documents
+from tests.support.bulk_documents import documents, marked_text
 from tests.support.conditions import posix
 
 
@@ -42,6 +45,75 @@ def test_datasets(registry: Registry, expected: list[dict[str, Any]], tmp_path: 
     annotate = Annotator(str(registry.path), decoder="cusum")
     found = dataset.map(annotate, batched=True, batch_size=4, cache_file_name=str(tmp_path / "cache.arrow"))
     assert found.with_format("arrow")[:].drop_columns(["text"]).to_pylist() == expected
+
+
+Notes = tuple[list[str], list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def letters(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Notes:
+    """Documents under one template, and what `audit_files` says of them."""
+    template, folder = marked_text(registry, [("planner", 300)], 11), tmp_path_factory.mktemp("letters")
+    texts = [f"{template} {marked_text(registry, [('critic', 200)], 20 + i)}" for i in range(6)]
+    lines = [json.dumps({"text": text, "id": f"no {i}"}) + "\n" for i, text in enumerate(texts)]
+    (folder / "a.jsonl").write_text("".join(lines))
+    audit_files(Auditor(registry, "cusum"), [folder / "a.jsonl"], folder / "out", templates=5)
+    (path,) = (folder / "out").glob("documents-*")
+    rows = pq.read_table(path, columns=["template", "scored", "log_p"]).to_pylist()
+    assert [row["template"] > 100 for row in rows] == [False] + [True] * 5
+    return texts, [{f"iet_{name}": value for name, value in row.items()} for row in rows]
+
+
+def test_templates_of_an_annotator(registry: Registry, letters: Notes, tmp_path: pathlib.Path) -> None:
+    texts, expected = letters
+    names = [f"no {i}" for i in range(len(texts))]
+    found = shared(zip(names, texts, strict=True))
+    found.save(tmp_path / "templates.npz")
+    table = pa.table({"text": texts[::-1], "id": names[::-1]})
+    for templates in (found, str(tmp_path / "templates.npz")):
+        annotate = Annotator(registry, decoder="cusum", templates=templates, id_column="id")
+        assert annotate(table).select(list(expected[0])).to_pylist() == expected[::-1]
+    again = Templates.load(tmp_path / "templates.npz")
+    assert (again.fragment, again.hashes.tolist()) == (found.fragment, found.hashes.tolist())
+
+
+def test_templates_that_are_refused(registry: Registry, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(
+        InputError, match=r"templates: got 5, expected what iet\.bulk\.templates\.shared found"
+    ):
+        Annotator(registry, templates=5, id_column="id")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="expected templates and id_column together"):
+        Annotator(registry, templates=shared([]))
+    with pytest.raises(InputError, match="expected templates and id_column together"):
+        Annotator(registry, id_column="id")
+    annotate = Annotator(registry, templates=shared([]), id_column="id")
+    with pytest.raises(InputError, match="expected 'id' among them"):
+        annotate(pa.table({"text": ["a"]}))
+    with pytest.raises(InputError, match="id of a document: got None"):
+        annotate(pa.table({"text": ["a"], "id": [None]}))
+    with pytest.raises(InputError, match="least: got 1"):
+        shared([], least=1)
+    (tmp_path / "a.npz").write_bytes(b"PK\x03\x04 and no more")
+    for path in (tmp_path / "a.npz", tmp_path / "b.npz"):
+        with pytest.raises(InputError, match=r"expected a file that iet\.bulk\.templates\.shared made"):
+            Annotator(registry, templates=path, id_column="id")
+
+
+def test_templates_of_datatrove(registry: Registry, letters: Notes, tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("datatrove")
+    from datatrove.data import Document
+
+    from iet.bulk.datatrove import IETAudit
+
+    texts, expected = letters
+    documents_ = [Document(text=text, id=f"no {i}") for i, text in enumerate(texts)]
+    shared((document.id, document.text) for document in documents_).save(tmp_path / "templates.npz")
+    assert registry.path is not None
+    step = IETAudit(registry.path, decoder="cusum", batch_size=4, templates=tmp_path / "templates.npz")
+    found = [document.metadata for document in step.run(documents_)]
+    assert [{name: row[name] for name in expected[0]} for row in found] == expected
+    assert step.stats["template"].total == sum(row["iet_template"] for row in expected)
+    assert step.stats["scored"].total == sum(row["iet_scored"] for row in expected)
 
 
 def test_datatrove(registry: Registry, expected: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:

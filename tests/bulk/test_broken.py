@@ -216,6 +216,49 @@ def test_documents_that_cannot_be_read_again_are_made_again(auditor: Auditor, tm
     assert rows(out) == before
 
 
+@pytest.mark.parametrize("kind", ["documents", "segments", "quarantine"])
+def test_a_chunk_of_which_a_byte_changed_is_made_again(
+    auditor: Auditor, tmp_path: pathlib.Path, kind: str
+) -> None:
+    path, out = tmp_path / "a.jsonl", tmp_path / "out"
+    path.write_bytes(json_lines(1, 6) + b"{broken\n")
+    summary = audit_files(auditor, [path], out, chunk_rows=7)
+    before = rows(out), pq.read_table(out / "segments-000000-000000.parquet"), quarantine(out)
+    (damaged,) = out.glob(f"{kind}-*")
+    data = damaged.read_bytes()
+    for at in range(5, len(data), len(data) // 7):
+        damaged.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        assert audit_files(auditor, [path], out, chunk_rows=7, resume=True) == summary
+        after = rows(out), pq.read_table(out / "segments-000000-000000.parquet"), quarantine(out)
+        assert after == before, at
+    assert damaged.read_bytes() == data
+    damaged.unlink()
+    assert audit_files(auditor, [path], out, chunk_rows=7, resume=True) == summary
+    assert damaged.read_bytes() == data
+
+
+def test_nothing_stays_of_a_chunk_that_the_input_has_no_more(
+    auditor: Auditor, tmp_path: pathlib.Path
+) -> None:
+    path, out = tmp_path / "a.jsonl", tmp_path / "out"
+    path.write_bytes(json_lines(1, 5) + b"{broken\n")
+    audit_files(auditor, [path], out, chunk_rows=2)
+    (out / "documents-000000-000002.parquet").unlink()  # as where a kill came before it was written
+    path.write_bytes(json_lines(1, 3))
+    summary = audit_files(auditor, [path], out, chunk_rows=2, resume=True, reread=True)
+    assert (summary.documents, summary.quarantined) == (3, 0)
+    assert not quarantine(out)
+    assert not list(out.glob("*-000002.*"))
+
+
+def test_a_folder_that_cannot_be_written_is_named(auditor: Auditor, tmp_path: pathlib.Path) -> None:
+    path, lock = tmp_path / "a.jsonl", tmp_path / "out" / ".shard-1-of-1.lock"
+    path.write_bytes(json_lines(1, 2))
+    lock.mkdir(parents=True)
+    with pytest.raises(InputError, match=r"\.shard-1-of-1\.lock: cannot be written \("):
+        audit_files(auditor, [path], tmp_path / "out")
+
+
 def test_a_folder_that_is_swapped_is_not_reported_complete(auditor: Auditor, tmp_path: pathlib.Path) -> None:
     path, out = tmp_path / "a.jsonl", tmp_path / "out"
     path.write_bytes(json_lines(1, 30))

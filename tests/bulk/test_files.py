@@ -87,7 +87,7 @@ def test_formats(
     path, texts = tmp_path / (name.upper() if in_folder else name), documents(registry)
     WRITERS[name](path, texts)
     given = tmp_path if in_folder else path
-    summary = audit_files(auditor, [given], tmp_path / "out", id_column="id", chunk_rows=chunk_rows)
+    summary = audit_files(auditor, [given], tmp_path / "out", chunk_rows=chunk_rows)
     found, segments, bad = tables(tmp_path / "out")
     where: list[Any] = [(str(path), i, f"d{i}") for i in range(len(texts))]
     assert (found, segments) == expected_rows(auditor, where, texts)
@@ -127,6 +127,35 @@ def test_texts_and_token_ids(registry: Registry, auditor: Auditor, tmp_path: pat
     rows, parts, _ = tables(tmp_path / "ids")
     assert [row["log_p"] for row in rows] == [auditor.audit(token_ids=i).log_p for i in ids] * 2
     assert all(part["char_start"] is None and part["end"] > part["start"] for part in parts)
+
+
+def test_names_of_documents(auditor: Auditor, tmp_path: pathlib.Path) -> None:
+    """The column "id" is kept where it is; another one is kept where it is asked for, and must be there."""
+    lines = [b'{"text": "one", "id": "\\ud800"}', b'{"text": "two", "name": "n"}', b'{"text": "three"}']
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
+    pq.write_table(pa.table({"text": ["four"], "name": ["m"]}), tmp_path / "b.parquet")
+    pq.write_table(pa.table({"text": ["five"], "id": [5]}), tmp_path / "c.parquet")
+    for asked, names in ((None, ["\\ud800", None, None, None, "5"]), ("name", [None, "n", None, "m"])):
+        files = [tmp_path / name for name in ("a.jsonl", "b.parquet", "c.parquet")][: 2 if asked else 3]
+        audit_files(auditor, files, tmp_path / f"out-{asked}", id_column=asked)
+        documents, segments, bad = tables(tmp_path / f"out-{asked}")
+        assert [row["id"] for row in documents] == names
+        assert {row["id"] for row in segments} == {*names}
+        assert not bad
+    with pytest.raises(
+        InputError, match=r"c\.parquet: columns: got \['text', 'id'\], expected 'name' among them"
+    ):
+        audit_files(auditor, [tmp_path / "c.parquet"], tmp_path / "other", id_column="name")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_progress_counts_within_a_chunk(auditor: Auditor, tmp_path: pathlib.Path, workers: int) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "one two"}\n' * 150)
+    seen = list[Any]()
+    audit_files(auditor, [tmp_path / "a.jsonl"], tmp_path / "out", progress=seen.append, workers=workers)
+    assert [state.documents for state in seen] == [64, 128, 150]
+    assert [round(150 * state.share) for state in seen] == [64, 128, 150]
+    assert [state.share for state in seen] == [state.fresh for state in seen]
 
 
 def test_bad_records_are_quarantined(auditor: Auditor, tmp_path: pathlib.Path) -> None:
@@ -231,7 +260,7 @@ def test_another_configuration_is_refused_and_named(
         (Auditor(other, "cusum"), {}, "auditor.registry_digest: was"),
         (auditor, {"chunk_rows": 2}, "chunk_rows: was 1, is 2"),
         (auditor, {"shard": (1, 2)}, "shards: was 1, is 2"),
-        (auditor, {"id_column": "id"}, 'columns.id: was null, is "id"'),
+        (auditor, {"id_column": "text"}, 'columns.id: was "id", is "text"'),
     ]
     for reader, options, message in cases:
         with pytest.raises(InputError) as raised:
@@ -267,7 +296,7 @@ def test_workers_write_the_same_files(registry: Registry, auditor: Auditor, tmp_
     assert one == two
     assert [state.documents for state in seen] == sorted(state.documents for state in seen)
     assert (seen[-1].documents, seen[-1].share, seen[-1].fresh) == (len(documents(registry)) + 1, 1, 1)
-    assert "100% read, 0:00:00 left" in str(seen[-1])
+    assert "100% done, 0:00:00 left" in str(seen[-1])
     for path in sorted((tmp_path / "1").glob("*-0*")):
         assert (tmp_path / "2" / path.name).read_bytes() == path.read_bytes()
 
