@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from iet import __version__
 from iet.errors import IetError
 from iet.service import batch, metrics, page
-from iet.service.audits import HTML, JSON, Answer, AuditRequest, Audits, Job
+from iet.service.audits import HTML, JSON, Answer, AuditRequest, Audits, CheckRequest, Job
 from iet.service.credentials import Credentials, bearer
 from iet.service.limits import Limits, Places, Refused
 from iet.service.pool import Pool, WorkFailed
@@ -119,8 +119,11 @@ class Service:
         return name
 
     @contextlib.contextmanager
-    def admitted(self, request: fastapi.Request, media: str, limit: int) -> Iterator[None]:
+    def admitted(self, request: fastapi.Request, media: str, limit: int) -> Iterator[str]:
         """Hold a place for a request while the block runs, before anything of its body is read.
+
+        Yields:
+            Who asks.
 
         Raises:
             Refused: nobody may ask this, or not now, or not so much.
@@ -136,14 +139,14 @@ class Service:
         if length.isdecimal() and (len(length) > 15 or int(length) > limit):
             raise _too_long(limit)
         with self.places.place(client):
-            yield
+            yield client
 
-    async def do(self, job: Job) -> Answer:
-        """Return a worker's answer, or why there is none."""
+    async def do(self, job: Job, client: str) -> Answer:
+        """Return a worker's answer to a client, or why there is none."""
         assert self._pool is not None
         began, outcome = time.monotonic(), "failed"
         try:
-            answer: Answer = await self._pool.do(job)
+            answer: Answer = await self._pool.do(job, client)
             outcome = "read" if answer.status == 200 else "refused" if answer.status < 500 else "failed"
             self._say(answer.note)
             return answer
@@ -187,6 +190,7 @@ def application(service: Service) -> fastapi.FastAPI:
     }
     report = {"$ref": "#/components/schemas/Report"}
     asked = {"$ref": "#/components/schemas/AuditRequest"}
+    claims = {"$ref": "#/components/schemas/CheckRequest"}
     secured = [fastapi.Depends(_SECURED)]
 
     @app.post(
@@ -204,9 +208,34 @@ def application(service: Service) -> fastapi.FastAPI:
         openapi_extra={"requestBody": {"required": True, "content": {JSON: {"schema": asked}}}},
     )
     async def audit(request: fastapi.Request) -> Response:
-        with service.admitted(request, JSON, service.limits.body_bytes):
+        with service.admitted(request, JSON, service.limits.body_bytes) as client:
             body = await _body(request, service.limits)
-            answer = await _unless_gone(request, service.do(Job(body, _wants_page(request))))
+            answer = await _unless_gone(request, service.do(Job(body, html=_wants_page(request)), client))
+        return Response(answer.body, answer.status, {"cache-control": "no-store"}, answer.media)
+
+    @app.post(
+        "/v1/check",
+        summary="Check who a conversation says wrote its messages",
+        dependencies=secured,
+        response_class=Response,
+        responses={
+            200: {
+                "description": "A verdict for each message, as `iet.claims/1`, or the page where Accept"
+                " prefers text/html.",
+                "content": {
+                    JSON: {"schema": {"type": "object"}},
+                    "text/html": {"schema": {"type": "string"}},
+                },
+            },
+            **errors,
+        },
+        openapi_extra={"requestBody": {"required": True, "content": {JSON: {"schema": claims}}}},
+    )
+    async def check(request: fastapi.Request) -> Response:
+        with service.admitted(request, JSON, service.limits.body_bytes) as client:
+            body = await _body(request, service.limits)
+            job = Job(body, check=True, html=_wants_page(request))
+            answer = await _unless_gone(request, service.do(job, client))
         return Response(answer.body, answer.status, {"cache-control": "no-store"}, answer.media)
 
     @app.post(
@@ -247,7 +276,8 @@ def application(service: Service) -> fastapi.FastAPI:
                 title=app.title, version=app.version, description=app.description, routes=app.routes
             )
             _, models = pydantic.json_schema.models_json_schema(
-                [(AuditRequest, "validation")], ref_template="#/components/schemas/{model}"
+                [(AuditRequest, "validation"), (CheckRequest, "validation")],
+                ref_template="#/components/schemas/{model}",
             )
             schemas = schema.setdefault("components", {}).setdefault("schemas", {})
             schemas |= models["$defs"] | {"Report": page.report_schema()}
@@ -266,14 +296,14 @@ class _Batch(Response):
         self._service, self._request = service, request
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        with self._service.admitted(self._request, batch.MEDIA, self._service.limits.batch_bytes):
-            await self._answer(receive, send)
+        with self._service.admitted(self._request, batch.MEDIA, self._service.limits.batch_bytes) as client:
+            await self._answer(receive, send, client)
 
-    async def _answer(self, receive: Any, send: Any) -> None:
+    async def _answer(self, receive: Any, send: Any, client: str) -> None:
         service = self._service
 
         async def audit(line: bytes, number: int) -> bytes:
-            return (await service.do(Job(line, line=number))).body
+            return (await service.do(Job(line, line=number), client)).body
 
         arriving = batch.Arriving(receive, service.limits)
         try:
@@ -325,7 +355,11 @@ async def _unless_gone(request: fastapi.Request, work: Awaitable[Answer]) -> Ans
 
 
 def _too_long(limit: int) -> Refused:
-    return Refused(413, f"body: got more than {limit} bytes")
+    return Refused(
+        413,
+        f"body: got more than {limit:,} bytes, expected at most these; a longer text is cut at line ends, and"
+        " sent as a batch or audited with iet audit parts/ -o OUT/",
+    )
 
 
 def _wants_page(request: fastapi.Request) -> bool:

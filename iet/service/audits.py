@@ -11,19 +11,21 @@ import dataclasses
 import json
 import pathlib
 import traceback
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 import pydantic
 
+from iet.audit import traces
 from iet.audit.auditor import Auditor
 from iet.decoding import DECODERS
 from iet.errors import BackendUnavailable, IetError, InputError, TokenizerMismatch
+from iet.marks.published import MANIFEST, PublishedIndex
 from iet.marks.registry import Registry
 from iet.marks.scheme import canonical_digest
 from iet.marks.tokenizer import Tokenizer
+from iet.report.claims import ClaimReport
 from iet.report.model import Report
-from iet.service.messages import Message, pieces_of
 from iet.service.watched import Watched
 
 JSON, HTML = "application/json", "text/html; charset=utf-8"
@@ -37,7 +39,16 @@ MAX_DECOYS = 10_000
 _OWN_TEXT = __doc__ * 4
 """What a worker reads once before it is ready, so that no client waits for loops to be compiled or loaded."""
 
-_OF_AUDITOR = ("decoder", "level", "allow_unattributed", "profile", "decoys", "known_agents", "break_odds")
+_OF_AUDITOR = (
+    "decoder",
+    "level",
+    "allow_unattributed",
+    "profile",
+    "decoys",
+    "known_agents",
+    "break_odds",
+    "as_copied",
+)
 
 Option = float | int | str | bool | list[float] | None
 
@@ -53,9 +64,11 @@ class AuditRequest(pydantic.BaseModel):
     token_ids: list[int] | None = pydantic.Field(
         None, description="Ids of one tokenizer, in place of a text."
     )
-    messages: list[Message] | None = pydantic.Field(
+    messages: Any = pydantic.Field(
         None,
-        description="A chat. Its texts are joined by an empty line; each is a piece of one writer's.",
+        description="A conversation: chat messages (OpenAI's, LangChain's, LangGraph's), OpenTelemetry spans"
+        " (OTLP JSON) or Langfuse's observations. Its texts, each once, are joined by an empty line; each is"
+        " a piece of one writer's.",
     )
     decoder: Literal["posterior", "cusum", "window"] = "posterior"
     level: float = 0.01
@@ -64,6 +77,7 @@ class AuditRequest(pydantic.BaseModel):
     decoys: int = pydantic.Field(0, ge=0, le=MAX_DECOYS)
     known_agents: list[str] | None = None
     break_odds: bool | dict[str, float] = False
+    as_copied: bool = pydantic.Field(False, description="Read the text also as before it was copied.")
     options: dict[str, Option] = pydantic.Field({}, description="The decoder's own.")
     spans: list[tuple[int, int]] | None = pydantic.Field(None, description="[start, end) of what to read.")
     skip: list[tuple[int, int]] | None = pydantic.Field(None, description="[start, end) of what not to read.")
@@ -74,17 +88,34 @@ class AuditRequest(pydantic.BaseModel):
     id: str | int | None = pydantic.Field(None, description="Of a line of a batch: stands in the answer.")
 
 
+class CheckRequest(pydantic.BaseModel):
+    """A conversation whose messages name agents, to be told whether they wrote them (`iet.Auditor.check`)."""
+
+    model_config = AuditRequest.model_config
+
+    messages: Any = pydantic.Field(description="As for an audit; names are claims.")
+    agents: dict[str, str] = pydantic.Field(
+        {}, description="{name in the messages: agent of the registry}, where they differ."
+    )
+    level: float = 0.01
+    profile: str | None = None
+    known_agents: list[str] | None = None
+    id: str | int | None = None
+
+
 @dataclasses.dataclass(frozen=True)
 class Job:
     """What is sent to a worker.
 
     Attributes:
-        body: JSON of an `AuditRequest`, as it came.
+        body: JSON of an `AuditRequest` or a `CheckRequest`, as it came.
+        check: whether it is the latter.
         html: whether the page is asked for.
         line: number of the line in a batch, None outside of one.
     """
 
     body: bytes
+    check: bool = False
     html: bool = False
     line: int | None = None
 
@@ -114,11 +145,13 @@ class Audits:
         registry: path of the registry file.
         secret_mount: as in `iet.Registry.load`.
         tokenizers: profile id, or "" for the only one -> path, where the registry's note does not lead there.
+        published: folder of an index of what agents published, None without.
     """
 
     registry: pathlib.Path
     secret_mount: bool = False
     tokenizers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    published: pathlib.Path | None = None
 
     def load(self) -> Registry:
         """Return the registry as its file holds it now."""
@@ -137,7 +170,7 @@ class Audits:
 
 
 class Reader:
-    """Audits one request after another, with auditors that it keeps until the registry is changed."""
+    """Audits one request after another, with auditors that it keeps until registry or index is changed."""
 
     def __init__(self, audits: Audits) -> None:
         self._audits = audits
@@ -145,12 +178,21 @@ class Reader:
         self._file = Watched(audits.registry, audits.load)
         self._changes, self._tokenizers = 0, dict[str, Tokenizer]()
         self._auditors: collections.OrderedDict[str, Auditor] = collections.OrderedDict()
+        self._index: Watched[PublishedIndex] | None = None
+        if audits.published is not None:
+            self._index = Watched(audits.published / MANIFEST, self._open_index)
         self._current()
 
     def __call__(self, job: Job) -> Answer:
         """Return the answer to a request, whatever is in it."""
         note, id = self._current(), None
         try:
+            if job.check:
+                claims = CheckRequest.model_validate_json(job.body)
+                checked = self._check(claims)
+                if job.html:
+                    return Answer(200, HTML, checked.to_html().encode(), note)
+                return self._said(job, 200, checked.to_dict(), id, note)
             asked = AuditRequest.model_validate_json(job.body)
             id = asked.id
             report = self._audit(asked)
@@ -189,10 +231,20 @@ class Reader:
         if asked.messages is not None:
             if boundaries is not None:
                 raise InputError("boundaries: got some and messages, expected one of them")
-            text, boundaries = pieces_of(asked.messages)
+            text, boundaries = traces.joined(_pieces(asked.messages))
         return self._auditor(asked).audit(
             text, token_ids=asked.token_ids, spans=asked.spans, skip=asked.skip, boundaries=boundaries
         )
+
+    def _check(self, asked: CheckRequest) -> ClaimReport:
+        auditor = self._kept(level=asked.level, profile=asked.profile, known_agents=asked.known_agents)
+        for agent in asked.agents.values():
+            if agent not in auditor.agents:
+                raise InputError(f"agents: got {agent!r:.80}, expected agents of the registry")
+        pieces = _pieces(asked.messages, {*auditor.agents, *asked.agents})
+        claims = [piece.claim and asked.agents.get(piece.claim, piece.claim) for piece in pieces]
+        skip = [d for d, piece in enumerate(pieces) if not piece.agents]
+        return auditor.check([piece.text for piece in pieces], claims, skip=skip)
 
     def _auditor(self, asked: AuditRequest) -> Auditor:
         arguments: dict[str, Any] = {name: getattr(asked, name) for name in _OF_AUDITOR}
@@ -201,11 +253,16 @@ class Reader:
         for name in asked.options:
             if name not in known:
                 raise InputError(f"options: got {name!r:.80}, decoder {asked.decoder!r} accepts {known}")
-        key = canonical_digest({**arguments, "options": asked.options})
+        return self._kept(**{**asked.options, **arguments})
+
+    def _kept(self, **arguments: Any) -> Auditor:
+        """Return the auditor with these arguments, made if it is not among those that were last used."""
+        key = canonical_digest(arguments)
         auditor = self._auditors.get(key)
         if auditor is None:
             registry = self._file.last
-            auditor = Auditor(registry, tokenizer=self._tokenizers, **{**asked.options, **arguments})
+            index = None if self._index is None else self._index.last
+            auditor = Auditor(registry, tokenizer=self._tokenizers, published=index, **arguments)
             self._auditors[key] = auditor
             if len(self._auditors) > AUDITORS:
                 self._auditors.popitem(last=False)
@@ -213,17 +270,27 @@ class Reader:
         return auditor
 
     def _current(self) -> str:
-        """Take notice of a registry that was changed; return what is wrong with it, empty if nothing is."""
-        note = ""
-        try:
-            self._file.get()
-        except (IetError, OSError) as error:
-            note = f"the registry was changed and cannot be read, the one before is in use: {error}"
-        if self._changes != self._file.changes:
+        """Take notice of what was changed; return what is wrong with it, empty if nothing is."""
+        notes = [_problem("the registry", self._file)]
+        changed = self._changes != self._file.changes
+        if self._index is not None:
+            if changed and self._changes:
+                self._index.forget()  # it is opened with the registry
+            before = self._index.last
+            notes.append(_problem("the index of published text", self._index))
+            changed = changed or self._index.last is not before
+        if changed:
             self._changes = self._file.changes
             self._auditors.clear()
             self._tokenizers = self._open(self._file.last)
-        return note
+        return "; ".join(filter(None, notes))
+
+    def _open_index(self) -> PublishedIndex:
+        if self._index is not None and self._index.last.registry is self._file.last:
+            self._index.last.refresh()
+            return self._index.last  # which the auditors hold
+        assert self._audits.published is not None
+        return PublishedIndex(self._audits.published, self._file.last)
 
     def _open(self, registry: Registry) -> dict[str, Tokenizer]:
         """Return the tokenizers of the registry's profiles; one that is not found is missed by its texts."""
@@ -238,6 +305,22 @@ class Reader:
                     self._opened[digest] = registry.open_tokenizer(id, given)
                 found[id] = self._opened[digest]
         return found
+
+
+def _problem(what: str, watched: Watched[Any]) -> str:
+    """Look for a change; return what is wrong with it, empty if nothing is."""
+    try:
+        watched.get()
+    except (IetError, OSError) as error:
+        return f"{what} was changed and cannot be read, the one before is in use: {error}"
+    return ""
+
+
+def _pieces(messages: Any, agents: Collection[str] = ()) -> list[traces.Piece]:
+    try:
+        return traces.read(messages, agents=agents)
+    except InputError as error:
+        raise InputError(f"messages: {error}") from None
 
 
 def _refusal(error: pydantic.ValidationError) -> tuple[int, str]:

@@ -17,8 +17,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from iet.errors import IetError, InputError
-from iet.generation.agents import Engine, enforce, refuse_lies
+from iet.generation.agents import Engine, enforce, refuse_lies, session_of
 from iet.service.credentials import Credentials, bearer
+from iet.service.sessions import FullList, SessionList
 
 ENDPOINTS: Mapping[str, frozenset[str]] = {
     "vllm": frozenset({"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"}),
@@ -43,20 +44,34 @@ class Forbidden(Exception):
         self.status, self.said = status, said
 
 
-def marked(request: Any, agent: str, engine: Engine) -> dict[str, Any]:
+def marked(request: Any, agent: str, engine: Engine, sessions: SessionList | None = None) -> dict[str, Any]:
     """Return a client's request as it goes to the engine: with its agent, and without a lie.
+
+    Its session is passed on, and kept, where there is a list of them.
 
     Raises:
         Forbidden: it is no JSON object (400), or asks for another agent, for no mark, or for what is the
-            gateway's to set (403).
+            gateway's to set (403); or its session cannot be kept (503).
     """
     if not isinstance(request, Mapping):
         raise Forbidden(400, "body: expected a JSON object")
     try:
-        refuse_lies(request, agent, engine=engine)
-        return enforce(request, agent, engine=engine)
+        session = None if sessions is None else session_of(request, engine=engine)
+        refuse_lies(request, agent, engine=engine, session=session)
+        named = enforce(request, agent, engine=engine, session=session)
     except InputError as error:
         raise Forbidden(403, str(error)) from None
+    if sessions is not None and session is not None:
+        keep(sessions, session)
+    return named
+
+
+def keep(sessions: SessionList, session: str) -> None:
+    """Keep a session, or raise Forbidden (503)."""
+    try:
+        sessions.keep(session)
+    except FullList as full:
+        raise Forbidden(503, f"iet_session: {full}") from None
 
 
 class Gateway:
@@ -67,6 +82,8 @@ class Gateway:
         keys: file of the hashes of API keys and the agents that hold them, read again when it is changed.
         engine: "vllm" or "sglang".
         also: paths that `app` answers by itself, which are not touched: no key is asked for there.
+        sessions: file of the ids of sessions that clients name (`iet.agents.body(session=)`): an id is in it
+            before its request is passed on. None: a request that names a session is refused.
 
     POST goes to the engine's endpoints for completions and chats (and, with vLLM, responses and messages) and
     nowhere else; GET and HEAD go everywhere for whoever holds a key. A request is parsed once and sent on as
@@ -77,11 +94,18 @@ class Gateway:
     """
 
     def __init__(
-        self, app: Any, keys: str | os.PathLike[str], *, engine: Engine = "vllm", also: tuple[str, ...] = ()
+        self,
+        app: Any,
+        keys: str | os.PathLike[str],
+        *,
+        engine: Engine = "vllm",
+        also: tuple[str, ...] = (),
+        sessions: str | os.PathLike[str] | None = None,
     ) -> None:
         if engine not in ENDPOINTS:
             raise InputError(f"engine: got {engine!r:.80}, expected one of {', '.join(ENDPOINTS)}")
         self._app, self._keys, self._engine, self._also = app, Credentials(keys), engine, also
+        self._sessions = None if sessions is None else SessionList(sessions)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass a request on, or answer it."""
@@ -120,7 +144,8 @@ class Gateway:
         body = await _body(receive)
         try:
             request = json.loads(body)
-            body = json.dumps(marked(request, agent, self._engine), allow_nan=False).encode()
+            named = marked(request, agent, self._engine, self._sessions)
+            body = json.dumps(named, allow_nan=False).encode()
         except (ValueError, RecursionError):
             raise Forbidden(400, "body: expected JSON") from None
         kept = (b"content-length", b"transfer-encoding", b"content-type")

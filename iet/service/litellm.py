@@ -7,7 +7,9 @@
       custom_auth: iet.service.litellm.authenticate  # or LiteLLM's own keys
 
 `IET_GATEWAY_KEYS` names the file of hashes (see `iet.service.credentials`), `IET_GATEWAY_ENGINE` the engine
-(vllm, the default, or sglang). LiteLLM keeps its own keys as SHA-256, too, so that their hashes fit the file.
+(vllm, the default, or sglang), and `IET_GATEWAY_SESSIONS` a file for the sessions that clients name (see
+`iet.service.sessions`; without it a request that names one is refused). LiteLLM keeps its own keys as
+SHA-256, too, so that their hashes fit the file.
 LiteLLM's releases 1.82.7 and 1.82.8 were malicious.
 """
 
@@ -22,11 +24,12 @@ from litellm.integrations.custom_logger import CustomLogger
 from litellm.proxy._types import UserAPIKeyAuth
 
 from iet.errors import IetError, InputError
-from iet.generation.agents import ENGINES, Engine, enforce, fields
+from iet.generation.agents import ENGINES, Engine, enforce, fields, session_of
 from iet.service.credentials import Credentials
-from iet.service.gateway import Forbidden, marked
+from iet.service.gateway import Forbidden, keep, marked
+from iet.service.sessions import SessionList
 
-KEYS, ENGINE = "IET_GATEWAY_KEYS", "IET_GATEWAY_ENGINE"
+KEYS, ENGINE, SESSIONS = "IET_GATEWAY_KEYS", "IET_GATEWAY_ENGINE", "IET_GATEWAY_SESSIONS"
 
 MARKED = frozenset({"completion", "acompletion", "text_completion", "atext_completion"})
 """Calls whose fields LiteLLM passes on to the engine, so that the agent arrives."""
@@ -52,12 +55,17 @@ def _credentials() -> Credentials:
     return Credentials(path)
 
 
+def _sessions() -> SessionList | None:
+    path = os.environ.get(SESSIONS)
+    return SessionList(path) if path else None
+
+
 class Hook(CustomLogger):  # type: ignore[misc, unused-ignore]
     """Names the agent in every request. The proxy does not start where its settings are wrong."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.engine, self.keys = _engine(), _credentials()
+        self.engine, self.keys, self.sessions = _engine(), _credentials(), _sessions()
         self._fields = fields(self.engine)
 
     async def async_pre_call_hook(
@@ -74,7 +82,7 @@ class Hook(CustomLogger):  # type: ignore[misc, unused-ignore]
             # What stands in extra_body LiteLLM sends on as if it stood beside it.
             for claims in (data, data.get("extra_body") or {}):
                 if call_type in MARKED:
-                    marked(claims, agent, self.engine)
+                    marked(claims, agent, self.engine, self.sessions)
         except Forbidden as refused:
             raise HTTPException(refused.status, {"error": refused.said}) from None
         return data
@@ -101,7 +109,15 @@ class Hook(CustomLogger):  # type: ignore[misc, unused-ignore]
         dropped = sent.get("additional_drop_params")
         if isinstance(dropped, list):
             sent["additional_drop_params"] = [x for x in dropped if x not in {"extra_body", *self._fields}]
-        return {**sent, "extra_body": enforce(asked, agent, engine=self.engine)}
+        try:
+            session = None if self.sessions is None else session_of(asked, engine=self.engine)
+            if self.sessions is not None and session is not None:
+                keep(self.sessions, session)
+        except InputError as error:
+            raise HTTPException(403, {"error": str(error)}) from None
+        except Forbidden as refused:
+            raise HTTPException(refused.status, {"error": refused.said}) from None
+        return {**sent, "extra_body": enforce(asked, agent, engine=self.engine, session=session)}
 
     def _agent_of(self, identity: Any, call: str) -> str:
         """Return the agent of an identity that LiteLLM has authenticated, by the SHA-256 of its key.

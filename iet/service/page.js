@@ -20,13 +20,14 @@ async function take(file) {
   }
 }
 
-// A conversation is recognised by its form: a list of messages, or an object that holds one.
+// A conversation is recognised by its form: a list of messages, or an object that holds one, or a trace.
 function asked(text) {
   try {
     const content = JSON.parse(text);
     const messages = Array.isArray(content) ? content : content.messages;
-    if (Array.isArray(messages) && messages.length && messages.every((m) => m && typeof m.role === "string"))
-      return { messages: messages.map(({ role, content }) => ({ role, content })) };
+    const said = (m) => m && [m.role, m.type].some((kind) => typeof kind === "string");
+    if (Array.isArray(messages) ? messages.length && messages.every(said) : content.resourceSpans || content.observations)
+      return { messages: content };
   } catch (error) { /* a text */ }
   return { text };
 }

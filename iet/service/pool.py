@@ -10,7 +10,6 @@ import dataclasses
 import multiprocessing
 import multiprocessing.connection
 import os
-import queue
 import signal
 import sys
 import threading
@@ -18,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from iet.errors import IetError
+from iet.service.turns import Turns
 
 ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "IET_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """What a process sets before it starts workers: each works on one core."""
@@ -76,7 +76,7 @@ class Pool:
         tell: Callable[[str], object] = lambda line: None,
     ) -> None:
         self._make, self._seconds, self._wait, self._tell = make, seconds, wait, tell
-        self._jobs: queue.SimpleQueue[tuple[Any, concurrent.futures.Future[Any]] | None] = queue.SimpleQueue()
+        self._jobs = Turns(workers)
         self._closing, self._starting, self._counting = threading.Event(), threading.Lock(), threading.Lock()
         self._workers = dict[int, _Worker]()
         self.replaced = 0
@@ -94,8 +94,12 @@ class Pool:
         """Number of workers that are there, at work or not."""
         return sum(worker.ready and worker.process.is_alive() for worker in list(self._workers.values()))
 
-    async def do(self, job: Any) -> Any:
+    async def do(self, job: Any, client: str = "") -> Any:
         """Return what a worker makes of a job. Cancelling the task cancels a job that nobody has yet.
+
+        Args:
+            job: of anybody, or of a client: clients take turns (see `iet.service.turns`).
+            client: whose.
 
         Raises:
             WorkFailed: it died, took longer than `seconds`, or no worker was free within `wait` seconds.
@@ -103,7 +107,7 @@ class Pool:
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         if self._closing.is_set():
             raise WorkFailed("busy", "the service is stopping")
-        self._jobs.put((job, future))
+        self._jobs.put(client, (job, future))
         result = asyncio.wrap_future(future)
         try:
             done, _ = await asyncio.wait({result}, timeout=self._wait)
@@ -118,8 +122,7 @@ class Pool:
         """Kill the workers, with what they are at. Idempotent."""
         self._closing.set()
         atexit.unregister(self.close)
-        for _ in self._threads:
-            self._jobs.put(None)
+        self._jobs.close()
         for worker in list(self._workers.values()):
             worker.process.kill()
         for thread in self._threads:
@@ -129,13 +132,16 @@ class Pool:
         """Start a worker, pass jobs to it, and start another where it is lost."""
         if sys.platform != "win32":  # whoever is started by this thread inherits it
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        lost_by: str | None = None
         while not self._closing.is_set():
             worker = self._started(number)
             if worker is None:
                 self._closing.wait(1)
                 continue
+            if lost_by is not None:  # only now: else it would take the others' worker meanwhile
+                self._jobs.done(lost_by)
             try:
-                self._pass_jobs(worker)
+                lost_by = self._pass_jobs(worker)
             finally:
                 del self._workers[number]
                 worker.end()
@@ -169,48 +175,50 @@ class Pool:
                 self._tell(f"worker {number} does not start: {said}")
             return None
 
-    def _pass_jobs(self, worker: _Worker) -> None:
-        """Return when the worker is lost, or is to end."""
-        while True:
-            item = self._jobs.get()
-            if item is None:
-                return
-            job, future = item
+    def _pass_jobs(self, worker: _Worker) -> str | None:
+        """Return when the worker is lost, with the client whose job was at work, or is to end."""
+        while (taken := self._jobs.take()) is not None:
+            client, item = taken
             if worker.connection.poll():  # its end, of which nobody knew: the job is not to blame
-                self._jobs.put(item)
+                self._jobs.put(client, item)
+                self._jobs.done(client)
                 self._lost("died while it was idle")
-                return
-            if not future.set_running_or_notify_cancel():
-                continue
-            expired = threading.Event()
+                return None
+            if item[1].set_running_or_notify_cancel() and not self._worked(worker, *item):
+                return client
+            self._jobs.done(client)
+        return None
 
-            def expire(expired: threading.Event = expired) -> None:
-                expired.set()
-                worker.process.kill()
+    def _worked(self, worker: _Worker, job: Any, future: concurrent.futures.Future[Any]) -> bool:
+        """Have a job done; tell whether the worker is still there."""
+        expired = threading.Event()
 
-            # Whoever is killed closes its pipe, so neither sending nor receiving can wait for ever.
-            timer = threading.Timer(self._seconds, expire)
-            timer.daemon = True
-            timer.start()
-            failure, result = None, None
-            try:
-                worker.connection.send(job)
-                result = worker.connection.recv()
-            except (EOFError, OSError, MemoryError):
-                failure = WorkFailed("died", "the worker died")
-            timer.cancel()
-            timer.join()
-            if failure is not None and expired.is_set():
-                failure = WorkFailed("time", f"it took longer than {self._seconds:g} seconds")
-            gone = failure is not None or expired.is_set()
-            if gone and not self._closing.is_set():
-                self._lost("was killed: its job took too long" if expired.is_set() else "died at work")
-            if failure is None:
-                future.set_result(result)
-            else:
-                future.set_exception(failure)
-            if gone:
-                return
+        def expire() -> None:
+            expired.set()
+            worker.process.kill()
+
+        # Whoever is killed closes its pipe, so neither sending nor receiving can wait for ever.
+        timer = threading.Timer(self._seconds, expire)
+        timer.daemon = True
+        timer.start()
+        failure, result = None, None
+        try:
+            worker.connection.send(job)
+            result = worker.connection.recv()
+        except (EOFError, OSError, MemoryError):
+            failure = WorkFailed("died", "the worker died")
+        timer.cancel()
+        timer.join()
+        if failure is not None and expired.is_set():
+            failure = WorkFailed("time", f"it took longer than {self._seconds:g} seconds")
+        gone = failure is not None or expired.is_set()
+        if gone and not self._closing.is_set():
+            self._lost("was killed: its job took too long" if expired.is_set() else "died at work")
+        if failure is None:
+            future.set_result(result)
+        else:
+            future.set_exception(failure)
+        return not gone
 
     def _lost(self, how: str) -> None:
         with self._counting:

@@ -31,7 +31,9 @@ class Watched(Generic[_T]):
     def __init__(self, path: str | os.PathLike[str], read: Callable[[], _T]) -> None:
         self.path = pathlib.Path(path)
         self._read = read
-        self._seen = self._look()  # before reading: what is changed meanwhile is read again
+        self._seen: tuple[int, int, int] | None = (
+            self._look()
+        )  # before reading: what is changed meanwhile is read again
         self._problem: Exception | None = None
         self.last = read()
         self.changes = 1
@@ -53,6 +55,10 @@ class Watched(Generic[_T]):
         if self._problem is not None:
             raise self._problem
         return self.last
+
+    def forget(self) -> None:
+        """Read at the next `get`, whether the file was changed or not."""
+        self._seen = None
 
     def _look(self) -> tuple[int, int, int] | None:
         try:

@@ -13,6 +13,7 @@ import pytest
 from iet import agents
 from iet.errors import InputError
 from iet.service.gateway import ENDPOINTS, Gateway
+from iet.service.sessions import FullList, SessionList
 from tests.support.service import Client, Upstream, on_a_port
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "What now?"}]}
@@ -26,6 +27,7 @@ LIES: dict[str, list[dict[str, Any]]] = {
         {"vllm_xargs": {"iet_unmarked": True}},
         {"vllm_xargs": {"iet_agent": "planner", "iet_unmarked": "yes"}},
         {"vllm_xargs": {"iet_key": "00"}},
+        {"vllm_xargs": {"iet_agent": "planner", "iet_session": "run-7"}},  # there is no list of them
     ],
     "sglang": [
         {"custom_params": {"iet_agent": "critic"}},
@@ -138,6 +140,55 @@ def test_a_key_that_is_withdrawn_is_out_at_once(port: int, engine: agents.Engine
     assert Client(port, "sk-planner").ask("/v1/chat/completions", CHAT).status == 401
     keys.write_text("damaged")
     assert Client(port, "sk-critic").ask("/v1/chat/completions", CHAT).status == 503
+
+
+def test_a_session_is_kept_before_its_request_is_passed_on(
+    keys: pathlib.Path, engine: agents.Engine, upstream: Upstream, tmp_path: pathlib.Path
+) -> None:
+    kept = tmp_path / "sessions.txt"
+    kept.write_text("run-1")  # its writer died before the end of the line
+    with on_a_port(Gateway(upstream, keys, engine=engine, sessions=kept)) as port:
+        client = Client(port, "sk-planner")
+        for session in ("run-7", "run-8", "run-7", "run-1"):
+            asked = {**CHAT, **agents.body("planner", engine=engine, session=session)}
+            assert client.ask("/v1/chat/completions", asked).status == 200
+            assert upstream.received.pop()[3] == asked
+            assert session in kept.read_text().split("\n")
+        assert client.ask("/v1/chat/completions", CHAT).status == 200
+        assert upstream.received.pop()[3] == {**CHAT, **agents.body("planner", engine=engine)}
+        field = "vllm_xargs" if engine == "vllm" else "custom_params"
+        for wrong in (7, "", " run", "a\nb", ["a"], "s" * 201, "\ud800"):
+            asked = {**CHAT, field: {"iet_session": wrong}}
+            assert client.ask("/v1/chat/completions", asked).status == 403
+        lie = {**CHAT, **agents.body("critic", engine=engine, session="run-9")}
+        assert client.ask("/v1/chat/completions", lie).status == 403
+        kept.unlink()
+        kept.mkdir()
+        asked = {**CHAT, **agents.body("planner", engine=engine, session="run-9")}
+        reply = client.ask("/v1/chat/completions", asked)
+        assert reply.status == 503
+        assert str(tmp_path) not in reply.json["error"]["message"]
+    assert upstream.received == []
+
+
+def test_lists_of_sessions(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "sessions.txt"
+    first, second = SessionList(path), SessionList(path)
+    for number in range(20):
+        (first, second)[number % 2].keep(f"run-{number}")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [line for line in path.read_text().split("\n") if line] == [f"run-{i}" for i in range(20)]
+    monkeypatch.setattr("iet.service.sessions.MAX_SESSIONS", 20)
+    full = SessionList(path)
+    full.keep("run-3")
+    with pytest.raises(FullList, match="takes no more"):
+        full.keep("run-21")
+    for damaged in (b"run\xff\n", b"run\t1\n", b"s" * 201):
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match="no list of sessions"):
+            SessionList(path)
+    with pytest.raises(InputError, match="no list of sessions"):
+        SessionList(tmp_path)
 
 
 def test_an_engine_that_nobody_knows(keys: pathlib.Path) -> None:

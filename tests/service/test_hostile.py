@@ -126,6 +126,86 @@ def test_bodies(service: Running, body: bytes, statuses: set[int]) -> None:
     assert batch.lines[-1]["status"] == 200
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"text": "w1", "token_ids": [1]}, "expected one of text"),
+        ({"text": "w1", "messages": [{"role": "user", "content": "w1"}]}, "expected one of text"),
+        ({"text": None, "token_ids": None}, "expected one of text"),
+        ({"text": "w1 w2", "spans": [[0, 2]], "skip": [[0, 2]]}, ""),
+        ({"text": "w1 w2", "spans": [[3, 5], [0, 2]]}, ""),
+        ({"text": "w1 w2", "spans": [[0, 4], [2, 5]]}, ""),
+        ({"text": "w1 w2", "spans": [[2, 2]]}, ""),
+        ({"text": "w1 w2", "boundaries": [3, 3]}, ""),
+        ({"text": "w1 w2", "boundaries": [99]}, "boundaries"),
+        ({"token_ids": [1, 2], "break_odds": {"line": 2.0}}, "break_odds"),
+        ({"token_ids": [1, 2], "as_copied": True}, "as_copied"),
+        ({"token_ids": [-1, 2]}, ""),
+        ({"text": "w1", "known_agents": []}, "known_agents"),
+        ({"text": "w1", "known_agents": ["planner\0"]}, "known_agents"),
+        ({"text": "w1", "level": 0}, "level"),
+        ({"text": "w1", "options": {"step": 5}}, "step"),
+        ({"text": "w1", "options": {"min_segment": -1}}, "min_segment"),
+        ({"text": "w1", "options": {"mean_segment": 1e308, "min_segment": 10**9}}, ""),
+        ({"text": "w1", "decoder": "window", "options": {"window": 10**18}}, ""),
+        ({"text": "w1", "decoder": "window", "options": {"step": 0}}, "step"),
+        ({"text": "w1", "published": "/etc"}, "published: Extra inputs"),
+        ({"text": "w1", "registry": "/etc/passwd"}, "registry: Extra inputs"),
+        ({"text": "w1", "id": {"a": 1}}, "id"),
+    ],
+    ids=range(23),
+)
+def test_what_contradicts_itself(service: Running, asked: dict[str, object], said: str) -> None:
+    reply = service.audit(**asked)
+    if said:
+        assert reply.status == 422, reply.body[:300]
+        assert said in reply.json["error"]
+    assert reply.status in (200, 422), reply.body[:300]
+    lines = [json.dumps({**asked, "id": 1}).encode(), b'{"text": "w1", "id": "\\u0000x"}']
+    batch = service.ask("/v1/audit/batch", b"\n".join(lines), Content_Type=LINES).lines
+    assert batch[1]["status"] == 200
+    assert batch[1]["id"] == "\0x"
+
+
+@pytest.mark.parametrize(
+    ("lines", "statuses"),
+    [
+        (["Content-Encoding: gzip", "Content-Length: 20"], b"4"),
+        (["Content-Type: application/json", "Content-Type: text/html", "Content-Length: 2"], b"4"),
+        (["Content-Type: application/json; charset=utf-16", "Content-Length: 2"], b"4"),
+        (["Content-Type: " + "application/json" * 500, "Content-Length: 2"], b"4"),
+        (
+            ["Content-Type: application/json", "Accept: " + "text/html;q=0.5," * 500, "Content-Length: 2"],
+            b"4",
+        ),
+        (["Content-Type: application/json", "Accept: text/html;q=\u00b2;q=nan", "Content-Length: 2"], b"4"),
+        (["Authorization: Bearer " + "x" * 10_000, "Content-Length: 2"], b"4"),
+        (["Authorization: Bearer \xff\x00".replace("\0", "\x01"), "Content-Length: 2"], b"4"),
+        (["Authorization: Basic YTpi", "Authorization: Bearer", "Content-Length: 2"], b"4"),
+        (["Cookie: " + "a=b;" * 2000, "X-Forwarded-For: 127.0.0.1", "Content-Length: 2"], b"4"),
+        (["Upgrade: websocket", "Connection: Upgrade", "Content-Length: 2"], b"4"),
+    ],
+    ids=range(11),
+)
+def test_heads_that_say_more_than_one_thing(service: Running, lines: list[str], statuses: bytes) -> None:
+    with service.connect() as connection:
+        head = f"POST /v1/audit HTTP/1.1\r\nHost: 127.0.0.1:{service.port}\r\nConnection: close\r\n"
+        connection.sendall((head + "\r\n".join(lines) + "\r\n\r\n{}").encode("latin-1"))
+        said = answered(connection)
+    assert said.startswith(b"HTTP/1.1 " + statuses), said[:300]
+    assert len(said) < 2_000
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "HEAD", "BREW"])
+@pytest.mark.parametrize(
+    "path", ["/v1/audit", "/v1/audit/batch", "/../../etc/passwd", "/%2e%2e/%00", "//", "/v1/audit/../audit"]
+)
+def test_other_methods_and_paths_are_refused(service: Running, method: str, path: str) -> None:
+    reply = service.ask(path, method=method)
+    assert reply.status in (400, 404, 405), reply.body[:300]
+    assert len(reply.body) < 500
+
+
 def answered(connection: socket.socket) -> bytes:
     """What is said until the connection is closed by the service."""
     said = b""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -85,6 +86,27 @@ def test_what_reaches_the_engine_names_the_agent_of_the_key(
         assert "sk-planner" not in headers.get("authorization", "")
 
 
+def test_a_session_is_passed_on_and_kept(upstream: Upstream, tmp_path: pathlib.Path) -> None:
+    keys, kept = tmp_path / "keys.txt", tmp_path / "sessions.txt"
+    keys.write_text(f"{hashlib.sha256(b'sk-planner').hexdigest()} planner\n")
+    with (
+        on_a_port(upstream) as engine,
+        proxy(tmp_path, f"http://127.0.0.1:{engine}", keys, sessions=kept) as port,
+    ):
+        client, named = Client(port, "sk-planner"), {**PLANNER, "iet_session": "run-7"}
+        for asked in ({"vllm_xargs": named}, {"extra_body": {"vllm_xargs": {"iet_session": "run-7"}}}):
+            assert client.ask("/v1/chat/completions", {**CHAT, **asked}).status == 200
+            assert upstream.received.pop()[3]["vllm_xargs"] == named
+        assert kept.read_text().split() == ["run-7"]
+        assert client.ask("/v1/chat/completions", {**CHAT, "vllm_xargs": {"iet_session": 7}}).status == 403
+        other = {"vllm_xargs": {"iet_session": "run-8"}}
+        hidden = {**CHAT, "model": "absent", "fallbacks": [{"model": "tiny", **other}]}
+        client.ask("/v1/chat/completions", hidden)
+        for *_, request in upstream.received:
+            if request is not None:  # LiteLLM may look whether the engine is there
+                assert request["vllm_xargs"].get("iet_session") in (None, *kept.read_text().split())
+
+
 def test_other_arguments_stay(gateway: Client, upstream: Upstream) -> None:
     asked = {**CHAT, "temperature": 0.7, "top_k": 5, "vllm_xargs": {"session_id": "7"}}
     assert gateway.ask("/v1/chat/completions", asked).status == 200
@@ -100,10 +122,11 @@ def test_other_arguments_stay(gateway: Client, upstream: Upstream) -> None:
         {"vllm_xargs": {"iet_unmarked": True}},
         {"vllm_xargs": {**PLANNER, "iet_key": "00"}},
         {"vllm_xargs": "iet_agent"},
+        {"vllm_xargs": {"iet_session": "run-7"}},  # there is no list of them
         {"extra_body": BOSS},
         {"extra_body": {"vllm_xargs": {"iet_unmarked": True}}, "vllm_xargs": PLANNER},
     ],
-    ids=range(6),
+    ids=range(7),
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_lie_is_refused(gateway: Client, upstream: Upstream, lie: dict[str, Any], stream: bool) -> None:

@@ -16,7 +16,7 @@ from tests.support.texts import TEXT
 
 pytestmark = posix
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-SIZES = [(360, 740), (800, 900), (1400, 900)]
+SIZES = [(390, 844), (500, 844), (1280, 900)]
 HOSTILE = "<script>document.title = 'taken'</script><img src=http://127.0.0.1:9/x onerror=alert(1)> "
 
 

@@ -74,6 +74,20 @@ def test_a_worker_that_dies_between_jobs_costs_none(pool: Pool) -> None:
     assert [job for _, job in do(pool, "a", "b", "c")] == ["a", "b", "c"]
 
 
+def test_a_worker_that_a_client_has_cost_is_its_own_until_there_is_another(pool: Pool) -> None:
+    while pool.ready < 2:
+        time.sleep(0.01)
+
+    async def lost() -> None:
+        with pytest.raises(WorkFailed):
+            await pool.do("die", "mallory")
+
+    asyncio.run(lost())
+    assert pool._jobs._at_work["mallory"] == 1 or pool.ready == 2
+    while pool.ready < 2 or pool._jobs._at_work["mallory"]:
+        time.sleep(0.01)
+
+
 def test_what_no_worker_takes_in_time_is_refused_and_never_done(pool: Pool) -> None:
     slow = Pool(pool_work.make, 1, seconds=30, wait=0.2)
     try:

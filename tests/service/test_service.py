@@ -46,6 +46,7 @@ def auditor(registry: pathlib.Path) -> iet.Auditor:
         {"decoder": "cusum", "level": 0.05},
         {"decoder": "window", "allow_unattributed": False},
         {"known_agents": ["planner", "critic"], "decoys": 400},
+        {"as_copied": True},
         {"break_odds": {"line": 20.0}, "options": {"mean_segment": 100.0, "min_segment": 4}},
     ],
 )
@@ -91,6 +92,52 @@ def test_messages_are_pieces(service: Running, auditor: iet.Auditor) -> None:
     assert [segment["char_start"] for segment in found["segments"]] == [0, *places]
 
 
+def test_messages_of_langgraph_and_spans_are_pieces(service: Running, auditor: iet.Auditor) -> None:
+    texts = [spell(IDS[:150]), spell(IDS[150:301])]
+    graph = {"values": {"messages": [{"type": "ai", "name": "Bob", "content": text} for text in texts]}}
+    value = [{"role": "assistant", "parts": [{"type": "text", "content": text}]} for text in texts]
+    attribute = {"key": "gen_ai.output.messages", "value": {"stringValue": json.dumps(value)}}
+    spans = {"resourceSpans": [{"scopeSpans": [{"spans": [{"spanId": "1", "attributes": [attribute]}]}]}]}
+    expected = json.loads(auditor.audit("\n\n".join(texts), boundaries=[len(texts[0]) + 2]).to_json())
+    for record in (graph, spans):
+        assert service.audit(messages=record).json == expected
+
+
+def test_claims_of_a_conversation_are_checked(service: Running, auditor: iet.Auditor) -> None:
+    texts = [spell(IDS[:150]), spell(IDS[150:301]), "What now?", spell(IDS[501:])]
+    names = ["Anna", "writer", None, "writer"]
+    roles = ["assistant", "assistant", "user", "assistant"]
+    messages = [
+        {"role": role, "name": name, "content": text}
+        for role, name, text in zip(roles, names, texts, strict=True)
+    ]
+    asked = {"messages": messages, "agents": {"Anna": "planner"}, "level": 0.001}
+    reply = service.ask("/v1/check", asked)
+    expected = iet.Auditor(auditor._registry, level=0.001).check(
+        texts, ["planner", "writer", None, "writer"], skip=[2]
+    )
+    assert (reply.status, reply.json) == (200, expected.to_dict())
+    verdicts = [(piece["verdict"], piece["agent"]) for piece in reply.json["pieces"]]
+    assert verdicts == [
+        ("confirmed", "planner"),
+        ("contradicted", "critic"),
+        ("skipped", None),
+        ("confirmed", "writer"),
+    ]
+    shown = service.ask("/v1/check", asked, Accept="text/html")
+    assert shown.body.decode() == expected.to_html()
+    for wrong, said in {
+        "agents": ({"Anna": "nobody"}, "agents: got 'nobody'"),
+        "messages": ([{"a": 1}], "messages: got a list of 1"),
+        "level": (7, "level: got 7.0"),
+        "decoder": ("cusum", "decoder: Extra inputs"),
+    }.items():
+        value, why = said
+        refused = service.ask("/v1/check", {**asked, wrong: value})
+        assert (refused.status, why in refused.json["error"]) == (422, True), refused.body
+    assert service.ask("/v1/check", b"{").status == 400
+
+
 def test_the_page_is_given_to_who_prefers_it(service: Running, auditor: iet.Auditor) -> None:
     for accept, media in {
         "text/html": "text/html",
@@ -123,8 +170,9 @@ def test_the_page_is_given_to_who_prefers_it(service: Running, auditor: iet.Audi
         ({"text": "a", "options": {"level": 0.5}, "decoder": "cusum"}, 422, "options: got 'level'"),
         ({"text": "a", "options": {"mean_segment": "x"}}, 422, "mean_segment: got 'x'"),
         ({"token_ids": [2**70]}, 422, "token_ids"),
-        ({"messages": []}, 422, "messages: got none with text"),
-        ({"messages": [{"role": "boss", "content": "a"}]}, 422, "messages.0.role: Input should be"),
+        ({"messages": []}, 422, "messages: got a list of 0, expected chat messages"),
+        ({"messages": [{"role": 7, "content": "a"}]}, 422, "messages: got a list of 1, first an object with"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, 422, "messages: got no text"),
         ({"messages": [{"role": "user", "content": "a"}], "boundaries": [1]}, 422, "boundaries: got some"),
     ],
 )
@@ -205,7 +253,7 @@ def test_the_media_type_is_asked_for(service: Running) -> None:
 
 def test_openapi_describes_what_is_taken_and_given(service: Running) -> None:
     described = service.ask("/openapi.json").json
-    assert set(described["paths"]) == {"/v1/audit", "/v1/audit/batch", "/healthz", "/metrics"}
+    assert set(described["paths"]) == {"/v1/audit", "/v1/audit/batch", "/v1/check", "/healthz", "/metrics"}
     schemas = described["components"]["schemas"]
     assert described["paths"]["/v1/audit"]["post"]["security"] == [{"HTTPBearer": []}]
     schema = {"$ref": "#/components/schemas/AuditRequest", "components": described["components"]}
@@ -268,6 +316,36 @@ def test_a_changed_registry_is_read_and_a_damaged_one_is_not(tmp_path: pathlib.P
         registry = iet.Registry.load(path)
         registry.add("late")
         assert service.audit(text=TEXT).json["registry_digest"] == registry.digest
+
+
+def test_what_was_published_is_no_evidence_as_soon_as_it_is_in_the_index(tmp_path: pathlib.Path) -> None:
+    path = registry_file(tmp_path)
+    index = iet.PublishedIndex(tmp_path / "out.idx", iet.Registry.load(path), create=True)
+    with serving(tmp_path, path, "--published", tmp_path / "out.idx", workers=2) as service:
+        ids = write(iet.Registry.load(path), [("planner", 300)], 1)
+        quoted = "w1 " + spell(ids)
+        for _ in range(4):  # each worker looks for itself
+            assert [*service.audit(text=quoted).json["evidence"]][:1] == ["planner"]
+            assert service.audit(text=quoted).json["published"] == 0
+        index.add("planner", spell(ids))
+        line = json.dumps({"text": quoted}).encode() + b"\n"
+        batch = service.ask("/v1/audit/batch", line * 4, Content_Type=LINES).lines
+        for found in [
+            *(service.audit(text=quoted).json for _ in range(4)),
+            *(each["report"] for each in batch),
+        ]:
+            assert found["published"] > 290
+            assert {segment["agent"] for segment in found["segments"]} == {None}
+        assert {s["agent"] for s in service.audit(text=spell(ids)).json["segments"]} == {"planner"}
+        whole = (index.path / "index.json").read_bytes()
+        (index.path / "index.json").write_bytes(whole[:100])
+        assert service.audit(text=quoted).json["published"] > 290
+        assert "the index of published text was changed and cannot be read" in service.said
+        (index.path / "index.json").write_bytes(whole)
+        iet.Registry.load(path).add("late")
+        found = service.audit(text=quoted).json
+        assert found["agents"][-1] == "late"
+        assert found["published"] > 290
 
 
 def test_changed_tokens_hold_at_once_and_damaged_ones_let_nobody_in(

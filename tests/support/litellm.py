@@ -21,7 +21,13 @@ START_SECONDS = 180
 
 
 @contextlib.contextmanager
-def proxy(folder: pathlib.Path, upstream: str, keys: pathlib.Path, engine: str = "vllm") -> Iterator[int]:
+def proxy(
+    folder: pathlib.Path,
+    upstream: str,
+    keys: pathlib.Path,
+    engine: str = "vllm",
+    sessions: pathlib.Path | None = None,
+) -> Iterator[int]:
     """Run the proxy, with our hook and our authentication, before an engine until the block is left."""
     if not COMMAND.exists():
         pytest.skip("LiteLLM's proxy is not installed in build/litellm (.ci/prepare installs it)")
@@ -44,6 +50,7 @@ def proxy(folder: pathlib.Path, upstream: str, keys: pathlib.Path, engine: str =
         "LITELLM_MASTER_KEY": f"sk-{secrets.token_hex(32)}",
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     }
+    environment |= {"IET_GATEWAY_SESSIONS": str(sessions)} if sessions else {}
     log = folder / "litellm.log"
     with log.open("w") as file:
         command = [str(COMMAND), "--config", "config.yaml", "--host", "127.0.0.1", "--port", str(port)]

@@ -1,0 +1,63 @@
+"""The list of sessions that a gateway has passed on: `iet audit --sessions` reads it.
+
+Text of a session that no auditor is told of is nobody's. So a session that a client names is passed on only
+once its id stands in the file.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import threading
+
+from iet.errors import InputError
+from iet.marks.names import checked_session
+
+MAX_SESSIONS = 1_000_000
+"""Maximum number of ids in a list: an audit reads the keys of all of them."""
+
+
+class FullList(Exception):
+    """There is no room for another session, or it cannot be written."""
+
+
+class SessionList:
+    """Ids of sessions in a file, one a line, of which several processes may keep theirs.
+
+    Args:
+        path: of the file, which is made, mode 0600, with the first id.
+
+    Raises:
+        InputError: it cannot be read, or holds what is no id.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path, self._lock = pathlib.Path(path), threading.Lock()
+        try:
+            lines = self._path.read_bytes().decode().split("\n") if self._path.exists() else []
+            self._known = {checked_session(line) for line in lines if line}
+        except (OSError, UnicodeDecodeError, InputError) as error:
+            raise InputError(f"{path}: no list of sessions ({error}), expected ids, one a line") from None
+
+    def keep(self, session: str) -> None:
+        """Return when an id that was checked is on the disk.
+
+        Raises:
+            FullList: it is new, and there are `MAX_SESSIONS` of them, or the file cannot be written.
+        """
+        with self._lock:
+            if session in self._known:
+                return
+            if len(self._known) >= MAX_SESSIONS:
+                raise FullList(f"the list holds {MAX_SESSIONS} sessions, and takes no more")
+            try:
+                # One write, behind whatever other processes have written, be it half a line of one that died.
+                file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                try:
+                    os.write(file, f"\n{session}\n".encode())
+                    os.fsync(file)
+                finally:
+                    os.close(file)
+            except OSError as error:
+                raise FullList(f"the list of sessions cannot be written ({error.strerror})") from None
+            self._known.add(session)
