@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from iet.errors import InputError
-from iet.marks.names import checked_name
+from iet.marks.names import checked_name, checked_session
 
 Engine = Literal["vllm", "sglang"]
 
@@ -21,6 +21,9 @@ ENGINES: tuple[Engine, ...] = get_args(Engine)
 
 AGENT_FIELD = "iet_agent"
 """What the agent's name stands under, in the arguments that an engine hands to its processors."""
+
+SESSION_FIELD = "iet_session"
+"""What the id of the session stands under there, in which the text is written (`Registry.session`)."""
 
 UNMARKED_FIELD = "iet_unmarked"
 """What asks for text without a mark there, in vLLM."""
@@ -42,7 +45,7 @@ _CLIENTS_OWN: dict[str, tuple[str, ...]] = {
 }
 
 
-def body(agent: str, *, engine: Engine = "vllm") -> dict[str, Any]:
+def body(agent: str, *, engine: Engine = "vllm", session: str | None = None) -> dict[str, Any]:
     """Return what a request to an OpenAI-compatible server carries so that this agent's mark is set.
 
     The frameworks' `extra_body` takes it; on the wire its fields stand at the top level of the request.
@@ -56,22 +59,29 @@ def body(agent: str, *, engine: Engine = "vllm") -> dict[str, Any]:
         agent: its name in the server's registry. Whether it is there, the server tells.
         engine: "vllm" (served with `--logits-processors iet.generation.vllm:IETLogitsProcessor`) or "sglang"
             (served with `--enable-custom-logit-processor --disable-overlap-schedule`).
+        session: id of the session, under whose keys the text is marked. None: under the agent's own.
 
     Returns:
         A new dict of strings, which JSON can hold. No key is in it.
 
     Raises:
-        InputError: no name that a registry accepts, or another engine.
+        InputError: no name that a registry accepts, no id of a session, or another engine.
     """
     field, rest = _FIELDS[_checked_engine(engine)]
-    return {field: {AGENT_FIELD: checked_name(agent)}, **rest}
+    named = {AGENT_FIELD: checked_name(agent)}
+    if session is not None:
+        named[SESSION_FIELD] = checked_session(session)
+    return {field: named, **rest}
 
 
-def enforce(request: Mapping[str, Any], agent: str, *, engine: Engine = "vllm") -> dict[str, Any]:
+def enforce(
+    request: Mapping[str, Any], agent: str, *, engine: Engine = "vllm", session: str | None = None
+) -> dict[str, Any]:
     """Return a client's request with this agent in it, whatever the client named itself.
 
     For the gateway: it knows the agent from the authenticated identity (an API key, a client certificate).
-    The client's other fields and arguments stay, but for those of ours, such as an opt-out. SGLang's
+    The client's other fields and arguments stay, but for those of ours, such as an opt-out or a session: text
+    of a session that no auditor is told of is nobody's, so whoever passes one on keeps its id. SGLang's
     `custom_logit_processor`, with which a client could run code of its own on the server, and `watermark` are
     the gateway's alone.
 
@@ -82,6 +92,7 @@ def enforce(request: Mapping[str, Any], agent: str, *, engine: Engine = "vllm") 
         request: the JSON body of the request, which stays as it is.
         agent: as in `body`.
         engine: as in `body`.
+        session: as in `body`.
 
     Returns:
         A new dict.
@@ -89,7 +100,7 @@ def enforce(request: Mapping[str, Any], agent: str, *, engine: Engine = "vllm") 
     Raises:
         InputError: as in `body`; or the request, or the field that holds the agent, is no JSON object.
     """
-    named = body(agent, engine=engine)
+    named = body(agent, engine=engine, session=session)
     if not isinstance(request, Mapping):
         raise InputError(f"request: got {type(request).__name__}, expected a JSON object")
     field = _FIELDS[engine][0]
@@ -117,7 +128,40 @@ def fields(engine: Engine = "vllm") -> frozenset[str]:
     return frozenset({field, *rest, *_CLIENTS_OWN[engine]})
 
 
-def refuse_lies(request: Mapping[str, Any], agent: str, *, engine: Engine = "vllm") -> None:
+def session_of(request: Mapping[str, Any], *, engine: Engine = "vllm") -> str | None:
+    """Return the id of the session that a client's request asks for, None where it asks for none.
+
+    >>> session_of(body("planner", session="run-7"))
+    'run-7'
+
+    Args:
+        request: as in `enforce`.
+        engine: as in `body`.
+
+    Raises:
+        InputError: it is no id of a session, or as in `enforce`.
+    """
+    field = _FIELDS[_checked_engine(engine)][0]
+    if not isinstance(request, Mapping):
+        raise InputError(f"request: got {type(request).__name__}, expected a JSON object")
+    arguments = request.get(field)
+    if arguments is not None and not isinstance(arguments, Mapping):
+        raise InputError(f"{field}: got {type(arguments).__name__}, expected a JSON object")
+    session = (arguments or {}).get(SESSION_FIELD)
+    return None if session is None else session_of_request(session)
+
+
+def session_of_request(session: object) -> str:
+    """Return the id of the session of a request, or raise an InputError that names the field."""
+    try:
+        return checked_session(session)
+    except InputError as error:
+        raise InputError(f"iet_{error}") from None  # its first word is that of the field
+
+
+def refuse_lies(
+    request: Mapping[str, Any], agent: str, *, engine: Engine = "vllm", session: str | None = None
+) -> None:
     """Refuse a request that asks for another mark than this agent's, or for none.
 
     `enforce` would overwrite what it asks for; this tells the client, for a gateway that would rather know.
@@ -131,16 +175,17 @@ def refuse_lies(request: Mapping[str, Any], agent: str, *, engine: Engine = "vll
         request: as in `enforce`.
         agent: as in `body`.
         engine: as in `body`.
+        session: the only one that it may ask for. None: none.
 
     Raises:
         InputError: as in `enforce`; or an argument that begins with iet_ says something else than `body`, or
             a field that is the gateway's alone (see `enforce`) does.
     """
-    named = body(agent, engine=engine)
+    named = body(agent, engine=engine, session=session)
     enforce(request, agent, engine=engine)  # refuses what is no request
     field = _FIELDS[engine][0]
     for name, value in (request.get(field) or {}).items():
-        if str(name).startswith("iet_") and (name, value) != (AGENT_FIELD, agent):
+        if str(name).startswith("iet_") and (name, value) not in named[field].items():
             expected = f"{agent!r}, whose key it is, or nothing" if name == AGENT_FIELD else "none"
             raise InputError(f"{field}: got {name!s:.40} {value!r:.80}, expected {expected}")
     for name in _CLIENTS_OWN[engine]:

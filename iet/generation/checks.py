@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from iet.errors import InputError, ShapeError
 from iet.marks.registry import Registry
@@ -22,6 +22,25 @@ def check_model_vocabulary(size: int, vocab_size: int) -> None:
     if size < vocab_size:
         raise ShapeError(
             "the model's vocabulary", got=size, expected=f"at least {vocab_size}, V of the profile"
+        )
+
+
+def check_vllm_chooses_nothing(watermark_config: object, logprobs_mode: object) -> None:
+    """Raise an InputError where a configuration of vLLM does not go with family "gumbel".
+
+    Args:
+        watermark_config: of vLLM's own watermark, or None.
+        logprobs_mode: what log-probabilities are of, or None for vLLM's default.
+    """
+    if watermark_config is not None:
+        raise InputError(
+            'watermark_config: got vLLM\'s own watermark and family "gumbel": both choose the token; expected'
+            " one of them"
+        )
+    if logprobs_mode is not None and str(logprobs_mode).startswith("processed"):
+        raise InputError(
+            f'logprobs_mode: got {logprobs_mode}, expected "raw_logprobs" or "raw_logits": family "gumbel"'
+            " leaves one token of a row, and log-probabilities would be of that"
         )
 
 
@@ -95,16 +114,17 @@ _SHOWN.maxstring = _SHOWN.maxother = _SHOWN.maxlong = 60
 _SHOWN.maxlevel = 2
 
 
-def switch(name: str) -> bool:
+def switch(name: str, environment: Mapping[str, str] = os.environ) -> bool:
     """Tell whether an environment variable is 1; 0 or nothing is no.
 
     Args:
         name: of the variable.
+        environment: where it is looked up.
 
     Raises:
         InputError: it is something else.
     """
-    value = os.environ.get(name) or "0"
+    value = environment.get(name) or "0"
     if value not in ("0", "1"):
         raise InputError(f"{name}: got {value!r:.80}, expected 0 or 1")
     return value == "1"

@@ -54,6 +54,8 @@ class LogitsProcessor:
         min_p: likewise: kept tokens have at least this share of the likeliest one's, 0 to 1.
         seed: any integer, draws the variant of the agent's key, for as long as the processor lives: where the
             key has variants, make one for each text. None: drawn from the operating system.
+        session: id of the session under whose keys the text is marked (`Registry.session`). None: the
+            agent's own.
 
     Raises:
         RegistryError: unknown agent, or it has another profile.
@@ -76,8 +78,10 @@ class LogitsProcessor:
         top_p: float = 0.95,
         min_p: float = 0.05,
         seed: int | None = None,
+        session: str | None = None,
     ) -> None:
         check_registry(registry)
+        registry = registry if session is None else registry.session(session)
         self._keys = registry.marking_keys(registry.profile_of(agent).id)
         self._key = self._keys.row_of(registry.slot(agent, profile), seed)
         scheme, vocab_size = self._keys.profile.scheme, self._keys.profile.vocab_size

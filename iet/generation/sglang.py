@@ -34,9 +34,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from iet.errors import IetError, InputError, RegistryError
-from iet.generation.agents import AGENT_FIELD, SGLANG_PROCESSOR
+from iet.generation.agents import AGENT_FIELD, SESSION_FIELD, SGLANG_PROCESSOR, session_of_request
 from iet.generation.checks import check_registry, shown, switch
 from iet.generation.contexts import SequenceContexts
+from iet.generation.sessions import HeldRow, SessionRows
 from iet.kernels import embed_
 from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
@@ -50,7 +51,7 @@ MAX_CONTEXT_WINDOW = 64
 """The longest context that SGLang's own watermark takes."""
 
 _MAX_TEMPERATURE = 1e6
-_CONTEXTS = "__iet_contexts__"
+_CONTEXTS, _HELD = "__iet_contexts__", "__iet_row__"
 
 
 class IETLogitsProcessor:
@@ -63,8 +64,9 @@ class IETLogitsProcessor:
 
         argmax_v over kept tokens of ℓ_i(v) / T_i - log(-log u(k_π, v)),    the rest of the row becomes -inf
 
-    Where the agent's key has variants, each request draws one: by its `sampling_seed` where it has one, else
-    by its id, which is the same on every rank.
+    A request may name a session under "iet_session" beside the agent: then the agent's keys in that session
+    mark it (`Registry.session`). Where the agent's key has variants, each request draws one: by its
+    `sampling_seed` where it has one, else by its id, which is the same on every rank.
 
     In version 1 of the family a context that stands earlier in the sequence, prompt included, is left to
     SGLang's sampling; from version 2 on k_π holds how often it does. Refused are greedy requests, which draw
@@ -110,7 +112,8 @@ class IETLogitsProcessor:
                         "speculative decoding shows several positions of a request without their drafts, so"
                         " no context is known: serve without it, or use SGLang's own watermark"
                     )
-                keys, slot = _key(arguments.get(AGENT_FIELD))
+                sessions, slot = _key(arguments.get(AGENT_FIELD))
+                keys = sessions.own
                 chooses = keys.profile.scheme.family == "gumbel"
                 if chooses:
                     _check_drawn(request)
@@ -119,8 +122,9 @@ class IETLogitsProcessor:
                 if context is not None:
                     count = _times_before(arguments, request, len(context)) if chooses else 0
                     if count == 0 or scheme.counted:
-                        batch = batches.setdefault(keys.profile.id, _Batch(keys, len(logits)))
-                        batch.add(row, request, context, count, _drawn(keys, slot, request))
+                        batch = batches.setdefault(keys.profile.id, _Batch(sessions, len(logits)))
+                        key = _of_session(sessions, _drawn(keys, slot, request), arguments)
+                        batch.add(row, request, context, count, key)
             except Exception as error:  # whatever a request holds, only its own text ends
                 _abort(request, error)
             previous = arguments
@@ -136,16 +140,16 @@ class _ServerError(IetError):
 class _Batch:
     """What embed_ takes for the agents of one profile; rows of nobody have slot -1, which costs nothing."""
 
-    def __init__(self, keys: KeyTable, rows: int) -> None:
-        self.keys = keys
-        self.contexts = np.zeros((rows, keys.profile.scheme.n_gram - 1), dtype=np.int64)
+    def __init__(self, sessions: SessionRows, rows: int) -> None:
+        self.sessions, self.scheme = sessions, sessions.own.profile.scheme
+        self.contexts = np.zeros((rows, self.scheme.n_gram - 1), dtype=np.int64)
         self.counts = np.zeros(rows, dtype=np.int64)
         self.slots = np.full(rows, -1, dtype=np.int32)
         self.temperatures = np.ones(rows, dtype=np.float32)
         self.requests: list[Any] = []
 
     def add(self, row: int, request: Any, context: list[int], count: int, slot: int) -> None:
-        if self.keys.profile.scheme.placement != "raw":
+        if self.scheme.placement != "raw":
             # What SGLang will divide by, which it sets to 1 where it samples greedily.
             temperature = request.sampling_params.temperature
             if not 0 < temperature <= _MAX_TEMPERATURE:  # embed_ would refuse the other rows with it
@@ -157,14 +161,15 @@ class _Batch:
     def mark(self, logits: torch.Tensor) -> None:
         """Mark the rows in place; where that is refused, end their requests."""
         try:
-            if self.keys.profile.scheme.family == "gumbel":
+            self.sessions.send(logits.device)
+            if self.scheme.family == "gumbel":
                 self._choose(logits)
                 return
             arrays: tuple[Any, Any, Any] = (self.contexts, self.slots, self.temperatures)
             if logits.device.type == "cuda":
                 arrays = self.sent(logits.device)
             contexts, slots, temperatures = arrays
-            embed_(logits, contexts, slots, self.keys, temperature=temperatures)
+            embed_(logits, contexts, slots, self.sessions.keys, temperature=temperatures)
         except Exception as error:  # no CUDA module, another model's logits, memory: nothing was written
             for request in self.requests:
                 _abort(request, _ServerError(str(error)))
@@ -196,10 +201,13 @@ class _Batch:
             torch.from_numpy(array).to(logits.device)
             for array in (places, self.contexts[places], self.counts[places], self.slots[places])
         )
-        shown, fresh = logits.index_select(0, rows), ContextIds(self.keys.profile).are_marked(contexts)
+        shown, fresh = (
+            logits.index_select(0, rows),
+            ContextIds(self.sessions.own.profile).are_marked(contexts),
+        )
         noisy = _final_logits(shown, [request.sampling_params for request in self.requests])
-        given = counts if self.keys.profile.scheme.counted else None
-        embed_(noisy, contexts, slots.masked_fill(~fresh, -1), self.keys, counts=given)
+        given = counts if self.scheme.counted else None
+        embed_(noisy, contexts, slots.masked_fill(~fresh, -1), self.sessions.keys, counts=given)
         logits.index_copy_(0, rows, leave_one(noisy, shown, fresh))
 
 
@@ -249,6 +257,18 @@ def _drawn(keys: KeyTable, slot: int, request: Any) -> int:
         return keys.row_of(slot, seed)
     digest = hashlib.blake2b(str(request.rid).encode(), digest_size=8).digest()
     return keys.row_of(slot, bits=int.from_bytes(digest, "little"))
+
+
+def _of_session(sessions: SessionRows, row: int, arguments: dict[str, Any]) -> int:
+    """Return the row that marks in the request's session, or the one that it would have without."""
+    given = arguments.get(SESSION_FIELD)
+    if given is None:
+        return row
+    session = session_of_request(given)
+    held = arguments.get(_HELD)  # where the request's own arguments are, and as long
+    if not isinstance(held, HeldRow) or not sessions.holds(held, row, session):
+        held = arguments[_HELD] = sessions.take(row, session)
+    return held.row
 
 
 def _context(request: Any, words: int) -> list[int] | None:
@@ -309,7 +329,7 @@ def _times_before(arguments: dict[str, Any], request: Any, words: int) -> int:
     return contexts.times_before()
 
 
-def _key(agent: object) -> tuple[KeyTable, int]:
+def _key(agent: object) -> tuple[SessionRows, int]:
     """Return the keys of the agent's profile and its slot."""
     if agent is None:
         raise InputError(f'custom_params: "{AGENT_FIELD}" is not there; expected the name of an agent')
@@ -317,7 +337,12 @@ def _key(agent: object) -> tuple[KeyTable, int]:
     if not isinstance(agent, str) or agent not in registry:
         raise InputError(f"{AGENT_FIELD}: got {shown(agent)}, which is no agent of this server's registry")
     profile = registry.profile_of(agent)
-    return registry.marking_keys(profile.id), registry.slot(agent)
+    return _sessions(registry, profile.id), registry.slot(agent)
+
+
+@functools.cache
+def _sessions(registry: Registry, profile: str) -> SessionRows:
+    return SessionRows(registry, registry.marking_keys(profile))
 
 
 @functools.cache

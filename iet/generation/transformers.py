@@ -203,6 +203,8 @@ class LogitsProcessor(_Processor):
         profile: id of the profile, where the registry has several.
         seed: any integer, draws the variant of each row, as long as the processor lives: where keys have
             variants, make one for each text. None: drawn from the operating system.
+        session: id of the session under whose keys all rows are marked (`Registry.session`). None: agents'
+            own.
 
     Raises:
         RegistryError: unknown agent.
@@ -221,9 +223,10 @@ class LogitsProcessor(_Processor):
         *,
         profile: str | None = None,
         seed: int | None = None,
+        session: str | None = None,
     ) -> None:
         slots = _slots(registry, agents, profile)
-        keys = registry.marking_keys(profile)
+        keys = _in_session(registry, session).marking_keys(profile)
         keys.rows_of(slots, seed)  # refuses a seed that is none
         if keys.profile.scheme.family == "gumbel":
             raise InputError(
@@ -233,7 +236,7 @@ class LogitsProcessor(_Processor):
         scale = before_temperature(keys.profile.scheme, temperature)
         super().__init__(keys, slots, scale, False, seed)
         self._rebuild = functools.partial(
-            type(self), registry, agents, scale, profile=profile, seed=self._seed
+            type(self), registry, agents, scale, profile=profile, seed=self._seed, session=session
         )
         caller = sys._getframe(1)
         self._unused = weakref.finalize(self, _warn_unused, caller.f_code.co_filename, caller.f_lineno)
@@ -283,6 +286,8 @@ class WatermarkingConfig(BaseWatermarkingConfig):
             Rows that `generate` makes of one prompt (beams, num_return_sequences) share its agent.
         profile: id of the profile, where the registry has several.
         seed: any integer, draws the variants: every call draws the same. None: from the operating system.
+        session: id of the session under whose keys all rows are marked (`Registry.session`). None: agents'
+            own.
 
     Raises:
         RegistryError: unknown agent.
@@ -296,18 +301,22 @@ class WatermarkingConfig(BaseWatermarkingConfig):
         *,
         profile: str | None = None,
         seed: int | None = None,
+        session: str | None = None,
     ) -> None:
+        if session is None and isinstance(registry, Registry) and registry.of_session is not None:
+            registry, session = registry.of_session  # which `to_dict` can name
         self.registry = registry
         self.agents = agents
         self.profile = profile
         self.seed = seed
+        self.session = session
         self.validate()
         self.agents = agents if isinstance(agents, str) else list(agents)
 
     def validate(self) -> None:
         """Check agents, seed and placement, as `generate` does before it starts."""
         slots = _slots(self.registry, self.agents, self.profile)
-        self.registry.marking_keys(self.profile).rows_of(slots, self.seed)
+        self._keys().rows_of(slots, self.seed)
         if self.registry.get_profile(self.profile).scheme.placement == "raw":
             raise InputError(
                 'placement: got "raw", which comes before the temperature: use iet.LogitsProcessor for it'
@@ -325,7 +334,7 @@ class WatermarkingConfig(BaseWatermarkingConfig):
         Raises:
             ShapeError: the model's vocabulary is smaller than V.
         """
-        keys = self.registry.marking_keys(self.profile)
+        keys = self._keys()
         check_model_vocabulary(vocab_size, keys.profile.vocab_size)
         slots = _slots(self.registry, self.agents, self.profile)
         if keys.profile.scheme.family != "gumbel":
@@ -338,6 +347,9 @@ class WatermarkingConfig(BaseWatermarkingConfig):
             )
             return _Untouched()
         return _KeyedSampler(keys, slots, 1.0, not isinstance(self.agents, str), self.seed)
+
+    def _keys(self) -> KeyTable:
+        return _in_session(self.registry, self.session).marking_keys(self.profile)
 
     def _without_sampling(self) -> str | None:
         """Tell how the `generate` that is asking chooses tokens, or None if it samples them.
@@ -356,7 +368,7 @@ class WatermarkingConfig(BaseWatermarkingConfig):
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form: path, digests, names, and the seed if there is one.
+        """Return the JSON form: path, digests, names, and seed and session if there are some.
 
         None, with a warning, to a generation config that is being saved: see the class.
         """
@@ -368,6 +380,8 @@ class WatermarkingConfig(BaseWatermarkingConfig):
                 stacklevel=2,
             )
             return None  # type: ignore[return-value]  # "watermarking_config": null is what loads
+        if self.registry.of_session is not None:
+            raise InputError("registry: got a session's session, of which no JSON form is kept")
         profile = self.registry.get_profile(self.profile)
         return {
             _FORMAT_KEY: 1,
@@ -377,6 +391,7 @@ class WatermarkingConfig(BaseWatermarkingConfig):
             "profile_digest": profile.digest,
             "agents": self.agents if isinstance(self.agents, str) else list(self.agents),
             **({} if self.seed is None else {"seed": self.seed}),
+            **({} if self.session is None else {"session": self.session}),
         }
 
     @classmethod
@@ -409,8 +424,8 @@ class WatermarkingConfig(BaseWatermarkingConfig):
                 f"profile digest: got {sorted(found)} in the registry,"
                 f" expected {config_dict['profile_digest']}"
             )
-        seed = config_dict.get("seed")
-        return cls(registry, config_dict["agents"], profile=config_dict["profile"], seed=seed)
+        options = {name: config_dict.get(name) for name in ("profile", "seed", "session")}
+        return cls(registry, config_dict["agents"], **options)
 
     def to_json_string(self) -> str:
         """Return `to_dict` as JSON."""
@@ -444,6 +459,10 @@ def _slots(registry: Registry, agents: str | Sequence[str | None], profile: str 
     check_registry(registry)
     names = names_of_rows(agents)
     return np.array([-1 if name is None else registry.slot(name, profile) for name in names], dtype=np.int32)
+
+
+def _in_session(registry: Registry, session: str | None) -> Registry:
+    return registry if session is None else registry.session(session)
 
 
 def _rows_repeat(input_ids: torch.Tensor, repeats: int) -> bool:

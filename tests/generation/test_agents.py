@@ -211,6 +211,30 @@ def test_a_request_that_is_no_object_is_refused(request_: Any, named: str) -> No
         agents.enforce(request_, "planner")
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_session_beside_the_agent(engine: agents.Engine) -> None:
+    own = next(iter(agents.body(NAME, engine=engine)))
+    body = agents.body(NAME, engine=engine, session="run-7")
+    assert body[own] == {"iet_agent": NAME, "iet_session": "run-7"}
+    assert agents.session_of(body, engine=engine) == "run-7"
+    assert agents.session_of({}, engine=engine) is agents.session_of({own: None}, engine=engine) is None
+    # A client's own goes no further, unless the gateway passes it on.
+    assert agents.enforce(body, NAME, engine=engine) == agents.body(NAME, engine=engine)
+    assert agents.enforce({}, NAME, engine=engine, session="run-7") == body
+    agents.refuse_lies(body, NAME, engine=engine, session="run-7")
+    for session in (None, "run-8"):
+        with pytest.raises(InputError, match="got iet_session 'run-7'"):
+            agents.refuse_lies(body, NAME, engine=engine, session=session)
+    for wrong in (7, "", " a", "a\n", ["a"]):
+        with pytest.raises(InputError, match="session: got"):
+            agents.body(NAME, engine=engine, session=wrong)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match=r"^iet_session: got"):
+            agents.session_of({own: {"iet_session": wrong}}, engine=engine)
+    for request in ([], {own: "run-7"}):
+        with pytest.raises(InputError, match="expected a JSON object"):
+            agents.session_of(request, engine=engine)  # type: ignore[arg-type]
+
+
 def test_naming_an_agent_loads_neither_torch_nor_an_engine() -> None:
     code = (
         "import sys, iet; iet.agents.body('a'); iet.agents.body('a', engine='sglang');"

@@ -15,9 +15,8 @@ import iet
 from iet import agents
 from iet.errors import BackendUnavailable, InputError, RegistryError
 from iet.generation import sglang as adapter
-from iet.generation.sglang import IETLogitsProcessor, _registry, native_watermark
-from tests.support.sglang_engine import COLUMNS, VOCAB, Engine, load_sglang, needs_sglang
-from tests.support.teams import team
+from iet.generation.sglang import IETLogitsProcessor, native_watermark
+from tests.support.sglang_engine import COLUMNS, VOCAB, Engine, load_sglang, needs_sglang, served_registry
 
 torch = pytest.importorskip("torch")
 PROCESSOR = agents.SGLANG_PROCESSOR
@@ -30,11 +29,9 @@ def sglang(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
 
 @pytest.fixture
 def registry(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[iet.Registry]:
-    path, names = tmp_path / "team.json", ["planner", "critic", "engineer"]
-    monkeypatch.setenv("IET_REGISTRY", str(path))
-    _registry.cache_clear()
-    yield team(names, path, numbered=1, vocab_size=VOCAB, unmarked_ids=[0, 1], kappa=1.2, n_gram=3)
-    _registry.cache_clear()
+    names = ["planner", "critic", "engineer"]
+    with served_registry(tmp_path, monkeypatch, names, kappa=1.2, n_gram=3) as made:
+        yield made
 
 
 def named(agent: str, **more: Any) -> dict[str, Any]:
@@ -61,10 +58,13 @@ def test_rows_get_what_embed_adds(sglang: types.SimpleNamespace, registry: iet.R
         id(engine.add([7, 8], named("planner"), 0.7)): ("planner", 0.7),
         id(engine.add([9], named("critic"), 1.3)): ("critic", 1.3),  # too short for a context at first
         id(engine.add([7, 8], named("planner", other=1), 1.0, length=5)): ("planner", 1.0),
+        id(engine.add([7, 8], named("planner", iet_session="run-7"), 0.9, length=9)): ("planner", 0.9),
+        id(engine.add([7, 8], named("critic", iet_session="run-7"), 0.9, length=30)): ("critic", 0.9),
     }
     engine.add([7, 8], {})
     engine.run(8)
     marked[id(engine.add([3, 0, 4], named("engineer"), 0.5))] = ("engineer", 0.5)
+    marked[id(engine.add([3, 4], named("planner", iet_session="run-8"), 0.5))] = ("planner", 0.5)
     engine.run(12)
     changed = 0
     for running, before, after in engine.steps:
@@ -75,8 +75,9 @@ def test_rows_get_what_embed_adds(sglang: types.SimpleNamespace, registry: iet.R
             expected = before[row : row + 1].clone()
             if id(request) in marked and len(shown) >= 2:
                 agent, temperature = marked[id(request)]
-                slot = registry.slot(agent)
-                iet.embed_(expected, [shown[-2:]], [slot], registry, temperature=temperature)
+                slot, session = registry.slot(agent), request.sampling_params.custom_params.get("iet_session")
+                keys = registry if session is None else registry.session(session)
+                iet.embed_(expected, [shown[-2:]], [slot], keys, temperature=temperature)
                 changed += not torch.equal(expected[0], before[row])
             assert torch.equal(after[row], expected[0])
     assert changed > 40
@@ -250,7 +251,7 @@ def test_a_device_that_cannot_be_used_ends_the_requests_that_are_marked(
 def test_what_a_step_sends_to_a_device_is_one_copy(
     registry: iet.Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch = adapter._Batch(registry.marking_keys(), 4)
+    batch = adapter._Batch(adapter._sessions(registry, registry.profile.id), 4)
     rng = np.random.default_rng(1)
     batch.contexts[:] = rng.integers(0, VOCAB, batch.contexts.shape)
     batch.slots[:], batch.temperatures[:] = [2, -1, 0, 1], [0.7, 1.0, 1.3, 0.0]

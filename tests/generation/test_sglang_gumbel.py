@@ -12,8 +12,14 @@ import pytest
 import iet
 from iet import agents
 from iet.generation import sglang as adapter
-from tests.support.sglang_engine import COLUMNS, VOCAB, Engine, Request, load_sglang, needs_sglang
-from tests.support.teams import team
+from tests.support.sglang_engine import (
+    COLUMNS,
+    Engine,
+    Request,
+    load_sglang,
+    needs_sglang,
+    served_registry,
+)
 
 torch = pytest.importorskip("torch")
 pytestmark = needs_sglang
@@ -29,14 +35,9 @@ def sglang(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
 def registry(
     request: pytest.FixtureRequest, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[iet.Registry]:
-    path, caches = tmp_path / "team.json", (adapter._registry, adapter._samples_with_flashinfer)
-    monkeypatch.setenv("IET_REGISTRY", str(path))
-    for cache in caches:
-        cache.cache_clear()
     scheme = dict(zip(("n_gram", "version"), request.param, strict=True), family="gumbel")
-    yield team(NAMES, path, numbered=1, vocab_size=VOCAB, unmarked_ids=[0, 1], **scheme)
-    for cache in caches:
-        cache.cache_clear()
+    with served_registry(tmp_path, monkeypatch, NAMES, **scheme) as made:
+        yield made
 
 
 def named(agent: str) -> dict[str, Any]:

@@ -12,9 +12,8 @@ import pytest
 import iet
 from iet import agents
 from iet.generation import sglang as adapter
-from tests.support.hostile import MANY_KEYS, NAMES, is_short_and_printable, nested
-from tests.support.sglang_engine import VOCAB, Engine, load_sglang, needs_sglang
-from tests.support.teams import team
+from tests.support.hostile import MANY_KEYS, NAMES, SESSIONS, is_short_and_printable, nested
+from tests.support.sglang_engine import Engine, load_sglang, needs_sglang, served_registry
 
 torch = pytest.importorskip("torch")
 pytestmark = needs_sglang
@@ -29,14 +28,8 @@ def sglang(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
 def registry(
     request: pytest.FixtureRequest, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[iet.Registry]:
-    path, caches = tmp_path / "team.json", (adapter._registry, adapter._samples_with_flashinfer)
-    monkeypatch.setenv("IET_REGISTRY", str(path))
-    for cache in caches:
-        cache.cache_clear()
-    names = ["planner", "critic"]
-    yield team(names, path, numbered=1, vocab_size=VOCAB, unmarked_ids=[0, 1], family=request.param)
-    for cache in caches:
-        cache.cache_clear()
+    with served_registry(tmp_path, monkeypatch, ["planner", "critic"], family=request.param) as made:
+        yield made
 
 
 def body(params: Any) -> dict[str, Any]:
@@ -45,6 +38,7 @@ def body(params: Any) -> dict[str, Any]:
 
 REFUSED: dict[str, Any] = {
     **{f"agent: {name}": {"iet_agent": value} for name, value in NAMES.items()},
+    **{f"session: {name}": {"iet_agent": "planner", "iet_session": id} for name, id in SESSIONS.items()},
     "nothing": {},
     "100,000 keys": MANY_KEYS,
     "a key that is no string": {0: "planner"},
@@ -78,6 +72,7 @@ def test_a_client_that_names_what_the_processor_keeps_there(
     sglang: types.SimpleNamespace, registry: iet.Registry, value: Any
 ) -> None:
     spoofed = {"iet_agent": "planner", adapter._CONTEXTS: value, "__req__": value}
+    spoofed |= {"iet_session": "run-7", adapter._HELD: value}
     hostile, other = served_beside(sglang, spoofed, length=4)
     assert (hostile.finished_reason, other.finished_reason) == ("length", "length")  # it is marked as ever
 
@@ -131,6 +126,73 @@ def test_arguments_that_are_no_dict(
     with pytest.warns(UserWarning, match="no custom_params"):
         _, other = served_beside(sglang, params)
     assert other.finished_reason == "length"
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"iet_agent": "planner", "agent": "critic", "iet_Agent": "critic", "IET_AGENT": 7},
+        {"iet_agent": "planner", "custom_params": {"iet_agent": "critic"}, "session": nested(100_000)},
+        {**MANY_KEYS, "iet_agent": "planner"},
+        {"iet_agent": "planner", "x" * 10_000_000: "y" * 10_000_000, "\0": "\ud800"},
+    ],
+    ids=["another spelling", "one in another", "100,000 keys", "10 MB keys"],
+)
+def test_of_contradictions_the_field_counts(
+    sglang: types.SimpleNamespace, registry: iet.Registry, params: dict[Any, Any]
+) -> None:
+    hostile, other = served_beside(sglang, params, length=4)
+    assert (hostile.finished_reason, other.finished_reason) == ("length", "length")
+    engine = Engine(sglang)
+    honest = engine.add([7, 8, 9], agents.body("planner", engine="sglang"), length=4)
+    engine.add([7, 8, 9], agents.body("critic", engine="sglang"), length=5)
+    engine.run(6)
+    assert list(hostile.output_ids) == list(honest.output_ids)
+
+
+@pytest.mark.parametrize(
+    "rid", ["\ud800", "\0", "x" * 10_000_000, b"r0", None, 10**4000, nested(100_000)], ids=range(7)
+)
+def test_ids_of_requests_stop_nobody(sglang: types.SimpleNamespace, registry: iet.Registry, rid: Any) -> None:
+    registry.rotate("planner", variants=4)  # drawn by the request's id
+    adapter._registry.cache_clear()
+    hostile, other = served_beside(sglang, {"iet_agent": "planner"}, length=4, rid=rid)
+    assert other.finished_reason == "length"
+    ended = hostile.finished_reason
+    assert ended == "length" or is_short_and_printable(ended.message)
+
+
+@pytest.mark.parametrize("prompt", [[], [2], [0, 0, 0], [2**63 - 1] * 5, [-1, -1, -1], [-(2**63)] * 4])
+def test_prompts_that_no_tokenizer_writes(
+    sglang: types.SimpleNamespace, registry: iet.Registry, prompt: list[int]
+) -> None:
+    engine = Engine(sglang)
+    hostile = engine.add(prompt, body({"iet_agent": "planner"}))
+    other = engine.add([7, 8, 9], agents.body("critic", engine="sglang"))
+    hostile.kv.kv_committed_len, other.kv.kv_committed_len = len(prompt), 3
+    logits = engine.model[[9, 9]].clone()
+    before = logits.clone()
+    engine.process(logits, [hostile, other])
+    assert other.to_finish is None
+    assert not torch.equal(logits[1], before[1])
+    assert hostile.to_finish is None or is_short_and_printable(hostile.to_finish.message)
+
+
+def test_clients_that_leave_in_the_middle(sglang: types.SimpleNamespace, registry: iet.Registry) -> None:
+    """Requests end between any two steps, as when a client hangs up; the others' text stays the same."""
+    engine = Engine(sglang)
+    kept = [engine.add([7, 8, 9], agents.body("critic", engine="sglang"), length=30) for _ in range(3)]
+    for step in range(30):
+        leaving = [engine.add([7, 8, 9], body({"iet_agent": "planner"})) for _ in range(3)]
+        engine.step()
+        engine.requests.remove(leaving[0])
+        leaving[1].finished_reason = leaving[2].to_finish = sglang.abort("gone")
+        del leaving
+        assert all(request.to_finish is None for request in kept), step
+    assert [request.finished_reason for request in kept] == ["length"] * 3
+    found = [iet.Auditor(registry).audit(token_ids=list(request.output_ids)) for request in kept]
+    if registry.profile.scheme.family == "gumbel":  # which needs few tokens
+        assert {report.found for report in found} == {("critic",)}
 
 
 def test_a_request_that_is_gone(sglang: types.SimpleNamespace, registry: iet.Registry) -> None:

@@ -300,6 +300,10 @@ def test_a_processor_that_continuous_batching_ignores_warns_that_it_was_never_ca
     model, _ = conversation.load_model()
     registry = teams.team(["planner"], tokenizer=conversation.MODEL / "tokenizer.json")
     config = transformers.GenerationConfig(do_sample=True, max_new_tokens=3)
+    small: dict[str, Any] = {}  # by itself it takes most of the memory for its cache, and fills it
+    if hasattr(transformers, "ContinuousBatchingConfig"):
+        sizes = transformers.ContinuousBatchingConfig(num_blocks=16, max_batch_tokens=32)
+        small["continuous_batching_config"] = sizes
     with pytest.warns(
         RuntimeWarning, match=r"never called, so it marked nothing\. generate_batch ignores"
     ) as told:
@@ -308,6 +312,7 @@ def test_a_processor_that_continuous_batching_ignores_warns_that_it_was_never_ca
             generation_config=config,
             progress_bar=False,
             logits_processor=[iet.LogitsProcessor(registry, "planner", 1.0)],
+            **small,
         )
     assert [warning.filename for warning in told if "never called" in str(warning.message)] == [__file__]
 

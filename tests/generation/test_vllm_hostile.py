@@ -16,7 +16,7 @@ import pytest
 
 from iet.errors import InputError
 from iet.marks.registry import Registry
-from tests.support.hostile import MANY_KEYS, NAMES, is_short_and_printable
+from tests.support.hostile import MANY_KEYS, NAMES, SESSIONS, is_short_and_printable
 from tests.support.vllm_engine import (
     CPU,
     NAME,
@@ -73,6 +73,9 @@ ARGUMENTS: dict[str, Any] = {
         if name not in ("zero", "yes")
     },
     "both": {"iet_agent": "planner", "iet_unmarked": True},
+    **{
+        f"session: {name}": {"iet_agent": "planner", "iet_session": value} for name, value in SESSIONS.items()
+    },
     "100,000 keys of ours": {f"iet_{i}": i for i in range(100_000)},
     "a long key of ours": {"iet_" + "x" * 10_000_000: 1},
     "a key of ours with escapes": {"iet_\x1b[2J\ud800": 1},
@@ -99,6 +102,31 @@ def test_hostile_arguments_fail_alone(
         assert torch.isfinite(found[0]).nonzero().tolist() == [[END]]
         np.testing.assert_array_equal(found[1].numpy(), wanted)
     assert "is ended" in caplog.text
+
+
+@pytest.mark.parametrize("arguments", [{"iet_session": "run-7"}, {"iet_session": "r", "iet_unmarked": True}])
+def test_a_session_of_nobody_is_refused(host: Any, validate: Any, arguments: dict[str, Any]) -> None:
+    host()
+    with pytest.raises(VLLMValidationError, match="iet_session: got one for text that is not marked"):
+        validate(params_of(arguments))
+
+
+def test_sessions_go_with_their_requests(host: Any, validate: Any) -> None:
+    """Thousands of sessions, eight at a time: no more rows than that, each with its own key."""
+    registry = host(family="gumbel")
+    processor, logits = IETLogitsProcessor(with_end(), CPU), torch.randn(8, WIDTH)
+    requests: dict[int, Request] = {}
+    for step in range(300):
+        place, removed = step % 8, [step % 8] if step >= 8 else []
+        params = params_of({"iet_agent": "critic", "iet_session": f"run-{step}"})
+        validate(params)
+        requests[place] = Request(f"r{step}", params, "critic", [7, 8, 9])
+        processor.update_state(v1.BatchUpdate(8, removed, [(place, params, [7, 8, 9], [])], []))
+        if step % 37 == 36:
+            found = processor.apply(logits.clone())
+            for row, request in requests.items():
+                np.testing.assert_array_equal(found[row], marked(logits[row], [7, 8, 9], request, registry))
+    assert len(processor._marker.keys) == 3 + 64
 
 
 def both_runners(logits: Any, params: list[Any]) -> Iterator[Any]:

@@ -197,7 +197,7 @@ def v2_processor(
         def made(state: Any) -> Any:
             processor = IETLogitsProcessor(config(), state)
             marker = processor._marker
-            marker._rows = rows_on_device.SequenceRows(marker._settings.keys.marking, CPU)
+            marker._rows = rows_on_device.SequenceRows(marker.keys.marking, CPU)
             monkeypatch.setattr(marker, "_contexts", None)
             return processor
 
@@ -296,7 +296,7 @@ def test_v2_on_a_device_a_step_is_two_kernels(host: Any, monkeypatch: pytest.Mon
         monkeypatch.setattr(rows_on_device, "load_cuda", lambda: module)
         processor = IETLogitsProcessor(config(), slots.state)
         marker = processor._marker
-        marker._rows = rows_on_device.SequenceRows(marker._settings.keys.marking, CPU)
+        marker._rows = rows_on_device.SequenceRows(marker.keys.marking, CPU)
         request = Request("r", SamplingParams(extra_args={"iet_agent": "critic"}), "critic", [4, -1, 5])
         slots.add(request, processor)
         processor.apply_staged_writes()

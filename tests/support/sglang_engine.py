@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import importlib.util
@@ -12,12 +13,16 @@ import sys
 import types
 import weakref
 from array import array
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.engine_wheels import definitions
+from iet.generation import sglang as adapter
+from iet.marks.registry import Registry
+from tests.support.teams import team
 
 torch = pytest.importorskip("torch")
 SPEC = importlib.util.find_spec("sglang")
@@ -69,6 +74,21 @@ def load_sglang(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
         detector=lambda: importlib.import_module("sglang.srt.sampling.watermarking.detector"),
         watermark=lambda: importlib.import_module("sglang.srt.sampling.watermarking.core"),
     )
+
+
+@contextlib.contextmanager
+def served_registry(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, names: Sequence[str], **scheme: Any
+) -> Iterator[Registry]:
+    """Make the registry that the processor reads, as if the server had just started."""
+    path = folder / "team.json"
+    caches = (adapter._registry, adapter._sessions, adapter._samples_with_flashinfer)
+    monkeypatch.setenv("IET_REGISTRY", str(path))
+    for cache in caches:
+        cache.cache_clear()
+    yield team(names, path, numbered=1, vocab_size=VOCAB, unmarked_ids=[0, 1], **scheme)
+    for cache in caches:
+        cache.cache_clear()
 
 
 class Request:

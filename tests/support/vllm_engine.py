@@ -99,6 +99,8 @@ def draw_request(rng: np.random.Generator, number: int, family: str = "fourier")
     arguments = {None: {"iet_unmarked": True} if rng.random() < 0.5 else None}.get(
         agent, {"iet_agent": agent}
     )
+    if agent is not None and rng.random() < 0.5:
+        arguments["iet_session"] = f"run-{int(rng.integers(3))}"
     params = SamplingParams(temperature=temperature, max_tokens=100, extra_args=arguments, **sampling)
     return Request(f"r{number}", params, agent, rng.integers(0, WIDTH, int(rng.integers(1, 9))).tolist())
 
@@ -110,6 +112,8 @@ def marked(
 
     `penalised`: the row has its penalties behind it, as the V2 runner's have.
     """
+    session = (request.params.extra_args or {}).get("iet_session")
+    registry = registry if session is None else registry.session(session)
     scheme, wanted = registry.profile.scheme, row.numpy().copy()[None]
     words = scheme.n_gram - 1
     if scheme.family == "gumbel":

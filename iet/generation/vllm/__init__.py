@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from iet.errors import BackendUnavailable, IetError, InputError, missing
-from iet.generation.checks import check_model_vocabulary
+from iet.generation.checks import check_model_vocabulary, check_vllm_chooses_nothing
 from iet.kernels import prepare
 
 try:
@@ -44,21 +44,6 @@ except ImportError as error:
         raise missing(f"marking in vLLM: {error}", "vllm") from None
 
 
-def _check_choosing(vllm_config: Any) -> None:
-    """Refuse what family "gumbel" does not go with."""
-    if getattr(vllm_config, "watermark_config", None) is not None:
-        raise InputError(
-            'watermark_config: got vLLM\'s own watermark and family "gumbel": both choose the token; expected'
-            " one of them"
-        )
-    mode = getattr(vllm_config.model_config, "logprobs_mode", None)
-    if mode is not None and str(mode).startswith("processed"):
-        raise InputError(
-            f'logprobs_mode: got {mode}, expected "raw_logprobs" or "raw_logits": family "gumbel" leaves one'
-            " token of a row, and log-probabilities would be of that"
-        )
-
-
 class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the installed vLLM has
     """Mark each row with the key of the agent that its request names: `vllm serve --logits-processors`.
 
@@ -84,6 +69,9 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
 
     A request names its agent in `SamplingParams(extra_args={"iet_agent": "planner"})`, over HTTP in
     `"vllm_xargs": {"iet_agent": "planner"}`; `{"iet_unmarked": true}` in its place asks for unmarked text.
+
+    Beside the agent, `"iet_session": "run-7"` asks for the keys that the agent has in that session
+    (`Registry.session`); they are derived when the request is taken up, and forgotten with it.
 
     A request that was admitted and cannot be marked, because frontend and engine read different files, ends
     with an empty text, and the log says why: nothing here raises for one request.
@@ -119,12 +107,12 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
             raise InputError("model: got a diffusion model, expected one that writes from left to right")
         check_model_vocabulary(model.get_vocab_size(), settings.keys.profile.vocab_size)
         if settings.chooses:
-            _check_choosing(vllm_config)
+            check_vllm_chooses_nothing(
+                getattr(vllm_config, "watermark_config", None), getattr(model, "logprobs_mode", None)
+            )
         by_slot = hasattr(where, "all_token_ids")
         device = torch.device(where.device if by_slot else where)
-        if device.type == "cuda":
-            prepare(settings.keys, device)  # now, not in the first request
-        elif device.type != "cpu":
+        if device.type not in ("cpu", "cuda"):
             raise BackendUnavailable(f"device: got {device}, expected the CPU or CUDA")
         draws = Draws(settings.keys, getattr(vllm_config, "instance_id", None) or None)
         self._marker: Any = (
@@ -132,6 +120,8 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
             if by_slot
             else ByRow(settings, draws, device, is_pin_memory, end_of_text(vllm_config))
         )
+        if device.type == "cuda":
+            prepare(self._marker.keys, device)  # now, not in the first request
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:

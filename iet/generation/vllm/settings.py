@@ -11,7 +11,9 @@ from typing import Any
 
 from iet.errors import IetError, InputError
 from iet.generation.agents import AGENT_FIELD as AGENT
+from iet.generation.agents import SESSION_FIELD as SESSION
 from iet.generation.agents import UNMARKED_FIELD as UNMARKED
+from iet.generation.agents import session_of_request
 from iet.generation.checks import shown, switch
 from iet.generation.vllm.refusals import REFUSED, tell
 from iet.marks.keys import KeyTable
@@ -38,6 +40,7 @@ class Settings:
     require_agent: bool
     default: int  # the slot of a request that names no agent; -1: it is not marked
     digest: str = ""  # of the registry
+    registry: Registry | None = None  # that the keys are of; without it no request has a session
 
     def slot_of(self, params: Any) -> int:
         """Return the slot of a request's agent, -1 for an unmarked one, or raise InputError."""
@@ -45,10 +48,11 @@ class Settings:
         if not isinstance(given, Mapping):
             raise InputError(f"extra_args: got {type(given).__name__}, expected a dict")
         ours = (name for name in given if isinstance(name, str) and name.startswith("iet_"))
-        unknown = next((name for name in ours if name not in (AGENT, UNMARKED)), None)
+        unknown = next((name for name in ours if name not in (AGENT, SESSION, UNMARKED)), None)
         if unknown is not None:
             raise InputError(
-                f"{shown(unknown)[1:-1]}: expected {AGENT} or {UNMARKED}, and nothing else of this prefix"
+                f"{shown(unknown)[1:-1]}: expected {AGENT}, {SESSION} or {UNMARKED}, and nothing else of this"
+                " prefix"
             )
         agent, unmarked = given.get(AGENT), given.get(UNMARKED, False)
         # HTTP turns true into 1.
@@ -71,6 +75,11 @@ class Settings:
             )
         return self.slots[agent]
 
+    def session_of(self, params: Any) -> str | None:
+        """Return the id of a request's session, None without one, or raise InputError."""
+        session = (getattr(params, "extra_args", None) or {}).get(SESSION)
+        return None if session is None else session_of_request(session)
+
     @property
     def chooses(self) -> bool:
         """Whether the mark chooses tokens, as family "gumbel" does, in place of changing logits."""
@@ -84,6 +93,8 @@ class Settings:
     def check(self, params: Any) -> None:
         """Raise an InputError for a request that is refused."""
         slot = self.slot_of(params)
+        if self.session_of(params) is not None and slot < 0:
+            raise InputError(f"{SESSION}: got one for text that is not marked, expected {AGENT} beside it")
         if slot >= 0 and params.seed is not None:
             self.keys.row_of(slot, params.seed)  # raises where it is no integer
         if slot >= 0 and not self._draws(params):
@@ -193,4 +204,5 @@ def _read(
     slots = {name: slot for slot, name in enumerate(registry.names(profile))}
     if default is not None and default not in slots:
         raise InputError(f"IET_DEFAULT_AGENT: got {default!r:.80}, expected one of {list(slots)}")
-    return Settings(keys, slots, require, -1 if default is None else slots[default], registry.digest)
+    marked_for = -1 if default is None else slots[default]
+    return Settings(keys, slots, require, marked_for, registry.digest, registry)

@@ -11,10 +11,12 @@ import torch
 from iet.errors import IetError, InputError
 from iet.generation.contexts import SequenceContexts
 from iet.generation.sampling import ContextIds, leave_one
+from iet.generation.sessions import HeldRow, SessionRows
 from iet.generation.vllm.refusals import REFUSED, close_, tell
 from iet.generation.vllm.sampler import Filters, Penalties, final_logits, penalise_
 from iet.generation.vllm.settings import PLACEHOLDER, Draws, Settings
 from iet.kernels import embed_
+from iet.marks.keys import KeyTable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +28,7 @@ class _Request:
     filters: Filters
     penalties: Penalties
     contexts: SequenceContexts
+    held: HeldRow | None = None  # that of its session
 
 
 _ENDED = _Request(
@@ -46,6 +49,12 @@ class ByRow:
         self._end = end
         self._pin = pin and device.type == "cuda"
         self._requests: dict[int, _Request] = {}
+        self._sessions = SessionRows(settings.registry, settings.keys)
+
+    @property
+    def keys(self) -> KeyTable:
+        """What rows are marked with."""
+        return self._sessions.keys
 
     def update(self, batch_update: Any) -> None:
         """Process removed, added and moved requests, in this order, as the interface demands."""
@@ -76,17 +85,21 @@ class ByRow:
         if key < 0:
             return _ENDED if key == REFUSED else None
         known = prompt or ()  # None where the prompt is given as embeddings
+        session = self._settings.session_of(params)
+        held = None if session is None else self._sessions.take(key, session)
         return _Request(
-            key,
+            key if held is None else held.row,
             self._settings.temperature_of(params),
             Filters.of(params),
             Penalties.of(params, known, output),
             SequenceContexts(self._words, known, output, self._settings.chooses),
+            held,
         )
 
     def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
         """Mark the rows of a step, and end what cannot be marked."""
         ended = [row for row, request in self._requests.items() if request is _ENDED]
+        self._sessions.send(logits.device)
         try:
             logits = self._mark(logits)
         except IetError as error:
@@ -120,7 +133,7 @@ class ByRow:
         if self._settings.chooses:
             return self._choose(logits, rows, slots, counts, contexts, requests)
         temperatures = self._sent([request.temperature for request in requests], torch.float32)
-        embed_(logits, contexts, slots, self._settings.keys, temperature=temperatures, rows=rows)
+        embed_(logits, contexts, slots, self._sessions.keys, temperature=temperatures, rows=rows)
         return logits
 
     def _choose(
@@ -140,7 +153,7 @@ class ByRow:
         noisy = final_logits(penalised, table, filters)
         fresh = self._ids.are_marked(contexts)
         given = counts if self._settings.counted else None
-        embed_(noisy, contexts, torch.where(fresh, slots, -1), self._settings.keys, counts=given)
+        embed_(noisy, contexts, torch.where(fresh, slots, -1), self._sessions.keys, counts=given)
         return logits.index_copy_(0, rows, leave_one(noisy, shown, fresh))
 
     def _sent(self, values: Any, dtype: torch.dtype) -> torch.Tensor:

@@ -9,10 +9,12 @@ import torch
 
 from iet.errors import IetError, InputError
 from iet.generation.sampling import ContextIds, leave_one, times_before
+from iet.generation.sessions import SessionRows
 from iet.generation.vllm.refusals import REFUSED, close_, tell
 from iet.generation.vllm.sampler import Filters, final_logits
 from iet.generation.vllm.settings import PLACEHOLDER, Draws, Settings
 from iet.kernels import embed_
+from iet.marks.keys import KeyTable
 from iet.native.cuda import Refusals
 from iet.native.rows import SequenceRows
 
@@ -47,15 +49,24 @@ class BySlot:
             self._device_filters = torch.from_numpy(self._filter_values.copy()).to(device)
             self._device = self._device_slots.device  # with its number
             self._back = torch.arange(1 - settings.keys.profile.scheme.n_gram, 0, device=device)
+        # A row for each slot, so that a request's session has one.
+        self._sessions = SessionRows(settings.registry, settings.keys, state.max_num_reqs)
         # On CUDA one kernel reads contexts where they lie; on the CPU torch gathers them.
         on_cuda = self._device.type == "cuda"
-        self._rows = SequenceRows(settings.keys.marking, self._device) if on_cuda else None
+        self._rows = SequenceRows(self._sessions.keys.marking, self._device) if on_cuda else None
+
+    @property
+    def keys(self) -> KeyTable:
+        """What rows are marked with."""
+        return self._sessions.keys
 
     def add(self, index: int, params: Any) -> bool:
         """Take up a request, and tell whether its row is changed."""
         key, temperature, filters = -1, 1.0, _NO_FILTERS
         try:
             key = self._draws.row_of(self._settings.marking_slot(params), params.seed)
+            if key >= 0 and (session := self._settings.session_of(params)) is not None:
+                key = self._sessions.put(index, key, session)
             if key >= 0:
                 filters, temperature = Filters.of(params), self._settings.temperature_of(params)
             values = filters.values(self._state.vocab_size)
@@ -77,6 +88,7 @@ class BySlot:
             self._refusals.check()
         except InputError as error:
             raise InputError(f"{PLACEHOLDER.format(where='a row')} ({error})") from None
+        self._sessions.send(self._device)
         if not self._changed:
             return
         self._changed = False
@@ -118,7 +130,7 @@ class BySlot:
             if self._settings.chooses:
                 return self._choose(logits, requests, contexts, keys, ctx)
             temperatures = self._device_temperatures[requests]
-            embed_(logits, contexts, keys, self._settings.keys, temperature=temperatures)
+            embed_(logits, contexts, keys, self._sessions.keys, temperature=temperatures)
         except InputError as error:
             if bool((contexts[keys >= 0] < 0).any()):
                 raise InputError(f"{PLACEHOLDER.format(where='a row')} ({error})") from None
@@ -163,7 +175,7 @@ class BySlot:
         if given is None:
             fresh = fresh & (counts == 0)
         noisy = self._final_logits(logits, requests, ctx)
-        embed_(noisy, contexts, torch.where(fresh, keys, -1), self._settings.keys, counts=given)
+        embed_(noisy, contexts, torch.where(fresh, keys, -1), self._sessions.keys, counts=given)
         return leave_one(noisy, logits, fresh)
 
     def _final_logits(self, logits: torch.Tensor, requests: torch.Tensor, ctx: Any) -> torch.Tensor:

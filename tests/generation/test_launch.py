@@ -1,0 +1,131 @@
+"""Commands that start an engine, checked before they run."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from iet.cli import main
+from iet.demo.conversation import MODEL
+from iet.errors import InputError
+from iet.generation.launch import check_command
+from iet.marks.registry import Registry
+from iet.marks.scheme import Scheme
+
+VLLM = ["vllm", "serve", str(MODEL), "--logits-processors", "iet.generation.vllm:IETLogitsProcessor"]
+SGLANG = ["python", "-m", "sglang.launch_server", "--model-path", str(MODEL)]
+FLAGS = ["--enable-custom-logit-processor", "--disable-overlap-schedule"]
+
+
+@pytest.fixture
+def host(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Registry]:
+    """What makes the registry that the environment names."""
+
+    def made(**profile: Any) -> Registry:
+        given = {"tokenizer": MODEL, "scheme": Scheme(family="gumbel"), **profile}
+        registry = Registry.create(tmp_path / "host.json", overwrite=True, **given)
+        registry.add("planner")
+        monkeypatch.setenv("IET_REGISTRY", str(tmp_path / "host.json"))
+        return registry
+
+    return made
+
+
+def failures(command: list[str]) -> dict[str, str]:
+    """Name -> what is wrong."""
+    return {check.name: check.says for check in check_command(command) if check.good is False}
+
+
+@pytest.mark.parametrize("family", ["fourier", "square", "gumbel"])
+@pytest.mark.parametrize("command", [VLLM, SGLANG + FLAGS], ids=["vllm", "sglang"])
+def test_what_will_mark(host: Callable[..., Registry], command: list[str], family: str) -> None:
+    registry = host(scheme=Scheme(family=family))
+    found = {check.name: check for check in check_command(command)}
+    assert failures(command) == {}
+    assert found["registry"].good
+    assert f"agents planner; profile {registry.profile.id}: {family}," in found["registry"].says
+    assert found["model"].says == "4096 logits"
+    assert found["tokenizer"].good
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "says"),
+    [
+        (VLLM[:3], "processor", "no text is marked: add --logits-processors iet.generation.vllm:IETLogits"),
+        ([*VLLM, "--logprobs-mode=processed_logits"], "family", "logprobs_mode: got processed_logits, expec"),
+        ([*VLLM, "--watermark_config", "{}"], "family", "watermark_config: got vLLM's own watermark and f"),
+        (["VLLM_USE_V2_MODEL_RUNNER=0", *VLLM, "-sc", "{}"], "runner", "the V1 runner takes no drafts"),
+        ([*VLLM, "--return-sampling-mask"], "runner", "--return-sampling-mask goes with no processor"),
+        (["IET_REGISTRY=", *VLLM], "registry", "IET_REGISTRY: got none, expected the path of a registry"),
+        (["IET_REGISTRY=/no/such", *VLLM], "registry", "/no/such"),
+        (["IET_PROFILE=x", *VLLM], "registry", "profile 'x' is not in the registry; known: "),
+        (["IET_DEFAULT_AGENT=x", *VLLM], "registry", "IET_DEFAULT_AGENT: got 'x', expected one of ['plan"),
+        (["IET_REQUIRE_AGENT=yes", *VLLM], "registry", "IET_REQUIRE_AGENT: got 'yes', expected 0 or 1"),
+        (SGLANG, "processor", f"cannot mark: add {' '.join(FLAGS)}"),
+        ([*SGLANG, FLAGS[0]], "processor", f"cannot mark: add {FLAGS[1]}"),
+        ([*SGLANG, *FLAGS, "--speculative-algorithm", "EAGLE"], "processor", "SGLang does not call it"),
+    ],
+)
+def test_what_will_not(host: Callable[..., Registry], command: list[str], name: str, says: str) -> None:
+    host()
+    found = failures(command)
+    assert list(found) == [name]
+    assert says in found[name]
+
+
+def test_drafts_and_changed_log_probabilities_go_with_family_fourier(
+    host: Callable[..., Registry],
+) -> None:
+    host(scheme=Scheme())
+    assert failures([*VLLM, "--speculative-config", "{}", "--logprobs-mode", "processed_logprobs"]) == {}
+
+
+def test_a_model_that_does_not_fit(host: Callable[..., Registry], tmp_path: pathlib.Path) -> None:
+    host(vocab_size=5000)
+    assert failures(VLLM)["model"].startswith("the model's vocabulary: got 4096, expected at least 5000")
+    host()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.json").write_text('{"text_config": {"vocab_size": 4096}}')
+    changed = json.loads((MODEL / "tokenizer.json").read_text())
+    changed["added_tokens"][0]["content"] = "<begin>"
+    changed["model"]["vocab"]["<begin>"] = changed["model"]["vocab"].pop("<s>")
+    (other / "tokenizer.json").write_text(json.dumps(changed))
+    command = [VLLM[0], "serve", str(other), *VLLM[3:]]
+    assert list(failures(command)) == ["tokenizer"]
+    assert "an auditor would read other ids than the model wrote" in failures(command)["tokenizer"]
+    assert failures([*command, "--tokenizer", str(MODEL)]) == {}
+    (other / "config.json").write_text("[")
+    found = {check.name: check.good for check in check_command([*command, "--tokenizer", str(tmp_path)])}
+    assert (found["model"], found["tokenizer"]) == (None, None)
+    hub = {check.name: check for check in check_command([*VLLM[:2], "owner/name", *VLLM[3:]])}
+    assert hub["model"].good is None
+    assert "owner/name: no folder of this machine" in hub["model"].says
+
+
+def test_the_command_line(host: Callable[..., Registry], capsys: pytest.CaptureFixture[str]) -> None:
+    host()
+    assert main(["doctor", "--", *VLLM, "--config", "more.yaml"]) == 0
+    said = capsys.readouterr().out
+    assert "options: not known: --config more.yaml is not read here" in said
+    assert said.endswith("as far as can be told before the start, its texts will be marked\n")
+    assert main(["doctor", "--json", "--", *VLLM[:3]]) == 1
+    assert json.loads(capsys.readouterr().out)["marks"] is False
+    assert main(["doctor", "--", "ls", "-l"]) == 3
+    assert "command: got 'ls -l', expected one that starts vLLM or SGLang" in capsys.readouterr().err
+    with pytest.raises(InputError):
+        check_command([])
+    with pytest.raises(SystemExit):
+        main(["doctor", "--server", "http://localhost", "--agent", "planner", "--", *VLLM])
+    assert "expected one of them" in capsys.readouterr().err
+
+
+def test_it_imports_no_torch() -> None:
+    code = "import sys, iet.generation.launch; sys.exit('torch' in sys.modules or 'vllm' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,153 @@
+"""Sessions where text is generated: rows that requests hold, and the engines without a server."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import pathlib
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+import iet
+from iet.errors import InputError
+from iet.generation.llama_cpp import LogitsProcessor
+from iet.generation.sessions import SessionRows
+from iet.marks.registry import Registry
+from tests.support import generation, teams
+from tests.support.generation import PAD, PROMPT, V
+
+torch = pytest.importorskip("torch")
+generate = functools.partial(generation.generate, do_sample=True, max_new_tokens=6)
+
+
+def team(path: Any = None, **scheme: Any) -> Registry:
+    registry = teams.team([], path, vocab_size=V, unmarked_ids=[PAD], **scheme)
+    for number, name in enumerate(("planner", "critic"), 1):
+        registry.add(name, secret=bytes([number]) * 32, variants=3)
+    return registry
+
+
+# ---------------------------------------------------------------- rows
+
+
+@pytest.mark.parametrize("scheme", [{}, {"k_p": "per-agent"}, {"family": "gumbel"}], ids=str)
+def test_rows_are_those_of_the_sessions_registry(scheme: dict[str, Any]) -> None:
+    registry = team(**scheme)
+    own = registry.marking_keys()
+    rows = SessionRows(registry, own)
+    held = [rows.take(row, f"run-{i}") for i in range(40) for row in range(len(own))]
+    assert len(rows.keys) == len(own) + 256  # 64, twice grown: rows keep their numbers
+    for each in held:
+        expected = registry.session(each.session).marking_keys()
+        assert np.array_equal(rows.keys.subkeys[each.row], expected.subkeys[each.own])
+        assert rows.keys.k_p[each.row] == expected.k_p[each.own]
+    assert np.array_equal(rows.keys.subkeys[: len(own)], own.subkeys)
+    assert len({each.row for each in held}) == len(held)
+
+
+def test_rows_are_given_back_and_never_taken_for_anothers() -> None:
+    registry = team()
+    rows = SessionRows(registry, registry.marking_keys(), 2)
+    first, second = rows.take(0, "run-1"), rows.take(1, "run-2")
+    assert rows.holds(first, 0, "run-1")
+    assert not rows.holds(first, 1, "run-1")
+    assert not rows.holds(first, 0, "run-2")
+    assert not rows.holds(type(first)(first.row, 0, "run-1"), 0, "run-1")
+    row = first.row
+    del first
+    gc.collect()
+    third = rows.take(2, "run-3")
+    assert (third.row, len(rows.keys)) == (row, len(rows.own) + 2)
+    assert not rows.holds(second, 2, "run-3")
+    logits = np.zeros((1, V), np.float32)
+    iet.embed_(logits, [[5]], [third.row], rows.keys)
+    expected = np.zeros((1, V), np.float32)
+    iet.embed_(expected, [[5]], [2], registry.session("run-3"))
+    assert np.array_equal(logits, expected)
+
+
+def test_places_of_their_own_are_written_over_after_a_call() -> None:
+    registry = team()
+    rows = SessionRows(registry, registry.marking_keys(), 3)
+    for session in ("run-1", "run-2"):
+        row = rows.put(2, 1, session)
+        found, expected = np.zeros((2, 1, V), np.float32)
+        iet.embed_(found, [[5]], [row], rows.keys)
+        iet.embed_(expected, [[5]], [1], registry.session(session))
+        assert np.array_equal(found, expected)
+    with pytest.raises(InputError, match="no registry to derive its keys from"):
+        SessionRows(None, registry.marking_keys()).take(0, "run-1")
+
+
+# ---------------------------------------------------------------- transformers
+
+
+@pytest.mark.parametrize("scheme", [{}, {"family": "gumbel"}], ids=str)
+def test_a_config_marks_in_its_session(scheme: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    registry = team(tmp_path / "team.json", **scheme)
+    marking = iet.WatermarkingConfig(registry, ["planner", "critic"], seed=5, session="run-7")
+    same = iet.WatermarkingConfig(registry.session("run-7"), ["planner", "critic"], seed=5)
+    assert marking.to_dict() == same.to_dict()
+    again = iet.WatermarkingConfig.from_dict(marking.to_dict())
+    own = iet.WatermarkingConfig(registry, ["planner", "critic"], seed=5)
+    texts = [generate(config, seed=1).scores[0] for config in (marking, same, again, own)]
+    assert torch.equal(texts[0], texts[1])
+    assert torch.equal(texts[0], texts[2])
+    assert not torch.equal(texts[0], texts[3])
+    assert (again.session, marking.to_dict()["session"]) == ("run-7", "run-7")
+    nested = iet.WatermarkingConfig(registry.session("run-7"), "planner", session="step-1")
+    with pytest.raises(InputError, match="a session's session"):
+        nested.to_dict()
+    for wrong in (7, "", "a\n"):
+        with pytest.raises(InputError, match="session: got"):
+            iet.WatermarkingConfig(registry, "planner", session=wrong)  # type: ignore[arg-type]
+
+
+def test_a_processor_marks_in_its_session_and_so_do_its_copies(tmp_path: pathlib.Path) -> None:
+    registry = team(tmp_path / "team.json")
+    processor = iet.LogitsProcessor(registry, "planner", 1.0, seed=5, session="run-7")
+    same = iet.LogitsProcessor(registry.session("run-7"), "planner", 1.0, seed=5)
+    texts = [
+        generate(logits_processor=[each], do_sample=False).scores[0]
+        for each in (processor, same, pickle.loads(pickle.dumps(processor)))
+    ]
+    assert torch.equal(texts[0], texts[1])
+    assert torch.equal(texts[0], texts[2])
+    with pytest.raises(InputError, match="session: got int"):
+        iet.LogitsProcessor(registry, "planner", 1.0, session=7)  # type: ignore[arg-type]
+
+
+def test_an_audit_tells_the_session_of_generated_text() -> None:
+    registry = team(family="gumbel", n_gram=2)
+    marking = iet.WatermarkingConfig(registry, "critic", session="run-7")
+    ids = generate(marking, PROMPT[:1], max_new_tokens=120).sequences[0, 4:].numpy()
+    report = iet.Auditor(registry, sessions=["run-6", "run-7"]).audit(token_ids=ids)
+    assert report.sessions is not None
+    assert [(each.agent, each.session) for each in report.sessions.found] == [("critic", "run-7")]
+
+
+# ---------------------------------------------------------------- llama.cpp
+
+
+class Model:
+    """As much of `llama_cpp.Llama` as the processor reads."""
+
+    def n_vocab(self) -> int:
+        return V
+
+
+def test_a_llama_cpp_processor_marks_in_its_session() -> None:
+    registry = team()
+    scores = np.random.default_rng(1).normal(size=V).astype(np.float32)
+    options: dict[str, Any] = {"model": Model(), "seed": 5}
+    ids = np.array([4, 5], np.intc)
+    found = LogitsProcessor(registry, "critic", 0.8, session="run-7", **options)(ids, scores.copy())
+    same = LogitsProcessor(registry.session("run-7"), "critic", 0.8, **options)(ids, scores.copy())
+    own = LogitsProcessor(registry, "critic", 0.8, **options)(ids, scores.copy())
+    assert np.array_equal(found, same)
+    assert not np.array_equal(found, own)
+    with pytest.raises(InputError, match="1 to 200 characters"):
+        LogitsProcessor(registry, "critic", 0.8, session="", **options)
