@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 TURN_TOKENS = (150, 250)
 
+_ABOUT_TEXT = (
+    "A toy model of 2.8 million parameters wrote this, kept to whole sentences of listed words: it can be"
+    " read, and makes no sense. Its marks are those of any text."
+)
+
 
 def add(commands: Commands) -> None:
     """Add `iet demo`."""
@@ -40,7 +45,13 @@ def add(commands: Commands) -> None:
     demo.add_argument("--agents", type=int, default=4, choices=[4, 5, 6], help="how many write (default: 4)")
     demo.add_argument("--rounds", type=int, default=3, help="stretches of the walk (default: 3)")
     demo.add_argument("--seed", type=int, default=0, help="of keys, walk, lengths and tokens (default: 0)")
-    demo.add_argument("--temperature", type=float, default=1.0, help="of the sampler (default: 1.0)")
+    demo.add_argument(
+        "--family",
+        default="gumbel",
+        choices=["gumbel", "fourier"],
+        help="of the mark; fourier is the paper's (default: gumbel)",
+    )
+    demo.add_argument("--temperature", type=float, default=0.8, help="of the sampler (default: 0.8)")
     demo.add_argument("--top-p", type=float, default=1.0, help="of the sampler (default: 1.0)")
     demo.add_argument(
         "--out", type=pathlib.Path, default=pathlib.Path("iet-demo"), help="folder (default: iet-demo)"
@@ -54,7 +65,7 @@ def _demo(arguments: argparse.Namespace) -> int:
     from iet.report.terminal import comparison, show
     from iet.report.wording import transition_lines
 
-    options = ("topology", "agents", "rounds", "seed", "temperature", "top_p", "decoder")
+    options = ("topology", "agents", "rounds", "seed", "family", "temperature", "top_p", "decoder")
     outcome = stage(arguments.out, **{name: getattr(arguments, name) for name in options})
     forced, free = outcome.forced_figures, outcome.figures
     if arguments.json:
@@ -68,6 +79,7 @@ def _demo(arguments: argparse.Namespace) -> int:
         print(json.dumps({**figures, "report": outcome.report.to_dict()}, indent=1))
         return 0
     show(outcome.report)
+    say(f"\n{_ABOUT_TEXT}")
     say("\nEvery token given to an agent (forced choice, as in the paper), beside the truth:\n")
     comparison(outcome.forced, outcome.conversation.spans)
     there = free.accuracy_where_attributed
@@ -197,7 +209,8 @@ def stage(
     agents: int = 4,
     rounds: int = 3,
     seed: int = 0,
-    temperature: float = 1.0,
+    family: str = "gumbel",
+    temperature: float = 0.8,
     top_p: float = 1.0,
     decoder: str = "posterior",
 ) -> Outcome:
@@ -227,7 +240,7 @@ def stage(
         )
     names = conversation.ROLES[:agents]
     speakers = conversation.speakers_of_walk(topology, names, rounds, seed)
-    registry = demo_registry(names, seed)
+    registry = demo_registry(names, seed, Scheme(family=family))
     auditor = Auditor(registry, decoder=decoder)
     _refuse_foreign_registry(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -248,6 +261,8 @@ def stage(
                 top_p=top_p,
                 turn_tokens=TURN_TOKENS,
                 seed=seed,
+                task=conversation.ADDRESS,
+                words=conversation.WORDS.read_text(encoding="utf-8").split(),
                 on_token=lambda: move("agents write", next(written)),
             )
     finally:

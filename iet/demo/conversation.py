@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from iet.audit.language_model import no_progress_bars
@@ -17,13 +17,22 @@ from iet.report import Span
 MODEL = pathlib.Path(__file__).parent / "model"
 """Folder of the model that ships with the package."""
 
+WORDS = pathlib.Path(__file__).parent / "words.txt"
+"""Words of the speeches that the model was trained on, one a line (`benchmarks/lm/words.py` lists them)."""
+
 TASK = (
     "A small city wants to reopen its public library after the flood. The roof leaks over the reading room, "
     "half of the catalogue is on paper, and the budget covers either two librarians for a year or new "
     "shelves and computers. The mayor asks for a plan that the council can vote on next week. "
     "Discuss what should be done first, what it costs, and what could go wrong."
 )
-"""The task of the demo's agents. It is their prompt, and no part of the final text."""
+"""A task for agents. It is their prompt, and no part of the final text."""
+
+ADDRESS = (
+    "To the Congress of the United States: The people of our country have asked for a plan, and in this"
+    " report we say what should be done first, what it costs, and what could go wrong."
+)
+"""The prompt of the demo: such addresses are the easiest to read of all that the model was trained on."""
 
 ROLES = ("planner", "researcher", "critic", "engineer", "writer", "treasurer")
 """Names of the demo's agents, 4 to 6 of them."""
@@ -96,6 +105,7 @@ def converse(
     turn_tokens: tuple[int, int] = (150, 250),
     max_prompt_tokens: int = 1024,
     seed: int = 0,
+    words: Iterable[str] | None = None,
     on_token: Callable[[], object] = lambda: None,
 ) -> Conversation:
     """Let marked agents write a text together.
@@ -111,6 +121,8 @@ def converse(
         turn_tokens: lengths are drawn uniformly from [low, high]. No turn ends earlier.
         max_prompt_tokens: maximum length of the prompt; the oldest text is cut off, the task stays.
         seed: draws lengths and tokens. Two runs on one machine and version of torch agree to the bit.
+        words: a list; a turn is then of whole sentences of these words alone: what is cut inside a sentence
+            falls away, unless the turn has no other. None: whatever the model samples.
         on_token: called after every step of a batch.
 
     Returns:
@@ -126,6 +138,11 @@ def converse(
             on_token()
             return torch.zeros(len(input_ids), dtype=torch.bool)
 
+    sentences = None
+    if words is not None:
+        from iet.demo.words import Sentences, whole_sentences
+
+        sentences = Sentences(tokenizer, words)
     draw = random.Random(seed)
     text, spans, speakers = "", list[Span](), list[str | None]()
     for names in rounds:
@@ -147,12 +164,15 @@ def converse(
                 min_new_tokens=max(lengths),
                 max_new_tokens=max(lengths),
                 pad_token_id=tokenizer.pad_token_id,
+                logits_processor=[] if sentences is None else [sentences],
                 stopping_criteria=[Step()],
             )
         for name, row, length in zip(names, output[:, len(prompt) :], lengths, strict=True):
             turn = tokenizer.decode(row[:length], skip_special_tokens=True).strip()
             # A cut inside a character decodes to U+FFFD, which nobody sampled.
             turn = turn.strip("\ufffd").strip()
+            if sentences is not None:
+                turn = whole_sentences(turn)
             start = len(text)
             text += (JOINER if text else "") + turn
             spans.append(Span(start, len(text), name))

@@ -210,8 +210,8 @@ def test_what_is_no_registry_is_not_replaced_either(tmp_path: pathlib.Path) -> N
         ({"topology": "ring"}, "'ring'"),
         ({"temperature": 0.0}, "temperature, top_p: got 0.0"),
         ({"temperature": float("nan")}, "temperature, top_p: got nan"),
-        ({"top_p": 0.0}, "temperature, top_p: got 1.0, 0.0"),
-        ({"top_p": 1.5}, "temperature, top_p: got 1.0, 1.5"),
+        ({"top_p": 0.0}, "temperature, top_p: got 0.8, 0.0"),
+        ({"top_p": 1.5}, "temperature, top_p: got 0.8, 1.5"),
         ({"decoder": "guess"}, "decoder: got 'guess'"),
     ],
 )

@@ -1,0 +1,71 @@
+"""Sampling that can be read: sentences of words that are in a list, which begin with a capital letter."""
+
+from __future__ import annotations
+
+import functools
+import string
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import transformers
+
+ENDS = (".", "?", "!")
+"""What a sentence ends with. Within one, commas may stand."""
+
+
+class Sentences(transformers.LogitsProcessor):
+    """Leave only tokens that go on with a sentence of listed words: all other logits become -inf.
+
+    It stands before the sampler and before the mark, which move probability among the tokens that it leaves.
+    Stateless: where in a word a row is, is read off its last ids.
+
+    Args:
+        tokenizer: of the model, with byte-level tokens that hold a word, a part of one, or punctuation.
+        words: the list; a word may have a capital letter where the list gives it one or a sentence begins.
+    """
+
+    def __init__(self, tokenizer: Any, words: Iterable[str]) -> None:
+        self._tokens: list[str] = [tokenizer.decode([i]) for i in range(len(tokenizer))]
+        within = set(words)
+        starts = {word[0].upper() + word[1:] for word in within}
+        self._whole = (within, starts)
+        self._begun = tuple(
+            {word[:i] for word in some for i in range(1, len(word) + 1)} for some in self._whole
+        )
+        self._mask = functools.cache(self._mask_after)
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        """Return `scores` [B, >= V], -inf where a token does not fit after `input_ids` [B, T]."""
+        masks = torch.stack([self._mask(*self._place(row)) for row in input_ids[:, -16:].tolist()])
+        left: torch.FloatTensor = scores.clone()  # type: ignore[assignment]
+        left[:, : masks.shape[1]].masked_fill_(~masks.to(scores.device), float("-inf"))
+        left[:, masks.shape[1] :] = float("-inf")
+        return left
+
+    def _place(self, ids: Sequence[int]) -> tuple[str, bool]:
+        """Return the word that the ids end in, as far as it goes, and whether it is a sentence's first."""
+        text = "".join(self._tokens[i] for i in ids)
+        word = text[len(text.rstrip(string.ascii_letters + "'")) :]
+        before = text[: len(text) - len(word)].rstrip()
+        return word, before.endswith(ENDS) or not before
+
+    def _mask_after(self, word: str, first: bool) -> torch.Tensor:
+        """Return which tokens fit, [V]."""
+        complete = not word or word in self._whole[first]
+        ended = first and not word
+
+        def fits(token: str) -> bool:
+            if token in (*ENDS, ","):
+                return bool(word) and complete
+            if token.startswith(" "):
+                return complete and token[1:] in self._begun[ended]
+            return bool(word) and word + token in self._begun[first]
+
+        return torch.tensor([fits(token) for token in self._tokens])
+
+
+def whole_sentences(text: str) -> str:
+    """Return `text` up to the end of its last whole sentence, all of it where no sentence ends."""
+    ends = [i for i, character in enumerate(text, 1) if character in ENDS]
+    return text[: ends[-1]] if ends else text
