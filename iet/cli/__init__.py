@@ -18,7 +18,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import iet
-from iet.cli import audit, bench, calibrate, completion, demo, doctor, index, keys, serve, verify, warm
+from iet.cli import (
+    audit,
+    bench,
+    calibrate,
+    check,
+    completion,
+    demo,
+    doctor,
+    index,
+    keys,
+    mcp,
+    report,
+    serve,
+    verify,
+    warm,
+)
 from iet.errors import IetError
 from iet.report.lines import harmless
 
@@ -32,14 +47,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _Parser(prog="iet", description=(iet.__doc__ or "").split("\n")[0])
     parser.add_argument("--version", action="version", version=f"iet {iet.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for group in (demo, audit, serve, verify, keys, index, bench, calibrate, doctor, warm, completion):
+    for group in (
+        demo,
+        audit,
+        report,
+        check,
+        serve,
+        mcp,
+        verify,
+        keys,
+        index,
+        bench,
+        calibrate,
+        doctor,
+        warm,
+        completion,
+    ):
         group.add(commands)
     arguments, unknown = parser.parse_known_args(argv)
     arguments.whole = parser
     if unknown:
         arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    if check := getattr(arguments, "check", None):
-        check(arguments.parser, arguments)
+    if checks := getattr(arguments, "check", None):
+        checks(arguments.parser, arguments)
     try:
         code: int = arguments.run(arguments)
         sys.stdout.flush()
@@ -50,12 +80,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except (IetError, OSError) as error:
         where = "standard output: " if _forget_output() else ""
-        print(f"iet: {where}{harmless(str(error))}", file=sys.stderr)  # it may quote what it read
+        said = _in_flags(str(error), arguments.parser)
+        print(f"iet: {where}{harmless(said)}", file=sys.stderr)  # it may quote what it read
         return 3
     except KeyboardInterrupt:
         hint = getattr(arguments, "interrupted", None)
         print(f"iet: interrupted{f'; {hint}' if hint else ''}", file=sys.stderr)
         return 130
+
+
+_OF_PYTHON = {"break_odds": "breaks", "known_agents": "known", "allow_unattributed": "forced"}
+"""Parameters of Python -> options that are called otherwise."""
+
+
+def _in_flags(message: str, parser: argparse.ArgumentParser) -> str:
+    """Return an error that begins with names of parameters as the command line calls these."""
+    names, colon, rest = message.partition(": ")
+    longest = {action.dest: action.option_strings[-1:] for action in parser._actions}
+    flags = [flag for name in names.split(", ") for flag in longest.get(_OF_PYTHON.get(name, name), [])]
+    return f"{', '.join(flags)}{colon}{rest}" if colon and len(flags) == names.count(", ") + 1 else message
 
 
 class _Parser(argparse.ArgumentParser):

@@ -1,4 +1,4 @@
-"""`iet doctor`: what runs here, with a self-test against the known answers; or whether a server marks."""
+"""`iet doctor`: what runs here, with a self-test on known answers; and whether a server marks, or will."""
 
 from __future__ import annotations
 
@@ -29,7 +29,15 @@ _OF_SERVER = ("model", "engine", "tokenizer", "tokens", "timeout")
 def add(commands: Commands) -> None:
     """Add `iet doctor`."""
     doctor = commands.add_parser(
-        "doctor", help="show backends, GPU and versions, and run the self-test; or check that a server marks"
+        "doctor",
+        help="show backends, GPU and versions, and run the self-test; or check that a server marks, or would",
+    )
+    doctor.add_argument(
+        "command",
+        nargs="*",
+        metavar="-- COMMAND",
+        help="check, before it runs, a command that starts vLLM or SGLang, and the registry it names:"
+        " iet doctor -- vllm serve MODEL ...",
     )
     doctor.add_argument(
         "--server", metavar="URL", help="ask this OpenAI-compatible server for text, and audit it"
@@ -51,11 +59,15 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
         parser.error("--agent, --registry and the options of a server go with --server")
     if arguments.server is not None and arguments.agent is None:
         parser.error("--server takes --agent")
+    if arguments.server is not None and arguments.command:
+        parser.error("--server is one that runs, a COMMAND starts one: expected one of them")
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
     if arguments.server is not None:
         return _ask_server(arguments)
+    if arguments.command:
+        return _check_command(arguments)
     found = examine()
     if arguments.json:
         print(json.dumps({**dataclasses.asdict(found), "healthy": found.healthy}, indent=1))
@@ -80,6 +92,23 @@ def _doctor(arguments: argparse.Namespace) -> int:
     if not found.checks:
         say("self-test: the known answers are not installed  FAILED")
     return 0 if found.healthy else 1
+
+
+def _check_command(arguments: argparse.Namespace) -> int:
+    from iet.generation.launch import check_command
+
+    checks = check_command(arguments.command)
+    marks = all(check.good is not False for check in checks)
+    if arguments.json:
+        print(
+            json.dumps({"marks": marks, "checks": [dataclasses.asdict(check) for check in checks]}, indent=1)
+        )
+        return 0 if marks else 1
+    before = {True: "", False: "FAILED: ", None: "not known: "}
+    for check in checks:
+        say(f"{check.name}: {before[check.good]}{check.says}")
+    say("as far as can be told before the start, its texts will be marked" if marks else "FAILED: see above")
+    return 0 if marks else 1
 
 
 def _ask_server(arguments: argparse.Namespace) -> int:

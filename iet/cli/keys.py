@@ -151,6 +151,8 @@ def _profile(arguments: argparse.Namespace) -> dict[str, Any]:
 
     if arguments.family == "gumbel" and arguments.kappa is not None:
         raise InputError(f"--kappa: got {arguments.kappa:g}, expected none: family gumbel has no strength")
+    if arguments.tokenizer is None and arguments.vocab_size is None:
+        raise InputError("--tokenizer, --vocab-size: got neither, expected at least one")
     tokenizer = None if arguments.tokenizer is None else Tokenizer(arguments.tokenizer)
     least = 0 if tokenizer is None else tokenizer.vocab_size
     if arguments.vocab_size is not None and arguments.vocab_size < least:

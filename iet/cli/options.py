@@ -54,3 +54,41 @@ def read_bytes(path: pathlib.Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def tokenizers_of(given: list[str], registry: Any) -> Any:
+    """Return the tokenizer that is given, or {profile id: tokenizer}."""
+    named = {}
+    for value in given:
+        profile, equals, path = value.partition("=")
+        if equals and profile in registry.profiles:
+            named[profile] = path
+        elif len(given) > 1:
+            raise InputError(
+                f"--tokenizer: got {value!r}, expected PROFILE=PATH with one of {list(registry.profiles)}"
+            )
+        else:
+            return value
+    return named or None
+
+
+def read_sessions(path: pathlib.Path) -> list[str]:
+    """Return ids of sessions, one a line; empty lines count for nothing."""
+    from iet.marks.names import checked_session
+
+    try:
+        lines = read_bytes(path).decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: not UTF-8 at byte {error.start}, expected ids of sessions, one a line"
+        ) from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                found.append(checked_session(line.strip()))
+            except InputError as error:
+                raise InputError(f"{path}, line {number}: {error}") from None
+    if not found:
+        raise InputError(f"{path}: got no ids of sessions, expected at least one")
+    return found

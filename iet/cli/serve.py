@@ -49,6 +49,12 @@ def add(commands: Commands) -> None:
         metavar="[PROFILE=]PATH",
         help="tokenizer.json, if it is not where the registry found it; once for each profile",
     )
+    serve.add_argument(
+        "--published",
+        type=pathlib.Path,
+        metavar="INDEX",
+        help="take what is in this index of published text (iet index) for no evidence; it may grow",
+    )
     limits = serve.add_argument_group("limits")
     for name, what in _LIMITS.items():
         kind = (
@@ -84,8 +90,9 @@ def _serve(arguments: argparse.Namespace) -> int:
     taken = limits.Limits(**{name: value for name, value in given.items() if value is not None})
     registry = iet.Registry.load(arguments.registry, secret_mount=arguments.secret_mount)
     path: Any = registry.path
-    work = audits.Audits(path, arguments.secret_mount, _tokenizers(arguments.tokenizer or [], registry))
-    iet.Auditor(registry)  # refuses what no worker could read with
+    tokenizers = _tokenizers(arguments.tokenizer or [], registry)
+    work = audits.Audits(path, arguments.secret_mount, tokenizers, arguments.published)
+    iet.Auditor(registry, published=arguments.published)  # refuses what no worker could read with
     known = None if arguments.no_auth else credentials.Credentials(arguments.tokens)
     for name, value in pool.ONE_THREAD.items():
         os.environ.setdefault(name, value)

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import sys
+import textwrap
 
 import pytest
 
@@ -62,14 +63,14 @@ def test_audit_options_reach_the_auditor(team: pathlib.Path, unmarked: pathlib.P
     assert found[1]["allow_unattributed"] is False
     assert (found[2]["decoder"]["name"], found[2]["level"]) == ("window", 0.2)
     assert json.loads(said(0, *arguments, "--breaks"))["decoder"]["options"]["break_odds"]["paragraph"] > 1
-    assert "break_odds: got decoder 'cusum'" in said(3, *arguments, "--breaks", "--decoder", "cusum")
+    assert "--breaks: got decoder 'cusum'" in said(3, *arguments, "--breaks", "--decoder", "cusum")
     by_tokens = json.loads(said(0, *arguments, "--attributed", "tokens"))
     assert by_tokens["decoder"]["options"] == {"attributed": "tokens"}
     assert "attributed: got 'tokens' and decoder 'cusum'" in said(
         3, *arguments, "--attributed", "tokens", "--decoder", "cusum"
     )
-    assert "attributed: got 'tokens' and allow_unattributed=False" in said(
-        3, *arguments, "--attributed", "tokens", "--forced"
+    assert "--attributed tokens only where it is sure" in said(
+        2, *arguments, "--attributed", "tokens", "--forced"
     )
 
 
@@ -107,7 +108,38 @@ def test_decoys_and_known_agents_reach_the_auditor(
     same = iet.Auditor(registry, decoys=120, known_agents=["planner"]).audit(text.read_text(encoding="utf-8"))
     assert found["decoys"] == 120
     assert found["evidence"] == same.evidence
-    assert "known_agents: got 'stranger'" in said(3, "audit", text, "-r", team, "--known", "stranger")
+    assert "--known: got 'stranger'" in said(3, "audit", text, "-r", team, "--known", "stranger")
+
+
+def test_a_copied_text_is_read_as_it_was(
+    team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path, said: Said
+) -> None:
+    copy = tmp_path / "mail.txt"
+    copy.write_text("\n".join(f"> {line}" for line in textwrap.wrap(text.read_text(), 72)))
+    report = json.loads(said(0, "audit", copy, "-r", team, "--as-copied", "--json"))
+    assert report["restored"] == ["quoted", "wrapped"]
+    assert report["text"] == copy.read_text()
+    assert report["segments"][0]["agent"] == "critic"
+    assert "without marks of quotation, the ends of wrapped lines" in said(
+        0, "audit", copy, "-r", team, "--as-copied"
+    )
+    assert "go with one text" in said(2, "audit", copy, "-r", team, "--as-copied", "-o", f"{tmp_path}/")
+    assert "do not go with --as-copied" in said(2, "audit", copy, "-r", team, "--as-copied", "--span", "0:5")
+
+
+def test_who_wrote_each_message_of_a_record(
+    team: pathlib.Path, text: pathlib.Path, unmarked: pathlib.Path, tmp_path: pathlib.Path, said: Said
+) -> None:
+    record = tmp_path / "chat.jsonl"
+    texts = [text.read_text(), unmarked.read_text()]
+    lines = [{"role": "user", "content": texts[1]}, {"role": "assistant", "name": "Bob", "content": texts[0]}]
+    record.write_text("\n".join(map(json.dumps, lines)))
+    report = json.loads(said(0, "audit", record, "-r", team, "--messages", "--json"))
+    assert report["text"] == f"{texts[1]}\n\n{texts[0]}"
+    assert [segment["agent"] for segment in report["segments"]] == [None, "critic"]
+    assert report["segments"][1]["char_start"] == len(texts[1]) + 2
+    assert "expected JSON or JSON lines" in said(3, "audit", text, "-r", team, "--messages")
+    assert "does not go with --messages" in said(2, "audit", record, "-r", team, "--messages", "--as-copied")
 
 
 def test_parts_of_a_text_are_read_or_left_out(team: pathlib.Path, text: pathlib.Path, said: Said) -> None:
@@ -138,7 +170,7 @@ def test_a_registry_takes_a_second_profile_and_both_are_read(
     assert f"profile {second}; iet keys add --profile {second} NAME" in capsys.readouterr().out
     assert Registry.load(team).get_profile(second).scheme.kappa == 1.5
     assert run("keys", "add", "-r", team, "--profile", second, "writer") == 0
-    assert "tokenizer and vocab_size: got neither" in said(3, "keys", "profile", "-r", team)
+    assert "--tokenizer, --vocab-size: got neither" in said(3, "keys", "profile", "-r", team)
     report = json.loads(said(0, "audit", text, "-r", team, "--json"))
     assert [profile["id"] for profile in report["profiles"]] == [first, second]
     assert {segment["agent"] for segment in report["segments"]} == {"critic"}

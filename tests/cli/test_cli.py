@@ -58,6 +58,8 @@ def test_a_refusal_shows_the_usage_of_its_own_command(said: Said) -> None:
         (["keys", "add", "x", "--loud"], "keys add"),
         (["calibrate", "--power", "--registries", "3"], "calibrate"),
         (["doctor", "--agent", "x"], "doctor"),
+        (["audit", "a.txt", "-o", "out/", "--reread"], "audit"),
+        (["audit", "a.txt", "--forced", "--attributed", "tokens"], "audit"),
     ):
         refusal = said(2, *arguments)
         assert refusal.startswith(f"usage: iet {command} ")
@@ -119,6 +121,18 @@ def test_an_output_without_unicode_is_no_failure(team: pathlib.Path, tmp_path: p
 
 
 @posix
+def test_a_refusal_speaks_of_options_and_not_of_parameters(team: pathlib.Path, said: Said) -> None:
+    (team.parent / "a.txt").write_text("w1 w2")
+    for arguments, refusal in (
+        (["--level", "2"], "iet: --level: got 2.0, expected a number between 0 and 1"),
+        (["--breaks", "--decoder", "cusum"], "iet: --breaks: got decoder 'cusum'"),
+        (["--known", "nobody"], "iet: --known: got 'nobody'"),
+        (["--csv", "--shard", "1/2", "-o", str(team.parent / "out")], "iet: --csv, --pages: got shard 1/2"),
+        (["--profile", "x"], "iet: profile 'x' is not in the registry"),
+    ):
+        assert refusal in said(3, "audit", team.parent / "a.txt", "-r", team, *arguments)
+
+
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_a_reader_that_goes_away_is_no_failure(
     team: pathlib.Path, tmp_path: pathlib.Path, more: list[str]

@@ -66,10 +66,11 @@ def test_what_it_does_not_begin_with(path: pathlib.Path, capsys: pytest.CaptureF
             (["--no-auth", "-r", path, "--host", "::"], "host: got '::' and --no-auth"),
             (["--no-auth", "-r", path, "--port", port], "Address already in use"),
             (["--no-auth", "-r", path, "--workers", 0], "workers: got 0"),
-            (["--no-auth", "-r", path, "--per-client", 0], "per_client: got 0"),
+            (["--no-auth", "-r", path, "--per-client", 0], "--per-client: got 0"),
             (["--no-auth", "-r", path, "--seconds", "nan"], "seconds: got nan"),
             (["--no-auth", "-r", path.with_name("nothing.json")], "nothing.json: cannot be read"),
             (["--no-auth", "-r", empty], "the profile has no agents"),
+            (["--no-auth", "-r", path, "--published", path.parent], "no index of published text"),
             (["--tokens", path.with_name("nothing"), "-r", path], "nothing: cannot be read"),
             (["--tokens", path, "-r", path], "line 1 is not a SHA-256"),
         ]:

@@ -1,0 +1,132 @@
+"""`iet check`: is each message of a trace by the agent that it names?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from iet.audit import traces
+from iet.cli.options import Commands, add_registry, load_registry, say
+from iet.cli.progress import auditing
+from iet.errors import InputError
+from iet.marks.files import write_file
+
+_FORMS = (".json", ".html", ".csv")
+
+
+def add(commands: Commands) -> None:
+    """Add `iet check`."""
+    check = commands.add_parser(
+        "check", help="is each message of a trace by the agent that it names? Confirmed, contradicted or open"
+    )
+    check.add_argument(
+        "trace",
+        metavar="TRACE",
+        help="JSON or JSON lines, or - for standard input: chat messages (OpenAI, LangChain, LangGraph),"
+        " OpenTelemetry spans (OTLP) or Langfuse's observations",
+    )
+    add_registry(check)
+    check.add_argument("--tokenizer", metavar="PATH", help="if it is not where the registry found it")
+    check.add_argument("--profile", help="id of the only profile to read (default: all)")
+    check.add_argument(
+        "--level",
+        type=float,
+        default=0.01,
+        help="chance, at most, of any wrong confirmation, and of any wrong contradiction (default: 0.01)",
+    )
+    check.add_argument(
+        "--agent",
+        action="append",
+        default=[],
+        metavar="NAME=AGENT",
+        help="what the trace calls NAME is this agent of the registry; may be repeated",
+    )
+    check.add_argument("--published", metavar="FILE.idx", help="what agents published before is no evidence")
+    check.add_argument("--json", action="store_true", help="print the result as JSON")
+    check.add_argument(
+        "-o",
+        "--output",
+        action="append",
+        default=[],
+        type=pathlib.Path,
+        metavar="FILE",
+        help=f"also write it, in the form that its end names: {', '.join(_FORMS)}; may be repeated",
+    )
+    check.add_argument(
+        "--otel",
+        action="store_true",
+        help="also emit an OpenTelemetry event for each message (opentelemetry-instrument iet check ...)",
+    )
+    check.add_argument("--fail-on", choices=["contradicted", "open"], help="exit 1 if any message is so")
+    check.set_defaults(run=_check)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    import iet
+    from iet.report.lines import width_of
+
+    for path in arguments.output:
+        if path.suffix not in _FORMS:
+            raise InputError(f"{path}: got a name that ends otherwise, expected one of {', '.join(_FORMS)}")
+        if not path.parent.is_dir():
+            raise InputError(f"{path}: got a folder that is not there, expected one that is")
+    registry = load_registry(arguments)
+    auditor = iet.Auditor(
+        registry,
+        level=arguments.level,
+        profile=arguments.profile,
+        tokenizer=arguments.tokenizer,
+        published=arguments.published,
+    )
+    names = _names(arguments.agent, auditor.agents)
+    name = "standard input" if arguments.trace == "-" else arguments.trace
+    try:
+        pieces = traces.read(_document(arguments.trace), agents=[*auditor.agents, *names])
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+    claims = [piece.claim and names.get(piece.claim, piece.claim) for piece in pieces]
+    skip = [d for d, piece in enumerate(pieces) if not piece.agents]
+    with auditing():
+        found = auditor.check([piece.text for piece in pieces], claims, skip=skip)
+    if arguments.otel:
+        from iet.report import telemetry
+
+        telemetry.emit(found.events())
+    forms = {
+        ".json": lambda: json.dumps(found.to_dict(), indent=1) + "\n",
+        ".html": lambda: found.to_html((name,)),
+        ".csv": found.to_csv,
+    }
+    for path in arguments.output:
+        write_file(path, forms[path.suffix]().encode())
+    if arguments.json:
+        print(json.dumps(found.to_dict(), indent=1))
+    else:
+        say(found.text(width_of(sys.stdout)))
+    return 1 if arguments.fail_on and found.of(arguments.fail_on) else 0
+
+
+def _names(given: Sequence[str], agents: Sequence[str]) -> Mapping[str, str]:
+    """Return {name in the trace: agent}."""
+    found = dict[str, str]()
+    for pair in given:
+        name, equals, agent = pair.rpartition("=")
+        if not equals or not name:
+            raise InputError(f"--agent: got {pair!r}, expected NAME=AGENT")
+        if agent not in agents:
+            raise InputError(f"--agent: got {agent!r}, expected one of {', '.join(agents)}")
+        found[name] = agent
+    return found
+
+
+def _document(file: str) -> Any:
+    """Return parsed JSON, or a list of the lines of JSON lines."""
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else pathlib.Path(file).read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror}); expected JSON, or -") from None
+    return traces.parse(data)

@@ -1,0 +1,231 @@
+"""How a text is read: the options that `iet audit` and `iet report` share, and what they make of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+from typing import Any
+
+from iet.cli.options import add_decoder, add_registry, load_registry, read_sessions, tokenizers_of
+from iet.cli.texts import MAXIMUM, read_text
+from iet.errors import InputError
+from iet.marks.foreign.engines import SCHEMES
+
+
+def add_auditing(audit: argparse.ArgumentParser) -> None:
+    """Add the options that say how a text is read."""
+    add_registry(audit)
+    audit.add_argument(
+        "--tokenizer",
+        action="append",
+        metavar="[PROFILE=]PATH",
+        help="tokenizer.json, its folder or a model on the Hub (owner/name), if it is not where the registry"
+        " found it; once for each profile",
+    )
+    audit.add_argument(
+        "--encoding",
+        metavar="NAME",
+        help="of text files, such as cp1252 (default: UTF-8, or what a mark of byte order says)",
+    )
+    audit.add_argument(
+        "--max-text",
+        type=int,
+        default=MAXIMUM,
+        metavar="SIZE",
+        help=f"largest text that is audited as one, in bytes (default: {MAXIMUM})",
+    )
+    audit.add_argument(
+        "--messages",
+        action="store_true",
+        help="the file is the record of a conversation: chat messages, OpenTelemetry spans or Langfuse's"
+        " observations (JSON, JSON lines); who wrote each message is recovered. iet check checks its names",
+    )
+    audit.add_argument("--profile", help="id of the only profile to read (default: all)")
+    audit.add_argument(
+        "--span",
+        action="append",
+        type=_span,
+        metavar="START:END",
+        help="read only these characters of the text; may be repeated",
+    )
+    audit.add_argument(
+        "--skip",
+        action="append",
+        type=_span,
+        metavar="START:END",
+        help="leave these characters out, such as a prompt or a tool's output; may be repeated",
+    )
+    audit.add_argument(
+        "--scheme",
+        choices=["waterfall", *SCHEMES],
+        help="read marks of the Waterfall package or of a serving engine, in place of a registry's",
+    )
+    audit.add_argument(
+        "--keys",
+        help="its agents and keys: of waterfall integer ids, such as planner=42,critic=43; of an engine a"
+        ' JSON file, {"planner": key}, that only its owner may read',
+    )
+    audit.add_argument("--n-gram", type=int, help="its n (default: 2, of an engine the engine's)")
+    audit.add_argument("--k-p", type=int, help="k_p of waterfall (default: 1)")
+    audit.add_argument(
+        "--parameter",
+        action="append",
+        metavar="NAME=VALUE",
+        help="another one of an engine's scheme, such as vocab_size=32000; may be repeated",
+    )
+    add_decoder(audit)
+    audit.add_argument(
+        "--breaks",
+        action="store_true",
+        help="expect hand-overs at paragraph breaks, line breaks and ends of sentences (posterior only)",
+    )
+    audit.add_argument("--model", help="causal language model to read with: folder or id; best the writers'")
+    audit.add_argument(
+        "--level",
+        type=float,
+        default=0.01,
+        help="share of unmarked texts in which an agent may be found, and highest error of a segment that is"
+        " attributed (default: 0.01)",
+    )
+    audit.add_argument(
+        "--attributed",
+        default="segment",
+        choices=["segment", "tokens"],
+        help="name whole segments, or only the words that are sure at the level (posterior only; default:"
+        " segment)",
+    )
+    audit.add_argument(
+        "--decoys",
+        type=int,
+        default=0,
+        help="take p-values from ranks among so many keys that nobody holds, at least the number of agents"
+        " divided by the level, or none is found (default: 0, from the null law)",
+    )
+    audit.add_argument(
+        "--known",
+        action="append",
+        metavar="NAME",
+        help="an agent who may have written the text; may be repeated (default: all of the registry)",
+    )
+    audit.add_argument(
+        "--published",
+        metavar="OUT.idx",
+        help="take what is in this index of published text (iet index) for no evidence: it can be quoted",
+    )
+    audit.add_argument(
+        "--as-copied",
+        action="store_true",
+        help="read the text also with what copying did undone (wrapped lines, quotation, escapes,"
+        " typography), and report the way with the surest evidence",
+    )
+    audit.add_argument(
+        "--sessions",
+        metavar="FILE",
+        type=pathlib.Path,
+        help="say in which of these sessions agents wrote: a file of ids, one a line",
+    )
+    audit.add_argument("--forced", action="store_true", help="give every token an agent, as the paper does")
+
+
+def _span(value: str) -> tuple[int, int]:
+    start, colon, end = value.partition(":")
+    if not (colon and start.isdecimal() and end.isdecimal()):
+        raise argparse.ArgumentTypeError(f"got {value!r}, expected characters START:END, such as 0:120")
+    return int(start), int(end)
+
+
+def check_reading(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """End with a usage error if options are given that do not go together."""
+    if arguments.forced and arguments.attributed == "tokens":
+        parser.error("--forced names an agent for every token, --attributed tokens only where it is sure")
+    if (arguments.as_copied or arguments.messages) and (arguments.span or arguments.skip or arguments.breaks):
+        parser.error("--span, --skip and --breaks do not go with --as-copied and --messages")
+    if arguments.as_copied and arguments.messages:
+        parser.error("--as-copied does not go with --messages, which are read one by one")
+    own = [arguments.registry, arguments.profile, arguments.decoys or None]
+    own += [arguments.published, arguments.sessions]
+    theirs = [arguments.keys, arguments.n_gram, arguments.k_p, arguments.parameter]
+    if arguments.scheme is None:
+        if any(option is not None for option in theirs):
+            parser.error("--keys, --n-gram, --k-p and --parameter go with --scheme")
+        return
+    if arguments.keys is None or len(arguments.tokenizer or []) != 1 or any(o is not None for o in own):
+        parser.error("--scheme takes --keys and one --tokenizer, and none of a registry's options")
+    unknown = "parameter" if arguments.scheme == "waterfall" else "k_p"
+    if getattr(arguments, unknown) is not None:
+        parser.error(f"--{unknown.replace('_', '-')} does not go with --scheme {arguments.scheme}")
+
+
+def keys_of(arguments: argparse.Namespace) -> Any:
+    """Return the keys that a text is read under: a registry's, of waterfall, or of an engine."""
+    import iet
+
+    if arguments.scheme is None:
+        return load_registry(arguments)
+    given = {name: getattr(arguments, name) for name in ("n_gram", "k_p")}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    options["tokenizer"] = arguments.tokenizer[0]
+    if arguments.scheme != "waterfall":
+        options = {**_parameters(arguments.parameter or []), **options}
+        return iet.EngineKeys.load(
+            arguments.keys, arguments.scheme, secret_mount=arguments.secret_mount, **options
+        )
+    keys: dict[str, int] = {}
+    for pair in arguments.keys.split(","):
+        name, _, key = (part.strip() for part in pair.rpartition("="))
+        if not name or not key.isdecimal() or name in keys:
+            raise InputError(f"--keys: got {pair!r}, expected each agent once, such as planner=42,critic=43")
+        keys[name] = int(key)
+    return iet.WaterfallKeys(keys, **options)
+
+
+def _parameters(given: list[str]) -> dict[str, Any]:
+    """Return NAME=VALUE pairs, values in JSON or else as they are."""
+    found: dict[str, Any] = {}
+    for pair in given:
+        name, equals, value = pair.partition("=")
+        if not (equals and name.isidentifier()) or name in ("scheme", "path", "tokenizer", "secret_mount"):
+            raise InputError(f"--parameter: got {pair!r}, expected NAME=VALUE, such as greenlist_ratio=0.5")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def auditor_of(arguments: argparse.Namespace, registry: Any) -> Any:
+    """Return the auditor that the options describe."""
+    import iet
+
+    given = arguments.tokenizer or []
+    return iet.Auditor(
+        registry,
+        arguments.decoder,
+        arguments.level,
+        not arguments.forced,
+        profile=arguments.profile,
+        tokenizer=tokenizers_of(given, registry) if arguments.scheme is None else None,
+        model=arguments.model,
+        break_odds=arguments.breaks,
+        decoys=arguments.decoys,
+        known_agents=arguments.known,
+        attributed=arguments.attributed,
+        published=arguments.published,
+        as_copied=arguments.as_copied,
+        sessions=None if arguments.sessions is None else read_sessions(arguments.sessions),
+    )
+
+
+def read(arguments: argparse.Namespace, file: str) -> tuple[str, dict[str, Any]]:
+    """Return the text, and the parts of it that are read."""
+    text = read_text(file, arguments.encoding, arguments.max_text)
+    if not arguments.messages:
+        return text, {"spans": arguments.span, "skip": arguments.skip}
+    from iet.audit import traces
+
+    try:
+        said = traces.joined(traces.read(traces.parse(text.encode())))
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
+    return said.text, {"boundaries": said.boundaries}

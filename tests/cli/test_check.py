@@ -1,0 +1,78 @@
+"""`iet check`: a trace in; a table, files and an exit code out."""
+
+from __future__ import annotations
+
+import csv
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from tests.support.commands import Said
+
+
+@pytest.fixture
+def trace(text: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    """The critic's text under two names, words of a user, and one of somebody."""
+    words = text.read_text().split()
+    messages = [
+        {"role": "user", "content": "w1 w2 w3"},
+        {"role": "assistant", "name": "Critic", "content": " ".join(words[:75])},
+        {"role": "assistant", "name": "planner", "content": " ".join(words[75:])},
+        {"role": "assistant", "content": "w7"},
+    ]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"messages": messages}))
+    return path
+
+
+def test_check(said: Said, team: pathlib.Path, trace: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    found = said(0, "check", trace, "-r", team, "--agent", "Critic=critic")
+    assert found.startswith("4 pieces: 1 confirmed, 1 contradicted, 1 open, 1 skipped")
+    files = [tmp_path / f"out.{form}" for form in ("json", "html", "csv")]
+    outputs = [argument for path in files for argument in ("-o", path)]
+    data = json.loads(said(0, "check", trace, "-r", team, "--agent", "Critic=critic", "--json", *outputs))
+    assert [piece["verdict"] for piece in data["pieces"]] == ["skipped", "confirmed", "contradicted", "open"]
+    assert json.loads(files[0].read_text()) == data
+    assert "contradicted" in files[1].read_text()
+    assert [row["agent"] for row in csv.DictReader(files[2].open(newline=""))] == ["", "critic", "critic", ""]
+
+
+def test_exit_codes(said: Said, team: pathlib.Path, trace: pathlib.Path) -> None:
+    said(1, "check", trace, "-r", team, "--fail-on", "contradicted")
+    said(1, "check", trace, "-r", team, "--fail-on", "open")
+    lines = json.loads(trace.read_text())["messages"][:2]
+    trace.write_text("\n".join(json.dumps({"messages": [message]}) for message in lines))
+    said(0, "check", trace, "-r", team, "--agent", "Critic=critic", "--fail-on", "contradicted")
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "words"),
+    [
+        (b"{", (), "line 1: "),
+        (b"[]", (), "got a list of 0"),
+        (b"{}\n{\n", (), "line 2: "),
+        (b"\xff\xfe", (), "byte 0 is not UTF-8"),
+        (b"[" * 100_000, (), "less deep"),
+        (b'[{"role": "user", "content": 1' + b"0" * 5000 + b"}]", (), "shorter numbers"),
+        (None, (), "cannot be read (No such file"),
+        (b"[]", ("-o", "out.pdf"), "out.pdf: got a name that ends otherwise"),
+        (b"[]", ("-o", "nowhere/out.json"), "got a folder that is not there"),
+        (b"[]", ("--agent", "x"), "--agent: got 'x', expected NAME=AGENT"),
+        (b"[]", ("--agent", "x=y"), "--agent: got 'y', expected one of planner, critic"),
+        (b"[]", ("--level", "2"), "level: got 2"),
+    ],
+)
+def test_what_is_refused(
+    said: Said, team: pathlib.Path, tmp_path: pathlib.Path, content: Any, arguments: Any, words: str
+) -> None:
+    path = tmp_path / "trace.json"
+    if content is not None:
+        path.write_bytes(content)
+    assert words in said(3, "check", path, "-r", team, *arguments)
+
+
+def test_events_need_no_provider(said: Said, team: pathlib.Path, trace: pathlib.Path) -> None:
+    pytest.importorskip("opentelemetry._logs")
+    assert "1 open" in said(0, "check", trace, "-r", team, "--otel", "--agent", "Critic=critic")

@@ -1,0 +1,65 @@
+"""`iet audit --sessions`."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from iet.marks.registry import Registry
+from tests.support.commands import Said, run
+from tests.support.texts import spell, write
+
+
+@pytest.fixture
+def of_a_run(team: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    run = Registry.load(team).session("run 7")
+    path = tmp_path / "run.txt"
+    path.write_text(spell(write(run, [("critic", 150)], ids=range(1, 400), flat=True)))
+    return path
+
+
+@pytest.fixture
+def sessions(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "sessions.txt"
+    path.write_text("\ufeffrun 6\r\nrun 7\r\n\nrun 8\nrun 7\n", encoding="utf-8")
+    return path
+
+
+def test_a_report_says_which_session(
+    team: pathlib.Path, of_a_run: pathlib.Path, sessions: pathlib.Path, tmp_path: pathlib.Path, said: Said
+) -> None:
+    assert "No registered agent was found" in said(0, "audit", of_a_run, "-r", team)
+    shown = said(0, "audit", of_a_run, "-r", team, "--sessions", sessions)
+    assert "critic wrote" in shown
+    assert "critic in run 7" in shown
+    found = json.loads(said(0, "audit", of_a_run, "-r", team, "--sessions", sessions, "--json"))
+    assert found["sessions"]["read"] == 3
+    assert [each["session"] for each in found["sessions"]["found"]] == ["run 7"]
+    assert {segment["session"] for segment in found["segments"]} == {"run 7"}
+    page = tmp_path / "page.html"
+    said(0, "report", of_a_run, "-r", team, "--sessions", sessions, "-o", page)
+    assert "critic in run 7" in page.read_text()
+
+
+def test_what_is_refused(
+    team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lists = {"empty": b"\n\n", "latin": b"caf\xe9\n", "control": b"run 1\nrun\t2\n", "long": b"s" * 201}
+    for name, content in lists.items():
+        (tmp_path / name).write_bytes(content)
+    for arguments, code, message in (
+        (["audit", text, "-r", team, "--sessions", tmp_path / "gone"], 3, "gone: cannot be read"),
+        (["audit", text, "-r", team, "--sessions", tmp_path / "empty"], 3, "got no ids of sessions"),
+        (["audit", text, "-r", team, "--sessions", tmp_path / "latin"], 3, "not UTF-8 at byte 3"),
+        (
+            ["audit", text, "-r", team, "--sessions", tmp_path / "control"],
+            3,
+            "control, line 2: session: got the",
+        ),
+        (["audit", text, "-r", team, "--sessions", tmp_path / "long"], 3, "expected 1 to 200 characters"),
+        (["audit", text, "--scheme", "waterfall", "--sessions", tmp_path / "long"], 2, "--sessions"),
+    ):
+        assert run(*arguments) == code
+        assert message in capsys.readouterr().err

@@ -1,0 +1,97 @@
+"""One text that is too large to be audited as one: refused before any work, with the way on."""
+
+from __future__ import annotations
+
+import io
+import json
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import iet
+from iet.cli.texts import MAXIMUM
+from tests.support.commands import Said
+
+
+@pytest.fixture
+def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def audit(*_: object, **__: object) -> None:
+        raise AssertionError("audited")
+
+    monkeypatch.setattr(iet.Auditor, "audit", audit)
+
+
+@pytest.fixture
+def large(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "big text.txt"
+    path.write_bytes(b"w\n" * (MAXIMUM // 2 + 1))
+    return path
+
+
+@pytest.mark.usefixtures("untouched")
+def test_a_text_that_is_too_large_is_refused_with_its_size_and_the_way(
+    team: pathlib.Path, large: pathlib.Path, tmp_path: pathlib.Path, said: Said
+) -> None:
+    page = tmp_path / "report.html"
+    for command in (["audit", large], ["report", large, "-o", page]):
+        refusal = said(3, *command, "-r", team)
+        assert "got 8,388,610 bytes, expected at most 8,388,608 (--max-text)" in refusal
+        assert "here about 0.8 GB" in refusal
+        assert f"split -C 4M --additional-suffix=.txt {shlex.quote(str(large))} parts/" in refusal
+        assert "iet audit parts/ -o OUT/" in refusal
+    assert not page.exists()
+
+
+@pytest.mark.usefixtures("untouched")
+def test_standard_input_is_read_no_further_than_that(
+    team: pathlib.Path, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    stream = io.BytesIO(b"w" * 500)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(stream))
+    refusal = said(3, "audit", "-", "-r", team, "--max-text", "100")
+    assert "standard input: got more than 100 bytes" in refusal
+    assert "FILE parts/" in refusal
+
+
+def test_the_limit_is_the_readers_and_goes_with_one_text(
+    team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path, said: Said
+) -> None:
+    size = text.stat().st_size
+    assert json.loads(said(0, "audit", text, "-r", team, "--json", "--max-text", str(size)))["tokens"] > 0
+    assert "--max-text" in said(3, "audit", text, "-r", team, "--max-text", str(size - 1))
+    assert "expected an int of at least 1" in said(3, "audit", text, "-r", team, "--max-text", "0")
+    many = ["audit", text, text, "-r", team, "-o", f"{tmp_path}/out/", "--max-text", "9"]
+    assert "it is --max-record" in said(2, *many)
+
+
+def test_of_several_texts_one_that_is_too_large_is_a_problem_of_its_row(
+    team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path, said: Said
+) -> None:
+    (tmp_path / "small.txt").write_text("w1 w2")
+    out = tmp_path / "pages"
+    said(0, "report", text, tmp_path / "small.txt", "-r", team, "-o", f"{out}/", "--max-text", "9")
+    rows = (out / "documents.csv").read_text(encoding="utf-8-sig").splitlines()
+    assert "expected at most 9 (--max-text)" in rows[1]
+    assert "max-text" not in rows[2]
+
+
+def test_the_command_that_cuts_leaves_whole_lines(tmp_path: pathlib.Path) -> None:
+    split = shutil.which("split")
+    if (
+        split is None
+        or "GNU" not in subprocess.run([split, "--version"], capture_output=True, text=True).stdout
+    ):
+        pytest.skip("no split of GNU")
+    whole = "".join(f"line {i} of the text\n" for i in range(1000))
+    (tmp_path / "big.txt").write_text(whole)
+    (tmp_path / "parts").mkdir()
+    cut = [split, "-C", "4K", "--additional-suffix=.txt", "big.txt", "parts/"]
+    subprocess.run(cut, cwd=tmp_path, check=True)
+    parts = [path.read_text() for path in sorted((tmp_path / "parts").glob("*.txt"))]
+    assert "".join(parts) == whole
+    assert len(parts) > 3
+    assert all(part.endswith("\n") and len(part) <= 4096 for part in parts)
