@@ -1,0 +1,230 @@
+"""The fuzzer of the native code (tests/fuzz): random calls of every op, and a sample of them read in Python.
+
+The program compares every call with the scheme applied to one token at a time, in C++; what it prints as its
+sample is computed again here by the reference in NumPy.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import platform
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iet.native import foreign, reference
+from iet.native.marking import Marking
+
+ROOT = pathlib.Path(__file__).parents[2]
+FAMILIES = ("fourier", "square", "gumbel")
+DTYPES = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.uint16))
+Line = dict[str, Any]
+
+WHAT = {
+    "none": "no sanitizer",
+    "address,undefined": "AddressSanitizer and UBSan",
+    "thread": "ThreadSanitizer",
+}
+"""Programs by the sanitizers in them."""
+
+ROUND: dict[str, dict[str, int]] = {
+    "none": {"calls": 4_000_000, "threads": 1, "sample": 20_000},
+    "address,undefined": {"calls": 800_000, "threads": 1, "sample": 20_000},
+    "thread": {"calls": 20_000, "threads": 3, "sample": 2000},
+}
+"""What a round calls."""
+
+
+def build(folder: pathlib.Path, kinds: Iterable[str]) -> None:
+    """Compile the fuzzer into a folder: `kinds` of sanitizers as the compiler names them, or "none"."""
+    missing = [kind for kind in kinds if not (folder / f"fuzz-{kind}").exists()]
+    if missing:
+        subprocess.run([str(ROOT / "tests/fuzz/build"), str(folder), *missing], check=True)
+
+
+def fuzz(
+    folder: pathlib.Path, kind: str, *, seed: int, calls: int, threads: int = 1, sample: int = 0
+) -> Counter[str]:
+    """Return how many calls of each op were made, how many of those were judged here, and how many differed.
+
+    Args:
+        folder: of `build`.
+        kind: of sanitizer.
+        seed: of all that is drawn.
+        calls: at least so many.
+        threads: of callers at once.
+        sample: one in so many calls is judged here; 0: none.
+
+    Raises:
+        RuntimeError: the program did not end by itself, as where a sanitizer found something: with its words.
+    """
+    *lines, told = _run(folder, kind, seed, calls, threads, sample)
+    counts = Counter({name: count for name, count in told.items() if name != "op"})
+    differ = [line for line in lines if not agrees(line)]
+    counts["judged"] = len(lines)
+    counts["faults"] += len(differ)
+    for line in differ[:3]:
+        print(f"the reference computes something else: {json.dumps(line)[:2000]}")
+    return counts
+
+
+def sample(folder: pathlib.Path, kind: str, *, seed: int, calls: int, every: int) -> list[Line]:
+    """Return one in `every` calls, as `agrees` takes it."""
+    return _run(folder, kind, seed, calls, 1, every)[:-1]
+
+
+def _run(folder: pathlib.Path, kind: str, *numbers: int) -> list[Line]:
+    # With as many bits of address randomisation as some systems use, the sanitizer of threads finds no room.
+    steady = ["setarch", platform.machine(), "-R"] if kind == "thread" and shutil.which("setarch") else []
+    command = [*steady, str(folder / f"fuzz-{kind}"), *map(str, numbers)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    if done.returncode not in (0, 1) or not lines or lines[-1]["op"] != "counts":
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-4000:]}")
+    print(done.stderr[-4000:], end="")
+    return lines
+
+
+def agrees(line: Line) -> bool:
+    """Tell whether the reference computes what a call of the sample wrote."""
+    return bool(JUDGES[line["op"]](line))
+
+
+def _array(line: Line, name: str, dtype: Any) -> NDArray[Any]:
+    return np.frombuffer(bytearray.fromhex(line[name]), dtype)
+
+
+def _marking(line: Line) -> Marking:
+    return Marking(
+        vocab_size=line["vocab"],
+        n_gram=line["n_gram"],
+        family=FAMILIES[line["family"]],
+        code=line["family"],
+        kappa=1.0,
+        unmarked_ids=tuple(_array(line, "unmarked", np.int32).tolist()),
+        subkeys=_array(line, "subkeys", np.uint8).reshape(-1, 16),
+        k_p=_array(line, "k_p", np.uint32),
+        counted=True,
+    )
+
+
+def _permute(line: Line) -> bool:
+    ranks = reference.permute(_array(line, "ids", np.uint32), _array(line, "seeds", np.uint64), line["vocab"])
+    return np.array_equal(ranks, _array(line, "ranks", np.uint32))
+
+
+def _text(line: Line) -> tuple[Marking, NDArray[np.int64], NDArray[np.int32]]:
+    return _marking(line), _array(line, "ids", np.int64), _array(line, "counts", np.int32)
+
+
+def _score(line: Line) -> bool:
+    marking, ids, counts = _text(line)
+    found = _array(line, "scores", np.uint32).reshape(len(ids), len(marking))
+    return np.array_equal(reference.score_tokens(marking, ids, counts).view(np.uint32), found)
+
+
+def _score_spans(line: Line) -> bool:
+    marking, ids, counts = _text(line)
+    cuts, counted = _array(line, "cuts", np.int64), _array(line, "counted", np.bool_)
+    sums = reference.score_spans(marking, ids, cuts, counted, counts)
+    return np.array_equal(sums, _array(line, "sums", np.int64).reshape(sums.shape) * reference.SPAN_UNIT)
+
+
+def _embed(line: Line) -> bool:
+    marking, dtype, rows = _marking(line), DTYPES[line["dtype"]], line["rows"]
+    before, after = _array(line, "before", dtype), _array(line, "after", dtype)
+    if rows:
+        strides = (line["row_stride"] * dtype.itemsize, line["element_stride"] * dtype.itemsize)
+        view = np.lib.stride_tricks.as_strided(
+            before[line["origin"] :], (rows, line["columns"]), strides, writeable=True
+        )
+        contexts = _array(line, "contexts", np.int64).reshape(rows, -1)
+        slots, counts = _array(line, "slots", np.int32), _array(line, "counts", np.int32)
+        reference.embed_(marking, view, contexts, slots, _array(line, "kappas", np.float32), counts)
+    if dtype == np.uint16:
+        before, after = (reference.bfloat16_to_float32(bits) for bits in (before, after))
+    words = np.dtype(f"u{before.dtype.itemsize}")
+    same = (before.view(words) == after.view(words)) | (np.isnan(before) & np.isnan(after))
+    return bool(same.all())
+
+
+def _engine_gumbel(line: Line) -> bool:
+    score = (foreign.vllm_score, foreign.sglang_score)[line["prf"]]
+    scored, keys = _array(line, "scored", np.bool_), _array(line, "keys", np.uint64).tolist()
+    scores = np.zeros((len(scored), len(keys)), np.float32)
+    if scored.any():
+        words = _array(line, "words", np.uint32)
+        n_grams = np.lib.stride_tricks.sliding_window_view(words, line["width"] + 1)[scored]
+        for column, key in enumerate(keys):
+            scores[scored, column] = score(n_grams, key)
+    return np.array_equal(scores, _array(line, "scores", np.float32).reshape(scores.shape))
+
+
+def _synthid(line: Line) -> bool:
+    size, depth = 1 << line["bits"], line["depth"]
+    order = np.arange(size, dtype=np.uint64) * np.uint64(6364136223846793005) + np.uint64(1)
+    table = np.zeros(size, np.uint8)
+    table[(order & np.uint64(size - 1)).astype(np.int64)] = _array(line, "g_values", np.uint8)[:size] // 255
+    keys = _array(line, "keys", np.uint32).reshape(-1, depth).astype(np.uint64)
+    words, scored = _array(line, "words", np.uint32).astype(np.int64), _array(line, "scored", np.bool_)
+    scores = np.zeros((len(words), len(keys)), np.float32)
+    if scored.any():
+        n_grams = np.lib.stride_tricks.sliding_window_view(words, line["n_gram"])
+        n_grams = n_grams[np.flatnonzero(scored) + 1 - line["n_gram"]]
+        for column, key in enumerate(keys):
+            sums = foreign.synthid_g_values(n_grams, key, table) @ _array(line, "weights", np.uint32).astype(
+                int
+            )
+            scores[scored, column] = sums.astype(np.float32) * np.float32(0.125) + np.float32(-1.5)
+    return np.array_equal(scores, _array(line, "scores", np.float32).reshape(scores.shape))
+
+
+def _waterfall(line: Line) -> bool:
+    keys, offsets = _array(line, "keys", np.uint32).tolist(), _array(line, "offsets", np.int64).tolist()
+    contexts = _array(line, "contexts", np.uint32).reshape(-1, line["n_gram"] - 1).tolist()
+    tokens = _array(line, "tokens", np.uint32)
+    ranks = _array(line, "ranks", np.uint32).reshape(len(keys), len(tokens))
+    return all(
+        np.array_equal(
+            ranks[row, first:last],
+            foreign.waterfall_permutation(key, tuple(context), line["vocab"])[tokens[first:last]],
+        )
+        for row, key in enumerate(keys)
+        for context, first, last in zip(contexts, offsets[:-1], offsets[1:], strict=True)
+    )
+
+
+def _green(line: Line) -> bool:
+    seeds = np.repeat(_array(line, "seeds", np.uint32), np.diff(_array(line, "offsets", np.int64)))
+    green = foreign.green_tokens(seeds, _array(line, "tokens", np.uint32), line["vocab"], line["green"])
+    return np.array_equal(green, _array(line, "is_green", np.bool_))
+
+
+JUDGES: dict[str, Callable[[Line], bool]] = {
+    "permute": _permute,
+    "score": _score,
+    "score_spans": _score_spans,
+    "embed": _embed,
+    "engine_gumbel": _engine_gumbel,
+    "synthid": _synthid,
+    "waterfall": _waterfall,
+    "green": _green,
+}
+
+WRITTEN = {
+    "permute": "ranks",
+    "score": "scores",
+    "score_spans": "sums",
+    "embed": "after",
+    "engine_gumbel": "scores",
+    "synthid": "scores",
+    "waterfall": "ranks",
+    "green": "is_green",
+}
+"""What each op writes."""

@@ -1,0 +1,172 @@
+"""How long everything holds: random calls, changed bytes, kills and hostile documents, counted.
+
+Each part goes in rounds, and what a round counted is on disk when it ends: a run that is killed goes on, and
+several may work at once on different parts (`--only`).
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from benchmarks.recording import columns, finish, parser
+from benchmarks.security import documents, drills, flips, native
+from iet.marks.files import write_file
+
+Round = Callable[[pathlib.Path, int], Counter[str]]
+"""What one round counts: by a folder for its files, and its number, which seeds what it draws."""
+
+
+def native_round(work: pathlib.Path, number: int) -> Counter[str]:
+    """Random calls of the native code, under each sanitizer and under none."""
+    counts = Counter[str]()
+    native.build(work / "fuzz", native.ROUND)
+    for kind, options in native.ROUND.items():
+        found = native.fuzz(work / "fuzz", kind, seed=1000 + number, **options)
+        what = native.WHAT[kind]
+        counts += Counter(
+            {
+                f"calls, {what}": found["calls"],
+                "judged by the reference": found["judged"],
+                "faults": found["faults"],
+            }
+        )
+        counts["calls"] += found["calls"]
+    return counts
+
+
+def flips_round(work: pathlib.Path, number: int) -> Counter[str]:
+    """Every byte changed to another value; of a bulk run, which goes on for each, all in some rounds."""
+    counts = Counter[str]()
+    for kind in flips.KINDS:
+        part = (BULK_ROUNDS, number % BULK_ROUNDS) if kind == "bulk run" else (1, 0)
+        found = flips.flip(kind, work / "flips", number, *part)
+        counts.update({f"{kind}: {name}": count for name, count in found.items() if name != "faults"})
+        counts.update({"bytes changed": found["changed"], "faults": found["faults"]})
+    return counts
+
+
+def documents_round(work: pathlib.Path, number: int) -> Counter[str]:
+    """A folder of hostile documents, the longest of 100 MB."""
+    counts = documents.audited(work / "documents", number, 100 << 20)
+    counts["documents"] = counts["documents read"] + counts["records in quarantine"]
+    return counts
+
+
+def texts_round(work: pathlib.Path, number: int) -> Counter[str]:
+    """Hostile texts, many a call."""
+    return documents.by_the_thousand(work / "texts", number, 10_000)
+
+
+def kills_round(work: pathlib.Path, number: int) -> Counter[str]:
+    """Kills of bulk runs in one process and in three, and of writers of a registry and an index."""
+    counts = Counter[str]()
+    for kind, times in (("bulk", 25), ("with two workers", 5), ("registry", 10), ("index", 10)):
+        found = drills.drill(kind, work / "kills", number, times)
+        counts.update({"kills" if name == "kills" else f"{kind}: {name}": n for name, n in found.items()})
+        counts.update({"faults": counts.pop(f"{kind}: faults"), f"{kind}: kills": found["kills"]})
+    return counts
+
+
+def drills_round(work: pathlib.Path, number: int) -> Counter[str]:
+    """Disks that are full or only read, files that may not grow, clocks that jump."""
+    counts = Counter[str]()
+    for kind, times in (("file sizes", 10), ("mounts", 5), ("clocks", 2)):
+        counts += drills.drill(kind, work / "drills", number, times)
+    counts["drills"] = counts.total() - counts["faults"]
+    return counts
+
+
+PARTS: dict[str, tuple[Round, str, int]] = {
+    "native": (native_round, "calls", 10**9),
+    "flips": (flips_round, "bytes changed", 10**6),
+    "documents": (documents_round, "documents", 10**5),
+    "texts": (texts_round, "texts", 10**6),
+    "kills": (kills_round, "kills", 1000),
+    "drills": (drills_round, "drills", 200),
+}
+"""Part -> a round of it, which count is its size, and the size to reach."""
+
+
+BULK_ROUNDS = 16
+"""Rounds in which every byte of a bulk run's output is changed once."""
+
+PEAK = "peak MB"
+"""The count of which rounds keep the highest."""
+
+
+def go_on(work: pathlib.Path, part: str, size: int) -> None:
+    """Do rounds of a part until it has reached a size."""
+    do, what, _ = PARTS[part]
+    while (state := stored(work, part))["counts"].get(what, 0) < size:
+        began = time.monotonic()
+        counts = do(work, state["rounds"])
+        total = Counter(state["counts"])
+        highest = max(counts.pop(PEAK, 0), total.pop(PEAK, 0))
+        total.update(counts)
+        total.update({PEAK: highest} if highest else {})
+        state = {
+            "rounds": state["rounds"] + 1,
+            "hours": state["hours"] + (time.monotonic() - began) / 3600,
+            "counts": dict(total),
+        }
+        write_file(work / f"{part}.json", json.dumps(state).encode())
+        print(
+            f"{part}: {state['rounds']} rounds, {total[what]:,} {what}, {total['faults']} faults", flush=True
+        )
+
+
+def stored(work: pathlib.Path, part: str) -> dict[str, Any]:
+    """Return what the rounds of a part have counted."""
+    path = work / f"{part}.json"
+    if not path.is_file():
+        return {"rounds": 0, "hours": 0.0, "counts": {}}
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
+
+
+def rows(work: pathlib.Path) -> Iterator[dict[str, Any]]:
+    """Yield a row for each count, with the part's first."""
+    for part, (_, what, size) in PARTS.items():
+        state = stored(work, part)
+        counts = {name: state["counts"].get(name, 0) for name in (what, "faults")} | state["counts"]
+        for name, count in counts.items():
+            row = {"part": part, "what": name, "count": count}
+            yield {**row, "aim": size, "hours": state["hours"]} if name == what else row
+
+
+def markdown(found: Sequence[dict[str, Any]]) -> str:
+    formats = {
+        "part": "{part}",
+        "what": "{what}",
+        "reached": "{count:,}",
+        "aim": "{aim:,}",
+        "hours": "{hours:.2f}",
+    }
+    return columns(found, formats)
+
+
+def main() -> None:
+    line = parser("benchmarks.security.reliability", __doc__)
+    line.add_argument(
+        "--work", type=pathlib.Path, required=True, help="folder of what was counted, and of files"
+    )
+    line.add_argument("--only", nargs="+", choices=[*PARTS, "none"], default=list(PARTS), help="these parts")
+    for part, (_, what, size) in PARTS.items():
+        line.add_argument(f"--{part}", type=int, default=size, help=f"{what} to reach (default: {size:,})")
+    given = line.parse_args()
+    given.work.mkdir(parents=True, exist_ok=True)
+    for part in given.only:
+        if part != "none":
+            go_on(given.work, part, getattr(given, part))
+    found = list(rows(given.work))
+    given.only = line.get_default("only")  # the results are those of all parts
+    finish(line, given, {"rows": found}, markdown(found))
+
+
+if __name__ == "__main__":
+    main()

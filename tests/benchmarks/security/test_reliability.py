@@ -1,0 +1,46 @@
+"""What `benchmarks.security.reliability` counts, how it goes on after a kill, and the committed results."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+from collections import Counter
+
+import pytest
+
+from benchmarks import tables
+from benchmarks.security import reliability
+
+
+def test_rounds_go_on_until_the_size_is_reached(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = list[int]()
+
+    def count(work: pathlib.Path, number: int) -> Counter[str]:
+        seen.append(number)
+        return Counter({"things": 40, "faults": int(number == 1), reliability.PEAK: 10 - number})
+
+    monkeypatch.setattr(reliability, "PARTS", {"part": (count, "things", 100)})
+    reliability.go_on(tmp_path, "part", 50)
+    assert seen == [0, 1]
+    given = ["reliability", "--work", str(tmp_path), "-o", str(tmp_path / "out.json")]
+    monkeypatch.setattr(sys, "argv", given)
+    reliability.main()  # goes on where it was
+    assert seen == [0, 1, 2]
+    found = {row["what"]: row for row in json.loads((tmp_path / "out.json").read_text())["rows"]}
+    assert {name: row["count"] for name, row in found.items()} == {"things": 120, "faults": 1, "peak MB": 10}
+    assert (found["things"]["aim"], "aim" in found["faults"]) == (100, False)
+    assert "| part | things | 120 | 100 | 0.00 |" in (tmp_path / "out.md").read_text()
+    monkeypatch.setattr(sys, "argv", [*given, "--only", "none"])
+    reliability.main()
+    assert seen == [0, 1, 2]
+    assert "1 faults" in capsys.readouterr().out
+
+
+def test_the_committed_results_hold_no_fault() -> None:
+    rows = json.loads((tables.RESULTS / "reliability.json").read_text())["rows"]
+    assert {row["part"] for row in rows} == set(reliability.PARTS)
+    assert [row["count"] for row in rows if row["what"] == "faults"] == [0] * len(reliability.PARTS)
+    assert all(row["count"] > 0 for row in rows if "aim" in row)
