@@ -8,7 +8,8 @@ once. No 12 tokens in a row stand in what was published: before that another see
 there is none, another place of the published text goes on, which costs n - 1 tokens without evidence. The
 attack succeeds if a segment is attributed to the agent at level 0.01. It is tried with and without an index
 of what was published. Tries differ in the texts that are seen (but for the largest N: there are no more) and
-in the draws of the stranger; the key is the same in all.
+in the draws of the stranger; the key is the same in all. `security_million.json` is of a stranger who knows a
+million tokens.
 
 **What it costs.** Four texts that the agent writes later stand one behind the other: which share of their
 scored pairs was published before, and after how many tokens is the agent found, in steps of 10?
@@ -17,6 +18,7 @@ scored pairs was published before, and after how many tokens is the agent found,
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import math
 import pathlib
@@ -48,7 +50,8 @@ class Stranger:
     """Somebody who has read some texts, and writes of what stands in them."""
 
     def __init__(self, texts: Sequence[Sequence[int]], n_gram: int, seed: int) -> None:
-        self._draw, self._back = random.Random(seed), n_gram - 1
+        self._back = n_gram - 1
+        self.begin(seed)
         counts = collections.Counter(
             tuple(text[t - self._back : t + 1]) for text in texts for t in range(self._back, len(text))
         )
@@ -57,6 +60,10 @@ class Stranger:
             self._next.setdefault(pair[:-1], []).append((count, pair[-1]))
         self._copied = {tuple(text[t : t + COPIED]) for text in texts for t in range(len(text) - COPIED + 1)}
         self._contexts = list(self._next)
+
+    def begin(self, seed: int) -> None:
+        """Draw from now on as with this seed."""
+        self._draw = random.Random(seed)
 
     def write(self, tokens: int) -> list[int]:
         """Return new text of pairs that were seen, as far as that goes."""
@@ -123,12 +130,19 @@ def index_of(folder: str, registry: Registry, texts: Ids) -> PublishedIndex:
 def tried(registry: Registry, texts: Ids, seen: int, tries: int) -> list[dict[str, float]]:
     """Return what each try of the attack comes to."""
     rows, without, n_gram = [], Auditor(registry, level=LEVEL), registry.profile.scheme.n_gram
-    for seed in range(tries):
-        chosen = np.random.default_rng(seed).permutation(len(texts))[: seen // TOKENS]
-        stranger = Stranger(texts[chosen].tolist(), n_gram, seed)
-        forged = stranger.write(FORGED)
-        with tempfile.TemporaryDirectory() as folder:
-            guarded = Auditor(registry, level=LEVEL, published=index_of(folder, registry, texts[chosen]))
+    whole = seen // TOKENS >= len(texts)  # then all tries see the same
+    with contextlib.ExitStack() as folders:
+        for seed in range(tries):
+            if not (whole and seed):
+                chosen = np.random.default_rng(seed).permutation(len(texts))[: seen // TOKENS]
+                stranger = Stranger(texts[chosen].tolist(), n_gram, seed)
+                folders.close()
+                index = index_of(
+                    folders.enter_context(tempfile.TemporaryDirectory()), registry, texts[chosen]
+                )
+                guarded = Auditor(registry, level=LEVEL, published=index)
+            stranger.begin(seed)
+            forged = stranger.write(FORGED)
             report = guarded.audit(token_ids=forged)
             rows.append(
                 {
@@ -157,9 +171,11 @@ def lost(registry: Registry, texts: Ids, later: Ids, seen: int) -> dict[str, Any
         }
 
 
-def run(work: pathlib.Path, seen: Sequence[int], tries: int) -> list[dict[str, Any]]:
+def run(
+    work: pathlib.Path, seen: Sequence[int], tries: int, schemes: Sequence[str] = tuple(SCHEMES)
+) -> list[dict[str, Any]]:
     rows = []
-    for scheme in SCHEMES:
+    for scheme in schemes:
         registry = team(scheme)
         texts, later = written(work, scheme, max(seen))
         for tokens in tqdm(seen, desc=scheme):
@@ -221,10 +237,12 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
 
 def framing(results: pathlib.Path) -> str:
     """Return the table for the docs."""
-    content = json.loads((results / "security.json").read_text(encoding="utf-8"))
+    files = [results / name for name in ("security.json", "security_million.json")]
+    parts = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
+    found = [row for part in parts for row in part["rows"]]
     rows = [
         {**row, **{name: row[name] or "not found" for name in ("tokens before", "tokens after")}}
-        for row in content["rows"]
+        for row in sorted(found, key=lambda row: list(SCHEMES).index(row["scheme"]))
     ]
     formats = {
         "marked with": "{scheme}",
@@ -235,7 +253,8 @@ def framing(results: pathlib.Path) -> str:
         "tokens until found": "{tokens before}",
         "with an index ": "{tokens after}",
     }
-    return f"{columns(rows, formats)}\n\n`{content['command']}`."
+    commands = " ".join(f"`{part['command']}`." for part in parts)
+    return f"{columns(rows, formats)}\n\n{commands}"
 
 
 def main() -> None:
@@ -243,8 +262,9 @@ def main() -> None:
     line.add_argument("--work", type=pathlib.Path, required=True, help="folder of the texts")
     line.add_argument("--seen", type=int, nargs="+", default=list(SEEN), help="tokens that are published")
     line.add_argument("--tries", type=int, default=100, help="of the attack, each (default: 100)")
+    line.add_argument("--schemes", nargs="+", choices=SCHEMES, default=list(SCHEMES), help="(default: all)")
     given = line.parse_args()
-    rows = run(given.work, given.seen, given.tries)
+    rows = run(given.work, given.seen, given.tries, given.schemes)
     finish(line, given, {"rows": rows}, markdown(rows))
 
 

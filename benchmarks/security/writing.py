@@ -7,12 +7,15 @@ agent whose key has one variant would say the same after the same prompt.
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from benchmarks.accuracy import texts
 from iet.marks.files import write_file
+from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 
@@ -30,6 +33,9 @@ TOKENS, NEW = 400, 48
 
 _OPENING, _UNMARKED = 24, 16
 
+_ROWS = 512
+"""Texts of a batch."""
+
 
 def team(scheme: str) -> Registry:
     """Return the registry of both agents; keys are the same at every run."""
@@ -45,17 +51,39 @@ def written(work: pathlib.Path, scheme: str, tokens: int) -> tuple[NDArray[np.in
     They are written once, and kept in `work`.
     """
     count = -(-tokens // TOKENS)
-    path = work / f"{scheme.replace(' ', '-')}-{count}.npz"
-    if not path.is_file():
-        work.mkdir(parents=True, exist_ok=True)
-        ids = _write(scheme, count + NEW).astype(np.uint16)
-        write_file(path, lambda file: np.savez_compressed(file, ids=ids))
-    with np.load(path) as stored:
-        found = stored["ids"].astype(np.int64)
+    keys = team(scheme).marking_keys()
+    found = _kept(work / f"{scheme.replace(' ', '-')}-{count}.npz", scheme, keys, [0] * (count + NEW))
     return found[:count], found[count:]
 
 
-def _write(scheme: str, rows: int) -> NDArray[np.int64]:
+def name_of_session(number: int) -> str:
+    return f"session {number}"
+
+
+def in_sessions(work: pathlib.Path, scheme: str, tokens: int) -> NDArray[np.int64]:
+    """Return texts of the agent as ids [N, 400], at least `tokens` in all, each in a session of its own.
+
+    Text i is in session `name_of_session(i)`. Like `written` they are kept in `work`.
+    """
+    count = -(-tokens // TOKENS)
+    keys = team(scheme).session_keys([name_of_session(number) for number in range(count)])
+    assert keys.sessions is not None
+    mine = np.flatnonzero((keys.owners == 0) & (keys.sessions >= 0)).tolist()
+    return _kept(work / f"{scheme.replace(' ', '-')}-{count}-sessions.npz", scheme, keys, mine)
+
+
+def _kept(path: pathlib.Path, scheme: str, keys: KeyTable, slots: Sequence[int]) -> NDArray[np.int64]:
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        ids = _write(scheme, keys, np.array(slots)).astype(np.uint16)
+        write_file(path, lambda file: np.savez_compressed(file, ids=ids))
+    with np.load(path) as stored:
+        found: NDArray[np.int64] = stored["ids"].astype(np.int64)
+    return found
+
+
+def _write(scheme: str, keys: KeyTable, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return a text under each of the keys that `slots` name."""
     import torch
 
     from benchmarks.writing.continuations import sample
@@ -63,7 +91,7 @@ def _write(scheme: str, rows: int) -> NDArray[np.int64]:
 
     torch.set_num_threads(1)
     model, reader = load_model(texts.MODELS["shipped"])[0], texts.tokenizer("shipped")
-    keys = team(scheme).marking_keys()
+    rows = len(slots)
     openings = texts.OPENINGS["shipped"]
     encode = reader.backend.encode
     prompts = np.array(
@@ -72,16 +100,21 @@ def _write(scheme: str, rows: int) -> NDArray[np.int64]:
             for row in range(rows)
         ]
     )
-    for slot, tokens in ((-1, _UNMARKED), (0, TOKENS)):
-        found = sample(
-            model,
-            prompts,
-            np.full((rows, 1), slot),
-            keys,
-            tokens=tokens,
-            temperature=1.0,
-            barred=reader.special_ids,
-            seed=tokens,
-        )
-        prompts = np.concatenate([prompts, found.ids], axis=1)
-    return prompts[:, -TOKENS:]
+    found = []
+    for first in tqdm(range(0, rows, _ROWS), desc=f"writing {scheme}"):
+        ids = prompts[first : first + _ROWS]
+        mine = slots[first : first + _ROWS, None]
+        for slot, tokens in ((np.full_like(mine, -1), _UNMARKED), (mine, TOKENS)):
+            drawn = sample(
+                model,
+                ids,
+                slot,
+                keys,
+                tokens=tokens,
+                temperature=1.0,
+                barred=reader.special_ids,
+                seed=tokens + 1000 * first,
+            )
+            ids = np.concatenate([ids, drawn.ids], axis=1)
+        found.append(ids[:, -TOKENS:])
+    return np.concatenate(found)

@@ -52,6 +52,9 @@ def test_tries_and_losses_of_a_small_archive() -> None:
 def test_the_committed_results_keep_what_the_docs_promise(tmp_path: pathlib.Path) -> None:
     rows = json.loads((tables.RESULTS / "security.json").read_text())["rows"]
     assert {row["scheme"] for row in rows} == {*framing.SCHEMES}
+    million = json.loads((tables.RESULTS / "security_million.json").read_text())["rows"]
+    assert {row["seen"] for row in million} == {1_000_000}
+    rows += million
     assert all(row["with"][0] <= framing.LEVEL for row in rows)
     assert all(row["found after"] == row["honest texts"] for row in rows)
     assert "**The attack**" in framing.markdown(rows)
