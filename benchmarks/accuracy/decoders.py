@@ -87,7 +87,9 @@ def oracle(text: Text) -> Labels:
 
 def tune(tuning: Iterable[Text], family: str) -> dict[str, dict[str, Any]]:
     """Return the options of each `cusum` with the highest TokenAcc on the tuning texts."""
-    ranked = readers.ranked(((score_tokens(t.ids, t.registry), t.truth) for t in tuning), family)
+    ranked = readers.ranked(
+        ((score_tokens(t.ids, t.registry), t.truth) for t in tuning), texts.scheme(family).family
+    )
     return {
         CUSUM: ranked[0],
         PAPERS_CUSUM: next(options for options in ranked if options["min_points"] == 10),
@@ -135,11 +137,12 @@ def spurious(turns: texts.Turns, length: int) -> dict[str, float]:
     most = max(SPURIOUS[turns.cell.agents])
     text = form(turns, length, spurious=most)
     scores, pairs = score_tokens(text.ids, text.registry), pair_numbers(text.ids, text.registry)
-    weights = novelty_weights(text.ids) if turns.cell.family == "gumbel" else None
+    family = texts.scheme(turns.cell.family).family
+    weights = novelty_weights(text.ids) if family == "gumbel" else None
     figures = {}
     for more in (0, *SPURIOUS[turns.cell.agents]):
         some = scores[:, : turns.cell.agents + more]
-        found = decode(some, family=turns.cell.family, pairs=pairs, weights=weights)
+        found = decode(some, family=family, pairs=pairs, weights=weights)
         figures[f"posterior of {turns.cell.agents + more} keys"] = token_accuracy(
             text.truth, found.token_agents
         )
@@ -271,7 +274,7 @@ def verdicts(results: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     readable = [r for r in results if of(r, "oracle/token_accuracy") > 0.7]
     long = [r for r in results if r["cell"]["turn_tokens"] >= 200]
     marked = [r for r in long if (r["cell"]["family"], r["cell"]["temperature"]) == ("fourier", 1.0)]
-    gumbel = [r for r in long if r["cell"]["family"] == "gumbel" and 0.35 <= r["entropy_nats"] <= 0.9]
+    gumbel = [r for r in long if r["cell"]["family"] != "fourier" and 0.35 <= r["entropy_nats"] <= 0.9]
     over_oracle = [of(r, "posterior/token_accuracy") / of(r, "oracle/token_accuracy") for r in marked]
     change = [
         abs(of(r, name) - of(r, f"posterior of {r['cell']['agents']} keys"))
@@ -365,7 +368,9 @@ def markdown(results: Sequence[dict[str, Any]], counts: NDArray[np.float64]) -> 
 def cells(
     only: Callable[[texts.Cell], bool], lengths: Sequence[int] = texts.TURN_TOKENS
 ) -> list[tuple[texts.Cell, int]]:
-    return [(cell, length) for cell in texts.CELLS if only(cell) for length in lengths]
+    return [
+        (cell, length) for cell in texts.cells(families=texts.SCHEMES) if only(cell) for length in lengths
+    ]
 
 
 def measured(
@@ -409,7 +414,7 @@ def main() -> None:
     line.add_argument("--joiner", default=JOINER, help="between turns (default: one space)")
     line.add_argument("--breaks", action="store_true", help="let posterior look at line ends")
     line.add_argument("--models", nargs="+", default=models, choices=models)
-    line.add_argument("--families", nargs="+", default=families, choices=families)
+    line.add_argument("--families", nargs="+", default=texts.FAMILIES, choices=families)
     tokens = "tokens of a turn"
     line.add_argument("--lengths", nargs="+", type=int, default=lengths, choices=lengths, help=tokens)
     line.add_argument("--texts", type=int, help="of each cell (default: all)")

@@ -19,11 +19,17 @@ the seed (in version 1: that are marked, and stand behind a context that is new 
     entropy     H: who has the model and the prompt, and so the very token that the key chooses
 
 Intervals are 95 % bootstraps over texts; a gain is of the shares of the entropy, version 2 over version 1.
+`--work DIR` reads, in place of texts that it writes, those of the grid (`benchmarks.accuracy.texts`) that
+are there in both versions: twelve turns of 400 tokens, each behind the end of the text so far and an opening,
+the turns of a round written at once. There, "found in" is the fewest tokens of a grid after which nine of ten
+agents are found at level 0.01 among 1, 6, 100 and 10,000, and "found in 200 tokens" the share of agents found
+in so many; an agent's tokens are read where they stand in the whole text.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -35,16 +41,17 @@ from torch import Tensor
 from tqdm import tqdm
 
 import iet
-from benchmarks.accuracy import texts
+from benchmarks.accuracy import power, texts
 from benchmarks.recording import columns, finish, parser
 from benchmarks.writing import sampler
+from iet import calibrate
 from iet.demo.conversation import TASK, load_model
 from iet.generation.sampling import times_before
-from iet.kernels import score_tokens
+from iet.kernels import pair_numbers, score_tokens
 from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
-from iet.native.pairs import fresh_weights, novelty_weights, number_pairs
+from iet.native.pairs import fresh_weights, novelty_weights, number_pairs, repeats
 from iet.native.pairs import times_before as times_of_ids
 
 TEMPERATURES = (0.5, 0.7, 1.0)
@@ -52,6 +59,7 @@ PROMPTS = ("the log", "an opening")
 AGENTS, TURNS, TOKENS = 4, 8, 100
 LEFT_OUT = 0.1
 DRAWS = 2_000  # of a bootstrap
+_GAIN = "{gain:+.0%} [{gain_low:+.0%}, {gain_high:+.0%}]"
 
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
@@ -176,14 +184,21 @@ def write(model: Any, way: Way, prompt: str, temperature: float, number: int, se
     return Written(**joined, owners=np.repeat(said, TOKENS, axis=1))
 
 
-def read(way: Way, written: Written, seed: int, left_out: float = 0.0) -> tuple[Floats, Floats]:
+def read(
+    way: Way,
+    ids_of: Ids,
+    owners_of: Ids,
+    registries: Sequence[Registry],
+    seed: int,
+    left_out: float = 0.0,
+) -> tuple[Floats, Floats]:
     """Return the nats [N] that a reader gets in each text, and how many tokens of it he has [N]."""
     rng = np.random.default_rng(seed)
     scores, classes = [], []
-    for text, (whole, speakers) in enumerate(zip(written.ids, written.owners, strict=True)):
+    for whole, speakers, registry in zip(ids_of, owners_of, registries, strict=True):
         kept = rng.random(len(whole)) >= left_out
         ids, owners = whole[kept], speakers[kept]
-        every = score_tokens(ids, registry_of(way, text, seed))
+        every = score_tokens(ids, registry)
         counts = np.arange(len(ids)) >= way.n_gram - 1
         if way.version == 1:
             counts &= fresh_weights(number_pairs(ids, counts, way.n_gram, contexts=True)) > 0
@@ -211,7 +226,10 @@ def figures(way: Way, written: Written, seed: int) -> dict[str, Any]:
     scored = np.arange(written.ids.shape[1]) >= way.n_gram - 1
     there = np.array([times_of_ids(ids, way.n_gram) for ids in written.ids])
     right = written.marked & (there == written.counts if way.version > 1 else there == 0)
-    (nats, tokens), (fewer, rest) = read(way, written, seed), read(way, written, seed, LEFT_OUT)
+    registries = [registry_of(way, text, seed) for text in range(len(entropy))]
+    (nats, tokens), (fewer, rest) = (
+        read(way, written.ids, written.owners, registries, seed, left_out) for left_out in (0.0, LEFT_OUT)
+    )
     drawn = share(nats, tokens, entropy, rows)
     return {
         "tokens": int(written.ids.size),
@@ -229,49 +247,122 @@ def figures(way: Way, written: Written, seed: int) -> dict[str, Any]:
     }
 
 
-def cells(model: Any, temperature: float, prompt: str, number: int, seed: int) -> list[dict[str, Any]]:
+def cells(
+    model: Any, temperature: float, prompt: str, number: int, seed: int, ways: Sequence[Way] = WAYS
+) -> list[dict[str, Any]]:
     """Write and read texts in all ways, at one temperature and behind prompts of one kind."""
     rows, first = [], dict[int, NDArray[np.float64]]()
-    for way in WAYS:
+    for way in ways:
         row = figures(way, write(model, way, prompt, temperature, number, seed), seed)
         drawn = row.pop("drawn")
         before = first.setdefault(way.n_gram, drawn)  # of version 1, which comes first
         if way.version > 1:
-            gains = drawn / before - 1
-            row |= {"gain": float(np.median(gains)), "gain_low": float(np.quantile(gains, 0.025))}
-            row |= {"gain_high": float(np.quantile(gains, 0.975))}
+            row |= _gain(drawn, before)
         rows.append({"temperature": temperature, "prompt": prompt, **dataclasses.asdict(way), **row})
     return rows
 
 
-def run(number: int, seed: int) -> list[dict[str, Any]]:
+def run(
+    number: int, seed: int, temperatures: Sequence[float], prompts: Sequence[str], ways: Sequence[Way]
+) -> list[dict[str, Any]]:
     """Write and read everything."""
     model, _ = load_model()
-    groups = tqdm([(t, p) for t in TEMPERATURES for p in PROMPTS], unit="group")
-    return [row for t, p in groups for row in cells(model, t, p, number, seed)]
+    groups = tqdm([(t, p) for t in temperatures for p in prompts], unit="group")
+    return [row for t, p in groups for row in cells(model, t, p, number, seed, ways)]
+
+
+def of_grid(work: pathlib.Path) -> list[dict[str, Any]]:
+    """Read the texts of the grid that are there in both versions; a row for each of a cell."""
+    rows = []
+    for first in texts.cells(families=("gumbel",)):
+        second = dataclasses.replace(first, family="gumbel-v2")
+        sets = [(Way(version, 4), texts.load(work, cell)) for version, cell in ((1, first), (2, second))]
+        if not all(some for _, some in sets):
+            continue
+        before = None
+        for way, some in sets:
+            ids = np.array([turns.ids.reshape(-1) for turns in some])
+            owners = np.array([np.repeat(turns.speakers, turns.ids.shape[1]) for turns in some])
+            entropy = np.array([turns.entropy.mean() for turns in some])
+            registries = [turns.registry() for turns in some]
+            drawing = np.random.default_rng(way.version).integers(0, len(some), (DRAWS, len(some)))
+            nats, tokens = read(way, ids, owners, registries, 0)
+            fewer, rest = read(way, ids, owners, registries, 0, LEFT_OUT)
+            drawn, all_texts = share(nats, tokens, entropy, drawing), np.arange(len(some))
+            row = {
+                **dataclasses.asdict(first),
+                **dataclasses.asdict(way),
+                "texts": len(some),
+                "entropy": float(entropy.mean()),
+                "marked": 1 - texts.entropies(some)["drawn_without_mark"],
+                "reader": float(nats.sum() / tokens.sum()),
+                "share": float(share(nats, tokens, entropy, all_texts)),
+                "low": float(np.quantile(drawn, 0.025)),
+                "high": float(np.quantile(drawn, 0.975)),
+                "share_left_out": float(share(fewer, rest, entropy, all_texts)),
+            }
+            row |= power_of(ids, owners, registries)
+            if before is not None:
+                row |= _gain(drawn, before)
+            before = drawn
+            rows.append(row)
+    return rows
+
+
+def power_of(ids: Ids, owners: Ids, registries: Sequence[Registry]) -> dict[str, Any]:
+    """Return how many tokens of an agent find it, and the share of agents found in 200, by keys."""
+    rows = []
+    grid = (*power.GRID, calibrate.SHORT_TEXT)
+    for whole, speakers, registry in zip(ids, owners, registries, strict=True):
+        pairs, scores = pair_numbers(whole, registry), score_tokens(whole, registry)
+        first = (pairs >= 0) & ~repeats(pairs)
+        for slot in np.unique(speakers):
+            own = speakers == slot
+            rows.append(power.log_p_of(scores[own, slot : slot + 1], first[own], registry, grid))
+    log_p = np.array(rows)
+    short = {
+        keys: float((log_p[:, -1] <= calibrate.log_p_of_one(power.LEVEL, keys)).mean())
+        for keys in calibrate.KEYS
+    }
+    tokens = {keys: power.tokens_needed(log_p[:, :-1], keys) for keys in calibrate.KEYS}
+    return {"found_in": tokens, "found_in_short": short}
+
+
+def _gain(drawn: Floats, before: Floats) -> dict[str, float]:
+    gains = drawn / before - 1
+    low, middle, high = np.quantile(gains, [0.025, 0.5, 0.975])
+    return {"gain": float(middle), "gain_low": float(low), "gain_high": float(high)}
 
 
 def markdown(rows: Sequence[dict[str, Any]], number: int) -> str:
-    shown = [
-        {
-            **row,
-            "count": "" if row["version"] == 1 else row["counted_in"],
-            "gained": ""
-            if "gain" not in row
-            else "{gain:+.0%} [{gain_low:+.0%}, {gain_high:+.0%}]".format(**row),
-        }
-        for row in rows
-    ]
+    shown = [{**row, "gained": _GAIN.format(**row) if "gain" in row else ""} for row in rows]
+    grid = "model" in rows[0]
+    for row in shown:
+        row["count"] = "" if row["version"] == 1 else row["counted_in"]
+        if grid:
+            most = power.GRID[-1]
+            needed = [calibrate.tokens_needed(count, most) for count in row["found_in"].values()]
+            row["needed"] = " · ".join(needed)
+            row["in_short"] = " · ".join(f"{found:.0%}" for found in row["found_in_short"].values())
     formats = {
-        **{"T": "{temperature}", "prompt": "{prompt}", "version": "{version}", "n": "{n_gram}"},
+        **({"model": "{model}", "T": "{temperature}", "A": "{agents}"} if grid else {"T": "{temperature}"}),
+        **({"texts": "{texts}"} if grid else {"prompt": "{prompt}"}),
+        **{"version": "{version}", "n": "{n_gram}"},
         **{"count of": "{count}", "nats a token": "{entropy:.2f}", "seen before": "{seen_before:.0%}"},
         **{"marked": "{marked:.0%}", "index right": "{index_right:.1%}", "reader, nats": "{reader:.3f}"},
         **{"reader, of the entropy": "{share:.1%} [{low:.1%}, {high:.1%}]", "over version 1": "{gained}"},
         **{"a tenth left out": "{share_left_out:.1%}", "score bound": "{score_bound:.0%}"},
+        **({"found in": "{needed}", "found in 200 tokens": "{in_short}"} if grid else {}),
     }
+    for name in ("seen before", "index right", "score bound") if grid else ():  # not kept with the texts
+        del formats[name]
+    what = (
+        "Texts of the grid"
+        if grid
+        else f"{number} texts a row, of {TURNS} turns of {TOKENS} tokens by {AGENTS} agents, shipped model"
+    )
     return (
-        f"# Information in family gumbel\n\n{number} texts a row, of {TURNS} turns of {TOKENS} tokens by"
-        f" {AGENTS} agents, shipped model. What the columns are: the docstring of"
+        f"# Information in family gumbel\n\n{what}. What the columns are: the docstring of"
         " `benchmarks.accuracy.information`. The bound with model and prompt is 100 %.\n\n"
         f"{columns(shown, formats)}"
     )
@@ -281,9 +372,19 @@ def main() -> None:
     line = parser("benchmarks.accuracy.information", __doc__)
     line.add_argument("--texts", type=int, default=24)
     line.add_argument("--seed", type=int, default=0)
+    line.add_argument("--temperatures", type=float, nargs="+", default=TEMPERATURES)
+    line.add_argument("--prompts", nargs="+", choices=PROMPTS, default=PROMPTS)
+    line.add_argument("--specified", action="store_true", help="both versions as they are specified, n = 4")
+    line.add_argument("--work", type=pathlib.Path, help="read the texts of the grid there")
     given = line.parse_args()
     torch.set_num_threads(1)
-    rows = run(given.texts, given.seed)
+    if given.work:
+        rows = of_grid(given.work)
+        if not rows:
+            line.error(f"--work: {given.work} holds no cell in both versions of gumbel")
+    else:
+        ways = WAYS[:2] if given.specified else WAYS
+        rows = run(given.texts, given.seed, given.temperatures, given.prompts, ways)
     content = {"texts": given.texts, "seed": given.seed, "rows": rows}
     finish(line, given, content, markdown(rows, given.texts), packages=("torch", "transformers"))
 

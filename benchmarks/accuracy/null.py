@@ -184,7 +184,7 @@ def groups_of(
 ) -> dict[str, list[Callable[[], Sequence[Report]]]]:
     """Return for every kind of text its audits, each a text under some registries."""
     groups: dict[str, list[Callable[[], Sequence[Report]]]] = {}
-    kinds = list(itertools.product(texts.MODELS, texts.SCHEMES))
+    kinds = list(itertools.product(texts.MODELS, texts.FAMILIES))
 
     def audit(text: str, model: str, family: str, label: str) -> Sequence[Report]:
         ids = texts.tokenizer(model).encode(text).token_ids
@@ -263,8 +263,8 @@ def main() -> None:
     some = corpus[: given.texts]
     results = {
         "null": null(groups_of(corpus, given.work, given.registries, given.texts)),
-        "attributions": {family: attributions(some, "shipped", family) for family in texts.SCHEMES},
-        "fixed_spans": {family: fixed_spans(some, "shipped", family) for family in texts.SCHEMES},
+        "attributions": {family: attributions(some, "shipped", family) for family in texts.FAMILIES},
+        "fixed_spans": {family: fixed_spans(some, "shipped", family) for family in texts.FAMILIES},
         "power": [row for cell in texts.CELLS for row in power(given.work, cell)],
     }
     finish(line, given, results, markdown(results))

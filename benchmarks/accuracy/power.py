@@ -65,9 +65,15 @@ def agent_log_p(
     ids: NDArray[np.int64], registry: Registry, slot: int, grid: Sequence[int] = GRID
 ) -> list[float]:
     """Return the log p-value of one key in the first N tokens, for each N of the grid."""
-    scores = score_tokens(ids, registry)[:, slot : slot + 1]
     pairs = pair_numbers(ids, registry)
     first = (pairs >= 0) & ~repeats(pairs)
+    return log_p_of(score_tokens(ids, registry)[:, slot : slot + 1], first, registry, grid)
+
+
+def log_p_of(
+    scores: NDArray[np.float32], first: NDArray[np.bool_], registry: Registry, grid: Sequence[int] = GRID
+) -> list[float]:
+    """Return the log p-value of one key, of scores [T, 1] that count where a pair stands first [T]."""
     family, found = registry.profile.family, []
     for count in grid:
         counted = first[:count]

@@ -132,7 +132,7 @@ def run(
                 figures[f"{a} - {b}"] = summary([row[a] - row[b] for row in rows])
             cells.append({"cell": dataclasses.asdict(cell), "texts": len(rows), "figures": figures})
     found: dict[str, Any] = {}
-    for family in texts.SCHEMES:
+    for family in texts.FAMILIES:
         kinds = groups(corpus, work, family, per_kind)
         found[family] = {
             kind: evidence([log_p_values(ids, registry) for ids, registry in tqdm(members, desc=kind)])

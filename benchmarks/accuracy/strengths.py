@@ -5,10 +5,12 @@
 Scores are drawn from the laws of families fourier and gumbel and of a green list (a quarter of the
 vocabulary), with marks that carry so many nats a token (relative entropy of marked from unmarked scores);
 agents of one text differ by a factor of e^0.4 (one standard deviation). In "diluted" texts half of an agent's
-tokens carry no mark, and the others twice as many nats, or somewhat less where the family has a limit. The
-Bayes reader is told strengths, dilution, the mean length of segments and nobody's share, and takes the same
-chain: he is what fitting could reach. "IoU" is of the tokens that have the one agent's name, "TokenAcc"
-counts nobody as a name. The fit's constants were chosen on other draws of such regimes, and on tuning texts.
+tokens carry no mark, and the others twice as many nats, or somewhat less where the family has a limit. In
+"varied" ones nats differ by a factor of e (one standard deviation) from turn to turn. The Bayes reader is
+told strengths (of varied turns their law, in five steps), dilution, the mean length of segments and nobody's
+share, and takes the same chain: he is what fitting could reach. "IoU" is of the tokens that have the one
+agent's name, "TokenAcc" counts nobody as a name. The fit's constants were chosen on other draws of such
+regimes, and on tuning texts.
 `--before` names the results of another checkout on the same draws, whose rows lie beside them, and is
 compared text by text.
 """
@@ -35,6 +37,8 @@ LAWS = {
     "green list": drawn_family("kgw", Draws((1,), 0.25, 0.0, 1.0)),
 }
 STAGES, SPREAD, DILUTED = 3, 0.4, 0.5
+VARIED = 1.0  # spread of log nats from turn to turn
+STEPS = VARIED * np.array([-1.28, -0.52, 0.0, 0.52, 1.28])  # equally likely
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -51,7 +55,7 @@ class Regime:
         unmarked: tokens of all unmarked text, cut at random places between and around the turns.
         nobody: whether the reader may name nobody.
         nats: a token, tried one after the other.
-        drawn, diluted: see above.
+        drawn, diluted, varied: see above.
     """
 
     name: str
@@ -63,6 +67,7 @@ class Regime:
     nats: tuple[float, ...] = (0.02, 0.06, 0.2, 0.6)
     drawn: bool = True
     diluted: bool = False
+    varied: bool = False
 
     @property
     def measure(self) -> str:
@@ -97,6 +102,9 @@ REGIMES = (
     *(Regime(f"gaps, turns of {n}", 3, n, 8, 9 * n) for n in (60, 200)),
     *(Regime(f"diluted, turns of {n}", 4, n, 12, diluted=True) for n in (60, 200)),
     *(Regime(f"diluted, gaps, turns of {n}", 3, n, 8, 9 * n, diluted=True) for n in (60, 200)),
+    Regime("varied, twice 90 in 500", 1, 90, 2, 320, drawn=False, varied=True),
+    Regime("varied, turns of 120", 4, 120, 12, varied=True),
+    Regime("varied, gaps, turns of 120", 3, 120, 8, 1080, varied=True),
 )
 
 
@@ -142,13 +150,16 @@ def measured(regime: Regime, truth: Labels, found: NDArray[np.integer[Any]]) -> 
     return float(((found >= 0) & (truth >= 0)).sum() / max(1, either.sum()))
 
 
-def bayes(regime: Regime, law: Family, scores: Floats, strengths: Floats) -> NDArray[np.int64]:
-    """Return the labels of the reader who knows the law."""
-    ratios = strengths * scores - law.log_mgf(strengths)
+def bayes(regime: Regime, law: Family, scores: Floats, nats: Floats) -> NDArray[np.int64]:
+    """Return the labels of the reader who knows the law: nats of the agents' marks [A]."""
+    steps = np.exp(STEPS) if regime.varied else np.ones(1)
+    strengths = strength_of(law, np.outer(steps, nats).ravel())
+    ratios = strengths * np.tile(scores, len(steps)) - law.log_mgf(strengths)
     if regime.diluted:
         ratios = np.logaddexp(np.log(DILUTED), np.log(1 - DILUTED) + ratios)
     nobody = regime.share_of_nobody if regime.nobody else 0.0
     posterior, left, _ = forward_backward(ratios, regime.mean_segment, nobody, stages=STAGES)
+    posterior = posterior.reshape(len(scores), len(steps), -1).sum(axis=1)
     best = posterior.argmax(axis=1)
     return np.where(posterior.max(axis=1) <= left, NOBODY, best) if regime.nobody else best
 
@@ -159,15 +170,18 @@ def figures(regime: Regime, name: str, nats: float, text: int) -> dict[str, floa
     rng = np.random.default_rng([zlib.crc32(f"{regime.name}/{name}/{nats}".encode()), text])
     truth = truth_of(regime, rng)
     each = nats * np.exp(SPREAD * rng.normal(size=regime.agents)) * (2 if regime.diluted else 1)
-    strengths = strength_of(law, each)
     tilts = np.zeros((len(truth), regime.agents))
     marked = np.flatnonzero(truth >= 0)
     if regime.diluted:
         marked = marked[rng.random(len(marked)) >= DILUTED]
-    tilts[marked, truth[marked]] = strengths[truth[marked]]
+    carried = each[truth[marked]]
+    if regime.varied:
+        turn = np.cumsum(np.diff(truth, prepend=truth[0]) != 0)[marked]
+        carried = carried * np.exp(VARIED * rng.normal(size=len(truth))[turn])
+    tilts[marked, truth[marked]] = strength_of(law, carried)
     scores = draw(law, tilts, rng).astype(np.float32)
     found = decode(scores, family=law, allow_unattributed=regime.nobody).token_agents
-    known = bayes(regime, law, scores.astype(np.float64), strengths)
+    known = bayes(regime, law, scores.astype(np.float64), each)
     return {"posterior": measured(regime, truth, found), "bayes": measured(regime, truth, known)}
 
 

@@ -13,6 +13,8 @@ from torch import Tensor
 
 import iet
 from benchmarks.writing import sampler
+from benchmarks.writing.shared import steps
+from iet.generation.sampling import times_before
 from iet.marks.keys import KeyTable
 
 
@@ -28,6 +30,7 @@ class Drawn:
     unmarked: NDArray[np.bool_]
 
 
+@torch.inference_mode()
 def sample(
     model: Any,
     prompts: NDArray[np.int64],
@@ -46,55 +49,68 @@ def sample(
     machine and version of torch. Family "gumbel": a token is the argmax after the noise; where the n-1 ids
     before it stood in this prompt or continuation before, it is drawn without a mark in version 1.
     """
+    ids = torch.from_numpy(np.repeat(prompts, slots.shape[1], axis=0))
+    start = prompts.shape[1]
+    ids = torch.cat([ids, ids.new_zeros(len(ids), tokens)], dim=1)
     mark = _Mark(torch.from_numpy(slots.reshape(-1)), keys, seed)
-    found = sampler.sample(
-        model,
-        np.repeat(prompts, slots.shape[1], axis=0).tolist(),
-        mark.uniforms,
-        tokens=tokens,
-        temperature=temperature,
-        barred=barred,
-        mark=mark,
-    )
-    unmarked = torch.stack(mark.unmarked, 1)
-    return Drawn(*(x.numpy() for x in (found.ids, found.entropy, found.marked_entropy, unmarked)))
+    unmarked = torch.zeros(len(ids), tokens, dtype=torch.bool)
+    entropy, marked_entropy = [], []
+    for t, logits in enumerate(steps(model, ids, start, slots.shape[1])):
+        logits[:, list(barred)] = -torch.inf
+        logits /= temperature
+        measure = t % sampler.ENTROPY_EVERY == 0
+        if measure:
+            entropy.append(sampler.entropies(logits))
+        chosen, unmarked[:, t], left = mark.draw(ids[:, : start + t], logits, measure)
+        ids[:, start + t] = chosen
+        if left is not None:
+            marked_entropy.append(left)
+    means = (torch.stack(found).mean(0).numpy() for found in (entropy, marked_entropy))
+    return Drawn(ids[:, start:].numpy(), next(means), next(means), unmarked.numpy())
 
 
 class _Mark:
-    """Marks rows by their slots, and draws numbers for the rows that the keys leave to chance."""
+    """Draws under the keys of rows, with numbers drawn for what the keys leave to chance."""
 
     def __init__(self, slots: Tensor, keys: KeyTable, seed: int) -> None:
-        self.slots, self.keys = slots, keys
-        self.unmarked: list[Tensor] = []
+        self._slots, self._keys = slots, keys
         self._generator = torch.Generator().manual_seed(seed)
         scheme = keys.profile.scheme
         self._context_length, self._gumbel = scheme.n_gram - 1, scheme.family == "gumbel"
-        self._chance = torch.ones(len(slots), dtype=torch.bool)
+        self._counted = scheme.counted
 
-    def __call__(self, ids: Tensor, logits: Tensor) -> Tensor:
-        marked = logits.clone()
-        slots, context = self.slots, ids[:, -self._context_length :]
-        counts = None
-        if self._gumbel:
-            counts = self._times_before(ids)
-            self._chance = slots < 0
-            if not self.keys.profile.scheme.counted:
-                self._chance, counts = self._chance | (counts > 0), None
-            slots = torch.where(self._chance, -1, slots)
-        iet.embed_(marked, context, slots, self.keys, counts=counts, num_threads=1)
-        self.unmarked.append(self._chance & self._gumbel)
-        if not self._gumbel:
-            return marked
-        chosen = marked.max(-1, keepdim=True).indices  # half the time of argmax
-        marked.fill_(-torch.inf).scatter_(1, chosen, 0.0)
-        return torch.where(self._chance[:, None], logits, marked)
+    def draw(self, ids: Tensor, logits: Tensor, measure: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the next id of each row, which rows of a family drew it without a mark, and, if asked, the
+        entropy of what it was drawn from.
+        """
+        return (self._draw_gumbel if self._gumbel else self._draw_marked)(ids, logits, measure)
 
-    def uniforms(self, step: int) -> Tensor:
-        u = torch.zeros(2, len(self.slots), 1)
-        u[:, self._chance] = torch.rand(2, int(self._chance.sum()), 1, generator=self._generator)
-        return u
+    def _draw_marked(
+        self, ids: Tensor, logits: Tensor, measure: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        iet.embed_(logits, ids[:, -self._context_length :], self._slots, self._keys, num_threads=1)
+        none = torch.zeros(len(ids), dtype=torch.bool)
+        return self._free(logits), none, sampler.entropies(logits) if measure else None
 
-    def _times_before(self, ids: Tensor) -> Tensor:
-        """Return how often the last n-1 ids of each row stand earlier in it."""
-        contexts = ids.unfold(1, self._context_length, 1)
-        return (contexts[:, :-1] == contexts[:, -1:]).all(-1).sum(1)
+    def _draw_gumbel(
+        self, ids: Tensor, logits: Tensor, measure: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        context, ends = ids[:, -self._context_length :], torch.full((len(ids),), ids.shape[1])
+        counts = times_before(ids, ends, context)
+        free = self._slots < 0
+        if not self._counted:
+            free |= counts > 0
+        left = torch.zeros(len(ids), dtype=torch.float64)
+        if measure:
+            left[free] = sampler.entropies(logits[free])
+        drawn = self._free(logits[free])
+        slots = torch.where(free, -1, self._slots)
+        iet.embed_(
+            logits, context, slots, self._keys, counts=counts if self._counted else None, num_threads=1
+        )
+        chosen = logits.max(-1).indices  # half the time of argmax
+        chosen[free] = drawn
+        return chosen, free, left if measure else None
+
+    def _free(self, logits: Tensor) -> Tensor:
+        return sampler.draw(logits, torch.rand(2, len(logits), 1, generator=self._generator))

@@ -173,7 +173,7 @@ def draw(logits: Tensor, u: Tensor) -> Tensor:
     rows, size = logits.shape
     if size % _BLOCK:
         logits = torch.nn.functional.pad(logits, (0, -size % _BLOCK), value=-torch.inf)
-    p = torch.softmax(logits, -1).view(rows, -1, _BLOCK)
+    p = torch.softmax(logits, -1).view(rows, logits.shape[1] // _BLOCK, _BLOCK)
     block = _invert(p.sum(-1), u[0])
     inside = _invert(p[torch.arange(rows, device=p.device), block], u[1])
     return block * _BLOCK + inside

@@ -12,6 +12,7 @@ import torch
 from benchmarks import engine_wheels
 from benchmarks.accuracy.engines.asked import Asked, Floats, Ids, Rows
 from iet.generation import sglang as adapter
+from iet.generation.sessions import SessionRows
 from iet.marks.keys import KeyTable
 
 SOURCE = engine_wheels.FOLDER / "sglang" / "sglang" / "srt" / "layers" / "sampler.py"
@@ -23,8 +24,6 @@ class SGLang:
     packages: tuple[str, ...] = ("torch",)
 
     def __init__(self) -> None:
-        # The function that a server asks for its backend is not in the file that is loaded.
-        adapter._samples_with_flashinfer = lambda: False  # type: ignore[assignment]
         name = "top_k_top_p_min_p_sampling_from_probs_torch"
         self._draw: Any = engine_wheels.definitions(SOURCE, [name], {"torch": torch})[name]
 
@@ -55,7 +54,7 @@ class SGLangRows:
     """A batch of SGLang's requests."""
 
     def __init__(self, engine: SGLang, keys: KeyTable, prompts: Ids, outputs: Ids, asked: Asked) -> None:
-        self._engine, self._asked, self._keys = engine, asked, keys
+        self._engine, self._asked, self._sessions = engine, asked, SessionRows(None, keys)
         self._processor = adapter.IETLogitsProcessor()
         values = {"temperature": asked.temperature, "top_k": asked.top_k or 1 << 30}
         params = SimpleNamespace(**values, top_p=asked.top_p, min_p=asked.min_p, sampling_seed=None)
@@ -76,7 +75,9 @@ class SGLangRows:
         ]
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        with mock.patch.object(adapter, "_key", lambda row: (self._keys, row)):
+        # The function that a server asks for its backend is not in the file that is loaded.
+        backend = mock.patch.object(adapter, "_samples_with_flashinfer", return_value=False)
+        with mock.patch.object(adapter, "_key", lambda row: (self._sessions, row)), backend:
             left: torch.Tensor = self._processor(logits, self._arguments)
         refused = [request.to_finish for request in self._requests if request.to_finish is not None]
         assert not refused, refused[0]

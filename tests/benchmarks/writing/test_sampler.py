@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from benchmarks.accuracy import texts  # noqa: E402 - after the skips
-from benchmarks.writing import continuations  # noqa: E402
+from benchmarks.writing import continuations, shared  # noqa: E402
 from benchmarks.writing.models import Loaded  # noqa: E402
 from benchmarks.writing.sampler import draw, nucleus, steps  # noqa: E402
 
@@ -38,6 +38,20 @@ def test_steps_give_what_the_model_gives_for_each_row_alone(loaded: Loaded, arch
             assert torch.allclose(logits, expected, atol=2e-4), t
             ids[:, 23 + t] = more[:, t]
     assert t == 5
+
+
+@pytest.mark.parametrize("architecture", ["shipped", "llama", "gpt_neox"])
+@pytest.mark.parametrize("copies", [1, 3])
+def test_rows_that_share_a_prompt_take_the_same_steps(loaded: Loaded, architecture: str, copies: int) -> None:
+    model = loaded.model if architecture == "shipped" else small_model(architecture)
+    rng, size = np.random.default_rng(0), model.config.vocab_size
+    ids = torch.from_numpy(rng.integers(3, size, (6, 23 + 40)))
+    ids[:, :23] = ids[::copies, :23].repeat_interleave(copies, 0)
+    with torch.inference_mode():
+        expected = model(ids).logits[:, 22:-1]
+        found = torch.stack([logits.clone() for logits in shared.steps(model, ids, 23, copies)], dim=1)
+        assert torch.allclose(found, expected, atol=2e-4)
+        assert torch.equal(model(ids).logits[:, 22:-1], expected)  # it is left as it was
 
 
 @pytest.mark.parametrize("top_p", [0.3, 0.9, 0.999])
