@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.localisation import corpora, measuring
+from benchmarks.localisation import corpora, measuring, readers
 from benchmarks.localisation.showing import markdown
 from benchmarks.recording import finish, parser
 from benchmarks.statistics import difference, summary
@@ -91,13 +91,23 @@ def main() -> None:
     line.add_argument("--texts", type=int, default=60, help="texts read of a published file, 180 at most")
     line.add_argument("--texts-of-ours", type=int, default=30, help="texts read of each other corpus")
     line.add_argument("--published-only", action="store_true", help="read no texts of our own")
+    line.add_argument(
+        "--reader",
+        action="append",
+        default=[],
+        metavar="MODULE:FUNCTION",
+        help="read by this function as well: (scores float32 [T, A], family) -> agents int [T], -1 nobody;"
+        " may be repeated",
+    )
     line.add_argument("--workers", type=int, default=2, help="processes")
     given = line.parse_args()
+    for name in given.reader:
+        readers.entered(name)
     started = time.perf_counter()
     rows: list[dict[str, Any]] = []
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(given.workers, context) as pool:
-        for found in pool.map(measuring.rows_of, jobs(given)):
+        for found in pool.map(functools.partial(measuring.rows_of, entrants=given.reader), jobs(given)):
             rows += found
             for row in found:
                 print(row["corpus"], row["reader"], f"{np.mean(row['figures']['iou']):.3f}", flush=True)

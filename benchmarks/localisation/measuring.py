@@ -17,15 +17,21 @@ from iet.decoding import Segmentation
 Maker = Callable[[], Sequence[Corpus]]
 
 
-def rows_of(maker: Maker) -> list[dict[str, Any]]:
+def rows_of(maker: Maker, entrants: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Return the rows of the corpora that are made."""
-    return [row for corpus in maker() for row in measured(corpus)]
+    return [row for corpus in maker() for row in measured(corpus, entrants)]
 
 
-def measured(corpus: Corpus) -> list[dict[str, Any]]:
-    """Return a row for each reader: its options, and figures of each text in order."""
+def measured(corpus: Corpus, entrants: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return a row for each reader: its options, and figures of each text in order.
+
+    `entrants` are readers of others, "MODULE:FUNCTION", which are read behind those that are here.
+    """
     rows = []
-    for name, (reader, options) in readers.tuned(corpus).items():
+    each = readers.tuned(corpus)
+    for name in entrants:
+        each[name] = readers.entrant(name, corpus.family), {}
+    for name, (reader, options) in each.items():
         reader(corpus.tuning[0])  # compiled, and thresholds simulated
         figures: dict[str, list[float]] = {"iou": [], "boundary": [], "number": [], "found": [], "ms": []}
         for text in corpus.texts:

@@ -9,9 +9,10 @@ overlap, a token goes to the key whose interval has the highest standardised sum
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +23,15 @@ from benchmarks.localisation.laws import Floats, draw
 from benchmarks.paper.reading.readers import GRID as CUSUM_GRID
 from iet.audit.metrics import mean_iou
 from iet.decoding import decode
+from iet.errors import InputError
 from iet.marks.families import Family
 
 Labels = NDArray[np.int64]
 Intervals = Sequence[tuple[int, int]]
 Reader = Callable[[Text], Labels]
 Options = dict[str, Any]
+Entrant = Callable[[NDArray[np.float32], Family], NDArray[np.integer[Any]]]
+"""Somebody's reader: scores [T, A] and the null law of a score → the agent of each token [T], -1 nobody."""
 
 RIVALS: Mapping[str, tuple[Callable[..., Intervals], Mapping[str, Sequence[Any]]]] = {
     "WISER": (wiser.detect, wiser.GRID),
@@ -77,6 +81,37 @@ def tuned(corpus: Corpus) -> dict[str, tuple[Reader, Options]]:
         lengths = corpus.lengths
         found[BAYES] = (lambda text: bayes.read(ratios(text), lengths)[0]), {}
     return {name: found[name] for name in NAMES if name in found}
+
+
+def entered(name: str) -> Entrant:
+    """Return the reader that "MODULE:FUNCTION" names, as something else than this benchmark wrote it.
+
+    Raises:
+        InputError: there is none.
+    """
+    module, colon, function = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function) if colon else None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"--reader: got {name!r}, which cannot be imported ({error})") from None
+    if not callable(found):
+        raise InputError(f"--reader: got {name!r}, expected MODULE:FUNCTION with a function")
+    return cast(Entrant, found)
+
+
+def entrant(name: str, family: Family) -> Reader:
+    """Return somebody's reader in the shape of the others; what it returns is checked."""
+    read = entered(name)
+
+    def checked(text: Text) -> Labels:
+        found = np.asarray(read(text.scores, family))
+        if found.shape != text.truth.shape or found.dtype.kind not in "iu":
+            raise InputError(f"{name}: got {found.dtype} {found.shape}, expected integers {text.truth.shape}")
+        if found.size and not -1 <= found.min() <= found.max() < text.scores.shape[1]:
+            raise InputError(f"{name}: got {found.min()} to {found.max()}, expected agents from 0 on, or -1")
+        return found.astype(np.int64)
+
+    return checked
 
 
 def combined(scores: NDArray[np.floating[Any]], family: Family, found: Sequence[Intervals]) -> Labels:

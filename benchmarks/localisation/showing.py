@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,7 @@ def _iou(found: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for row in found:
         cells: list[str | None] = []
-        for name in readers.NAMES:
+        for name in _names(found):
             result = row["readers"].get(name)
             if result is None:
                 cells.append(None)
@@ -60,11 +60,16 @@ def _iou(found: Sequence[Mapping[str, Any]]) -> str:
             sign = " +" if low > 0 else " -" if high < 0 else ""
             cells.append(f"{result['iou'][0]:.3f}{sign}")
         rows.append([row["corpus"], str(row["texts"]), *cells])
-    return table(["mean IoU", "texts", *readers.NAMES], rows)
+    return table(["mean IoU", "texts", *_names(found)], rows)
+
+
+def _names(found: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the readers' names, those of others last."""
+    return list(dict.fromkeys([*readers.NAMES, *(name for row in found for name in row["readers"])]))
 
 
 def _figure(found: Sequence[Mapping[str, Any]], name: str, form: str) -> str:
-    shown = [reader for reader in readers.NAMES if any(reader in row["readers"] for row in found)]
+    shown = [reader for reader in _names(found) if any(reader in row["readers"] for row in found)]
     rows = [
         [row["corpus"], *(_shown(row["readers"].get(reader), name, form) for reader in shown)]
         for row in found
@@ -83,7 +88,7 @@ def _shown(result: Mapping[str, Any] | None, name: str, form: str) -> str | None
 def _sayings(found: Sequence[Mapping[str, Any]]) -> str:
     """Say over the corpora how `posterior` stands to each other reader."""
     said: list[list[object]] = []
-    for name in readers.NAMES[1:]:
+    for name in _names(found)[1:]:
         apart = [row["readers"][name]["less posterior"] for row in found if name in row["readers"]]
         if apart:
             better, worse = sum(low > 0 for _, low, _ in apart), sum(high < 0 for *_, high in apart)
@@ -108,11 +113,11 @@ def page(content: Mapping[str, Any]) -> str:
     for kind, found in sorted(kinds.items(), key=lambda each: each[0].startswith("unmarked")):
         figure = "found" if found[0]["group"] == "unmarked" else "iou"
         cells: list[str | None] = []
-        for name in readers.NAMES:
+        for name in _names(content["corpora"]):
             values = [np.ravel(row["readers"][name][figure])[0] for row in found if name in row["readers"]]
             cells.append(f"{np.mean(values):.3f}" if values else None)
         rows.append([kind, str(len(found)), *cells])
-    parts = [table(["mean IoU", "corpora", *readers.NAMES], rows)]
+    parts = [table(["mean IoU", "corpora", *_names(content["corpora"])], rows)]
     for group, title in _TITLES.items():
         found = [row for row in content["corpora"] if row["group"] == group]
         if found:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.localisation import __main__ as command
-from benchmarks.localisation import bayes, corpora, measuring, readers, showing
+from benchmarks.localisation import bayes, corpora, frozen, measuring, readers, showing
 from benchmarks.localisation.laws import GREEN
 from iet.audit.metrics import token_accuracy
 from iet.errors import InputError
@@ -213,3 +213,59 @@ def test_the_command_reads_a_folder(
     written = (tmp_path / "out.md").read_text()
     assert "| model_n120_gumbel | 3 |" in written
     assert "Published score files" in capsys.readouterr().out
+
+
+# Readers of others
+
+
+def everything(scores: np.ndarray, family: Any) -> np.ndarray:
+    return np.where(scores.max(axis=1) > family.mean(0.0), scores.argmax(axis=1), -1)
+
+
+def half(scores: np.ndarray, family: Any) -> np.ndarray:
+    return np.zeros(len(scores) // 2, np.int64)
+
+
+def beyond(scores: np.ndarray, family: Any) -> np.ndarray:
+    return np.full(len(scores), scores.shape[1])
+
+
+def test_a_reader_of_others_is_ranked_with_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "RIVALS", {})
+    (corpus,) = corpora.of_law(LAW, 3)
+    rows = measuring.measured(corpus, [f"{__name__}:everything"])
+    assert rows[-1]["reader"] == f"{__name__}:everything"
+    for text, iou in zip(corpus.texts, rows[-1]["figures"]["iou"], strict=True):
+        labels = everything(text.scores, corpus.family)
+        assert iou == pytest.approx(measuring.mean_iou(text.truth, labels))
+    content = {"seconds": 1.0, "corpora": command.summarised(rows), "command": "x"}
+    assert f"{__name__}:everything" in showing.markdown(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("half", "expected integers \\(240,\\)"),
+        ("beyond", "got 2 to 2, expected agents from 0 on, or -1"),
+    ],
+)
+def test_what_a_reader_returns_is_checked(name: str, said: str) -> None:
+    (corpus,) = corpora.of_law(LAW, 1)
+    with pytest.raises(InputError, match=said):
+        readers.entrant(f"{__name__}:{name}", corpus.family)(corpus.texts[0])
+
+
+@pytest.mark.parametrize("name", ["nothing", "no.module:read", "json:nobody", "json:__name__", ":read"])
+def test_a_reader_that_is_not_there_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="--reader: got"):
+        readers.entered(name)
+
+
+def test_the_frozen_texts_are_those_of_their_digests() -> None:
+    assert {frozen.name_of(law) for law in corpora.DRAWN} == set(frozen.DIGESTS)
+    law = corpora.DRAWN[3]
+    made = frozen.arrays(law)
+    assert frozen.digest(made) == frozen.DIGESTS[frozen.name_of(law)]
+    assert (made["split"] == "reported").sum() == frozen.TEXTS
+    made["truth"][0, 0] += 1
+    assert frozen.digest(made) != frozen.DIGESTS[frozen.name_of(law)]
