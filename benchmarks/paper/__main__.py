@@ -8,9 +8,10 @@
 
 Experiments: table1, kappa, window, spurious, pii, oracle, transforms, or all of these, on MAMA; restore and
 table2 on Who&When; quality, which has options of its own (`quality --help`). Texts lie in DIR/logs and are
-made once: a run that was killed goes on, and experiments share what they can. `--quick` is minutes on two
-cores: few records and short turns, so wide intervals. Tables are written as Markdown, CSV and JSON, plots as
-SVG and PNG; every JSON holds its configuration and the digest of it.
+made once: a run that was killed goes on, and experiments share what they can. `--quick` has few records and
+short turns, so wide intervals; all of it takes about an hour on two cores with the shipped model. Tables are
+written as Markdown, CSV and JSON, plots as SVG and PNG; every JSON holds its configuration and the digest of
+it.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("experiment", choices=[*EXPERIMENTS, *FAILURE, "all"])
     generate.add_options(parser)
-    add("--quick", action="store_true", help="minutes on two cores")
+    add("--quick", action="store_true", help="few records, short turns: all in about an hour on two cores")
     add("--overwrite", action="store_true", help="of results of another configuration, too")
     usual = [SUBSETS[0]]
     add("--subset", nargs="+", choices=SUBSETS, default=usual, help=f"of Who&When (default: {SUBSETS[0]})")
@@ -158,7 +159,7 @@ def _run(options: argparse.Namespace) -> None:
             results.keep(options.out / f"{name}.json", study.configuration(name))
     if "transforms" in names and "human" in brought.needs:
         alterations.check_human(study, brought.needs["human"])
-    for name in names:
+    for name in results.each(names, str, "experiment"):
         _timed(options, name, functools.partial(EXPERIMENTS[name], study, brought))
 
 

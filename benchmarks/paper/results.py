@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 import pathlib
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from benchmarks.recording import environment
 from iet.errors import IetError, InputError
 from iet.marks.files import write_file
 from iet.marks.scheme import canonical_digest
+
+_Item = TypeVar("_Item")
 
 
 def writable(out: pathlib.Path) -> None:
@@ -33,6 +37,19 @@ def text_of(path: pathlib.Path) -> str:
         raise InputError(f"{path}: byte {error.start} is no UTF-8") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def each(items: Iterable[_Item], named: Callable[[_Item], str], what: str = "setting") -> Iterator[_Item]:
+    """Yield items, and say on stderr before each which of how many it is, and how long the rest may take."""
+    some, started = list(items), time.monotonic()
+    for done, item in enumerate(some):
+        left = ""
+        if done:
+            minutes = math.ceil((time.monotonic() - started) / done * (len(some) - done) / 60)
+            left = f"; about {minutes} min left" if minutes > 1 else "; about a minute left"
+        if len(some) > 1:
+            print(f"{what} {done + 1} of {len(some)}: {named(item)}{left}", file=sys.stderr, flush=True)
+        yield item
 
 
 def exit_code(run: Callable[[], object]) -> int:

@@ -1,6 +1,6 @@
 """The records of MAMA's topology experiments: who knows what, and what is asked.
 
-The file is `llama3.1_num484_nopii.csv` of llll121/mama-eval (MIT), 484 rows.
+The file is `llama3.1_num484_nopii.csv` of llll121/mama-eval (MIT), 484 rows, which has it in a zip.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import os
 import pathlib
 import random
 import warnings
+import zipfile
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +26,13 @@ from iet.marks.scheme import canonical_digest
 COLUMNS = ("text", "pii", "generated_texts", "task_backgrounds", "questions")
 ROWS = 484
 FILE = "llama3.1_num484_nopii.csv"
+ZIP = "llama3.1_num484_nopii.zip"
+ADDRESS = "https://github.com/llll121/mama-eval"
+"""Where they are, as data/llama3.1_num484_nopii.zip."""
+
+_MOST = 1 << 26
+"""Bytes of what is unpacked: the file has 644,270."""
+
 SHA256 = "aa9cdc27fc878d083aaf7925f71f51cf086fb2a7679af33e8fc61a20c048b0ff"
 """Of the file that the experiments are stated for."""
 
@@ -39,13 +48,15 @@ class Record:
 
 
 def read_records(path: str | os.PathLike[str], *, rows: int | None = ROWS) -> tuple[Record, ...]:
-    """Read the csv, or that in a folder (also as `mama/`), of so many rows (None: of any number, at least
-    one).
+    """Read the csv of so many rows (None: of any number, at least one).
+
+    `path` is the csv, a zip that holds it or another one with it, such as an archive of the repository, or a
+    folder with either, also in `mama/` or `data/`.
 
     With 484 rows that are not those of the original file a warning says so.
     """
     path = _find(pathlib.Path(path))
-    text = results.text_of(path)
+    text = _unpacked(path) if path.suffix == ".zip" else results.text_of(path)
     try:
         table = list(csv.reader(io.StringIO(text, newline=""), strict=True))
     except csv.Error as error:
@@ -93,11 +104,37 @@ def claim(folder: pathlib.Path, records: Sequence[Record]) -> None:
 
 def _find(path: pathlib.Path) -> pathlib.Path:
     if path.is_dir():
-        for candidate in (path / FILE, path / "mama" / FILE):
+        for candidate in (path / folder / name for name in (FILE, ZIP) for folder in (".", "mama", "data")):
             if candidate.is_file():
                 return candidate
-        raise InputError(f"{path}: holds no {FILE}")
+        raise InputError(f"{path}: holds no {FILE}, and no {ZIP}; expected one, from {ADDRESS} (data/)")
+    if not path.exists():
+        raise InputError(f"{path}: is not there; expected {FILE} or {ZIP}, from {ADDRESS} (data/)")
     return path
+
+
+def _unpacked(path: pathlib.Path) -> str:
+    """Return the text of the csv in a zip, or in a zip that is in it."""
+    inside: Any = path
+    try:
+        for name in (ZIP, FILE):
+            with zipfile.ZipFile(inside) as archive:
+                found = [each for each in archive.infolist() if each.filename.rpartition("/")[2] == name]
+                if not found:
+                    continue
+                if found[0].file_size > _MOST:
+                    raise InputError(
+                        f"{path}: {name} has {found[0].file_size} bytes, expected {_MOST} at most"
+                    )
+                content = archive.read(found[0])
+            if name == FILE:
+                return content.decode()
+            inside = io.BytesIO(content)
+    except (OSError, zipfile.BadZipFile, RuntimeError, zlib.error) as error:  # encrypted, or packed otherwise
+        raise InputError(f"{path}: cannot be unpacked ({error})") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: byte {error.start} of {FILE} is no UTF-8") from None
+    raise InputError(f"{path}: holds no {FILE}; expected {ZIP} of {ADDRESS} (data/)")
 
 
 def _record(path: pathlib.Path, index: int, row: list[str]) -> Record:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import recording, statistics
-from benchmarks.paper import plots
+from benchmarks.paper import plots, results
 from benchmarks.paper.conversations.author import ModelAuthor, Row
 from benchmarks.paper.conversations.logs import Log
 from benchmarks.paper.conversations.prompts import Heard, parsed, prompt_of
@@ -41,7 +41,7 @@ def pii(study: Study, settings: Sequence[tuple[str, int]] = SETTINGS, find: Find
         FIGURES[name]: ([], []) for name in SHOWN
     }
     rows, all_logs = [], list[Log]()
-    for topology, agents in settings:
+    for topology, agents in results.each(settings, "{0[0]}, {0[1]} agents".format):
         setting = study.setting(topology, agents, "fourier")
         logs = study.logs(setting)
         all_logs += logs
@@ -76,7 +76,7 @@ def oracle(study: Study, settings: Sequence[tuple[str, int]] = SETTINGS) -> None
     header = ["setting", "mark", "figure", "oracle", "posterior", "posterior less oracle"]
     cells: list[list[recording.Cell]] = []
     rows, all_logs = [], list[Log]()
-    for topology, agents in settings:
+    for topology, agents in results.each(settings, "{0[0]}, {0[1]} agents".format):
         for mark in ("fourier", "gumbel"):
             logs = study.logs(study.setting(topology, agents, mark))
             all_logs += logs
@@ -136,7 +136,7 @@ def transforms(
     modes = (("oracle", "posterior", True), ("posterior", "posterior", False), ("cusum", "cusum", False))
     options = {"oracle": {}, "posterior": {}, "cusum": study.cusum(setting)}
     clean: dict[str, list[Figures]] = {}
-    for name, transform in TRANSFORMS.items():
+    for name, transform in results.each(TRANSFORMS.items(), lambda item: item[1].label, "transformation"):
         altered: list[Altered] = []
         try:
             for log in logs:

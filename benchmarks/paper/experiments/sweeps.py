@@ -6,11 +6,12 @@ And keys that nobody used, on chain_4 and chain_6 (§ Robustness to Spurious Reg
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks import recording, statistics
-from benchmarks.paper import plots, quoted
+from benchmarks.paper import plots, quoted, results
 from benchmarks.paper.conversations.logs import Log
 from benchmarks.paper.experiments.study import Study
 from benchmarks.paper.reading.scoring import FIGURES
@@ -31,14 +32,14 @@ def kappa(study: Study) -> None:
     """Sweep κ: texts are generated anew for each value and run; a run is a seed, with its own records."""
     found: Found = {}
     logs: list[Log] = []
-    for number, some in enumerate(_runs(study)):
-        for strength in KAPPAS:
-            setting = some.setting("chain", 4, "fourier", strength)
-            written = some.logs(setting)
-            logs += written
-            for decoder in DECODERS:
-                texts = _texts(some, number, written, decoder, some.options_of(decoder, setting))
-                found.setdefault((decoder, strength), []).extend(texts)
+    points = itertools.product(enumerate(_runs(study)), KAPPAS)
+    for (number, some), strength in results.each(points, lambda point: f"κ {point[1]:g}"):
+        setting = some.setting("chain", 4, "fourier", strength)
+        written = some.logs(setting)
+        logs += written
+        for decoder in DECODERS:
+            texts = _texts(some, number, written, decoder, some.options_of(decoder, setting))
+            found.setdefault((decoder, strength), []).extend(texts)
     _write(study, "kappa", "κ", KAPPAS, found, logs, operating_point=0.8)
 
 
@@ -49,7 +50,9 @@ def window(study: Study) -> None:
     """
     found: Found = {}
     logs: list[Log] = []
-    for number, some in enumerate(_runs(study)):
+    for number, some in results.each(
+        enumerate(_runs(study)), lambda run: f"seed {run[1].options.seed}", "run"
+    ):
         setting = some.setting("chain", 4, "fourier")
         written = some.logs(setting)
         logs += written
@@ -119,25 +122,23 @@ def spurious(study: Study) -> None:
     header = ["mark", "decoder", "agents", "keys", "TokenAcc", "change", "TokenAcc, paper"]
     cells: list[list[recording.Cell]] = []
     rows, all_logs = [], list[Log]()
-    for mark in ("fourier", "gumbel"):
-        for agents in (4, 6):
-            setting = study.setting("chain", agents, mark)
-            logs = study.logs(setting)
-            all_logs += logs
-            for decoder in ("cusum", "posterior"):
-                options = study.options_of(decoder, setting)
-                first: list[float | None] = []
-                for keys in (keys for true, keys in quoted.SPURIOUS if true == agents):
-                    more = keys - agents
-                    found = [study.figures(log, decoder, options, spurious=more) for log in logs]
-                    accuracy = [one["token_accuracy"] for one in found]
-                    first = first or accuracy
-                    change = "" if keys == agents else statistics.difference(accuracy, first, seed) or ""
-                    paper = quoted.SPURIOUS[agents, keys] if (mark, decoder) == ("fourier", "cusum") else ""
-                    shown = statistics.interval(accuracy, seed)
-                    cells.append([mark, decoder, agents, keys, shown, change, paper])
-                    cell = {"mark": mark, "decoder": decoder, "agents": agents, "keys": keys}
-                    rows += [
-                        {**cell, "record": log.record, **one} for log, one in zip(logs, found, strict=True)
-                    ]
+    settings = itertools.product(("fourier", "gumbel"), (4, 6))
+    for mark, agents in results.each(settings, "{0[0]}, {0[1]} agents".format):
+        setting = study.setting("chain", agents, mark)
+        logs = study.logs(setting)
+        all_logs += logs
+        for decoder in ("cusum", "posterior"):
+            options = study.options_of(decoder, setting)
+            first: list[float | None] = []
+            for keys in (keys for true, keys in quoted.SPURIOUS if true == agents):
+                more = keys - agents
+                found = [study.figures(log, decoder, options, spurious=more) for log in logs]
+                accuracy = [one["token_accuracy"] for one in found]
+                first = first or accuracy
+                change = "" if keys == agents else statistics.difference(accuracy, first, seed) or ""
+                paper = quoted.SPURIOUS[agents, keys] if (mark, decoder) == ("fourier", "cusum") else ""
+                shown = statistics.interval(accuracy, seed)
+                cells.append([mark, decoder, agents, keys, shown, change, paper])
+                cell = {"mark": mark, "decoder": decoder, "agents": agents, "keys": keys}
+                rows += [{**cell, "record": log.record, **one} for log, one in zip(logs, found, strict=True)]
     study.write("spurious", header, cells, all_logs, rows)

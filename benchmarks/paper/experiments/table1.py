@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import recording, statistics
-from benchmarks.paper import plots
+from benchmarks.paper import plots, results
 from benchmarks.paper.asking.endpoints import Parameters
 from benchmarks.paper.baselines import BASELINES, Found
 from benchmarks.paper.baselines.llm import ENDPOINTS
@@ -63,7 +63,7 @@ METHODS = (
     Method("Unigram, posterior", "unigram", "posterior"),
     Method("KGW, cusum", "kgw", "cusum", "KGW"),
     Method("KGW, posterior", "kgw", "posterior"),
-    Method("IET raw, cusum (the paper's)", "raw", "cusum", "IET", ours=True),
+    Method("IET raw, cusum (tuned)", "raw", "cusum", "IET", ours=True),
     Method("IET raw, posterior", "raw", "posterior", ours=True),
     Method("IET fourier, cusum", "fourier", "cusum", ours=True),
     Method("IET fourier, posterior", "fourier", "posterior", ours=True),
@@ -94,7 +94,7 @@ def run(
     all_logs: list[Log] = []
     panels: dict[str, tuple[Any, Any]] = {}
     extra: dict[str, Any] = {"failures": {}, "options": {}, "strength": {}}
-    for topology, agents in settings:
+    for topology, agents in results.each(settings, "{0[0]}, {0[1]} agents".format):
         cell = texts.setdefault(f"{topology} {agents}", {})
         for mark in dict.fromkeys(method.mark for method in methods):
             setting = study.setting(topology, agents, mark)

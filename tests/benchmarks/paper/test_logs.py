@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import zipfile
 from typing import Any
 
 import pytest
 
+from benchmarks.paper import results
 from benchmarks.paper.conversations.logs import Log, Setting, Turn, Writer, read, summary
 from benchmarks.paper.conversations.records import COLUMNS, ROWS, chosen, read_records
 from iet.errors import InputError, SchemeMismatch
@@ -39,8 +41,51 @@ def test_a_folder_is_searched(tmp_path: pathlib.Path) -> None:
     (tmp_path / "mama").mkdir()
     write_csv(tmp_path / "mama" / "llama3.1_num484_nopii.csv", [row(0)])
     assert len(read_records(tmp_path, rows=None)) == 1
-    with pytest.raises(InputError, match=r"holds no llama3"):
+    with pytest.raises(InputError, match=r"holds no llama3.* from https://github\.com/llll121/mama-eval"):
         read_records(tmp_path.parent)
+    with pytest.raises(
+        InputError, match=r"is not there; expected .* from https://github\.com/llll121/mama-e"
+    ):
+        read_records(tmp_path / "no.csv")
+
+
+def test_the_csv_is_found_in_the_zip_of_its_repository(extract: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    def zipped(path: pathlib.Path, name: str, content: bytes) -> pathlib.Path:
+        path.parent.mkdir(exist_ok=True)
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("README.md", "")
+            archive.writestr(name, content)
+        return path
+
+    csv, records = "llama3.1_num484_nopii.csv", read_records(extract, rows=3)
+    inner = zipped(tmp_path / "data" / "llama3.1_num484_nopii.zip", csv, extract.read_bytes())
+    nested = f"mama-eval-main/data/{inner.name}"
+    archive = zipped(tmp_path / "mama-eval-main.zip", nested, inner.read_bytes())
+    for path in (inner, inner.parent, tmp_path, archive):
+        assert read_records(path, rows=3) == records
+    for path, message in (
+        (
+            zipped(tmp_path / "empty.zip", "other.csv", b""),
+            r"holds no llama3.*; expected .* of https://github",
+        ),
+        (
+            zipped(tmp_path / "large.zip", csv, bytes((1 << 26) + 1)),
+            "has 67108865 bytes, expected 67108864 at",
+        ),
+        (zipped(tmp_path / "latin.zip", csv, b"\xe9"), "byte 0 of llama3.1_num484_nopii.csv is no UTF-8"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read_records(path)
+    (tmp_path / "broken.zip").write_bytes(archive.read_bytes()[:-30])
+    with pytest.raises(InputError, match="cannot be unpacked"):
+        read_records(tmp_path / "broken.zip")
+
+
+def test_progress_says_which_setting_of_how_many(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(results.each(["chain", "star"], str.upper)) == ["chain", "star"]
+    assert capsys.readouterr() == ("", "setting 1 of 2: CHAIN\nsetting 2 of 2: STAR; about a minute left\n")
+    assert list(results.each([1], str)) == [1]
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -82,7 +127,7 @@ def test_missing_columns_rows_and_files_are_named(tmp_path: pathlib.Path, extrac
         read_records(extract)
     with pytest.raises(InputError, match=r"no row after the header"):
         read_records(write_csv(tmp_path / "b.csv", []), rows=None)
-    with pytest.raises(InputError, match=r"No such file"):
+    with pytest.raises(InputError, match=r"is not there"):
         read_records(tmp_path / "nothing.csv")
     extract.write_text(extract.read_text() + "a,b\n")
     with pytest.raises(InputError, match=r"row 4, column 'generated_texts': got 2 cells"):
