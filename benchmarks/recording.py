@@ -275,7 +275,7 @@ def command(parser: argparse.ArgumentParser, given: argparse.Namespace) -> str:
         parts.append("-o" if name == "output" else f"--{name.replace('_', '-')}")
         if isinstance(value, pathlib.Path):
             relative = value.name if value.is_absolute() else value.as_posix()
-            parts.append({"work": "DIR", "data": "PATH"}.get(name, relative))
+            parts.append({"work": "DIR", "data": "PATH", "before": "PATH"}.get(name, relative))
         elif value is not True:
             parts += [_quoted(each) for each in (value if isinstance(value, (list, tuple)) else [value])]
     return " ".join(parts)

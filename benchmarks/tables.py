@@ -16,14 +16,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.accuracy import served
+from benchmarks.accuracy.claims import checked
+from benchmarks.accuracy.copying import copied
 from benchmarks.accuracy.decoders import CUSUM, PAPERS_CUSUM
 from benchmarks.accuracy.promises import promises
 from benchmarks.localisation.showing import localisation
 from benchmarks.paper.experiments import table1
 from benchmarks.paper.quoted import TABLE1
 from benchmarks.paper.reading.scoring import FIGURES
-from benchmarks.recording import columns, number, quartiles, table
-from benchmarks.security.framing import framing
+from benchmarks.recording import number, quartiles, table
+from benchmarks.security import framing, sessions
+from benchmarks.speed.showing import bulk
 from iet.audit.calibration import SHORT_TEXT, tokens_needed
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -276,10 +279,12 @@ def _against(name: str, run: Mapping[str, Any], path: pathlib.Path) -> str:
             for row in compared
             if row["not told apart"] or row["worse in"]
         ]
+        hmm = sum(row["better in"] for row in compared if row["against"].startswith("HMM"))
         low = min((row["mean difference"]["mean"] for row in compared), default=math.nan)
         said.append(
-            f"`{ours}` is better in {won} of {won + tied + lost} cells (settings x figures x methods), not"
-            f" told apart in {tied}, worse in {lost}; its smallest mean lead is {low:+.3f}."
+            f"`{ours}` is better in {won} of {won + tied + lost} cells (settings x figures x methods; {hmm}"
+            f" of them against HMM, which is at chance), not told apart in {tied}, worse in {lost}; its"
+            f" smallest mean lead is {low:+.3f}."
             + (f" Not told apart from, and worse than: {'; '.join(rest)}." if rest else "")
         )
     link = path.with_suffix(".md").relative_to(path.parents[4]).as_posix()
@@ -395,15 +400,14 @@ def summary(results: pathlib.Path) -> str:
     what = f"{group['texts']:,} texts that no key of a registry marked: somebody found at level 0.01"
     row("null", what, _rate(group["levels"]["0.01"]))
 
-    cell = {"model": "shipped", "temperature": 1.0, "agents": 6, "turn_tokens": 200}
-    for found in contents["decoders"]["cells"]:
-        if cell.items() <= found["cell"].items():
-            row(
-                "decoders",
-                f"tokens given to their agent, six agents, turns of 200 tokens, `{found['cell']['family']}`"
-                f" ({found['entropy_nats']:.1f} nats a token)",
-                f"{found['figures']['posterior/token_accuracy'][0]:.3f}",
-            )
+    cell = {"model": "shipped", "agents": 6, "turn_tokens": 200}
+    there = [found for found in contents["decoders"]["cells"] if cell.items() <= found["cell"].items()]
+    for family in dict.fromkeys(found["cell"]["family"] for found in there):
+        of = [found for found in there if found["cell"]["family"] == family]
+        entropies = ", ".join(f"{found['entropy_nats']:.1f}" for found in of)
+        right = ", ".join(f"{found['figures']['posterior/token_accuracy'][0]:.3f}" for found in of)
+        what = f"tokens given to their agent, six agents, turns of 200 tokens, `{family}`, at"
+        row("decoders", f"{what} {entropies} nats a token", right)
     places = dict.fromkeys(contents[name]["environment"]["processor"] for name in speeds)
     return "\n\n".join([table(("what", "measured", "by"), rows), f"Speeds: {'; '.join(places)}."])
 
@@ -425,44 +429,15 @@ def engines(results: pathlib.Path) -> str:
     return f"{table(heads, rows)}\n\n`{content['command']}`: {_link('engines')}."
 
 
-def bulk(results: pathlib.Path) -> str:
-    """Return what audits of many documents cost over tokenizing them, and beside engines' detectors."""
-    content = _content(results, "bulk")
-    over = {
-        "what": "{what}",
-        "documents a second": "{documents_per_second:,.0f}",
-        "over `encode_batch`": "{over_encode_batch[median]:.2f} x",
-        "over one worker": "{times_one_worker[median]:.2f} x",
-        "peak MB": "{peak_mb:,.0f}",
-    }
-    before = (
-        f"{content['documents']:,} agent logs of 1,000 tokens under {content['keys']} keys, from JSON lines"
-        " to tables, beside the tokenizer's own call on the same documents:"
-    )
-    between = (
-        f"Reading what engines mark, in µs for one of {content['detector_documents']} of these documents and"
-        f" one of {content['detector_keys']} keys, from ids on; the engine's detector reads one document and"
-        " one key at a time:"
-    )
-    beside = [
-        ("detector", "{what}"),
-        ("µs", "{detector_microseconds[median]:,.0f}"),
-        ("scores alone", "{scores_microseconds[median]:.1f}"),
-        ("so many times", "{over_scores[median]:,.0f} x"),
-        ("audit (`cusum`)", "{audit_microseconds[median]:.1f}"),
-        ("so many times", "{over_audit[median]:,.0f} x"),
-    ]
-    parts = [before, columns(content["results"], over), between, columns(content["detectors"], beside)]
-    return "\n\n".join([*parts, f"`{content['command']}`: {_link('bulk')}."])
-
-
 TABLES: Mapping[str, Mapping[str, Callable[[pathlib.Path], str]]] = {
     "README.md": {"needed": needed, "summary": summary},
     "docs/using/bulk.md": {"bulk": bulk},
     "docs/how/engines.md": {"engines": engines},
     "docs/how/gumbel.md": {"served": lambda results: served.table(_content(results, "served"))},
-    "docs/worth/limits.md": {"framing": framing},
-    "docs/worth/numbers.md": {f.__name__: f for f in (power, accuracy, promises, localisation, paper, speed)},
+    "docs/worth/limits.md": {"framing": framing.framing, "sessions": sessions.sessions},
+    "docs/worth/numbers.md": {
+        f.__name__: f for f in (power, accuracy, promises, checked, copied, localisation, paper, speed)
+    },
 }
 """File -> its tables, by the name in their markers."""
 

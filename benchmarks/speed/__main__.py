@@ -16,7 +16,7 @@ import sys
 
 NAMES = (
     *("embed", "score", "engines", "waterfall", "decode", "audit", "bulk", "likelihood", "generate"),
-    *("import", "page"),
+    *("import", "page", "sessions"),
 )
 
 

@@ -148,7 +148,7 @@ def _peak_mb() -> float:
 
 def figures(workers: int, marks: Sequence[Sequence[float]], cpu: float) -> dict[str, float]:
     """Return what a sample's marks (documents, seconds, megabytes so far) say."""
-    # When the first chunk is done, that of every other worker nearly is: each is to have one behind it.
+    # When the first documents are done, those of other workers nearly are: each is to have some behind it.
     (first, begun, _), (count, seconds, peak) = marks[min(workers, len(marks)) - 1], marks[-1]
     return {
         "cpu": cpu,

@@ -13,7 +13,6 @@ cut from real agent logs, else from text of the shipped model.
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import functools
 import http.client
@@ -24,7 +23,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -41,7 +39,6 @@ from benchmarks.speed.texts import given_logs, marked_text, team
 from iet.cli import bench
 from iet.errors import IetError
 
-CLIENTS = "--clients"
 FLOOR = "bare Auditor"
 CONTESTANTS = {
     "one worker, one client": (1, 1),
@@ -86,34 +83,12 @@ def _workers(port: int) -> float:
     return float(found[1]) if found else 0.0
 
 
-def ask(port: int, texts: Sequence[str], clients: int) -> tuple[float, list[float]]:
-    """Return the seconds until all texts are audited, and those of each request."""
-    bodies, kept = [json.dumps({"text": text}).encode() for text in texts], threading.local()
-
-    def one(body: bytes) -> float:
-        if not hasattr(kept, "connection"):
-            kept.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-        began = time.perf_counter()
-        kept.connection.request("POST", "/v1/audit", body, {"Content-Type": "application/json"})
-        answer = kept.connection.getresponse()
-        said = answer.read()
-        if answer.status != 200:
-            raise IetError(f"the service answers {answer.status}: {said.decode()[:500]}")
-        return time.perf_counter() - began
-
-    with concurrent.futures.ThreadPoolExecutor(clients) as pool:
-        began = time.perf_counter()
-        each = list(pool.map(one, bodies))
-        return time.perf_counter() - began, each
-
-
 def ask_elsewhere(port: int, folder: pathlib.Path, clients: int) -> tuple[float, list[float]]:
-    """Return `ask` of another process."""
+    """Return what clients in another process say."""
     line = [
         sys.executable,
         "-m",
-        "benchmarks.speed.bench_service",
-        CLIENTS,
+        "benchmarks.speed.service_clients",
         str(port),
         str(folder),
         str(clients),
@@ -230,8 +205,4 @@ def markdown(content: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == [CLIENTS]:
-        asked = json.loads((pathlib.Path(sys.argv[3]) / "texts.json").read_text(encoding="utf-8"))
-        print(json.dumps(ask(int(sys.argv[2]), asked, int(sys.argv[4]))))
-    else:
-        main()
+    main()

@@ -1,0 +1,32 @@
+"""Pictures of the docs: as many colours as fit into their size."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+
+from benchmarks.pictures import MAXIMUM, smaller
+from iet.errors import InputError
+
+Image = pytest.importorskip("PIL.Image")
+
+
+def png(height: int, levels: int) -> bytes:
+    """A picture of noise in so many levels of each colour."""
+    noise = np.random.default_rng(0).integers(0, levels, (height, 600, 3)) * (255 // max(1, levels - 1))
+    held = io.BytesIO()
+    Image.fromarray(noise.astype(np.uint8)).save(held, "PNG")
+    return held.getvalue()
+
+
+def test_colours_are_cut_until_a_picture_fits() -> None:
+    found = smaller(png(300, 256))
+    assert len(found) < MAXIMUM < len(png(300, 256))
+    assert Image.open(io.BytesIO(found)).size == (600, 300)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(InputError, match="expected fewer than 150,000"):
+        smaller(png(1500, 256))
