@@ -32,7 +32,8 @@ def main(tokens: int = 150) -> tuple[iet.Report, set[Edge], dict[Edge, float]]:
     model, tokenizer = load_model()
 
     def call(agent: str, prompt: str) -> str:
-        # With a vLLM server (docs/using/serving.md) two lines take the place of these:
+        # With a vLLM server two lines take the place of these. Both of its runners mark in family gumbel
+        # (docs/using/marking.md has the table of engines), and docs/using/vllm.md has one for a CPU to try:
         #   llm = ChatOpenAI(base_url="http://server/v1", model="name", extra_body=iet.agents.body(agent))
         #   return llm.invoke(prompt).content
         inputs = tokenizer(prompt, return_tensors="pt")

@@ -88,6 +88,27 @@ def test_a_langgraph_team(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+def test_a_langgraph_guard(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("langgraph")
+    output = printed("langgraph_guard.py", capsys)
+    assert re.findall(r"^ *(\w+): ", output, re.MULTILINE) == [
+        "user",
+        "planner",
+        "critic",
+        "planner",
+        "guard",
+    ]
+    assert output.endswith("message 3 came under planner and bears the mark of critic\n")
+
+
+def test_a_crewai_guardrail(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("crewai")
+    output = printed("crewai_guard.py", capsys)
+    assert "sent back: it came under planner and bears the mark of critic\n" in output
+    assert "confirmed: it came under planner\n" in output
+    assert re.search(r"^taken: [2-9]\d\d characters$", output, re.MULTILINE)
+
+
 def test_the_notebook(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")

@@ -1,0 +1,67 @@
+"""A CrewAI guardrail: a task whose answer is not by the agent that it came under is not done.
+
+Run `python examples/crewai_guard.py` (it needs `pip install crewai`). A planner answers, first through
+somebody who holds the critic's key; the guardrail sends that answer back, and the second one, under the
+planner's own, is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from crewai import Agent, BaseLLM, Crew, Task, TaskOutput
+
+import iet
+from iet.demo.conversation import TASK, load_model
+
+
+def guardrail(auditor: iet.Auditor) -> Callable[[TaskOutput], tuple[bool, Any]]:
+    """Return a guardrail that sends an answer back whose mark is another agent's than its role says."""
+
+    def check(output: TaskOutput):  # CrewAI does not read annotations that are postponed
+        (piece,) = auditor.check([output.raw], [output.agent]).pieces
+        if piece.verdict == "contradicted":
+            print(f"sent back: it came under {piece.claim} and bears the mark of {piece.agent}")
+            return False, f"This is the text of {piece.agent}, not of {piece.claim}. Answer yourself."
+        print(f"{piece.verdict}: it came under {piece.claim}")
+        return True, output.raw
+
+    return check
+
+
+class Marked(BaseLLM):
+    """The package's small model, which writes under one key after another."""
+
+    written: Any = None
+
+    def call(self, messages: Any, *_: Any, **__: Any) -> str:
+        return f"Final Answer: {next(self.written)}"
+
+
+def main(tokens: int = 120) -> str:
+    registry = iet.Registry.create(None, tokenizer="iet:demo", scheme=iet.Scheme(family="gumbel"))
+    registry.add_many(["planner", "critic"])
+    model, tokenizer = load_model()
+    torch.manual_seed(0)
+
+    def texts() -> Any:
+        inputs = tokenizer(TASK, return_tensors="pt")
+        for key in ("critic", "planner"):
+            marking = iet.WatermarkingConfig(registry, agents=[key])
+            sampling = {"do_sample": True, "top_k": 0, "min_new_tokens": tokens, "max_new_tokens": tokens}
+            row = model.generate(**inputs, watermarking_config=marking, **sampling)[0]
+            yield tokenizer.decode(row[inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+
+    planner = Agent(
+        role="planner", goal="plan", backstory="plans", llm=Marked(model="iet:demo", written=texts())
+    )
+    task = Task(
+        description=TASK, expected_output="a plan", agent=planner, guardrail=guardrail(iet.Auditor(registry))
+    )
+    return Crew(agents=[planner], tasks=[task]).kickoff().raw
+
+
+if __name__ == "__main__":
+    print(f"taken: {len(main())} characters")
