@@ -39,3 +39,19 @@ MANY_KEYS = {f"key {i}": i for i in range(100_000)}
 def is_short_and_printable(message: str) -> bool:
     """Whether a message can stand in a log or a terminal."""
     return len(message) < 400 and message.isprintable()
+
+
+SESSIONS: dict[str, Any] = {
+    "a number": 7,
+    "a list": ["run-7"],
+    "true": True,
+    "nothing": "",
+    "spaces": " run-7",
+    "NUL": "run\0",
+    "a line feed": "run\n7",
+    "a surrogate": "run\ud800",
+    "turned round": "run\u202e7",
+    "100 MB": "s" * 100_000_000,
+    "nested": nested(100_000),
+}
+"""What is no id of a session."""
