@@ -1,11 +1,12 @@
-"""A commitment to many keys, of which one can be opened without the others: a Merkle tree (RFC 6962, §2.1).
+"""A commitment to many keys, of which one can be opened without the others: the tree of RFC 6962, §2.1.
 
     leaf(d)    = H(0x00 ‖ d)                             H: BLAKE2b-256
     node(l, r) = H(0x01 ‖ l ‖ r)
     root(D)    = leaf(d_0), or node(root(D[:k]), root(D[k:])), k the largest power of two below |D|
 
 A leaf names an agent, its profile and epoch, and commits to its secret by a hash that is keyed with it, so no
-hash in a path says anything about another key, not even whose it is.
+hash in a path says anything about another key, not even whose it is. What differs from RFC 6962 stands in
+docs/how/signing.md.
 """
 
 from __future__ import annotations

@@ -3,13 +3,17 @@
 import dataclasses
 import hashlib
 import json
+from collections.abc import Callable
+from typing import TypeAlias
 
 import pytest
 
 from iet import InputError, Registry, RegistryError
 from iet.marks.commitment import Leaf, Opening, open_leaf, registry_digest
-from iet.marks.scheme import canonical_digest
+from iet.marks.scheme import canonical_digest, canonical_json
 from tests.support import teams
+
+Hash: TypeAlias = Callable[[bytes], bytes]
 
 AGENTS = {"planner": 0, "critic": 1, "engineer": 2}
 
@@ -18,28 +22,82 @@ def keys(count: int) -> list[Leaf]:
     return [Leaf(f"agent {i:03}", 0, "profile", f"{i:064x}") for i in range(count)]
 
 
-def root(hashes: list[bytes]) -> bytes:
-    """MTH of RFC 6962, §2.1, as it stands there, with BLAKE2b-256."""
-    n = len(hashes)
-    if n == 0:
-        return hashlib.blake2b(b"", digest_size=32).digest()
-    if n == 1:
-        return hashes[0]
+def blake2b(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=32).digest()
+
+
+def sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def split(n: int) -> int:
     k = 1
     while 2 * k < n:
         k *= 2
-    return hashlib.blake2b(b"\x01" + root(hashes[:k]) + root(hashes[k:]), digest_size=32).digest()
+    return k
+
+
+def root(leaves: list[bytes], hashed: Hash) -> bytes:
+    """MTH of RFC 6962, §2.1, as it stands there, with any hash."""
+    if not leaves:
+        return hashed(b"")
+    if len(leaves) == 1:
+        return hashed(b"\x00" + leaves[0])
+    k = split(len(leaves))
+    return hashed(b"\x01" + root(leaves[:k], hashed) + root(leaves[k:], hashed))
+
+
+def path(m: int, leaves: list[bytes], hashed: Hash) -> list[bytes]:
+    """PATH of RFC 6962, §2.1.1, as it stands there, with any hash."""
+    if len(leaves) == 1:
+        return []
+    k = split(len(leaves))
+    if m < k:
+        return [*path(m, leaves[:k], hashed), root(leaves[k:], hashed)]
+    return [*path(m - k, leaves[k:], hashed), root(leaves[:k], hashed)]
+
+
+def test_the_reference_is_that_of_certificate_transparency() -> None:
+    # The leaves and roots that logs of certificates are tested with.
+    parts = (
+        "",
+        "00",
+        "10",
+        "2021",
+        "3031",
+        "40414243",
+        "5051525354555657",
+        "606162636465666768696a6b6c6d6e6f",
+    )
+    leaves = [bytes.fromhex(part) for part in parts]
+    for count, expected in (
+        (0, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"),
+        (1, "6e340b9cffb37a989ca544e6bb780a2c78901d3fb33738768511a30617afa01d"),
+        (2, "fac54203e7cc696cf0dfcb42c92a1d9dbaf70ad9e621f4bd8d98662f00e3c125"),
+        (3, "aeb6bcfe274b70a14fb067a5e5578264db0fa9b51af5e0ba159158f329e06e77"),
+        (5, "4e3bbb1f7b478dcfe71fb631631519a3bca12c9aefca1612bfce4c13a86264d4"),
+        (7, "ddb89be403809e325750d3d263cd78929c2942b7942a34b77e122c9594a74c8c"),
+        (8, "5dc9da79a70659a9ad559cb701ded9a2ab9d823aad2f4960cfe370eff4604328"),
+    ):
+        assert root(leaves[:count], sha256).hex() == expected
+    assert [each.hex() for each in path(0, leaves, sha256)] == [
+        "96a296d224f285c67bee93c30f8a309157f0daa35dc5b87e410b78630a09cfc7",
+        "5f083f0a1a33ca076a95279832580db3e0ef4584bdff1f54c8a360f50de3031e",
+        "6b47aaf29ee3c2af9af889bc1fb9254dabd31177f16232dd6aab035ca39bf6e4",
+    ]
 
 
 @pytest.mark.parametrize("count", [*range(18), 31, 32, 33, 100])
-def test_every_leaf_leads_to_the_root(count: int) -> None:
+def test_root_and_paths_are_those_of_rfc_6962(count: int) -> None:
+    # What differs: the hash, what a leaf holds, their order, and what is around the root.
     leaves = keys(count)
-    expected = canonical_digest(
-        {"profiles": ["a", "b"], "keys": count, "root": root([leaf.hash for leaf in leaves]).hex()}
-    )
+    data = [canonical_json(leaf.to_dict()) for leaf in leaves]
+    expected = canonical_digest({"profiles": ["a", "b"], "keys": count, "root": root(data, blake2b).hex()})
     assert registry_digest(("b", "a"), leaves[::-1]) == expected
-    for leaf in leaves:
+    for index, leaf in enumerate(leaves):
         opening = open_leaf(("b", "a"), leaves, leaf)
+        assert opening.index == index
+        assert opening.path == tuple(each.hex() for each in path(index, data, blake2b))
         assert opening.digest == expected
         assert Opening.from_dict(json.loads(json.dumps(opening.to_dict()))) == opening
 
@@ -61,13 +119,6 @@ def test_anything_else_leads_elsewhere() -> None:
     ]
     digests |= {other.digest for other in changed}
     assert len(digests) == 1 + len(changed)
-
-
-def test_a_leaf_is_no_node() -> None:
-    # Without the prefixes a registry of the two hashes of a node would have the root of another.
-    two = keys(2)
-    assert root([leaf.hash for leaf in two]) != hashlib.blake2b(two[0].hash + two[1].hash).digest()
-    assert registry_digest((), two) != registry_digest((), two[:1])
 
 
 def test_open_one_agent_of_a_registry() -> None:
