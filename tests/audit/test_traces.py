@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from iet.audit.traces import Piece, read
+from iet.audit.traces import Piece, parse, read
 from iet.errors import InputError
 
 Shown = list[tuple[str, str | None, bool]]
@@ -291,6 +291,36 @@ def test_circles_and_depth_are_no_trap() -> None:
         observation(2, "SPAN", parentObservationId="1"),
     ]
     assert shown(read(round_and_round)) == [("a", None, True)]
+
+
+def test_values_of_any_type_stand_where_ids_and_names_do() -> None:
+    said_a = attribute("gen_ai.output.messages", [said("assistant", "a")])
+    for value in ([1], {"a": 1}, float("inf"), None):
+        fields = {"spanId": value, "parentSpanId": value, "endTimeUnixNano": value, "name": value}
+        document = otlp({**span(1, said_a, events=[{"name": value, "attributes": value}]), **fields})
+        assert shown(read(document)) == [("a", None, True)]
+        fields = {"id": value, "parentObservationId": value, "name": value, "endTime": value}
+        assert shown(read([observation(1, output="a", **fields)])) == [("a", None, True)]
+
+
+def test_depth_of_plain_lists_and_objects() -> None:
+    deep: Any = "a"
+    for _ in range(10_000):
+        deep = [deep]
+    with pytest.raises(InputError, match="got a list of 1, first a list of 1, expected chat"):
+        read(deep)
+    deep = [{"content": "a"}]
+    for _ in range(10_000):
+        deep = {"messages": deep}
+    with pytest.raises(InputError, match="lists in lists"):
+        read([observation(1, output=deep)])
+
+
+def test_lines_of_json_end_at_line_feeds_alone() -> None:
+    texts = ["a\u2028b\x85c", "e"]
+    lines = [json.dumps({"role": "assistant", "content": text}, ensure_ascii=False) for text in texts]
+    found = read(parse("\r\n".join(lines).encode()))
+    assert [piece.text for piece in found] == texts
 
 
 def test_langchain_itself_writes_what_is_read() -> None:

@@ -42,7 +42,10 @@ def read(document: Any, *, agents: Collection[str] = ()) -> list[Piece]:
     Raises:
         InputError: it is none of these, or has no text.
     """
-    found = _pieces(document, frozenset(agents))
+    try:
+        found = _pieces(document, frozenset(agents))
+    except RecursionError:  # Python 3.12 and later parse what is nested deeper than functions may be
+        raise InputError(f"got lists in lists without an end, {EXPECTED}") from None
     if found is None:
         raise InputError(f"got {_shape(document)}, {EXPECTED}")
     if not any(piece.text for piece in found):
@@ -64,9 +67,10 @@ def _pieces(document: Any, agents: frozenset[str]) -> list[Piece] | None:
     return None
 
 
-def _shape(document: Any) -> str:
+def _shape(document: Any, inner: bool = False) -> str:
     if isinstance(document, dict):
         return f"an object with {', '.join(map(repr, list(document)[:4])) or 'nothing in it'}"[:120]
     if isinstance(document, list):
-        return f"a list of {len(document)}" + (f", first {_shape(document[0])}" if document else "")
+        first = f", first {_shape(document[0], inner=True)}" if document and not inner else ""
+        return f"a list of {len(document)}{first}"
     return type(document).__name__

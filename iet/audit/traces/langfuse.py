@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from iet.audit.traces.messages import piece_of
-from iet.audit.traces.pieces import AGENT_ROLES, Piece, messages_in, parsed
+from iet.audit.traces.pieces import AGENT_ROLES, Piece, around, by_text, messages_in, parsed
 
 _NODE = ("gen_ai.agent.name", "agent_name", "langgraph_node", "agent")
 
@@ -27,7 +27,7 @@ def pieces(document: Any, agents: frozenset[str]) -> list[Piece]:
     observations = sorted(
         _list(document), key=lambda each: (_time(each, "endTime"), _time(each, "startTime"))
     )
-    by_id = {each.get("id"): each for each in observations}
+    by_id = by_text(observations, "id")
     found = []
     for each in observations:
         if each["type"].upper() != "GENERATION":  # spans and chains around it repeat what it put out
@@ -54,12 +54,11 @@ def _time(observation: Mapping[str, Any], name: str) -> str:
     return time if isinstance(time, str) else ""  # ISO 8601 in UTC: texts sort as times do
 
 
-def _claim(observation: Mapping[str, Any], by_id: Mapping[Any, Any], agents: frozenset[str]) -> str | None:
+def _claim(
+    observation: Mapping[str, Any], by_id: Mapping[str, Mapping[str, Any]], agents: frozenset[str]
+) -> str | None:
     """Return the agent in whose run this stands: by its metadata, an AGENT around it, or a span so called."""
-    seen = set[Any]()
-    here: Mapping[str, Any] | None = observation
-    while here is not None and here.get("id") not in seen:
-        seen.add(here.get("id"))
+    for here in around(observation, by_id, "parentObservationId"):
         metadata = parsed(here.get("metadata"))
         if isinstance(metadata, dict):
             inner = parsed(metadata.get("attributes"))
@@ -69,5 +68,4 @@ def _claim(observation: Mapping[str, Any], by_id: Mapping[Any, Any], agents: fro
         name = here.get("name")
         if isinstance(name, str) and (name in agents or str(here.get("type")).upper() == "AGENT"):
             return name
-        here = by_id.get(here.get("parentObservationId"))
     return None

@@ -22,7 +22,8 @@ def parse(data: bytes) -> Any:
         try:
             return json.loads(text)
         except json.JSONDecodeError as error:
-            lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+            # Not splitlines(): strings of JSON may hold U+2028 and its like as they are.
+            lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
             if len(lines) < 2:
                 raise InputError(f"line {error.lineno}: {error.msg}; expected JSON or JSON lines") from None
         return [_line(number, line) for number, line in lines]

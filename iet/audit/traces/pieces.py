@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 AGENT_ROLES = frozenset({"assistant", "ai", "AIMessage", "AIMessageChunk", "model"})
@@ -80,6 +80,34 @@ def _part(part: Any) -> str:
         return ""
     text = part.get("text", part.get("content"))
     return text if isinstance(text, str) else ""
+
+
+_FARTHEST = 256
+"""Number of spans around one that are looked at: an agent's is near, and long chains are made on purpose."""
+
+
+def around(
+    inner: Mapping[str, Any], by_id: Mapping[str, Mapping[str, Any]], parent: str
+) -> Iterator[Mapping[str, Any]]:
+    """Yield a span, the one around it, and so on, as far as ids lead.
+
+    Args:
+        inner: the span.
+        by_id: all of them, as `by_text` makes it.
+        parent: name of the field that holds the id of the one around.
+    """
+    here: Mapping[str, Any] | None = inner
+    for _ in range(_FARTHEST):
+        if here is None:
+            return
+        yield here
+        above = here.get(parent)
+        here = by_id.get(above) if isinstance(above, str) else None
+
+
+def by_text(values: Iterable[Mapping[str, Any]], field: str) -> dict[str, Mapping[str, Any]]:
+    """Return the objects by a field, as far as it holds a string: a stranger's JSON may hold anything."""
+    return {each[field]: each for each in values if isinstance(each.get(field), str)}
 
 
 def parsed(value: Any) -> Any:

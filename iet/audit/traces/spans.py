@@ -11,14 +11,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from iet.audit.traces.messages import piece_of
-from iet.audit.traces.pieces import Piece, messages_in
+from iet.audit.traces.pieces import Piece, around, by_text, messages_in
 
 _AGENT = ("gen_ai.agent.name", "gen_ai.agent.id", "agent.name", "graph.node.id")
 _OUT = ("gen_ai.output.messages", "gen_ai.completion")
 _IN = ("gen_ai.system_instructions", "gen_ai.input.messages", "gen_ai.prompt")
-_EVENTS_OUT = frozenset({"gen_ai.choice", "gen_ai.content.completion", "gen_ai.assistant.message"})
-_EVENTS_IN = frozenset(
-    {"gen_ai.system.message", "gen_ai.user.message", "gen_ai.tool.message", "gen_ai.content.prompt"}
+_EVENTS_OUT = ("gen_ai.choice", "gen_ai.content.completion", "gen_ai.assistant.message")
+_EVENTS_IN = (
+    *("gen_ai.system.message", "gen_ai.user.message"),
+    *("gen_ai.tool.message", "gen_ai.content.prompt"),
 )
 _NUMBERED = re.compile(
     r"(?:gen_ai\.(prompt|completion)|llm\.(input|output)_messages)\.(\d{1,6})\.(?:message\.)?(role|content)"
@@ -37,7 +38,7 @@ def pieces(document: Any, agents: frozenset[str]) -> list[Piece]:
     spans = sorted(
         _spans(document), key=lambda span: (_time(span, "endTimeUnixNano"), _time(span, "startTimeUnixNano"))
     )
-    by_id = {span.get("spanId"): span for span in spans}
+    by_id = by_text(spans, "spanId")
     found = []
     for span in spans:
         where = f"span {str(span.get('name') or span.get('spanId'))[:80]}"
@@ -67,7 +68,7 @@ def _dicts(value: Any) -> Iterator[dict[str, Any]]:
 def _time(span: Mapping[str, Any], name: str) -> int:
     try:
         return int(span.get(name) or 0)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return 0
 
 
@@ -129,15 +130,13 @@ def _texts(
     return taken, put_out
 
 
-def _claim(span: Mapping[str, Any], attributes: Mapping[str, Any], by_id: Mapping[Any, Any]) -> str | None:
+def _claim(
+    span: Mapping[str, Any], attributes: Mapping[str, Any], by_id: Mapping[str, Mapping[str, Any]]
+) -> str | None:
     """Return the name of the agent whose span this is, or of the nearest one around it."""
-    seen = set[Any]()
-    here: Mapping[str, Any] | None = span
-    while here is not None and here.get("spanId") not in seen:
-        seen.add(here.get("spanId"))
+    for here in around(span, by_id, "parentSpanId"):
         known = attributes if here is span else _attributes(here)
         for name in _AGENT:
             if isinstance(known.get(name), str) and known[name]:
                 return str(known[name])
-        here = by_id.get(here.get("parentSpanId"))
     return None
