@@ -118,9 +118,9 @@ def _docx(data: bytes) -> str:
     import docx
 
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        size = sum(item.file_size for item in archive.infolist() if item.filename.endswith((".xml", ".rels")))
+        size = sum(item.file_size for item in archive.infolist())  # pictures are unpacked, too
     if size > MOST_BYTES:
-        raise InputError(f"got {size:,} bytes of XML when unpacked; expected at most {MOST_BYTES:,}")
+        raise InputError(f"got {size:,} bytes when unpacked; expected at most {MOST_BYTES:,}")
     return "\n".join(_paragraphs(docx.Document(io.BytesIO(data))))
 
 
@@ -141,19 +141,22 @@ def _html(data: bytes | str) -> str:
 
     page = bs4.BeautifulSoup(data, "html.parser")
     pieces = list[str]()
+    inside = {id(page): (False, False)}  # of each element: what is not shown, and what keeps its spaces
     for node in page.descendants:
+        unseen, pre = inside[id(node.parent)]
         if isinstance(node, bs4.Tag):
+            inside[id(node)] = unseen or node.name in _UNSEEN, pre or node.name in ("pre", "textarea")
             if node.name == "br" or _BLOCKS.fullmatch(node.name):
                 pieces.append("\n" if node.name == "br" else "\n\n")
-        elif type(node) is bs4.NavigableString and not any(above.name in _UNSEEN for above in node.parents):
-            pre = any(above.name in ("pre", "textarea") for above in node.parents)
+        elif type(node) is bs4.NavigableString and not unseen:
             piece = str(node) if pre else re.sub(r"[ \t\r\n\f]+", " ", node)
             if not pre and pieces and pieces[-1][-1:] in ("\n", " "):
                 piece = piece.removeprefix(" ")
             pieces.append(piece)
             if node.parent is not None and _BLOCKS.fullmatch(node.parent.name) and node.next_sibling is None:
                 pieces.append("\n\n")
-    return re.sub(r"\n{3,}", "\n\n", re.sub(r"[ \t]+\n", "\n", "".join(pieces))).strip()
+    lines = "".join(pieces).split("\n")
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(line.rstrip(" \t") for line in lines)).strip()
 
 
 def _mail(data: bytes) -> str:
