@@ -46,20 +46,25 @@ class Restored:
 
     def replaced(self, step: str, pattern: re.Pattern[str], by: Callable[[re.Match[str]], str]) -> Restored:
         """Return the text with every match replaced, or itself where that changes nothing."""
-        texts, places, last = list[str](), list[Int64s](), 0
+        texts, starts, ends, lengths, last = list[str](), list[int](), list[int](), list[int](), 0
         for match in pattern.finditer(self.text):
             new = by(match)
             if new != match[0]:
-                start, end = match.span()
-                texts += self.text[last:start], new
-                # What is new stands where the first of what it replaces stood.
-                places += self.places[last:start], np.full(len(new), self.places[start])
-                last = end
+                starts.append(match.start())
+                ends.append(match.end())
+                lengths.append(len(new))
+                texts += self.text[last : starts[-1]], new
+                last = ends[-1]
         if not texts:
             return self
-        text = "".join([*texts, self.text[last:]])
+        within = np.zeros(len(self.places), np.int64)
+        within[starts] += 1
+        within[ends] -= 1
+        # What is new stands where the first of what it replaces stood.
+        times = 1 - np.cumsum(within)
+        times[starts] = lengths
         steps = self.steps if step in self.steps else (*self.steps, step)
-        return Restored(text, np.concatenate([*places, self.places[last:]]), steps)
+        return Restored("".join([*texts, self.text[last:]]), np.repeat(self.places, times), steps)
 
 
 def restored(text: str) -> list[Restored]:
