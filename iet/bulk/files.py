@@ -46,6 +46,7 @@ from iet.bulk.inputs import (
 )
 from iet.bulk.lines import Refused
 from iet.bulk.pages import Place, write_csv, write_pages
+from iet.bulk.places import is_uri
 from iet.bulk.progress import Progress, Tracker
 from iet.bulk.sources import Source, expand, groups_of, told_of
 from iet.bulk.summary import Summary, summed_up
@@ -103,7 +104,7 @@ def audit_files(
     Args:
         auditor: who audits. With several workers its registry must be a file.
         inputs: Parquet, JSON lines (.jsonl or .ndjson, also .gz and .zst) and text files (one document each),
-            folders of such, and patterns.
+            folders of such, and patterns; files and folders also by URI (s3://, gs://, hdfs://).
         out: folder of the output, made if it is missing. It must be empty, unless `resume` is set or it holds
             other shards of the same run.
         text_column, ids_column: as in `iet.audit.arrow.audit_batch`, the same for all files.
@@ -171,6 +172,8 @@ def audit_files(
         raise InputError(
             f"csv, pages: got shard {index}/{count}, expected one shard, which has all documents"
         )
+    if is_uri(os.fspath(out)):
+        raise InputError("out: got a URI, expected a folder of this machine")
     began = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     sources, not_read = expand(inputs, pathlib.Path(out))
     if strict and not_read:

@@ -118,7 +118,7 @@ def _fields(source: Source, limit: int) -> dict[str, pa.Field | None] | None:
         with _parquet(source) as file:
             return {field.name: field for field in file.schema_arrow}
     names = dict[str, None]()
-    for _, line, _ in itertools.islice(lines(source.path, source.size, limit), _PEEK_LINES):
+    for _, line, _ in itertools.islice(lines(source.path, source.size, limit, source.place), _PEEK_LINES):
         if isinstance(line, Refused):
             if line.rest and not names:
                 raise line
@@ -148,7 +148,7 @@ def read(sources: Sequence[Source], columns: Columns, limit: int) -> Iterator[Re
         elif source.kind == "parquet":
             yield from _rows(index, source, columns, limit)
         else:
-            found = lines(source.path, source.size, limit)
+            found = lines(source.path, source.size, limit, source.place)
             while some := list(itertools.islice(found, _READ_ROWS)):
                 rows, values, positions = zip(*some, strict=True)
                 yield Records(index, rows, list(values), [None] * len(rows), positions[-1])
@@ -156,7 +156,7 @@ def read(sources: Sequence[Source], columns: Columns, limit: int) -> Iterator[Re
 
 def _whole(source: Source, limit: int) -> bytes | Refused:
     try:
-        with open(source.path, "rb") as file:
+        with source.place.open(source.path) as file:
             data = file.read(limit + 1)
             if len(data) <= limit:
                 return data
@@ -215,7 +215,7 @@ def shown_id(value: Any) -> str | None:
 @contextlib.contextmanager
 def _parquet(source: Source) -> Iterator[pq.ParquetFile]:
     try:
-        file = pq.ParquetFile(source.path)
+        file = pq.ParquetFile(source.place.table(source.path))
     except (pa.ArrowException, OSError) as error:
         check_of_the_file(source.path, error)
         raise Refused(f"got no readable Parquet file ({error}), expected one", rest=True) from None

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
+from iet.bulk.places import HERE, Place
 from iet.errors import InputError
 
 MAXIMUM_EXPANSION, FREE_EXPANSION = 1000, 1 << 26
@@ -49,13 +50,16 @@ def digest_of(content: bytes | bytearray | memoryview) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
-def lines(path: str, size: int, limit: int) -> Iterator[tuple[int, bytes | Refused, int]]:
+def lines(
+    path: str, size: int, limit: int, place: Place = HERE
+) -> Iterator[tuple[int, bytes | Refused, int]]:
     """Yield the lines that are not blank: number from 0, content, and the bytes of the file read so far.
 
     Args:
         path: the file; .gz and .zst are decompressed.
         size: its bytes.
         limit: maximum number of bytes of a line. A longer one is refused, and those behind it are read.
+        place: where the file lies.
 
     Raises:
         InputError: the system cannot read the file. What is broken in it is the last record, a `Refused`.
@@ -67,7 +71,7 @@ def lines(path: str, size: int, limit: int) -> Iterator[tuple[int, bytes | Refus
         broken += (zstandard.ZstdError,)
     number = -1
     try:
-        with open(path, "rb") as raw:
+        with place.open(path) as raw:
             compressed = path.lower().endswith((".gz", ".zst"))
             most = max(MAXIMUM_EXPANSION * size, FREE_EXPANSION) if compressed else None
             for number, line in enumerate(_cut(_decompressed(path, raw), limit, most)):

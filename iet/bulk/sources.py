@@ -1,4 +1,4 @@
-"""Which files are read: paths, folders and patterns, what each file is, and which of them share chunks."""
+"""Which files are read: paths, folders, patterns and URIs, what each is, and which of them share chunks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from iet.audit import formats
+from iet.bulk.places import HERE, Place, Stored, is_uri, store_of
 from iet.errors import InputError, missing
 
 _LINES = re.compile(r"\.(jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
@@ -29,11 +30,15 @@ class Source:
         path: as given.
         kind: "parquet", "jsonl" or "text" (one document).
         size: bytes.
+        place: where it lies, by `path`.
+        modified: when it was written last, as its store says; None: it is a file of this machine.
     """
 
     path: str
     kind: str
     size: int
+    place: Place = HERE
+    modified: str | None = None
 
     @property
     def name(self) -> str:
@@ -46,7 +51,12 @@ class Source:
         return self.kind != "parquet" and not self.path.lower().endswith((".gz", ".zst"))
 
     def describe(self) -> dict[str, Any]:
-        """Return path, size, and a digest of the first and the last MiB, by which a run knows it again."""
+        """Return that by which a run knows it again: path, size, and a digest of the first and the last MiB.
+
+        Of a file of a store, its time stands in place of the digest, which would take two requests.
+        """
+        if self.modified is not None:
+            return {"path": self.path, "bytes": self.size, "modified": self.modified}
         digest = hashlib.sha256()
         with open(self.path, "rb") as file:
             digest.update(file.read(_EDGE))
@@ -56,9 +66,9 @@ class Source:
 
 
 def expand(
-    inputs: Iterable[str | os.PathLike[str]], out: pathlib.Path
+    inputs: Iterable[str | os.PathLike[str]], out: str | os.PathLike[str]
 ) -> tuple[list[Source], dict[str, int]]:
-    """Return the files that paths, folders and patterns name; files of a folder are sorted by path.
+    """Return the files that paths, folders, patterns and URIs name; files of a folder are sorted by path.
 
     A folder stands for all .parquet, .jsonl, .ndjson (also .gz, .zst), .txt, .md and .markdown files below
     it, and documents that can be read here (`iet.audit.formats`), without hidden ones and without `out`.
@@ -70,15 +80,14 @@ def expand(
     Raises:
         InputError: nothing is there, or a file is named twice or cannot be read.
     """
-    found, others = list[str](), collections.Counter[str]()
+    found, others = list[Source | str](), collections.Counter[str]()
     for item in inputs:
         given = os.fspath(item)
-        if os.path.isdir(given):
-            files = sorted(_walk(pathlib.Path(given), out.resolve(), others))
-        elif os.path.exists(given) or not glob.has_magic(given):
-            files = [given]
+        if is_uri(given):
+            given, stored = _stored(given, os.fspath(out), others)
+            files: Sequence[Source | str] = stored
         else:
-            files = sorted(path for path in glob.glob(given, recursive=True) if os.path.isfile(path))
+            files = _local(given, pathlib.Path(out), others)
         if not files:
             there = f" ({told_of(others)})" if others else ""
             raise InputError(
@@ -86,12 +95,50 @@ def expand(
             )
         found += files
     seen = dict[str, str]()
-    for path in found:
-        real = os.path.realpath(path)
+    for each in found:
+        path, real = (each, os.path.realpath(each)) if isinstance(each, str) else (each.path, each.path)
         if real in seen:
             raise InputError(f"{path}: got it twice (as {seen[real]}), expected each file once")
         seen[real] = path
-    return [_source(path) for path in found], dict(sorted(others.items()))
+    sources = [_source(each) if isinstance(each, str) else each for each in found]
+    return sources, dict(sorted(others.items()))
+
+
+def _local(given: str, out: pathlib.Path, others: collections.Counter[str]) -> list[str]:
+    """Return the files of this machine that a path, a folder or a pattern names."""
+    if os.path.isdir(given):
+        return sorted(_walk(pathlib.Path(given), out.resolve(), others))
+    if os.path.exists(given) or not glob.has_magic(given):
+        return [given]
+    return sorted(path for path in glob.glob(given, recursive=True) if os.path.isfile(path))
+
+
+def _stored(given: str, out: str, others: collections.Counter[str]) -> tuple[str, list[Source]]:
+    """Return the path of a URI, as it is shown, and the files of a store that it names."""
+    store, path = store_of(given)
+    found = store.there(path)
+    if found is None:
+        pattern = "; a URI is no pattern" if glob.has_magic(path) else ""
+        raise InputError(f"{path}: got nothing there, expected a file or a folder{pattern}")
+    if [each.path for each in found] != [path]:
+        results = f"{store_of(out)[1]}/" if is_uri(out) else None
+        found = sorted(_below(path, found, results, others))
+    return path, [Source(each.path, _kind(each.path), each.size, store, each.modified) for each in found]
+
+
+def _below(
+    path: str, found: Sequence[Stored], results: str | None, others: collections.Counter[str]
+) -> Iterator[Stored]:
+    """Yield the files below a path that are read: as `_walk` does, no hidden ones and no results."""
+    ends = _ends()
+    for each in found:
+        inside = each.path[len(path) :].split("/")
+        if any(name.startswith(".") for name in inside) or (results and each.path.startswith(results)):
+            continue
+        if _is_read(inside[-1], ends):
+            yield each
+        else:
+            others[_end(inside[-1])] += 1
 
 
 def told_of(not_read: Mapping[str, int]) -> str:
@@ -105,7 +152,7 @@ def told_of(not_read: Mapping[str, int]) -> str:
 
 
 def _walk(folder: pathlib.Path, out: pathlib.Path, others: collections.Counter[str]) -> Iterator[str]:
-    ends = (".parquet", *_TEXTS, *filter(formats.readable, formats.SUFFIXES))
+    ends = _ends()
     for path, folders, files in os.walk(folder):
         folders[:] = [
             name
@@ -115,21 +162,38 @@ def _walk(folder: pathlib.Path, out: pathlib.Path, others: collections.Counter[s
         for name in files:
             if name.startswith("."):
                 continue
-            read = name.lower().endswith(ends) or _LINES.search(name)
+            read = _is_read(name, ends)
             if read and os.path.isfile(os.path.join(path, name)):
                 yield os.path.join(path, name)
             else:
-                end = pathlib.PurePath(name).suffix.lower().encode(errors="backslashreplace").decode()[:20]
+                end = _end(name)
                 others[f"{end} (no file)" if read else end] += 1
 
 
-def _source(path: str) -> Source:
+def _ends() -> tuple[str, ...]:
+    return (".parquet", *_TEXTS, *filter(formats.readable, formats.SUFFIXES))
+
+
+def _is_read(name: str, ends: tuple[str, ...]) -> bool:
+    return name.lower().endswith(ends) or _LINES.search(name) is not None
+
+
+def _end(name: str) -> str:
+    return pathlib.PurePath(name).suffix.lower().encode(errors="backslashreplace").decode()[:20]
+
+
+def _kind(path: str) -> str:
     kind = "parquet" if path.lower().endswith(".parquet") else "jsonl" if _LINES.search(path) else "text"
     if path.lower().endswith(".zst") and kind == "jsonl":
         try:
             import zstandard  # noqa: F401
         except ImportError:
             raise missing(f"{path}: needs zstandard", "bulk") from None
+    return kind
+
+
+def _source(path: str) -> Source:
+    kind = _kind(path)
     try:
         # A pipe would be waited for, and cannot be read again.
         if not stat.S_ISREG(os.stat(path).st_mode):

@@ -120,6 +120,7 @@ def _is_bulk(arguments: argparse.Namespace) -> bool:
     first, out = arguments.inputs[0], arguments.output
     return (
         len(arguments.inputs) > 1
+        or "://" in first
         or any(getattr(arguments, name) not in (None, False) for name in _MANY)
         or (not arguments.messages and first.lower().endswith(_TABLES))
         or os.path.isdir(first)

@@ -1,0 +1,283 @@
+"""Inputs by URI, from a local server that speaks S3 (moto): what is read, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import http.client
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+import urllib.parse
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import fs
+
+from iet.audit.auditor import Auditor
+from iet.bulk.files import audit_files
+from iet.bulk.places import Store, store_of
+from iet.cli import main
+from iet.errors import InputError
+from iet.marks.registry import Registry
+from tests.support.bulk_documents import documents
+
+needs_server = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("moto", "flask", "flask_cors"))),
+    reason="needs moto[s3], flask and flask-cors, as .ci/rest has them",
+)
+USER, PASSWORD = "AKIAWHO", "very/secret"
+
+
+class Server(NamedTuple):
+    """A server with a bucket `corpus`."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+
+    def uri(self, path: str, who: str = f"{USER}:{urllib.parse.quote(PASSWORD, safe='')}") -> str:
+        options = f"endpoint_override=127.0.0.1:{self.port}&scheme=http&region=us-east-1"
+        return f"s3://{who}@{path}?{options}"
+
+    def files(self) -> fs.FileSystem:
+        return fs.FileSystem.from_uri(self.uri("corpus") + "&allow_bucket_creation=true")[0]
+
+    def put(self, path: str, content: bytes) -> None:
+        with self.files().open_output_stream(path, compression=None) as file:
+            file.write(content)
+
+    def protected(self, rights: str) -> None:
+        """From now on ("0"), or never ("inf"), ask who calls."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port)
+        connection.request("POST", "/moto-api/reset-auth", rights, {"Content-Type": "text/plain"})
+        assert connection.getresponse().status == 200
+
+
+@contextlib.contextmanager
+def running(log: pathlib.Path) -> Iterator[Server]:
+    """Start a server, and end it."""
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    with open(log, "wb") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=said)
+    try:
+        while (found := re.search(r"http://127\.0\.0\.1:(\d+)", log.read_text())) is None:
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.05)
+        server = Server(int(found[1]), process)
+        server.files().create_dir("corpus")
+        yield server
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(tmp_path_factory.mktemp("server") / "log") as started:
+        yield started
+
+
+def corpus(registry: Registry, folder: pathlib.Path, server: Server, name: str) -> str:
+    """Write documents of all kinds into a folder and, the same, below `corpus/NAME/`; return its URI."""
+    texts = documents(registry)
+    lines = [json.dumps({"text": text, "id": f"d{i}"}).encode() + b"\n" for i, text in enumerate(texts)]
+    (folder / "deep" / ".hidden").mkdir(parents=True)
+    (folder / "a b.jsonl").write_bytes(b"".join(lines[:6]) + b"{broken\n")
+    (folder / "deep" / "b.jsonl.gz").write_bytes(gzip.compress(b"".join(lines[6:12]))[:-9])
+    pq.write_table(pa.table({"text": texts[12:], "id": range(len(texts) - 12)}), folder / "ä.parquet")
+    (folder / "deep" / "c.txt").write_text(texts[2], encoding="utf-8")
+    (folder / "deep" / "d.bin").write_bytes(b"\0")
+    (folder / "deep" / ".hidden" / "e.txt").write_text("no")
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            server.put(f"corpus/{name}/{path.relative_to(folder).as_posix()}", path.read_bytes())
+    return server.uri(f"corpus/{name}/")
+
+
+def rows(out: pathlib.Path, before: str) -> list[Any]:
+    """Return all rows of a folder of results, with the names of files less what they begin with."""
+    found = list[Any]()
+    for path in sorted(out.glob("*-0*")):
+        quarantine = path.suffix == ".jsonl"
+        read = (
+            map(json.loads, path.read_text().splitlines()) if quarantine else pq.read_table(path).to_pylist()
+        )
+        found += [(path.name, row | {"file": row["file"].removeprefix(before)}) for row in read]
+    return found
+
+
+def assert_no_secret(*folders: pathlib.Path) -> None:
+    for path in (path for folder in folders for path in folder.rglob("*") if path.is_file()):
+        for secret in (USER, PASSWORD, urllib.parse.quote(PASSWORD, safe="")):
+            assert secret.encode() not in path.read_bytes(), path
+
+
+@needs_server
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_same_results_as_of_files_here(
+    registry: Registry, auditor: Auditor, tmp_path: pathlib.Path, server: Server, workers: int
+) -> None:
+    uri = corpus(registry, tmp_path / "in", server, f"same{workers}")
+    options: dict[str, Any] = {"chunk_rows": 4, "workers": workers, "templates": 2}
+    here = audit_files(auditor, [tmp_path / "in"], tmp_path / "here", **options)
+    there = audit_files(auditor, [uri], tmp_path / "there", **options)
+    assert (here.broken, here.quarantined, here.not_read) == (1, 1, {".bin": 1})
+    assert there == here
+    assert rows(tmp_path / "there", f"s3://corpus/same{workers}/") == rows(
+        tmp_path / "here", f"{tmp_path}/in/"
+    )
+    inputs = json.loads((tmp_path / "there" / "run.json").read_text())["inputs"]
+    assert [each["path"].rpartition("/")[2] for each in inputs] == [
+        "a b.jsonl",
+        "b.jsonl.gz",
+        "c.txt",
+        "ä.parquet",
+    ]
+    assert_no_secret(tmp_path / "there")
+    one = audit_files(auditor, [server.uri(f"corpus/same{workers}/a%20b.jsonl")], tmp_path / "one")
+    assert one.documents == 6
+
+
+@needs_server
+def test_a_changed_object_is_noticed(
+    registry: Registry, auditor: Auditor, tmp_path: pathlib.Path, server: Server
+) -> None:
+    lines = [json.dumps({"text": text}).encode() + b"\n" for text in documents(registry)[:4]]
+    server.put("corpus/changes/a.jsonl", lines[0] + lines[1])
+    server.put("corpus/changes/b.jsonl", lines[2])
+    uri, out = server.uri("corpus/changes"), tmp_path / "out"
+    audit_files(auditor, [uri], out)
+    assert audit_files(auditor, [uri], out, resume=True).documents == 3
+    server.put("corpus/changes/a.jsonl", lines[0] + lines[3])
+    with pytest.raises(InputError, match=r"inputs\[0\].*files that changed are audited anew with --reread"):
+        audit_files(auditor, [uri], out, resume=True)
+    audit_files(auditor, [uri], out, resume=True, reread=True)
+    audit_files(auditor, [uri], tmp_path / "anew")
+    assert rows(out, "") == rows(tmp_path / "anew", "")
+
+
+@needs_server
+def test_a_lost_connection_is_no_broken_file(
+    registry: Registry, auditor: Auditor, tmp_path: pathlib.Path
+) -> None:
+    """What was not read for want of a connection is not passed over, as the end of a broken file is."""
+    line = json.dumps({"text": documents(registry)[2][:300]}).encode() + b"\n"
+    ended = list[object]()
+    with running(tmp_path / "log") as server:
+        server.put("corpus/lost/a.jsonl", line * 20000)
+
+        def end(state: object) -> None:
+            server.process.kill()
+            ended.append(state)
+
+        with pytest.raises(
+            InputError, match=r"^s3://corpus/lost/a.jsonl: cannot be read \(.*AWS Error"
+        ) as told:
+            audit_files(auditor, [server.uri("corpus/lost")], tmp_path / "out", chunk_rows=64, progress=end)
+    assert ended
+    assert PASSWORD not in str(told.value)
+    assert not list((tmp_path / "out").glob("quarantine*"))
+
+
+REFUSED = [
+    (
+        "ftp://corpus/a.jsonl",
+        "ftp://: got an unknown scheme, expected a path of this machine, or s3://, gs://, hdfs://",
+    ),
+    (
+        f"s3://{USER}:{PASSWORD}@corpus/a.jsonl",
+        "s3://...: got no URI, expected s3://[USER:PASSWORD@]BUCKET/PATH",
+    ),
+    ("s3:///a.jsonl", "s3://...: got no URI"),
+    ("gs://corpus:80/a.jsonl", "gs://...: got no URI"),
+    ("hdfs://one two/a.jsonl", "hdfs://...: got no URI, expected hdfs://[USER:PASSWORD@]HOST/PATH"),
+]
+
+
+@pytest.mark.parametrize(("uri", "message"), REFUSED)
+def test_what_is_no_uri(auditor: Auditor, tmp_path: pathlib.Path, uri: str, message: str) -> None:
+    with pytest.raises(InputError) as told:
+        audit_files(auditor, [uri], tmp_path / "out")
+    assert str(told.value).startswith(message)
+    assert PASSWORD not in str(told.value)
+    assert os.listdir(tmp_path) == []
+
+
+@needs_server
+def test_what_is_refused_before_any_work(auditor: Auditor, tmp_path: pathlib.Path, server: Server) -> None:
+    server.put("corpus/refused/a.jsonl", b'{"text": "a"}')
+    server.put("corpus/other/a.bin", b"0")
+    server.put("corpus/broken/a.parquet", b"PAR1 no")
+    there, deeper = server.uri("corpus/refused/a.jsonl"), server.uri("corpus/refused")
+    cases: list[tuple[list[str], str]] = [
+        (
+            [server.uri("corpus/missing.jsonl")],
+            "s3://corpus/missing.jsonl: got nothing there, expected a file",
+        ),
+        (
+            [server.uri("corpus/refused/*.jsonl")],
+            "got nothing there, expected a file or a folder; a URI is no pattern",
+        ),
+        ([server.uri("nobody/a.jsonl")], "s3://nobody: got no such bucket"),
+        (
+            [there + "&access=" + PASSWORD],
+            "s3://corpus/refused/a.jsonl: cannot be read (Unexpected query parameter",
+        ),
+        (
+            [server.uri("corpus/other/")],
+            "s3://corpus/other: got no .parquet, .jsonl, .txt or .md file there (1 file",
+        ),
+        ([there, deeper], "s3://corpus/refused/a.jsonl: got it twice"),
+        ([server.uri("corpus/broken")], "s3://corpus/broken/a.parquet: got no readable Parquet file"),
+    ]
+    for inputs, message in cases:
+        with pytest.raises(InputError) as told:
+            audit_files(auditor, inputs, tmp_path / "out")
+        assert message in str(told.value)
+        assert PASSWORD not in str(told.value)
+        assert os.listdir(tmp_path) == []
+
+
+@needs_server
+def test_who_may_not_read_is_told_where_credentials_come_from(
+    registry: Registry, tmp_path: pathlib.Path, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.put("corpus/private/a.jsonl", b'{"text": "a"}')
+    command = ["audit", server.uri("corpus/private/a.jsonl"), "-r", str(registry.path), "--decoder", "cusum"]
+    server.protected("0")
+    try:
+        assert main([*command, "-o", str(tmp_path / "out")]) == 3
+    finally:
+        server.protected("inf")
+    said = capsys.readouterr().err
+    assert "s3://corpus/private/a.jsonl: cannot be read (" in said
+    assert "ACCESS_DENIED" in said
+    assert "credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in said
+    assert not re.search(f"{USER}|{PASSWORD}|{urllib.parse.quote(PASSWORD, safe='')}|{server.port}", said)
+    assert main([*command, "-o", str(tmp_path / "then")]) == 0
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_store_shows_no_secret() -> None:
+    store, path = store_of(f"s3://{USER}:very%2Fsecret@bucket/a%20b/?region=here")
+    assert path == "s3://bucket/a b"
+    for shown in (repr(store), path, str(store)):
+        assert not re.search(f"{USER}|very|region", shown)
+    for error in (f"no user {USER}", "very/secret", f"from {store.uri}"):
+        with pytest.raises(InputError) as told:
+            store.refuse(path, "read", OSError(error))
+        assert "***" in str(told.value)
+        assert not re.search(f"{USER}|very", str(told.value))
+    assert store_of("hdfs://user@name:9000/a") == (
+        Store("hdfs://name:9000", "hdfs://user@name:9000/"),
+        "hdfs://name:9000/a",
+    )
+    assert store_of("gs://anonymous@bucket") == (Store("gs://", "gs://anonymous@bucket/"), "gs://bucket")
