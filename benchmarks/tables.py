@@ -18,6 +18,7 @@ from typing import Any
 from benchmarks.accuracy import served
 from benchmarks.accuracy.claims import checked
 from benchmarks.accuracy.copying import copied
+from benchmarks.accuracy.curve import evidence
 from benchmarks.accuracy.decoders import CUSUM, PAPERS_CUSUM
 from benchmarks.accuracy.promises import promises
 from benchmarks.localisation.showing import localisation
@@ -436,7 +437,8 @@ TABLES: Mapping[str, Mapping[str, Callable[[pathlib.Path], str]]] = {
     "docs/how/gumbel.md": {"served": lambda results: served.table(_content(results, "served"))},
     "docs/worth/limits.md": {"framing": framing.framing, "sessions": sessions.sessions},
     "docs/worth/numbers.md": {
-        f.__name__: f for f in (power, accuracy, promises, checked, copied, localisation, paper, speed)
+        f.__name__: f
+        for f in (power, evidence, accuracy, promises, checked, copied, localisation, paper, speed)
     },
 }
 """File -> its tables, by the name in their markers."""

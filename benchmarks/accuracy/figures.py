@@ -2,9 +2,9 @@
 
     python -m benchmarks.accuracy.figures
 
-Writes `decoders.svg` (TokenAcc against the length of turns; how often the posterior is right against how sure
-it is) and `null.svg` (p-values of fixed spans; realised rates against levels; power against length) beside
-the JSON that they show.
+Writes `curve.svg` (what to expect against the evidence of a turn), `decoders.svg` (TokenAcc against the
+length of turns; how often the posterior is right against how sure it is) and `null.svg` (p-values of fixed
+spans; realised rates against levels; power against length) beside the JSON that they show.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 
+from benchmarks.accuracy.curve import FAMILY_NAMES, PAPERS
 from benchmarks.accuracy.decoders import BINS
 from benchmarks.style import STYLE, save
 from benchmarks.tables import RESULTS
@@ -99,9 +100,74 @@ def evidence(results: dict[str, Any]) -> Any:
     return figure
 
 
+MARKERS = {"grid": "o", "conversations": "D", "checks": "*"}
+
+
+def against_evidence(results: dict[str, Any]) -> Any:
+    """Draw TokenAcc, IoU and coverage against the evidence of a turn, a point a cell, with the curves."""
+    shown = (("token_accuracy", "TokenAcc"), ("iou", "IoU"), ("coverage", "coverage at level 0.01"))
+    figure, axes = plt.subplots(1, 4, figsize=(15, 3.6), layout="constrained")
+    for axis, (name, title) in zip(axes, shown, strict=False):
+        for number, family in enumerate(FAMILY_NAMES):
+            for kind, marker in MARKERS.items():
+                for agents in (4, 5, 6):
+                    some = [
+                        c
+                        for c in results["cells"]
+                        if (c["family"], c["kind"], c["agents"]) == (family, kind, agents) and c["figures"]
+                    ]
+                    axis.plot(
+                        [c["nats"] for c in some],
+                        [c["figures"][name] for c in some],
+                        marker,
+                        color=f"C{number}",
+                        fillstyle="full" if agents == 4 else "none",
+                        markersize=4,
+                        label=f"{family}, {kind}" if agents == 4 and some else None,
+                    )
+            for curve in results["curves"]:
+                if curve["family"] == family:
+                    line = "-" if curve["agents"] == 4 else "--"
+                    axis.plot(curve["nats"], curve[name], line, color=f"C{number}", linewidth=0.8)
+        if name != "coverage":
+            for agents, line in ((4, "-"), (6, "--")):
+                _bound(axis, results, name, agents, line)
+        axis.set(title=title, xlabel="nats of evidence a turn", xscale="log", ylim=(-0.02, 1.02))
+    axes[0].axhline(PAPERS, color="C3", linewidth=0.8, label=f"the paper's {PAPERS}")
+    axes[0].legend(fontsize=6, frameon=False)
+    for number, reader in enumerate(("oracle", "window", "cusum")):
+        some = [c for c in results["cells"] if reader in c["others"] and c["agents"] == 4]
+        for family, style in zip(FAMILY_NAMES, ("full", "none"), strict=True):
+            of = [c for c in some if c["family"] == family]
+            axes[3].plot(
+                [c["nats"] for c in of],
+                [c["others"][reader] for c in of],
+                "os^"[number],
+                color=f"C{number + 2}",
+                fillstyle=style,
+                markersize=3,
+                label=f"{reader}, {family}",
+            )
+    _bound(axes[3], results, "token_accuracy", 4, "-")
+    axes[3].set(title="TokenAcc of other readers, A = 4", xlabel="nats of evidence a turn", xscale="log")
+    axes[3].axhline(PAPERS, color="C3", linewidth=0.8)
+    axes[3].legend(fontsize=6, frameon=False)
+    for axis in axes:
+        axis.minorticks_off()
+    return figure
+
+
+def _bound(axis: Any, results: dict[str, Any], name: str, agents: int, line: str) -> None:
+    of = [b for b in results["bound"] if b["agents"] == agents]
+    nats = sorted({b["nats"] for b in of})
+    mean = [float(np.mean([b[name] for b in of if b["nats"] == x])) for x in nats]
+    axis.plot(nats, mean, line, color="0.4", linewidth=0.8, label=f"Bayes reader, A = {agents}")
+
+
 def draw(results: pathlib.Path) -> list[pathlib.Path]:
     drawn = []
-    for name, figure_of in (("decoders", accuracy), ("null", evidence)):
+    shown = (("curve", against_evidence), ("decoders", accuracy), ("null", evidence))
+    for name, figure_of in shown:
         source = results / f"{name}.json"
         if source.is_file():
             with mpl.rc_context(STYLE):

@@ -1,4 +1,4 @@
-"""Measure how much text a finding needs, and how often it is false on text of your own (`iet calibrate`)."""
+"""How much text a finding needs, what to expect, and how often findings are false (`iet calibrate`)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from iet.audit.auditor import Auditor
 from iet.audit.evidence import activity_log_p
+from iet.audit.expected import Entropy, Expected, advice, entropy_of, plan, plan_table
 from iet.decoding import log_activity
 from iet.decoding.activity import BLOCK
 from iet.errors import InputError, check_number
@@ -24,7 +25,21 @@ from iet.marks.scheme import Profile
 from iet.native.arrays import Float64s
 from iet.report import Report
 
-__all__ = ["Null", "Power", "null", "null_table", "power", "power_table", "read_corpus"]
+__all__ = [
+    "Entropy",
+    "Expected",
+    "Null",
+    "Power",
+    "advice",
+    "entropy_of",
+    "null",
+    "null_table",
+    "plan",
+    "plan_table",
+    "power",
+    "power_table",
+    "read_corpus",
+]
 
 LEVELS = (1e-2, 1e-3, 1e-4)
 """The levels at which `null` counts."""

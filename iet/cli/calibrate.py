@@ -1,4 +1,4 @@
-"""`iet calibrate`: how much text a finding needs, and how often unmarked text is read as marked."""
+"""`iet calibrate`: how much text a finding needs, what an audit may find, false findings."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import json
 import pathlib
 from typing import Any
 
-from iet.cli.options import Commands, add_registry, load_registry
+from iet.cli.options import Commands, add_registry, load_registry, read_bytes
 from iet.cli.progress import auditing, progress
+from iet.errors import InputError
 
 
 def add(commands: Commands) -> None:
     """Add `iet calibrate`."""
     calibrate = commands.add_parser(
         "calibrate",
-        help="how much text a finding needs, and how often unmarked text of yours is read as marked",
+        help="how much text a finding needs, what to expect of an audit, and how often unmarked text of yours"
+        " is read as marked",
     )
     kind = calibrate.add_mutually_exclusive_group(required=True)
     kind.add_argument(
@@ -31,6 +33,13 @@ def add(commands: Commands) -> None:
         type=pathlib.Path,
         help="audit unmarked text (a file, a folder, or JSON lines with a text each) under drawn keys",
     )
+    kind.add_argument(
+        "--plan",
+        action="store_true",
+        help="print the accuracy and coverage to expect of agents' turns, by measured curves, and which"
+        " family to take; needs --agents, --turn-tokens, and --entropy, --log-probs or --text",
+    )
+    _add_plan(calibrate)
     calibrate.add_argument("--level", type=float, help="of --power (default: 0.01)")
     calibrate.add_argument("--registries", type=int, help="of --null, per text (default: 20)")
     calibrate.add_argument("--profile", help="id of the profile, where the registry has several")
@@ -41,17 +50,133 @@ def add(commands: Commands) -> None:
     calibrate.set_defaults(run=_calibrate, check=_check)
 
 
+def _add_plan(calibrate: argparse.ArgumentParser) -> None:
+    add = calibrate.add_argument_group("of --plan").add_argument
+    add(
+        "--entropy",
+        type=float,
+        metavar="NATS",
+        help="of the text, nats per token, after temperature and top-p",
+    )
+    add(
+        "--log-probs",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="in its place: natural logs of the probabilities with which tokens were drawn, separated by"
+        " blanks, line ends or commas, or a JSON list",
+    )
+    add(
+        "--text",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="in its place: text that --model wrote, to be read with it",
+    )
+    add(
+        "--model",
+        metavar="PATH_OR_ID",
+        help="of --text: a causal language model of transformers, or iet:demo",
+    )
+    add("--temperature", type=float, help="of --text: the sampler's (default: 1)")
+    add("--agents", type=int, help="number of agents with keys")
+    add(
+        "--turn-tokens",
+        type=int,
+        nargs="+",
+        metavar="TOKENS",
+        help="of every turn, or the fewest and the most, between which all are as likely",
+    )
+    add("--family", choices=["fourier", "gumbel", "all"], help="(default: all)")
+
+
+_MOST_TOKENS = 1_000_000
+_OF_PLAN = ("entropy", "log_probs", "text", "model", "temperature", "agents", "turn_tokens", "family")
+
+
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     of_null = [arguments.registries, arguments.profile, arguments.tokenizer, arguments.registry]
-    if arguments.power and any(option is not None for option in of_null):
+    given = [name for name in _OF_PLAN if getattr(arguments, name) is not None]
+    if arguments.plan:
+        _check_plan(parser, arguments)
+        if arguments.level is not None:
+            parser.error("--level goes with --power; --plan knows what is attributed at 0.01")
+    elif given:
+        parser.error(f"--{given[0].replace('_', '-')} goes with --plan")
+    if not arguments.null and any(option is not None for option in of_null):
         parser.error("--registries, --profile, --tokenizer and --registry go with --null")
     if arguments.null is not None and arguments.level is not None:
         parser.error("--level goes with --power; --null counts at 0.01, 0.001 and 0.0001")
 
 
+def _check_plan(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    sources = [arguments.entropy, arguments.log_probs, arguments.text]
+    if sum(source is not None for source in sources) != 1:
+        parser.error("--plan takes one of --entropy, --log-probs and --text")
+    if (arguments.text is None) != (arguments.model is None):
+        parser.error("--text and --model go together")
+    if arguments.temperature is not None and arguments.text is None:
+        parser.error("--temperature goes with --text")
+    if arguments.agents is None or arguments.turn_tokens is None:
+        parser.error("--plan needs --agents and --turn-tokens")
+    lengths = arguments.turn_tokens
+    if len(lengths) > 2 or lengths[0] > lengths[-1] or not 1 <= lengths[0] <= lengths[-1] <= _MOST_TOKENS:
+        parser.error(
+            f"--turn-tokens: got {' '.join(map(str, lengths))}, expected a number, or the fewest and the"
+            f" most, from 1 to {_MOST_TOKENS:,}"
+        )
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    from iet.audit import calibration as calibrate
+
+    lengths = arguments.turn_tokens
+    rows = calibrate.plan(
+        _entropy(arguments),
+        arguments.agents,
+        range(lengths[0], lengths[-1] + 1),
+        families=None if arguments.family in (None, "all") else [arguments.family],
+    )
+    take = calibrate.advice(rows)
+    found = {"families": [dataclasses.asdict(row) for row in rows], "advice": take}
+    print(json.dumps(found, indent=1) if arguments.json else calibrate.plan_table(rows))
+    return 0
+
+
+def _entropy(arguments: argparse.Namespace) -> Any:
+    """Return the entropy that was given, or that of the sample."""
+    from iet.audit import calibration as calibrate
+    from iet.audit import expected
+
+    if arguments.entropy is not None:
+        return arguments.entropy
+    if arguments.log_probs is not None:
+        return calibrate.entropy_of(_numbers(arguments.log_probs))
+    from iet.audit.language_model import LanguageModel
+    from iet.marks.tokenizer import Tokenizer
+
+    text = read_bytes(arguments.text).decode("utf-8", errors="replace")
+    model = LanguageModel(arguments.model)
+    ids = Tokenizer(arguments.model).encode(text).token_ids
+    temperature = 1.0 if arguments.temperature is None else arguments.temperature
+    return expected.sample_entropy(expected.entropies(model, ids, temperature))
+
+
+def _numbers(path: pathlib.Path) -> list[float]:
+    """Return the numbers of a file: a JSON list, or separated by blanks, line ends or commas."""
+    parts = read_bytes(path).decode("utf-8", errors="replace").strip(" \n\r\t[]").replace(",", " ").split()
+    found = []
+    for part in parts:
+        try:
+            found.append(float(part))
+        except ValueError:
+            raise InputError(f"{path}: got {part[:40]!r}, expected numbers") from None
+    return found
+
+
 def _calibrate(arguments: argparse.Namespace) -> int:
     from iet.audit import calibration as calibrate
 
+    if arguments.plan:
+        return _plan(arguments)
     if arguments.power:
         level = 0.01 if arguments.level is None else arguments.level
         began = itertools.count()

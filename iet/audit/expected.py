@@ -1,0 +1,297 @@
+"""Say what an audit is to be expected to find, from figures that were measured (`iet calibrate --plan`).
+
+What can be read off a turn is its evidence, tokens times information per token, and texts of two models, two
+families, three temperatures and four lengths of turns lie near one curve of it for each family
+(`benchmarks/results/curve.md`). `expected.json` holds these curves, made by `benchmarks.accuracy.curve`:
+
+    l = Σ n_i² / Σ n_i            the tokens of the turn that a token stands in, turns of n_i tokens
+    x = l · I(family, H)          nats of evidence a turn; I: KL of marked from unmarked scores, simulated
+    figure = curve(family, agents, x)
+
+Curves are the measured figures made monotone, linear in log x between the points, and linear in the number of
+agents between those measured. Nothing is said outside of what was measured.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from iet.errors import InputError, check_number
+from iet.native.arrays import Float64s
+
+FIGURES = {"token_accuracy": "TokenAcc", "iou": "IoU", "coverage": "coverage"}
+"""Figures that are expected, and how tables call them."""
+
+FEWEST_TOKENS = 200
+"""Of a sample, for its mean entropy to be taken."""
+
+SMALLEST_SPREAD = 0.02
+"""Of p·(1 - p), to which errors are proportional: near 0 and 1 they do not vanish."""
+
+_BLOCK = 32  # tokens that count as one in the error of a sample's mean: neighbours are alike
+
+
+@dataclasses.dataclass(frozen=True)
+class Entropy:
+    """Mean nats per token of a sample.
+
+    Attributes:
+        nats: the mean.
+        low, high: its 95 % interval, from means of blocks of 32 tokens.
+        tokens: of the sample.
+    """
+
+    nats: float
+    low: float
+    high: float
+    tokens: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Expected:
+    """What the decoder "posterior" is to be expected to find under one family.
+
+    Attributes:
+        family: "fourier" (κ = 0.8) or "gumbel".
+        nats: of evidence a turn.
+        token_accuracy: share of tokens that get their agent in forced choice: (expected, low, high); None
+            outside of what was measured.
+        iou: mean intersection over union of the agents, likewise.
+        coverage: share of tokens that are attributed at level 0.01 where text may stay unattributed.
+        outside: what of the question lies outside of what was measured, in words; empty where nothing does.
+    """
+
+    family: str
+    nats: float
+    token_accuracy: tuple[float, float, float] | None
+    iou: tuple[float, float, float] | None
+    coverage: tuple[float, float, float] | None
+    outside: tuple[str, ...] = ()
+
+
+def plan(
+    entropy: float | Entropy,
+    agents: int,
+    turn_tokens: int | Sequence[int],
+    *,
+    families: Sequence[str] | None = None,
+) -> list[Expected]:
+    """Return what is to be expected of the agents' turns, a row for each family, the best first.
+
+    Intervals hold nine of ten cells that the curve was not made of: the grid's, each left out with all of its
+    model and temperature, and those of conversations whose agents read each other (Table 1). They are about
+    the mean over texts like those, of other models and prompts, not about a single text. A sample's interval
+    of its entropy makes them wider.
+
+    Args:
+        entropy: H, mean nats per token of the distribution that tokens are drawn from, after temperature and
+            top-p, above 0; or what `entropy_of` gives.
+        agents: number of agents with keys, at least 2.
+        turn_tokens: tokens of each turn, or of all; at least 1.
+        families: "fourier", "gumbel"; None: both.
+
+    Raises:
+        InputError: an argument is out of range.
+
+    Deterministic. Microseconds: nothing is simulated.
+    """
+    table = _table()
+    given = list(table["errors"]) if families is None else list(dict.fromkeys(families))
+    unknown = [family for family in given if family not in table["errors"]]
+    if unknown or not given:
+        raise InputError(f"families: got {families!r}, expected some of {list(table['errors'])}")
+    check_number("agents", agents, 2)
+    if isinstance(entropy, Entropy):
+        nats = (entropy.nats, entropy.low, entropy.high)
+    else:
+        check_number("entropy", entropy, 0, integer=False)
+        nats = (float(entropy),) * 3
+    if not nats[0] > 0:
+        raise InputError(f"entropy: got {nats[0]:g}, expected nats per token above 0")
+    lengths = list(turn_tokens) if isinstance(turn_tokens, Sequence) else [turn_tokens]
+    for tokens in lengths:
+        check_number("turn_tokens", tokens, 1)
+    if not lengths:
+        raise InputError("turn_tokens: got none, expected the tokens of at least one turn")
+    length = sum(tokens * tokens for tokens in lengths) / sum(lengths)
+    rows = [_expected(table, family, nats, agents, length) for family in given]
+    return sorted(rows, key=lambda row: -(row.token_accuracy or (-1.0,))[0])
+
+
+def advice(rows: Sequence[Expected]) -> str:
+    """Say which family to take, from rows of `plan`."""
+    known = [row for row in rows if row.token_accuracy is not None]
+    if len(rows) < 2:
+        return "One family was asked for: nothing is compared."
+    if len(known) < len(rows):
+        return "No advice: not every family lies inside of what was measured."
+    (first, second), note = known[:2], "(it takes sampling: for greedy decoding take fourier)"
+    if first.token_accuracy is None or second.token_accuracy is None:
+        return ""
+    lead = first.token_accuracy[0] - second.token_accuracy[0]
+    take = (
+        f"Take {first.family}{' ' + note if first.family == 'gumbel' else ''}: TokenAcc higher by {lead:.2f}"
+    )
+    if first.token_accuracy[1] > second.token_accuracy[2]:
+        return f"{take}, beyond both intervals."
+    return f"{take}, though the intervals overlap."
+
+
+def plan_table(rows: Sequence[Expected]) -> str:
+    """Return the rows as a Markdown table, what lies outside of the measured range, and the advice."""
+    lines = [
+        "Expected of `posterior`, with intervals that held nine of ten cells that the curve was not made of;"
+        " coverage is the share of tokens attributed at level 0.01.",
+        "",
+        "| family | nats of evidence a turn | " + " | ".join(FIGURES.values()) + " |",
+        "|" + " --- |" * (2 + len(FIGURES)),
+    ]
+    for row in rows:
+        found = [getattr(row, name) for name in FIGURES]
+        cells = ["not measured" if x is None else f"{x[0]:.2f} ({x[1]:.2f} to {x[2]:.2f})" for x in found]
+        name = "fourier, κ 0.8" if row.family == "fourier" else row.family
+        lines.append(f"| {name} | {row.nats:.3g} | " + " | ".join(cells) + " |")
+    notes = [
+        f"{row.family}: outside of what was measured: {'; '.join(row.outside)}" for row in rows if row.outside
+    ]
+    return "\n".join([*lines, "", *notes, advice(rows)])
+
+
+# ---------------------------------------------------------------- a sample
+
+
+def entropy_of(log_probs: npt.ArrayLike) -> Entropy:
+    """Return the mean nats per token of a sample of drawn tokens, by their log-probabilities.
+
+    Args:
+        log_probs: natural logarithms of the probabilities with which tokens were drawn [N], N >= 200, after
+            temperature and top-p: -log p is then H on average. (Raw logits of a temperature below 1 overstate
+            it.)
+
+    Raises:
+        InputError: one is above 0 or not finite, or there are too few.
+    """
+    try:
+        values = np.asarray(log_probs, np.float64).reshape(-1)
+    except (TypeError, ValueError):
+        raise InputError(f"log_probs: got {log_probs!r:.80}, expected numbers") from None
+    bad = values[~(np.isfinite(values) & (values <= 0))]
+    if len(bad):
+        raise InputError(f"log_probs: got {bad[0]:g}, expected finite natural logarithms of at most 0")
+    return sample_entropy(-values)
+
+
+def sample_entropy(nats: Float64s) -> Entropy:
+    """Return the mean of nats per token [N] with its interval; raise InputError where they are too few."""
+    if len(nats) < FEWEST_TOKENS:
+        raise InputError(f"sample: got {len(nats)} tokens, expected at least {FEWEST_TOKENS}")
+    blocks = np.array([part.mean() for part in np.array_split(nats, len(nats) // _BLOCK)])
+    mean, error = float(nats.mean()), float(blocks.std(ddof=1) / math.sqrt(len(blocks)))
+    return Entropy(mean, max(1e-9, mean - 1.96 * error), mean + 1.96 * error, len(nats))
+
+
+def entropies(model: Any, token_ids: npt.ArrayLike, temperature: float = 1.0) -> Float64s:
+    """Return the nats of a model's distribution before each token of a text but the first [T - 1].
+
+    Args:
+        model: an `iet.LanguageModel`, which reads the text alone, without its prompt.
+        token_ids: integer ids [T], in that model's tokens.
+        temperature: of the sampler, above 0. (Top-p is not known here; it lowers the entropy.)
+
+    Raises:
+        InputError: `temperature` is out of range.
+    """
+    check_number("temperature", temperature, 0.01, 100, integer=False)
+
+    def found() -> Iterator[Float64s]:
+        for _, rows in model.logits(token_ids, model.vocab_size):
+            log_q = (rows.double() / temperature).log_softmax(-1)
+            yield -(log_q.exp() * log_q).sum(-1).cpu().numpy()
+
+    return np.concatenate([np.empty(0), *found()])
+
+
+# ---------------------------------------------------------------- the curves
+
+
+def information(table: Mapping[str, Any], family: str, entropy: float) -> float:
+    """Return the information per token, in nats, at a mean entropy: linear between points, in logarithms."""
+    points = table["information"]
+    log_nats = np.interp(math.log(entropy), np.log(points["entropy"]), np.log(points[family]))
+    return float(math.exp(log_nats))
+
+
+def at(table: Mapping[str, Any], family: str, agents: int, nats: float, figure: str) -> float | None:
+    """Return a figure on the curve; None outside of what was measured."""
+    curves = {curve["agents"]: curve for curve in table["curves"] if curve["family"] == family}
+    low = max((count for count in curves if count <= agents), default=None)
+    high = min((count for count in curves if count >= agents), default=None)
+    if low is None or high is None:
+        return None
+    values = []
+    for count in (low, high):
+        x = curves[count]["nats"]
+        if not x[0] <= nats <= x[-1]:
+            return None
+        values.append(float(np.interp(math.log(nats), np.log(x), curves[count][figure])))
+    share = 0.0 if low == high else (agents - low) / (high - low)
+    return values[0] + share * (values[1] - values[0])
+
+
+def spread(value: float) -> float:
+    """Return what errors at a figure of this value are proportional to."""
+    return max(value * (1 - value), SMALLEST_SPREAD)
+
+
+@functools.cache
+def _table() -> Any:
+    return json.loads(pathlib.Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+
+
+def _expected(
+    table: Mapping[str, Any], family: str, entropy: tuple[float, float, float], agents: int, length: float
+) -> Expected:
+    outside = tuple(_outside(table, family, entropy, agents, length))
+    nats = length * information(table, family, entropy[0])
+    found: dict[str, tuple[float, float, float] | None] = dict.fromkeys(FIGURES)
+    if not outside:
+        lowest, highest = (length * information(table, family, h) for h in entropy[1:])
+        for name in FIGURES:
+            values = [at(table, family, agents, x, name) for x in (nats, lowest, highest)]
+            mean, low, high = (float("nan") if value is None else value for value in values)
+            below, above = table["errors"][family][name]
+            low, high = low + below * spread(low), high + above * spread(high)
+            found[name] = (mean, min(mean, max(0.0, low)), max(mean, min(1.0, high)))
+    return Expected(family, nats, **found, outside=outside)
+
+
+def _outside(
+    table: Mapping[str, Any], family: str, entropy: tuple[float, float, float], agents: int, length: float
+) -> Iterator[str]:
+    measured = [curve for curve in table["curves"] if curve["family"] == family]
+    points, tokens = table["information"]["entropy"], table["turn_tokens"]
+    counts = [curve["agents"] for curve in measured]
+    if not counts[0] <= agents <= counts[-1]:
+        yield f"{agents} agents (measured: {counts[0]} to {counts[-1]})"
+    if not (points[0] <= min(entropy) and max(entropy) <= points[-1]):
+        shown = f"{entropy[0]:.3g}" if entropy[1] == entropy[2] else f"{entropy[1]:.3g} to {entropy[2]:.3g}"
+        yield f"{shown} nats per token (measured: {points[0]:.3g} to {points[-1]:.3g})"
+    if not tokens[0] <= length <= tokens[1]:
+        yield f"turns of {length:.0f} tokens (measured: {tokens[0]:g} to {tokens[1]:g})"
+    reach = [length * information(table, family, h) for h in entropy]
+    low = max(curve["nats"][0] for curve in measured)
+    high = min(curve["nats"][-1] for curve in measured)
+    inside = [curve for curve in measured if curve["agents"] == agents]
+    if inside:  # only what is read counts
+        low, high = inside[0]["nats"][0], inside[0]["nats"][-1]
+    if not (low <= min(reach) and max(reach) <= high):
+        yield f"{reach[0]:.3g} nats of evidence a turn (measured: {low:.3g} to {high:.3g})"

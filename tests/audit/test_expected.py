@@ -1,0 +1,219 @@
+"""`iet calibrate --plan`: the curve in the package, questions in and outside of it, bad input."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import iet
+from benchmarks.accuracy import curve
+from iet import calibrate, cli
+from iet.audit import expected
+from iet.errors import InputError
+
+TABLE = json.loads(pathlib.Path(expected.__file__).with_suffix(".json").read_text(encoding="utf-8"))
+
+
+def test_the_packaged_curve_is_what_the_command_makes_of_the_committed_results() -> None:
+    cells = curve.grid(curve.RESULTS, TABLE)
+    later = [c for c in curve.conversations(curve.RESULTS, TABLE) if c.kind == "conversations"]
+    assert {(cell.family, cell.agents) for cell in cells} == {
+        (f, a) for f in curve.FAMILY_NAMES for a in (4, 6)
+    }
+    assert len(cells) == 96
+    assert len(later) == 36
+    made = curve.curves(cells)
+    for packaged, ours in zip(TABLE["curves"], made, strict=True):
+        assert (packaged["family"], packaged["agents"]) == (ours["family"], ours["agents"])
+        for name in ("nats", *curve.MEASURED):
+            np.testing.assert_allclose(packaged[name], ours[name], rtol=1e-4, atol=1e-5)
+    errors = curve.errors(curve.residuals(cells, later, {"curves": made}))
+    for family, figures in errors.items():
+        for name, interval in figures.items():
+            np.testing.assert_allclose(TABLE["errors"][family][name], interval, rtol=1e-3, atol=1e-4)
+    assert TABLE["turn_tokens"] == [60, 400]
+
+
+@pytest.mark.parametrize(("family", "point"), [("fourier", 16), ("gumbel", 3)])
+def test_the_packaged_information_is_that_of_simulated_scores(family: str, point: int) -> None:
+    entropy = TABLE["information"]["entropy"][point]
+    found = curve.information(family, entropy, draws=1 << 14)
+    assert found == pytest.approx(TABLE["information"][family][point], rel=0.1)
+
+
+def test_information_is_the_relative_entropy_of_the_laws() -> None:
+    # Exp(1 - λ) from Exp(1): -log(1 - λ) ... in closed form λ/(1 - λ) + log(1 - λ).
+    law = iet.marks.families.FAMILIES["gumbel"]
+    assert curve._kl(law, 0.5) == pytest.approx(1 + math.log(0.5))
+    assert curve._tilt(law, 2.0) == pytest.approx(0.5)
+
+
+def test_curves_are_monotone_and_what_is_expected_lies_on_them() -> None:
+    for packaged in TABLE["curves"]:
+        assert (np.diff(packaged["nats"]) > 0).all()
+        for name in expected.FIGURES:
+            assert (np.diff(packaged[name]) >= 0).all()
+        middle = len(packaged["nats"]) // 2
+        x = packaged["nats"][middle]
+        for name in expected.FIGURES:
+            found = expected.at(TABLE, packaged["family"], packaged["agents"], x, name)
+            assert found == pytest.approx(packaged[name][middle])
+    four, five, six = (expected.at(TABLE, "gumbel", agents, 20.0, "iou") for agents in (4, 5, 6))
+    assert five == pytest.approx((four + six) / 2)  # type: ignore[operator]
+    assert expected.at(TABLE, "gumbel", 7, 20.0, "iou") is None
+    assert expected.at(TABLE, "gumbel", 4, 1e4, "iou") is None
+
+
+def test_more_evidence_is_expected_to_give_more_and_intervals_hold_the_mean() -> None:
+    rows = [calibrate.plan(h, 4, 200) for h in (0.5, 1.0, 3.0)]
+    for few, more in itertools.pairwise(rows):
+        for family in ("fourier", "gumbel"):
+            a, b = (next(row for row in found if row.family == family) for found in (few, more))
+            assert a.nats < b.nats
+            for name in expected.FIGURES:
+                assert getattr(a, name)[0] <= getattr(b, name)[0]
+    for row in (row for found in rows for row in found):
+        assert row.outside == ()
+        for name in expected.FIGURES:
+            mean, low, high = getattr(row, name)
+            assert 0 <= low <= mean <= high <= 1
+    assert [row.family for row in rows[0]] == ["gumbel", "fourier"]
+    assert calibrate.advice(rows[0]).startswith("Take gumbel")
+
+
+def test_turns_of_different_lengths_count_by_their_tokens() -> None:
+    (drawn,) = calibrate.plan(1.0, 4, [100, 300], families=["gumbel"])
+    (alike,) = calibrate.plan(1.0, 4, 250, families=["gumbel"])  # (100² + 300²) / 400
+    assert drawn == alike
+
+
+@pytest.mark.parametrize(
+    ("entropy", "agents", "tokens", "said"),
+    [
+        (0.2, 4, 200, "0.2 nats per token (measured: 0.391 to 3.27)"),
+        (1.0, 3, 200, "3 agents (measured: 4 to 6)"),
+        (1.0, 4, 50, "turns of 50 tokens (measured: 60 to 400)"),
+        (1.0, 4, 401, "turns of 401 tokens (measured: 60 to 400)"),
+    ],
+)
+def test_nothing_is_said_outside_of_what_was_measured(
+    entropy: float, agents: int, tokens: int, said: str
+) -> None:
+    for row in calibrate.plan(entropy, agents, tokens):
+        assert row.token_accuracy is row.iou is row.coverage is None
+        assert said in row.outside
+    assert calibrate.advice(calibrate.plan(entropy, agents, tokens)).startswith("No advice")
+
+
+def test_a_sample_gives_its_entropy_with_an_interval_and_widens_what_is_expected() -> None:
+    rng = np.random.default_rng(0)
+    q = np.array([0.5, 0.25, 0.125, 0.125])
+    drawn = np.log(q[rng.choice(4, 4000, p=q)])
+    found = calibrate.entropy_of(drawn)
+    assert found.tokens == 4000
+    assert found.low < -(q * np.log(q)).sum() < found.high
+    assert found.nats == pytest.approx(1.213, abs=0.05)
+    (wide,), (narrow,) = (calibrate.plan(h, 4, 200, families=["fourier"]) for h in (found, found.nats))
+    assert wide.token_accuracy is not None
+    assert narrow.token_accuracy is not None
+    assert wide.token_accuracy[0] == narrow.token_accuracy[0]
+    assert wide.token_accuracy[1] < narrow.token_accuracy[1]
+
+
+@pytest.mark.parametrize(
+    ("log_probs", "said"),
+    [
+        ([-1.0] * 199, "got 199 tokens, expected at least 200"),
+        ([-1.0, 0.5], "got 0.5, expected finite"),
+        ([-1.0, math.inf], "got inf"),
+        ("words", "expected numbers"),
+    ],
+)
+def test_a_bad_sample_is_refused(log_probs: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        calibrate.entropy_of(log_probs)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((0.0, 4, 200), "entropy: got 0, expected nats per token above 0"),
+        ((math.nan, 4, 200), "entropy: got nan"),
+        ((1.0, 1, 200), "agents: got 1"),
+        ((1.0, 4, 0), "turn_tokens: got 0"),
+        ((1.0, 4, []), "turn_tokens: got none"),
+    ],
+)
+def test_a_bad_question_is_refused(arguments: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        calibrate.plan(*arguments)
+    with pytest.raises(InputError, match="families: got"):
+        calibrate.plan(1.0, 4, 200, families=["square"])
+
+
+def test_the_command_answers_in_both_forms(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["calibrate", "--plan", "--agents", "4", "--turn-tokens", "80", "240"]
+    assert cli.main([*line, "--entropy", "0.55"]) == 0
+    shown = capsys.readouterr().out
+    assert "| fourier, κ 0.8 | 0." in shown
+    assert "Take gumbel" in shown
+    sample = tmp_path / "log_probs.json"
+    sample.write_text(json.dumps([-0.5, -0.6] * 200))
+    assert cli.main([*line, "--log-probs", str(sample), "--family", "gumbel", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (row,) = found["families"]
+    assert row["family"] == "gumbel"
+    assert len(row["coverage"]) == 3
+    sample.write_text("-0.5 none")
+    assert cli.main([*line, "--log-probs", str(sample)]) == 3
+    assert "got 'none', expected numbers" in capsys.readouterr().err
+
+
+def test_a_text_is_read_with_the_model_that_wrote_it(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("transformers")
+    text = tmp_path / "text.txt"
+    text.write_text("We need a plan that the whole team can follow before the end of the week. " * 20)
+    line = ["calibrate", "--plan", "--agents", "4", "--turn-tokens", "200", "--json"]
+    line += ["--text", str(text), "--model", "iet:demo"]
+    nats = []
+    for temperature in ("1", "0.5"):
+        assert cli.main([*line, "--temperature", temperature]) == 0
+        nats.append(json.loads(capsys.readouterr().out)["families"][0]["nats"])
+    assert nats[1] < nats[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--agents", "4", "--turn-tokens", "9"], "takes one of --entropy, --log-probs and --text"),
+        (["--entropy", "1", "--log-probs", "x", "--agents", "4", "--turn-tokens", "9"], "takes one of"),
+        (["--entropy", "1", "--agents", "4"], "needs --agents and --turn-tokens"),
+        (["--entropy", "1", "--agents", "4", "--turn-tokens", "9", "5"], "got 9 5, expected a number"),
+        (["--entropy", "1", "--agents", "4", "--turn-tokens", "0"], "from 1 to 1,000,000"),
+        (["--text", "x", "--agents", "4", "--turn-tokens", "9"], "--text and --model go together"),
+        (["--entropy", "1", "--level", "0.1", "--agents", "4", "--turn-tokens", "9"], "--level goes with"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["calibrate", "--plan", *options])
+    assert stopped.value.code == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_options_of_the_plan_go_with_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["calibrate", "--power", "--agents", "4"])
+    assert "--agents goes with --plan" in capsys.readouterr().err
