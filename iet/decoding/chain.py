@@ -76,37 +76,59 @@ def forward_backward(
     if shares is None:
         shares = np.ones(agents)
     each = check_vector("shares", shares, agents, "finite numbers above 0", lambda v: (v > 0) & (v < np.inf))
-    return posteriors(exponentials(log_ratios), mean_segment, prior_of(each, nobody), stages, odds)
+    prior = prior_of(each, nobody)
+    posterior, left, found = posteriors(exponentials(log_ratios), mean_segment, prior, stages, odds)
+    return posterior, left, float(found[0])
 
 
 def posteriors(
-    ratios: Float32s, mean_segment: float, prior: Float64s, stages: int, odds: npt.ArrayLike | None = None
-) -> tuple[Float32s, Float32s, float]:
-    """Do what `forward_backward` does, from `exponentials` (which are changed) and `prior_of`."""
+    ratios: Float32s,
+    mean_segment: float,
+    prior: Float64s,
+    stages: int,
+    odds: npt.ArrayLike | None = None,
+    starts: Sequence[int] = (0,),
+) -> tuple[Float32s, Float32s, Float64s]:
+    """Do what `forward_backward` does, from `exponentials` (which are changed) and `prior_of`.
+
+    Of D texts, one behind the other, if their `starts` are given; log-likelihood ratios of the texts are [D].
+    """
     tokens, agents = len(ratios), len(prior) - 1
     if prior[agents] == 0:
         ratios[:, agents] = 0.0  # else nobody's β grows on unmarked text, until 0·inf
-    advances = _advances(tokens, np.array([stages / max(mean_segment, 1e-9)]), prior, odds)
-    each = min(max(tokens, 1), max(256, _STORED // (stages * (agents + 1))))
-    alpha = np.empty((each, stages, agents + 1), np.float32)
-    state, beta = np.empty((1, stages, agents + 1)), np.ones((stages, agents + 1))
-    state[:] = prior / stages
-    found, leave = np.zeros(1), np.empty(agents + 1)
+    advances = _advances(tokens, stages / max(mean_segment, 1e-9), prior, odds)
+    leave = _leave_of(prior)
+    found, ends = np.zeros(len(starts)), [*starts[1:], tokens]
+    longest = max(map(int.__sub__, ends, starts), default=0)
+    each = min(max(longest, 1), max(256, _STORED // (stages * (agents + 1))))
+    alpha, onward = np.empty((each, stages, agents + 1), np.float32), np.empty(agents + 1)
+    held, weights, beta = np.empty(agents + 1), np.empty(agents + 1), np.empty((stages, agents + 1))
     posterior, left = np.empty((tokens, agents), np.float32), np.empty(tokens, np.float32)
-    starts = []
-    for begin in range(0, tokens, each):
-        starts.append(state.copy())
-        if begin + each < tokens:
-            _forward_njit(ratios, advances, prior, begin, begin + each, 0, leave, state, alpha, found)
-    for begin in range(each * len(starts) - each, -1, -each):
-        end = min(begin + each, tokens)
-        sums = found if end == tokens else np.zeros(1)  # the other parts have been added above
-        _forward_njit(ratios, advances, prior, begin, end, 1, leave, starts.pop(), alpha, sums)
-        _backward_njit(ratios, advances[0], prior, begin, end, leave, alpha, beta, posterior, left)
-    log_ratio = float(found[0])
-    if np.isnan(log_ratio):
+    begun = np.empty((stages, agents + 1))
+    begun[:] = prior / stages
+    for d, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        advances[start : start + 1] = 0  # nothing comes before the first token
+        state, states = begun.copy(), list[Float64s]()
+        for begin in range(start, end, each):
+            states.append(state.copy())
+            if begin + each < end:
+                found[d] += _forward_njit(
+                    ratios, advances, prior, leave, begin, begin + each, 0, onward, state, alpha
+                )
+        beta[:] = 1
+        for begin in range(start + each * (len(states) - 1), start - 1, -each):
+            stop = min(begin + each, end)
+            log_ratio = _forward_njit(
+                ratios, advances, prior, leave, begin, stop, 1, onward, states.pop(), alpha
+            )
+            if stop == end:  # the other parts have been added above
+                found[d] += log_ratio
+            _backward_njit(
+                ratios, advances, prior, leave, begin, stop, alpha, held, weights, beta, posterior, left
+            )
+    if np.isnan(found).any():
         raise InputError("log_ratios: got NaN, expected numbers")
-    return posterior, left, log_ratio
+    return posterior, left, found
 
 
 def exponentials(log_ratios: npt.NDArray[np.floating]) -> Float32s:
@@ -132,16 +154,28 @@ def log_likelihoods(
 
     O(S·R·T·A), in vectors over S·R.
     """
-    texts, tokens, _ = ratios.shape
+    texts, tokens, states = ratios.shape
+    count = texts * len(mean_segments)
+    rates = np.minimum(3 / np.maximum(mean_segments, 3), 1)
+    limits = (_LOWEST_CHANCE, 1 - _LOWEST_CHANCE) if _hands_over(priors[0]) else (0.0, 0.0)
+    wide = np.empty((5, states, count))  # π, 1 / (1 - π), and the three stages
+    shaped = wide.reshape(5, states, texts, -1)
+    shaped[0] = priors.T[:, None]
+    shaped[1] = _leave_of(priors).T[:, None]
+    shaped[2:] = shaped[0] / 3
+    rows = np.empty((5, count))  # q, and what is worked with
+    rows[0].reshape(texts, -1)[:] = rates
+    found = np.zeros(count)
     each = np.ones(tokens) if odds is None else odds
-    rates = np.tile(3 / np.maximum(mean_segments, 3), texts)
-    lowest, highest = (_LOWEST_CHANCE, 1 - _LOWEST_CHANCE) if _hands_over(priors[0]) else (0.0, 0.0)
-    wide = np.tile(priors.T, texts)
-    leave, found = 1 / np.maximum(1 - wide, 1e-9), np.zeros(len(rates))
-    leave[-1] = 1
-    which = np.repeat(np.arange(texts), len(mean_segments))
-    _likelihoods_njit(ratios, which, rates, each, lowest, highest, wide, leave, found)
+    _likelihoods_njit(ratios, len(mean_segments), each, *limits, wide, rows, found)
     return found.reshape(texts, -1)
+
+
+def _leave_of(prior: Float64s) -> Float64s:
+    """Return 1 / (1 - π) of each agent, whom another one follows, and 1 for nobody [..., A + 1]."""
+    leave = 1 / np.maximum(1 - prior, 1e-9)
+    leave[..., -1] = 1
+    return np.asarray(leave)
 
 
 def _hands_over(prior: Float64s) -> bool:
@@ -149,19 +183,17 @@ def _hands_over(prior: Float64s) -> bool:
     return bool(prior.max() <= 1 - 1e-9)
 
 
-def _advances(tokens: int, rates: Float64s, prior: Float64s, odds: npt.ArrayLike | None) -> Float64s:
-    """Return the chance that a stage ends before each token, for rates q [L]: [L, T].
+def _advances(tokens: int, rate: float, prior: Float64s, odds: npt.ArrayLike | None) -> Float64s:
+    """Return the chance that a stage ends before each token, for a rate q: [T].
 
     0 where there is nobody to hand over to.
     """
-    chances = rates[:, None]
+    chances = np.full(tokens, rate)
     if odds is not None:
-        each = check_vector("odds", odds, tokens, "numbers above 0", lambda v: v > 0)
-        chances = np.outer(rates, each)
-    advances = np.zeros((len(rates), tokens))
-    if _hands_over(prior):
-        advances[:] = np.minimum(np.maximum(chances, _LOWEST_CHANCE), 1 - _LOWEST_CHANCE)
-    return advances
+        chances *= check_vector("odds", odds, tokens, "numbers above 0", lambda v: v > 0)
+    if not _hands_over(prior):
+        return np.zeros(tokens)
+    return np.asarray(np.minimum(np.maximum(chances, _LOWEST_CHANCE), 1 - _LOWEST_CHANCE))
 
 
 def prior_of(shares: Float64s, nobody: float) -> Float64s:
@@ -180,109 +212,97 @@ def _forward_njit(
     ratios: Float32s,
     advances: Float64s,
     prior: Float64s,
+    leave: Float64s,
     begin: int,
     end: int,
     keep: int,
-    leave: Float64s,
-    starts: Float64s,
+    onward: Float64s,
+    state: Float64s,
     alpha: Float32s,
-    log_ratios: Float64s,
-) -> None:
-    # For each row of `advances`, `starts` [L, m, A + 1] holds α at token begin - 1 (at the text's beginning:
-    # π), and afterwards at end - 1. `leave` becomes 1 / (1 - π), and 1 for nobody. If `keep` is 1, each row
-    # of `alpha` becomes α of a token, up to a factor; if it is 0, the first row takes them all and nobody
-    # reads it, because a loop for each case would be compiled twice.
-    lengths, stages, states = starts.shape
-    last = stages - 1
-    onward = np.empty(states)
-    for i in range(states):
-        leave[i] = 1.0 / max(1.0 - prior[i], 1e-9)
-    leave[states - 1] = 1.0
-    for n in range(lengths):
-        log_ratio, state, advance_of = 0.0, starts[n], advances[n]
-        for t in range(begin, end):
-            row = (t - begin) * keep
-            advance = advance_of[t] if t > 0 else 0.0
-            stay, arriving = 1.0 - advance, 0.0
-            for i in range(states):
-                onward[i] = state[last, i] * leave[i] * advance
-                arriving += onward[i]
-            onward[states - 1] = 0.0  # nobody may follow himself
-            total = 0.0
-            for i in range(states):
-                ratio = ratios[t, i]
-                before = state[0, i]
-                now = (stay * before + prior[i] * (arriving - onward[i])) * ratio
-                state[0, i] = now
-                alpha[row, 0, i] = now
-                held = now
-                for m in range(1, stages):
-                    own = state[m, i]
-                    now = (stay * own + advance * before) * ratio
-                    state[m, i] = now
-                    alpha[row, m, i] = now
-                    held += now
-                    before = own
-                total += held
-            if t == end - 1 or not _LOW < total < _HIGH:
-                log_ratio += math.log(total)
-                for m in range(stages):
-                    for i in range(states):
-                        state[m, i] /= total
-        log_ratios[n] += log_ratio
+) -> float:
+    # `state` [m, A + 1] holds α at token begin - 1 (at a text's beginning: π), and afterwards at end - 1. If
+    # `keep` is 1, each row of `alpha` becomes α of a token, up to a factor; if it is 0, the first row takes
+    # them all and nobody reads it, because a loop for each case would be compiled twice.
+    stages, states = state.shape
+    last, log_ratio = stages - 1, 0.0
+    for t in range(begin, end):
+        row = (t - begin) * keep
+        advance = advances[t]
+        stay, arriving = 1.0 - advance, 0.0
+        for i in range(states):
+            onward[i] = state[last, i] * leave[i] * advance
+            arriving += onward[i]
+        onward[states - 1] = 0.0  # nobody may follow himself
+        total = 0.0
+        for i in range(states):
+            ratio = ratios[t, i]
+            before = state[0, i]
+            now = (stay * before + prior[i] * (arriving - onward[i])) * ratio
+            state[0, i] = now
+            alpha[row, 0, i] = now
+            held = now
+            for m in range(1, stages):
+                own = state[m, i]
+                now = (stay * own + advance * before) * ratio
+                state[m, i] = now
+                alpha[row, m, i] = now
+                held += now
+                before = own
+            total += held
+        if t == end - 1 or not _LOW < total < _HIGH:
+            log_ratio += math.log(total)
+            for m in range(stages):
+                for i in range(states):
+                    state[m, i] /= total
+    return log_ratio
 
 
 @njit
 def _likelihoods_njit(
     ratios: Float32s,
-    which: Int64s,
-    rates: Float64s,
+    each: int,
     odds: Float64s,
     lowest: float,
     highest: float,
-    priors: Float64s,
-    leave: Float64s,
+    wide: Float64s,
+    rows: Float64s,
     log_ratios: Float64s,
 ) -> None:
-    # What `_forward_njit` adds up, for R chains of three stages, each with its row `which` [R] of `ratios`:
-    # `priors` and `leave` [A + 1, R]. The inner loops run over chains, so that a compiler can turn them into
-    # vectors.
-    count, rows = priors.shape
-    first, second, third = priors / 3, priors / 3, priors / 3
-    onward, arriving, total = np.empty((count, rows)), np.empty(rows), np.empty(rows)
-    advance, ratio = np.zeros(rows), np.empty(rows)
-    tokens = ratios.shape[1]
+    # What `_forward_njit` returns, for R chains of three stages, `each` of them for one of `ratios`. The
+    # inner loops run over chains, so that a compiler can turn them into vectors.
+    priors, leave, first, second, third = wide[0], wide[1], wide[2], wide[3], wide[4]
+    rates, advance, arriving, total, ratio = rows[0], rows[1], rows[2], rows[3], rows[4]
+    count, chains, tokens = len(priors), len(log_ratios), ratios.shape[1]
     for t in range(tokens):
-        if t > 0:  # nothing comes before the first token
-            for r in range(rows):
-                advance[r] = min(max(rates[r] * odds[t], lowest), highest)
-        arriving[:] = 0.0
-        total[:] = 0.0
+        for r in range(chains):
+            # Nothing comes before the first token.
+            advance[r] = min(max(rates[r] * odds[t], lowest), highest) if t > 0 else 0.0
+            arriving[r] = total[r] = 0.0
         for i in range(count):
-            for r in range(rows):
-                onward[i, r] = third[i, r] * leave[i, r] * advance[r]
-                arriving[r] += onward[i, r]
-        onward[count - 1] = 0.0  # nobody may follow himself
+            for r in range(chains):
+                arriving[r] += third[i, r] * leave[i, r] * advance[r]
         for i in range(count):
-            for r in range(rows):
-                ratio[r] = ratios[which[r], t, i]
-            for r in range(rows):
+            another = 0.0 if i == count - 1 else 1.0  # nobody may follow himself
+            for s in range(len(ratios)):
+                for r in range(s * each, s * each + each):
+                    ratio[r] = ratios[s, t, i]
+            for r in range(chains):
                 one, two, three, q = first[i, r], second[i, r], third[i, r], advance[r]
-                entered = priors[i, r] * (arriving[r] - onward[i, r])
+                entered = priors[i, r] * (arriving[r] - another * (three * leave[i, r] * q))
                 now = ((1.0 - q) * one + entered) * ratio[r]
                 then = ((1.0 - q) * two + q * one) * ratio[r]
                 at_last = ((1.0 - q) * three + q * two) * ratio[r]
                 first[i, r], second[i, r], third[i, r] = now, then, at_last
                 total[r] += now + then + at_last
         low, high = total[0], total[0]
-        for r in range(1, rows):
+        for r in range(1, chains):
             low, high = min(low, total[r]), max(high, total[r])
         if t == tokens - 1 or not (low > _LOW and high < _HIGH):
-            for r in range(rows):
+            for r in range(chains):
                 log_ratios[r] += math.log(total[r])
                 total[r] = 1.0 / total[r]
             for i in range(count):
-                for r in range(rows):
+                for r in range(chains):
                     first[i, r] *= total[r]
                     second[i, r] *= total[r]
                     third[i, r] *= total[r]
@@ -293,10 +313,12 @@ def _backward_njit(
     ratios: Float32s,
     advances: Float64s,
     prior: Float64s,
+    leave: Float64s,
     begin: int,
     end: int,
-    leave: Float64s,
     alpha: Float32s,
+    held: Float64s,
+    weights: Float64s,
     beta: Float64s,
     posterior: Float32s,
     left: Float32s,
@@ -305,7 +327,6 @@ def _backward_njit(
     # segment of somebody else. γ is α·β divided by its sum, so neither needs any scale but a safe one.
     stages, states = beta.shape
     last, agents = stages - 1, states - 1
-    held, weights = np.empty(states), np.empty(states)
     for t in range(end - 1, begin - 1, -1):
         for i in range(states):
             held[i] = alpha[t - begin, 0, i] * beta[0, i]
@@ -319,8 +340,6 @@ def _backward_njit(
         left[t] = held[agents] * scale
         for i in range(agents):
             posterior[t, i] = held[i] * scale
-        if t == 0:
-            break
         advance = advances[t]
         stay = 1.0 - advance
         factor = 1.0 if _LOW < total < _HIGH else scale

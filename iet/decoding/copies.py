@@ -1,16 +1,20 @@
-"""Passages that come back: the text is read without the copies, and each copy as a text of its own."""
+"""Passages that come back: the text is read without the copies, and each copy as a text of its own.
+
+A copy has the scores of its source again, and is no new evidence: neither of who wrote the passage, nor of
+anything else. So the text is fitted and decoded without copies. Then each copy is decoded by itself, with
+strengths, agents' shares and mean length as found before, from the scores of its source: whose passage it is
+does not depend on how often it stands there, nor on who stands around it. Copies that are alike are read
+once.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from iet.decoding.fit import Fitted
-from iet.decoding.segmentation import Scored, Segmentation
-from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s
+from iet.native.arrays import Bools, Int64s
 
 PADDING = 64
 """Tokens without evidence that stand for a copy where it is left out: a hand-over is likelier there."""
@@ -19,79 +23,56 @@ SHORTEST_COPY = 16
 """Tokens; a shorter copy of another passage is read with what follows it."""
 
 
-class Decode(Protocol):
-    """A decoder as `decode_copies` calls it."""
+class Parted(NamedTuple):
+    """A text of T tokens without its copies, and the copies.
 
-    def __call__(self, text: Scored, options: Any) -> tuple[Segmentation, Fitted]:
-        """Label the tokens of a text, and say what was fitted."""
-
-
-def decode_copies(
-    text: Scored, sources: Int64s, options: Any, decode: Decode
-) -> tuple[Int32s, Float32s, Float64s | None]:
-    """Decode a text whose copies are no new evidence: neither of who wrote the passage, nor of anything else.
-
-    A copy has the scores of its source again. So the text is fitted and decoded without copies. Then each
-    copy is decoded by itself, with strengths, agents' shares and mean length as found before, from the scores
-    of its source: whose passage it is does not depend on how often it stands there, nor on who stands around
-    it. Copies that are alike are read once.
-
-    Args:
-        text: what is read, T tokens.
-        sources: `far_sources` [T].
-        options: `PosteriorOptions`.
-        decode: decodes a text with posteriors.
-
-    Returns:
-        Labels int32 [T], posterior float32 [T, A], strengths [A] or None.
-
-    Cost: that of decoding at most T tokens, in two parts or more. Deterministic.
+    Attributes:
+        stay: int64 [R], tokens that are read with the rest, padding among them.
+        counted: bool [R], those that are no padding.
+        passages: each with the places [P] of the scores that it has, and the spans `[start, end)` of T where
+            it stands.
     """
+
+    stay: Int64s
+    counted: Bools
+    passages: tuple[tuple[Int64s, list[tuple[int, int]]], ...]
+
+
+def parted(sources: Int64s) -> Parted:
+    """Tell copies, `far_sources` [T], from the rest of a text. O(T)."""
     copied = sources != np.arange(len(sources))
-    starts = np.flatnonzero(copied & ~np.append(False, copied[:-1]))
     kept = ~copied
-    for start in starts.tolist():
+    for start in np.flatnonzero(copied & ~np.append(False, copied[:-1])).tolist():
         kept[start : start + PADDING] = True
     stay = np.flatnonzero(kept)
-    found, fitted = decode(_of(text, stay, counted=~copied[stay]), options)
-    assert found.posterior is not None
-    labels = np.empty(len(sources), np.int32)
-    posterior = np.empty((len(sources), found.posterior.shape[1]), np.float32)
-    labels[stay], posterior[stay] = found.token_agents, found.posterior
-    fixed = dataclasses.replace(
-        options,
-        strengths=found.strengths,
-        nobody=max(fitted.nobody, options.nobody),  # the rest does not tell whether anybody wrote the copies
-        mean_segment=fitted.mean_segment,
-        iterations=0,
-    )
-    text = dataclasses.replace(text, shares=fitted.shares / (1 - fitted.nobody))
-    read = dict[bytes, Segmentation]()
+    alike = dict[bytes, tuple[Int64s, list[tuple[int, int]]]]()
     for start, end in _copies(sources, copied):
         places = sources[start:end]
-        key = places.tobytes()
-        if key not in read:
-            read[key] = decode(_of(text, places), fixed)[0]
-        labels[start:end], posterior[start:end] = read[key].token_agents, read[key].posterior
-    return labels, posterior, found.strengths
+        alike.setdefault(places.tobytes(), (places, []))[1].append((start, end))
+    return Parted(stay, ~copied[stay], tuple(alike.values()))
 
 
-def _of(text: Scored, places: Int64s, counted: Any = True) -> Scored:
-    """Return the tokens at some places, without evidence where they are not counted."""
+def side_by_side(passages: Sequence[Int64s], step: int) -> tuple[Int64s, Bools, list[tuple[int, int]]]:
+    """Return the places of all passages, one behind the other, each from a multiple of `step` tokens on.
 
-    def taken(values: Any) -> Any:
-        return None if values is None else values[places]
+    With which of them are there, and the span `[start, end)` of each: what fills up has the place 0.
+    """
+    lengths = np.array([len(places) for places in passages])
+    sizes = -(-lengths // step) * step
+    starts = np.cumsum(sizes) - sizes
+    ends = starts + lengths
+    places, there = np.zeros(int(sizes.sum()), np.int64), np.zeros(int(sizes.sum()), np.bool_)
+    spans = list(zip(starts.tolist(), ends.tolist(), strict=True))
+    for each, (start, end) in zip(passages, spans, strict=True):
+        places[start:end], there[start:end] = each, True
+    return places, there, spans
 
-    assert text.pairs is not None
-    return dataclasses.replace(
-        text,
-        values=text.values[places],
-        scored=text.scored[places] & counted,
-        repeated=text.repeated[places],
-        pairs=np.where(counted, text.pairs[places], -1),
-        weights=taken(text.weights),
-        break_odds=taken(text.break_odds),
-    )
+
+def wide(values: Any, places: Int64s, length: int) -> Any:
+    """Return [length, ...] with the values at their places, and anything elsewhere."""
+    found = np.empty((length, *values.shape[1:]), values.dtype)
+    found[places] = values
+    return found
 
 
 def _copies(sources: Int64s, copied: Bools) -> Iterator[tuple[int, int]]:

@@ -208,7 +208,7 @@ def _guess(
         tried = np.ones((1, sums.shape[1])) if strengths is None else strengths[None]
         plausible = np.zeros(1)
     else:
-        tried = np.broadcast_to(starts_of(family)[:, None], (len(_NATS), sums.shape[1]))
+        tried = starts_of(family).repeat(sums.shape[1]).reshape(len(_NATS), -1)
         plausible = _PLAUSIBLE
     logs = np.empty((len(tried), *sums.shape), np.float32)
     for some, ratios in zip(tried, logs, strict=True):

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from iet.decoding.activity import evidence_blocks, log_activity
 from iet.decoding.chain import exponentials, posteriors, prior_of
-from iet.decoding.copies import Decode, decode_copies
+from iet.decoding.copies import parted, side_by_side, wide
 from iet.decoding.fit import (
     STAGES,
     Fitted,
@@ -26,7 +25,7 @@ from iet.decoding.fit import (
 from iet.decoding.segmentation import NOBODY, Scored, Scores, Segmentation, check_vector
 from iet.errors import InputError, check_number
 from iet.marks.families import Family
-from iet.native.arrays import Float32s, Float64s, Int32s, Int64s
+from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s
 from iet.native.jit import njit
 from iet.native.pairs import far_sources, fresh_weights, shared_weights
 
@@ -49,7 +48,7 @@ class PosteriorOptions:
         repeats: what w_t is. "share": a (context, token) pair that stands m times within 256 tokens around it
             counts m^-3/4 each time, m^1/4 in all (needs `pairs`, else as "drop"). "drop": a pair counts once
             in the whole text; "count": every time. With "share", passages that come back from afar are read
-            apart (`decode_copies`). In family "gumbel", whatever `repeats` is, w_t is 0 where
+            apart (`iet.decoding.copies`). In family "gumbel", whatever `repeats` is, w_t is 0 where
             the pair stood within the last 256 tokens, and 1 elsewhere (without `pairs`: 0 where it ever
             stood before). In version 1 pairs are contexts, because one that its writer had seen carries no
             mark; in version 2 no pair stood before.
@@ -123,22 +122,56 @@ def posterior_decode(text: Scored, options: PosteriorOptions, allow_unattributed
     decoded; the others have posterior 0 and the mean of the strengths. Deterministic.
     """
     options.check(text.family, text.values.shape[1])
-    sources = None
-    if options.repeats == "share" and text.pairs is not None:
-        sources = far_sources(text.pairs)
+    apart = options.repeats == "share" and text.pairs is not None
+    sources = far_sources(text.pairs) if apart and text.pairs is not None else None
     if sources is None:
-        return _decode(text, options, allow_unattributed)[0]
-    decode: Decode = functools.partial(_decode, allow_unattributed=allow_unattributed)
-    labels, posterior, strengths = decode_copies(text, sources, options, decode)
+        return _segmentation(text, options, *_decode(text, options, allow_unattributed))
+    stay, counted, passages = parted(sources)
+    rest, known = _decode(_taken(text, stay, counted), options, allow_unattributed)
+    labels, posterior, left = (wide(values, stay, len(sources)) for values in rest)
+    each = _decode_passages(text, [places for places, _ in passages], known, options, allow_unattributed)
+    for (_, spans), own in zip(passages, each, strict=True):
+        for start, end in spans:
+            labels[start:end], posterior[start:end], left[start:end] = own
     # What stands between two copies was not beside them when its runs were compared with their neighbours.
-    left = np.maximum(0, 1 - posterior.sum(axis=1, dtype=np.float32))
     standing = np.empty(len(labels) // options.min_segment + 2, np.int64)
     _absorb_short_runs_njit(posterior, left, options.min_segment, standing, labels)
-    return Segmentation(labels, posterior, strengths)
+    return _segmentation(text, options, _Decoded(labels, posterior, left), known)
 
 
-def _decode(text: Scored, options: PosteriorOptions, allow_unattributed: bool) -> tuple[Segmentation, Fitted]:
-    """Return what `posterior_decode` does where no passage comes back, and the fit of all agents."""
+class _Decoded(NamedTuple):
+    """Labels int32 [T] among C columns that were looked at, γ float32 [T, C], γ of nobody float32 [T]."""
+
+    labels: Int32s
+    posterior: Float32s
+    left: Float32s
+
+
+class _Known(NamedTuple):
+    """The columns that were looked at, int64 [C], and what was fitted of them."""
+
+    columns: Int64s
+    fitted: Fitted
+
+
+def _segmentation(text: Scored, options: PosteriorOptions, found: _Decoded, known: _Known) -> Segmentation:
+    """Return what was found among the columns that were looked at as that of all."""
+    columns, posterior, labels = text.values.shape[1], found.posterior, found.labels
+    strengths = _fixed_strengths(options.strengths, text.family, columns)
+    if len(known.columns) < columns:
+        labels = np.append(known.columns, NOBODY)[labels].astype(np.int32)
+        posterior = np.zeros((len(labels), columns), np.float32)
+        posterior[:, known.columns] = found.posterior
+    if text.family is None:
+        return Segmentation(labels, posterior)
+    if strengths is None:
+        strengths = np.full(columns, known.fitted.strengths.mean())
+        strengths[known.columns] = known.fitted.strengths
+    return Segmentation(labels, posterior, strengths.copy())
+
+
+def _decode(text: Scored, options: PosteriorOptions, allow_unattributed: bool) -> tuple[_Decoded, _Known]:
+    """Do what `posterior_decode` does where no passage comes back."""
     family, scores = text.family, text.values
     tokens, columns = scores.shape
     weight = evidence_weight(text, options.repeats)
@@ -148,11 +181,9 @@ def _decode(text: Scored, options: PosteriorOptions, allow_unattributed: bool) -
         blocks = evidence_blocks(scores, text.scored & ~text.repeated)
         keep = likely_agents(log_activity(*blocks, family))
         scores = scores[:, keep]
-    block, resolution = block_of(tokens, options.block), options.resolution
-    sums, totals = block_sums(scores, weight, block)
+    block, odds = block_of(tokens, options.block), text.break_odds
     fitted = fit(
-        sums,
-        totals,
+        *block_sums(scores, weight, block),
         family,
         block=block,
         iterations=options.iterations,
@@ -161,43 +192,111 @@ def _decode(text: Scored, options: PosteriorOptions, allow_unattributed: bool) -
         mean_segment=options.mean_segment,
         strengths=None if fixed is None else fixed[keep],
         agents=text.agents or columns,
-        odds=_pooled_odds(text.break_odds, block),
+        odds=None if odds is None else _pooled_odds(odds, block),
         shares=None if text.shares is None else text.shares[keep],
     )
-    strength = np.full(columns, fitted.strengths.mean()) if fixed is None else fixed.copy()
-    strength[keep] = fitted.strengths
+    whole = [(0, tokens)]
+    (found,) = _read(
+        scores, weight, family, odds, whole, fitted, fitted.evidence, options, allow_unattributed
+    )
+    return found, _Known(keep, fitted)
+
+
+def _decode_passages(
+    text: Scored, passages: list[Int64s], known: _Known, options: PosteriorOptions, allow_unattributed: bool
+) -> list[_Decoded]:
+    """Decode each passage by itself, given the places of its scores in the text and what is known of that."""
+    places, there, spans = side_by_side(passages, options.resolution)
+    weight = np.zeros(len(places), np.float32)
+    weight[there] = np.concatenate([evidence_weight(text, options.repeats, each) for each in passages])
+    columns, fitted = known
+    scores = text.values[places] if len(columns) == text.values.shape[1] else text.values[places][:, columns]
+    # The rest does not tell whether anybody wrote the copies.
+    nobody = max(fitted.nobody, options.nobody) if allow_unattributed else 0.0
+    fitted = dataclasses.replace(fitted, nobody=nobody, weaker=None)
+    odds = None if text.break_odds is None else text.break_odds[places]
+    return _read(scores, weight, text.family, odds, spans, fitted, None, options, allow_unattributed)
+
+
+def _read(
+    scores: Scores,
+    weight: Float32s,
+    family: Family | None,
+    break_odds: Float64s | None,
+    spans: list[tuple[int, int]],
+    fitted: Fitted,
+    evidence: float | None,
+    options: PosteriorOptions,
+    allow_unattributed: bool,
+) -> list[_Decoded]:
+    """Read the texts that stand at `spans`, each from a multiple of `resolution` tokens on, with one fit.
+
+    `evidence`: log-likelihood ratio of the text, marked against unmarked; None: that of the chain.
+    """
+    resolution = options.resolution
     sums, totals = block_sums(scores, weight, resolution)
-    strengths, shares = fitted.strengths, fitted.shares
+    strengths, shares, columns = fitted.strengths, fitted.shares, scores.shape[1]
     if fitted.weaker is not None:  # each agent has two states
         sums, strengths = np.tile(sums, 2), np.append(strengths, fitted.weaker)
         shares = np.tile(shares, 2)
-    ratios = log_ratios(sums, totals, strengths, family, blocks=True)
-    length, odds = fitted.mean_segment / resolution, _pooled_odds(text.break_odds, resolution)
-    prior = prior_of(shares, fitted.nobody)
-    gamma, rest, _ = posteriors(exponentials(ratios), length, prior, STAGES, odds)
+    ratios = exponentials(log_ratios(sums, totals, strengths, family, blocks=True))
+    odds = None
+    if break_odds is not None:
+        each = [_pooled_odds(break_odds[start:end], resolution) for start, end in spans]
+        odds = np.concatenate(each)
+    prior, starts = prior_of(shares, fitted.nobody), [start // resolution for start, _ in spans]
+    gamma, rest, found = posteriors(ratios, fitted.mean_segment / resolution, prior, STAGES, odds, starts)
     if fitted.weaker is not None:
-        gamma = gamma[:, : len(keep)] + gamma[:, len(keep) :]
+        gamma = gamma[:, :columns] + gamma[:, columns:]
     if fitted.nobody > 0:
-        marked = 1 / (1 + math.exp(-max(fitted.evidence + _LOG_ODDS_MARKED, -700.0)))
-        gamma *= np.float32(marked)
-        rest = rest * np.float32(marked) + np.float32(1 - marked)
-    posterior, left = np.empty((tokens, len(keep)), np.float32), np.empty(tokens, np.float32)
-    labels = np.empty(tokens, np.int32)
+        for start, end, log_ratio in zip(starts, [*starts[1:], len(gamma)], found.tolist(), strict=True):
+            nats = _LOG_ODDS_MARKED + (log_ratio if evidence is None else evidence)
+            marked = 1 / (1 + math.exp(-max(nats, -700.0)))
+            gamma[start:end] *= np.float32(marked)
+            rest[start:end] *= np.float32(marked)
+            rest[start:end] += np.float32(1 - marked)
+    posterior, left = np.empty(scores.shape, np.float32), np.empty(len(scores), np.float32)
+    labels = np.empty(len(scores), np.int32)
     _likeliest_njit(gamma, rest, resolution, allow_unattributed, posterior, left, labels)
-    if resolution > 1:
-        each = np.zeros(tokens) if text.break_odds is None else np.log(text.break_odds)
-        offsets = offsets_of(fitted.strengths, family)
-        _place_boundaries_njit(scores, weight, fitted.strengths, offsets, each, resolution, labels)
-    standing = np.empty(tokens // options.min_segment + 2, np.int64)
-    _absorb_short_runs_njit(posterior, left, options.min_segment, standing, labels)
-    token_agents = np.append(keep, NOBODY)[labels].astype(np.int32)
-    if len(keep) < columns:
-        kept, posterior = posterior, np.zeros((tokens, columns), np.float32)
-        posterior[:, keep] = kept
-    every = np.full(columns, 1 / columns)
-    every[keep] = fitted.shares
-    found = Segmentation(token_agents, posterior, None if family is None else strength)
-    return found, dataclasses.replace(fitted, strengths=strength, shares=every)
+    longest = max(end - start for start, end in spans)
+    standing = np.empty(longest // options.min_segment + 2, np.int64)
+    log_odds = np.zeros(len(scores)) if break_odds is None else np.log(break_odds)
+    offsets = offsets_of(fitted.strengths, family)
+    read = []
+    for start, end in spans:
+        inside = slice(start, end)
+        own = _Decoded(labels[inside], posterior[inside], left[inside])
+        if resolution > 1:
+            _place_boundaries_njit(
+                scores[inside],
+                weight[inside],
+                fitted.strengths,
+                offsets,
+                log_odds[inside],
+                resolution,
+                own.labels,
+            )
+        _absorb_short_runs_njit(own.posterior, own.left, options.min_segment, standing, own.labels)
+        read.append(own)
+    return read
+
+
+def _taken(text: Scored, places: Int64s, counted: Bools) -> Scored:
+    """Return the tokens at some places, without evidence where they are not counted."""
+
+    def taken(values: Any) -> Any:
+        return None if values is None else values[places]
+
+    assert text.pairs is not None
+    return dataclasses.replace(
+        text,
+        values=text.values[places],
+        scored=text.scored[places] & counted,
+        repeated=text.repeated[places],
+        pairs=np.where(counted, text.pairs[places], -1),
+        weights=taken(text.weights),
+        break_odds=taken(text.break_odds),
+    )
 
 
 def _fixed_strengths(given: npt.ArrayLike | None, family: Family | None, agents: int) -> Float64s | None:
@@ -212,18 +311,21 @@ def _fixed_strengths(given: npt.ArrayLike | None, family: Family | None, agents:
     return found
 
 
-def evidence_weight(text: Scored, repeats: str) -> Float32s:
-    """Return w_t [T]: how much each token counts, 0 where not scored; `repeats` as in `PosteriorOptions`."""
+def evidence_weight(text: Scored, repeats: str, places: Int64s | slice = slice(None)) -> Float32s:
+    """Return w_t [T]: how much each token counts, 0 where not scored; `repeats` as in `PosteriorOptions`.
+
+    Of the text that the tokens at `places` make.
+    """
     gumbel = text.family is not None and text.family.name == "gumbel"
     if gumbel and text.pairs is not None:
-        weights = fresh_weights(text.pairs)
+        weights = fresh_weights(text.pairs[places])
     elif text.family is None or (repeats == "count" and not gumbel):
-        weights = text.scored.astype(np.float32)
+        weights = text.scored[places].astype(np.float32)
     elif gumbel or repeats == "drop" or text.pairs is None:
-        weights = (text.scored & ~text.repeated).astype(np.float32)
+        weights = (text.scored[places] & ~text.repeated[places]).astype(np.float32)
     else:
-        weights = shared_weights(text.pairs)
-    return weights if text.weights is None else weights * text.weights
+        weights = shared_weights(text.pairs[places])
+    return weights if text.weights is None else weights * text.weights[places]
 
 
 def likely_agents(activity: Float64s) -> Int64s:
@@ -287,9 +389,9 @@ def _absorb_short_runs_njit(
         start = end
 
 
-def _pooled_odds(odds: Float64s | None, block: int) -> Float64s | None:
+def _pooled_odds(odds: Float64s, block: int) -> Float64s:
     """Return the mean of the odds over each block, relative to that of the text."""
-    if odds is None or not len(odds):
+    if not len(odds):
         return odds
     starts = np.arange(0, len(odds), block)
     return np.asarray(np.add.reduceat(odds, starts) / np.diff(np.append(starts, len(odds))) / odds.mean())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import secrets
 from typing import Any
 
@@ -187,10 +188,14 @@ def shared_weights(pairs: Int64s, window: int = 256) -> Float32s:
     """
     weights = np.zeros(len(pairs), np.float32)
     if len(pairs):
-        shares = np.arange(1, window * 2, dtype=np.float64) ** -0.75
         counts = np.zeros(pairs.max() + 2, np.int32)  # the last entry is that of -1
-        _shared_weights_njit(pairs, window, shares.astype(np.float32), counts, weights)
+        _shared_weights_njit(pairs, window, _shares_of(window), counts, weights)
     return weights
+
+
+@functools.cache
+def _shares_of(window: int) -> Float32s:
+    return (np.arange(1, window * 2, dtype=np.float64) ** -0.75).astype(np.float32)
 
 
 def fresh_weights(pairs: Int64s, window: int = 256) -> Float32s:
