@@ -70,8 +70,7 @@ class Auditor:
             depend on it. With `boundaries` nothing is searched for, and it has no effect.
         attributed: what gets a name. "segment": a segment, which its agent need not have written to the last
             word (`Segment.share`). "tokens": of a segment only the tokens whose own posterior says so at
-            `level`, so that on average at most `level` of what is named is another's. The odds of an error
-            are raised twice as much as for whole segments, also in `Segment.error`; the segment is cut into
+            `level`, so that on average at most `level` of what is named is another's. The segment is cut into
             pieces that are named and pieces that are open, and who followed whom stays what it was.
             "posterior" only, and no forced choice.
         published: what agents have published before, an `iet.PublishedIndex` or the path of one. A pair of a
@@ -299,6 +298,9 @@ class Auditor:
         return self._audit_many(source)
 
     def _audit_many(self, texts: Iterator[str]) -> Iterator[Report]:
+        if self.plan.as_copied:  # each in ways of its own
+            yield from map(self._audit_copied, texts)
+            return
         pending: collections.deque[tuple[list[str], concurrent.futures.Future[list[tuple[Encoding, ...]]]]]
         pending, failure = collections.deque(), None
         batches = _batches(texts)
@@ -312,7 +314,7 @@ class Auditor:
                 if not pending:
                     break
                 batch, encodings = pending.popleft()
-                if encodings.exception() is None and not self.plan.as_copied:
+                if encodings.exception() is None:
                     yield from map(self._report, batch, encodings.result())
                 else:  # some text of the batch is to blame: those before it have reports
                     yield from map(self._audit_text, batch)
