@@ -323,6 +323,14 @@ def test_lines_of_json_end_at_line_feeds_alone() -> None:
     assert [piece.text for piece in found] == texts
 
 
+@pytest.mark.parametrize(
+    ("data", "line"), [(b'{\n "a": 1,\n "b" 2\n}', 3), (b"{}\n{\n{}", 2), (b"{", 1), (b"\n\n{", 3), (b"", 1)]
+)
+def test_an_error_is_told_where_it_is(data: bytes, line: int) -> None:
+    with pytest.raises(InputError, match=f"^line {line}: .*; expected JSON or JSON lines"):
+        parse(data)
+
+
 def test_langchain_itself_writes_what_is_read() -> None:
     core = pytest.importorskip("langchain_core.messages")
     load = pytest.importorskip("langchain_core.load")

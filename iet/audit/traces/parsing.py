@@ -22,10 +22,11 @@ def parse(data: bytes) -> Any:
         try:
             return json.loads(text)
         except json.JSONDecodeError as error:
-            # Not splitlines(): strings of JSON may hold U+2028 and its like as they are.
-            lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-            if len(lines) < 2:
-                raise InputError(f"line {error.lineno}: {error.msg}; expected JSON or JSON lines") from None
+            whole = error
+        # Not splitlines(): strings of JSON may hold U+2028 and its like as they are.
+        lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+        if len(lines) < 2 or not _is_json(lines[0][1]):  # one document, with an error where it says
+            raise InputError(f"line {whole.lineno}: {whole.msg}; expected JSON or JSON lines")
         return [_line(number, line) for number, line in lines]
     except (RecursionError, ValueError) as error:
         if isinstance(error, InputError):
@@ -33,6 +34,14 @@ def parse(data: bytes) -> Any:
         raise InputError(
             f"{type(error).__name__} in JSON; expected less deep lists and shorter numbers"
         ) from None
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except json.JSONDecodeError:
+        return False
+    return True
 
 
 def _line(number: int, line: str) -> Any:
