@@ -37,7 +37,6 @@ def add(commands: Commands) -> None:
         "--output",
         action="append",
         required=True,
-        type=pathlib.Path,
         metavar="FILE",
         help=f"what to write, told by its end: {', '.join(_FORMS)}; may be repeated",
     )
@@ -55,12 +54,15 @@ def add(commands: Commands) -> None:
 def _report(arguments: argparse.Namespace) -> int:
     # Refuse what can be refused at once before the work that takes time.
     file, forms = arguments.files[0], {}
-    if len(arguments.files) > 1 or os.path.isdir(file):
+    if _are_many(arguments):
         return _report_many(arguments)
-    for path in arguments.output:
+    for path in map(pathlib.Path, arguments.output):
         form = next((form for form in _FORMS if path.name.endswith(form)), None)
         if form is None:
-            raise InputError(f"{path}: got a name that ends otherwise, expected one of {', '.join(_FORMS)}")
+            raise InputError(
+                f"{path}: got a name that ends otherwise, expected one of {', '.join(_FORMS)}, or {path}/ for"
+                " a folder with an index"
+            )
         if not path.parent.is_dir():
             raise InputError(f"{path}: got a folder that is not there, expected one that is")
         forms[path] = form
@@ -98,14 +100,28 @@ def _report(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _are_many(arguments: argparse.Namespace) -> bool:
+    """Tell whether pages of several texts are asked for: by the texts, or a folder for the output."""
+    file, out = arguments.files[0], arguments.output[0]
+    return (
+        len(arguments.files) > 1
+        or os.path.isdir(file)
+        or (any(c in file for c in "*?[") and not os.path.exists(file))
+        or out.endswith(("/", os.sep))
+        or os.path.isdir(out)
+    )
+
+
 def _report_many(arguments: argparse.Namespace) -> int:
-    (out, *more) = arguments.output
+    out, more = pathlib.Path(arguments.output[0]), arguments.output[1:]
     form = next((form for form in _FORMS if out.name.endswith(form)), None)
     one = [arguments.sign, arguments.name, arguments.span, arguments.skip]
+    one += [arguments.messages or None, arguments.no_text or None]
     if more or form or any(option is not None for option in one) or "-" in arguments.files:
         raise InputError(
-            "report: got several texts with what goes with one (a file or more as output, --sign, --name,"
-            " --span, --skip, -), expected one folder: -o OUT/"
+            "report: got several texts, or a folder for the output, with what goes with one (a file or more"
+            " as output, --sign, --name, --span, --skip, --messages, --no-text, -), expected one folder:"
+            " -o OUT/"
         )
     auditor = auditor_of(arguments, keys_of(arguments))
     text_of = functools.partial(read_text, encoding=arguments.encoding, maximum=arguments.max_text)

@@ -13,6 +13,8 @@ import iet
 from iet.marks.registry import Registry
 from tests.support.commands import run
 
+pytestmark = pytest.mark.usefixtures("no_documents")
+
 
 @pytest.fixture
 def folder(tmp_path: pathlib.Path, text: pathlib.Path, unmarked: pathlib.Path) -> pathlib.Path:
@@ -64,13 +66,29 @@ def test_report_takes_several_files(
 
 
 @pytest.mark.parametrize(
-    "wrong", [["-o", "x.html"], ["-o", "out", "-o", "x"], ["-o", "out", "--name", "n"], ["-o", "out", "-"]]
+    "wrong",
+    [
+        *(["-o", "x.html"], ["-o", "out", "-o", "x"], ["-o", "out", "--name", "n"], ["-o", "out", "-"]),
+        *(["-o", "out", "--messages"], ["-o", "out", "--no-text"]),
+    ],
 )
 def test_what_goes_with_one_text_alone(
     team: pathlib.Path, folder: pathlib.Path, capsys: pytest.CaptureFixture[str], wrong: list[str]
 ) -> None:
     assert run("report", "-r", team, *wrong, folder, folder / "a.txt") == 3
     assert "expected one folder: -o OUT/" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("way", ["a pattern", "an output with a slash", "an output that is there"])
+def test_a_pattern_or_a_folder_for_the_output_is_enough(
+    team: pathlib.Path, folder: pathlib.Path, tmp_path: pathlib.Path, way: str
+) -> None:
+    out = tmp_path / "out"
+    if way == "an output that is there":
+        out.mkdir()
+    given = folder / ("a*.txt" if way == "a pattern" else "a.txt")
+    assert run("report", given, "-r", team, "-o", f"{out}/" if way == "an output with a slash" else out) == 0
+    assert links(out / "index.html") == ["pages/000001.html"]
 
 
 def test_tables_are_not_texts(
