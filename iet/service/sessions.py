@@ -6,6 +6,7 @@ once its id stands in the file.
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
 import threading
@@ -54,7 +55,9 @@ class SessionList:
                 # One write, behind whatever other processes have written, be it half a line of one that died.
                 file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
                 try:
-                    os.write(file, f"\n{session}\n".encode())
+                    line = f"\n{session}\n".encode()
+                    if os.write(file, line) < len(line):  # its end is on a full disk
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                     os.fsync(file)
                 finally:
                     os.close(file)

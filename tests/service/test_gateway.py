@@ -14,6 +14,7 @@ from iet import agents
 from iet.errors import InputError
 from iet.service.gateway import ENDPOINTS, Gateway
 from iet.service.sessions import FullList, SessionList
+from tests.support.conditions import posix
 from tests.support.service import Client, Upstream, on_a_port
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "What now?"}]}
@@ -189,6 +190,25 @@ def test_lists_of_sessions(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPat
             SessionList(path)
     with pytest.raises(InputError, match="no list of sessions"):
         SessionList(tmp_path)
+
+
+@posix
+def test_an_id_of_which_a_part_is_on_a_full_disk_is_refused(tmp_path: pathlib.Path) -> None:
+    import resource
+
+    path = tmp_path / "sessions.txt"
+    kept = SessionList(path)
+    kept.keep("run-1")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 4, limits[1]))
+    try:
+        with pytest.raises(FullList, match=r"cannot be written \(No space left on device\)"):
+            kept.keep("run-2")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "run-2" not in path.read_text()
+    kept.keep("run-2")
+    assert "run-2" in path.read_text().split("\n")
 
 
 def test_an_engine_that_nobody_knows(keys: pathlib.Path) -> None:
