@@ -68,7 +68,7 @@ def check_command(command: Sequence[str]) -> list[Check]:
             f" vllm serve MODEL --logits-processors {_VLLM}"
         )
     options, others = _read(words)
-    checks = [*_version(engine), _processor(engine, options)]
+    checks = [*_version(engine), _processor(engine, options, words)]
     if "config" in options:
         checks.append(Check("options", None, f"--config {options['config']} is not read here"))
     found, profiles = _registry(engine, environment)
@@ -119,9 +119,10 @@ def _version(engine: str) -> list[Check]:
     return [Check(engine, None, "is not installed beside this Python; iet must be where the engine is")]
 
 
-def _processor(engine: str, options: Mapping[str, str]) -> Check:
+def _processor(engine: str, options: Mapping[str, str], words: Sequence[str]) -> Check:
     if engine == "vllm":
-        if _VLLM in options.get("logits-processors", ""):
+        # vLLM takes several behind the option, or the option several times.
+        if "logits-processors" in options and any(_VLLM in word for word in words):
             return Check("processor", True, _VLLM)
         return Check(
             "processor", False, f"is not loaded, so that no text is marked: add --logits-processors {_VLLM}"

@@ -86,6 +86,13 @@ def test_drafts_and_changed_log_probabilities_go_with_family_fourier(
     assert failures([*VLLM, "--speculative-config", "{}", "--logprobs-mode", "processed_logprobs"]) == {}
 
 
+def test_several_processors(host: Callable[..., Registry]) -> None:
+    host()
+    for other in (["another:Processor"], ["another:Processor", VLLM[3]]):
+        assert failures([*VLLM[:4], *other, VLLM[4]]) == {}
+        assert list(failures([*VLLM[:4], *other])) == ["processor"]
+
+
 def test_a_model_that_does_not_fit(host: Callable[..., Registry], tmp_path: pathlib.Path) -> None:
     host(vocab_size=5000)
     assert failures(VLLM)["model"].startswith("the model's vocabulary: got 4096, expected at least 5000")
