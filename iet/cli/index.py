@@ -77,11 +77,12 @@ def _texts(files: list[str]) -> Iterator[str]:
         for number, line in enumerate(data.splitlines(), 1):
             if not line.strip():
                 continue
+            decoded = _decoded(file, line)
             try:
-                text = json.loads(_decoded(file, line))["text"]
+                text = json.loads(decoded)["text"]
                 if not isinstance(text, str):
                     raise TypeError
-            except (KeyError, TypeError, json.JSONDecodeError, RecursionError):
+            except (LookupError, TypeError, ValueError, RecursionError):
                 raise InputError(
                     f'{file}: line {number} is no JSON object with a text in "text", expected one'
                 ) from None

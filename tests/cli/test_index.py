@@ -55,6 +55,11 @@ def test_what_is_refused(
     ):
         assert run(*arguments) == code
         assert message in capsys.readouterr().err
+    lines = tmp_path / "lines.jsonl"
+    for line in (b"{", b"[]", b"3", b'{"text": 3}', b"[" * 100_000, b'{"text": ' + b"9" * 5000 + b"}"):
+        lines.write_bytes(b'{"text": "w1"}\n' + line)
+        assert run("index", "add", index, lines, "--agent", "critic", "-r", team) == 3
+        assert "lines.jsonl: line 2 is no JSON object with a text" in capsys.readouterr().err
     latin = tmp_path / "latin.txt"
     latin.write_bytes(b"caf\xe9")
     assert run("index", "add", index, latin, "--agent", "critic", "-r", team) == 3
