@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +19,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 def no_registry_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read no registry that the environment of whoever runs the tests names."""
     monkeypatch.delenv("IET_REGISTRY", raising=False)
+
+
+@pytest.fixture
+def no_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be as without the extra `documents`, whatever is installed."""
+    for name in ("bs4", "docx", "pypdf"):
+        monkeypatch.setitem(sys.modules, name, None)
 
 
 @pytest.fixture(params=ISAS or ("reference",))

@@ -11,6 +11,8 @@ import pytest
 from iet.audit.documents import check_encoding, text_of
 from iet.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("no_documents")
+
 
 def stub_docx() -> bytes:
     held = io.BytesIO()

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.commands import run
 
+pytestmark = pytest.mark.usefixtures("no_documents")
+
 
 @pytest.fixture
 def folder(tmp_path: pathlib.Path, text: pathlib.Path) -> pathlib.Path:
