@@ -120,7 +120,6 @@ def test_an_output_without_unicode_is_no_failure(team: pathlib.Path, tmp_path: p
     assert json.loads(done.stdout)["text"] == "w1 w2 naïve 漢"
 
 
-@posix
 def test_a_refusal_speaks_of_options_and_not_of_parameters(team: pathlib.Path, said: Said) -> None:
     (team.parent / "a.txt").write_text("w1 w2")
     for arguments, refusal in (
@@ -133,6 +132,7 @@ def test_a_refusal_speaks_of_options_and_not_of_parameters(team: pathlib.Path, s
         assert refusal in said(3, "audit", team.parent / "a.txt", "-r", team, *arguments)
 
 
+@posix
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_a_reader_that_goes_away_is_no_failure(
     team: pathlib.Path, tmp_path: pathlib.Path, more: list[str]
