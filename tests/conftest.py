@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,15 @@ from tests.support.conditions import ISAS
 
 # torch reads it when it is loaded. The matrices here are so small that threads would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# The same examples at every run, and none fails because the machine is busy.
+with contextlib.suppress(ImportError):
+    import hypothesis
+
+    hypothesis.settings.register_profile(
+        "iet", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("iet")
 
 
 @pytest.fixture(autouse=True)
