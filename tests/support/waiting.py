@@ -1,0 +1,19 @@
+"""Waiting for what other threads and processes do, on a machine that may be busy with anything else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+PATIENCE = 300.0
+"""Seconds, for what happens at once on an idle machine: only what would never happen takes longer."""
+
+
+def wait_until(
+    happened: Callable[[], object], said: Callable[[], object] = lambda: "", pause: float = 0.01
+) -> None:
+    """Return once `happened` returns something true; if it never does, fail with what `said` returns."""
+    end = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < end, said()
+        time.sleep(pause)
