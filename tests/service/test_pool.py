@@ -1,11 +1,14 @@
-"""Workers that die, hang or do not start: only their job fails, and another one takes their place."""
+"""Workers that die, hang or do not start: only their job fails, and another one takes their place.
+
+A job that is a folder stays at work until the file `go` is there: no test depends on how fast workers are.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import pathlib
 import signal
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,18 +17,29 @@ import pytest
 from iet.service.pool import Pool, WorkFailed
 from tests.support import pool_work
 from tests.support.conditions import posix
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = posix
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    made = Pool(pool_work.make, 2, seconds=2, wait=30)
-    while made.ready < 2:
-        time.sleep(0.01)
+def of_two(seconds: float) -> Iterator[Pool]:
+    made = Pool(pool_work.make, 2, seconds=seconds, wait=PATIENCE)
+    wait_until(lambda: made.ready == 2)
     yield made
     made.close()
     assert made.ready == 0
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    """One whose workers have all the time that they may need."""
+    yield from of_two(PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def hurried() -> Iterator[Pool]:
+    """One whose workers have three seconds for a job."""
+    yield from of_two(3)
 
 
 def do(pool: Pool, *jobs: Any) -> list[Any]:
@@ -35,48 +49,69 @@ def do(pool: Pool, *jobs: Any) -> list[Any]:
     return asyncio.run(all_of_them())
 
 
-def test_jobs_are_spread_and_answered(pool: Pool) -> None:
-    answers = do(pool, 0.3, 0.3, "a", b"\0" * 3_000_000)
-    assert [job for _, job in answers] == [0.3, 0.3, "a", b"\0" * 3_000_000]
-    assert len({pid for pid, _ in answers}) == 2
-    assert os.getpid() not in {pid for pid, _ in answers}
+async def both_at_work(pool: Pool, folder: pathlib.Path) -> list[asyncio.Task[Any]]:
+    """Have each worker take the job `folder`, for a client of its own, as none has both for long."""
+    tasks = [asyncio.create_task(pool.do(folder, client)) for client in ("one", "two")]
+    await asyncio.to_thread(wait_until, lambda: len(list(folder.iterdir())) == 2)
+    return tasks
 
 
-@pytest.mark.parametrize(("poison", "reason"), [("die", "died"), (60.0, "time")])
-def test_a_worker_that_is_lost_takes_its_job_alone(pool: Pool, poison: Any, reason: str) -> None:
+def workers(pool: Pool, folder: pathlib.Path) -> set[int]:
+    """Process ids of both, as soon as there are two."""
+
+    async def asked() -> set[int]:
+        tasks = await both_at_work(pool, folder)
+        (folder / "go").touch()
+        return {pid for pid, _ in await asyncio.gather(*tasks)}
+
+    folder.mkdir()
+    return asyncio.run(asked())
+
+
+def test_jobs_are_spread_and_answered(pool: Pool, tmp_path: pathlib.Path) -> None:
+    answers = do(pool, 0.3, "a", b"\0" * 3_000_000)
+    assert [job for _, job in answers] == [0.3, "a", b"\0" * 3_000_000]
+    found = workers(pool, tmp_path / "both")
+    assert len(found) == 2
+    assert {pid for pid, _ in answers} <= found
+    assert os.getpid() not in found
+
+
+@pytest.mark.parametrize(("name", "poison", "reason"), [("pool", "die", "died"), ("hurried", 600.0, "time")])
+def test_a_worker_that_is_lost_takes_its_job_alone(
+    name: str, poison: Any, reason: str, tmp_path: pathlib.Path, request: pytest.FixtureRequest
+) -> None:
+    pool: Pool = request.getfixturevalue(name)
     before = pool.replaced
     failure, *others = do(pool, poison, "a", "b", "c")
     assert isinstance(failure, WorkFailed)
     assert failure.reason == reason
     assert [job for _, job in others] == ["a", "b", "c"]
     assert pool.replaced == before + 1
-    while len({pid for pid, _ in do(pool, 0.2, 0.2)}) < 2:
-        pass
-    assert pool.ready == 2
+    wait_until(lambda: pool.ready == 2)
+    assert len(workers(pool, tmp_path / "both")) == 2
 
 
-def test_a_job_too_big_for_a_worker_that_stands_still_ends_in_time(pool: Pool) -> None:
-    (pid, _), *_ = do(pool, "a")
+def test_a_job_too_big_for_a_worker_that_stands_still_ends_in_time(hurried: Pool) -> None:
+    wait_until(lambda: hurried.ready == 2)
+    (pid, _), *_ = do(hurried, "a")
     os.kill(pid, signal.SIGSTOP)
-    first, second = do(pool, b"\0" * 3_000_000, b"\1" * 3_000_000)
-    failed = [each for each in (first, second) if isinstance(each, WorkFailed)]
+    failed = list[WorkFailed]()
+    while not failed:  # until it has taken one
+        answers = do(hurried, b"\0" * 3_000_000, b"\1" * 3_000_000)
+        failed = [each for each in answers if isinstance(each, WorkFailed)]
     assert [each.reason for each in failed] == ["time"]
 
 
-def test_a_worker_that_dies_between_jobs_costs_none(pool: Pool) -> None:
-    pids = set[int]()
-    while len(pids) < 2:  # the one that a test before has lost may be starting
-        pids = {pid for pid, _ in do(pool, 0.2, 0.2)}
-    for pid in pids:
+def test_a_worker_that_dies_between_jobs_costs_none(pool: Pool, tmp_path: pathlib.Path) -> None:
+    for pid in workers(pool, tmp_path / "both"):
         os.kill(pid, signal.SIGKILL)
-    while pool.ready:
-        time.sleep(0.01)
+    wait_until(lambda: pool.ready == 0)  # nobody looks for them before there is a job
     assert [job for _, job in do(pool, "a", "b", "c")] == ["a", "b", "c"]
 
 
 def test_a_worker_that_a_client_has_cost_is_its_own_until_there_is_another(pool: Pool) -> None:
-    while pool.ready < 2:
-        time.sleep(0.01)
+    wait_until(lambda: pool.ready == 2)
 
     async def lost() -> None:
         with pytest.raises(WorkFailed):
@@ -84,46 +119,55 @@ def test_a_worker_that_a_client_has_cost_is_its_own_until_there_is_another(pool:
 
     asyncio.run(lost())
     assert pool._jobs._at_work["mallory"] == 1 or pool.ready == 2
-    while pool.ready < 2 or pool._jobs._at_work["mallory"]:
-        time.sleep(0.01)
+    wait_until(lambda: pool.ready == 2 and not pool._jobs._at_work["mallory"])
 
 
-def test_what_no_worker_takes_in_time_is_refused_and_never_done(pool: Pool) -> None:
-    slow = Pool(pool_work.make, 1, seconds=30, wait=0.2)
+def test_what_no_worker_takes_in_time_is_refused_and_never_done(tmp_path: pathlib.Path) -> None:
+    slow = Pool(pool_work.make, 1, seconds=PATIENCE, wait=0.2)
+
+    async def taken_and_late() -> Any:
+        taken = asyncio.create_task(slow.do(tmp_path))
+        while not list(tmp_path.iterdir()):
+            await asyncio.sleep(0.01)
+            if taken.done():  # it has not started yet
+                taken = asyncio.create_task(slow.do(tmp_path))
+        with pytest.raises(WorkFailed) as refused:
+            await slow.do("die")
+        assert refused.value.reason == "busy"
+        (tmp_path / "go").touch()
+        return await taken
+
     try:
-        while isinstance(do(slow, "a")[0], WorkFailed):  # until it has started
-            time.sleep(0.05)
-        taken, refused = do(slow, 1.0, "late")
-        assert taken[1] == 1.0
-        assert isinstance(refused, WorkFailed)
-        assert refused.reason == "busy"
+        assert asyncio.run(taken_and_late())[1] == tmp_path
+        assert slow.replaced == 0
     finally:
         slow.close()
 
 
-def test_a_cancelled_job_that_nobody_has_is_dropped(pool: Pool) -> None:
+def test_a_cancelled_job_that_nobody_has_is_dropped(pool: Pool, tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "held"
+    folder.mkdir()
+
     async def cancelled() -> list[Any]:
-        at_work = [asyncio.create_task(pool.do(0.5)) for _ in range(2)]
-        await asyncio.sleep(0.1)
+        at_work = await both_at_work(pool, folder)
         waiting = asyncio.create_task(pool.do("die"))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0)
         waiting.cancel()
-        return await asyncio.gather(*at_work, waiting, return_exceptions=True)
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        (folder / "go").touch()
+        return await asyncio.gather(*at_work)
 
     before = pool.replaced
-    *done, dropped = asyncio.run(cancelled())
-    assert [job for _, job in done] == [0.5, 0.5]
-    assert isinstance(dropped, asyncio.CancelledError)
-    assert {job for _, job in do(pool, 0.2, 0.2)} == {0.2}
+    assert [job for _, job in asyncio.run(cancelled())] == [folder, folder]
+    assert len(workers(pool, tmp_path / "both")) == 2
     assert pool.replaced == before
 
 
 def test_a_worker_that_cannot_start_is_told_and_closing_does_not_wait() -> None:
     told: list[str] = []
     pool = Pool(pool_work.refuse, 1, seconds=1, wait=0.1, tell=told.append)
-    end = time.monotonic() + 60
-    while not told and time.monotonic() < end:
-        time.sleep(0.05)
+    wait_until(lambda: told)
     assert told[0] == "worker 0 does not start: nothing to work with"
     (failure,) = do(pool, "a")
     assert failure.reason == "busy"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -23,4 +24,8 @@ def work(job: Any) -> Any:
         os._exit(7)
     if isinstance(job, float):
         time.sleep(job)
+    if isinstance(job, pathlib.Path):  # of a folder: say in it who has the job, and wait until it is let go
+        (job / str(os.getpid())).touch()
+        while not (job / "go").exists():
+            time.sleep(0.01)
     return os.getpid(), job
