@@ -161,7 +161,8 @@ class ServiceMachine(RuleBasedStateMachine):
     @invariant()
     def it_is_there(self) -> None:
         if hasattr(self, "service"):
-            assert self.service.ask("/healthz").status == 200
+            reply = self.service.ask("/healthz")  # of two workers both may have been killed
+            assert reply.status == 200 or (self.unsure and reply.json == {"status": "starting"})
             assert self.service.process.poll() is None
             assert "Traceback" not in self.service.said
 

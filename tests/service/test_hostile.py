@@ -18,12 +18,13 @@ from iet.service.credentials import add_token
 from tests.support.conditions import posix
 from tests.support.service import LINES, Client, Running, serving
 from tests.support.texts import TEXT
+from tests.support.waiting import PATIENCE
 
 pytestmark = posix
 
 SECONDS = 2.0
 LIMITS = {"body-bytes": 1 << 20, "batch-bytes": 1 << 22, "per-client": 6, "requests": 8, "connections": 40}
-TIMES = {"head-seconds": SECONDS, "body-seconds": SECONDS, "stall-seconds": SECONDS, "seconds": 60}
+TIMES = {"head-seconds": SECONDS, "body-seconds": SECONDS, "stall-seconds": SECONDS}
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +53,10 @@ def another_client(service: Running, other: Client, expected: dict[str, float]) 
 
     def ask() -> None:
         while not over.is_set():
+            began = time.monotonic()
             reply = other.audit(text=TEXT, include_text=False)
             answers.append(reply.json["evidence"] if reply.status == 200 else reply)
-            over.wait(0.05)  # so that there are moments at which nothing is at work
+            over.wait(max(0.05, time.monotonic() - began))  # half of the time it has nothing at work
 
     thread = threading.Thread(target=ask)
     thread.start()
@@ -62,7 +64,7 @@ def another_client(service: Running, other: Client, expected: dict[str, float]) 
     before = len(answers)
     service.wait_until(lambda: len(answers) > before + 1)
     over.set()
-    thread.join(60)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
     assert [answer for answer in answers if answer != expected] == []
     assert len(service.workers()) == 2
@@ -269,18 +271,22 @@ def test_sizes_are_refused_before_they_are_read(service: Running) -> None:
         assert answered(connection).startswith((b"HTTP/1.1 413", b"HTTP/1.1 400"))
 
 
+def drip(connection: socket.socket, part: bytes) -> None:
+    """Send a part again and again, until that is impossible."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        time.sleep(SECONDS / 10)
+        connection.sendall(part)
+
+
 def slow_head(connection: socket.socket, service: Running) -> None:
     connection.sendall(b"POST /v1/audit HTTP/1.1\r\n")
-    for number in range(100):
-        time.sleep(SECONDS / 10)
-        connection.sendall(f"X-{number}: y\r\n".encode())
+    drip(connection, b"X: y\r\n")
 
 
 def slow_body(connection: socket.socket, service: Running) -> None:
-    connection.sendall(service.head("/v1/audit", "Content-Type: application/json", "Content-Length: 500"))
-    for _ in range(100):
-        time.sleep(SECONDS / 10)
-        connection.sendall(b" ")
+    connection.sendall(service.head("/v1/audit", "Content-Type: application/json", "Content-Length: 100000"))
+    drip(connection, b" ")
 
 
 def silent(connection: socket.socket, service: Running) -> None:
@@ -296,12 +302,10 @@ def stopping(connection: socket.socket, service: Running) -> None:
 def test_a_client_that_is_slow_on_purpose_is_cut_off(
     service: Running, attack: Callable[[socket.socket, Running], None]
 ) -> None:
-    with service.connect(timeout=15 * SECONDS) as connection:
-        began = time.monotonic()
-        with contextlib.suppress(OSError):
+    with service.connect() as connection:
+        with contextlib.suppress(ConnectionError):
             attack(connection, service)
         said = answered(connection)
-    assert time.monotonic() - began < 12 * SECONDS
     if attack is slow_body:
         assert said.startswith(b"HTTP/1.1 408")
     if attack is stopping:
@@ -315,7 +319,7 @@ def test_slow_clients_by_the_dozen_keep_nobody_out(service: Running) -> None:
         for connection in held:
             connection.sendall(b"POST /v1/audit HTTP/1.1\r\nHost: a\r\n")
         assert service.audit(text="w1").status == 200
-        service.wait_until(lambda: all(not connection.recv(10) for connection in held[:3]), 10 * SECONDS)
+        assert [connection.recv(10) for connection in held[:3]] == [b""] * 3
     finally:
         for connection in held:
             connection.close()
@@ -346,17 +350,24 @@ def test_a_client_that_never_reads(service: Running) -> None:
         )
         connection.sendall(line * 900)
         service.wait_until(lambda: b"\niet_requests_at_work 1.0" in service.ask("/metrics").body)
-        service.wait_until(lambda: b"\niet_requests_at_work 0.0" in service.ask("/metrics").body, 60)
+        service.wait_until(lambda: b"\niet_requests_at_work 0.0" in service.ask("/metrics").body)
     assert service.ask("/healthz").status == 200
 
 
 def test_who_has_a_share_of_requests_at_work_is_told_to_wait(service: Running, folder: pathlib.Path) -> None:
     greedy = Client(service.port, add_token(folder / "tokens", "bob"))
     head = greedy.head("/v1/audit", "Content-Type: application/json", "Content-Length: 100")
-    with contextlib.ExitStack() as held:
-        for _ in range(LIMITS["per-client"]):
-            held.enter_context(greedy.connect()).sendall(head)
-        reply = greedy.audit(text="w1")
+
+    def refused() -> bool:
+        with contextlib.ExitStack() as held:
+            for _ in range(LIMITS["per-client"]):
+                held.enter_context(greedy.connect()).sendall(head)
+            reply = greedy.audit(text="w1")
+        if reply.status == 200:  # it came when the first of the others had been cut off
+            return False
         assert (reply.status, reply.headers["retry-after"]) == (429, "1")
         assert "bob: 6 requests at once" in reply.json["error"]
+        return True
+
+    service.wait_until(refused)
     service.wait_until(lambda: greedy.audit(text="w1").status == 200)

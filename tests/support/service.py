@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -25,10 +24,10 @@ pytest.importorskip("prometheus_client", reason="the extra service is not instal
 uvicorn = pytest.importorskip("uvicorn", reason="the extra service is not installed")
 
 from tests.support.teams import WORD_TOKENIZER, team  # noqa: E402 - skipped first
+from tests.support.waiting import PATIENCE, wait_until  # noqa: E402
 
 ROOT = pathlib.Path(__file__).parents[2]
 JSON, LINES = "application/json", "application/x-ndjson"
-START_SECONDS = 120
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +53,13 @@ class Client:
     token: str | None = None
 
     def ask(
-        self, path: str, body: Any = None, *, method: str | None = None, timeout: float = 60, **headers: str
+        self,
+        path: str,
+        body: Any = None,
+        *,
+        method: str | None = None,
+        timeout: float = PATIENCE,
+        **headers: str,
     ) -> Reply:
         """Send a request whose body is bytes, or JSON; names of headers are written with _ for -."""
         given = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -72,10 +77,10 @@ class Client:
         finally:
             connection.close()
 
-    def audit(self, timeout: float = 60, **request: Any) -> Reply:
+    def audit(self, timeout: float = PATIENCE, **request: Any) -> Reply:
         return self.ask("/v1/audit", request, timeout=timeout)
 
-    def connect(self, timeout: float = 60) -> socket.socket:
+    def connect(self, timeout: float = PATIENCE) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
 
     def head(self, path: str, *more: str) -> bytes:
@@ -107,12 +112,14 @@ class Running(Client):
                     found.append(int(stat.parent.name))
         return found
 
-    def wait_until(self, happened: Callable[[], object], seconds: float = 60) -> None:
-        end = time.monotonic() + seconds
-        while not happened():
-            assert time.monotonic() < end, self.said[-4000:]
+    def wait_until(self, happened: Callable[[], object]) -> None:
+        """Wait, as long as the service runs."""
+
+        def over() -> object:
             assert self.process.poll() is None, self.said[-4000:]
-            time.sleep(0.05)
+            return happened()
+
+        wait_until(over, lambda: self.said[-4000:], 0.05)
 
     def ready(self, workers: int = 1) -> bool:
         if self.ask("/healthz").status != 200:
@@ -133,12 +140,17 @@ def registry_file(folder: pathlib.Path, *names: str) -> pathlib.Path:
 def serving(
     folder: pathlib.Path, registry: pathlib.Path, *options: Any, token: bool = True, workers: int = 1
 ) -> Iterator[Running]:
-    """Run a service until the block is left; with `token` one is made, and let in alone."""
+    """Run a service until the block is left; with `token` one is made, and let in alone.
+
+    It has all the time that it may need, but where `options` say otherwise.
+    """
     from iet.service.credentials import add_token
 
     made = add_token(folder / "tokens", "alice") if token else None
     who = ["--tokens", folder / "tokens"] if token else ["--no-auth"]
     command = [sys.executable, "-m", "iet", "serve", "-r", registry, "--port", 0, "--workers", workers]
+    for name in ("seconds", "wait", "body-seconds", "head-seconds", "stall-seconds"):
+        command += [f"--{name}", PATIENCE]
     log = folder / "log"
     environment = {
         **os.environ,
@@ -148,22 +160,21 @@ def serving(
         process = subprocess.Popen(
             list(map(str, [*command, *who, *options])), stdout=file, stderr=file, env=environment
         )
+    address = re.compile(r"^iet: serving .* on http://127.0.0.1:(\d+)", re.MULTILINE)
     try:
-        end = time.monotonic() + START_SECONDS
-        while not (
-            address := re.search(r"^iet: serving .* on http://127.0.0.1:(\d+)", log.read_text(), re.M)
-        ):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < end, log.read_text()
-            time.sleep(0.05)
-        running = Running(int(address[1]), made, process, log)
-        running.wait_until(lambda: running.ready(workers), START_SECONDS)
+        Running(0, made, process, log).wait_until(lambda: address.search(log.read_text()))
+        running = Running(int(address.findall(log.read_text())[0]), made, process, log)
+        running.wait_until(lambda: running.ready(workers))
         yield running
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGCONT)
+        workers = Running(0, made, process, log).workers()
         process.kill()
         process.wait()
+        for worker in workers:  # one that stands still does not see that it is alone
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -177,7 +188,7 @@ def on_a_port(app: Any) -> Iterator[int]:
         yield listening.getsockname()[1]
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
 
 
