@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,20 +11,14 @@ import pytest
 
 from iet.report import Report
 from iet.report.wording import verdict
+from tests.support.browser import chromium, tab_of
 from tests.support.texts import TEXT
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed")
-    with api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as launched:
         yield launched
-        launched.close()
 
 
 @pytest.fixture
@@ -33,7 +26,7 @@ def opened(browser: Any, report: Report, tmp_path: pathlib.Path) -> Iterator[Any
     """The page, in a browser; at the end nothing was logged, and nothing but the file was asked for."""
     path = tmp_path / "report.html"
     report.to_html(path)
-    tab = browser.new_page(viewport={"width": 1200, "height": 800})
+    tab = tab_of(browser, viewport={"width": 1200, "height": 800})
     trouble: list[str] = []
     requests: list[str] = []
     tab.on("console", lambda message: trouble.append(message.text))
@@ -192,7 +185,7 @@ def test_a_team_of_64_does_not_stick_out_either(
 ) -> None:
     path = tmp_path / "many.html"
     many(64).to_html(path)
-    tab = browser.new_page(viewport={"width": width, "height": 900})
+    tab = tab_of(browser, viewport={"width": width, "height": 900})
     trouble: list[str] = []
     tab.on("console", lambda message: trouble.append(message.text))
     tab.goto(path.as_uri())
@@ -208,7 +201,7 @@ def test_text_is_read_on_every_colour_and_lines_are_seen(
 ) -> None:
     path = tmp_path / "many.html"
     many(7).to_html(path)
-    tab = browser.new_page(color_scheme=scheme)
+    tab = tab_of(browser, color_scheme=scheme)
     tab.goto(path.as_uri())
     drawn = tab.evaluate(
         """() => {
@@ -256,7 +249,7 @@ def test_it_prints_the_whole_text_and_the_names(opened: Any) -> None:
 def test_hostile_text_does_nothing(browser: Any, hostile: Report, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "hostile.html"
     hostile.to_html(path)
-    tab = browser.new_page()
+    tab = tab_of(browser)
     requests: list[str] = []
     tab.on("request", lambda request: requests.append(request.url))
     tab.on("dialog", lambda dialog: requests.append(dialog.message))

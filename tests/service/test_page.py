@@ -4,45 +4,39 @@ from __future__ import annotations
 
 import json
 import pathlib
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.support.browser import chromium, tab_of
 from tests.support.conditions import posix
 from tests.support.service import Running, serving
 from tests.support.texts import TEXT
 
 pytestmark = posix
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SIZES = [(390, 844), (500, 844), (1280, 900)]
+LOADED = "() => document.readyState === 'complete' || new Promise(done => addEventListener('load', done))"
 HOSTILE = "<script>document.title = 'taken'</script><img src=http://127.0.0.1:9/x onerror=alert(1)> "
 
 
 @pytest.fixture(scope="module")
-def service(folder: pathlib.Path, registry: pathlib.Path) -> Iterator[Running]:
-    pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed")
+def service(browser: Any, folder: pathlib.Path, registry: pathlib.Path) -> Iterator[Running]:
     with serving(folder, registry) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def browser(service: Running) -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api")
-    with api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+def browser() -> Iterator[Any]:
+    with chromium() as launched:
         yield launched
-        launched.close()
 
 
 @pytest.fixture(params=SIZES, ids=lambda size: f"{size[0]}")
 def page(request: pytest.FixtureRequest, browser: Any, service: Running) -> Iterator[Any]:
     """The page; at the end nothing was logged, and nothing was asked for anywhere else."""
     width, height = request.param
-    tab = browser.new_page(viewport={"width": width, "height": height}, has_touch=width < 500)
+    tab = tab_of(browser, viewport={"width": width, "height": height}, has_touch=width < 500)
     trouble: list[str] = []
     asked: list[str] = []
     tab.on("console", lambda message: trouble.append(message.text))
@@ -61,6 +55,7 @@ def in_report(page: Any) -> Any:
     page.locator("#found").wait_for(state="visible")
     frame = page.frame_locator("#report")
     frame.locator("#text .segment").first.wait_for()
+    frame.locator("body").evaluate(LOADED)  # its script has run
     return frame
 
 
