@@ -19,6 +19,7 @@ from iet.errors import BackendUnavailable, InputError, TokenizerMismatch
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 from tests.support.chat_server import serving
+from tests.support.waiting import PATIENCE
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -187,7 +188,7 @@ def test_sglang_is_asked_in_its_words(registry: Registry, write: Any) -> None:
 def test_a_server_that_fails(registry: Registry, key: str, reply: Any, why: str) -> None:
     with serving(lambda *_: reply, form) as server:
         with pytest.raises(BackendUnavailable, match=why) as refused:
-            live.ask(server.url, "planner", registry, timeout=0.3 if reply is None else 30)
+            live.ask(server.url, "planner", registry, timeout=0.3 if reply is None else PATIENCE)
         assert server.url in str(refused.value)
     assert key not in str(refused.value)  # the server of the tests repeats it
 
@@ -226,11 +227,11 @@ def test_a_server_that_writes_nothing(registry: Registry) -> None:
 
 
 def test_a_server_that_is_not_there(registry: Registry) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(BackendUnavailable, match="cannot be reached"):
-        live.ask(url, "planner", registry)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # nobody else gets it, and nobody listens
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(BackendUnavailable, match="cannot be reached"):
+            live.ask(url, "planner", registry)
 
 
 def test_the_key_follows_no_redirection(registry: Registry, write: Any, key: str) -> None:

@@ -6,7 +6,6 @@ import io
 import pathlib
 import re
 import sys
-import time
 
 import pytest
 
@@ -17,6 +16,7 @@ from iet.marks.registry import Registry
 from tests.support.conditions import posix
 from tests.support.teams import word_tokenizer
 from tests.support.terminals import ESCAPES, Terminal, cells, in_terminal, of_256_colours
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -114,10 +114,7 @@ def standard_error(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 def wait_for(file: io.StringIO, part: str) -> None:
-    until = time.monotonic() + 20
-    while part not in file.getvalue():
-        assert time.monotonic() < until, f"{part!r} was not shown"
-        time.sleep(0.01)
+    wait_until(lambda: part in file.getvalue(), lambda: f"{part!r} was not shown")
 
 
 def test_a_bar_moves_and_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,13 +17,14 @@ import pytest
 
 from iet.errors import InputError, RegistryError
 from iet.marks import runs
-from iet.marks.published import Added, PublishedIndex
+from iet.marks.published import MANIFEST, Added, PublishedIndex
 from iet.marks.registry import Registry
 from iet.marks.runs import Run
 from iet.marks.scheme import Scheme
 from tests.support.conditions import posix
 from tests.support.teams import WORD_TOKENIZER, secret, team
 from tests.support.texts import spell
+from tests.support.waiting import wait_until
 
 TEAM = team()
 KEYS = TEAM.scoring_keys()
@@ -258,7 +259,15 @@ def test_a_kill_leaves_the_index_as_before_or_as_after(tmp_path: pathlib.Path) -
     while kills < 15:
         writer = context.Process(target=_add_many, args=(str(path), done, done + 200))
         writer.start()
-        time.sleep(draw.uniform(0.01, 0.12))
+        for _ in range(draw.randrange(4)):  # texts later, and then at some moment within one
+            before = (path / MANIFEST).stat().st_mtime_ns
+            wait_until(
+                lambda before=before, writer=writer: (
+                    (path / MANIFEST).stat().st_mtime_ns != before or not writer.is_alive()
+                ),
+                pause=0.0005,
+            )
+        time.sleep(draw.uniform(0, 0.03))
         assert writer.pid is not None
         os.kill(writer.pid, signal.SIGKILL)
         writer.join()

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tests.support.waiting import PATIENCE
+
 Reply = Callable[[dict[str, Any], int], Any]
 
 
@@ -56,7 +58,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             error = {"message": f"refused with {self.headers.get('Authorization')}"}
             content = json.dumps({"error": error}).encode()
         elif reply is None:  # hang until the test is over
-            self.server.released.wait(30)
+            self.server.released.wait(PATIENCE)
             return
         self.answer(status, content)
 
@@ -89,5 +91,5 @@ def serving(reply: Reply, form: Callable[[str], Any] = completion, *, models: in
         server.released.set()
         server.shutdown()
         server.server_close()
-        thread.join(10)
+        thread.join(PATIENCE)
         assert not thread.is_alive()

@@ -12,6 +12,7 @@ from benchmarks.paper.failure.verdicts import Prediction
 from iet.errors import BackendUnavailable, InputError
 from tests.support.chat_server import Server, serving
 from tests.support.failure_logs import knowing, problem_of
+from tests.support.waiting import PATIENCE
 
 pytest.importorskip("openai")
 
@@ -40,7 +41,8 @@ def knows(body) -> str:
 
 def ask(server: Server, logs=LOGS, **options):
     judge = options.pop(
-        "judge", Judge(OpenAIEndpoint("tiny", server.url, timeout=options.pop("timeout", 20.0)), workers=2)
+        "judge",
+        Judge(OpenAIEndpoint("tiny", server.url, timeout=options.pop("timeout", PATIENCE)), workers=2),
     )
     return protocols.judge(logs, judge, **{"cache": None, "pause": 0.0, **options})
 
@@ -152,9 +154,11 @@ def test_trouble_leaves_that_log_without_a_prediction_in_this_run_only(tmp_path,
     def reply(body, _):
         return trouble if troubled and "problem 1?" in body["messages"][-1]["content"] else knows(body)
 
-    options = {"cache": cache, "protocols": ["step_by_step"], "attempts": 2, "timeout": 0.5}
+    options = {"cache": cache, "protocols": ["step_by_step"], "attempts": 2}
     with serving(reply) as server:
-        outcomes = ask(server, LOGS[:3], **options)["step_by_step", 0]
+        outcomes = ask(server, LOGS[:3], timeout=3.0 if trouble is None else PATIENCE, **options)[
+            "step_by_step", 0
+        ]
         assert [outcome.unanswered for outcome in outcomes] == [False, True, False]
         assert outcomes[1].prediction is outcomes[1].legacy is None
         assert outcomes[1].reason == "the endpoint gave no answer"

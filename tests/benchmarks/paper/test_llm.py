@@ -18,6 +18,7 @@ from iet.audit.metrics import token_accuracy
 from iet.errors import BackendUnavailable, InputError
 from tests.support.chat_server import Server, serving
 from tests.support.paper_logs import log_of, prose, words
+from tests.support.waiting import PATIENCE
 
 pytest.importorskip("openai")
 
@@ -81,7 +82,7 @@ def right(logs, tokenizer) -> Callable[[dict[str, Any]], str]:
 
 def read(logs, tokenizer, server: Server, **options: Any):
     settings = {"tasks": TASKS, "cache": None, "pause": 0.0, "workers": 2, **options}
-    settings.setdefault("endpoint", OpenAIEndpoint("tiny", server.url, timeout=20.0))
+    settings.setdefault("endpoint", OpenAIEndpoint("tiny", server.url, timeout=PATIENCE))
     return llm.read(logs, tokenizer, **settings)
 
 
@@ -192,7 +193,7 @@ def test_a_time_out_is_a_failure(logs, tokenizer, right):
         return None if bad in body["messages"][-1]["content"] else right(body)
 
     with serving(reply) as server:
-        endpoint = OpenAIEndpoint("tiny", server.url, timeout=1.0)
+        endpoint = OpenAIEndpoint("tiny", server.url, timeout=3.0)
         found = read(logs[:2], tokenizer, server, endpoint=endpoint, attempts=2)
     assert [(one.failures, one.attempts) for one in found] == [(1, 2), (0, 1)]
     assert len(server.requests) == 3
@@ -424,7 +425,7 @@ def test_trouble_of_bedrock_is_told_apart(logs, tokenizer, right):
             return trouble if bad in body["messages"][-1]["content"][0]["text"] else right(body)
 
         with serving(reply, converse) as server:
-            endpoint = BedrockEndpoint("some.model-v1", base_url=server.url, timeout=20.0)
+            endpoint = BedrockEndpoint("some.model-v1", base_url=server.url, timeout=PATIENCE)
             found, _ = read(logs[:2], tokenizer, server, endpoint=endpoint, **options)
             return found.failures, found.attempts, len(server.requests) - 1
 
