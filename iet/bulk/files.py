@@ -7,7 +7,8 @@ A folder `out` holds, for chunk N of group G of the files,
     documents-G-N.parquet    a row for each document (`DOCUMENTS`)
     templates.npz            what many documents share, with `templates`
 
-each written under another name, brought to disk, and renamed, in this order. So a chunk is done if and only
+each written under another name, brought to disk, and renamed, in this order (in a store, as an object, which
+appears whole). So a chunk is done if and only
 if its documents stand, and after a kill at any moment a run goes on with the chunks that are not done. Beside
 them run.json says what was read and how; shard-I-of-N.json holds the summary, once all of a shard is done.
 """
@@ -19,7 +20,6 @@ import dataclasses
 import datetime
 import json
 import os
-import pathlib
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -34,7 +34,20 @@ from iet.audit.columns import Results
 from iet.audit.documents import check_encoding, text_of
 from iet.audit.evidence import discoveries
 from iet.audit.records import audit_records
-from iet.bulk.folder import Folder, Shard, as_json, chunks_begun, chunks_done, claimed, name_of, sweep
+from iet.bulk.folder import (
+    Folder,
+    LocalFolder,
+    Shard,
+    StoreFolder,
+    as_json,
+    chunks_begun,
+    chunks_done,
+    claimed,
+    name_of,
+    remove,
+    sweep,
+    target_of,
+)
 from iet.bulk.inputs import (
     Chunk,
     Columns,
@@ -46,7 +59,6 @@ from iet.bulk.inputs import (
 )
 from iet.bulk.lines import Refused
 from iet.bulk.pages import Place, write_csv, write_pages
-from iet.bulk.places import is_uri
 from iet.bulk.progress import Progress, Tracker
 from iet.bulk.sources import Source, expand, groups_of, told_of
 from iet.bulk.summary import Summary, summed_up
@@ -64,6 +76,8 @@ MAXIMUM_RECORD = 1 << 23
 
 PACKED, IDS_BYTES = 4, 2
 """Characters that a byte of Parquet or of a compressed file may hold, and the fewest bytes of an id."""
+
+_TEMPLATES = "templates.npz"
 
 _NONE = np.zeros((0, 2), np.int64)
 
@@ -105,8 +119,8 @@ def audit_files(
         auditor: who audits. With several workers its registry must be a file.
         inputs: Parquet, JSON lines (.jsonl or .ndjson, also .gz and .zst) and text files (one document each),
             folders of such, and patterns; files and folders also by URI (s3://, gs://, hdfs://).
-        out: folder of the output, made if it is missing. It must be empty, unless `resume` is set or it holds
-            other shards of the same run.
+        out: folder of the output, made if it is missing, or a URI (s3://, gs://). It must be empty, unless
+            `resume` is set or it holds other shards of the same run.
         text_column, ids_column: as in `iet.audit.arrow.audit_batch`, the same for all files.
         id_column: a column that names the documents, beside file and row. None: "id", in files that have
             it.
@@ -172,10 +186,11 @@ def audit_files(
         raise InputError(
             f"csv, pages: got shard {index}/{count}, expected one shard, which has all documents"
         )
-    if is_uri(os.fspath(out)):
-        raise InputError("out: got a URI, expected a folder of this machine")
+    target = target_of(out)
+    if (csv or pages) and isinstance(target, StoreFolder):
+        raise InputError(f"csv, pages: got results by URI ({target.path}), expected a folder of this machine")
     began = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    sources, not_read = expand(inputs, pathlib.Path(out))
+    sources, not_read = expand(inputs, out)
     if strict and not_read:
         raise InputError(told_of(not_read))
     columns = choose_columns(sources, text_column, ids_column, id_column, max_record)
@@ -199,8 +214,8 @@ def audit_files(
     if templates is not None:
         configuration["templates"] = int(templates)
     mine = Shard(index, count)
-    with claimed(pathlib.Path(out), configuration, mine, resume=resume, reread=reread) as (folder, begun):
-        sweep(folder.path, mine)
+    with claimed(target, configuration, mine, resume=resume, reread=reread) as (folder, begun):
+        sweep(folder, mine)
         job = _Job(folder, tuple(sources), columns, int(max_record), encoding)
         if templates is not None:
             job = dataclasses.replace(job, templates=job.shared(int(templates)))
@@ -212,12 +227,12 @@ def audit_files(
             for chunk, records in finished:
                 tracker.audited(chunk, records)
         done = ledger.all_done()
-        summary = dataclasses.replace(summed_up(folder.path, done, fdr, templates), not_read=not_read)
+        summary = dataclasses.replace(summed_up(folder, done, fdr, templates), not_read=not_read)
         about = [f"read {began} with {', '.join(auditor.registry_names)}", *summary.lines()]
-        if csv:
+        if csv and isinstance(folder, LocalFolder):
             for kind, schema in (("documents", DOCUMENTS), ("segments", SEGMENTS)):
                 write_csv(folder, kind, done, schema)
-        if pages:
+        if pages and isinstance(folder, LocalFolder):
             again = job.documents(read(sources, columns, max_record))
             write_pages(folder, auditor, done, again, columns.ids, about)
         folder.commit(mine.state, as_json({"complete": True, **dataclasses.asdict(summary)}))
@@ -232,7 +247,7 @@ class _Ledger:
     def __init__(self, job: _Job, mine: Shard, reread: bool) -> None:
         self._job, self._mine, self._reread = job, mine, reread
         self._folder = job.folder
-        self._done = chunks_done(job.folder.path)
+        self._done = chunks_done(job.folder)
         self._seen = set[int]()
 
     def wants(self, chunk: Chunk) -> bool:
@@ -246,7 +261,7 @@ class _Ledger:
         self._seen.add(chunk.index)
         if chunk.index not in self._done:
             return True
-        before = digest_in(self._folder.path, chunk.index)
+        before = digest_in(self._folder, chunk.index)
         if before == chunk.digest():
             return False
         if before is not None and not self._reread:
@@ -254,7 +269,7 @@ class _Ledger:
                 f"{self._job.where(chunk)}: not what was audited before; expected the files as they were, or"
                 " --reread, which audits anew what has changed"
             )
-        self._folder.remove(chunk.index)
+        remove(self._folder, chunk.index)
         return True
 
     def all_done(self) -> list[int]:
@@ -264,7 +279,7 @@ class _Ledger:
             InputError: some are missing.
         """
         self._folder.check()
-        there = {index for index in chunks_done(self._folder.path) if index in self._mine}
+        there = {index for index in chunks_done(self._folder) if index in self._mine}
         missing = self._seen - there
         if missing:
             raise InputError(
@@ -272,9 +287,9 @@ class _Ledger:
                 f" such as {name_of('documents', min(missing))}; expected all that were written (--resume"
                 " does them again)"
             )
-        for index in sorted(chunks_begun(self._folder.path) - self._seen):
+        for index in sorted(chunks_begun(self._folder) - self._seen):
             if index in self._mine:
-                self._folder.remove(index)
+                remove(self._folder, index)
         return sorted(self._seen)
 
 
@@ -291,8 +306,7 @@ class _Job:
 
     def shared(self, least: int) -> Templates:
         """Return what so many documents share; an earlier run or another shard may have left it."""
-        path = self.folder.path / "templates.npz"
-        if not path.exists():
+        if not self.folder.exists(_TEMPLATES):
             ids = self.columns.ids
             size = sum(source.size * (1 if source.plain else PACKED) for source in self.sources)
             found = count(
@@ -301,8 +315,9 @@ class _Job:
                 size=size // (IDS_BYTES if ids else 1),
                 fragment=FRAGMENT_IDS if ids else FRAGMENT_CHARACTERS,
             )
-            self.folder.commit(path.name, found.data())
-        return Templates.load(path)
+            self.folder.commit(_TEMPLATES, found.data())
+        with self.folder.open(_TEMPLATES) as file:
+            return Templates.load(file)
 
     def _symbols(self) -> Iterator[tuple[int, UInt64s]]:
         for records in read(self.sources, self.columns, self.max_record):

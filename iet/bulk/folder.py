@@ -10,8 +10,9 @@ import pathlib
 import re
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
+from iet.bulk.places import HERE, OBJECTS, Store, is_uri, store_of
 from iet.errors import InputError
 from iet.marks.files import write_file
 
@@ -22,21 +23,72 @@ _KINDS = ("documents", "segments", "quarantine")
 _DOCUMENTS_NAME = re.compile(r"documents-(\d{6,})-(\d{6,})\.parquet")
 _CHUNK_NAME = re.compile(r"(?:documents|segments|quarantine)-(\d{6,})-(\d{6,})\.\w+")
 _TEMPORARY_NAME = re.compile(r"\.(?:documents|segments|quarantine)-(\d{6,})-(\d{6,})\.\w+\.[0-9a-f]+\.tmp")
+_STATE_NAME = re.compile(r"shard-\d+-of-\d+\.json")
+_RUN = "run.json"
 _MAY_DIFFER = ("max_record", "not_read")
 """Parts of a run's configuration that do not change which records a chunk has."""
 
 
+class Folder(Protocol):
+    """A folder of results: files by their names, each written whole or not at all."""
+
+    @property
+    def path(self) -> pathlib.Path | str:
+        """Where it is, as it is shown."""
+
+    def names(self) -> list[str]:
+        """Return the names of all that is in it."""
+
+    def exists(self, name: str) -> bool:
+        """Tell whether a file is there."""
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a file; FileNotFoundError: there is none."""
+
+    def table(self, name: str) -> Any:
+        """Return what `pyarrow.parquet.ParquetFile` opens a file by."""
+
+    def check(self) -> None:
+        """Raise an InputError unless the folder is the one that it was."""
+
+    def commit(self, name: str, content: bytes, *, check: Callable[[], object] | None = None) -> None:
+        """Write a file, after a `check` as `write_file` has it; InputError: it cannot be written."""
+
+    def drop(self, name: str) -> None:
+        """Remove a file, if it is there."""
+
+    def locked(self, name: str, refusal: str) -> contextlib.AbstractContextManager[None]:
+        """Hold a lock that ends with this process; InputError: another one has it."""
+
+
 @dataclasses.dataclass(frozen=True)
-class Folder:
-    """A folder of results, known again by what the system calls it: one of this name may take its place."""
+class LocalFolder:
+    """A folder of this machine, known again by the system's number: one of this name may take its place."""
 
     path: pathlib.Path
     identity: tuple[int, int]
 
     @classmethod
-    def of(cls, path: pathlib.Path) -> Folder:
-        """Return the folder that has this path now."""
+    def made(cls, path: pathlib.Path) -> LocalFolder:
+        """Return the folder that has this path now, which is made if it is missing."""
+        path.mkdir(parents=True, exist_ok=True)
         return cls(path, _identity(path))
+
+    def names(self) -> list[str]:
+        """Return the names of all that is in it."""
+        return os.listdir(self.path)
+
+    def exists(self, name: str) -> bool:
+        """Tell whether a file is there."""
+        return (self.path / name).exists()
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a file."""
+        return HERE.open(str(self.path / name))
+
+    def table(self, name: str) -> str:
+        """Return the path of a file."""
+        return HERE.table(str(self.path / name))
 
     def check(self) -> None:
         """Raise an InputError unless it is still there."""
@@ -50,25 +102,114 @@ class Folder:
                 " that was there, expected it back (then --resume goes on)"
             )
 
-    def commit(self, name: str, content: bytes | Callable[[BinaryIO], object]) -> None:
-        """Write a file whole or not at all, and only here.
+    def commit(
+        self,
+        name: str,
+        content: bytes | Callable[[BinaryIO], object],
+        *,
+        check: Callable[[], object] | None = None,
+    ) -> None:
+        """Write a file whole or not at all, and only here, after a `check` as `write_file` has it.
 
         Raises:
             InputError: it cannot be written, or the folder is another one.
         """
         self.check()
-        commit(self.path / name, content)
+        target = self.path / name
+        try:
+            write_file(target, content, check=check)
+        except OSError as error:
+            raise InputError(f"{target}: cannot be written ({error.strerror or error})") from None
 
-    def remove(self, index: int) -> None:
-        """Remove what stands of a chunk, so that at no moment it passes for done with less than all of it."""
-        self.check()
-        for kind in _KINDS:
-            path_of(self.path, kind, index).unlink(missing_ok=True)
+    def drop(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        (self.path / name).unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def locked(self, name: str, refusal: str) -> Iterator[None]:
+        """Hold a lock, where there are some: Windows and some network file systems have none."""
+        if sys.platform == "win32":
+            yield
+            return
+        import fcntl
+
+        try:
+            descriptor = os.open(self.path / name, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:  # as on a disk that can only be read
+            raise InputError(f"{self.path / name}: cannot be written ({error.strerror})") from None
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(f"{refusal}; expected one at a time") from None
+            except OSError:
+                pass
+            yield
+        finally:
+            os.close(descriptor)
 
 
 def _identity(path: pathlib.Path) -> tuple[int, int]:
     found = os.stat(path)
     return found.st_dev, found.st_ino
+
+
+@dataclasses.dataclass(frozen=True)
+class StoreFolder:
+    """The objects of a store whose names begin alike: each appears whole, and none can be locked."""
+
+    path: str
+    store: Store
+
+    def names(self) -> list[str]:
+        """Return the names of all that is in it."""
+        return self.store.names(self.path)
+
+    def exists(self, name: str) -> bool:
+        """Tell whether an object is there."""
+        return self.store.exists(f"{self.path}/{name}")
+
+    def open(self, name: str) -> BinaryIO:
+        """Open an object."""
+        return self.store.open(f"{self.path}/{name}")
+
+    def table(self, name: str) -> Any:
+        """Open an object for pyarrow."""
+        return self.store.table(f"{self.path}/{name}")
+
+    def check(self) -> None:
+        """Do nothing: what has the name is the folder."""
+
+    def commit(self, name: str, content: bytes, *, check: Callable[[], object] | None = None) -> None:
+        """Write an object. Nothing is half written there, and a check has nothing to sweep."""
+        self.store.write(f"{self.path}/{name}", content)
+
+    def drop(self, name: str) -> None:
+        """Remove an object, if it is there."""
+        self.store.delete(f"{self.path}/{name}")
+
+    def locked(self, name: str, refusal: str) -> contextlib.AbstractContextManager[None]:
+        """Do nothing: a shard that is started twice does its work twice, and the result is the same."""
+        return contextlib.nullcontext()
+
+
+def target_of(out: str | os.PathLike[str]) -> pathlib.Path | StoreFolder:
+    """Return where results go: a path of this machine, or, by URI, a folder of a store; nothing is made yet.
+
+    Raises:
+        InputError: the URI is none, or of a store that does not write as `Folder` promises.
+    """
+    given = os.fspath(out)
+    if not is_uri(given):
+        return pathlib.Path(given)
+    store, path = store_of(given)
+    if store.scheme not in OBJECTS:
+        known = " or ".join(f"{scheme}://" for scheme in OBJECTS)
+        raise InputError(
+            f"{path}: got results by {store.scheme}://, expected a folder of this machine, {known}: nothing"
+            " else lets a file appear whole and take the place of another one"
+        )
+    return StoreFolder(path, store)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,54 +239,40 @@ def name_of(kind: str, index: int) -> str:
     return f"{kind}-{group:06d}-{number:06d}.{'jsonl' if kind == 'quarantine' else 'parquet'}"
 
 
-def path_of(folder: pathlib.Path, kind: str, index: int) -> pathlib.Path:
-    """Return the path of the documents, segments or quarantined records of a chunk."""
-    return folder / name_of(kind, index)
-
-
-def chunks_done(folder: pathlib.Path) -> set[int]:
+def chunks_done(folder: Folder) -> set[int]:
     """Return the indices of the chunks whose documents stand."""
-    names = map(_DOCUMENTS_NAME.fullmatch, os.listdir(folder))
+    names = map(_DOCUMENTS_NAME.fullmatch, folder.names())
     return {GROUP * int(found[1]) + int(found[2]) for found in names if found}
 
 
-def chunks_begun(folder: pathlib.Path) -> set[int]:
+def chunks_begun(folder: Folder) -> set[int]:
     """Return the indices of the chunks of which any file stands."""
-    names = map(_CHUNK_NAME.fullmatch, os.listdir(folder))
+    names = map(_CHUNK_NAME.fullmatch, folder.names())
     return {GROUP * int(found[1]) + int(found[2]) for found in names if found}
 
 
-def sweep(folder: pathlib.Path, shard: Shard) -> None:
+def remove(folder: Folder, index: int) -> None:
+    """Remove what stands of a chunk, so that at no moment it passes for done with less than all of it."""
+    folder.check()
+    for kind in _KINDS:
+        folder.drop(name_of(kind, index))
+
+
+def sweep(folder: Folder, shard: Shard) -> None:
     """Remove what a killed run of this shard has left half written."""
     alone = ("documents.csv", "segments.csv", "index.html") if shard.count == 1 else ()
     for name in (shard.state, *alone):
         _sweep_files(folder, f".{name}.")
-    for name in os.listdir(folder):
+    for name in folder.names():
         found = _TEMPORARY_NAME.fullmatch(name)
         if found and GROUP * int(found[1]) + int(found[2]) in shard:
-            (folder / name).unlink(missing_ok=True)
+            folder.drop(name)
 
 
-def _sweep_files(folder: pathlib.Path, start: str) -> None:
-    for name in os.listdir(folder):
+def _sweep_files(folder: Folder, start: str) -> None:
+    for name in folder.names():
         if name.startswith(start) and name.endswith(".tmp"):
-            (folder / name).unlink(missing_ok=True)
-
-
-def commit(
-    target: pathlib.Path,
-    content: bytes | Callable[[BinaryIO], object],
-    check: Callable[[], object] | None = None,
-) -> None:
-    """Write a file whole or not at all, after a `check` as `write_file` has it.
-
-    Raises:
-        InputError: it cannot be written.
-    """
-    try:
-        write_file(target, content, check=check)
-    except OSError as error:
-        raise InputError(f"{target}: cannot be written ({error.strerror or error})") from None
+            folder.drop(name)
 
 
 def as_json(content: dict[str, Any]) -> bytes:
@@ -155,12 +282,17 @@ def as_json(content: dict[str, Any]) -> bytes:
 
 @contextlib.contextmanager
 def claimed(
-    path: pathlib.Path, configuration: dict[str, Any], shard: Shard, *, resume: bool, reread: bool
+    target: pathlib.Path | StoreFolder,
+    configuration: dict[str, Any],
+    shard: Shard,
+    *,
+    resume: bool,
+    reread: bool,
 ) -> Iterator[tuple[Folder, dict[str, Any]]]:
     """Hold the folder for one shard of this run, and yield it with the configuration that it was begun with.
 
     Args:
-        path: of the folder.
+        target: of `target_of`.
         configuration: of the run. What is in `_MAY_DIFFER` may change on the way.
         shard: whose chunks are done.
         resume: go on where a run was stopped.
@@ -170,39 +302,45 @@ def claimed(
         InputError: another run has it, or is at work on the shard.
     """
     configuration = json.loads(json.dumps(configuration))  # as it is read again
-    run, state = path / "run.json", path / shard.state
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        there = [name for name in os.listdir(path) if not name.startswith(".")]
-        folder = Folder.of(path)
+        folder = _made(target)
+        there = [name for name in folder.names() if not name.startswith(".")]
     except OSError as error:
-        raise InputError(f"{path}: cannot be made or read ({error.strerror})") from None
-    if there and not run.exists():
-        raise InputError(f"{path}: got a folder with {sorted(there)[:3]}, expected an empty one")
-    with _locked(path / shard.lock, _at_work(path, shard.lock)):
-        before = configuration
-        if run.exists():
+        raise InputError(f"{target}: cannot be made or read ({error.strerror})") from None
+    if there and not folder.exists(_RUN):
+        raise InputError(f"{folder.path}: got a folder with {sorted(there)[:3]}, expected an empty one")
+    with folder.locked(shard.lock, _at_work(folder, shard.lock)):
+        before, begun = configuration, folder.exists(_RUN)
+        if begun:
             try:
-                before = json.loads(run.read_text(encoding="utf-8"))
+                with folder.open(_RUN) as file:
+                    before = json.loads(file.read())
             except (OSError, ValueError) as error:
-                raise InputError(f"{run}: cannot be read ({error})") from None
+                raise InputError(f"{folder.path}/{_RUN}: cannot be read ({error})") from None
             changes = list(_differences(_compared(before, reread), _compared(configuration, reread)))
             if changes:
                 mendable = not any(_differences(_compared(before, True), _compared(configuration, True)))
                 hint = "; files that changed are audited anew with --reread" if mendable else ""
-                raise InputError(f"{path}: was begun in another way; " + "; ".join(changes[:5]) + hint)
-            if state.exists() and not resume:
-                raise InputError(f"{path}: got results there, expected an empty folder, or resume")
+                raise InputError(f"{folder.path}: was begun in another way; " + "; ".join(changes[:5]) + hint)
+            if folder.exists(shard.state) and not resume:
+                raise InputError(f"{folder.path}: got results there, expected an empty folder, or resume")
             # Groups stay those of the first time: by them chunks are known.
             for old, new in zip(before["inputs"], configuration["inputs"], strict=True):
                 new["group"] = old.get("group", new["group"])
         if before["inputs"] != configuration["inputs"]:
-            _forget_other_shards(path, shard)
-        if not run.exists() or before != configuration:
+            _forget_other_shards(folder, shard)
+        if not begun or before != configuration:
             # No other shard writes this file meanwhile, so that what a killed one left half written can go.
-            commit(run, as_json(configuration), check=lambda: _sweep_files(path, f".{run.name}."))
-        folder.commit(state.name, as_json({"complete": False}))
+            folder.commit(_RUN, as_json(configuration), check=lambda: _sweep_files(folder, f".{_RUN}."))
+        folder.commit(shard.state, as_json({"complete": False}))
         yield folder, configuration
+
+
+def _made(target: pathlib.Path | StoreFolder) -> Folder:
+    if isinstance(target, StoreFolder):
+        target.store.check_bucket(target.path)
+        return target
+    return LocalFolder.made(target)
 
 
 def _compared(configuration: Any, reread: bool) -> Any:
@@ -217,47 +355,22 @@ def _compared(configuration: Any, reread: bool) -> Any:
     return kept
 
 
-def _forget_other_shards(path: pathlib.Path, shard: Shard) -> None:
+def _forget_other_shards(folder: Folder, shard: Shard) -> None:
     """Take back that other shards are complete: inputs have changed.
 
     Raises:
         InputError: another process is at work on one.
     """
-    for other in sorted(path.glob("shard-*-of-*.json")):
-        if other.name != shard.state:
-            lock = f".{other.stem}.lock"
-            with _locked(path / lock, _at_work(path, lock)):
-                other.unlink(missing_ok=True)
+    for other in sorted(filter(_STATE_NAME.fullmatch, folder.names())):
+        if other != shard.state:
+            lock = f".{other.removesuffix('.json')}.lock"
+            with folder.locked(lock, _at_work(folder, lock)):
+                folder.drop(other)
 
 
-def _at_work(path: pathlib.Path, lock: str) -> str:
+def _at_work(folder: Folder, lock: str) -> str:
     _, index, _, count = lock.strip(".").removesuffix(".lock").split("-")
-    return f"{path}: another process is at work on shard {index}/{count}"
-
-
-@contextlib.contextmanager
-def _locked(path: pathlib.Path, refusal: str) -> Iterator[None]:
-    # The lock ends with the process, however that ends. Windows and some network file systems have none:
-    # there a shard that is started twice does its work twice, and the result is the same.
-    if sys.platform == "win32":
-        yield
-        return
-    import fcntl
-
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:  # as on a disk that can only be read
-        raise InputError(f"{path}: cannot be written ({error.strerror})") from None
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{refusal}; expected one at a time") from None
-        except OSError:
-            pass
-        yield
-    finally:
-        os.close(descriptor)
+    return f"{folder.path}: another process is at work on shard {index}/{count}"
 
 
 def _differences(before: Any, now: Any, where: str = "") -> Iterator[str]:

@@ -16,7 +16,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from iet.audit.auditor import Auditor
-from iet.bulk.folder import Folder, path_of
+from iet.bulk.folder import LocalFolder, name_of
 from iet.errors import IetError
 from iet.report.index import Row, index
 
@@ -30,7 +30,7 @@ Place = tuple[str, int]
 """The file and row of a document."""
 
 
-def write_csv(folder: Folder, kind: str, chunks: Sequence[int], schema: pa.Schema) -> None:
+def write_csv(folder: LocalFolder, kind: str, chunks: Sequence[int], schema: pa.Schema) -> None:
     """Write the documents or segments of a run as one CSV file, in their order.
 
     Lists are joined by ";", and texts that a spreadsheet would take for formulas begin with an apostrophe.
@@ -40,7 +40,7 @@ def write_csv(folder: Folder, kind: str, chunks: Sequence[int], schema: pa.Schem
     def write(file: BinaryIO) -> None:
         with pyarrow.csv.CSVWriter(file, flat) as writer:
             for index in chunks:
-                with pq.ParquetFile(path_of(folder.path, kind, index)) as stored:
+                with pq.ParquetFile(folder.table(name_of(kind, index))) as stored:
                     table = stored.read()
                 columns = [_plain(column) for column in table.columns]
                 writer.write_table(pa.Table.from_arrays(columns, schema=flat))
@@ -61,7 +61,7 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def write_pages(
-    folder: Folder,
+    folder: LocalFolder,
     auditor: Auditor,
     chunks: Sequence[int],
     documents: Iterable[tuple[Place, Any]],
@@ -99,14 +99,14 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _surest(folder: Folder, chunks: Sequence[int]) -> tuple[list[tuple[Place, Row]], int]:
+def _surest(folder: LocalFolder, chunks: Sequence[int]) -> tuple[list[tuple[Place, Row]], int]:
     """Return the documents that are shown and how many there are: findings first, then what was not read."""
     total = 0
 
     def rows() -> Iterator[tuple[tuple[int, float, int], Place, Row]]:
         nonlocal total
         for chunk in chunks:
-            with pq.ParquetFile(path_of(folder.path, "documents", chunk)) as stored:
+            with pq.ParquetFile(folder.table(name_of("documents", chunk))) as stored:
                 for row in stored.read().to_pylist():
                     name = f"{row['file']}, row {row['row']}" + (f" ({row['id']})" if row["id"] else "")
                     shown = Row(name, row["found"], row["coverage"], row["log_p"], row["tokens"])
@@ -114,7 +114,7 @@ def _surest(folder: Folder, chunks: Sequence[int]) -> tuple[list[tuple[Place, Ro
                     yield (0 if row["found"] else 2, row["log_p"], total), (row["file"], row["row"]), shown
             with (
                 contextlib.suppress(FileNotFoundError),
-                open(path_of(folder.path, "quarantine", chunk)) as file,
+                folder.open(name_of("quarantine", chunk)) as file,
             ):
                 for line in file:
                     bad = json.loads(line)

@@ -5,6 +5,8 @@ A file of a store is shown as its URI without user, password and options, in res
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import io
@@ -105,7 +107,7 @@ class Store:
         """Return the file of that path, or all files below it, hidden ones too; None: nothing is there."""
         found = self.asked(path, "read", lambda files, key: files.get_file_info(key))
         if found.type.name == "NotFound":
-            self._check_bucket(path)
+            self.check_bucket(path)
             return None
         if found.type.name == "Directory":
             from pyarrow import fs
@@ -116,7 +118,42 @@ class Store:
             return [self._stored(each) for each in below if each.type.name == "File"]
         return [self._stored(found)]
 
-    def _check_bucket(self, path: str) -> None:
+    def exists(self, path: str) -> bool:
+        """Tell whether a file is there."""
+        found = self.asked(path, "read", lambda files, key: files.get_file_info(key))
+        return bool(found.type.name == "File")
+
+    def names(self, path: str) -> list[str]:
+        """Return the names of what lies directly below a path; none where nothing is there."""
+
+        def listed(files: Any, key: str) -> Any:
+            from pyarrow import fs
+
+            return files.get_file_info(fs.FileSelector(key, allow_not_found=True))
+
+        return [each.base_name for each in self.asked(path, "read", listed)]
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write an object, which appears whole, or not at all, and replaces what was there."""
+
+        def written(files: Any, key: str) -> None:
+            try:
+                with files.open_output_stream(key, compression=None) as file:
+                    file.write(content)
+            except FileNotFoundError as error:
+                self.refuse(path, "written", error)
+
+        # Ctrl-C reaches the first thread alone: here it would close, and so make, an object with part of it.
+        with concurrent.futures.ThreadPoolExecutor(1) as thread:
+            thread.submit(self.asked, path, "written", written).result()
+
+    def delete(self, path: str) -> None:
+        """Delete an object, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            self.asked(path, "deleted", lambda files, key: files.delete_file(key))
+
+    def check_bucket(self, path: str) -> None:
+        """Raise an InputError unless the bucket of a path is there."""
         if self.scheme in OBJECTS:
             bucket = path.removeprefix(self.root).partition("/")[0]
             found = self.asked(path, "read", lambda files, _: files.get_file_info(bucket))
@@ -138,7 +175,7 @@ class Store:
         try:
             key = path.removeprefix(self.root)
             return call(_connected(self.uri), key)
-        except FileNotFoundError:
+        except (FileNotFoundError, InputError):
             raise
         except (OSError, ValueError, NotImplementedError) as error:  # as are Arrow's own
             self.refuse(path, what, error)
@@ -154,7 +191,7 @@ class _Reader(io.RawIOBase):
     """A file of a store. Its errors are not those of the file's content, which would be passed over."""
 
     def __init__(self, store: Store, path: str, file: Any, most: int | None = None) -> None:
-        self._store, self._path, self._file = store, path, file
+        self._store, self.name, self._file = store, path, file
         self._most = most  # bytes of the next reading, twice as many each time; None: no limit
 
     def readable(self) -> bool:
@@ -165,11 +202,11 @@ class _Reader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         if self._most is not None:
-            buffer, self._most = buffer[: self._most], min(2 * self._most, _MOST)
+            buffer, self._most = memoryview(buffer)[: self._most], min(2 * self._most, _MOST)
         try:
             return int(self._file.readinto(buffer))
         except OSError as error:
-            self._store.refuse(self._path, "read", error)
+            self._store.refuse(self.name, "read", error)
 
     def seek(self, offset: int, whence: int = 0) -> int:
         return int(self._file.seek(offset, whence))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import pathlib
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 
 from iet.audit.evidence import discoveries
-from iet.bulk.folder import path_of
+from iet.bulk.folder import Folder, name_of
 from iet.bulk.sources import told_of
 
 
@@ -77,7 +76,7 @@ class Summary:
         return told
 
 
-def summed_up(folder: pathlib.Path, found: list[int], fdr: float | None, templates: int | None) -> Summary:
+def summed_up(folder: Folder, found: list[int], fdr: float | None, templates: int | None) -> Summary:
     """Return the summary of a shard from the files of its chunks."""
     totals: dict[str, Any] = dict.fromkeys(
         ("documents", "segments", "quarantined", "tokens", "attributed", "unattributed", "broken"), 0
@@ -85,7 +84,7 @@ def summed_up(folder: pathlib.Path, found: list[int], fdr: float | None, templat
     log_p, scored, shared = [np.zeros(0)], 0, 0
     for index in found:
         # Not pq.read_table, which imports pyarrow.dataset, at 0.2 s.
-        with pq.ParquetFile(path_of(folder, "documents", index)) as stored:
+        with pq.ParquetFile(folder.table(name_of("documents", index))) as stored:
             table = stored.read(["segments", "tokens", "scored", "template", "coverage", "log_p"])
         columns = {name: table.column(name).to_numpy() for name in table.column_names}
         totals["documents"] += table.num_rows
@@ -95,7 +94,7 @@ def summed_up(folder: pathlib.Path, found: list[int], fdr: float | None, templat
         totals["tokens"] += int(columns["tokens"].sum())
         totals["attributed"] += int((columns["coverage"] > 0).sum())
         totals["unattributed"] += int((columns["coverage"] < 1).sum())
-        with contextlib.suppress(FileNotFoundError), open(path_of(folder, "quarantine", index), "rb") as file:
+        with contextlib.suppress(FileNotFoundError), folder.open(name_of("quarantine", index)) as file:
             for line in file:
                 rest = json.loads(line).get("rest", False)
                 totals["broken" if rest else "quarantined"] += 1

@@ -12,7 +12,7 @@ import hashlib
 import io
 import os
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -63,8 +63,8 @@ class Templates:
         write_file(path, self.data())
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Templates:
-        """Read what `data` returned.
+    def load(cls, path: str | os.PathLike[str] | BinaryIO) -> Templates:
+        """Read what `data` returned, from a file or one that is open.
 
         Raises:
             InputError: the file is missing, or holds something else.
@@ -72,9 +72,12 @@ class Templates:
         try:
             with np.load(path) as stored:
                 return cls(int(stored["fragment"]), stored["hashes"], stored["firsts"])
+        except InputError:  # of a store that cannot be reached
+            raise
         except Exception as error:  # NumPy and zipfile raise a dozen kinds
+            name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path.name
             raise InputError(
-                f"templates: got {os.fspath(path)!r:.200} ({type(error).__name__}), expected a file that"
+                f"templates: got {name!r:.200} ({type(error).__name__}), expected a file that"
                 " iet.bulk.templates.shared made"
             ) from None
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
-import pathlib
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from iet.bulk.folder import Folder, name_of, path_of
+from iet.bulk.folder import Folder, name_of
 
 _DIGEST, _SEAL = b"iet.input", b"iet.chunk"
 """Under these a chunk's documents hold the digest of what they were read from, and of the chunk's files."""
@@ -44,14 +44,14 @@ def write_chunk(
     folder.commit(name_of("documents", index), whole[:at] + seal + whole[at + len(_BLANK) :])
 
 
-def digest_in(folder: pathlib.Path, index: int) -> str | None:
+def digest_in(folder: Folder, index: int) -> str | None:
     """Return what a chunk was read from; None if one of its files is missing or not as it was written."""
     try:
-        documents, segments = (
-            path_of(folder, kind, index).read_bytes() for kind in ("documents", "segments")
-        )
-        bad = path_of(folder, "quarantine", index)
-        seal = _sealed(documents, segments, bad.read_bytes() if bad.exists() else b"")
+        documents, segments = (_read(folder, name_of(kind, index)) for kind in ("documents", "segments"))
+        quarantine = b""
+        with contextlib.suppress(FileNotFoundError):
+            quarantine = _read(folder, name_of("quarantine", index))
+        seal = _sealed(documents, segments, quarantine)
         if documents[(at := _place(documents)) : at + len(_BLANK)] != seal:
             return None
         with pq.ParquetFile(io.BytesIO(documents)) as stored:
@@ -59,6 +59,11 @@ def digest_in(folder: pathlib.Path, index: int) -> str | None:
     except (pa.ArrowException, OSError):
         return None
     return None if found is None else found.decode()
+
+
+def _read(folder: Folder, name: str) -> bytes:
+    with folder.open(name) as file:
+        return file.read()
 
 
 def _parquet(table: pa.Table, metadata: dict[bytes, bytes]) -> bytes:

@@ -10,6 +10,7 @@ import pathlib
 import sys
 from typing import Any
 
+from iet.bulk.places import is_uri
 from iet.cli.options import Commands, say
 from iet.cli.progress import auditing
 from iet.cli.reading import add_auditing, auditor_of, check_reading, keys_of, read
@@ -34,7 +35,7 @@ def add(commands: Commands) -> None:
         nargs="+",
         metavar="INPUT",
         help="UTF-8 text, or - for standard input; or, to audit many documents into a folder (-o OUT/):"
-        " Parquet, JSON lines (also .gz, .zst) and text files, folders of them, patterns",
+        " Parquet, JSON lines (also .gz, .zst) and text files, folders of them, patterns, URIs (s3://...)",
     )
     add_auditing(audit)
     audit.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -43,7 +44,7 @@ def add(commands: Commands) -> None:
         "--output",
         "--out",
         metavar="PATH",
-        help="write the report as JSON to this file; of many documents, tables to this folder",
+        help="write the report as JSON to this file; of many documents, tables to this folder or URI",
     )
     audit.add_argument("--no-text", action="store_true", help="leave the text out of the JSON")
     audit.add_argument("--fail-on", choices=["attributed", "unattributed"], help="exit 1 if any text is so")
@@ -120,12 +121,12 @@ def _is_bulk(arguments: argparse.Namespace) -> bool:
     first, out = arguments.inputs[0], arguments.output
     return (
         len(arguments.inputs) > 1
-        or "://" in first
+        or is_uri(first)
         or any(getattr(arguments, name) not in (None, False) for name in _MANY)
         or (not arguments.messages and first.lower().endswith(_TABLES))
         or os.path.isdir(first)
         or (any(c in first for c in "*?[") and not os.path.exists(first))
-        or (out is not None and (out.endswith(("/", os.sep)) or os.path.isdir(out)))
+        or (out is not None and (out.endswith(("/", os.sep)) or os.path.isdir(out) or is_uri(out)))
     )
 
 
@@ -133,7 +134,8 @@ def _audit(arguments: argparse.Namespace) -> int:
     from iet.report.terminal import show
 
     # Refuse what can be refused at once before the work that takes time.
-    bulk, output = _is_bulk(arguments), arguments.output and pathlib.Path(arguments.output)
+    bulk, given = _is_bulk(arguments), arguments.output
+    output = pathlib.Path(given) if given and not is_uri(given) else None
     if output and bulk and output.suffix == ".json" and not output.is_dir():
         raise InputError(f"{output}: got a file for many documents, expected a folder for the tables")
     if output and not bulk and not output.suffix and not output.exists():

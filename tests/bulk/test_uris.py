@@ -1,4 +1,4 @@
-"""Inputs by URI, from a local server that speaks S3 (moto): what is read, and what is refused."""
+"""Inputs and results by URI, on a local server that speaks S3 (moto)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -281,3 +282,150 @@ def test_a_store_shows_no_secret() -> None:
         "hdfs://name:9000/a",
     )
     assert store_of("gs://anonymous@bucket") == (Store("gs://", "gs://anonymous@bucket/"), "gs://bucket")
+
+
+class Results(NamedTuple):
+    """A folder of results in a bucket."""
+
+    server: Server
+    path: str
+
+    def names(self) -> list[str]:
+        found = self.server.files().get_file_info(fs.FileSelector(self.path, allow_not_found=True))
+        return sorted(each.base_name for each in found if each.type == fs.FileType.File)
+
+    def content(self, name: str) -> bytes:
+        with self.server.files().open_input_file(f"{self.path}/{name}") as file:
+            return bytes(file.read())
+
+    def down(self, to: pathlib.Path) -> pathlib.Path:
+        """Copy all of it into a folder here."""
+        to.mkdir()
+        for name in self.names():
+            (to / name).write_bytes(self.content(name))
+        return to
+
+
+def same_bytes(one: pathlib.Path, other: pathlib.Path) -> bool:
+    return {path.name: path.read_bytes() for path in one.glob("[!.]*")} == {
+        path.name: path.read_bytes() for path in other.glob("[!.]*")
+    }
+
+
+@needs_server
+@pytest.mark.parametrize("workers", [1, 2])
+def test_results_are_the_same_bytes_as_in_a_folder_here(
+    registry: Registry, auditor: Auditor, tmp_path: pathlib.Path, server: Server, workers: int
+) -> None:
+    """The output lies below the input, and is not read."""
+    uri, folder = corpus(registry, tmp_path / "in", server, f"whole{workers}"), f"corpus/whole{workers}/out"
+    options: dict[str, Any] = {"chunk_rows": 4, "workers": workers, "templates": 2, "fdr": 0.1}
+    here = audit_files(auditor, [uri], tmp_path / "here", **options)
+    for again in range(2):
+        assert audit_files(auditor, [uri], server.uri(folder + "/"), resume=again > 0, **options) == here
+    assert same_bytes(tmp_path / "here", Results(server, folder).down(tmp_path / "there"))
+    assert_no_secret(tmp_path / "there")
+
+
+@needs_server
+def test_a_kill_in_the_middle_loses_and_doubles_nothing(
+    registry: Registry, auditor: Auditor, tmp_path: pathlib.Path, server: Server
+) -> None:
+    lines = [json.dumps({"text": text}).encode() + b"\n" for text in documents(registry)] * 3
+    server.put("corpus/killed/a.jsonl", b"".join(lines) + b"{broken\n")
+    results = Results(server, "corpus/killed-out")
+    command = [sys.executable, "-m", "iet", "audit", server.uri("corpus/killed"), "-r", str(registry.path)]
+    command += ["-o", server.uri(results.path), "--decoder", "cusum", "--chunk-rows", "1", "--resume"]
+    killed = 0
+    for _ in range(3):
+        done = len(results.names())
+        with open(tmp_path / "said", "ab") as said:
+            run = subprocess.Popen(command, stdout=said, stderr=said)
+        while len(results.names()) <= done + 6 and run.poll() is None:
+            time.sleep(0.01)
+        run.kill()
+        killed += run.wait() == -signal.SIGKILL
+        assert killed, (tmp_path / "said").read_text()
+    standing = {name for name in results.names() if name.startswith("documents-")}
+    assert 0 < len(standing) < len(lines) + 1
+    assert not json.loads(results.content("shard-1-of-1.json"))["complete"]
+    here = audit_files(auditor, [server.uri("corpus/killed")], tmp_path / "here", chunk_rows=1)
+    again = audit_files(
+        auditor, [server.uri("corpus/killed")], server.uri(results.path), chunk_rows=1, resume=True
+    )
+    assert again == here
+    assert here.documents == len(lines)
+    assert same_bytes(tmp_path / "here", results.down(tmp_path / "there"))
+    assert_no_secret(tmp_path)
+
+
+@needs_server
+def test_changes_of_input_and_results_are_noticed(
+    registry: Registry, auditor: Auditor, tmp_path: pathlib.Path, server: Server
+) -> None:
+    lines = [json.dumps({"text": text}).encode() + b"\n" for text in documents(registry)[:6]]
+    server.put("corpus/turned/a.jsonl", b"".join(lines))
+    results, uri = Results(server, "corpus/turned-out"), server.uri("corpus/turned")
+    out = server.uri(results.path)
+    for shard in (1, 2):
+        audit_files(auditor, [uri], out, chunk_rows=2, shard=(shard, 2))
+    name = "documents-000000-000001.parquet"
+    before = results.content(name)
+    for damaged in (before[:-1] + bytes([before[-1] ^ 1]), before[:100], b""):
+        server.put(f"{results.path}/{name}", damaged)
+        for shard in (1, 2):
+            audit_files(auditor, [uri], out, chunk_rows=2, shard=(shard, 2), resume=True)
+        assert results.content(name) == before
+    with pytest.raises(InputError, match="turned-out: got results there, expected an empty folder"):
+        audit_files(auditor, [uri], out, chunk_rows=2, shard=(1, 2))
+    with pytest.raises(InputError, match=r"turned-out: was begun in another way; shards: was 2, is 1"):
+        audit_files(auditor, [uri], out, chunk_rows=2, resume=True)
+    with pytest.raises(InputError, match=r"s3://corpus/turned: got a folder with \['a.jsonl'\]"):
+        audit_files(auditor, [server.uri("corpus/turned/a.jsonl")], uri)
+    time.sleep(1.1)  # in a second of its own, which is how a store tells times
+    server.put("corpus/turned/a.jsonl", b"".join(lines[:3]))
+    with pytest.raises(InputError, match=r"inputs\[0\].*audited anew with --reread"):
+        audit_files(auditor, [uri], out, chunk_rows=2, shard=(1, 2), resume=True)
+    audit_files(auditor, [uri], out, chunk_rows=2, shard=(1, 2), resume=True, reread=True)
+    assert "shard-2-of-2.json" not in results.names()
+    audit_files(auditor, [uri], out, chunk_rows=2, shard=(2, 2), resume=True, reread=True)
+    for shard in (1, 2):
+        audit_files(auditor, [uri], tmp_path / "anew", chunk_rows=2, shard=(shard, 2))
+    assert same_bytes(tmp_path / "anew", results.down(tmp_path / "there"))
+
+
+@needs_server
+def test_results_that_are_refused(
+    registry: Registry, auditor: Auditor, tmp_path: pathlib.Path, server: Server
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}')
+    command = ["audit", str(tmp_path / "a.jsonl"), "-r", str(registry.path), "--decoder", "cusum"]
+    uri = server.uri
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        (
+            "hdfs://name:9000/out",
+            {},
+            "hdfs://name:9000/out: got results by hdfs://, expected",
+        ),
+        (
+            uri("corpus/csv"),
+            {"csv": True},
+            "csv, pages: got results by URI (s3://corpus/csv), expected",
+        ),
+        (uri("corpus/csv"), {"pages": True}, "csv, pages: got results by URI"),
+        (uri("nobody/out"), {}, "s3://nobody: got no such bucket, expected one that is there"),
+        ("ftp://corpus/out", {}, "ftp://: got an unknown scheme"),
+    ]
+    for out, options, message in cases:
+        with pytest.raises(InputError) as told:
+            audit_files(auditor, [tmp_path / "a.jsonl"], out, **options)
+        assert str(told.value).startswith(message)
+        assert os.listdir(tmp_path) == ["a.jsonl"]
+    assert main([*command, "-o", uri("corpus/written")]) == 0
+    written = Results(server, "corpus/written")
+    assert [name.partition("-")[0] for name in written.names()] == [
+        "documents",
+        "run.json",
+        "segments",
+        "shard",
+    ]
