@@ -19,7 +19,7 @@ __all__ = ["BASELINES", "Baseline", "Found"]
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    name: str  # as printed there
+    name: str  # as printed there, or with what is ours behind it
     read: Callable[..., list[Found]]  # the reader
     source: str  # where the method is from
     edges: bool  # whether it has an EdgeSim; if not, the paper prints N/A
@@ -27,6 +27,7 @@ class Baseline:
 
 
 _PROMPTS = "the prompts of § LLM Baseline Prompts, verbatim"
+_IN_ORDER = "the segments of {}, the s-th named after the s-th turn's speaker"
 _ASKED = ("endpoint", "tasks", "cache")
 
 BASELINES: dict[str, Baseline] = {
@@ -57,6 +58,18 @@ BASELINES: dict[str, Baseline] = {
     ),
     "texttiling": Baseline(
         "TextTiling", segmenters.read_text_tiling, "Hearst 1997; TextTilingTokenizer of nltk", edges=False
+    ),
+    "recursive-in-order": Baseline(
+        "Recursive, in order", segmenters.recursive_in_order, _IN_ORDER.format("Recursive"), edges=False
+    ),
+    "semantic-bow-in-order": Baseline(
+        "Semantic-BoW, in order",
+        segmenters.semantic_bow_in_order,
+        _IN_ORDER.format("Semantic-BoW"),
+        edges=False,
+    ),
+    "texttiling-in-order": Baseline(
+        "TextTiling, in order", segmenters.text_tiling_in_order, _IN_ORDER.format("TextTiling"), edges=False
     ),
 }
 """Each with its source; what differs from it is in the reader's docstring."""

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from benchmarks.paper import needed
-from benchmarks.paper.baselines.reading import Found, match_segments, read_tokens
+from benchmarks.paper.baselines.reading import Found, match_segments, ordered_segments, read_tokens
 from benchmarks.paper.conversations.logs import Log
 from iet.errors import InputError
 from iet.marks.tokenizer import Tokenizer
@@ -141,20 +141,26 @@ def text_tiling(text: str, segments: int) -> list[int]:
     return _bounds(text, places)
 
 
-def _read(segmenter: Segmenter, logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123) -> list[Found]:
-    found = []
+def _read(
+    segmenter: Segmenter, in_order: bool, logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123
+) -> list[Found]:
+    named, found = ordered_segments if in_order else match_segments, []
     for log in logs:
         tokens = read_tokens(log, tokenizer)
         # A turn that no token ends in is no segment that could be found.
         segments = tokens.labels(segmenter(log.text, len(np.unique(tokens.turns))))
-        found.append(Found(match_segments(segments, tokens.turns, tokens.agents), None, matched=True))
+        found.append(Found(named(segments, tokens.turns, tokens.agents), None, matched=not in_order))
     return found
 
 
+_SEGMENTERS = (recursive, semantic_bow, text_tiling)
 read_recursive, read_semantic_bow, read_text_tiling = (
-    functools.partial(_read, segmenter) for segmenter in (recursive, semantic_bow, text_tiling)
+    functools.partial(_read, segmenter, False) for segmenter in _SEGMENTERS
 )
-"""Readers of `BASELINES`."""
+recursive_in_order, semantic_bow_in_order, text_tiling_in_order = (
+    functools.partial(_read, segmenter, True) for segmenter in _SEGMENTERS
+)
+"""Readers of `BASELINES`: segments matched to turns, and named in the order of the turns."""
 
 
 def _depths(letters: str, w: int, k: int) -> tuple[list[float], list[float]]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.paper.marks import Keys
+from benchmarks.paper.reading import alignment, printed
 from iet.audit.auditor import Auditor
 from iet.audit.evidence import activity_log_p, discoveries, over_keys, segment_log_p
 from iet.audit.metrics import token_accuracy, token_labels
@@ -82,6 +83,22 @@ def read(
     return Read(
         _labels(found.token_agents), _edges(found, scores), _free(scores, pairs, keys.family, decoder, more)
     )
+
+
+def read_as_printed(text: str, keys: Keys, tokenizer: Tokenizer) -> Read:
+    """Read a text by the paper's decoder as it is printed (`printed`), in forced choice alone."""
+    scores = keys.scores(tokenizer.encode(text).token_ids)
+    return _forced(printed.labels(scores), scores)
+
+
+def read_told(text: str, keys: Keys, tokenizer: Tokenizer, speakers: Sequence[int]) -> Read:
+    """Read a text whose turns have these speakers, in this order (`alignment`): only bounds are sought."""
+    ids = tokenizer.encode(text).token_ids
+    return _forced(alignment.aligned(keys, ids, speakers), keys.scores(ids))
+
+
+def _forced(labels: Labels, scores: NDArray[np.float32]) -> Read:
+    return Read(labels, _edges(Segmentation(labels.astype(np.int32)), scores))
 
 
 def tune(texts: Sequence[tuple[str, Keys, Labels]], tokenizer: Tokenizer) -> dict[str, Any]:

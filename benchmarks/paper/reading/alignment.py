@@ -1,0 +1,98 @@
+"""IET told what the segmenters are told: how many turns there are, and who speaks in each (forced alignment).
+
+Recursive, Semantic-BoW and TextTiling are told S, the number of turns, and named with the truth's help. This
+reader is told the same, S and the speakers a_1 .. a_S in their order, and seeks only where turns end:
+
+    P(bounds | scores) ∝ Π_t p_λ(x_t(a_s(t))) / p_0(x_t(a_s(t))),    every division as likely before
+
+It knows nothing of the lengths of turns: without evidence its turns are equally long on average. λ, one for
+all agents, is averaged out over a grid, by the likelihood of the text. Each token goes to the agent that it
+most likely belongs to, as in "posterior", whose weights of repeated and foretold tokens it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.paper.marks import Keys
+from iet.decoding.posterior import PosteriorOptions, evidence_weight
+from iet.decoding.segmentation import Scored
+from iet.errors import InputError
+from iet.marks.families import FAMILIES
+from iet.native.jit import njit
+from iet.native.pairs import novelty_weights, repeats
+
+STRENGTHS = np.geomspace(0.02, 1.0, 12)
+"""λ, of families without a limit; below a limit as shares of it, 0.95 at most."""
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+
+def aligned(keys: Keys, ids: Labels, speakers: Sequence[int]) -> Labels:
+    """Return the agent of every token [T] of a text's ids, whose turns have these speakers, in this order."""
+    scores, pairs = keys.scores(ids), keys.pairs(ids)
+    family = FAMILIES[keys.family]
+    weights = novelty_weights(ids) if keys.family == "gumbel" else None
+    text = Scored(scores, family, pairs >= 0, repeats(pairs), pairs, weights=weights)
+    counted = evidence_weight(text, PosteriorOptions().repeats).astype(np.float64)
+    strengths = STRENGTHS if np.isinf(family.strength_limit) else 0.95 * family.strength_limit * STRENGTHS
+    ratios = (s * scores.astype(np.float64) - float(family.log_mgf(s)) for s in strengths)
+    return align([counted[:, None] * ratio for ratio in ratios], speakers)
+
+
+def align(log_ratios: Sequence[Floats], speakers: Sequence[int]) -> Labels:
+    """Return the likeliest agent of every token [T], given who speaks one after the other.
+
+    Args:
+        log_ratios: log p(score | agent) / p(score | unmarked) [T, A], for each strength that may be.
+        speakers: a_1 .. a_S, agents of the turns, 1 <= S <= T; neighbours may be the same.
+
+    Raises:
+        InputError: there are more turns than tokens, or none, or an agent has no column.
+
+    Cost: O(T·S) per strength. Deterministic.
+    """
+    tokens, agents = log_ratios[0].shape
+    order = np.array(speakers, np.int64)
+    if not 1 <= len(order) <= tokens or order.min() < 0 or order.max() >= agents:
+        raise InputError(
+            f"speakers: got {len(order)} turns of {list(speakers)[:8]}, expected 1 to {tokens} turns of"
+            f" agents 0 to {agents - 1}"
+        )
+    found = [_marginals_njit(ratio[:, order], np.empty((2, tokens, len(order)))) for ratio in log_ratios]
+    logs = np.array([log for log, _ in found])
+    shares = np.exp(logs - np.logaddexp.reduce(logs))
+    turns = sum(share * marginals for share, (_, marginals) in zip(shares, found, strict=True))
+    sums = np.zeros((tokens, agents))
+    for turn, agent in enumerate(order.tolist()):
+        sums[:, agent] += turns[:, turn]
+    return np.asarray(sums.argmax(axis=1), np.int64)
+
+
+@njit
+def _marginals_njit(x: Floats, work: Floats) -> tuple[float, Floats]:
+    # work[0][t, s]: log Σ over ways to stand in turn s at token t, token t's score with it; work[1]: after it
+    tokens, turns = x.shape
+    before, after = work[0], work[1]
+    before[:] = -np.inf
+    after[:] = -np.inf
+    before[0, 0] = x[0, 0]
+    for t in range(1, tokens):
+        for s in range(min(turns, t + 1)):
+            stay = before[t - 1, s]
+            if s > 0:
+                stay = np.logaddexp(stay, before[t - 1, s - 1])
+            before[t, s] = stay + x[t, s]
+    after[tokens - 1, turns - 1] = 0.0
+    for t in range(tokens - 2, -1, -1):
+        for s in range(turns):
+            stay = after[t + 1, s] + x[t + 1, s]
+            if s + 1 < turns:
+                stay = np.logaddexp(stay, after[t + 1, s + 1] + x[t + 1, s + 1])
+            after[t, s] = stay
+    whole = before[tokens - 1, turns - 1]
+    return whole, np.exp(before + after - whole)
