@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.paper import results
+from benchmarks.paper import marks, results
 from benchmarks.paper.asking.endpoints import BedrockEndpoint, Endpoint, OpenAIEndpoint, Parameters, Sampling
 from benchmarks.paper.baselines.llm import ENDPOINTS
 from benchmarks.paper.conversations import generate
@@ -40,6 +40,7 @@ from benchmarks.paper.reading.similarity import Embedder
 from benchmarks.paper.transforms.pii import by_presidio
 from benchmarks.paper.transforms.rewriting import Translator
 from benchmarks.writing.models import Loaded, load
+from iet.decoding.topology import TOPOLOGIES
 from iet.errors import InputError
 
 
@@ -49,10 +50,11 @@ class _Brought:
     parameters: Parameters  # of those models
     needs: Mapping[str, Any]  # of `benchmarks.paper.transforms.NEEDS`, and what finds a person's data
     embed: Embedder | None  # for SemSim
+    table1: Mapping[str, Any]  # what of Table 1 is asked for, where it is not all
 
 
 EXPERIMENTS: Mapping[str, Callable[[Study, _Brought], object]] = {
-    "table1": lambda study, brought: table1.run(study, _asked(study, brought)),
+    "table1": lambda study, brought: table1.run(study, _asked(study, brought), **brought.table1),
     "kappa": lambda study, _: sweeps.kappa(study),
     "window": lambda study, _: sweeps.window(study),
     "spurious": lambda study, _: sweeps.spurious(study),
@@ -93,6 +95,11 @@ def _parser() -> argparse.ArgumentParser:
     add("experiment", choices=[*EXPERIMENTS, *FAILURE, "all"])
     generate.add_options(parser)
     add("--quick", action="store_true", help="few records, short turns: all in about an hour on two cores")
+    what = "of Table 1, as chain_4; more than one may be named (default: the paper's nine)"
+    add("--settings", nargs="+", type=_setting, metavar="TOPOLOGY_AGENTS", help=what)
+    what = "of Table 1: read texts under these marks and fourier only (default: all)"
+    add("--under", nargs="+", choices=[m for m in marks.MARKS if m != "none"], help=what)
+    add("--tuning", type=int, help=f"records that options are chosen on (default: {TUNING})")
     add("--overwrite", action="store_true", help="of results of another configuration, too")
     usual = [SUBSETS[0]]
     add("--subset", nargs="+", choices=SUBSETS, default=usual, help=f"of Who&When (default: {SUBSETS[0]})")
@@ -132,7 +139,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _setting(value: str) -> tuple[str, int]:
+    topology, _, agents = value.rpartition("_")
+    if topology not in TOPOLOGIES or not agents.isdecimal():
+        raise argparse.ArgumentTypeError(
+            f"got {value!r}, expected one of {', '.join(TOPOLOGIES)}, and the number of agents, as chain_4"
+        )
+    return topology, int(agents)
+
+
 def _run(options: argparse.Namespace) -> None:
+    if options.tuning is not None and options.tuning < 1:
+        raise InputError(f"tuning: got {options.tuning}, expected at least 1")
     if options.seed < 0:
         raise InputError(f"seed: got {options.seed}, expected at least 0")
     if options.experiment in FAILURE:
@@ -152,7 +170,8 @@ def _run(options: argparse.Namespace) -> None:
         lengths = lengths or quick.get("turn_tokens")  # a chat model ends its turns, or they hold no answer
     asked = {f.name: getattr(options, f.name) for f in dataclasses.fields(Options)}
     asked |= {"records": count, "turn_tokens": None if lengths is None else tuple(lengths)}
-    study = Study(loaded, records, options.out, Options(**asked), quick.get("tuning", TUNING))
+    tuning = quick.get("tuning", TUNING) if options.tuning is None else options.tuning
+    study = Study(loaded, records, options.out, Options(**asked), tuning)
     for name in names:
         study.given[name] = _given(options, brought, name)
         if not options.overwrite:
@@ -257,7 +276,8 @@ def _brought(options: argparse.Namespace, names: Sequence[str]) -> _Brought:
     if "transforms" in names:
         needs |= {pair: Translator(model) for pair in PAIRS if (model := getattr(options, pair))}
         embed = Embedder(options.embedder) if options.embedder else None
-    return _Brought(endpoints, Parameters(temperature=options.llm_temperature), needs, embed)
+    some = {name: value for name in ("settings", "under") if (value := getattr(options, name)) is not None}
+    return _Brought(endpoints, Parameters(temperature=options.llm_temperature), needs, embed, some)
 
 
 def _asked(study: Study, brought: _Brought) -> dict[str, dict[str, Any]]:
@@ -280,6 +300,7 @@ def _given(options: argparse.Namespace, brought: _Brought, experiment: str) -> d
             name: {"model": endpoint.model, "address": endpoint.address, **parameters}
             for name, endpoint in brought.endpoints.items()
         }
+        given |= brought.table1
     if experiment in ("pii", "transforms"):
         given["presidio"] = "find" in brought.needs
     if experiment == "transforms":

@@ -19,6 +19,7 @@ from benchmarks.paper import plots, results
 from benchmarks.paper.asking.endpoints import Parameters
 from benchmarks.paper.baselines import BASELINES, Found
 from benchmarks.paper.baselines.llm import ENDPOINTS
+from benchmarks.paper.baselines.reading import read_tokens
 from benchmarks.paper.conversations.logs import Log
 from benchmarks.paper.experiments.study import Study
 from benchmarks.paper.quoted import SETTINGS, TABLE1
@@ -26,6 +27,7 @@ from benchmarks.paper.reading import readers, scoring
 from benchmarks.paper.reading.readers import Read
 from benchmarks.paper.reading.scoring import FIGURES
 from benchmarks.statistics import Interval
+from iet.marks.tokenizer import Tokenizer
 
 FEWEST_TEXTS = 10
 """In a setting, for a difference to be told from none."""
@@ -39,7 +41,9 @@ Cells = dict[str, dict[str, list[dict[str, Any]]]]
 class Method:
     name: str  # in our table
     mark: str  # of the texts that it reads
-    decoder: str = ""  # that reads marks; "" for a baseline that reads plain text
+    # That reads marks: one of `iet`'s, "printed" (the paper's text, nothing tuned), or "told" (the number of
+    # turns and their speakers in order); "" for a baseline that reads plain text
+    decoder: str = ""
     quoted: str | None = None  # the paper's row for it, if there is one
     baseline: str | None = None  # a key of `BASELINES`
     ours: bool = False  # the mark is iet's
@@ -54,7 +58,7 @@ METHODS = (
         Method(
             _named(entry.name, ENDPOINTS[key].model) if key in ENDPOINTS else entry.name,
             "fourier",
-            quoted=entry.name,
+            quoted=entry.name if entry.name in TABLE1 else None,
             baseline=key,
         )
         for key, entry in BASELINES.items()
@@ -69,26 +73,40 @@ METHODS = (
     Method("IET fourier, posterior", "fourier", "posterior", ours=True),
     Method("IET gumbel, cusum", "gumbel", "cusum", ours=True),
     Method("IET gumbel, posterior", "gumbel", "posterior", ours=True),
+    Method("IET raw, cusum as printed", "raw", "printed", "IET", ours=True),
+    Method("IET fourier, cusum as printed", "fourier", "printed", ours=True),
+    Method("IET raw, told the order", "raw", "told", ours=True),
+    Method("IET fourier, told the order", "fourier", "told", ours=True),
+    Method("IET gumbel, told the order", "gumbel", "told", ours=True),
 )
 EQUAL_KL = ("IET fourier, posterior", "IET gumbel, posterior", "IET fourier, cusum")
 """Ours at the KL per token of the green lists, or below: "gumbel" changes no distribution of tokens."""
+
+PLACED = ("IET raw, posterior", "IET raw, cusum (tuned)")
+"""Ours with the paper's placement, which below temperature 1 has a higher KL than the green lists."""
+
+TOLD = tuple(method.name for method in METHODS if method.decoder == "told")
+"""Ours told the number of turns and their speakers, as segmenters are: compared with these alone."""
 
 
 def run(
     study: Study,
     asked: Mapping[str, Mapping[str, Any]] | None = None,
     settings: Sequence[tuple[str, int]] = SETTINGS,
+    under: Sequence[str] | None = None,
 ) -> None:
     """Measure all methods in all settings, and write table and histograms.
 
     `asked` says what a baseline needs (an endpoint), by its key in `BASELINES`. One that lacks it is left
-    out, and the table says so.
+    out, and the table says so. `under` names the marks whose texts are read (None: all); "fourier" is always
+    among them, as methods that read plain text get its texts.
     """
     asked = dict(asked or {})
     methods = [
         _as_asked(m, asked)
         for m in METHODS
-        if m.baseline is None or not BASELINES[m.baseline].needs or m.baseline in asked
+        if (m.baseline is None or not BASELINES[m.baseline].needs or m.baseline in asked)
+        and (under is None or m.mark in {"fourier", *under})
     ]
     texts: Cells = {}
     all_logs: list[Log] = []
@@ -145,10 +163,20 @@ def _read(
             logs, reader, seed=123, **asked.get(method.baseline, {})
         )
         return [Read(f.labels, f.edges, None, f.matched, f.failures) for f in found]
+    if method.decoder == "printed":
+        return [readers.read_as_printed(log.text, study.keys(log), reader) for log in logs]
+    if method.decoder == "told":
+        return [readers.read_told(log.text, study.keys(log), reader, _speakers(log, reader)) for log in logs]
     chosen = study.options_of(method.decoder, logs[0].setting)
     if chosen:
         options[f"{method.name}, {logs[0].setting.topology}, {logs[0].setting.agents}"] = chosen
     return [readers.read(log.text, study.keys(log), reader, method.decoder, chosen) for log in logs]
+
+
+def _speakers(log: Log, tokenizer: Tokenizer) -> list[int]:
+    """Return who speaks in each turn, in order; turns that no token ends in are none."""
+    tokens = read_tokens(log, tokenizer)
+    return [log.turns[turn].agent for turn in np.unique(tokens.turns).tolist()]
 
 
 def _figures(study: Study, log: Log, found: Read) -> dict[str, Any]:
@@ -198,23 +226,27 @@ def _write(
     free: list[list[recording.Cell]] = [
         [method.name, FIGURES[name], *(mean(setting, method, name) for setting in texts)]
         for method in methods
-        if method.baseline is None
+        if method.baseline is None and method.decoder not in ("printed", "told")
         for name in ("coverage", "accuracy_where_attributed")
     ]
-    compared = [row for ours in EQUAL_KL for row in _compared(ours, methods, texts, study.options.seed)]
-    note = (
-        f" δ of the green lists for equal KL per token: {extra['strength'].get('kgw')}. Labels of Recursive,"
-        " Semantic-BoW, TextTiling and the LLMs are oracle-matched."
+    there = {method.name for method in methods}
+    ours_there = [name for name in (*EQUAL_KL, *PLACED, *TOLD) if name in there]
+    compared = [row for ours in ours_there for row in _compared(ours, methods, texts, study.options.seed)]
+    kgw = extra["strength"].get("kgw")
+    note = "" if kgw is None else f" δ of the green lists for equal KL per token: {kgw}."
+    note += (
+        ' Labels of Recursive, Semantic-BoW, TextTiling and the LLMs are oracle-matched; "in order" they, and'
+        ' "told the order" ours, are told the number of turns and their speakers, and nothing else.'
     )
     for method in methods:
         needs = asked.get(method.baseline or "", {})
         if "endpoint" in needs:
             note += f" {method.name}: {_asked_as(needs)}."
-    there = {method.baseline for method in methods}
+    baselines = {method.baseline for method in methods}
     left_out = [
         BASELINES[m.baseline].name
         for m in METHODS
-        if m.baseline and m.baseline not in there and m.quoted in TABLE1
+        if m.baseline and m.baseline not in baselines and m.quoted in TABLE1
     ]
     if left_out:
         note += f" Left out, because no endpoint was given: {', '.join(left_out)}."
@@ -257,6 +289,8 @@ def _compared(
     (ours,) = (method for method in methods if method.name == name)
     for method in methods:
         if (method.ours and method.name not in EQUAL_KL) or method is ours:
+            continue
+        if ours.decoder == "told" and "in order" not in method.name:
             continue
         for figure in PAIRED:
             pairs = [(_values(cell, ours, figure), _values(cell, method, figure)) for cell in texts.values()]

@@ -233,3 +233,17 @@ def test_a_table_says_how_it_was_made_and_is_not_overwritten_by_another(run, out
     (out / "table1.json").write_text("{}")
     assert run("table1") == 1
     assert "table1.json: no result of an experiment" in capsys.readouterr().err
+
+
+def test_some_settings_of_the_table_may_be_asked_for(run, out, capsys):
+    assert run("table1", "--settings", "tree_5", "--under", "fourier", "--tuning", "1") == 0
+    found = content(out)
+    assert {name for row in found["table"] for name in row} & {"tree 5", "chain 4"} == {"tree 5"}
+    assert found["configuration"]["settings"] == [["tree", 5]]
+    assert len(found["configuration"]["records_for_options"]) == 1
+    for wrong in ("ring_4", "chain", "chain_x"):
+        with pytest.raises(SystemExit):
+            run("table1", "--settings", wrong)
+        assert f"got '{wrong}', expected one of" in capsys.readouterr().err
+    assert run("table1", "--tuning", "0") == 1
+    assert "tuning: got 0, expected at least 1" in capsys.readouterr().err

@@ -162,6 +162,12 @@ def test_the_table_has_every_method_beside_the_papers_numbers(study, monkeypatch
     assert {"HMM / Viterbi", "KGW, posterior", "IET fourier, cusum"} <= {row["against"] for row in rows}
     for row in rows:
         assert row["better in"] + row["not told apart"] + row["worse in"] == 1
+    told = {row["ours"] for row in content["against"]} & set(table1.TOLD)
+    assert told == set(table1.TOLD)
+    against = {row["against"] for row in content["against"] if row["ours"] in told}
+    assert against == {f"{name}, in order" for name in ("Recursive", "Semantic-BoW", "TextTiling")}
+    right = {m: mean_accuracy([r for r in content["rows"] if r["method"] == m]) for m in methods}
+    assert right["IET gumbel, told the order"] >= right["Recursive, in order"]
     assert content["strength"]["kgw"] > 0
     assert (study.out / "table1-scores.svg").stat().st_size > 1000
 
@@ -171,6 +177,12 @@ def test_the_table_has_every_method_beside_the_papers_numbers(study, monkeypatch
     monkeypatch.setattr(ModelAuthor, "generate", refuse)
     table1.run(study, settings=CHAIN)
     assert result(study, "table1")["rows"] == content["rows"]
+
+
+def test_the_table_reads_texts_under_the_marks_that_are_asked_for(study: Study) -> None:
+    table1.run(study, settings=CHAIN, under=["gumbel"])
+    marks = {m.name: m.mark for m in table1.METHODS}
+    assert {marks[row["method"]] for row in result(study, "table1")["rows"]} == {"fourier", "gumbel"}
 
 
 def test_sweeps_cover_their_points_in_two_runs(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
