@@ -45,12 +45,12 @@ def registry_file(work: pathlib.Path) -> Kept:
 
 
 def signed_report(work: pathlib.Path) -> Kept:
-    """A report that is signed, with the key that verifies it."""
+    """A report that is signed, with the key that verifies it in its strict form."""
     key = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
     report = Auditor(team(), "cusum").audit("the planner hands the plan to the critic, who reads it. " * 3)
     path, noon = work / "report.json", datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
     path.write_bytes(signed.sign(report, key, name="final.txt", time=noon))
-    return [path], lambda _, data: signed.verify(data, key.public_key())
+    return [path], lambda _, data: signed.verify(data, key.public_key(), strict=True)
 
 
 def published_index(work: pathlib.Path) -> Kept:

@@ -31,6 +31,7 @@ from iet.cli import (
     mcp,
     report,
     serve,
+    sign,
     verify,
     warm,
 )
@@ -54,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check,
         serve,
         mcp,
+        sign,
         verify,
         keys,
         index,

@@ -48,10 +48,11 @@ def load_registry(arguments: argparse.Namespace) -> Any:
     return iet.Registry.load(arguments.registry, secret_mount=arguments.secret_mount)
 
 
-def read_bytes(path: pathlib.Path) -> bytes:
-    """Return the content of a file, or raise an InputError that names it."""
+def read_bytes(path: pathlib.Path, most: int = -1) -> bytes:
+    """Return the content of a file, at most so many bytes of it, or raise an InputError that names it."""
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return file.read(most)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
 

@@ -15,6 +15,7 @@ from typing import Any
 from iet.cli.options import Commands
 from iet.cli.progress import auditing
 from iet.cli.reading import add_auditing, auditor_of, check_reading, keys_of, read
+from iet.cli.sign import add_signing, signers_of
 from iet.cli.texts import read_text
 from iet.errors import BackendUnavailable, InputError
 from iet.marks.files import write_file
@@ -40,11 +41,7 @@ def add(commands: Commands) -> None:
         metavar="FILE",
         help=f"what to write, told by its end: {', '.join(_FORMS)}; may be repeated",
     )
-    report.add_argument(
-        "--sign",
-        metavar="KEY.pem",
-        help="Ed25519 private key, for *.dsse.json (openssl genpkey -algorithm ed25519)",
-    )
+    add_signing(report, "--sign")
     report.add_argument("--name", help="of the text, in what is signed (default: that of its file)")
     report.add_argument("--no-text", action="store_true", help="leave the text out of *.json")
     add_auditing(report)
@@ -68,10 +65,12 @@ def _report(arguments: argparse.Namespace) -> int:
         forms[path] = form
     if (arguments.sign is None) == (".dsse.json" in forms.values()):
         raise InputError("--sign: got one without the other, expected a key and an output *.dsse.json")
+    if arguments.public and arguments.sign is None:
+        raise InputError("--public: got one without the key of --sign that it belongs to")
     if arguments.sign is not None:
         from iet.report import signed
 
-        key = signed.load_private_key(arguments.sign)
+        signers = signers_of(arguments)
     if not {".svg", ".png", ".pdf"}.isdisjoint(forms.values()):
         _need_matplotlib()
     registry = keys_of(arguments)
@@ -91,7 +90,7 @@ def _report(arguments: argparse.Namespace) -> int:
             if form in texts:
                 made[path] = texts[form]().encode() + b"\n"
             elif form == ".dsse.json":
-                made[path] = signed.sign(found, key, name=name)
+                made[path] = signed.sign(found, signers, name=name)
             else:
                 made[path] = _picture(found, form)
     for path, data in made.items():  # all of them or, where one cannot be made, none
@@ -115,7 +114,7 @@ def _are_many(arguments: argparse.Namespace) -> bool:
 def _report_many(arguments: argparse.Namespace) -> int:
     out, more = pathlib.Path(arguments.output[0]), arguments.output[1:]
     form = next((form for form in _FORMS if out.name.endswith(form)), None)
-    one = [arguments.sign, arguments.name, arguments.span, arguments.skip]
+    one = [arguments.sign, arguments.public or None, arguments.name, arguments.span, arguments.skip]
     one += [arguments.messages or None, arguments.no_text or None]
     if more or form or any(option is not None for option in one) or "-" in arguments.files:
         raise InputError(

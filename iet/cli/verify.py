@@ -17,7 +17,21 @@ def add(commands: Commands) -> None:
     """Add `iet verify`."""
     verify = commands.add_parser("verify", help="check a signed report, and what it speaks of")
     verify.add_argument("file", type=pathlib.Path, help="the signed report (*.dsse.json)")
-    verify.add_argument("--key", required=True, metavar="PUBLIC.pem", help="of the auditor whom you trust")
+    verify.add_argument(
+        "--key",
+        action="append",
+        required=True,
+        metavar="PUBLIC.pem",
+        help="of an auditor whom you trust; may be repeated",
+    )
+    verify.add_argument(
+        "--threshold", type=int, metavar="N", help="so many of these keys must have signed (default: all)"
+    )
+    verify.add_argument(
+        "--strict",
+        action="store_true",
+        help="only the form that iet writes, in which no byte can be changed, signed by these keys alone",
+    )
     verify.add_argument("--text", type=pathlib.Path, metavar="FILE", help="is this the text?")
     verify.add_argument(
         "--opening",
@@ -35,9 +49,10 @@ def _verify(arguments: argparse.Namespace) -> int:
     import iet
     from iet.marks.commitment import Opening
     from iet.report import signed
+    from iet.report.signers import load_public_key
 
-    public = signed.load_public_key(arguments.key)
-    envelope = read_bytes(arguments.file)
+    public = [load_public_key(path) for path in arguments.key]
+    envelope = read_bytes(arguments.file, most=signed.MAX_BYTES + 1)
     text = None if arguments.text is None else read_bytes(arguments.text)
     registry = opening = None
     if arguments.registry is not None:
@@ -48,7 +63,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         except (ValueError, RecursionError) as error:  # InputError is one
             raise InputError(f"{arguments.opening}: {error}") from None
     try:
-        verified = signed.verify(envelope, public)
+        verified = signed.verify(envelope, public, threshold=arguments.threshold, strict=arguments.strict)
         verified.check(text=text, registry=registry, opening=opening)
     except VerificationError as error:
         print(f"iet: {arguments.file}: not verified: {harmless(str(error))}", file=sys.stderr)
@@ -60,7 +75,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     found = [name for name, log_p in report["evidence"].items() if log_p <= math.log(report["level"])]
     checked = [what for what in ("text", "registry", "opening") if getattr(arguments, what) is not None]
     lines = (
-        f"verified: signed by {verified.key_id}, {verified.audited}\n"
+        f"verified: signed by {' and '.join(verified.key_ids)}, {verified.audited}\n"
         f"text {subject['name']!r}, sha256 {subject['digest']['sha256']}\n"
         f"registry {report['registry_digest']}\n"
         f"decoder {report['decoder']['name']}, level {report['level']:g}\n"

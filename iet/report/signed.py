@@ -1,46 +1,53 @@
-"""A report that stands up later: an in-toto Statement in a DSSE envelope, signed with Ed25519.
+"""A report that stands up later: an in-toto Statement in a DSSE envelope, signed by one key or several.
 
-    envelope  = {"payload": base64(statement), "payloadType", "signatures": [{"keyid", "sig"}]} + "\\n"
-    sig       = base64(Ed25519(PAE)),  PAE = "DSSEv1" ␠ |type| ␠ type ␠ |statement| ␠ statement
+    envelope  = {"payload": base64(statement), "payloadType", "signatures": [{"keyid", "sig"}, ...]} + "\\n"
+    sig       = base64(signature of PAE),  PAE = "DSSEv1" ␠ |type| ␠ type ␠ |statement| ␠ statement
     statement = {"_type", "subject": [{"name", "digest": {"sha256"}}], "predicateType", "predicate"}
 
 (https://github.com/secure-systems-lab/dsse, https://github.com/in-toto/attestation/tree/main/spec/v1).
 
-Both are canonical JSON (sorted keys, no spaces, UTF-8), and the envelope has this one form only: `verify`
-writes what it read once more and wants the same bytes. What is signed is the statement; the form of the
-envelope around it is checked because one that can be written in two ways can be changed without notice.
+Envelopes are read as DSSE has them, whoever wrote them: base64 of either alphabet, unknown fields, key ids
+that are missing or wrong. Ours have one form only: canonical JSON (sorted keys, no spaces, UTF-8), signatures
+in the order of their key ids. `verify(strict=True)` takes this form alone: an envelope that can be written in
+two ways can be changed without notice.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import contextlib
 import dataclasses
 import hashlib
 import json
-import os
-import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from iet.errors import InputError, VerificationError, missing
+from iet.errors import InputError, VerificationError, check_number, missing
 from iet.marks.commitment import Opening
 from iet.marks.registry import Registry
 from iet.marks.scheme import canonical_json
 from iet.report.model import REPORT_SCHEMA, Report
+from iet.report.signers import PrivateKey, PublicKey, load_public_key, load_signers, low_s, told
 
 try:
-    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+    from securesystemslib.dsse import Envelope
+    from securesystemslib.exceptions import UnverifiedSignatureError
+    from securesystemslib.signer import Signature, Signer, SSlibKey
 except ImportError as error:
     raise missing(f"signing reports: {error}", "sign") from None
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-PREDICATE_TYPE = "https://pypi.org/project/implicit-execution-tracing/attribution/v1"
+PREDICATE_TYPE = "urn:uuid:21076bcc-3ac3-468e-9080-8f3f0d553473#implicit-execution-tracing/attribution/v1"
+"""Of what is signed now. docs/how/signing.md says why it is no address."""
+
+_PREDICATE_TYPES = (
+    PREDICATE_TYPE,
+    "https://pypi.org/project/implicit-execution-tracing/attribution/v1",  # until 0.1.0: the same content
+)
+
+MAX_BYTES = 64 << 20
+MAX_SIGNATURES = 32
+"""Of an envelope: each signature is tried with each key that is trusted."""
 
 
 class _Keys(Protocol):
@@ -56,11 +63,11 @@ class Verified:
 
     Attributes:
         statement: the in-toto Statement.
-        key_id: of the key that signed it.
+        key_ids: of the keys that were given and that signed it, in the order given.
     """
 
     statement: Mapping[str, Any]
-    key_id: str
+    key_ids: tuple[str, ...]
 
     @property
     def report(self) -> Mapping[str, Any]:
@@ -122,7 +129,7 @@ class Verified:
 
 def sign(
     report: Report,
-    key: Ed25519PrivateKey | str | os.PathLike[str],
+    keys: PrivateKey | Sequence[PrivateKey],
     *,
     name: str = "text",
     time: datetime | None = None,
@@ -131,16 +138,18 @@ def sign(
 
     Args:
         report: of a text.
-        key: Ed25519 private key, or the path of one in PEM (PKCS #8, without a password) that only its owner
-            can read: `openssl genpkey -algorithm ed25519 -out key.pem`.
+        keys: one or several, each as `iet.report.signers.load_signers` takes or returns it: the path of a
+            private key that only its owner can read (`openssl genpkey -algorithm ed25519 -out key.pem`), a
+            private key of cryptography, a Signer.
         name: of the text, as the statement's subject; often its file name.
         time: of the audit, with a time zone. None: now.
 
     Returns:
-        The bytes of the envelope, the same for the same arguments.
+        The bytes of the envelope. With Ed25519 they are the same for the same arguments.
 
     Raises:
-        InputError: only token ids were audited, `time` has no time zone, or the key cannot be used.
+        InputError: only token ids were audited, `time` has no time zone, or a key cannot be used.
+        BackendUnavailable: a package that reaches a key is not installed.
     """
     from iet import __version__
 
@@ -151,7 +160,7 @@ def sign(
     when = datetime.now(UTC) if time is None else time
     if when.tzinfo is None:
         raise InputError(f"time: got {time}, expected one with a time zone")
-    private = key if isinstance(key, Ed25519PrivateKey) else load_private_key(key)
+    signers = load_signers(keys)
     shown = report.to_dict(text=False)
     # Where a tokenizer lies on the auditor's machine is nobody else's business.
     shown["profiles"] = [{**profile, "tokenizer_source": None} for profile in shown["profiles"]]
@@ -168,103 +177,79 @@ def sign(
             "predicate": predicate,
         }
     )
-    return _envelope(payload, key_id(private.public_key()), private.sign(_encoded(payload)))
+    return _signed(Envelope(payload, PAYLOAD_TYPE, {}), signers)
 
 
-def verify(envelope: bytes, key: Ed25519PublicKey | str | os.PathLike[str]) -> Verified:
+def add_signatures(envelope: bytes, keys: PrivateKey | Sequence[PrivateKey]) -> bytes:
+    """Return a signed report with the signatures of more keys. Those that it has are kept, and not checked.
+
+    Args:
+        envelope: the bytes of the file, of whoever wrote it.
+        keys: as in `sign`.
+
+    Raises:
+        VerificationError: it is no envelope around a report of ours.
+        InputError: a key cannot be used, or has signed already.
+        BackendUnavailable: a package that reaches a key is not installed.
+    """
+    read = _read(envelope)
+    _statement(read.payload)
+    return _signed(read, load_signers(keys))
+
+
+def verify(
+    envelope: bytes,
+    keys: PublicKey | Sequence[PublicKey],
+    *,
+    threshold: int | None = None,
+    strict: bool = False,
+) -> Verified:
     """Check a signed report, and return what it says.
 
     Args:
-        envelope: the bytes of the file.
-        key: Ed25519 public key of the auditor whom you trust, or the path of one in PEM.
+        envelope: the bytes of the file, at most 64 MiB with 32 signatures.
+        keys: public keys of those whom you trust, or their paths, as in `iet.report.signers.load_public_key`.
+        threshold: number of these keys that must have signed; each counts once. None: all.
+        strict: take the one form that `sign` writes, in which no byte can be changed without the keys, and
+            no signature but of the given keys. False: take any DSSE envelope, where signatures of other keys
+            count for nothing.
 
     Returns:
         The statement. `Verified.check` compares it with the text and the registry.
 
     Raises:
-        VerificationError: what was changed: the envelope's form, its key id, the statement or the signature.
-        InputError: the key cannot be used.
+        VerificationError: what was changed: the envelope, its key ids, the statement or the signatures.
+        InputError: a key cannot be used, or the threshold lies outside 1 to the number of different keys.
     """
-    public = key if isinstance(key, Ed25519PublicKey) else load_public_key(key)
-    try:
-        read = json.loads(envelope)
-        entry = read["signatures"][0]
-        payload, signature = (
-            base64.b64decode(part, validate=True) for part in (read["payload"], entry["sig"])
-        )
-        keyid = entry["keyid"]
-        if not isinstance(keyid, str):
-            raise ValueError(f"keyid is a {type(keyid).__name__}")
-        written = _envelope(payload, keyid, signature)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, binascii.Error) as error:
-        raise VerificationError(f"envelope: it is no DSSE envelope as iet writes it ({error})") from None
-    if written != envelope:
-        at = next((i for i, (a, b) in enumerate(zip(written, envelope, strict=False)) if a != b), None)
-        where = min(len(written), len(envelope)) if at is None else at
-        raise VerificationError(f"envelope: byte {where} is not as iet writes it, so it was changed")
-    if keyid != key_id(public):
+    given = list(keys) if isinstance(keys, Sequence) and not isinstance(keys, str) else [keys]
+    trusted = {key.keyid: key for key in map(load_public_key, given)}
+    if not trusted:
+        raise InputError("keys: got none, expected at least one")
+    wanted = len(trusted) if threshold is None else threshold
+    check_number("threshold", wanted, 1, len(trusted))
+    read = _read(envelope)
+    if strict:
+        _check_form(read, envelope, trusted)
+    signed = [name for name, key in trusted.items() if _has_signed(key, read, strict)]
+    expected = max(wanted, len(read.signatures)) if strict else wanted
+    if len(signed) < expected:
+        named = ", ".join(f"{each.keyid!r:.80}" for each in [*read.signatures.values()][:4])
         raise VerificationError(
-            f"keyid: got {keyid!r:.80}, expected {key_id(public)!r}, that of the given public key"
+            f"signature: {len(signed)} of {len(trusted)} given keys fit, expected {expected}: the statement"
+            f" or a signature was changed, or others signed (key ids in the envelope: {named})"
         )
-    try:
-        public.verify(signature, _encoded(payload))
-    except InvalidSignature:
-        raise VerificationError(
-            "signature: it does not fit: the statement or the signature was changed, or another key signed"
-        ) from None
-    return Verified(_statement(payload), keyid)
+    return Verified(_statement(read.payload, strict), tuple(signed))
 
 
-def key_id(key: Ed25519PublicKey) -> str:
-    """Return the name of a public key: SHA-256, in hex, of its SubjectPublicKeyInfo in DER."""
-    der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-    return hashlib.sha256(der).hexdigest()
-
-
-def load_private_key(path: str | os.PathLike[str]) -> Ed25519PrivateKey:
-    """Read a private key. Raises InputError if others can read the file, or it is no Ed25519 key in PEM."""
-    data, mode = _read(path)
-    if os.name == "posix" and mode & 0o077:
-        raise InputError(
-            f"{path}: got mode {mode & 0o777:04o}, expected 0600: others can read the private key"
-        )
-    found = None
-    # No message quotes what the library says of the content: it is secret, or was meant to be.
-    with contextlib.suppress(ValueError, TypeError, UnsupportedAlgorithm):
-        found = serialization.load_pem_private_key(data, password=None)
-    if not isinstance(found, Ed25519PrivateKey):
-        raise InputError(f"{path}: got no Ed25519 private key in PEM without a password, expected one")
-    return found
-
-
-def load_public_key(path: str | os.PathLike[str]) -> Ed25519PublicKey:
-    """Read a public key. Raises InputError if it is no Ed25519 key in PEM."""
-    data, _ = _read(path)
-    found = None
-    with contextlib.suppress(ValueError, TypeError, UnsupportedAlgorithm):
-        found = serialization.load_pem_public_key(data)
-    if not isinstance(found, Ed25519PublicKey):
-        raise InputError(f"{path}: got no Ed25519 public key in PEM, expected one")
-    return found
-
-
-def _read(path: str | os.PathLike[str]) -> tuple[bytes, int]:
-    try:
-        with open(pathlib.Path(path).expanduser(), "rb") as file:
-            return file.read(1 << 16), os.fstat(file.fileno()).st_mode
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); expected a key in PEM") from None
-
-
-def _statement(payload: bytes) -> dict[str, Any]:
+def _statement(payload: bytes, strict: bool = False) -> dict[str, Any]:
     """Return what was signed: the key may have signed other things than reports, or other makers' reports."""
     try:
-        statement: dict[str, Any] = json.loads(payload)
+        statement: dict[str, Any] = json.loads(payload.decode(), object_pairs_hook=_once)
         kinds = statement["_type"], statement["predicateType"]
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise VerificationError(f"statement: signed, but not an in-toto Statement ({error})") from None
-    if kinds != (STATEMENT_TYPE, PREDICATE_TYPE):
-        raise VerificationError(f"statement: got {kinds}, expected {(STATEMENT_TYPE, PREDICATE_TYPE)}")
+    if kinds[0] != STATEMENT_TYPE or kinds[1] not in _PREDICATE_TYPES:
+        raise VerificationError(f"statement: got {kinds!r:.300}, expected {(STATEMENT_TYPE, PREDICATE_TYPE)}")
     try:
         [subject], predicate = statement["subject"], statement["predicate"]
         report, when = predicate["report"], predicate["timeAudited"]
@@ -276,7 +261,7 @@ def _statement(payload: bytes) -> dict[str, Any]:
                 raise ValueError(f"{name} is {value!r:.80}")
         if subject["digest"]["sha256"] != report["text_sha256"]:
             raise ValueError("the subject is not the text of the report")
-        if canonical_json(statement) != payload:
+        if canonical_json(statement) != payload and strict:  # the first also finds what JSON has no form for
             raise ValueError("its JSON is not canonical")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise VerificationError(f"statement: signed, but not as iet writes it ({error})") from None
@@ -305,16 +290,106 @@ def _stated(subject: Any, report: Any) -> Iterator[tuple[str, Any, Callable[[Any
         yield f"evidence of {agent!r:.80}", log_p, is_log_p
 
 
-def _encoded(payload: bytes) -> bytes:
-    """Return the pre-authentication encoding of the payload."""
-    kind = PAYLOAD_TYPE.encode()
-    return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
+def _signed(envelope: Envelope, signers: Sequence[Signer]) -> bytes:
+    """Return the envelope in our form, with more signatures, each of which its public key verifies."""
+    signatures = list(envelope.signatures.values())
+    if len(signatures) + len(signers) > MAX_SIGNATURES:
+        raise InputError(
+            f"signing key: got {len(signers)} beside {len(signatures)},"
+            f" expected {MAX_SIGNATURES} signatures at most"
+        )
+    for signer in signers:
+        key = load_public_key(signer.public_key)
+        if _has_signed(key, envelope, strict=False):
+            raise InputError(f"signing key: {key.keyid} has signed already")
+        signatures = [each for each in signatures if each.keyid != key.keyid]  # which it did not make
+        with told(type(signer).__name__):
+            made = low_s(Signature(key.keyid, signer.sign(envelope.pae()).signature), key)
+        try:
+            key.verify_signature(made, envelope.pae())
+        except UnverifiedSignatureError:
+            raise InputError(
+                f"signing key: what {type(signer).__name__} signed does not fit the public key {key.keyid}"
+            ) from None
+        signatures.append(made)
+    return _written(envelope, signatures)
 
 
-def _envelope(payload: bytes, keyid: str, signature: bytes) -> bytes:
-    content = {
-        "payload": base64.b64encode(payload).decode(),
-        "payloadType": PAYLOAD_TYPE,
-        "signatures": [{"keyid": keyid, "sig": base64.b64encode(signature).decode()}],
-    }
-    return canonical_json(content) + b"\n"
+def _written(envelope: Envelope, signatures: Sequence[Signature]) -> bytes:
+    ordered = sorted(signatures, key=lambda each: (each.keyid, each.signature))
+    content = Envelope(
+        envelope.payload,
+        envelope.payload_type,
+        {str(i): Signature(each.keyid, each.signature) for i, each in enumerate(ordered)},
+    )
+    return canonical_json(content.to_dict()) + b"\n"
+
+
+def _read(envelope: bytes) -> Envelope:
+    """Return an envelope of anybody, its signatures by their place: key ids may be missing, or come twice."""
+    if len(envelope) > MAX_BYTES:
+        raise VerificationError(f"envelope: got more than {MAX_BYTES} bytes, expected at most that")
+    try:
+        content = json.loads(envelope.decode(), object_pairs_hook=_once)
+        entries, kind = content["signatures"], content["payloadType"]
+        if not isinstance(entries, list) or not 1 <= len(entries) <= MAX_SIGNATURES:
+            count = len(entries) if isinstance(entries, list) else type(entries).__name__
+            raise ValueError(f"signatures: got {count}, expected 1 to {MAX_SIGNATURES}")
+        names = [entry.get("keyid") or "" for entry in entries]
+        for what, value in (("payloadType", kind), *(("keyid", name) for name in names)):
+            if not isinstance(value, str):
+                raise ValueError(f"{what} is a {type(value).__name__}")
+            value.encode()  # half a surrogate pair, which JSON can hold, has no UTF-8
+        numbered = [{"keyid": str(i), "sig": entry["sig"]} for i, entry in enumerate(entries)]
+        read = Envelope.from_dict(
+            {"payload": content["payload"], "payloadType": kind, "signatures": numbered}
+        )
+        for signature, name in zip(read.signatures.values(), names, strict=True):
+            signature.keyid = name
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise VerificationError(f"envelope: it is no DSSE envelope ({str(error)[:200]})") from None
+    if kind != PAYLOAD_TYPE:
+        raise VerificationError(f"payloadType: got {kind!r:.80}, expected {PAYLOAD_TYPE!r}")
+    return read
+
+
+def _check_form(read: Envelope, envelope: bytes, trusted: Mapping[str, SSlibKey]) -> None:
+    """Raise VerificationError unless an envelope is as `sign` writes it for the keys that are trusted."""
+    signatures = list(read.signatures.values())
+    written = _written(read, signatures)
+    if written != envelope:
+        at = next((i for i, (a, b) in enumerate(zip(written, envelope, strict=False)) if a != b), None)
+        where = min(len(written), len(envelope)) if at is None else at
+        raise VerificationError(f"envelope: byte {where} is not as iet writes it, so it was changed")
+    names = [each.keyid for each in signatures]
+    if len(set(names)) < len(names):
+        raise VerificationError("envelope: a key id comes twice, which iet never writes")
+    for each in signatures:
+        if each.keyid not in trusted:
+            raise VerificationError(
+                f"keyid: got {each.keyid!r:.80}, expected one of the given public keys: {', '.join(trusted)}"
+            )
+        if low_s(each, trusted[each.keyid]).signature != each.signature:
+            raise VerificationError(
+                f"signature: that of {each.keyid} is not as iet writes it, so it was changed"
+            )
+
+
+def _has_signed(key: SSlibKey, envelope: Envelope, strict: bool) -> bool:
+    """Tell whether any signature is the key's. If not strict, key ids in the envelope are hints (DSSE)."""
+    for each in envelope.signatures.values():
+        if not strict or each.keyid == key.keyid:
+            try:
+                key.verify_signature(Signature(key.keyid, each.signature), envelope.pae())
+            except UnverifiedSignatureError:
+                continue
+            return True
+    return False
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, in which a name that comes twice would be read in two ways."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name comes twice in an object")
+    return found

@@ -18,17 +18,10 @@ from tests.support.commands import Said, run
 @pytest.fixture
 def signing(tmp_path: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
     """An auditor's private and public key, as openssl writes them."""
-    serialization = pytest.importorskip("cryptography.hazmat.primitives.serialization")
-    ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
-    key = ed25519.Ed25519PrivateKey.generate()
-    private, public = tmp_path / "auditor.pem", tmp_path / "auditor.pub.pem"
-    pem = serialization.Encoding.PEM
-    pkcs8, none = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    private.write_bytes(key.private_bytes(pem, pkcs8, none))
-    private.chmod(0o600)
-    spki = serialization.PublicFormat.SubjectPublicKeyInfo
-    public.write_bytes(key.public_key().public_bytes(pem, spki))
-    return private, public
+    pytest.importorskip("securesystemslib")
+    from tests.support.signing import ed25519, write_keys
+
+    return write_keys(tmp_path, ed25519())
 
 
 def test_report_writes_what_the_names_ask_for(
@@ -151,19 +144,16 @@ def test_signed_reports_of_other_programs_are_refused_or_shown(
     signing: tuple[pathlib.Path, pathlib.Path],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from iet.report import signed
+    from tests.support.signing import ed25519, enveloped
 
     private, public = signing
-    envelope, key = tmp_path / "r.dsse.json", signed.load_private_key(private)
+    envelope = tmp_path / "r.dsse.json"
     assert run("report", text, "-r", team, "-o", envelope, "--sign", private) == 0
     statement = json.loads(base64.b64decode(json.loads(envelope.read_bytes())["payload"]))
     report = statement["predicate"]["report"]
 
     def verified() -> int:
-        payload = canonical_json(statement)
-        envelope.write_bytes(
-            signed._envelope(payload, signed.key_id(key.public_key()), key.sign(signed._encoded(payload)))
-        )
+        envelope.write_bytes(enveloped(canonical_json(statement), ed25519()))
         capsys.readouterr()
         return run("verify", envelope, "--key", public, "--json")
 

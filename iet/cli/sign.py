@@ -1,0 +1,72 @@
+"""`iet sign`: add signatures to a signed report, and the options of whoever signs."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import pathlib
+import sys
+from typing import Any
+
+from iet.cli.options import Commands, read_bytes
+from iet.errors import InputError
+from iet.marks.files import write_file
+
+
+def add(commands: Commands) -> None:
+    """Add `iet sign`."""
+    sign = commands.add_parser("sign", help="add signatures to a signed report, as a second auditor does")
+    sign.add_argument("file", type=pathlib.Path, help="the signed report (*.dsse.json)")
+    add_signing(sign, "--key", required=True)
+    sign.add_argument(
+        "-o", "--output", type=pathlib.Path, metavar="FILE", help="(default: the report itself)"
+    )
+    sign.set_defaults(run=_sign)
+
+
+def add_signing(parser: argparse.ArgumentParser, name: str, *, required: bool = False) -> None:
+    """Add the options that say which keys sign, the first of them under a name of the command's own."""
+    parser.add_argument(
+        name,
+        action="append",
+        dest="sign",
+        required=required,
+        metavar="KEY",
+        help="private key in PEM (openssl genpkey -algorithm ed25519), or URI of one elsewhere"
+        " (hsm:, awskms:, gcpkms:, azurekms:, hv:), which goes with --public; may be repeated",
+    )
+    parser.add_argument(
+        "--public",
+        action="append",
+        default=[],
+        metavar="PUBLIC.pem",
+        help="the public key of a URI; one for each, in their order",
+    )
+
+
+def signers_of(arguments: argparse.Namespace) -> list[Any]:
+    """Return what signs."""
+    from iet.report.signers import load_signers
+
+    return load_signers(arguments.sign, public=arguments.public, secrets=_secret)
+
+
+def _secret(name: str) -> str:
+    """Return a secret that a signer asks for. It is no option: others on the machine can read those."""
+    variable = f"IET_SIGNING_{name.upper()}"
+    if variable in os.environ:
+        return os.environ[variable]
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise InputError(f"{name}: got none, expected it in ${variable}, or a terminal to ask for it")
+    return getpass.getpass(f"{name} of the key that signs: ")
+
+
+def _sign(arguments: argparse.Namespace) -> int:
+    from iet.report import signed
+
+    envelope = read_bytes(arguments.file, most=signed.MAX_BYTES + 1)
+    output = arguments.output or arguments.file
+    write_file(output, signed.add_signatures(envelope, signers_of(arguments)))
+    print(output)
+    return 0

@@ -1,0 +1,154 @@
+"""`iet sign`, and keys that sign from the command line: several, and in an HSM."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("securesystemslib")
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from iet.errors import InputError
+from iet.report import signed, signers
+from tests.support.commands import Said, run
+from tests.support.reports import report_of
+from tests.support.signing import ENCODED, ed25519, name_of, write_keys
+
+PIN = "846213-secret"
+FIRST, SECOND, THIRD = (ed25519(i) for i in range(3))
+
+
+def test_a_report_is_signed_by_two_and_verified_by_a_threshold(
+    text: pathlib.Path, team: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = [write_keys(tmp_path, key, f"{i}") for i, key in enumerate((FIRST, SECOND, THIRD))]
+    report, more = tmp_path / "r.dsse.json", tmp_path / "more.dsse.json"
+    assert run("report", text, "-r", team, "-o", report, "--sign", keys[0][0], "--sign", keys[1][0]) == 0
+    capsys.readouterr()
+    check = ["verify", report, "--key", keys[1][1], "--key", keys[0][1]]
+    assert run(*check, "--strict") == 0
+    names = [name_of(key.public_key()) for key in (FIRST, SECOND, THIRD)]
+    shown = "".join(capsys.readouterr().out.split())
+    assert f"signedby{names[1]}and{names[0]}," in shown
+    assert run(*check, "--key", keys[2][1]) == 1
+    assert "not verified: signature: 2 of 3 given keys fit, expected 3" in capsys.readouterr().err
+    assert run(*check, "--key", keys[2][1], "--threshold", "2") == 0
+    assert run("sign", report, "--key", keys[2][0], "-o", more) == 0
+    assert capsys.readouterr().out.endswith(f"{more}\n")
+    assert run("verify", more, *check[2:], "--key", keys[2][1], "--strict") == 0
+    assert run(*check, "--key", keys[2][1]) == 1  # the report itself is as it was
+    assert run("sign", report, "--key", keys[2][0]) == 0
+    assert report.read_bytes() == more.read_bytes()
+
+
+def test_the_form_of_others_is_verified_and_is_not_strict(
+    text: pathlib.Path, team: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    private, public = write_keys(tmp_path, FIRST)
+    report = tmp_path / "r.dsse.json"
+    assert run("report", text, "-r", team, "-o", report, "--sign", private) == 0
+    report.write_text(json.dumps(json.loads(report.read_bytes()), indent=2))
+    assert run("verify", report, "--key", public) == 0
+    assert run("verify", report, "--key", public, "--strict") == 1
+    assert "not verified: envelope: byte 1 is not as iet writes it" in capsys.readouterr().err
+
+
+def test_what_does_not_go_together_is_refused(
+    text: pathlib.Path, team: pathlib.Path, tmp_path: pathlib.Path, said: Said
+) -> None:
+    private, public = write_keys(tmp_path, FIRST)
+    report, page = str(tmp_path / "r.dsse.json"), str(tmp_path / "r.html")
+    start = ["report", text, "-r", team]
+    for arguments, what in (
+        ([*start, "-o", page, "--public", public], "--public: got one without the key of --sign"),
+        (
+            [*start, "-o", report, "--sign", private, "--public", public],
+            "--public: got 1 public keys, expected 0",
+        ),
+        ([*start, "-o", report, "--sign", "hsm:"], "--public: got 0 public keys, expected 1"),
+        ([*start, "-o", report, "--sign", private, "--sign", private], "signing key: got the key"),
+        ([*start, "-o", report, "--sign", "vault:x"], "signing key: got a URI vault:"),
+        (["sign", public, "--key", private], "envelope: it is no DSSE envelope"),
+        (["sign", tmp_path / "none", "--key", private], "cannot be read (No such file"),
+        (
+            ["verify", public, "--key", public, "--threshold", "2"],
+            "--threshold: got 2, expected an int from 1 to 1",
+        ),
+    ):
+        assert what in said(3, *arguments)
+    assert not pathlib.Path(report).exists()
+    assert not pathlib.Path(page).exists()
+
+
+def test_a_key_in_place_of_its_path_is_not_shown(said: Said, text: pathlib.Path, team: pathlib.Path) -> None:
+    pkcs8, closed = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    pem = ed25519().private_bytes(ENCODED.PEM, pkcs8, closed).decode()
+    for given in (pem, pem.replace("\n", ""), pem.split("\n")[1] + "\n"):
+        told = said(3, "report", text, "-r", team, "-o", str(text.with_suffix(".dsse.json")), "--sign", given)
+        assert "got what a key's file holds, expected its path" in told
+        assert pem.split("\n")[1] not in told
+
+
+# An HSM: SoftHSM, through PKCS #11
+
+
+@pytest.fixture(scope="module")
+def token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
+    """A token with an ECDSA key 2, whose public key is the file that comes back."""
+    pytest.importorskip("pkcs11", reason="python-pkcs11 is not installed")
+    libraries = [*pathlib.Path("/usr/lib").glob("**/softhsm/libsofthsm2.so")]
+    if not libraries or shutil.which("softhsm2-util") is None:
+        pytest.skip("SoftHSM is not installed (apt-get install softhsm2)")
+    folder = tmp_path_factory.mktemp("hsm")
+    (folder / "tokens").mkdir()
+    (folder / "softhsm2.conf").write_text(f"directories.tokendir = {folder / 'tokens'}\nlog.level = ERROR\n")
+    private, public = write_keys(folder, ec.generate_private_key(ec.SECP256R1()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOFTHSM2_CONF", str(folder / "softhsm2.conf"))
+        patch.setenv("PYKCS11LIB", str(libraries[0]))
+        made = ["--init-token", "--free", "--label", "auditor", "--pin", PIN, "--so-pin", "12345678"]
+        kept = ["--import", private, "--token", "auditor", "--label", "signing", "--id", "02", "--pin", PIN]
+        for arguments in (made, kept):
+            subprocess.run(["softhsm2-util", *arguments], check=True, capture_output=True)
+        private.unlink()
+        yield public
+
+
+def test_an_hsm_signs_from_the_command_line(
+    token: pathlib.Path,
+    text: pathlib.Path,
+    team: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report, (private, public) = tmp_path / "r.dsse.json", write_keys(tmp_path, ed25519())
+    start = ["report", text, "-r", team, "-o", report, "--sign", "hsm:2?label=auditor", "--public", token]
+    assert run(*start) == 3
+    assert "pin: got none, expected it in $IET_SIGNING_PIN" in capsys.readouterr().err
+    monkeypatch.setenv("IET_SIGNING_PIN", "wrong-" + PIN)
+    assert run(*start) == 3
+    shown = capsys.readouterr()
+    assert "HSMSigner: the key cannot be used (PinIncorrect" in shown.err
+    assert PIN not in shown.out + shown.err
+    assert not report.exists()
+    monkeypatch.setenv("IET_SIGNING_PIN", PIN)
+    assert run(*start) == 0
+    assert run("verify", report, "--key", token, "--strict") == 0
+    assert run("sign", report, "--key", private) == 0
+    assert run("verify", report, "--key", token, "--key", public, "--strict") == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert PIN not in shown.out
+
+
+def test_an_hsm_without_that_token_or_key_is_named(token: pathlib.Path) -> None:
+    for uri, what in (("hsm:2?label=other", "No PKCS#11 token found"), ("hsm:7", "could not find ECDSA")):
+        with pytest.raises(InputError, match=f"HSMSigner: the key cannot be used .*{what}"):
+            signed.sign(report_of(), signers.load_signers(uri, public=[token], secrets=lambda name: PIN))

@@ -1,0 +1,314 @@
+"""Envelopes of others, signatures of several keys, and envelopes that mean harm."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("securesystemslib")
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+from securesystemslib.dsse import Envelope
+from securesystemslib.signer import CryptoSigner, SSlibKey
+
+from iet.errors import InputError, VerificationError
+from iet.report import signed
+from tests.support.reports import report_of
+from tests.support.signing import KIND, changed, dumped, ed25519, entry, enveloped, name_of, payload_of
+
+NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
+A, B, C = (ed25519(i) for i in range(3))
+PAYLOAD = payload_of(signed.sign(report_of(), A, time=NOON))
+STATEMENT = json.loads(PAYLOAD)
+
+
+def trusted(*keys: Any) -> list[Any]:
+    return [key.public_key() for key in keys]
+
+
+def key_of(kind: str) -> Any:
+    if kind == "rsa":
+        return rsa.generate_private_key(65537, 2048)
+    return A if kind == "ed25519" else ec.generate_private_key(getattr(ec, kind)())
+
+
+KINDS = ("ed25519", "SECP256R1", "SECP384R1", "SECP521R1", "rsa")
+
+
+# With securesystemslib alone
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_securesystemslib_verifies_ours(kind: str) -> None:
+    key = key_of(kind)
+    envelope = Envelope.from_dict(json.loads(signed.sign(report_of(), [key, B])))
+    assert envelope.payload_type == KIND
+    theirs = [SSlibKey.from_crypto(each, name_of(each)) for each in trusted(key, B)]
+    assert set(envelope.verify(theirs, 2)) == {each.keyid for each in theirs}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_we_verify_what_securesystemslib_signed(kind: str) -> None:
+    envelope = Envelope(PAYLOAD, KIND, {})
+    signer = CryptoSigner(key_of(kind))  # under a key id of its own
+    envelope.sign(signer)
+    written = json.dumps(envelope.to_dict(), indent=2).encode()
+    verified = signed.verify(written, signer.public_key)
+    assert verified.statement == STATEMENT
+    with pytest.raises(VerificationError, match=r"^envelope: byte 1 is not as iet writes it"):
+        signed.verify(written, signer.public_key, strict=True)
+    ours = signed.add_signatures(written, B)
+    assert len(signed.verify(ours, [signer.public_key, *trusted(B)]).key_ids) == 2
+
+
+# In every form that DSSE allows
+
+
+def unnamed(content: dict[str, Any]) -> None:
+    del content["signatures"][0]["keyid"]
+
+
+def urlsafe(content: dict[str, Any]) -> None:
+    content["payload"] = base64.urlsafe_b64encode(PAYLOAD).decode()
+    for each in content["signatures"]:
+        each["sig"] = base64.urlsafe_b64encode(base64.b64decode(each["sig"])).decode()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: None,
+        unnamed,
+        urlsafe,
+        lambda content: content["signatures"][0].update(keyid=None),
+        lambda content: content["signatures"][0].update(keyid=""),
+        lambda content: content["signatures"][0].update(keyid="SHA256:of-another-kind"),
+        lambda content: content["signatures"][0].update(keyid=name_of(B.public_key())),
+        lambda content: content["signatures"][0].update(cert="more", extension={"kind": [1]}),
+        lambda content: content.update(note={"more": 1}),
+        lambda content: content["signatures"].insert(0, {"keyid": "", "sig": "AAAA"}),
+        lambda content: content["signatures"].insert(0, entry(C, PAYLOAD)),
+    ],
+)
+def test_what_dsse_allows_is_verified_and_is_not_strict(change: Any) -> None:
+    envelope = changed(enveloped(PAYLOAD, A), change)
+    verified = signed.verify(envelope, trusted(A))
+    assert (verified.statement, verified.key_ids) == (STATEMENT, (name_of(A.public_key()),))
+    with pytest.raises(VerificationError):
+        signed.verify(envelope, trusted(A), strict=True)
+
+
+def test_a_thousand_changed_bytes_change_nothing_that_is_signed() -> None:
+    envelope, rng = enveloped(PAYLOAD, A), np.random.default_rng(1)
+    refused = 0
+    for _ in range(1000):
+        at = int(rng.integers(len(envelope)))
+        other = (envelope[at] + int(rng.integers(1, 256))) % 256
+        try:
+            found = signed.verify(envelope[:at] + bytes([other]) + envelope[at + 1 :], trusted(A))
+        except VerificationError:
+            refused += 1
+        else:
+            assert found.statement == STATEMENT
+    assert refused > 900  # all but those of the key id and of white space
+
+
+# Several keys
+
+
+def test_every_key_that_is_given_must_have_signed_unless_a_threshold_says_otherwise() -> None:
+    envelope = signed.sign(report_of(), [B, A], time=NOON)
+    assert envelope == enveloped(PAYLOAD, A, B)  # the order of the keys changes nothing
+    for strict in (False, True):
+        both = signed.verify(envelope, trusted(A, B), strict=strict)
+        assert both.key_ids == (name_of(A.public_key()), name_of(B.public_key()))
+        two = signed.verify(envelope, trusted(A, C, B), threshold=2, strict=strict)
+        assert two.key_ids == both.key_ids
+        with pytest.raises(VerificationError, match="signature: 2 of 3 given keys fit, expected 3"):
+            signed.verify(envelope, trusted(A, B, C), strict=strict)
+    assert signed.verify(envelope, trusted(B)).key_ids == (name_of(B.public_key()),)
+    with pytest.raises(VerificationError, match=r"keyid: got '.*', expected one of the given public keys"):
+        signed.verify(envelope, trusted(B), strict=True)
+
+
+def test_a_second_auditor_adds_a_signature() -> None:
+    first = signed.sign(report_of(), A, time=NOON)
+    assert signed.add_signatures(first, B) == signed.sign(report_of(), [A, B], time=NOON)
+    assert signed.add_signatures(first, [C, B]) == enveloped(PAYLOAD, A, B, C)
+    with pytest.raises(InputError, match=f"signing key: {name_of(A.public_key())} has signed already"):
+        signed.add_signatures(first, A)
+    with pytest.raises(InputError, match=f"got the key {name_of(B.public_key())} twice"):
+        signed.add_signatures(first, [B, B])
+    with pytest.raises(InputError, match="signing key: got none"):
+        signed.add_signatures(first, [])
+    with pytest.raises(InputError, match="signing key: got 32 beside 1, expected 32 signatures at most"):
+        signed.add_signatures(first, [ed25519(i) for i in range(1, 33)])
+    with pytest.raises(VerificationError, match="not an in-toto Statement"):
+        signed.add_signatures(enveloped(b"{}", A), B)
+    with pytest.raises(VerificationError, match="payloadType: got 'other'"):
+        signed.add_signatures(enveloped(PAYLOAD, A, kind="other"), B)
+
+
+def test_nobody_is_kept_from_signing_by_a_name() -> None:
+    foreign = {**entry(C, PAYLOAD), "keyid": name_of(B.public_key())}
+    envelope = dumped(base64.b64encode(PAYLOAD).decode(), [entry(A, PAYLOAD), foreign])
+    assert signed.add_signatures(envelope, B) == enveloped(PAYLOAD, A, B)
+    unnamed_one = changed(enveloped(PAYLOAD, A), unnamed)
+    with pytest.raises(InputError, match="has signed already"):
+        signed.add_signatures(unnamed_one, A)
+
+
+def test_one_key_counts_once() -> None:
+    one = entry(A, PAYLOAD)
+    payload = base64.b64encode(PAYLOAD).decode()
+    twice = dumped(payload, [one, {**one, "keyid": name_of(B.public_key())}, {"sig": one["sig"]}])
+    with pytest.raises(VerificationError, match="signature: 1 of 2 given keys fit, expected 2"):
+        signed.verify(twice, trusted(A, B))
+    with pytest.raises(InputError, match="threshold: got 2, expected an int from 1 to 1"):
+        signed.verify(twice, trusted(A, A), threshold=2)
+    assert signed.verify(twice, trusted(A, A)).key_ids == (name_of(A.public_key()),)
+    with pytest.raises(VerificationError, match="envelope: a key id comes twice"):
+        signed.verify(dumped(payload, [one, one]), trusted(A), strict=True)
+
+
+def test_signatures_under_exchanged_names_are_not_strict() -> None:
+    names = [name_of(key.public_key()) for key in (A, B)]
+    signatures = [entry(A, PAYLOAD), entry(B, PAYLOAD)]
+    swapped = [
+        {"keyid": name, "sig": each["sig"]} for name, each in zip(names[::-1], signatures, strict=True)
+    ]
+    ordered = sorted(swapped, key=lambda each: each["keyid"])
+    envelope = dumped(base64.b64encode(PAYLOAD).decode(), ordered)
+    assert len(signed.verify(envelope, trusted(A, B)).key_ids) == 2
+    with pytest.raises(VerificationError, match="signature: 0 of 2 given keys fit"):
+        signed.verify(envelope, trusted(A, B), strict=True)
+
+
+@pytest.mark.parametrize("curve", [ec.SECP256R1, ec.SECP384R1, ec.SECP521R1])
+def test_of_the_two_forms_of_an_ecdsa_signature_one_is_strict(curve: Any) -> None:
+    key = ec.generate_private_key(curve())
+    envelope = signed.sign(report_of(), key)
+    signed.verify(envelope, key.public_key(), strict=True)
+
+    def turn(content: dict[str, Any]) -> None:
+        [each] = content["signatures"]
+        r, s = decode_dss_signature(base64.b64decode(each["sig"]))
+        other = encode_dss_signature(r, curve().group_order - s)
+        each["sig"] = base64.b64encode(other).decode()
+
+    twin = json.loads(changed(envelope, turn))
+    twin = dumped(twin["payload"], twin["signatures"])
+    signed.verify(twin, key.public_key())
+    with pytest.raises(VerificationError, match=r"signature: that of .* is not as iet writes it"):
+        signed.verify(twin, key.public_key(), strict=True)
+
+
+@pytest.mark.parametrize("threshold", [0, -1, 3, 1.5, True, "1"])
+def test_thresholds_that_mean_nothing_are_refused(threshold: Any) -> None:
+    with pytest.raises(InputError, match=r"threshold: got .*, expected an int from 1 to 2"):
+        signed.verify(enveloped(PAYLOAD, A), trusted(A, B), threshold=threshold)
+    with pytest.raises(InputError, match="keys: got none"):
+        signed.verify(enveloped(PAYLOAD, A), [])
+
+
+# What means harm
+
+
+def test_another_kind_of_payload_is_refused_though_it_is_signed() -> None:
+    for kind in ("application/json", "", "application/vnd.in-toto+json ", "ä"):
+        with pytest.raises(
+            VerificationError, match=r"payloadType: got .*, expected 'application/vnd.in-toto"
+        ):
+            signed.verify(enveloped(PAYLOAD, A, kind=kind), trusted(A))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    ("envelope", "what"),
+    [
+        (b"", "Expecting value"),
+        (b"\xff", "can't decode"),
+        (json.dumps(json.loads(enveloped(PAYLOAD, A))).encode("utf-16"), "can't decode"),
+        (b"[]", "list indices"),
+        (b"null", "NoneType"),
+        (b"{}", "signatures"),
+        (b"[" * 1_000_000, "recursion"),
+        (b'{"payload":' + b"[" * 1_000_000, "recursion"),
+        (b'{"signatures":' + b"9" * 10_000 + b"}", "digits"),
+        (
+            changed(enveloped(PAYLOAD, A), lambda content: content.update(signatures=[])),
+            "got 0, expected 1 to 32",
+        ),
+        (
+            changed(
+                enveloped(PAYLOAD, A), lambda content: content.update(signatures=content["signatures"] * 33)
+            ),
+            "got 33, expected 1 to 32",
+        ),
+        (changed(enveloped(PAYLOAD, A), lambda content: content.update(signatures={})), "got dict"),
+        (changed(enveloped(PAYLOAD, A), lambda content: content.update(signatures=[7])), "int"),
+        (changed(enveloped(PAYLOAD, A), lambda content: content.update(payload=7)), "int"),
+        (changed(enveloped(PAYLOAD, A), lambda content: content.update(payload="ä")), "ascii|base64"),
+        (changed(enveloped(PAYLOAD, A), lambda content: content.update(payload="AAA")), "padding"),
+        (changed(enveloped(PAYLOAD, A), lambda content: content.update(payload="\ud800")), "surrogates"),
+        (
+            changed(enveloped(PAYLOAD, A), lambda content: content.update(payloadType=7)),
+            "payloadType is a int",
+        ),
+        (changed(enveloped(PAYLOAD, A), lambda content: content.update(payloadType="\ud800")), "surrogates"),
+        (
+            changed(enveloped(PAYLOAD, A), lambda content: content["signatures"][0].update(keyid=7)),
+            "keyid is a int",
+        ),
+        (
+            changed(enveloped(PAYLOAD, A), lambda content: content["signatures"][0].update(keyid="\ud800")),
+            "surrogates",
+        ),
+        (changed(enveloped(PAYLOAD, A), lambda content: content["signatures"][0].pop("sig")), "sig"),
+        (
+            enveloped(PAYLOAD, A).replace(b'{"payload":', b'{"payload":"AAAA","payload":'),
+            "a name comes twice",
+        ),
+        (enveloped(PAYLOAD, A).replace(b'"sig":', b'"sig":"AAAA","sig":'), "a name comes twice"),
+        (enveloped(PAYLOAD, A).replace(b'"sig":', b'"x":{"y":1,"y":2},"sig":'), "a name comes twice"),
+    ],
+    ids=lambda value: value[:30] if isinstance(value, str) else "",
+)
+def test_envelopes_that_are_none_are_named(envelope: bytes, what: str, strict: bool) -> None:
+    for call in (
+        lambda: signed.verify(envelope, trusted(A), strict=strict),
+        lambda: signed.add_signatures(envelope, B),
+    ):
+        with pytest.raises(VerificationError, match=f"^envelope: it is no DSSE envelope .*({what})"):
+            call()
+
+
+def test_an_envelope_is_not_read_beyond_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    envelope = enveloped(PAYLOAD, A)
+    signed.verify(envelope + b" " * 1000, trusted(A))
+    monkeypatch.setattr(signed, "MAX_BYTES", len(envelope) + 999)
+    with pytest.raises(VerificationError, match=f"envelope: got more than {len(envelope) + 999} bytes"):
+        signed.verify(envelope + b" " * 1000, trusted(A))
+
+
+def test_a_payload_that_others_would_read_in_another_way_is_refused() -> None:
+    for payload, what in (
+        (PAYLOAD.replace(b'"coverage":', b'"coverage":1,"coverage":'), "a name comes twice"),
+        (PAYLOAD.replace(b'"coverage":', b'"more":NaN,"coverage":'), "not as iet writes it"),
+        (PAYLOAD.replace(b'"coverage":', b'"more":-1e999,"coverage":'), "not as iet writes it"),
+        (PAYLOAD.replace(b'"coverage":', b'"more":"\\ud800","coverage":'), "surrogates"),
+        (PAYLOAD.decode().encode("utf-16"), "not an in-toto Statement"),
+        (
+            PAYLOAD.replace(b"in-toto.io/Statement/v1", b"in-toto.io/Statement/v0.1"),
+            "expected .*Statement/v1",
+        ),
+        (PAYLOAD.replace(b"attribution/v1", b"attribution/v2"), "expected .*attribution/v1"),
+    ):
+        assert payload != PAYLOAD
+        with pytest.raises(VerificationError, match=f"^statement: .*{what}"):
+            signed.verify(enveloped(payload, A), trusted(A))
