@@ -52,36 +52,42 @@ def readable(end: str) -> bool:
     return True
 
 
-def read(data: bytes, end: str) -> str:
+def read(data: bytes, end: str, *, encoding: str | None = None, most: int = MOST_BYTES) -> str:
     """Return the text of a document.
 
     Args:
         data: its content.
         end: what it is, as `format_of` tells.
+        encoding: of an HTML page, where whoever sent it says so. None: what the page says.
+        most: bytes that it may hold when it is unpacked, and characters of its text.
 
     Raises:
         InputError: it is damaged, encrypted, too large when it is unpacked, or holds no text.
         BackendUnavailable: the package that reads it is not there.
+        MemoryError: there is not enough to read it.
 
     Deterministic for a version of the package. Nothing that a document refers to is loaded, and nothing in
-    it is run.
+    it is run. Halves of surrogate pairs, which are no characters, become U+FFFD.
     """
     try:
         reader = _reader_of(end)
     except ImportError as error:
         raise missing(f"{end} files need {error.name}", "documents") from None
     try:
-        text = reader(data)
-    except InputError:
+        text = reader(data, most) if encoding is None else _html(data.decode(encoding), most)
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    except (InputError, MemoryError):
         raise
     except Exception as error:  # whatever a stranger's bytes bring a parser to
         raise InputError(f"cannot be read as {end} ({type(error).__name__}); expected a whole one") from None
+    if len(text) > most:
+        raise InputError(f"got {len(text):,} characters; expected at most {most:,}")
     if not text.strip():
         raise InputError(f"got a {end} file without text; expected text: images of it need OCR (ocrmypdf)")
     return text
 
 
-def _reader_of(end: str) -> Callable[[bytes], str]:
+def _reader_of(end: str) -> Callable[[bytes, int], str]:
     """Return the function that reads a kind of document. Raises ImportError where a package is missing."""
     if end == ".pdf":
         import pypdf  # noqa: F401
@@ -98,7 +104,7 @@ def _reader_of(end: str) -> Callable[[bytes], str]:
     return _mail if end == ".eml" else _html
 
 
-def _pdf(data: bytes) -> str:
+def _pdf(data: bytes, most: int) -> str:
     import pypdf
 
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it tells every flaw that it gets over
@@ -109,18 +115,18 @@ def _pdf(data: bytes) -> str:
     for page in document.pages:
         pages.append(page.extract_text())
         size += len(pages[-1])
-        if size > MOST_BYTES:
-            raise InputError(f"got more than {MOST_BYTES:,} characters; expected fewer")
+        if size > most:
+            raise InputError(f"got more than {most:,} characters; expected at most these")
     return "\n".join(pages)
 
 
-def _docx(data: bytes) -> str:
+def _docx(data: bytes, most: int) -> str:
     import docx
 
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         size = sum(item.file_size for item in archive.infolist())  # pictures are unpacked, too
-    if size > MOST_BYTES:
-        raise InputError(f"got {size:,} bytes when unpacked; expected at most {MOST_BYTES:,}")
+    if size > most:
+        raise InputError(f"got {size:,} bytes when unpacked; expected at most {most:,}")
     return "\n".join(_paragraphs(docx.Document(io.BytesIO(data))))
 
 
@@ -135,7 +141,7 @@ def _paragraphs(of: Any) -> Iterator[str]:
             yield block.text
 
 
-def _html(data: bytes | str) -> str:
+def _html(data: bytes | str, most: int) -> str:
     """Return what a browser shows, as far as text goes: a line for each block, spaces as one."""
     import bs4
 
@@ -159,7 +165,7 @@ def _html(data: bytes | str) -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(line.rstrip(" \t") for line in lines)).strip()
 
 
-def _mail(data: bytes) -> str:
+def _mail(data: bytes, most: int) -> str:
     import email
     import email.policy
 
@@ -167,9 +173,9 @@ def _mail(data: bytes) -> str:
     if body is None:
         raise InputError("got a mail without a text; expected one with text or HTML")
     content = body.get_content()
-    return _html(content) if body.get_content_type() == "text/html" else str(content)
+    return _html(content, most) if body.get_content_type() == "text/html" else str(content)
 
 
-def _notebook(data: bytes) -> str:
+def _notebook(data: bytes, most: int) -> str:
     cells = json.loads(data)["cells"]
     return "\n\n".join("".join(cell["source"]) for cell in cells)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import pathlib
-import zipfile
 from typing import Any
 
 import pytest
@@ -14,66 +12,8 @@ from iet.audit import formats
 from iet.audit.documents import text_of
 from iet.bulk.sources import expand
 from iet.errors import InputError
+from tests.support.documents import NOTEBOOK, PAGE, SHOWN, made_docx, made_pdf, mail, packed
 from tests.support.texts import TEXT, reader
-
-try:
-    import bs4  # noqa: F401
-    import docx
-    import pypdf
-except ImportError as error:
-    pytest.skip(f"{error}: the extra documents is not installed", allow_module_level=True)
-
-PAGE = (
-    "<html><head><title>T</title><style>p {}</style></head><body><h1>Head</h1><p>Hello <b>bold</b>\n  text"
-    "<br>line two</p><ul><li>one<li>two &amp; <i>three</i></ul><pre>a\n  b</pre><script>alert(1)</script>"
-    "<p>End <a href='https://x'>link</a>.</p><!-- nobody reads this --></body></html>"
-)
-SHOWN = "Head\n\nHello bold text\nline two\n\none\n\ntwo & three\n\na\n  b\n\nEnd link."
-
-
-def made_docx(paragraphs: list[str]) -> bytes:
-    made = docx.Document()
-    for paragraph in paragraphs:
-        made.add_paragraph(paragraph)
-    made.add_table(1, 2).cell(0, 1).text = "in a table"
-    made.add_paragraph("behind it")
-    file = io.BytesIO()
-    made.save(file)
-    return file.getvalue()
-
-
-def made_pdf(text: str, password: str | None = None) -> bytes:
-    """A PDF of one page, its text in one of the fonts that every reader has."""
-    writer = pypdf.PdfWriter()
-    page = writer.add_blank_page(600, 800)
-    stream = pypdf.generic.DecodedStreamObject()
-    lines = " ".join(f"({line}) Tj 0 -14 Td" for line in text.split("\n"))
-    stream.set_data(f"BT /F1 12 Tf 20 760 Td {lines} ET".encode())
-    name = pypdf.generic.NameObject
-    font = pypdf.generic.DictionaryObject(
-        {
-            name("/Type"): name("/Font"),
-            name("/Subtype"): name("/Type1"),
-            name("/BaseFont"): name("/Helvetica"),
-        }
-    )
-    fonts = pypdf.generic.DictionaryObject({name("/F1"): font})
-    page[name("/Resources")] = pypdf.generic.DictionaryObject({name("/Font"): fonts})
-    page[name("/Contents")] = writer._add_object(stream)
-    if password is not None:
-        writer.encrypt(password, algorithm="RC4-128")
-    file = io.BytesIO()
-    writer.write(file)
-    return file.getvalue()
-
-
-def mail(content: str, kind: str) -> bytes:
-    return f"From: a@b\nSubject: s\nContent-Type: text/{kind}; charset=utf-8\n\n{content}".encode()
-
-
-NOTEBOOK = {
-    "cells": [{"cell_type": "markdown", "source": ["# a\n", "b"]}, {"cell_type": "code", "source": "x = 1"}]
-}
 
 
 @pytest.mark.parametrize(
@@ -98,16 +38,6 @@ def test_an_encoding_asks_for_the_bytes_as_they_stand() -> None:
     assert text_of(PAGE.encode(), "utf-8", name="a.html") == PAGE
 
 
-def unpacked_bomb() -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("word/document.xml", b" " * 1000)
-        archive.writestr(
-            "word/media/picture.png", b" " * formats.MOST_BYTES
-        )  # python-docx unpacks it as well
-    return file.getvalue()
-
-
 @pytest.mark.parametrize(
     ("data", "name", "said"),
     [
@@ -116,7 +46,11 @@ def unpacked_bomb() -> bytes:
         (made_pdf(""), "a", "without text.*OCR"),
         (b"PK\x03\x04word/", "a.docx", r"cannot be read as \.docx"),
         (made_docx(["a"])[:-100], "a.docx", r"cannot be read as \.docx"),
-        (unpacked_bomb(), "a.docx", "bytes when unpacked"),
+        (
+            packed({"word/document.xml": 1000, "word/media/a.png": formats.MOST_BYTES}),
+            "a.docx",
+            "bytes when unpacked",
+        ),
         (b"<p></p>", "a.html", "without text"),
         (b"", "a.html", "without text"),
         (b"[]", "a.ipynb", r"cannot be read as \.ipynb"),
@@ -137,6 +71,23 @@ def test_hostile_pages() -> None:
     assert text_of(spaces, name="a.html") == "a" + " " * 200_000 + "b"
     entity = b'<!DOCTYPE p [<!ENTITY x SYSTEM "file:///etc/passwd">]><p>a &x; b</p>'
     assert "root:" not in text_of(entity, name="a.html")
+
+
+def test_halves_of_surrogate_pairs_are_no_characters() -> None:
+    cells = {"cells": [{"source": "a\ud800b"}, {"source": ["\ud83d", "\ude00"]}]}
+    assert text_of(json.dumps(cells).encode(), name="a.ipynb") == "a\ufffdb\n\n\U0001f600"
+
+
+def test_what_is_asked_for_is_kept_to() -> None:
+    assert formats.read(PAGE.encode("utf-16-le"), ".html", encoding="utf-16-le") == SHOWN
+    with pytest.raises(InputError, match=r"got 1,001 characters; expected at most 1,000"):
+        formats.read(b"<p>" + b"a" * 1001, ".html", most=1000)
+    with pytest.raises(InputError, match=r"got more than 5 characters"):
+        formats.read(made_pdf("Hello there."), ".pdf", most=5)
+    with pytest.raises(InputError, match=r"bytes when unpacked; expected at most 1,000"):
+        formats.read(made_docx(["a"]), ".docx", most=1000)
+    with pytest.raises(InputError, match=r"got 100,000 bytes when unpacked"):
+        formats.read(packed({"word/media/a.png": 100_000}), ".docx", most=1000)
 
 
 def test_a_document_is_audited_as_its_text(tmp_path: pathlib.Path) -> None:
