@@ -17,6 +17,7 @@ _LIMITS = {
     "batch_bytes": "bytes of a batch",
     "seconds": "seconds for one audit",
     "wait": "seconds to wait for a worker",
+    "memory_bytes": "bytes of memory that a text may take of a worker, on Linux",
     "requests": "requests at once, of all clients",
     "per_client": "requests at once, of the holder of one token",
     "body_seconds": "seconds for a body to arrive, and between two parts of a batch",
@@ -29,7 +30,7 @@ _LIMITS = {
 
 def add(commands: Commands) -> None:
     """Add `iet serve`."""
-    serve = commands.add_parser("serve", help="audit over HTTP: JSON, batches, and a page to drop texts on")
+    serve = commands.add_parser("serve", help="audit over HTTP: JSON, batches, and a page to drop files on")
     add_registry(serve)
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     serve.add_argument("--port", type=int, default=8100, help="0: any that is free (default: 8100)")
@@ -57,9 +58,7 @@ def add(commands: Commands) -> None:
     )
     limits = serve.add_argument_group("limits")
     for name, what in _LIMITS.items():
-        kind = (
-            int if name in ("body_bytes", "batch_bytes", "requests", "per_client", "connections") else float
-        )
+        kind = int if name.endswith("_bytes") or name in ("requests", "per_client", "connections") else float
         limits.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N", help=what)
     serve.set_defaults(run=_serve, check=_check)
 

@@ -19,6 +19,7 @@ class Limits:
         batch_bytes: of a batch (413), which lies in a temporary file while it is worked on.
         seconds: for one audit; then its worker is killed (503).
         wait: seconds to wait for a worker (503).
+        memory_bytes: that a text may take of a worker, on Linux; then it is not read (503).
         requests: at once, of all clients (503); a batch is one.
         per_client: requests at once of the holder of one token (429).
         body_seconds: for a request's body to arrive, and between two parts of a batch (408).
@@ -34,6 +35,7 @@ class Limits:
     batch_bytes: int = 1 << 30
     seconds: float = 60.0
     wait: float = 30.0
+    memory_bytes: int = 4 << 30
     requests: int = 64
     per_client: int = 16
     body_seconds: float = 30.0

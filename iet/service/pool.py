@@ -10,6 +10,7 @@ import dataclasses
 import multiprocessing
 import multiprocessing.connection
 import os
+import pathlib
 import signal
 import sys
 import threading
@@ -60,6 +61,7 @@ class Pool:
         workers: number of processes, started one after another: what the first compiles the others find.
         seconds: for a job, from when a worker has it; then the worker is killed.
         wait: seconds for a job to wait for a worker.
+        memory: bytes that a worker may take beyond what it holds when it is ready, by `limit_memory`.
         tell: called with a line, from any thread, when a worker was lost or does not start.
 
     Jobs and results are pickled. A worker ends with the process that started it, however that ends, and takes
@@ -73,9 +75,11 @@ class Pool:
         *,
         seconds: float,
         wait: float,
+        memory: int | None = None,
         tell: Callable[[str], object] = lambda line: None,
     ) -> None:
         self._make, self._seconds, self._wait, self._tell = make, seconds, wait, tell
+        self._memory = memory
         self._jobs = Turns(workers)
         self._closing, self._starting, self._counting = threading.Event(), threading.Lock(), threading.Lock()
         self._workers = dict[int, _Worker]()
@@ -153,7 +157,10 @@ class Pool:
             spawn = multiprocessing.get_context("spawn")
             ours, theirs = spawn.Pipe()
             process = spawn.Process(
-                target=_work, args=(theirs, self._make), name=f"iet-worker-{number}", daemon=True
+                target=_work,
+                args=(theirs, self._make, self._memory),
+                name=f"iet-worker-{number}",
+                daemon=True,
             )
             process.start()
             theirs.close()
@@ -226,7 +233,26 @@ class Pool:
         self._tell(f"a worker {how}; another one is started")
 
 
-def _work(connection: multiprocessing.connection.Connection, make: Callable[[], Work]) -> None:
+def limit_memory(more: int) -> None:
+    """Let this process take so many bytes more than it holds, on Linux; elsewhere nothing is limited.
+
+    Beyond that an allocation fails: MemoryError in Python, and the end of the process in code that knows no
+    other way. What is mapped from files does not count.
+    """
+    if sys.platform == "linux":
+        import resource
+
+        held = int(pathlib.Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        wanted = held + more
+        resource.setrlimit(
+            resource.RLIMIT_DATA, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most)
+        )
+
+
+def _work(
+    connection: multiprocessing.connection.Connection, make: Callable[[], Work], memory: int | None
+) -> None:
     """Do jobs as they come, until the process that started this one goes away."""
     os.environ |= ONE_THREAD
     parent = multiprocessing.parent_process()
@@ -240,6 +266,8 @@ def _work(connection: multiprocessing.connection.Connection, make: Callable[[], 
     with contextlib.suppress(EOFError, OSError):
         try:
             work = make()
+            if memory is not None:
+                limit_memory(memory)
         except (IetError, OSError) as error:
             connection.send(str(error))
             os._exit(1)

@@ -9,6 +9,7 @@ import asyncio
 import os
 import pathlib
 import signal
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -162,6 +163,19 @@ def test_a_cancelled_job_that_nobody_has_is_dropped(pool: Pool, tmp_path: pathli
     assert [job for _, job in asyncio.run(cancelled())] == [folder, folder]
     assert len(workers(pool, tmp_path / "both")) == 2
     assert pool.replaced == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="nothing else limits what a process allocates")
+def test_a_worker_takes_no_more_memory_than_it_may() -> None:
+    pool = Pool(pool_work.make, 1, seconds=60, wait=60, memory=50_000_000)
+    try:
+        assert do(pool, (20_000_000,)) == [20_000_000]
+        (failure,) = do(pool, (100_000_000,))
+        assert isinstance(failure, WorkFailed)
+        assert failure.reason == "died"  # this work takes no care of it
+        assert do(pool, (20_000_000,)) == [20_000_000]
+    finally:
+        pool.close()
 
 
 def test_a_worker_that_cannot_start_is_told_and_closing_does_not_wait() -> None:

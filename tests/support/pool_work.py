@@ -28,4 +28,6 @@ def work(job: Any) -> Any:
         (job / str(os.getpid())).touch()
         while not (job / "go").exists():
             time.sleep(0.01)
+    if isinstance(job, tuple):
+        return len(bytearray(*job))
     return os.getpid(), job
