@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from typing import Any
 
 import fastapi
@@ -19,8 +19,8 @@ from starlette.exceptions import HTTPException
 
 from iet import __version__
 from iet.errors import IetError
-from iet.service import batch, metrics, page
-from iet.service.audits import HTML, JSON, Answer, AuditRequest, Audits, CheckRequest, Job
+from iet.service import batch, documents, metrics, page, requests
+from iet.service.audits import HTML, JSON, Answer, Audits, Job
 from iet.service.credentials import Credentials, bearer
 from iet.service.limits import Limits, Places, Refused
 from iet.service.pool import Pool, WorkFailed
@@ -29,6 +29,8 @@ log = logging.getLogger("iet.service")
 
 LINGER_SECONDS, LINGER_BYTES = 2.0, 16 << 20
 """For a client to send the rest of a body that was refused: it reads the answer after that."""
+
+AUDIT = "/v1/audit"
 
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
@@ -42,8 +44,8 @@ _SAID = {
     401: "no token, or one that is not known",
     408: "the body came too slowly",
     413: "too much",
-    415: "another type than JSON",
-    422: "JSON that asks for nothing that can be done",
+    415: "a type that is not taken, or that nothing is installed to read",
+    422: "JSON that asks for nothing that can be done, or a document that cannot be read",
     429: "this client has its share of requests at work",
     500: "the service failed",
     503: "too much at once, too long, or the service is stopping",
@@ -82,6 +84,7 @@ class Service:
             self._count,
             seconds=self.limits.seconds,
             wait=self.limits.wait,
+            memory=self.limits.memory_bytes,
             tell=lambda line: log.warning("%s", line),
         )
         try:
@@ -119,7 +122,7 @@ class Service:
         return name
 
     @contextlib.contextmanager
-    def admitted(self, request: fastapi.Request, media: str, limit: int) -> Iterator[str]:
+    def admitted(self, request: fastapi.Request, media: Sequence[str], limit: int) -> Iterator[str]:
         """Hold a place for a request while the block runs, before anything of its body is read.
 
         Yields:
@@ -132,9 +135,11 @@ class Service:
         request.scope.setdefault("state", {})["client"] = client or "-"
         if self.stopping:
             raise Refused(503, "the service is stopping")
-        given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if given != media:  # what a page of a stranger's can send without asking is none of these
-            raise Refused(415, f"content-type: expected {media}")
+        given = _media(request)
+        if given not in media:  # what a page of a stranger's can send without asking is none of these
+            lacking = given in documents.MEDIA and request.url.path == AUDIT
+            why = "; the service lacks the extra documents, which reads this type" if lacking else ""
+            raise Refused(415, f"content-type: expected {' or '.join(media)}{why}")
         length = request.headers.get("content-length", "0")
         if length.isdecimal() and (len(length) > 15 or int(length) > limit):
             raise _too_long(limit)
@@ -192,10 +197,11 @@ def application(service: Service) -> fastapi.FastAPI:
     asked = {"$ref": "#/components/schemas/AuditRequest"}
     claims = {"$ref": "#/components/schemas/CheckRequest"}
     secured = [fastapi.Depends(_SECURED)]
+    readable = documents.accepted()
 
     @app.post(
-        "/v1/audit",
-        summary="Audit a text, token ids, or a chat",
+        AUDIT,
+        summary="Audit a text, token ids, a chat, or a document",
         dependencies=secured,
         response_class=Response,
         responses={
@@ -205,12 +211,26 @@ def application(service: Service) -> fastapi.FastAPI:
             },
             **errors,
         },
-        openapi_extra={"requestBody": {"required": True, "content": {JSON: {"schema": asked}}}},
+        openapi_extra={
+            "parameters": requests.parameters(),
+            "requestBody": {
+                "required": True,
+                "description": "JSON, or a document as it is, with options in the query.",
+                "content": {JSON: {"schema": asked}} | {media: {} for media in readable},
+            },
+        },
     )
     async def audit(request: fastapi.Request) -> Response:
-        with service.admitted(request, JSON, service.limits.body_bytes) as client:
+        limit, query = service.limits.body_bytes, request.scope["query_string"].decode("latin-1")
+        with service.admitted(request, (JSON, *readable), limit) as client:
+            upload = None
+            if _media(request) != JSON:
+                upload = documents.Upload(request.headers["content-type"], query, limit)
+            elif query:
+                raise Refused(422, "query: got one beside JSON, expected options in the JSON")
             body = await _body(request, service.limits)
-            answer = await _unless_gone(request, service.do(Job(body, html=_wants_page(request)), client))
+            job = Job(body, html=_wants_page(request), document=upload)
+            answer = await _unless_gone(request, service.do(job, client))
         return Response(answer.body, answer.status, {"cache-control": "no-store"}, answer.media)
 
     @app.post(
@@ -232,7 +252,7 @@ def application(service: Service) -> fastapi.FastAPI:
         openapi_extra={"requestBody": {"required": True, "content": {JSON: {"schema": claims}}}},
     )
     async def check(request: fastapi.Request) -> Response:
-        with service.admitted(request, JSON, service.limits.body_bytes) as client:
+        with service.admitted(request, (JSON,), service.limits.body_bytes) as client:
             body = await _body(request, service.limits)
             job = Job(body, check=True, html=_wants_page(request))
             answer = await _unless_gone(request, service.do(job, client))
@@ -276,7 +296,7 @@ def application(service: Service) -> fastapi.FastAPI:
                 title=app.title, version=app.version, description=app.description, routes=app.routes
             )
             _, models = pydantic.json_schema.models_json_schema(
-                [(AuditRequest, "validation"), (CheckRequest, "validation")],
+                [(requests.AuditRequest, "validation"), (requests.CheckRequest, "validation")],
                 ref_template="#/components/schemas/{model}",
             )
             schemas = schema.setdefault("components", {}).setdefault("schemas", {})
@@ -296,7 +316,9 @@ class _Batch(Response):
         self._service, self._request = service, request
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        with self._service.admitted(self._request, batch.MEDIA, self._service.limits.batch_bytes) as client:
+        with self._service.admitted(
+            self._request, (batch.MEDIA,), self._service.limits.batch_bytes
+        ) as client:
             await self._answer(receive, send, client)
 
     async def _answer(self, receive: Any, send: Any, client: str) -> None:
@@ -360,6 +382,10 @@ def _too_long(limit: int) -> Refused:
         f"body: got more than {limit:,} bytes, expected at most these; a longer text is cut at line ends, and"
         " sent as a batch or audited with iet audit parts/ -o OUT/",
     )
+
+
+def _media(request: fastapi.Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _wants_page(request: fastapi.Request) -> bool:

@@ -12,11 +12,11 @@ import json
 import pathlib
 import traceback
 from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import pydantic
 
-from iet.audit import traces
+from iet.audit import formats, traces
 from iet.audit.auditor import Auditor
 from iet.decoding import DECODERS
 from iet.errors import BackendUnavailable, IetError, InputError, TokenizerMismatch
@@ -26,15 +26,14 @@ from iet.marks.scheme import canonical_digest
 from iet.marks.tokenizer import Tokenizer
 from iet.report.claims import ClaimReport
 from iet.report.model import Report
+from iet.service import documents
+from iet.service.requests import AuditRequest, CheckRequest
 from iet.service.watched import Watched
 
 JSON, HTML = "application/json", "text/html; charset=utf-8"
 
 AUDITORS = 16
 """Number of sets of options for which a worker keeps an auditor."""
-
-MAX_DECOYS = 10_000
-"""What one request may ask for; time grows with them."""
 
 _OWN_TEXT = __doc__ * 4
 """What a worker reads once before it is ready, so that no client waits for loops to be compiled or loaded."""
@@ -50,74 +49,24 @@ _OF_AUDITOR = (
     "as_copied",
 )
 
-Option = float | int | str | bool | list[float] | None
-
-
-class AuditRequest(pydantic.BaseModel):
-    """One text, token ids or messages, and how to read them: the options of `iet.Auditor`."""
-
-    model_config = pydantic.ConfigDict(
-        strict=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False
-    )
-
-    text: str | None = None
-    token_ids: list[int] | None = pydantic.Field(
-        None, description="Ids of one tokenizer, in place of a text."
-    )
-    messages: Any = pydantic.Field(
-        None,
-        description="A conversation: chat messages (OpenAI's, LangChain's, LangGraph's), OpenTelemetry spans"
-        " (OTLP JSON) or Langfuse's observations. Its texts, each once, are joined by an empty line; each is"
-        " a piece of one writer's.",
-    )
-    decoder: Literal["posterior", "cusum", "window"] = "posterior"
-    level: float = 0.01
-    allow_unattributed: bool = True
-    profile: str | None = None
-    decoys: int = pydantic.Field(0, ge=0, le=MAX_DECOYS)
-    known_agents: list[str] | None = None
-    break_odds: bool | dict[str, float] = False
-    as_copied: bool = pydantic.Field(False, description="Read the text also as before it was copied.")
-    options: dict[str, Option] = pydantic.Field({}, description="The decoder's own.")
-    spans: list[tuple[int, int]] | None = pydantic.Field(None, description="[start, end) of what to read.")
-    skip: list[tuple[int, int]] | None = pydantic.Field(None, description="[start, end) of what not to read.")
-    boundaries: list[int] | None = pydantic.Field(
-        None, description="Where a writer may end, if that is known."
-    )
-    include_text: bool = pydantic.Field(True, description="False: the answer holds the text's digest alone.")
-    id: str | int | None = pydantic.Field(None, description="Of a line of a batch: stands in the answer.")
-
-
-class CheckRequest(pydantic.BaseModel):
-    """A conversation whose messages name agents, to be told whether they wrote them (`iet.Auditor.check`)."""
-
-    model_config = AuditRequest.model_config
-
-    messages: Any = pydantic.Field(description="As for an audit; names are claims.")
-    agents: dict[str, str] = pydantic.Field(
-        {}, description="{name in the messages: agent of the registry}, where they differ."
-    )
-    level: float = 0.01
-    profile: str | None = None
-    known_agents: list[str] | None = None
-    id: str | int | None = None
-
 
 @dataclasses.dataclass(frozen=True)
 class Job:
     """What is sent to a worker.
 
     Attributes:
-        body: JSON of an `AuditRequest` or a `CheckRequest`, as it came.
-        check: whether it is the latter.
+        body: JSON of an `AuditRequest` or a `CheckRequest`, or a document, as it came.
+        check: whether it is a `CheckRequest`.
         html: whether the page is asked for.
         line: number of the line in a batch, None outside of one.
+        document: what is said of a document, None where the body is JSON.
     """
 
     body: bytes
     check: bool = False
     html: bool = False
     line: int | None = None
+    document: documents.Upload | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,6 +112,8 @@ class Audits:
 
         without_blas()
         reader = Reader(self)
+        for end in documents.MEDIA.values():
+            formats.readable(end)  # loads what reads it
         with compiling(lambda: None):
             for asked in ({"text": _OWN_TEXT}, {"messages": [{"role": "user", "content": _OWN_TEXT}] * 2}):
                 reader(Job(json.dumps(asked).encode(), html=True))
@@ -193,7 +144,10 @@ class Reader:
                 if job.html:
                     return Answer(200, HTML, checked.to_html().encode(), note)
                 return self._said(job, 200, checked.to_dict(), id, note)
-            asked = AuditRequest.model_validate_json(job.body)
+            if job.document is not None:
+                asked = documents.request(job.body, job.document)
+            else:
+                asked = AuditRequest.model_validate_json(job.body)
             id = asked.id
             report = self._audit(asked)
             if job.html:
@@ -206,8 +160,13 @@ class Reader:
         except (TokenizerMismatch, BackendUnavailable) as error:  # the operator's to mend: paths are in it
             said = "the service cannot read texts of this registry; its log says why"
             return self._said(job, 500, {"error": said}, id, f"{type(error).__name__}: {error}")
+        except documents.TooLong as error:
+            return self._said(job, 413, {"error": str(error)}, id, note)
         except IetError as error:
             return self._said(job, 422, {"error": str(error)}, id, note)
+        except MemoryError:
+            said = "the text was not read: it takes more memory than a worker has"
+            return self._said(job, 503, {"error": said}, id, "a text took more memory than a worker has")
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             note = (

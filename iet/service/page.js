@@ -1,14 +1,33 @@
 "use strict";
 const at = (id) => document.getElementById(id);
-let name = "", page = "", sending = null;
+const KINDS = {{kinds}};
+let name = "", page = "", sending = null, held = null;
 
 function say(text, bad = false) {
   at("said").textContent = text;
   at("said").classList.toggle("bad", bad);
 }
 
+// A document is sent as it is; what it holds is read by the service alone.
+function hold(file) {
+  held = file;
+  at("text").required = !file;
+  at("text").placeholder = file ? `${file.name} is sent as it is` : "";
+}
+
+const typeOf = (file) => KINDS[(/\.[^.]*$/.exec(file.name.toLowerCase()) || [""])[0]];
+
 async function take(file) {
   if (!file) return;
+  hold(null);
+  if (typeOf(file)) {
+    at("text").value = "";
+    name = file.name;
+    hold(file);
+    say(`${file.name}: ${file.size} bytes`);
+    at("send").focus();
+    return;
+  }
   try {
     const bytes = await file.arrayBuffer();
     at("text").value = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
@@ -36,11 +55,12 @@ async function send() {
   sending = new AbortController();
   at("send").disabled = true;
   say("Reading …");
-  const headers = { "Content-Type": "application/json", Accept: "text/html" };
+  const decoder = at("decoder").value;
+  const headers = { "Content-Type": held ? typeOf(held) : "application/json", Accept: "text/html" };
   if (at("token").value) headers.Authorization = `Bearer ${at("token").value.trim()}`;
-  const body = JSON.stringify({ ...asked(at("text").value), decoder: at("decoder").value });
+  const body = held || JSON.stringify({ ...asked(at("text").value), decoder });
   try {
-    const answer = await fetch("v1/audit", { method: "POST", headers, body, signal: sending.signal });
+    const answer = await fetch(held ? `v1/audit?decoder=${decoder}` : "v1/audit", { method: "POST", headers, body, signal: sending.signal });
     const said = await answer.text();
     if (answer.ok) show(said);
     else say(`${answer.status}: ${JSON.parse(said).error}`, true);
@@ -62,7 +82,7 @@ function show(report) {
 
 at("form").addEventListener("submit", (event) => { event.preventDefault(); send(); });
 at("file").addEventListener("change", () => take(at("file").files[0]));
-at("text").addEventListener("input", () => { name = ""; });
+at("text").addEventListener("input", () => { name = ""; hold(null); });
 at("again").addEventListener("click", () => {
   at("found").hidden = true;
   at("ask").hidden = false;
@@ -83,6 +103,6 @@ for (const kind of ["dragover", "dragleave", "drop"])
     if (kind === "drop" && !at("ask").hidden) {
       const { files } = event.dataTransfer, text = event.dataTransfer.getData("text");
       if (files.length) take(files[0]);
-      else if (text) { at("text").value = text; name = ""; say(`${text.length} characters`); at("send").focus(); }
+      else if (text) { hold(null); at("text").value = text; name = ""; say(`${text.length} characters`); at("send").focus(); }
     }
   });

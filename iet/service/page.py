@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 from iet.report.html import FIRST
+from iet.service import documents
 
 
 def _read(package: str, name: str) -> str:
@@ -19,7 +20,7 @@ def _hash(script: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
-_SCRIPT = _read("iet.service", "page.js")
+_SCRIPT = _read("iet.service", "page.js").replace("{{kinds}}", json.dumps(documents.NAMES))
 
 PAGE = _read("iet.service", "page.html").replace("{{script}}", _SCRIPT)
 """The page, as HTML."""

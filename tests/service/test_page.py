@@ -47,7 +47,12 @@ def page(request: pytest.FixtureRequest, browser: Any, service: Running) -> Iter
     # What a refused request logs, the browser says by itself.
     assert [line for line in trouble if "status of 4" not in line] == []
     home = f"http://127.0.0.1:{service.port}/"
-    assert {url for url in asked if not url.startswith("blob:")} <= {home, f"{home}v1/audit", "about:srcdoc"}
+    assert {url for url in asked if not url.startswith("blob:")} <= {
+        home,
+        f"{home}v1/audit",
+        f"{home}v1/audit?decoder=posterior",
+        "about:srcdoc",
+    }
     tab.close()
 
 
@@ -111,6 +116,29 @@ def test_a_file_is_chosen_or_dropped(page: Any, service: Running) -> None:
         page.locator("#save").click()
     assert saved.value.suggested_filename == "dropped.txt.html"
     assert pathlib.Path(saved.value.path()).read_text().startswith("<!doctype html>")
+
+
+def test_a_document_is_sent_as_it_is(page: Any, service: Running) -> None:
+    notebook = {"cells": [{"cell_type": "markdown", "source": TEXT}]}
+    file = {"name": "Notes.IPYNB", "mimeType": "", "buffer": json.dumps(notebook).encode()}
+    page.locator("#token").fill(service.token)
+    page.locator("#text").fill("something else")
+    page.locator("#file").set_input_files(file)
+    page.locator("#said", has_text="Notes.IPYNB: ").wait_for()
+    assert page.locator("#text").input_value() == ""
+    assert page.locator("#text").get_attribute("placeholder") == "Notes.IPYNB is sent as it is"
+    page.locator("#send").click()
+    named = in_report(page).locator("#text .segment .name").all_inner_texts()
+    assert {"planner", "critic", "writer"} <= set(named)
+    assert page.locator("#name").inner_text() == "Report on Notes.IPYNB"
+    page.locator("#again").click()
+    page.locator("#text").fill("w1 w2")  # in its place
+    page.locator("#send").click()
+    assert in_report(page).locator("#text .segment .name").all_inner_texts() == ["unattributed"]
+    page.locator("#again").click()
+    page.locator("#file").set_input_files({**file, "name": "x.ipynb", "buffer": b"no notebook"})
+    page.locator("#send").click()
+    page.locator("#said", has_text="422: cannot be read as .ipynb").wait_for()
 
 
 def test_a_conversation_is_read_in_pieces(page: Any, service: Running) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 import iet
 from iet.report.html import page
+from iet.service import documents
 from iet.service.credentials import add_token
 from tests.support.conditions import posix
 from tests.support.registries import spellings
@@ -249,6 +250,18 @@ def test_the_media_type_is_asked_for(service: Running) -> None:
         service.ask("/v1/audit", b'{"text": "a"}', Content_Type="application/json; charset=utf-8").status
         == 200
     )
+
+
+def test_documents_are_read_where_something_reads_them(service: Running, auditor: iet.Auditor) -> None:
+    notebook = json.dumps({"cells": [{"source": TEXT}]}).encode()  # takes no package
+    reply = service.ask("/v1/audit?level=0.05", notebook, Content_Type="application/x-ipynb+json")
+    assert (reply.status, reply.json["evidence"]) == (200, auditor.audit(TEXT).evidence)
+    reply = service.ask("/v1/audit", b"%PDF-", Content_Type="application/pdf")
+    if documents.accepted() == ("application/x-ipynb+json",):
+        said = "content-type: expected application/json or application/x-ipynb+json; the service lacks the"
+        assert (reply.status, reply.json["error"].startswith(said)) == (415, True)
+    else:
+        assert (reply.status, "cannot be read as .pdf" in reply.json["error"]) == (422, True)
 
 
 def test_openapi_describes_what_is_taken_and_given(service: Running) -> None:
