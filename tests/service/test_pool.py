@@ -167,7 +167,7 @@ def test_a_cancelled_job_that_nobody_has_is_dropped(pool: Pool, tmp_path: pathli
 
 @pytest.mark.skipif(sys.platform != "linux", reason="nothing else limits what a process allocates")
 def test_a_worker_takes_no_more_memory_than_it_may() -> None:
-    pool = Pool(pool_work.make, 1, seconds=60, wait=60, memory=50_000_000)
+    pool = Pool(pool_work.make, 1, seconds=PATIENCE, wait=PATIENCE, memory=50_000_000)
     try:
         assert do(pool, (20_000_000,)) == [20_000_000]
         (failure,) = do(pool, (100_000_000,))
