@@ -41,8 +41,9 @@ def check_claims(
         _Evidence.of([encoding[i] for encoding in encodings], reader.keys)
         for i, reader in enumerate(plan.readers)
     ]
-    counts, known = (
-        np.stack([getattr(part, name) for part in evidence], axis=1) for name in ("counts", "known")
+    counts, known, published = (
+        np.stack([getattr(part, name) for part in evidence], axis=1)
+        for name in ("counts", "known", "published")
     )
     own, other, others, excess = _tested(plan, evidence, claimed, judged)
 
@@ -74,6 +75,7 @@ def check_claims(
                 tokens=int(tokens[d]),
                 counted=int(counts[d, profile]),
                 repeated=int(known[d, profile]),
+                published=None if plan.published is None else int(published[d, profile]),
                 enough=None
                 if verdict != "open"
                 else _enough(plan, int(claimed[d]), strengths, int(judged.sum())),
@@ -126,17 +128,19 @@ class _Evidence:
         fresh: of each piece, bool [T], the tokens that count.
         counts: int64 [D], their number.
         known: int64 [D], number of tokens that an earlier piece holds.
+        published: int64 [D], number of tokens that were published before.
     """
 
     ids: tuple[Int64s, ...]
     fresh: tuple[Bools, ...]
     counts: Int64s
     known: Int64s
+    published: Int64s
 
     @classmethod
     def of(cls, encodings: Sequence[Encoding], keys: Any) -> _Evidence:
         if not encodings:
-            return cls((), (), np.zeros(0, np.int64), np.zeros(0, np.int64))
+            return cls((), (), *(np.zeros(0, np.int64) for _ in range(3)))
         reading = Reading.of_many(encodings, keys, True)
         known = _known(reading, keys.profile.scheme.n_gram)
         fresh = reading.scored & ~reading.repeated & ~known
@@ -145,6 +149,7 @@ class _Evidence:
             tuple(fresh[reading.inside(d)] for d in range(len(encodings))),
             reading.each(fresh),
             reading.each(known & reading.scored),
+            reading.published_each,
         )
 
     def sums(self, first: int, last: int, keys: Any) -> Float64s:

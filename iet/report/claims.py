@@ -49,6 +49,7 @@ class CheckedPiece:
         characters, tokens: its length.
         counted: number of tokens that are evidence.
         repeated: number of tokens that stood in an earlier piece in the same words, and are none.
+        published: number of tokens that were published before, and are none; None: no index was read.
         enough: of an open piece the number of counted tokens that would confirm its agent half of the time,
             at the strength of the confirmed ones; None: nothing was confirmed that would tell.
     """
@@ -64,6 +65,7 @@ class CheckedPiece:
     tokens: int
     counted: int
     repeated: int
+    published: int | None
     enough: int | None
 
     @property
@@ -75,7 +77,10 @@ class CheckedPiece:
         if self.also is not None:
             said.append(f"holds a mark of {self.also} as well")
         if self.verdict == "open":
-            if 2 * self.repeated >= self.repeated + self.counted and self.repeated:
+            quoted = self.published or 0
+            if quoted >= self.repeated + self.counted and quoted:
+                said.append(f"{quoted} of its tokens were published before")
+            elif 2 * self.repeated >= self.repeated + self.counted and self.repeated:
                 said.append(f"{self.repeated} of its tokens stood in an earlier piece")
             elif not self.counted:
                 said.append("nothing in it can be read")

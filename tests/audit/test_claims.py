@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import math
+import pathlib
 from typing import Any
 
 import numpy as np
@@ -178,6 +179,22 @@ def test_open_claims_say_how_much_would_do() -> None:
 def test_bad_input_is_refused(pieces: Any, claims: Any, skip: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         reader().check(pieces, claims, skip=skip)
+
+
+def test_what_was_published_before_is_told(tmp_path: pathlib.Path) -> None:
+    registry = team(tokenizer=WORD_TOKENIZER, family="gumbel", n_gram=3)
+    old, own = said(registry, "planner", 1), said(registry, "critic", 2)
+    index = iet.PublishedIndex(tmp_path / "out.idx", registry, create=True)
+    index.add("planner", [f"w9 {old}", own])
+    pieces = [old, f"{old} {own}", own]
+    found = reader(registry, published=index).check(pieces, ["planner", "critic", "critic"])
+    # What was published as it stands is known again, and counts.
+    assert verdicts(found) == [("open", None), ("open", None), ("confirmed", "critic")]
+    assert found.pieces[0].published == found.pieces[0].tokens - 2
+    assert found.pieces[0].note == f"{found.pieces[0].published} of its tokens were published before"
+    assert found.pieces[2].published == 0
+    plain = reader(registry).check(pieces[:1], ["planner"])
+    assert (verdicts(plain), plain.pieces[0].published) == ([("confirmed", "planner")], None)
 
 
 def test_nothing_is_no_finding() -> None:
