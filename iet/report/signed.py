@@ -215,7 +215,8 @@ def verify(
             count for nothing.
 
     Returns:
-        The statement. `Verified.check` compares it with the text and the registry.
+        The statement. `Verified.check` compares it with the text and the registry. At most one verification
+        for each pair of a signature and a key.
 
     Raises:
         VerificationError: what was changed: the envelope, its key ids, the statement or the signatures.

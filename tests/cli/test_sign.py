@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("securesystemslib")
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from securesystemslib.signer import HSMSigner
 
 from iet.errors import InputError
 from iet.report import signed, signers
@@ -100,7 +101,7 @@ def test_a_key_in_place_of_its_path_is_not_shown(said: Said, text: pathlib.Path,
 
 @pytest.fixture(scope="module")
 def token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
-    """A token with an ECDSA key 2, whose public key is the file that comes back."""
+    """A token with an ECDSA key 2, and the file of its public key, got as docs/using/report.md gets it."""
     pytest.importorskip("pkcs11", reason="python-pkcs11 is not installed")
     libraries = [*pathlib.Path("/usr/lib").glob("**/softhsm/libsofthsm2.so")]
     if not libraries or shutil.which("softhsm2-util") is None:
@@ -108,7 +109,7 @@ def token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
     folder = tmp_path_factory.mktemp("hsm")
     (folder / "tokens").mkdir()
     (folder / "softhsm2.conf").write_text(f"directories.tokendir = {folder / 'tokens'}\nlog.level = ERROR\n")
-    private, public = write_keys(folder, ec.generate_private_key(ec.SECP256R1()))
+    private, _ = write_keys(folder, ec.generate_private_key(ec.SECP256R1()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SOFTHSM2_CONF", str(folder / "softhsm2.conf"))
         patch.setenv("PYKCS11LIB", str(libraries[0]))
@@ -117,7 +118,10 @@ def token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
         for arguments in (made, kept):
             subprocess.run(["softhsm2-util", *arguments], check=True, capture_output=True)
         private.unlink()
-        yield public
+        uri, public = HSMSigner.import_(2, "auditor")
+        assert uri == "hsm:2?label=auditor"
+        (folder / "hsm.pub.json").write_text(json.dumps(public.to_dict()))
+        yield folder / "hsm.pub.json"
 
 
 def test_an_hsm_signs_from_the_command_line(

@@ -19,7 +19,7 @@ from securesystemslib.signer import CryptoSigner, SSlibKey
 from iet.errors import InputError, VerificationError
 from iet.report import signed
 from tests.support.reports import report_of
-from tests.support.signing import KIND, changed, dumped, ed25519, entry, enveloped, name_of, payload_of
+from tests.support.signing import KIND, changed, dumped, ed25519, entry, enveloped, name_of, pae, payload_of
 
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 A, B, C = (ed25519(i) for i in range(3))
@@ -41,6 +41,12 @@ KINDS = ("ed25519", "SECP256R1", "SECP384R1", "SECP521R1", "rsa")
 
 
 # With securesystemslib alone
+
+
+def test_what_is_signed_is_the_example_of_dsse() -> None:
+    content, kind = b"hello world", "http://example.com/HelloWorld"
+    assert pae(content, kind) == b"DSSEv1 29 http://example.com/HelloWorld 11 hello world"
+    assert Envelope(content, kind, {}).pae() == pae(content, kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)

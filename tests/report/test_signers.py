@@ -13,6 +13,7 @@ pytest.importorskip("securesystemslib")
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed448, rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from securesystemslib.exceptions import UnsupportedLibraryError
 from securesystemslib.signer import SIGNER_FOR_URI_SCHEME, CryptoSigner, Signature, Signer, SSlibKey
 
 from iet.errors import BackendUnavailable, InputError
@@ -134,8 +135,10 @@ def test_uris_that_cannot_be_used_are_named_without_what_may_be_secret(tmp_path:
 class Elsewhere(Signer):
     """A signer of somebody's own, registered as securesystemslib's documentation says."""
 
-    def __init__(self, public: Any, fails: bool = False) -> None:
-        self._public, self._fails = public, fails
+    def __init__(self, public: Any, uri: str) -> None:
+        if uri == "elsewhere:missing":
+            raise UnsupportedLibraryError("'elsewhere-client' required")
+        self._public, self._fails = public, uri == "elsewhere:fails"
 
     @property
     def public_key(self) -> Any:
@@ -143,7 +146,7 @@ class Elsewhere(Signer):
 
     @classmethod
     def from_priv_key_uri(cls, priv_key_uri: str, public_key: Any, secrets_handler: Any = None) -> Elsewhere:
-        return cls(public_key, priv_key_uri == "elsewhere:fails")
+        return cls(public_key, priv_key_uri)
 
     def sign(self, payload: bytes) -> Signature:
         if self._fails:
@@ -166,3 +169,7 @@ def test_signers_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
         == "Elsewhere: the key cannot be used (ConnectionError: https://vault.test/v1: refused)"
     )
     assert caught.value.__suppress_context__
+    with pytest.raises(
+        BackendUnavailable, match=r"elsewhere: .* required; pip install .securesystemslib\[elsewhere\]"
+    ):
+        signers.load_signers("elsewhere:missing", public=[public])
