@@ -210,9 +210,7 @@ def _guess(
     else:
         tried = starts_of(family).repeat(sums.shape[1]).reshape(len(_NATS), -1)
         plausible = _PLAUSIBLE
-    logs = np.empty((len(tried), *sums.shape), np.float32)
-    for some, ratios in zip(tried, logs, strict=True):
-        log_ratios(sums, weights, some, family, blocks=True, out=ratios)
+    logs = log_ratios(sums, weights, tried[:, None], family, blocks=True)
     priors = np.array([prior_of(shares, share) for share in nobodys.tolist()]).repeat(len(lengths), axis=0)
     each = np.tile(lengths / block, len(nobodys))
     joint = log_likelihoods(exponentials(logs), each, priors, odds)
@@ -320,42 +318,27 @@ def _blocks_njit(x: Scores, weight: Float32s, block: int, sums: Float32s, weight
 
 
 def log_ratios(
-    scores: Scores,
-    weights: Float32s,
-    strengths: Float64s,
-    family: Family | None,
-    blocks: bool = False,
-    out: Float32s | None = None,
+    scores: Scores, weights: Float32s, strengths: Float64s, family: Family | None, blocks: bool = False
 ) -> Float32s:
-    """Return w_t·(λ_a·x_t(a) - log_mgf(λ_a)), float32 [T, A], in `out` if it is given.
+    """Return w_t·(λ_a·x_t(a) - log_mgf(λ_a)), float32 [T, A].
 
     Args:
         scores: x [T, A]; with `blocks`, Σ w·x over each block.
         weights: w [T]; with `blocks`, Σ w.
-        strengths: λ [A], 0 to `strength_range`.
+        strengths: λ [A], 0 to `strength_range`; or several, [S, 1, A], for a result [S, T, A].
         family: of the scores; None: x are log-likelihood ratios, and λ is 1.
     """
-    ratios = np.empty(scores.shape, np.float32) if out is None else out
-    _log_ratios_njit(scores, weights, strengths, offsets_of(strengths, family), blocks, ratios)
-    return ratios
+    ratios = (strengths if blocks else weights[:, None] * strengths) * scores
+    ratios -= weights[:, None] * offsets_of(strengths, family)
+    return np.asarray(ratios.astype(np.float32))
 
 
 def offsets_of(strengths: Float64s, family: Family | None) -> Float64s:
-    """Return log_mgf(λ) [A]; nothing is taken off log-likelihood ratios."""
+    """Return log_mgf(λ) of each; nothing is taken off log-likelihood ratios."""
     if family is None:
-        return np.zeros(len(strengths))
+        return np.zeros(strengths.shape)
     grid, _, log_mgf, _ = _strength_table(family)
     return np.interp(strengths, grid, log_mgf)
-
-
-@njit
-def _log_ratios_njit(
-    x: Scores, weights: Float32s, strengths: Float64s, offsets: Float64s, blocks: bool, ratios: Float32s
-) -> None:
-    for t in range(len(x)):
-        once = 1.0 if blocks else weights[t]
-        for a in range(x.shape[1]):
-            ratios[t, a] = once * strengths[a] * x[t, a] - weights[t] * offsets[a]
 
 
 def strength_range(family: Family | None) -> tuple[float, float]:
