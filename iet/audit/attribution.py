@@ -40,7 +40,6 @@ from iet.marks.keys import Keys, KeyTable
 from iet.marks.sessions import OWN
 from iet.marks.tokenizer import Encoding
 from iet.native.arrays import Bools, Float32s, Float64s, Int64s
-from iet.native.jit import njit
 
 _NOWHERE = np.zeros(0, np.int64)
 
@@ -253,9 +252,8 @@ def _explain_in(
     texts, starts, ends, agents = spans
     keys, family = columns.keys, columns.keys.profile.family
     owners = keys.owners.astype(np.int64)
-    best, firsts = np.zeros(len(starts), np.int64), reading.starts[texts]
-    sums = np.empty(len(owners))
-    _best_keys_njit(columns.scores, firsts + starts, firsts + ends, agents, owners, sums, best)
+    firsts = reading.starts[texts]
+    best = _best_keys(columns.scores, firsts + starts, firsts + ends, agents, owners)
     pairs = reading.pairs
     if len(reading.ends) > 1:
         # Pairs get numbers of their own in each text: its first token's place is above any number before.
@@ -296,26 +294,17 @@ def _best_of_many(reading: Reading, edges: Int64s, keys: Keys) -> Int64s:
     return best
 
 
-@njit
-def _best_keys_njit(
-    scores: NDArray[Any],
-    starts: Int64s,
-    ends: Int64s,
-    agents: Int64s,
-    owners: Int64s,
-    sums: Float64s,
-    best: Int64s,
-) -> None:
-    for s in range(len(starts)):
-        for a in range(len(sums)):
-            sums[a] = 0.0
-        for t in range(starts[s], ends[s]):
-            for a in range(len(sums)):
-                sums[a] += scores[t, a]
-        highest = -np.inf
-        for a in range(len(sums)):
-            if (agents[s] < 0 or owners[a] == agents[s]) and sums[a] > highest:
-                highest, best[s] = sums[a], a
+def _best_keys(scores: NDArray[Any], starts: Int64s, ends: Int64s, agents: Int64s, owners: Int64s) -> Int64s:
+    """Return the key with the highest sum in each span [S], among those of its agent if it has one."""
+    best, some = np.zeros(len(starts), np.int64), np.flatnonzero(ends > starts)
+    if not len(some):
+        return best
+    edges = np.stack([starts[some], ends[some]], axis=1).ravel()  # the sums between spans are not looked at
+    last = edges[-1:] == len(scores)
+    sums = np.add.reduceat(scores, edges[:-1] if last else edges, axis=0, dtype=np.float64)[::2]
+    others = (agents[some, None] >= 0) & (owners != agents[some, None])
+    best[some] = np.where(others, -np.inf, sums).argmax(axis=1)
+    return best
 
 
 def _attribute(

@@ -156,27 +156,29 @@ def _merge_njit(
 
 def repeats(pairs: Int64s) -> Bools:
     """Tell which of the `pair_numbers` [T] stood earlier in the text; false where not scored. O(T)."""
-    repeated = np.zeros(len(pairs), np.bool_)
-    _repeats_njit(pairs, repeated)
-    return repeated
+    return (pairs >= 0) & (pairs < _numbers_before(pairs))
 
 
 def checked_repeats(pairs: Int64s) -> Bools | None:
     """Return `repeats`, or None if these are no `pair_numbers`: 0, 1, 2, ... as they first occur, and -1."""
-    repeated = np.zeros(len(pairs), np.bool_)
-    return repeated if _repeats_njit(pairs, repeated) else None
+    before = _numbers_before(pairs)
+    fine = (pairs >= -1).all() and (pairs <= before).all()
+    return (pairs >= 0) & (pairs < before) if fine else None
+
+
+def _numbers_before(pairs: Int64s) -> Int64s:
+    """Return how many numbers there were before each token, [T], if they follow first occurrences."""
+    highest = np.maximum.accumulate(np.append(-1, pairs[:-1])[: len(pairs)])
+    return np.asarray(highest + 1)
 
 
 @njit
-def _repeats_njit(pairs: Int64s, repeated: Bools) -> bool:
-    """Fill `repeated`, and tell whether numbers follow first occurrences."""
-    count = lowest = skipped = 0
+def _repeats_njit(pairs: Int64s, repeated: Bools) -> None:
+    """Fill `repeated` as `repeats` does, of one of many texts."""
+    count = 0
     for t in range(len(pairs)):
-        pair = pairs[t]
-        repeated[t] = 0 <= pair < count
-        lowest, skipped = min(lowest, pair), max(skipped, pair - count)
-        count = max(count, pair + 1)
-    return lowest >= -1 and skipped == 0
+        repeated[t] = 0 <= pairs[t] < count
+        count = max(count, pairs[t] + 1)
 
 
 def shared_weights(pairs: Int64s, window: int = 256) -> Float32s:
