@@ -73,11 +73,12 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Server:
-    """A running one."""
+    """A running one, and the command that it was started by."""
 
     runner: str
     url: str
     log: pathlib.Path
+    command: tuple[str, ...]
 
     def ask(self, prompt: str, temperature: float, **fields: Any) -> Answer:
         """Return the answer to a request for a completion with further fields; it may take five minutes."""
@@ -173,7 +174,7 @@ def serve(
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
     for name, value in given.items():
         command.append(f"--{name}={json.dumps(value) if isinstance(value, dict) else value}")
-    made = Server(runner, f"http://127.0.0.1:{port}", home / "log")
+    made = Server(runner, f"http://127.0.0.1:{port}", home / "log", tuple(command))
     with made.log.open("w") as log:
         process = subprocess.Popen(
             command,
