@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from iet.audit import traces
-from iet.cli.options import Commands, add_registry, load_registry, say
+from iet.cli.options import Commands, add_registry, load_registry, refuse_uris, say
 from iet.cli.progress import auditing
 from iet.errors import InputError
 from iet.marks.files import write_file
@@ -69,6 +69,7 @@ def _check(arguments: argparse.Namespace) -> int:
     import iet
     from iet.report.lines import width_of
 
+    refuse_uris([arguments.trace])
     for path in arguments.output:
         if path.suffix not in _FORMS:
             raise InputError(f"{path}: got a name that ends otherwise, expected one of {', '.join(_FORMS)}")

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from iet.cli.options import Commands, add_registry, load_registry, read_bytes, say
+from iet.cli.options import Commands, add_registry, load_registry, read_bytes, refuse_uris, say
 from iet.cli.progress import progress
 from iet.errors import InputError
 
@@ -38,6 +38,7 @@ def add(commands: Commands) -> None:
 def _add(arguments: argparse.Namespace) -> int:
     from iet.marks.published import PublishedIndex
 
+    refuse_uris(arguments.texts)
     registry = load_registry(arguments)
     registry.profile_of(arguments.agent)  # an unknown agent makes no index
     with progress("adding published text"):

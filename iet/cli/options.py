@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import pathlib
 import sys
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
+from iet.bulk.places import is_uri
 from iet.errors import InputError
 from iet.report.lines import width_of, wrapped
 
@@ -46,6 +48,17 @@ def load_registry(arguments: argparse.Namespace) -> Any:
     import iet
 
     return iet.Registry.load(arguments.registry, secret_mount=arguments.secret_mount)
+
+
+def refuse_uris(files: Iterable[str]) -> None:
+    """Raise an InputError if one is a URI, of which nothing is quoted: it may hold a password."""
+    for file in files:
+        if is_uri(file):
+            scheme = file.partition("://")[0]
+            raise InputError(
+                f"{scheme}://...: got a URI, expected files of this machine; iet audit reads it, into a"
+                " folder: -o OUT/"
+            )
 
 
 def read_bytes(path: pathlib.Path, most: int = -1) -> bytes:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from iet.cli.options import Commands
+from iet.cli.options import Commands, refuse_uris
 from iet.cli.progress import auditing
 from iet.cli.reading import add_auditing, auditor_of, check_reading, keys_of, read
 from iet.cli.sign import add_signing, signers_of
@@ -50,6 +50,7 @@ def add(commands: Commands) -> None:
 
 def _report(arguments: argparse.Namespace) -> int:
     # Refuse what can be refused at once before the work that takes time.
+    refuse_uris([*arguments.files, *arguments.output])
     file, forms = arguments.files[0], {}
     if _are_many(arguments):
         return _report_many(arguments)

@@ -132,6 +132,17 @@ def test_a_refusal_speaks_of_options_and_not_of_parameters(team: pathlib.Path, s
         assert refusal in said(3, "audit", team.parent / "a.txt", "-r", team, *arguments)
 
 
+def test_commands_that_read_files_of_this_machine_say_so_of_a_uri(team: pathlib.Path, said: Said) -> None:
+    uri = "s3://user:PASSWORD@bucket/a.txt"
+    for command in (
+        *(["report", uri, "-o", "out/"], ["report", uri, "-o", "a.html"], ["report", "a.txt", "-o", uri]),
+        *(["check", uri], ["index", "add", "a.idx", uri, "--agent", "planner"]),
+    ):
+        refusal = said(3, *command, "-r", team)
+        assert "s3://...: got a URI, expected files of this machine; iet audit reads it" in refusal
+        assert "PASSWORD" not in refusal
+
+
 @posix
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_a_reader_that_goes_away_is_no_failure(
