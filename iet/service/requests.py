@@ -68,7 +68,6 @@ class CheckRequest(pydantic.BaseModel):
     level: float = 0.01
     profile: str | None = None
     known_agents: list[str] | None = None
-    id: str | int | None = None
 
 
 _STRINGS = ("decoder", "profile")

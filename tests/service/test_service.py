@@ -132,6 +132,7 @@ def test_claims_of_a_conversation_are_checked(service: Running, auditor: iet.Aud
         "messages": ([{"a": 1}], "messages: got a list of 1"),
         "level": (7, "level: got 7.0"),
         "decoder": ("cusum", "decoder: Extra inputs"),
+        "id": (1, "id: Extra inputs"),
     }.items():
         value, why = said
         refused = service.ask("/v1/check", {**asked, wrong: value})
