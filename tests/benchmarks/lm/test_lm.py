@@ -82,10 +82,14 @@ def test_the_model_is_as_good_as_the_committed_figures_say() -> None:
     assert bits_per_byte(MODEL, [0], text) == pytest.approx(results["bits_per_byte"]["model"], rel=0.2)
 
 
+@pytest.fixture(scope="module")
+def backend() -> Any:
+    return Tokenizer(DEMO_SOURCE).backend
+
+
 @given(st.text())
-@settings(max_examples=200, deadline=None)
-def test_the_tokenizer_spells_every_text(text: str) -> None:
-    backend = Tokenizer(DEMO_SOURCE).backend
+@settings(max_examples=200)
+def test_the_tokenizer_spells_every_text(backend: Any, text: str) -> None:
     ids = backend.encode(text, add_special_tokens=False).ids
     assert backend.decode(ids, skip_special_tokens=False) == text
 
