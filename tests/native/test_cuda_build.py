@@ -121,12 +121,16 @@ def test_an_nvcc_that_cannot_list_them_is_the_oldest_that_will_do(tmp_path: path
 def configured(
     folder: pathlib.Path, *defined: str, nvcc: pathlib.Path | str, **environment: str
 ) -> tuple[int, str, set[str]]:
-    """Configure the project: exit code, what CMake says, and the architectures that would be compiled for."""
+    """Configure the project: exit code, what CMake says, and the architectures that would be compiled for.
+
+    In a folder that was configured before only what CMake found out about the compilers is kept.
+    """
     pybind11 = pytest.importorskip("pybind11")
     ours = f"pybind11_DIR={pybind11.get_cmake_dir()}", f"Python_EXECUTABLE={sys.executable}"
     clean = {name: value for name, value in os.environ.items() if "CUDA" not in name}
     found = subprocess.run(
-        [CMAKE, "-S", str(ROOT), "-B", str(folder), *(f"-D{value}" for value in (*ours, *defined))],
+        [CMAKE, "-U", "IET_*", "-U", "CMAKE_CUDA_ARCHITECTURES", "-S", str(ROOT), "-B", str(folder)]
+        + [f"-D{value}" for value in (*ours, *defined)],
         env={**clean, "CUDACXX": str(nvcc), **environment},
         capture_output=True,
         text=True,
@@ -136,11 +140,17 @@ def configured(
     return found.returncode, found.stdout + found.stderr, compiled
 
 
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Where the project is configured again and again: the compilers are looked at once."""
+    return tmp_path_factory.mktemp("build")
+
+
 @posix
 @needs_cmake
 @needs_nvcc
-def test_the_architectures_of_the_command_line_are_those_of_the_module(tmp_path: pathlib.Path) -> None:
-    code, said, compiled = configured(tmp_path, "IET_CUDA=ON", "IET_CUDA_ARCHITECTURES=90-real", nvcc=NVCC)
+def test_the_architectures_of_the_command_line_are_those_of_the_module(build: pathlib.Path) -> None:
+    code, said, compiled = configured(build, "IET_CUDA=ON", "IET_CUDA_ARCHITECTURES=90-real", nvcc=NVCC)
     assert code == 0, said
     assert compiled == {"sm_90"}
 
@@ -158,10 +168,10 @@ def test_the_architectures_of_the_command_line_are_those_of_the_module(tmp_path:
     ids=["three GPUs", "no driver", "no GPU"],
 )
 def test_who_builds_for_himself_compiles_for_this_machine(
-    script: str, expected: set[str], tmp_path: pathlib.Path
+    script: str, expected: set[str], build: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     path = f"{a_program(tmp_path / 'bin' / 'nvidia-smi', script).parent}:{os.environ['PATH']}"
-    code, said, compiled = configured(tmp_path / "build", nvcc=NVCC, PATH=path)
+    code, said, compiled = configured(build, nvcc=NVCC, PATH=path)
     assert code == 0, said
     assert compiled == expected
 
