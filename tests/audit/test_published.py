@@ -17,7 +17,7 @@ from iet.marks.registry import Registry
 from iet.report.terminal import marked_text
 from tests.support.reports import assert_fits_the_schema
 from tests.support.teams import WORD_TOKENIZER, WORDS, secret, team, word_tokenizer
-from tests.support.texts import DECODERS, reader, spell, write
+from tests.support.texts import DECODERS, reader, spell, write, write_flat
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "fourier": {"kappa": 2.0, "n_gram": 2},
@@ -81,7 +81,7 @@ def test_p_values_hold_for_text_of_others_and_for_forgeries(family: str, tmp_pat
     unmarked = write(team(), [(None, 400)], 5, ids=SOME)
     for number in range(100):
         registry = team(numbered=number, tokenizer=WORD_TOKENIZER, **FAMILIES[family])
-        texts = [write(registry, [("planner", 200)], seed, ids=SOME, flat=True) for seed in range(4)]
+        texts = write_flat(registry, "planner", 200, range(4), SOME)
         (tmp_path / str(number)).mkdir()
         auditor = iet.Auditor(registry, "cusum", published=published(tmp_path / str(number), registry, texts))
         for found, ids in (
