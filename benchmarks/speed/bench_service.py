@@ -123,11 +123,13 @@ def validate(port: int, auditor: iet.Auditor, texts: Sequence[str]) -> None:
 Sample = Callable[[], tuple[float, list[float]]]
 
 
-def measure(samples: dict[str, Sample], rounds: int) -> dict[str, list[tuple[float, list[float]]]]:
-    """Return the samples of every contestant; one round before warms up."""
+def measure(
+    samples: dict[str, Sample], rounds: int, warm_up: int = 1
+) -> dict[str, list[tuple[float, list[float]]]]:
+    """Return the samples of every contestant, after rounds that warm up."""
     found: dict[str, list[tuple[float, list[float]]]] = {name: [] for name in samples}
     names = list(samples)
-    for number in range(-1, rounds):
+    for number in range(-warm_up, rounds):
         for name in names[number % len(names) :] + names[: number % len(names)]:
             print(f"round {number + 1} of {rounds}: {name} ...", file=sys.stderr, flush=True)
             sample = samples[name]()
@@ -174,7 +176,7 @@ def main() -> None:
         samples: dict[str, Sample] = {FLOOR: functools.partial(audit, auditor, texts)}
         for contestant, (workers, clients) in CONTESTANTS.items():
             samples[contestant] = functools.partial(ask_elsewhere, ports[workers], folder, clients)
-        found = measure(samples, rounds)
+        found = measure(samples, rounds, warm_up=0 if quick else 1)
     content: dict[str, Any] = {
         "command": command(line, given),
         "quick": quick,

@@ -18,11 +18,11 @@ for package in ("fastapi", "prometheus_client", "uvicorn"):
 
 
 @posix
-def test_it_runs_and_records(tmp_path: pathlib.Path) -> None:
-    pytest.importorskip("transformers")
+def test_it_runs_and_records(logs: pathlib.Path, tmp_path: pathlib.Path) -> None:
     command = [sys.executable, "-m", "benchmarks.speed.bench_service", "-o", str(tmp_path / "service.json")]
-    subprocess.run([*command, "--quick"], check=True, cwd=ROOT, capture_output=True)
+    subprocess.run([*command, "--quick", "--data", str(logs)], check=True, cwd=ROOT, capture_output=True)
     content = json.loads((tmp_path / "service.json").read_text())
+    assert (content["documents"], content["text"]) == (12, "agent logs")
     names = [bench_service.FLOOR, *bench_service.CONTESTANTS]
     assert [row["what"] for row in content["results"]] == names
     for row in content["results"]:

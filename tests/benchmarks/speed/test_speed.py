@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -33,6 +34,7 @@ from iet import kernels
 from iet.audit import auditor, plan
 from iet.audit import texts as audited
 from iet.cli import bench
+from iet.demo import conversation
 from iet.errors import BackendUnavailable, IetError
 from iet.marks import tokenizer
 from iet.native import load as native
@@ -168,13 +170,24 @@ def test_audits_that_differ_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> No
     assert (kernels.backends(), plan.ALL_KEYS) == (before, limit)
 
 
-def test_bulk_audits_are_timed(tmp_path: pathlib.Path) -> None:
+def test_text_of_the_shipped_model_has_as_many_tokens_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    talk, registry = conversation.converse, texts.team()
+    monkeypatch.setattr(conversation, "converse", functools.partial(talk, turn_tokens=(40, 50)))
+    text = texts.marked_text(registry, 1000)  # of two conversations
+    report = auditor.Auditor(registry).audit(text)
+    assert report.tokens >= 1000
+    assert len(report.found) >= 3
+
+
+def test_bulk_audits_are_timed(logs: pathlib.Path, tmp_path: pathlib.Path) -> None:
     command = [sys.executable, "-m", "benchmarks.speed.bench_bulk", "-o", str(tmp_path / "bulk.json")]
-    subprocess.run([*command, "--quick"], check=True, cwd=ROOT, capture_output=True)
+    command += ["--data", str(logs), "--quick"]
+    subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
     content = json.loads((tmp_path / "bulk.json").read_text())
     assert content["quick"]
-    assert content["command"].endswith("bulk.json --quick")
-    assert (content["documents"], content["keys"]) == (60, 6)
+    assert content["command"].endswith("bulk.json --data PATH --quick")
+    assert (content["documents"], content["distinct"], content["keys"]) == (60, 3, 6)
+    assert content["text"] == "agent logs"
     assert [row["what"] for row in content["results"]] == list(bench_bulk.CONTESTANTS)
     for row in content["results"]:
         assert row["tokens_per_second"] == pytest.approx(
