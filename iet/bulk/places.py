@@ -20,7 +20,10 @@ from iet.errors import InputError, missing
 _FIRST, _MOST = 1 << 17, 1 << 23
 """Bytes that are asked of a store first, when a file is looked into, and at once when it is read on."""
 
-_SHOWN = ("region", "scheme", "endpoint_override")
+_PATIENCE = 60
+"""Seconds for which Google's library tries again, unless the URI says how long. Its own are 15 minutes."""
+
+_SHOWN = ("region", "scheme", "endpoint_override", "retry_limit_seconds")
 """Options of URIs that an error may show."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
@@ -247,6 +250,8 @@ def store_of(given: str) -> tuple[Store, str]:
         )
     user, host, path, options = parts[1], parts[2], urllib.parse.unquote(parts[3] or ""), parts[4]
     store = f"{scheme}://{user}@{host}" if user is not None else f"{scheme}://{host}"
+    if scheme == "gs" and "retry_limit_seconds=" not in (options or ""):
+        options = "&".join(filter(None, (options, f"retry_limit_seconds={_PATIENCE}")))
     store += f"/?{options}" if options is not None else "/"
     path = path.rstrip("/")
     if scheme in OBJECTS:
@@ -276,5 +281,6 @@ def _secrets(uri: str) -> Iterator[str]:
     user, _, _ = parts.netloc.rpartition("@")
     options = (pair.partition("=") for pair in parts.query.split("&"))
     values = [value for name, _, value in options if name not in _SHOWN or "@" in value]
-    for value in (uri, *user.split(":", 1), *values):
+    names = user.split(":", 1)[1:] if parts.scheme == "hdfs" else user.split(":", 1)
+    for value in (uri, *names, *values):
         yield from filter(None, (value, urllib.parse.unquote(value)))

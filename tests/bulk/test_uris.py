@@ -281,7 +281,26 @@ def test_a_store_shows_no_secret() -> None:
         Store("hdfs://name:9000", "hdfs://user@name:9000/"),
         "hdfs://name:9000/a",
     )
-    assert store_of("gs://anonymous@bucket") == (Store("gs://", "gs://anonymous@bucket/"), "gs://bucket")
+    patience = "retry_limit_seconds=60"
+    for given, options in (("", patience), ("?scheme=http", f"scheme=http&{patience}")):
+        expected = Store("gs://", f"gs://anonymous@bucket/?{options}")
+        assert store_of(f"gs://anonymous@bucket{given}") == (expected, "gs://bucket")
+    short = "gs://bucket/?retry_limit_seconds=5"
+    assert store_of(short)[0] == Store("gs://", short)
+
+
+def test_a_store_that_does_not_answer_is_given_up(auditor: Auditor, tmp_path: pathlib.Path) -> None:
+    """Of Google's library: nobody listens at port 1."""
+    uri = "gs://anonymous@bucket/a.jsonl?endpoint_override=127.0.0.1:1&scheme=http&retry_limit_seconds=1"
+    with pytest.raises(InputError, match=r"^gs://bucket/a.jsonl: cannot be read \(.*Could not connect"):
+        audit_files(auditor, [uri], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_user_of_hdfs_is_no_secret_and_its_password_is() -> None:
+    store, path = store_of("hdfs://u:word@name:9000/a")
+    with pytest.raises(InputError, match=r"^hdfs://name:9000/a: cannot be read \(unable, \*\*\*\)$"):
+        store.refuse(path, "read", OSError("unable, word"))
 
 
 class Results(NamedTuple):
