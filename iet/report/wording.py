@@ -395,7 +395,7 @@ def odds(probability: float) -> str:
 
 def _allowed(level: float) -> str:
     """Say a level as people do: somebody chose it, so it is no round figure."""
-    return f"{level:.0%}" if level > 0.1 else f"1 in {1 / level:,.4g}"
+    return f"{level:.0%}" if level > 0.1 else f"1 in {float(f'{1 / level:.4g}'):,.10g}"
 
 
 def small(probability: float) -> str:

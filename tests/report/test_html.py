@@ -257,6 +257,15 @@ def test_each_paragraph_has_its_number_and_its_agent() -> None:
     assert Parsed(page(report)).segments == [first, second]
 
 
+@pytest.mark.parametrize(
+    ("level", "said"), [(0.2, "20%"), (0.05, "1 in 20"), (0.03, "1 in 33.33"), (1e-6, "1 in 1,000,000")]
+)
+def test_levels_in_plain_words(level: float, said: str) -> None:
+    report = dataclasses.replace(report_of(), level=level)
+    assert f"at most {said} has somebody found in it" in wording.promise(report)
+    assert f"wrote none of it is at most {said}." in wording.summary(report)
+
+
 def test_how_sure_in_plain_words() -> None:
     one = report_of()
     sure, nobody = one.segments
