@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from iet.audit.columns import SEGMENT_AGENTS, SEGMENT_FLOATS, SEGMENT_INTEGERS, Results
+from iet.audit.columns import SEGMENT_AGENTS, SEGMENT_FLOATS, SEGMENT_INTEGERS, SEGMENT_SESSIONS, Results
 from iet.audit.records import audit_records
 from iet.errors import InputError, ShapeError
 from iet.native.arrays import Int64s
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 SEGMENT = pa.struct(
     [
         *((name, pa.int64()) for name in SEGMENT_INTEGERS),
-        *((name, pa.string()) for name in SEGMENT_AGENTS),
+        *((name, pa.string()) for name in (*SEGMENT_AGENTS, *SEGMENT_SESSIONS)),
         *((name, pa.float64()) for name in SEGMENT_FLOATS),
     ]
 )
-"""One segment, as in `iet.report.Segment`; `log_p` is a natural logarithm."""
+"""One segment, as in `iet.report.Segment`; `log_p` is a natural logarithm.
+`session` is null for an auditor without `sessions`."""
 
 DOCUMENT = pa.struct(
     [
@@ -186,8 +187,10 @@ _FOUND = pa.schema(list(SCHEMA)[1:])
 def document_columns(found: Results) -> dict[str, pa.Array]:
     """Return the columns of `DOCUMENT` over the documents."""
     columns = {name: pa.array(values) for name, values in found.documents.items()}
-    columns["best_agent"] = _agents(found, found.best_agent)
-    columns["found"] = pa.ListArray.from_arrays(_offsets(found.found_counts), _agents(found, found.found))
+    columns["best_agent"] = _named(found.names, found.best_agent)
+    columns["found"] = pa.ListArray.from_arrays(
+        _offsets(found.found_counts), _named(found.names, found.found)
+    )
     return {field.name: columns[field.name] for field in DOCUMENT}
 
 
@@ -200,15 +203,16 @@ def segment_columns(found: Results) -> dict[str, pa.Array]:
         if values is None:
             columns[field.name] = pa.nulls(count, field.type)
         elif field.name in SEGMENT_AGENTS:
-            columns[field.name] = _agents(found, values)
+            columns[field.name] = _named(found.names, values)
+        elif field.name in SEGMENT_SESSIONS:
+            columns[field.name] = _named(found.sessions, values)
         else:
             columns[field.name] = pa.array(values, field.type)
     return columns
 
 
-def _agents(found: Results, indices: np.ndarray[Any, Any]) -> pa.Array:
-    names = pa.array(found.names, pa.string())
-    return names.take(pa.array(np.maximum(indices, 0), pa.int64(), mask=indices < 0))
+def _named(names: Sequence[str], indices: np.ndarray[Any, Any]) -> pa.Array:
+    return pa.array(names, pa.string()).take(pa.array(np.maximum(indices, 0), pa.int64(), mask=indices < 0))
 
 
 def _offsets(counts: np.ndarray[Any, Any]) -> pa.Array:

@@ -349,7 +349,8 @@ class Auditor:
             TokenizerMismatch: no tokenizer with the profile's digest.
 
         A quotation of what stands in no piece counts for the quoted agent: give such sources as pieces to
-        skip. Of the auditor's options its keys, `level`, `known_agents`, `tokenizer` and `published` matter.
+        skip. Of the auditor's options its keys, `level`, `known_agents`, `tokenizer`, `published` and
+        `sessions` matter: an agent is the same in all of its sessions, and pays for them as for variants.
         Deterministic. O(T·K) time; memory grows with T and with K, not with D·K.
         """
         return check_claims(self.plan, pieces, claims, skip)

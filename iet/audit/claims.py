@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from iet.audit.evidence import over_keys, over_variants
+from iet.audit.evidence import over_keys, over_sessions, over_variants
 from iet.audit.plan import Plan
 from iet.audit.tails import log_tails
 from iet.audit.texts import Reading
 from iet.errors import InputError
 from iet.kernels import score_spans
+from iet.marks.keys import KeyTable
+from iet.marks.sessions import OWN
 from iet.marks.tokenizer import Encoding
 from iet.native.arrays import Bools, Float64s, Int64s
 from iet.report.claims import CheckedPiece, ClaimReport
@@ -45,7 +47,7 @@ def check_claims(
         np.stack([getattr(part, name) for part in evidence], axis=1)
         for name in ("counts", "known", "published")
     )
-    own, other, others, excess = _tested(plan, evidence, claimed, judged)
+    own, other, others, excess, sessions = _tested(plan, evidence, claimed, judged)
 
     level = math.log(plan.level)
     confirmed = own <= level
@@ -61,6 +63,7 @@ def check_claims(
             verdict, agent = "confirmed", name
         elif marked is not None:
             verdict, agent, p = "named" if name is None else "contradicted", marked, other[d]
+        session = OWN if agent is None else sessions[d, int(verdict != "confirmed")]
         profile = int(_profiles(plan, np.array([claimed[d] if agent is None else places[agent]]))[0])
         found.append(
             CheckedPiece(
@@ -79,10 +82,15 @@ def check_claims(
                 enough=None
                 if verdict != "open"
                 else _enough(plan, int(claimed[d]), strengths, int(judged.sum())),
+                session=None if session == OWN else plan.sessions[session],
             )
         )
     return ClaimReport(
-        pieces=tuple(found), agents=plan.names, level=plan.level, registry_digest=plan.registry_digest
+        pieces=tuple(found),
+        agents=plan.names,
+        level=plan.level,
+        registry_digest=plan.registry_digest,
+        sessions=len(plan.sessions) or None,
     )
 
 
@@ -177,27 +185,30 @@ def _known(reading: Reading, n_gram: int) -> Bools:
 
 def _tested(
     plan: Plan, evidence: Sequence[_Evidence], claimed: Int64s, judged: Bools
-) -> tuple[Float64s, Float64s, Int64s, Float64s]:
-    """Return corrected log p-values of claims and of others' marks, whose these are, and excess.
+) -> tuple[Float64s, Float64s, Int64s, Float64s, Int64s]:
+    """Return corrected log p-values of claims and of others' marks, whose these are, excess, and sessions.
 
     Two families of hypotheses, each corrected by Holm's steps: for each claim, that its agent had no part;
     for each piece, that nobody but the claimed agent had one, where the lowest of A - 1 agents counts. The
-    excess of a piece is the sum of its claimed agent's scores above chance. Pieces are read by the block, so
-    that memory does not grow with pieces times keys.
+    excess of a piece is the sum of its claimed agent's scores above chance. Sessions [D, 2] are those of the
+    claimed and of the other agent, where the pair is found at the level among all pairs and all pieces.
+    Pieces are read by the block, so that memory does not grow with pieces times keys.
     """
     pieces = len(claimed)
     own, other, excess = np.zeros(pieces), np.zeros(pieces), np.zeros(pieces)
-    others = np.zeros(pieces, np.int64)
+    others, sessions = np.zeros(pieces, np.int64), np.full((pieces, 2), OWN)
+    certain = math.log(plan.level) - math.log(max(1, int(judged.sum())))
     present = np.unique(np.concatenate([reader.owners for reader in plan.readers]))
     rows = max(1, MAX_SUMS // plan.choices)
     for first in range(0, pieces, rows):
         last = min(first + rows, pieces)
-        log_p = np.zeros((last - first, len(plan.names)))
+        log_p, of_keys = np.zeros((last - first, len(plan.names))), list[Float64s]()
         for part, reader in zip(evidence, plan.readers, strict=True):
             family, owners = reader.keys.profile.family, reader.owners
             sums, counts = part.sums(first, last, reader.keys), part.counts[first:last]
             tails = log_tails(sums.ravel(), np.repeat(counts, sums.shape[1]), family)
-            log_p[:, np.unique(owners)] = over_variants(tails.reshape(sums.shape), owners)
+            of_keys.append(tails.reshape(sums.shape))
+            log_p[:, np.unique(owners)] = over_variants(of_keys[-1], owners)
             for row in np.flatnonzero(np.isin(claimed[first:last], owners)).tolist():
                 mine = owners == claimed[first + row]
                 excess[first + row] = sums[row, mine].max() - counts[row] * family.mean(0.0)
@@ -209,11 +220,29 @@ def _tested(
                 values = log_p[d - first, rest]
                 others[d] = rest[values.argmin()]
                 other[d] = over_variants(values, np.zeros(len(rest), np.int64))[0]  # of the lowest of them
+        if plan.sessions:
+            for reader, tails in zip(plan.readers, of_keys, strict=True):
+                for column, agents in enumerate((claimed[first:last], others[first:last])):
+                    _name_sessions(plan, reader, tails, agents, sessions[first:last, column], certain)
     with_claim = judged & (claimed >= 0)
     own[~with_claim] = 0
     own[with_claim] = over_keys(own[with_claim])
     other[judged] = over_keys(other[judged])
-    return own, other, others, excess
+    return own, other, others, excess, sessions
+
+
+def _name_sessions(
+    plan: Plan, reader: Any, log_p: Float64s, agents: Int64s, sessions: Int64s, certain: float
+) -> None:
+    """Fill in the surest session of an agent [D] in each piece, from the log p-values of keys [D, K]."""
+    keys = reader.keys
+    if not isinstance(keys, KeyTable) or keys.sessions is None or not len(keys):
+        return
+    for d in np.flatnonzero(np.isin(agents, reader.owners)).tolist():
+        found = over_sessions(log_p[d : d + 1], keys.owners, keys.sessions, plan.agents)[0]
+        found[reader.owners != agents[d]] = 0
+        if found.min() <= certain:
+            sessions[d] = keys.sessions[found.argmin()]
 
 
 def _profiles(plan: Plan, agents: Int64s) -> Int64s:

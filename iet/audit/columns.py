@@ -14,6 +14,7 @@ from iet.audit.attribution import Attribution, attribute
 from iet.audit.plan import Plan
 from iet.audit.reporting import extents
 from iet.audit.texts import Reading
+from iet.marks.sessions import OWN
 from iet.marks.tokenizer import Encoding
 
 Integers: TypeAlias = NDArray[np.int64]
@@ -21,6 +22,7 @@ Floats: TypeAlias = NDArray[np.float64]
 
 SEGMENT_INTEGERS = ("char_start", "char_end", "start", "end")
 SEGMENT_AGENTS = ("agent", "best_guess")
+SEGMENT_SESSIONS = ("session",)
 SEGMENT_FLOATS = ("log_p", "posterior", "error", "share", "share_low", "share_high")
 
 
@@ -39,7 +41,9 @@ class Results:
         found_counts: int64 [D], how many of them each document has.
         segment_counts: int64 [D], how many segments each document has.
         segments: [S] each, as in `Segment`; agents are indices, -1 for None; `share_low` and `share_high` are
-            its `share_interval`. A column that the reports leave open is None.
+            its `share_interval`. Sessions are indices, -1 for None. A column that the reports leave open is
+            None.
+        sessions: ids of the sessions that were read.
     """
 
     names: tuple[str, ...]
@@ -49,6 +53,7 @@ class Results:
     found_counts: Integers
     segment_counts: Integers
     segments: dict[str, NDArray[Any] | None]
+    sessions: tuple[str, ...] = ()
 
 
 DOCUMENT_COLUMNS: dict[str, Any] = {
@@ -152,9 +157,21 @@ def _results(found: Attribution, texts: Sequence[str] | None) -> Results:
             "agent": np.where(found.attributed, found.guesses, -1),
             "best_guess": np.where(found.attributed | known, found.guesses, -1),
             "log_p": found.log_p,
+            "session": _sessions(found),
             **_certainty(found),
         },
+        plan.sessions,
     )
+
+
+def _sessions(found: Attribution) -> Integers | None:
+    """Return the session [S] of each segment whose agent is found there, as in `Segment`; -1: of none."""
+    if not found.plan.sessions:
+        return None
+    known = {(pair.text, pair.agent, pair.session) for pair in found.found_sessions}
+    claimed = zip(found.texts.tolist(), found.guesses.tolist(), found.sessions.tolist(), strict=True)
+    there = np.array([pair in known for pair in claimed], np.bool_)
+    return np.where(found.attributed & there, found.sessions, OWN)
 
 
 def _template(reading: Reading) -> Integers:
@@ -188,7 +205,7 @@ def joined(names: tuple[str, ...], parts: Sequence[Results]) -> Results:
         return np.concatenate([np.zeros(0, kind), *there])
 
     kinds = {
-        **dict.fromkeys((*SEGMENT_INTEGERS, *SEGMENT_AGENTS), np.int64),
+        **dict.fromkeys((*SEGMENT_INTEGERS, *SEGMENT_AGENTS, *SEGMENT_SESSIONS), np.int64),
         **dict.fromkeys(SEGMENT_FLOATS, np.float64),
     }
     whole = {
@@ -203,6 +220,7 @@ def joined(names: tuple[str, ...], parts: Sequence[Results]) -> Results:
         },
         **whole,  # type: ignore[arg-type]
         segments={name: together([part.segments[name] for part in parts], kinds[name]) for name in kinds},
+        sessions=next((part.sessions for part in parts), ()),
     )
 
 

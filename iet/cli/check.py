@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from iet.audit import traces
-from iet.cli.options import Commands, add_registry, load_registry, refuse_uris, say
+from iet.cli.options import Commands, add_registry, load_registry, read_sessions, refuse_uris, say
 from iet.cli.progress import auditing
 from iet.errors import InputError
 from iet.marks.files import write_file
@@ -46,6 +46,12 @@ def add(commands: Commands) -> None:
         help="what the trace calls NAME is this agent of the registry; may be repeated",
     )
     check.add_argument("--published", metavar="FILE.idx", help="what agents published before is no evidence")
+    check.add_argument(
+        "--sessions",
+        metavar="FILE",
+        type=pathlib.Path,
+        help="read these sessions' keys, too, and say in which a piece was marked: a file of ids, one a line",
+    )
     check.add_argument("--json", action="store_true", help="print the result as JSON")
     check.add_argument(
         "-o",
@@ -82,6 +88,7 @@ def _check(arguments: argparse.Namespace) -> int:
         profile=arguments.profile,
         tokenizer=arguments.tokenizer,
         published=arguments.published,
+        sessions=None if arguments.sessions is None else read_sessions(arguments.sessions),
     )
     names = _names(arguments.agent, auditor.agents)
     name = "standard input" if arguments.trace == "-" else arguments.trace

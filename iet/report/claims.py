@@ -52,6 +52,8 @@ class CheckedPiece:
         published: number of tokens that were published before, and are none; None: no index was read.
         enough: of an open piece the number of counted tokens that would confirm its agent half of the time,
             at the strength of the confirmed ones; None: nothing was confirmed that would tell.
+        session: id of the session under whose keys `agent` marked it, where that is found at the level for
+            all agents, sessions and pieces together; None elsewhere, also under the agent's own keys.
     """
 
     index: int
@@ -67,6 +69,7 @@ class CheckedPiece:
     repeated: int
     published: int | None
     enough: int | None
+    session: str | None = None
 
     @property
     def note(self) -> str:
@@ -74,6 +77,8 @@ class CheckedPiece:
         said = []
         if not self.registered:
             said.append(f"no key of {harmless(self.claim or '')!r} was read")
+        if self.session is not None:
+            said.append(f"in session {harmless(self.session)}")
         if self.also is not None:
             said.append(f"holds a mark of {self.also} as well")
         if self.verdict == "open":
@@ -100,12 +105,14 @@ class ClaimReport:
         level: the chance, at most, that any claim among all is confirmed though its agent had no part, and
             that any piece is contradicted or named though nobody but the claimed agent had one.
         registry_digest: of the keys.
+        sessions: how many sessions' keys were read beside agents' own; None: none.
     """
 
     pieces: tuple[CheckedPiece, ...]
     agents: tuple[str, ...]
     level: float
     registry_digest: str
+    sessions: int | None = None
 
     def of(self, verdict: Verdict) -> tuple[CheckedPiece, ...]:
         """Return the pieces with a verdict."""
@@ -126,6 +133,7 @@ class ClaimReport:
             "level": self.level,
             "registry_digest": self.registry_digest,
             "agents": list(self.agents),
+            **({} if self.sessions is None else {"sessions": self.sessions}),
             "pieces": [{**dataclasses.asdict(piece), "note": piece.note} for piece in self.pieces],
         }
 
@@ -211,6 +219,7 @@ class ClaimReport:
                 "gen_ai.evaluation.explanation": piece.note or None,
                 "gen_ai.agent.name": piece.claim,
                 "iet.agent": piece.agent,
+                "iet.session": piece.session,
                 "iet.log_p": piece.log_p,
                 "iet.piece": piece.index,
                 "iet.level": self.level,

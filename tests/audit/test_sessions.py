@@ -32,6 +32,44 @@ SCHEMES: list[dict[str, Any]] = [
 SCHEMA = json.loads(pathlib.Path(iet.__file__).with_name("report").joinpath("schema.json").read_text())
 
 
+@pytest.mark.parametrize("scheme", [{"kappa": 2.0}, {"family": "gumbel"}], ids=str)
+def test_a_checked_piece_says_in_which_session_it_was_marked(scheme: dict[str, Any]) -> None:
+    registry = teams.team(tokenizer=teams.WORD_TOKENIZER, **scheme)
+    turns = [("run-3", "planner"), ("run-9", "critic"), (None, "writer"), ("run-3", "writer"), (None, None)]
+    pieces = [spell(joined(registry, *[(None, None, 1)] * d, (*turn, 150))) for d, turn in enumerate(turns)]
+    claims = ["planner", "planner", "writer", None, "critic"]
+    found = iet.Auditor(registry, sessions=RUNS).check([*pieces, "w1 w2"], [*claims, "critic"])
+    assert found.sessions == 40
+    assert [(piece.verdict, piece.agent, piece.session) for piece in found.pieces] == [
+        ("confirmed", "planner", "run-3"),
+        ("contradicted", "critic", "run-9"),
+        ("confirmed", "writer", None),
+        ("named", "writer", "run-3"),
+        ("open", None, None),
+        ("open", None, None),
+    ]
+    assert found.pieces[0].note == "in session run-3"
+    assert [event.get("iet.session") for event in found.events()][:3] == ["run-3", "run-9", None]
+    plain = iet.Auditor(registry).check(pieces, claims)
+    assert plain.sessions is None
+    assert "sessions" not in plain.to_dict()
+    assert [piece.agent for piece in plain.pieces] == [None, None, "writer", None, None]
+    some = iet.Auditor(registry, sessions=RUNS[:3]).check(pieces, claims)
+    assert {piece.session for piece in some.pieces} == {None}
+
+
+def test_a_session_is_named_only_where_it_is_sure() -> None:
+    registry = teams.team(tokenizer=teams.WORD_TOKENIZER, kappa=2.0)
+    auditor = iet.Auditor(registry, level=0.1, sessions=RUNS)
+    named = list[str | None]()
+    for seed in range(40):  # so short that every second mark is found
+        pieces = [spell(write(registry.session("run-3"), [("planner", 14)], 3 * seed + d)) for d in range(3)]
+        named += [piece.session for piece in auditor.check(pieces, ["planner"] * 3).pieces]
+    assert named.count("run-3") >= 10
+    assert named.count(None) >= 10
+    assert len(set(named) - {"run-3", None}) <= 4
+
+
 def joined(registry: Registry, *turns: tuple[str | None, str | None, int]) -> list[int]:
     """Text of turns (session, agent, tokens), as ids."""
     found = list[int]()

@@ -29,6 +29,7 @@ OF_SEGMENTS = (
     "end",
     "agent",
     "best_guess",
+    "session",
     "log_p",
     "posterior",
     "error",

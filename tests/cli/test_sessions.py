@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import pathlib
 
@@ -41,6 +42,35 @@ def test_a_report_says_which_session(
     page = tmp_path / "page.html"
     said(0, "report", of_a_run, "-r", team, "--sessions", sessions, "-o", page)
     assert "critic in run 7" in page.read_text()
+
+
+def test_a_message_is_of_a_session(
+    team: pathlib.Path, of_a_run: pathlib.Path, sessions: pathlib.Path, tmp_path: pathlib.Path, said: Said
+) -> None:
+    messages = [
+        {"role": "assistant", "name": "critic", "content": of_a_run.read_text()},
+        {"role": "assistant", "name": "critic", "content": "w1 w2"},
+    ]
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps(messages))
+    assert said(0, "check", trace, "-r", team).startswith("2 pieces: 2 open")
+    shown = said(0, "check", trace, "-r", team, "--sessions", sessions)
+    assert shown.startswith("2 pieces: 1 confirmed, 1 open")
+    assert "in session run 7" in " ".join(shown.split())
+    found = json.loads(said(0, "check", trace, "-r", team, "--sessions", sessions, "--json"))
+    assert found["sessions"] == 3
+    assert [piece["session"] for piece in found["pieces"]] == ["run 7", None]
+
+
+def test_tables_have_a_column_of_sessions(
+    team: pathlib.Path, of_a_run: pathlib.Path, sessions: pathlib.Path, tmp_path: pathlib.Path, said: Said
+) -> None:
+    pytest.importorskip("pyarrow", reason="the extra bulk is not installed")
+    for options, expected in ((("--sessions", sessions), {"run 7"}), ((), {""})):
+        out = tmp_path / f"out{len(options)}"
+        said(0, "audit", of_a_run, "-r", team, *options, "-o", f"{out}/", "--csv")
+        rows = list(csv.DictReader((out / "segments.csv").open(newline="")))
+        assert {row["session"] for row in rows} == expected
 
 
 def test_what_is_refused(
