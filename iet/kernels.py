@@ -408,6 +408,8 @@ def _check_counts(marking: Marking, counts: object) -> None:
 def _keys(registry: object, profile: str | None) -> Keys:
     """Return the keys that score."""
     check_environment()
+    if isinstance(registry, KeyTable):  # what has a protocol's attributes is not told as quickly
+        return registry
     if isinstance(registry, (Registry, ForeignKeys)):
         return registry.scoring_keys(profile)
     if not isinstance(registry, Keys):

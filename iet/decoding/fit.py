@@ -210,7 +210,7 @@ def _guess(
     else:
         tried = starts_of(family).repeat(sums.shape[1]).reshape(len(_NATS), -1)
         plausible = _PLAUSIBLE
-    logs = log_ratios(sums, weights, tried[:, None], family, blocks=True)
+    logs = log_ratios(sums, weights, tried, family, blocks=True)
     priors = np.array([prior_of(shares, share) for share in nobodys.tolist()]).repeat(len(lengths), axis=0)
     each = np.tile(lengths / block, len(nobodys))
     joint = log_likelihoods(exponentials(logs), each, priors, odds)
@@ -325,12 +325,25 @@ def log_ratios(
     Args:
         scores: x [T, A]; with `blocks`, Σ w·x over each block.
         weights: w [T]; with `blocks`, Σ w.
-        strengths: λ [A], 0 to `strength_range`; or several, [S, 1, A], for a result [S, T, A].
+        strengths: λ [A], 0 to `strength_range`; or several, [S, A], for a result [S, T, A].
         family: of the scores; None: x are log-likelihood ratios, and λ is 1.
     """
-    ratios = (strengths if blocks else weights[:, None] * strengths) * scores
-    ratios -= weights[:, None] * offsets_of(strengths, family)
-    return np.asarray(ratios.astype(np.float32))
+    each = strengths.reshape(-1, scores.shape[1])
+    ratios = np.empty((len(each), *scores.shape), np.float32)
+    _log_ratios_njit(scores, weights, each, offsets_of(each, family), blocks, ratios)
+    return ratios[0] if strengths.ndim == 1 else ratios
+
+
+@njit
+def _log_ratios_njit(
+    x: Scores, weights: Float32s, strengths: Float64s, offsets: Float64s, blocks: bool, ratios: Float32s
+) -> None:
+    # Rows of a few agents are slow in NumPy.
+    for s in range(len(strengths)):
+        for t in range(len(x)):
+            once = 1.0 if blocks else weights[t]
+            for a in range(x.shape[1]):
+                ratios[s, t, a] = once * strengths[s, a] * x[t, a] - weights[t] * offsets[s, a]
 
 
 def offsets_of(strengths: Float64s, family: Family | None) -> Float64s:
