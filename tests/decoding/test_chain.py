@@ -108,6 +108,23 @@ def test_a_text_read_in_parts_gives_the_same(monkeypatch):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("part", [1, 1 << 24])
+def test_texts_behind_one_another_are_read_as_each_alone(monkeypatch, part):
+    monkeypatch.setattr(chain_module, "_STORED", part)  # 1: parts of 256 tokens
+    rng, prior = np.random.default_rng(5), chain_module.prior_of(np.array([0.5, 0.3, 0.2]), 0.3)
+    texts = [rng.normal(0, 1.5, (length, 3)).astype(np.float32) for length in (300, 1, 40, 700)]
+    odds = [rng.uniform(0.2, 5, len(text)) for text in texts]
+    starts = np.cumsum([0, *map(len, texts)])[:-1].tolist()
+    every = chain_module.exponentials(np.concatenate(texts))
+    found = chain_module.posteriors(every, 40.0, prior, 3, np.concatenate(odds), starts)
+    for d, (start, text, chances) in enumerate(zip(starts, texts, odds, strict=True)):
+        inside = slice(start, start + len(text))
+        alone = chain_module.posteriors(chain_module.exponentials(text), 40.0, prior, 3, chances)
+        np.testing.assert_array_equal(found[0][inside], alone[0])
+        np.testing.assert_array_equal(found[1][inside], alone[1])
+        assert found[2][d] == alone[2][0]
+
+
 def test_one_agent_without_alternative_holds_all():
     gamma, left, log_ratio = forward_backward(np.full((10, 1), -3.0), 5.0)
     assert (gamma == 1).all()
