@@ -34,8 +34,8 @@ FIGURES = {"token_accuracy": "TokenAcc", "iou": "IoU", "coverage": "coverage"}
 FEWEST_TOKENS = 200
 """Of a sample, for its mean entropy to be taken."""
 
-SMALLEST_SPREAD = 0.02
-"""Of p·(1 - p), to which errors are proportional: near 0 and 1 they do not vanish."""
+SMALLEST_SPREAD = 0.05
+"""Of √(p·(1 - p)), to which errors are proportional: near 0 and 1 they do not vanish."""
 
 _BLOCK = 32  # tokens that count as one in the error of a sample's mean: neighbours are alike
 
@@ -87,10 +87,10 @@ def plan(
 ) -> list[Expected]:
     """Return what is to be expected of the agents' turns, a row for each family, the best first.
 
-    Intervals hold nine of ten cells that the curve was not made of: the grid's, each left out with all of its
-    model and temperature, and those of conversations whose agents read each other (Table 1). They are about
-    the mean over texts like those, of other models and prompts, not about a single text. A sample's interval
-    of its entropy makes them wider.
+    Intervals reach from the worst to the best of the cells that the curve is not made of: the grid's, each
+    left out with all of its model and temperature, and conversations whose agents read each other (Table 1),
+    which are the worst. They are about the mean over texts like those, not about a single text. A sample's
+    interval of its entropy makes them wider.
 
     Args:
         entropy: H, mean nats per token of the distribution that tokens are drawn from, after temperature and
@@ -149,8 +149,8 @@ def advice(rows: Sequence[Expected]) -> str:
 def plan_table(rows: Sequence[Expected]) -> str:
     """Return the rows as a Markdown table, what lies outside of the measured range, and the advice."""
     lines = [
-        "Expected of `posterior`, with intervals that held nine of ten cells that the curve was not made of;"
-        " coverage is the share of tokens attributed at level 0.01.",
+        "Expected of `posterior`, with intervals from the worst to the best of the cells that the curve is"
+        " not made of; coverage is the share of tokens attributed at level 0.01.",
         "",
         "| family | nats of evidence a turn | " + " | ".join(FIGURES.values()) + " |",
         "|" + " --- |" * (2 + len(FIGURES)),
@@ -249,7 +249,7 @@ def at(table: Mapping[str, Any], family: str, agents: int, nats: float, figure: 
 
 def spread(value: float) -> float:
     """Return what errors at a figure of this value are proportional to."""
-    return max(value * (1 - value), SMALLEST_SPREAD)
+    return max(math.sqrt(max(0.0, value * (1 - value))), SMALLEST_SPREAD)
 
 
 @functools.cache

@@ -111,7 +111,7 @@ def run(
     texts: Cells = {}
     all_logs: list[Log] = []
     panels: dict[str, tuple[Any, Any]] = {}
-    extra: dict[str, Any] = {"failures": {}, "options": {}, "strength": {}}
+    extra: dict[str, Any] = {"failures": {}, "options": {}, "strength": {}, "entropy": {}}
     for topology, agents in results.each(settings, "{0[0]}, {0[1]} agents".format):
         cell = texts.setdefault(f"{topology} {agents}", {})
         for mark in dict.fromkeys(method.mark for method in methods):
@@ -119,6 +119,8 @@ def run(
             logs = study.logs(setting)
             all_logs += logs
             extra["strength"][mark] = setting.strength
+            nats = [log.entropy for log in logs if log.entropy is not None]
+            extra["entropy"].setdefault(mark, []).append(float(np.mean(nats)) if nats else None)
             if mark == "fourier":
                 panels[f"{topology}, {agents}"] = _scores(study, logs)
             for method in methods:
@@ -129,6 +131,11 @@ def run(
                 failed = sum(one.failures for one in found)
                 if failed:
                     extra["failures"][f"{method.name}, {topology}, {agents}"] = failed
+    extra["entropy"] = {
+        mark: float(np.mean(known))
+        for mark, found in extra["entropy"].items()
+        if (known := [nats for nats in found if nats is not None])
+    }
     _write(study, methods, texts, all_logs, extra, asked)
     plots.histograms(study.out / "table1-scores", panels, xlabel="score under one key, IET fourier")
 

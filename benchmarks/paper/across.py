@@ -1,0 +1,123 @@
+"""Put runs of Table 1 side by side: other entropies, lengths of turns, protocols.
+
+    python -m benchmarks.paper.across --runs OUT/table1.json ... -o benchmarks/results/paper/turns_512.json
+
+Each column is a run of `python -m benchmarks.paper table1`, named by the mean entropy of its texts (by mark
+below the tables). A run of one setting keeps its intervals, 95 % over records; of more the mean over settings
+is shown without one.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.paper.experiments.table1 import METHODS, PLACED, TOLD
+from benchmarks.recording import INTERVAL, columns, finish, parser
+from iet.errors import InputError
+
+KEPT = ("temperature", "top_p", "protocol", "rounds", "turn_tokens", "records", "seed", "model")
+FIGURES = ("TokenAcc", "IoU", "EdgeSim", "coverage", "accuracy where attributed")
+
+
+def run_of(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is kept of one run of Table 1."""
+    configuration = content["configuration"]
+    settings = [name for name in content["free"][0] if name not in ("method", "figure")]
+    methods: dict[str, dict[str, list[float]]] = {}
+    for row in (*content["table"], *content["free"]):
+        values = [row[setting] for setting in settings if isinstance(row[setting], list)]
+        if len(values) == len(settings):
+            found = values[0] if len(settings) == 1 else [float(np.mean([value[0] for value in values]))]
+            methods.setdefault(row["method"], {})[row["figure"]] = found
+    against = [
+        {"ours": row["ours"], "against": row["against"], "lead": _lead(row)}
+        for row in content["against"]
+        if row["figure"] == "TokenAcc" and row["ours"] in (*TOLD, PLACED[0])
+    ]
+    return {
+        **{name: configuration[name] for name in KEPT},
+        "settings": settings,
+        "tuning": len(configuration["records_for_options"]),
+        "digest": content["digest"],
+        "entropy": content["entropy"],
+        "tokens": content["logs"]["tokens"],
+        "methods": methods,
+        "against": against,
+    }
+
+
+def _lead(row: Mapping[str, Any]) -> list[float]:
+    return [row["mean difference"][name] for name in ("mean", "low", "high")]
+
+
+def name_of(run: Mapping[str, Any]) -> str:
+    """Return the heading of a run."""
+    low, high = run["turn_tokens"]
+    entropy = float(np.mean(list(run["entropy"].values())))
+    return f"{entropy:.2f} nats, {run['protocol']}, {low} to {high} tokens, {run['records']} records"
+
+
+def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Return the methods by runs, and what is told against what is told the same."""
+    names = [method.name for method in METHODS if any(method.name in run["methods"] for run in runs)]
+    parts = [
+        "# Table 1 in other regimes",
+        "What the columns are: the docstring of `benchmarks.paper.across`.",
+    ]
+    for figure in FIGURES:
+        rows, formats = [], [("", "{name}")]
+        for name in names:
+            row: dict[str, Any] = {"name": name}
+            for number, run in enumerate(runs):
+                row[f"run {number}"] = run["methods"].get(name, {}).get(figure)
+            if any(row[f"run {number}"] for number in range(len(runs))):
+                rows.append(row)
+        one = all(len(run["settings"]) == 1 for run in runs)
+        for number, run in enumerate(runs):
+            cell = INTERVAL.format(f"run {number}") if one else f"{{run {number}[0]:.3f}}"
+            formats.append((name_of(run), cell))
+        parts += [f"**{figure}**", columns(rows, formats)]
+    led: dict[tuple[str, str], dict[str, Any]] = {}
+    for number, run in enumerate(runs):
+        for pair in run["against"]:
+            key = (pair["ours"], pair["against"])
+            led.setdefault(key, {"ours": key[0], "against": key[1]})[f"run {number}"] = pair["lead"]
+    leads = [("ours", "{ours}"), ("less", "{against}")]
+    leads += [(name_of(run), INTERVAL.format(f"run {number}")) for number, run in enumerate(runs)]
+    entropies = "; ".join(
+        f"T = {run['temperature']:g}, top-p {run['top_p']:g}, {run['protocol']}: "
+        + ", ".join(f"{mark} {nats:.2f}" for mark, nats in run["entropy"].items())
+        for run in runs
+    )
+    return "\n\n".join(
+        [
+            *parts,
+            "**Leads in TokenAcc**, paired by records, of who is told the same and of the paper's placement:",
+            columns(led.values(), leads),
+            f"Nats: {entropies}.",
+        ]
+    )
+
+
+def main() -> None:
+    line = parser("benchmarks.paper.across", __doc__)
+    line.add_argument("--runs", nargs="+", type=pathlib.Path, required=True, help="table1.json of each run")
+    given = line.parse_args()
+    runs = []
+    for path in given.runs:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if "entropy" not in content or "against" not in content:
+            raise InputError(f"{path}: got no table1.json with entropies by mark, expected that of Table 1")
+        runs.append(run_of(content))
+    runs.sort(key=lambda run: (run["protocol"] != "round-major", np.mean(list(run["entropy"].values()))))
+    given.runs = [pathlib.Path(path.parent.name, path.name) for path in given.runs]
+    finish(line, given, {"runs": runs}, markdown(runs))
+
+
+if __name__ == "__main__":
+    main()

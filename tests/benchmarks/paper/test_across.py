@@ -1,0 +1,101 @@
+"""Runs of Table 1 side by side."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from benchmarks.accuracy import curve
+from benchmarks.paper import across
+from benchmarks.paper.experiments.table1 import METHODS
+from iet.errors import InputError
+
+
+def content(entropy: float, accuracy: float, settings: tuple[str, ...] = ("chain 4",)) -> dict[str, Any]:
+    """What Table 1 writes, as far as it is read here."""
+    configuration = {name: 1 for name in across.KEPT} | {"turn_tokens": [32, 512], "protocol": "round-major"}
+    configuration["records_for_options"] = [1, 2]
+    said = "IET gumbel, posterior"
+    cell = {name: [accuracy, accuracy - 0.1, accuracy + 0.1] for name in settings}
+    difference = {"mean": 0.2, "low": 0.1, "high": 0.3, "texts": 12}
+    return {
+        "configuration": configuration,
+        "digest": "d",
+        "entropy": {"gumbel": entropy},
+        "logs": {"tokens": 100},
+        "table": [
+            *({"method": said, "figure": figure, **cell} for figure in ("TokenAcc", "IoU", "EdgeSim")),
+            {"method": "Recursive", "figure": "TokenAcc", **cell},
+            {"method": "Recursive", "figure": "EdgeSim", **dict.fromkeys(settings)},
+        ],
+        "free": [{"method": said, "figure": "coverage", **cell}],
+        "against": [
+            {
+                **{"ours": ours, "against": "Recursive, in order", "figure": "TokenAcc"},
+                "mean difference": difference,
+            }
+            for ours in ("IET gumbel, told the order", "IET fourier, posterior")
+        ],
+    }
+
+
+def test_a_run_keeps_its_methods_and_what_is_told_the_same() -> None:
+    run = across.run_of(content(0.5, 0.7))
+    assert run["methods"]["IET gumbel, posterior"]["coverage"] == [
+        0.7,
+        pytest.approx(0.6),
+        pytest.approx(0.8),
+    ]
+    assert run["methods"]["Recursive"] == {"TokenAcc": run["methods"]["IET gumbel, posterior"]["TokenAcc"]}
+    assert [pair["ours"] for pair in run["against"]] == ["IET gumbel, told the order"]
+    assert run["against"][0]["lead"] == [0.2, 0.1, 0.3]
+    assert run["tuning"] == 2
+    many = across.run_of(content(0.5, 0.7, ("chain 4", "tree 4")))
+    assert many["methods"]["Recursive"]["TokenAcc"] == [pytest.approx(0.7)]
+
+
+def test_the_table_has_a_column_a_run_and_the_order_of_the_methods() -> None:
+    shown = across.markdown([across.run_of(content(0.5, 0.7)), across.run_of(content(2.0, 0.9))])
+    assert "|  | 0.50 nats, round-major, 32 to 512 tokens, 1 records | 2.00 nats," in shown
+    assert shown.index("| Recursive | 0.700 (0.600, 0.800) | 0.900") < shown.index(
+        "| IET gumbel, posterior |"
+    )
+    lead = "0.200 (0.100, 0.300)"
+    assert f"| IET gumbel, told the order | Recursive, in order | {lead} | {lead} |" in shown
+    assert "| Recursive |" not in shown.split("**EdgeSim**")[1].split("**coverage**")[0]
+
+
+def test_the_command_writes_runs_by_entropy_and_refuses_what_is_no_run(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = []
+    for name, nats in (("b", 2.0), ("a", 0.5)):
+        (tmp_path / name).mkdir()
+        paths.append(tmp_path / name / "table1.json")
+        paths[-1].write_text(json.dumps(content(nats, 0.8)))
+    out = tmp_path / "runs.json"
+    monkeypatch.setattr("sys.argv", ["across", "--runs", *map(str, paths), "-o", str(out)])
+    across.main()
+    found = json.loads(out.read_text())
+    assert [run["entropy"]["gumbel"] for run in found["runs"]] == [0.5, 2.0]
+    assert str(tmp_path) not in out.read_text()
+    paths[0].write_text("{}")
+    with pytest.raises(InputError, match="with entropies by mark"):
+        across.main()
+
+
+def test_the_committed_runs_are_of_known_methods_and_checks_of_the_curve() -> None:
+    path = curve.RESULTS / "paper" / "turns_512.json"
+    runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
+    assert {name for run in runs for name in run["methods"]} <= {method.name for method in METHODS}
+    table: dict[str, Any] = {
+        "information": {"entropy": [0.1, 5.0], "fourier": [0.01, 0.1], "gumbel": [0.1, 1.0]}
+    }
+    cells = [cell for cell in curve.conversations(curve.RESULTS, table) if cell.run.startswith("T = ")]
+    assert len(cells) == 2 * len(runs)
+    assert all(set(cell.figures) == {"token_accuracy", "iou", "coverage"} for cell in cells)
+    walks = sum(run["protocol"] == "edge-walk" for run in runs)
+    assert sum(cell.kind == "checks" for cell in cells) == 2 * walks
