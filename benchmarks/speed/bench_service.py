@@ -7,13 +7,15 @@ audits them one after another in this process, on one thread, and writes the sam
 with one worker and with two; each is asked by one client, who waits for every answer, and by eight at once.
 Clients keep their connections, and live in a process of their own on the same machine, so that on two cores
 two workers, the server's own process and the clients share them. Contestants run in turn, round after
-round; a percentile is over all requests of a round. With --data, a folder with who_and_when/, documents are
-cut from real agent logs, else from text of the shipped model.
+round; a percentile is over all requests of a round. Where other work shares the cores, seconds tell little:
+processor time, that of all the service's processes, says what a request costs (Linux). With --data, a folder
+with who_and_when/, documents are cut from real agent logs, else from text of the shipped model.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import http.client
 import json
@@ -51,9 +53,29 @@ CONTESTANTS = {
 START_SECONDS = 120
 
 
+@dataclasses.dataclass(frozen=True)
+class Service:
+    """A running one: its port and its process."""
+
+    port: int
+    process: int
+
+    def processor(self) -> float | None:
+        """Return the seconds of processor time that its processes took so far; None where nobody says."""
+        if not pathlib.Path("/proc/self/stat").exists():
+            return None
+        ticks = 0
+        for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                fields = stat.read_text().rpartition(")")[2].split()
+                if self.process in (int(stat.parent.name), int(fields[1])):
+                    ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+
 @contextlib.contextmanager
-def serve(registry: pathlib.Path, workers: int) -> Iterator[int]:
-    """Run a service until the block is left, and yield its port once all its workers are there."""
+def serve(registry: pathlib.Path, workers: int) -> Iterator[Service]:
+    """Run a service until the block is left, and yield it once all its workers are there."""
     with tempfile.TemporaryFile("w+") as log:
         options = ["--no-auth", "--port", "0", "--workers", str(workers), "-r", str(registry)]
         process = subprocess.Popen([sys.executable, "-m", "iet", "serve", *options], stderr=log)
@@ -68,7 +90,7 @@ def serve(registry: pathlib.Path, workers: int) -> Iterator[int]:
                 if address and _workers(int(address[1])) == workers:
                     break
                 time.sleep(0.1)
-            yield int(address[1])
+            yield Service(int(address[1]), process.pid)
         finally:
             process.terminate()
             process.wait(60)
@@ -83,29 +105,35 @@ def _workers(port: int) -> float:
     return float(found[1]) if found else 0.0
 
 
-def ask_elsewhere(port: int, folder: pathlib.Path, clients: int) -> tuple[float, list[float]]:
-    """Return what clients in another process say."""
+Sample = tuple[float, list[float], float | None]
+"""Seconds until all texts were audited, those of each request, and those of processor time."""
+
+
+def ask_elsewhere(service: Service, folder: pathlib.Path, clients: int) -> Sample:
+    """Return what clients in another process say, and what it cost the service."""
     line = [
         sys.executable,
         "-m",
         "benchmarks.speed.service_clients",
-        str(port),
+        str(service.port),
         str(folder),
         str(clients),
     ]
+    before = service.processor()
     done = subprocess.run(line, capture_output=True, text=True, check=True)
+    after = service.processor()
     seconds, each = json.loads(done.stdout)
-    return seconds, each
+    return seconds, each, None if before is None or after is None else after - before
 
 
-def audit(auditor: iet.Auditor, texts: Sequence[str]) -> tuple[float, list[float]]:
+def audit(auditor: iet.Auditor, texts: Sequence[str]) -> Sample:
     """Return the same of an `Auditor` in this process."""
-    each, began = [], time.perf_counter()
+    each, began, before = [], time.perf_counter(), time.process_time()
     for text in texts:
         started = time.perf_counter()
         json.dumps(auditor.audit(text).to_dict(), ensure_ascii=False).encode()
         each.append(time.perf_counter() - started)
-    return time.perf_counter() - began, each
+    return time.perf_counter() - began, each, time.process_time() - before
 
 
 def validate(port: int, auditor: iet.Auditor, texts: Sequence[str]) -> None:
@@ -120,16 +148,11 @@ def validate(port: int, auditor: iet.Auditor, texts: Sequence[str]) -> None:
             raise IetError("the service does not report what the auditor finds")
 
 
-Sample = Callable[[], tuple[float, list[float]]]
-
-
-def measure(
-    samples: dict[str, Sample], rounds: int, warm_up: int = 1
-) -> dict[str, list[tuple[float, list[float]]]]:
-    """Return the samples of every contestant, after rounds that warm up."""
-    found: dict[str, list[tuple[float, list[float]]]] = {name: [] for name in samples}
+def measure(samples: dict[str, Callable[[], Sample]], rounds: int) -> dict[str, list[Sample]]:
+    """Return the samples of every contestant; one round before warms up."""
+    found: dict[str, list[Sample]] = {name: [] for name in samples}
     names = list(samples)
-    for number in range(-warm_up, rounds):
+    for number in range(-1, rounds):
         for name in names[number % len(names) :] + names[: number % len(names)]:
             print(f"round {number + 1} of {rounds}: {name} ...", file=sys.stderr, flush=True)
             sample = samples[name]()
@@ -138,20 +161,24 @@ def measure(
     return found
 
 
-def results(found: dict[str, list[tuple[float, list[float]]]], count: int) -> list[dict[str, object]]:
+def results(found: dict[str, list[Sample]], count: int) -> list[dict[str, object]]:
     """Return a row for each contestant: medians and quartiles over rounds."""
-    rates = {name: [count / seconds for seconds, _ in samples] for name, samples in found.items()}
+    rates = {name: [count / seconds for seconds, *_ in samples] for name, samples in found.items()}
     rows = []
     for name, samples in found.items():
         percentiles = {
-            f"p{percent}_ms": bench.spread([float(np.percentile(each, percent)) * 1e3 for _, each in samples])
+            f"p{percent}_ms": bench.spread(
+                [float(np.percentile(each, percent)) * 1e3 for _, each, _ in samples]
+            )
             for percent in (50, 99)
         }
         rate = {
             "requests_per_second": bench.spread(rates[name]),
             "over_floor": bench.ratio(rates[name], rates[FLOOR]),
         }
-        rows.append(plain({"what": name, **rate, **percentiles}))
+        costs = [cost / count * 1e3 for _, _, cost in samples if cost is not None]
+        cost = {"processor_ms": bench.spread(costs) if costs else None}
+        rows.append(plain({"what": name, **rate, **percentiles, **cost}))
     return rows
 
 
@@ -171,12 +198,12 @@ def main() -> None:
         registry.save(folder / "team.json")
         (folder / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
         auditor = iet.Auditor(registry)
-        ports = {workers: open_.enter_context(serve(folder / "team.json", workers)) for workers in (1, 2)}
-        validate(ports[1], auditor, texts[:5])
-        samples: dict[str, Sample] = {FLOOR: functools.partial(audit, auditor, texts)}
+        services = {workers: open_.enter_context(serve(folder / "team.json", workers)) for workers in (1, 2)}
+        validate(services[1].port, auditor, texts[:5])
+        samples: dict[str, Callable[[], Sample]] = {FLOOR: functools.partial(audit, auditor, texts)}
         for contestant, (workers, clients) in CONTESTANTS.items():
-            samples[contestant] = functools.partial(ask_elsewhere, ports[workers], folder, clients)
-        found = measure(samples, rounds, warm_up=0 if quick else 1)
+            samples[contestant] = functools.partial(ask_elsewhere, services[workers], folder, clients)
+        found = measure(samples, rounds)
     content: dict[str, Any] = {
         "command": command(line, given),
         "quick": quick,
@@ -196,11 +223,16 @@ def markdown(content: dict[str, Any]) -> str:
     shown = {"what": "{what}", "requests/s": spread("requests_per_second", ",.0f")}
     shown |= {f"over {FLOOR}": spread("over_floor", ".2f")}
     shown |= {"p50, ms": spread("p50_ms", ".1f"), "p99, ms": spread("p99_ms", ".1f")}
+    shown |= {"processor, ms a request": spread("processor_ms", ".1f")}
+    load = content["environment"]["load"]
+    busy = (
+        "" if load is None else f", and so does whatever else runs there (load at the start: {load[0]:.1f})"
+    )
     parts = [
         f"`{content['command']}` on {content['environment']['machine']['name']}",
         f"{content['documents']:,} documents of about 1,000 tokens a sample, {content['text']}, six agents,"
         f" `posterior`; medians (quartiles) of {content['rounds']} rounds. The clients share the machine's"
-        f" {content['environment']['cores']} cores with the service.",
+        f" {content['environment']['cores']} cores with the service{busy}.",
         columns(content["results"], shown),
     ]
     return "\n\n".join(parts)

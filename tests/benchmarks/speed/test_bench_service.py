@@ -27,13 +27,19 @@ def test_it_runs_and_records(logs: pathlib.Path, tmp_path: pathlib.Path) -> None
     assert [row["what"] for row in content["results"]] == names
     for row in content["results"]:
         assert 0 < row["p50_ms"]["median"] <= row["p99_ms"]["median"]
+        assert row["processor_ms"] is None or row["processor_ms"]["median"] > 0
     shown = (tmp_path / "service.md").read_text()
     assert all(f"| {name} |" in shown for name in names)
 
 
 def test_rates_and_percentiles_are_those_of_the_samples() -> None:
-    found = {bench_service.FLOOR: [(2.0, [0.1] * 100)], "service": [(4.0, [0.1] * 50 + [0.3] * 50)]}
-    floor, service = bench_service.results(found, 100)
+    found = {
+        bench_service.FLOOR: [(2.0, [0.1] * 100, 1.5)],
+        "service": [(4.0, [0.1] * 50 + [0.3] * 50, None)],
+    }
+    floor, service = bench_service.results(found, 100)  # type: ignore[arg-type]
+    assert floor["processor_ms"]["median"] == 15  # type: ignore[index]
+    assert service["processor_ms"] is None
     assert floor["requests_per_second"]["median"] == 50  # type: ignore[index]
     assert service["over_floor"]["median"] == 0.5  # type: ignore[index]
     assert service["p99_ms"]["median"] == pytest.approx(300)  # type: ignore[index]
