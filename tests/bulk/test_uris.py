@@ -1,10 +1,7 @@
-"""Inputs and results by URI, on a local server that speaks S3 (moto)."""
+"""Inputs and results by URI, on local servers that speak S3 (moto) and Google's protocol."""
 
 from __future__ import annotations
 
-import contextlib
-import gzip
-import http.client
 import importlib.util
 import json
 import os
@@ -16,12 +13,9 @@ import sys
 import time
 import urllib.parse
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from pyarrow import fs
 
 from iet.audit.auditor import Auditor
 from iet.bulk.files import audit_files
@@ -30,54 +24,23 @@ from iet.cli import main
 from iet.errors import InputError
 from iet.marks.registry import Registry
 from tests.support.bulk_documents import documents
+from tests.support.stores import (
+    GOOGLE,
+    PASSWORD,
+    USER,
+    Results,
+    Server,
+    assert_no_secret,
+    corpus,
+    rows,
+    running,
+    same_bytes,
+)
 
 needs_server = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("moto", "flask", "flask_cors"))),
     reason="needs moto[s3], flask and flask-cors, as .ci/rest has them",
 )
-USER, PASSWORD = "AKIAWHO", "very/secret"
-
-
-class Server(NamedTuple):
-    """A server with a bucket `corpus`."""
-
-    port: int
-    process: subprocess.Popen[bytes]
-
-    def uri(self, path: str, who: str = f"{USER}:{urllib.parse.quote(PASSWORD, safe='')}") -> str:
-        options = f"endpoint_override=127.0.0.1:{self.port}&scheme=http&region=us-east-1"
-        return f"s3://{who}@{path}?{options}"
-
-    def files(self) -> fs.FileSystem:
-        return fs.FileSystem.from_uri(self.uri("corpus") + "&allow_bucket_creation=true")[0]
-
-    def put(self, path: str, content: bytes) -> None:
-        with self.files().open_output_stream(path, compression=None) as file:
-            file.write(content)
-
-    def protected(self, rights: str) -> None:
-        """From now on ("0"), or never ("inf"), ask who calls."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port)
-        connection.request("POST", "/moto-api/reset-auth", rights, {"Content-Type": "text/plain"})
-        assert connection.getresponse().status == 200
-
-
-@contextlib.contextmanager
-def running(log: pathlib.Path) -> Iterator[Server]:
-    """Start a server, and end it."""
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
-    with open(log, "wb") as said:
-        process = subprocess.Popen(command, stdout=said, stderr=said)
-    try:
-        while (found := re.search(r"http://127\.0\.0\.1:(\d+)", log.read_text())) is None:
-            assert process.poll() is None, log.read_text()
-            time.sleep(0.05)
-        server = Server(int(found[1]), process)
-        server.files().create_dir("corpus")
-        yield server
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -86,47 +49,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield started
 
 
-def corpus(registry: Registry, folder: pathlib.Path, server: Server, name: str) -> str:
-    """Write documents of all kinds into a folder and, the same, below `corpus/NAME/`; return its URI."""
-    texts = documents(registry)
-    lines = [json.dumps({"text": text, "id": f"d{i}"}).encode() + b"\n" for i, text in enumerate(texts)]
-    (folder / "deep" / ".hidden").mkdir(parents=True)
-    (folder / "a b.jsonl").write_bytes(b"".join(lines[:6]) + b"{broken\n")
-    (folder / "deep" / "b.jsonl.gz").write_bytes(gzip.compress(b"".join(lines[6:12]))[:-9])
-    pq.write_table(pa.table({"text": texts[12:], "id": range(len(texts) - 12)}), folder / "ä.parquet")
-    (folder / "deep" / "c.txt").write_text(texts[2], encoding="utf-8")
-    (folder / "deep" / "d.bin").write_bytes(b"\0")
-    (folder / "deep" / ".hidden" / "e.txt").write_text("no")
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            server.put(f"corpus/{name}/{path.relative_to(folder).as_posix()}", path.read_bytes())
-    return server.uri(f"corpus/{name}/")
-
-
-def rows(out: pathlib.Path, before: str) -> list[Any]:
-    """Return all rows of a folder of results, with the names of files less what they begin with."""
-    found = list[Any]()
-    for path in sorted(out.glob("*-0*")):
-        quarantine = path.suffix == ".jsonl"
-        read = (
-            map(json.loads, path.read_text().splitlines()) if quarantine else pq.read_table(path).to_pylist()
-        )
-        found += [(path.name, row | {"file": row["file"].removeprefix(before)}) for row in read]
-    return found
-
-
-def assert_no_secret(*folders: pathlib.Path) -> None:
-    for path in (path for folder in folders for path in folder.rglob("*") if path.is_file()):
-        for secret in (USER, PASSWORD, urllib.parse.quote(PASSWORD, safe="")):
-            assert secret.encode() not in path.read_bytes(), path
-
-
 @needs_server
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_same_results_as_of_files_here(
     registry: Registry, auditor: Auditor, tmp_path: pathlib.Path, server: Server, workers: int
 ) -> None:
-    uri = corpus(registry, tmp_path / "in", server, f"same{workers}")
+    corpus(registry, tmp_path / "in", server.put, f"same{workers}")
+    uri = server.uri(f"corpus/same{workers}/")
     options: dict[str, Any] = {"chunk_rows": 4, "workers": workers, "templates": 2}
     here = audit_files(auditor, [tmp_path / "in"], tmp_path / "here", **options)
     there = audit_files(auditor, [uri], tmp_path / "there", **options)
@@ -303,32 +232,46 @@ def test_the_user_of_hdfs_is_no_secret_and_its_password_is() -> None:
         store.refuse(path, "read", OSError("unable, word"))
 
 
-class Results(NamedTuple):
-    """A folder of results in a bucket."""
+@pytest.mark.skipif(
+    importlib.util.find_spec("gcp_storage_emulator") is None,
+    reason="needs gcp-storage-emulator, as .ci/rest has it",
+)
+def test_googles_store(registry: Registry, auditor: Auditor, tmp_path: pathlib.Path) -> None:
+    """Of a store for Google Cloud Storage: what is read is what is here, and results are the same bytes."""
+    process = subprocess.Popen([sys.executable, "-c", GOOGLE], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        options = (
+            f"endpoint_override=127.0.0.1:{int(process.stdout.readline())}&scheme=http&retry_limit_seconds=30"
+        )
 
-    server: Server
-    path: str
+        def uri(path: str) -> str:
+            return f"gs://anonymous@{path}?{options}"
 
-    def names(self) -> list[str]:
-        found = self.server.files().get_file_info(fs.FileSelector(self.path, allow_not_found=True))
-        return sorted(each.base_name for each in found if each.type == fs.FileType.File)
+        def put(path: str, content: bytes) -> None:
+            store_of(uri(path))[0].write(f"gs://{path}", content)
 
-    def content(self, name: str) -> bytes:
-        with self.server.files().open_input_file(f"{self.path}/{name}") as file:
-            return bytes(file.read())
-
-    def down(self, to: pathlib.Path) -> pathlib.Path:
-        """Copy all of it into a folder here."""
-        to.mkdir()
-        for name in self.names():
-            (to / name).write_bytes(self.content(name))
-        return to
-
-
-def same_bytes(one: pathlib.Path, other: pathlib.Path) -> bool:
-    return {path.name: path.read_bytes() for path in one.glob("[!.]*")} == {
-        path.name: path.read_bytes() for path in other.glob("[!.]*")
-    }
+        corpus(registry, tmp_path / "in", put, "same")
+        given = [uri("corpus/same/")]
+        results = [
+            audit_files(auditor, [tmp_path / "in"], tmp_path / "whole", chunk_rows=4),
+            audit_files(auditor, given, tmp_path / "here", chunk_rows=4),
+            audit_files(auditor, given, uri("corpus/out"), chunk_rows=4),
+            audit_files(auditor, given, uri("corpus/out"), chunk_rows=4, resume=True),
+        ]
+        assert results == results[:1] * 4
+        assert rows(tmp_path / "here", "gs://corpus/same/") == rows(tmp_path / "whole", f"{tmp_path}/in/")
+        (tmp_path / "there").mkdir()
+        store, path = store_of(uri("corpus/out"))
+        for name in store.names(path):
+            with store.open(f"{path}/{name}") as file:
+                (tmp_path / "there" / name).write_bytes(file.read())
+        assert same_bytes(tmp_path / "here", tmp_path / "there")
+        with pytest.raises(InputError, match="gs://nobody: got no such bucket"):
+            audit_files(auditor, [uri("nobody/a.jsonl")], tmp_path / "no")
+    finally:
+        process.kill()
+        process.wait()
 
 
 @needs_server
@@ -337,7 +280,8 @@ def test_results_are_the_same_bytes_as_in_a_folder_here(
     registry: Registry, auditor: Auditor, tmp_path: pathlib.Path, server: Server, workers: int
 ) -> None:
     """The output lies below the input, and is not read."""
-    uri, folder = corpus(registry, tmp_path / "in", server, f"whole{workers}"), f"corpus/whole{workers}/out"
+    corpus(registry, tmp_path / "in", server.put, f"whole{workers}")
+    uri, folder = server.uri(f"corpus/whole{workers}/"), f"corpus/whole{workers}/out"
     options: dict[str, Any] = {"chunk_rows": 4, "workers": workers, "templates": 2, "fdr": 0.1}
     here = audit_files(auditor, [uri], tmp_path / "here", **options)
     for again in range(2):
