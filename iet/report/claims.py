@@ -9,7 +9,7 @@ import html
 import io
 from typing import Any, Literal
 
-from iet.report.index import STYLE, no_formula
+from iet.report.index import STYLE, no_formula, stacked
 from iet.report.lines import harmless, table
 from iet.report.wording import p_value
 
@@ -189,7 +189,9 @@ class ClaimReport:
 
         head = "".join(f'<th scope="col">{column}' for column in COLUMNS)
         body = "".join(
-            f'<tr class="{row[2]}">' + "".join(f"<td>{html.escape(harmless(cell))}" for cell in row) + "\n"
+            f'<tr class="{row[2]}">'
+            + "".join(f"<td>{html.escape(harmless(cell))}" for cell in row)
+            + "</tr>\n"
             for row in self.rows()
         )
         lines = "".join(line("p", text) for text in about)
@@ -199,7 +201,7 @@ class ClaimReport:
             '<meta http-equiv="Content-Security-Policy" content="'
             "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">\n"
             f"{line('title', ' · '.join(['iet: who wrote which piece', *about[:1]]))}\n"
-            f"<style>{STYLE}tr.contradicted {{ background: #c432; }}</style></head>\n"
+            f"<style>{STYLE}{stacked(COLUMNS)}tr.contradicted {{ background: #c432; }}</style></head>\n"
             f"<body><h1>Did they write what they are said to have written?</h1>\n"
             f"{lines}{line('p', self.headline)}\n"
             f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n'

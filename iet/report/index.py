@@ -61,7 +61,7 @@ def index(rows: Iterable[Row], about: Sequence[str] = ()) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta http-equiv="Content-Security-Policy" content="'
         "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">\n"
-        f"<title>{title}</title>\n<style>{STYLE}</style></head>\n"
+        f"<title>{title}</title>\n<style>{STYLE}{stacked(COLUMNS)}</style></head>\n"
         f"<body><h1>Who wrote what</h1>\n{lines}\n"
         f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>\n'
         "<p>p: how often a key that was never used looks as active by chance, of one document. Among many"
@@ -72,7 +72,7 @@ def index(rows: Iterable[Row], about: Sequence[str] = ()) -> str:
 def _row(row: Row) -> str:
     name, *cells = (html.escape(harmless(cell)) for cell in row.cells())
     shown = name if row.link is None else f'<a href="{html.escape(row.link)}">{name}</a>'
-    return f"<tr><td>{shown}" + "".join(f"<td>{cell}" for cell in cells) + "\n"
+    return f"<tr><td>{shown}" + "".join(f"<td>{cell}" for cell in cells) + "</tr>\n"
 
 
 def as_csv(rows: Iterable[Row]) -> str:
@@ -103,4 +103,18 @@ body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #8886; vertical-align: top;
   overflow-wrap: anywhere; }
+@media screen and (max-width: 45rem) {
+  thead { position: absolute; left: -99rem; }
+  table, tbody, tr { display: block; }
+  tr { padding: .4rem 0; border-bottom: 1px solid #8886; }
+  td { display: flow-root; padding: .05rem 0 .05rem 8.5rem; border: 0; }
+  td:empty { display: none; }
+  td::before { float: left; width: 8rem; margin-left: -8.5rem; opacity: .75; }
+}
 """
+
+
+def stacked(columns: Sequence[str]) -> str:
+    """Return what `STYLE` lacks on a narrow screen, where a row is a block: each cell's column before it."""
+    names = (f"td:nth-child({i})::before {{ content: '{name}'; }}" for i, name in enumerate(columns, 1))
+    return "@media screen and (max-width: 45rem) {\n" + "\n".join(names) + "\n}\n"

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from iet.report import Report
+from iet.report.claims import COLUMNS as CLAIMED
+from iet.report.index import COLUMNS, Row, index
 from iet.report.wording import verdict
 from tests.support.browser import chromium, tab_of
-from tests.support.texts import TEXT
+from tests.support.texts import IDS, TEXT, reader, spell
 
 
 @pytest.fixture(scope="module")
@@ -259,3 +261,27 @@ def test_hostile_text_does_nothing(browser: Any, hostile: Report, tmp_path: path
     assert tab.locator("img").count() == 0
     assert requests == [path.as_uri()]
     tab.close()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_tables_of_documents_and_claims_fit_and_name_every_cell(
+    browser: Any, width: int, tmp_path: pathlib.Path
+) -> None:
+    rows = [Row("a-long-name-of-a-file" * 5 + ".txt", ["planner", "critic"], 0.5, -30.0, 1234, "1.html")]
+    rows += [Row("broken.txt", problem="not UTF-8: byte 2 is 0x92, which is no beginning of a character")]
+    claims = reader().check([spell(IDS[:150]), spell(IDS[150:300])], ["planner", "writer"])
+    path = tmp_path / "page.html"
+    for page, columns in ((index(rows), COLUMNS), (claims.to_html(), CLAIMED)):
+        path.write_text(page, encoding="utf-8")
+        tab = tab_of(browser, viewport={"width": width, "height": 900})
+        tab.goto(path.as_uri())
+        for part in ("html", ".scroll"):
+            assert tab.locator(part).evaluate("part => part.scrollWidth <= part.clientWidth")
+        cells = tab.locator("td:not(:empty)").all()
+        assert len(cells) > len(columns)
+        for cell in cells:
+            assert cell.is_visible()
+            named = cell.evaluate("cell => getComputedStyle(cell, '::before').content")
+            column = columns[cell.evaluate("cell => cell.cellIndex")]
+            assert named == (f'"{column}"' if width == 390 else "none")
+        tab.close()
