@@ -37,12 +37,6 @@ class Built:
     ptx: dict[str, list[str]]
 
 
-def ptx(source: str, target: str) -> str:
-    """Return what nvcc makes of one source of csrc/cuda for one architecture."""
-    command = [nvcc(), "-std=c++17", "-ptx", f"-arch=sm_{target}", "-o", "-", ROOT / "csrc" / "cuda" / source]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
 def build(folder: pathlib.Path) -> Built:
     """Compile csrc/cuda into a module whose launches go to the interpreter, and load it.
 
