@@ -144,7 +144,7 @@ def audit_files(
         templates: a passage that stands in so many documents, or more, is evidence in the first of them
             alone, at least 2 (`iet.bulk.templates`); None: in each. It takes a pass over all input before,
             and 168 MB at most.
-        progress: called after every chunk.
+        progress: called after some records, and at the end of every chunk.
 
     Returns:
         Summary of this shard.

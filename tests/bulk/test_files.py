@@ -367,7 +367,7 @@ def test_a_killed_worker_ends_the_run_and_a_killed_run_its_workers(
     killed = list[int]()
 
     def kill_one(state: object) -> None:
-        if not killed:
+        if not killed and list(out.glob("documents-*")):  # it is also called before a chunk ends
             killed.append(multiprocessing.active_children()[0].pid or 0)
             os.kill(killed[0], signal.SIGKILL)
 
