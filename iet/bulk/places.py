@@ -180,7 +180,7 @@ class Store:
             return call(_connected(self.uri), key)
         except (FileNotFoundError, InputError):
             raise
-        except (OSError, ValueError, NotImplementedError) as error:  # as are Arrow's own
+        except (OSError, ValueError, RuntimeError) as error:  # one of which each of Arrow's own is
             self.refuse(path, what, error)
 
     def refuse(self, path: str, what: str, error: BaseException) -> NoReturn:
