@@ -19,7 +19,7 @@ from typing import Any
 from iet.errors import IetError, InputError
 from iet.generation.agents import Engine, enforce, refuse_lies, session_of
 from iet.service.credentials import Credentials, bearer
-from iet.service.sessions import FullList, SessionList
+from iet.service.sessions import FullList, SessionList, ShareTaken
 
 ENDPOINTS: Mapping[str, frozenset[str]] = {
     "vllm": frozenset({"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"}),
@@ -51,7 +51,7 @@ def marked(request: Any, agent: str, engine: Engine, sessions: SessionList | Non
 
     Raises:
         Forbidden: it is no JSON object (400), or asks for another agent, for no mark, or for what is the
-            gateway's to set (403); or its session cannot be kept (503).
+            gateway's to set (403); or its session cannot be kept (429: the agent has named too many, 503).
     """
     if not isinstance(request, Mapping):
         raise Forbidden(400, "body: expected a JSON object")
@@ -62,16 +62,16 @@ def marked(request: Any, agent: str, engine: Engine, sessions: SessionList | Non
     except InputError as error:
         raise Forbidden(403, str(error)) from None
     if sessions is not None and session is not None:
-        keep(sessions, session)
+        keep(sessions, session, agent)
     return named
 
 
-def keep(sessions: SessionList, session: str) -> None:
-    """Keep a session, or raise Forbidden (503)."""
+def keep(sessions: SessionList, session: str, agent: str) -> None:
+    """Keep a session that an agent names, or raise Forbidden (429: it has named too many, or 503)."""
     try:
-        sessions.keep(session)
+        sessions.keep(session, agent)
     except FullList as full:
-        raise Forbidden(503, f"iet_session: {full}") from None
+        raise Forbidden(429 if isinstance(full, ShareTaken) else 503, f"iet_session: {full}") from None
 
 
 class Gateway:

@@ -112,7 +112,7 @@ class Hook(CustomLogger):  # type: ignore[misc, unused-ignore]
         try:
             session = None if self.sessions is None else session_of(asked, engine=self.engine)
             if self.sessions is not None and session is not None:
-                keep(self.sessions, session)
+                keep(self.sessions, session, agent)
         except InputError as error:
             raise HTTPException(403, {"error": str(error)}) from None
         except Forbidden as refused:

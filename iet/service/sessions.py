@@ -6,6 +6,7 @@ once its id stands in the file.
 
 from __future__ import annotations
 
+import collections
 import errno
 import os
 import pathlib
@@ -17,9 +18,16 @@ from iet.marks.names import checked_session
 MAX_SESSIONS = 1_000_000
 """Maximum number of ids in a list: an audit reads the keys of all of them."""
 
+MAX_NEW = 100_000
+"""Maximum number of ids that one agent adds while a process runs, so that none fills the list by itself."""
+
 
 class FullList(Exception):
     """There is no room for another session, or it cannot be written."""
+
+
+class ShareTaken(FullList):
+    """An agent has added as many sessions as one may."""
 
 
 class SessionList:
@@ -34,16 +42,23 @@ class SessionList:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path, self._lock = pathlib.Path(path), threading.Lock()
+        self._added = collections.Counter[str]()
         try:
             lines = self._path.read_bytes().decode().split("\n") if self._path.exists() else []
             self._known = {checked_session(line) for line in lines if line}
         except (OSError, UnicodeDecodeError, InputError) as error:
             raise InputError(f"{path}: no list of sessions ({error}), expected ids, one a line") from None
 
-    def keep(self, session: str) -> None:
+    def keep(self, session: str, agent: str) -> None:
         """Return when an id that was checked is on the disk.
 
+        Args:
+            session: the id.
+            agent: who names it. Ids do not stand in the file with who named them, so that agents' numbers
+                begin again at 0 in every process.
+
         Raises:
+            ShareTaken: it is new, and the agent has added `MAX_NEW` of them.
             FullList: it is new, and there are `MAX_SESSIONS` of them, or the file cannot be written.
         """
         with self._lock:
@@ -51,6 +66,11 @@ class SessionList:
                 return
             if len(self._known) >= MAX_SESSIONS:
                 raise FullList(f"the list holds {MAX_SESSIONS} sessions, and takes no more")
+            if self._added[agent] >= MAX_NEW:
+                raise ShareTaken(
+                    f"{agent} has named {MAX_NEW} new sessions since the gateway started, expected at most"
+                    " that; a session that was named before still passes"
+                )
             try:
                 # One write, behind whatever other processes have written, be it half a line of one that died.
                 file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -64,3 +84,4 @@ class SessionList:
             except OSError as error:
                 raise FullList(f"the list of sessions cannot be written ({error.strerror})") from None
             self._known.add(session)
+            self._added[agent] += 1

@@ -176,14 +176,14 @@ def test_lists_of_sessions(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPat
     path = tmp_path / "sessions.txt"
     first, second = SessionList(path), SessionList(path)
     for number in range(20):
-        (first, second)[number % 2].keep(f"run-{number}")
+        (first, second)[number % 2].keep(f"run-{number}", "planner")
     assert path.stat().st_mode & 0o777 == 0o600
     assert [line for line in path.read_text().split("\n") if line] == [f"run-{i}" for i in range(20)]
     monkeypatch.setattr("iet.service.sessions.MAX_SESSIONS", 20)
     full = SessionList(path)
-    full.keep("run-3")
+    full.keep("run-3", "planner")
     with pytest.raises(FullList, match="takes no more"):
-        full.keep("run-21")
+        full.keep("run-21", "planner")
     for damaged in (b"run\xff\n", b"run\t1\n", b"s" * 201):
         path.write_bytes(damaged)
         with pytest.raises(InputError, match="no list of sessions"):
@@ -192,22 +192,45 @@ def test_lists_of_sessions(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPat
         SessionList(tmp_path)
 
 
+def test_an_agent_that_names_ever_new_sessions_leaves_room_for_the_others(
+    keys: pathlib.Path,
+    engine: agents.Engine,
+    upstream: Upstream,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("iet.service.sessions.MAX_NEW", 3)
+    kept = tmp_path / "sessions.txt"
+
+    def ask(agent: str, session: str) -> Any:
+        asked = {**CHAT, **agents.body(agent, engine=engine, session=session)}
+        return Client(port, f"sk-{agent}").ask("/v1/chat/completions", asked)
+
+    with on_a_port(Gateway(upstream, keys, engine=engine, sessions=kept)) as port:
+        assert [ask("planner", f"run-{number}").status for number in range(5)] == [200] * 3 + [429] * 2
+        assert "planner has named 3 new sessions" in ask("planner", "run-3").json["error"]["message"]
+        assert ask("planner", "run-0").status == 200  # it is in the list
+        assert ask("critic", "run-3").status == 200
+        assert ask("planner", "run-3").status == 200
+    assert [line for line in kept.read_text().split("\n") if line] == [f"run-{i}" for i in range(4)]
+
+
 @posix
 def test_an_id_of_which_a_part_is_on_a_full_disk_is_refused(tmp_path: pathlib.Path) -> None:
     import resource
 
     path = tmp_path / "sessions.txt"
     kept = SessionList(path)
-    kept.keep("run-1")
+    kept.keep("run-1", "planner")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 4, limits[1]))
     try:
         with pytest.raises(FullList, match=r"cannot be written \(No space left on device\)"):
-            kept.keep("run-2")
+            kept.keep("run-2", "planner")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "run-2" not in path.read_text()
-    kept.keep("run-2")
+    kept.keep("run-2", "planner")
     assert "run-2" in path.read_text().split("\n")
 
 
