@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from iet.errors import InputError
 from iet.marks.derivation import derive_session, derive_subkey
 from iet.marks.keys import KeyTable
+from iet.marks.names import checked_session
 from iet.marks.registry import Registry
 from iet.native import cuda, host
 
@@ -129,3 +131,47 @@ class SessionRows:
             epochs=grown(old.epochs, 0),
             variants=grown(old.variants, 0),
         )
+
+
+class RowSessions:
+    """The sessions of the rows of a prompt batch, each row in its own.
+
+    Args:
+        registry: of the agents.
+        sessions: id of each row, None: under its agent's own keys.
+
+    Raises:
+        InputError: there are none, or one is no id.
+    """
+
+    def __init__(self, registry: Registry, sessions: Sequence[str | None]) -> None:
+        if isinstance(sessions, bytes) or not len(sessions):
+            raise InputError(
+                f"session: got {sessions!r:.80}, expected one id (or None) per row of the prompt batch, or"
+                " one for all"
+            )
+        self._registry = registry
+        self._sessions = [None if each is None else checked_session(each) for each in sessions]
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def keys_of(self, own: KeyTable, rows: NDArray[np.int32]) -> tuple[KeyTable, NDArray[np.int32]]:
+        """Return agents' own keys with those of the sessions behind them, and where each row's stands there.
+
+        Args:
+            own: the registry's marking keys.
+            rows: int32 [B], of `own`, -1: unmarked; B is a multiple of the sessions, neighbours share one.
+
+        Returns:
+            The table, and int32 [B]: rows of one key in one session have one row of it, as without sessions.
+        """
+        of_rows = np.repeat(np.array(self._sessions, dtype=object), len(rows) // len(self))
+        asked = list(zip(rows.tolist(), of_rows.tolist(), strict=True))
+        places: dict[tuple[int, str], int] = {}
+        for row, session in asked:
+            if row >= 0 and session is not None:
+                places.setdefault((row, session), len(places))
+        made = SessionRows(self._registry, own, len(places))
+        where = {pair: made.put(place, *pair) for pair, place in places.items()}
+        return made.keys, np.array([where.get(pair, pair[0]) for pair in asked], dtype=np.int32)

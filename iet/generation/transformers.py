@@ -35,6 +35,7 @@ from iet.generation.checks import (
     names_of_rows,
     rows_of_a_prompt,
 )
+from iet.generation.sessions import RowSessions
 from iet.kernels import embed, embed_
 from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
@@ -60,9 +61,11 @@ class _Processor(transformers.LogitsProcessor):
         temperature: float,
         first_call_shows_prompts: bool,
         seed: int | None = None,
+        sessions: RowSessions | None = None,
     ) -> None:
-        self._keys = keys
+        self._keys = self._own = keys
         self._slots = slots
+        self._sessions = sessions
         # Of the variants: drawn once, so that a row keeps its own in every step.
         self._seed = secrets.randbits(63) if seed is None else seed
         self._temperature = temperature
@@ -113,6 +116,9 @@ class _Processor(transformers.LogitsProcessor):
         # more than it looks.
         if len(self._row_slots) != rows:
             self._row_slots = self._drawn_rows(repeats)
+            self._device_slots.clear()  # of keys that may be others
+            if self._sessions is not None:
+                self._keys, self._row_slots = self._sessions.keys_of(self._own, self._row_slots)
             self._row_temperatures = np.full(rows, self._temperature, dtype=np.float32)
         if device.type != "cuda":
             return self._row_slots, self._row_temperatures
@@ -126,7 +132,7 @@ class _Processor(transformers.LogitsProcessor):
         Beams and num_return_sequences repeat each prompt, neighbours together. Here they share a variant,
         because beams swap rows.
         """
-        return np.repeat(self._keys.rows_of(self._slots, self._seed), repeats)
+        return np.repeat(self._own.rows_of(self._slots, self._seed), repeats)
 
 
 class _KeyedSampler(_Processor):
@@ -171,7 +177,7 @@ class _KeyedSampler(_Processor):
         return chosen
 
     def _drawn_rows(self, repeats: int) -> NDArray[np.int32]:
-        return self._keys.rows_of(np.repeat(self._slots, repeats), self._seed)
+        return self._own.rows_of(np.repeat(self._slots, repeats), self._seed)
 
 
 class _Untouched(transformers.LogitsProcessor):
@@ -203,8 +209,8 @@ class LogitsProcessor(_Processor):
         profile: id of the profile, where the registry has several.
         seed: any integer, draws the variant of each row, as long as the processor lives: where keys have
             variants, make one for each text. None: drawn from the operating system.
-        session: id of the session under whose keys all rows are marked (`Registry.session`). None: agents'
-            own.
+        session: id of the session under whose keys all rows are marked (`Registry.session`); or one id, or
+            None, per row of the prompt batch. None: agents' own keys.
 
     Raises:
         RegistryError: unknown agent.
@@ -223,10 +229,9 @@ class LogitsProcessor(_Processor):
         *,
         profile: str | None = None,
         seed: int | None = None,
-        session: str | None = None,
+        session: str | Sequence[str | None] | None = None,
     ) -> None:
-        slots = _slots(registry, agents, profile)
-        keys = _in_session(registry, session).marking_keys(profile)
+        keys, slots, sessions = _marking(registry, agents, profile, session)
         keys.rows_of(slots, seed)  # refuses a seed that is none
         if keys.profile.scheme.family == "gumbel":
             raise InputError(
@@ -234,7 +239,7 @@ class LogitsProcessor(_Processor):
                 " processor runs before them: use iet.WatermarkingConfig"
             )
         scale = before_temperature(keys.profile.scheme, temperature)
-        super().__init__(keys, slots, scale, False, seed)
+        super().__init__(keys, slots, scale, False, seed, sessions)
         self._rebuild = functools.partial(
             type(self), registry, agents, scale, profile=profile, seed=self._seed, session=session
         )
@@ -286,8 +291,8 @@ class WatermarkingConfig(BaseWatermarkingConfig):
             Rows that `generate` makes of one prompt (beams, num_return_sequences) share its agent.
         profile: id of the profile, where the registry has several.
         seed: any integer, draws the variants: every call draws the same. None: from the operating system.
-        session: id of the session under whose keys all rows are marked (`Registry.session`). None: agents'
-            own.
+        session: id of the session under whose keys all rows are marked (`Registry.session`); or one id, or
+            None, per row of the prompt batch. None: agents' own keys.
 
     Raises:
         RegistryError: unknown agent.
@@ -301,7 +306,7 @@ class WatermarkingConfig(BaseWatermarkingConfig):
         *,
         profile: str | None = None,
         seed: int | None = None,
-        session: str | None = None,
+        session: str | Sequence[str | None] | None = None,
     ) -> None:
         if session is None and isinstance(registry, Registry) and registry.of_session is not None:
             registry, session = registry.of_session  # which `to_dict` can name
@@ -312,11 +317,12 @@ class WatermarkingConfig(BaseWatermarkingConfig):
         self.session = session
         self.validate()
         self.agents = agents if isinstance(agents, str) else list(agents)
+        self.session = session if session is None or isinstance(session, str) else list(session)
 
     def validate(self) -> None:
-        """Check agents, seed and placement, as `generate` does before it starts."""
-        slots = _slots(self.registry, self.agents, self.profile)
-        self._keys().rows_of(slots, self.seed)
+        """Check agents, sessions, seed and placement, as `generate` does before it starts."""
+        keys, slots, _ = self._marking()
+        keys.rows_of(slots, self.seed)
         if self.registry.get_profile(self.profile).scheme.placement == "raw":
             raise InputError(
                 'placement: got "raw", which comes before the temperature: use iet.LogitsProcessor for it'
@@ -334,11 +340,11 @@ class WatermarkingConfig(BaseWatermarkingConfig):
         Raises:
             ShapeError: the model's vocabulary is smaller than V.
         """
-        keys = self._keys()
+        keys, slots, sessions = self._marking()
         check_model_vocabulary(vocab_size, keys.profile.vocab_size)
-        slots = _slots(self.registry, self.agents, self.profile)
+        of_prompts = len(slots) > 1 or not isinstance(self.agents, str)
         if keys.profile.scheme.family != "gumbel":
-            return _Processor(keys, slots, 1.0, not isinstance(self.agents, str), self.seed)
+            return _Processor(keys, slots, 1.0, of_prompts, self.seed, sessions)
         if (why := self._without_sampling()) is not None:
             warnings.warn(
                 f"nothing is marked: {why}, but family gumbel marks by the way in which tokens are sampled:"
@@ -346,10 +352,10 @@ class WatermarkingConfig(BaseWatermarkingConfig):
                 stacklevel=2,
             )
             return _Untouched()
-        return _KeyedSampler(keys, slots, 1.0, not isinstance(self.agents, str), self.seed)
+        return _KeyedSampler(keys, slots, 1.0, of_prompts, self.seed, sessions)
 
-    def _keys(self) -> KeyTable:
-        return _in_session(self.registry, self.session).marking_keys(self.profile)
+    def _marking(self) -> tuple[KeyTable, NDArray[np.int32], RowSessions | None]:
+        return _marking(self.registry, self.agents, self.profile, self.session)
 
     def _without_sampling(self) -> str | None:
         """Tell how the `generate` that is asking chooses tokens, or None if it samples them.
@@ -461,8 +467,28 @@ def _slots(registry: Registry, agents: str | Sequence[str | None], profile: str 
     return np.array([-1 if name is None else registry.slot(name, profile) for name in names], dtype=np.int32)
 
 
-def _in_session(registry: Registry, session: str | None) -> Registry:
-    return registry if session is None else registry.session(session)
+def _marking(
+    registry: Registry,
+    agents: str | Sequence[str | None],
+    profile: str | None,
+    session: str | Sequence[str | None] | None,
+) -> tuple[KeyTable, NDArray[np.int32], RowSessions | None]:
+    """Return keys, the agents' slots in the prompt batch, and its rows' sessions where each has its own."""
+    slots = _slots(registry, agents, profile)
+    if session is None:
+        return registry.marking_keys(profile), slots, None
+    if isinstance(session, str) or not isinstance(session, Sequence):
+        return registry.session(session).marking_keys(profile), slots, None
+    sessions = RowSessions(registry, session)
+    if isinstance(agents, str):
+        slots = np.repeat(slots, len(sessions))
+    if len(slots) != len(sessions):
+        raise ShapeError(
+            "session",
+            got=f"{len(sessions)} sessions for {len(slots)} agents",
+            expected="one session (or None) per row of the prompt batch, or one for all",
+        )
+    return registry.marking_keys(profile), slots, sessions
 
 
 def _rows_repeat(input_ids: torch.Tensor, repeats: int) -> bool:

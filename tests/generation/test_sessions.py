@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import json
 import pathlib
 import pickle
 from typing import Any
@@ -118,6 +119,74 @@ def test_a_processor_marks_in_its_session_and_so_do_its_copies(tmp_path: pathlib
     assert torch.equal(texts[0], texts[2])
     with pytest.raises(InputError, match="session: got int"):
         iet.LogitsProcessor(registry, "planner", 1.0, session=7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("scheme", [{}, {"k_p": "per-agent"}, {"family": "gumbel"}], ids=str)
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_each_row_is_marked_in_its_session(scheme: dict[str, Any], repeats: int) -> None:
+    registry = team(**scheme)
+    names, sessions = ["planner", "critic", None, "planner", "planner"], ["a", "b", "c", None, "a"]
+    scores = torch.from_numpy(np.random.default_rng(1).normal(size=(5 * repeats, V)).astype(np.float32))
+    ids = torch.arange(1, 6).repeat_interleave(repeats)[:, None] + torch.arange(8)
+
+    def marked(session: Any) -> Any:
+        config = iet.WatermarkingConfig(registry, names, seed=5, session=session)
+        return config.construct_processor(V, "cpu")(ids, scores).reshape(5, repeats, V)
+
+    found, own = marked(sessions), marked(None)
+    for row, session in enumerate(sessions):
+        assert torch.equal(found[row], marked(session)[row])
+        assert torch.equal(found[row], own[row]) == (session is None or names[row] is None)
+
+
+def test_a_batch_of_sessions_is_generated_and_told_apart() -> None:
+    registry = team(family="gumbel", n_gram=2)
+    sessions = ["run-1", "run-2"]
+    marking = iet.WatermarkingConfig(registry, "critic", session=sessions, seed=5)
+    rows = generate(marking, PROMPT, max_new_tokens=120, num_return_sequences=2).sequences[:, 4:].numpy()
+    assert len(np.unique(rows, axis=0)) == 4
+    auditor = iet.Auditor(registry, level=1e-4, sessions=["run-0", *sessions])
+    for ids, session in zip(rows, ["run-1"] * 2 + ["run-2"] * 2, strict=True):
+        report = auditor.audit(token_ids=ids)
+        assert report.sessions is not None
+        assert [(each.agent, each.session) for each in report.sessions.found] == [("critic", session)]
+
+
+def test_sessions_of_rows_are_saved_and_copied(tmp_path: pathlib.Path) -> None:
+    registry = team(tmp_path / "team.json")
+    sessions = ("run-7", None)
+    marking = iet.WatermarkingConfig(registry, ["planner", "critic"], seed=5, session=sessions)
+    again = iet.WatermarkingConfig.from_dict(json.loads(marking.to_json_string()))
+    assert again == marking
+    assert again.session == ["run-7", None]
+    assert torch.equal(generate(marking).sequences, generate(again).sequences)
+    processor = iet.LogitsProcessor(registry, ["planner", "critic"], 1.0, seed=5, session=sessions)
+    rows = [generate(logits_processor=[p]) for p in (processor, pickle.loads(pickle.dumps(processor)))]
+    assert torch.equal(rows[0].sequences, rows[1].sequences)
+    assert torch.equal(rows[0].sequences, generate(marking).sequences)
+
+
+@pytest.mark.parametrize(
+    ("session", "said"),
+    [
+        (["a"], "1 sessions for 2 agents"),
+        (["a", "b", "c"], "3 sessions for 2 agents"),
+        ([], "session: got \\[\\], expected one id"),
+        (b"ab", "session: got b'ab', expected one id"),
+        (["a", ""], "1 to 200 characters"),
+        (["a", 7], "session: got int"),
+    ],
+)
+def test_sessions_that_are_not_those_of_the_rows_are_refused(session: Any, said: str) -> None:
+    for make in (iet.WatermarkingConfig, functools.partial(iet.LogitsProcessor, temperature=1.0)):
+        with pytest.raises(InputError, match=said):
+            make(team(), ["planner", "critic"], session=session)
+
+
+def test_rows_of_a_session_share_a_prompt() -> None:
+    marking = iet.WatermarkingConfig(team(), "planner", session=["a", "b"])
+    with pytest.raises(InputError, match="2 agents for 3 rows"):
+        generate(marking, [*PROMPT, PROMPT[0]])
 
 
 def test_an_audit_tells_the_session_of_generated_text() -> None:
