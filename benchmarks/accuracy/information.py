@@ -174,7 +174,7 @@ def write(model: Any, way: Way, prompt: str, temperature: float, number: int, se
             temperature=temperature,
             barred=reader.special_ids,
             pad=int(model.config.pad_token_id),
-            mark=mark,
+            marking=lambda _, mark=mark: mark,
         )
         ids = found.ids.numpy()
         for log, row in zip(logs, ids.tolist(), strict=True):

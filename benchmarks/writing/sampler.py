@@ -1,7 +1,8 @@
-"""Sample from a language model of transformers, many rows at once, through transformers' own static cache.
+"""Sample from a language model of transformers, many rows at once.
 
-A step: raw logits -> a raw mark -> temperature -> top-p -> any other mark -> one draw. A row that has ended
-goes on unseen until all have.
+A step: raw logits -> a raw mark -> temperature -> top-p -> any other mark -> one draw. A Llama in float32 on
+a CPU runs in `llama`, where rows that have ended are left out; any other model runs through transformers' own
+static cache, and a row that has ended goes on unseen until all have.
 """
 
 from __future__ import annotations
@@ -15,14 +16,20 @@ import torch
 from torch import Tensor
 from transformers import StaticCache
 
+from benchmarks.writing import llama
+
 ENTROPY_EVERY = 8
 """Steps between two measurements of the entropy."""
 
+_LEFT_OUT = 8  # of so many rows one has ended before all are copied without it
 _BLOCK = 64  # ids summed at once when one is drawn
 _TOP = 64  # ids among which the nucleus is looked for first, then among eight times as many
 
 Mark = Callable[[Any, Any], Any]
 """(ids so far [B, T], logits [B, V]) -> marked logits, as processors of transformers; changes neither."""
+
+Marking = Callable[[Sequence[int]], Mark | None]
+"""Numbers of the rows that go on -> what marks them, None for nothing; asked again when rows are left out."""
 
 Uniforms = Callable[[int], Tensor]
 """Number of a step -> what its ids are drawn with, [2, B, 1], uniform on [0, 1); asked for after the mark."""
@@ -55,7 +62,7 @@ def sample(
     barred: Sequence[int] = (),
     pad: int = 0,
     ends: Ends | None = None,
-    mark: Mark | None = None,
+    marking: Marking | None = None,
     raw: bool = False,
     on_logits: Callable[[Tensor, Tensor], object] | None = None,
 ) -> Sampled:
@@ -69,8 +76,8 @@ def sample(
         pad: id that stands before shorter prompts; no row attends to it.
         ends: None: every row has M tokens.
         raw: whether the mark stands before the temperature.
-        on_logits: called at every eighth step with the final unmarked logits [B, V] and the rows that have
-            not ended [B].
+        on_logits: called at every eighth step with the final unmarked logits [B', V] and the rows that have
+            not ended [B'], of the B' <= B rows that are still there.
     """
     device, longest = model.device, max(map(len, prompts))
     ids = torch.full((len(prompts), longest + tokens), pad)
@@ -87,30 +94,43 @@ def sample(
     ended = torch.zeros(rows, dtype=torch.bool, device=device)
     lengths, measured = (torch.zeros(rows, dtype=torch.int64, device=device) for _ in range(2))
     entropy, marked_entropy = (torch.zeros(rows, dtype=torch.float64, device=device) for _ in range(2))
-    for t, logits in enumerate(steps(model, ids, real, longest)):
+    here = torch.arange(rows, device=device)  # the rows that go on, and ended ones that are not left out yet
+    mark = None if marking is None else marking(range(rows))
+    can_leave = llama.fits(model)
+    run = (llama.steps if can_leave else steps)(model, ids, real, longest)
+    logits = next(run)
+    for t in range(tokens):
         logits[:, list(barred)] = -torch.inf
         if len(end_ids):
-            early = (fewest > t)[:, None].expand(-1, len(end_ids))
+            early = (fewest[here] > t)[:, None].expand(-1, len(end_ids))
             logits[:, end_ids] = logits[:, end_ids].masked_fill(early, -torch.inf)
-        seen, measure = ids[:, : longest + t], t % ENTROPY_EVERY == 0
+        seen, measure = ids[here, : longest + t], t % ENTROPY_EVERY == 0
         marked = unmarked = nucleus(logits / temperature, top_p) if measure or not raw else logits
         if mark is not None and raw:
             marked = nucleus(mark(seen, logits) / temperature, top_p)
         elif mark is not None:
             marked = mark(seen, unmarked)
+        gone = ended[here]
         if measure:
-            entropy += torch.where(ended, 0.0, entropies(unmarked))
-            marked_entropy += torch.where(ended, 0.0, entropies(marked))
-            measured += ~ended
+            entropy[here] += torch.where(gone, 0.0, entropies(unmarked))
+            marked_entropy[here] += torch.where(gone, 0.0, entropies(marked))
+            measured[here] += ~gone
             if on_logits is not None:
-                on_logits(unmarked, ~ended)
-        chosen = draw(marked, uniforms(t).to(device))
-        ids[:, longest + t] = chosen
-        ended |= torch.isin(chosen, end_ids)
+                on_logits(unmarked, ~gone)
+        chosen = draw(marked, uniforms(t).to(device)[:, here])
+        ids[here, longest + t] = chosen
+        ended[here] |= torch.isin(chosen, end_ids)
         lengths += ~ended
         ended |= lengths >= most
-        if bool(ended.all()):
+        left = int((~ended).sum())
+        if not left or t + 1 == tokens:
             break
+        if can_leave and left * _LEFT_OUT <= len(here) * (_LEFT_OUT - 1):
+            kept = torch.nonzero(~ended[here])[:, 0]
+            run.send(kept)
+            here = here[kept]
+            mark = None if marking is None else marking(here.tolist())
+        logits = next(run)
     measured = measured.clamp(min=1)
     return Sampled(
         ids[:, longest:].cpu(), lengths.cpu(), (entropy / measured).cpu(), (marked_entropy / measured).cpu()

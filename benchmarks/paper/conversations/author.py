@@ -131,7 +131,7 @@ class ModelAuthor:
                 torch.tensor([row.fewest for row in rows]),
                 torch.tensor([row.most for row in rows]),
             ),
-            mark=self.marker.processor(agents),
+            marking=lambda numbers: self.marker.processor([agents[i] for i in numbers]),
             raw=self.marker.mark.raw,
             on_logits=self.on_logits,
         )

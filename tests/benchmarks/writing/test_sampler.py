@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from benchmarks.accuracy import texts  # noqa: E402 - after the skips
-from benchmarks.writing import continuations, shared  # noqa: E402
+from benchmarks.writing import continuations, llama, sampler, shared  # noqa: E402
 from benchmarks.writing.models import Loaded  # noqa: E402
 from benchmarks.writing.sampler import draw, nucleus, steps  # noqa: E402
 
@@ -38,6 +38,78 @@ def test_steps_give_what_the_model_gives_for_each_row_alone(loaded: Loaded, arch
             assert torch.allclose(logits, expected, atol=2e-4), t
             ids[:, 23 + t] = more[:, t]
     assert t == 5
+
+
+@pytest.mark.parametrize("architecture", ["shipped", "llama"])
+def test_a_llama_goes_on_with_the_rows_that_are_not_left_out(loaded: Loaded, architecture: str) -> None:
+    model = loaded.model if architecture == "shipped" else small_model(architecture)
+    rng, size = np.random.default_rng(0), model.config.vocab_size
+    lengths = (23, 17, 2, 1, 20)
+    ids = torch.from_numpy(rng.integers(3, size, (5, 23 + 9)))
+    real = torch.ones(ids.shape, dtype=torch.bool)
+    for i, length in enumerate(lengths):
+        real[i, : 23 - length] = False
+    here, leave = torch.arange(5), {2: [0, 2, 3, 4], 5: [2, 1], 6: [0]}
+    assert llama.fits(model)
+    with torch.inference_mode():
+        run = llama.steps(model, ids, real, 23)
+        for t in range(9):
+            logits = next(run)
+            if t in leave:
+                here = here[leave[t]]
+                assert torch.equal(run.send(torch.tensor(leave[t])), logits[leave[t]])
+                logits = logits[leave[t]]
+            alone = [ids[i : i + 1, 23 - lengths[i] : 23 + t] for i in here.tolist()]
+            expected = torch.stack([model(row).logits[0, -1] for row in alone])
+            assert torch.allclose(logits, expected, atol=2e-4), t
+        assert here.tolist() == [3]
+        with pytest.raises(StopIteration):
+            next(run)
+
+
+def test_other_models_are_none_for_the_steps_of_a_llama(loaded: Loaded) -> None:
+    assert llama.fits(loaded.model)
+    assert not llama.fits(small_model("gpt_neox"))
+    assert not llama.fits(small_model("llama").bfloat16())
+    config = transformers.LlamaConfig(**SHAPE, intermediate_size=64, num_key_value_heads=2, mlp_bias=True)
+    assert not llama.fits(transformers.AutoModelForCausalLM.from_config(config))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt_neox"])
+def test_rows_of_many_lengths_are_what_they_are_alone(architecture: str) -> None:
+    model, rng = small_model(architecture), np.random.default_rng(5)
+    prompts = [rng.integers(3, 100, length).tolist() for length in (9, 4, 7, 5, 6, 8, 3, 9, 9, 2)]
+    most = torch.tensor([3, 30, 12, 1, 25, 7, 18, 30, 5, 9])
+    u = torch.rand(30, 2, 10, 1, generator=torch.Generator().manual_seed(0))
+    marked: list[list[int]] = []
+
+    def written(rows: list[int]) -> sampler.Sampled:
+        def marking(numbers: Any) -> sampler.Mark:
+            marked.append([rows[i] for i in numbers])
+            bias = torch.zeros(10, 100).scatter_(1, torch.arange(10)[:, None] * 9 + 5, 4.0)
+            return lambda seen, logits: logits + bias[marked[-1]]
+
+        return sampler.sample(
+            model,
+            [prompts[i] for i in rows],
+            lambda t: u[t][:, rows],
+            tokens=int(most[rows].max()),
+            temperature=0.8,
+            top_p=0.9,
+            ends=sampler.Ends([50], most[rows] // 2, most[rows]),
+            marking=marking,
+        )
+
+    together = written(list(range(10)))
+    assert together.lengths.max() > 20
+    assert (len(marked) > 4) == (architecture == "llama")
+    for row in range(10):
+        alone = written([row])
+        (length,) = alone.lengths.tolist()
+        assert length == together.lengths[row] <= most[row]
+        assert torch.equal(together.ids[row, :length], alone.ids[0, :length])
+        assert together.entropy[row] == pytest.approx(float(alone.entropy[0]), abs=1e-4)
+        assert together.marked_entropy[row] == pytest.approx(float(alone.marked_entropy[0]), abs=1e-4)
 
 
 @pytest.mark.parametrize("architecture", ["shipped", "llama", "gpt_neox"])
@@ -68,15 +140,17 @@ def test_nucleus_is_that_of_transformers(top_p: float) -> None:
     assert torch.equal(nucleus(logits, 1.0), logits)
 
 
+SHAPE = {"vocab_size": 100, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+
+
 def small_model(architecture: str) -> Any:
     torch.manual_seed(0)
-    shape = {"vocab_size": 100, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     if architecture == "llama":
         config = transformers.LlamaConfig(
-            **shape, intermediate_size=64, num_key_value_heads=2, initializer_range=0.2
+            **SHAPE, intermediate_size=64, num_key_value_heads=2, initializer_range=0.2
         )
     else:
-        config = transformers.GPTNeoXConfig(**shape, intermediate_size=64, initializer_range=0.2)
+        config = transformers.GPTNeoXConfig(**SHAPE, intermediate_size=64, initializer_range=0.2)
     return transformers.AutoModelForCausalLM.from_config(config).eval()
 
 
