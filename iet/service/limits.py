@@ -19,8 +19,8 @@ class Limits:
         batch_bytes: of a batch (413), which lies in a temporary file while it is worked on.
         seconds: for one audit; then its worker is killed (503).
         wait: seconds to wait for a worker (503).
-        memory_bytes: that a text may take of a worker, on Linux; then it is not read (503), at once or when
-            `seconds` are over.
+        memory_bytes: that a text may take of a worker, on Linux; then it is not read (503), and a worker
+            that stays at the limit for a second is killed.
         requests: at once, of all clients (503); a batch is one.
         per_client: requests at once of the holder of one token (429).
         body_seconds: for a request's body to arrive, and between two parts of a batch (408).

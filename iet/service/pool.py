@@ -7,6 +7,7 @@ import atexit
 import concurrent.futures
 import contextlib
 import dataclasses
+import math
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -14,6 +15,7 @@ import pathlib
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +28,12 @@ ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "IET_NUM_THREADS": "1", "OMP_NU
 START_SECONDS = 120.0
 """For a worker to be ready; the first one on a machine compiles its loops."""
 
+LOOK_SECONDS = 0.1
+"""Between two looks at a worker's memory."""
+
+FULL_SECONDS, FULL_BYTES = 1.0, 4 << 20
+"""A worker is at its limit of memory if it has been so near to it for so long."""
+
 Work = Callable[[Any], Any]
 
 
@@ -33,7 +41,7 @@ class WorkFailed(Exception):
     """A job has no result: its worker died, or took too long, or none was free in time.
 
     Attributes:
-        reason: "died", "time" or "busy".
+        reason: "died", "time", "memory" or "busy".
     """
 
     def __init__(self, reason: str, said: str) -> None:
@@ -46,6 +54,16 @@ class _Worker:
     process: Any
     connection: multiprocessing.connection.Connection
     ready: bool = False
+    data_bytes: int = 0
+
+    def is_full(self) -> bool:
+        """Tell whether it holds all memory that it may."""
+        if not self.data_bytes:
+            return False
+        try:
+            return _data_bytes(self.process.pid) > self.data_bytes - FULL_BYTES
+        except (OSError, IndexError):  # it has ended
+            return False
 
     def end(self) -> None:
         self.process.kill()
@@ -61,7 +79,8 @@ class Pool:
         workers: number of processes, started one after another: what the first compiles the others find.
         seconds: for a job, from when a worker has it; then the worker is killed.
         wait: seconds for a job to wait for a worker.
-        memory: bytes that a worker may take beyond what it holds when it is ready, by `limit_memory`.
+        memory: bytes that a worker may take beyond what it holds when it is ready, by `limit_memory`; one
+            that stays at the limit is killed.
         tell: called with a line, from any thread, when a worker was lost or does not start.
 
     Jobs and results are pickled. A worker ends with the process that started it, however that ends, and takes
@@ -106,7 +125,8 @@ class Pool:
             client: whose.
 
         Raises:
-            WorkFailed: it died, took longer than `seconds`, or no worker was free within `wait` seconds.
+            WorkFailed: it died, took longer than `seconds` or all memory that it may, or no worker was free
+                within `wait` seconds.
         """
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         if self._closing.is_set():
@@ -173,8 +193,8 @@ class Pool:
             except (EOFError, OSError):
                 process.join()
                 said = f"it ended with code {process.exitcode}"
-            if said is None:
-                worker.ready = True
+            if isinstance(said, int):
+                worker.ready, worker.data_bytes = True, said
                 return worker
             del self._workers[number]
             worker.end()
@@ -198,34 +218,46 @@ class Pool:
 
     def _worked(self, worker: _Worker, job: Any, future: concurrent.futures.Future[Any]) -> bool:
         """Have a job done; tell whether the worker is still there."""
-        expired = threading.Event()
-
-        def expire() -> None:
-            expired.set()
-            worker.process.kill()
-
+        done, killed = threading.Event(), list[WorkFailed]()
         # Whoever is killed closes its pipe, so neither sending nor receiving can wait for ever.
-        timer = threading.Timer(self._seconds, expire)
-        timer.daemon = True
-        timer.start()
+        watch = threading.Thread(target=self._watch, args=(worker, done, killed), daemon=True)
+        watch.start()
         failure, result = None, None
         try:
             worker.connection.send(job)
             result = worker.connection.recv()
         except (EOFError, OSError, MemoryError):
             failure = WorkFailed("died", "the worker died")
-        timer.cancel()
-        timer.join()
-        if failure is not None and expired.is_set():
-            failure = WorkFailed("time", f"it took longer than {self._seconds:g} seconds")
-        gone = failure is not None or expired.is_set()
+        done.set()
+        watch.join()
+        if failure is not None and killed:
+            failure = killed[0]
+        gone = failure is not None or bool(killed)
         if gone and not self._closing.is_set():
-            self._lost("was killed: its job took too long" if expired.is_set() else "died at work")
+            self._lost(f"was killed: {killed[0]}" if killed else "died at work")
         if failure is None:
             future.set_result(result)
         else:
             future.set_exception(failure)
         return not gone
+
+    def _watch(self, worker: _Worker, done: threading.Event, killed: list[WorkFailed]) -> None:
+        """Kill a worker whose job takes too long, or that does not come out of where its memory ends.
+
+        A failed allocation is an error in Python, after which it may try the same for ever.
+        """
+        end, full = time.monotonic() + self._seconds, math.inf
+        wait = LOOK_SECONDS if worker.data_bytes else self._seconds
+        while not done.wait(min(wait, end - time.monotonic())):
+            now = time.monotonic()
+            full = min(full, now) if worker.is_full() else math.inf
+            if now >= end:
+                killed.append(WorkFailed("time", f"it took longer than {self._seconds:g} seconds"))
+            elif now - full >= FULL_SECONDS:
+                killed.append(WorkFailed("memory", "it takes more memory than a worker has"))
+            if killed:
+                worker.process.kill()
+                return
 
     def _lost(self, how: str) -> None:
         with self._counting:
@@ -233,21 +265,29 @@ class Pool:
         self._tell(f"a worker {how}; another one is started")
 
 
-def limit_memory(more: int) -> None:
+def limit_memory(more: int) -> int:
     """Let this process take so many bytes more than it holds, on Linux; elsewhere nothing is limited.
 
     Beyond that an allocation fails: MemoryError in Python, and the end of the process in code that knows no
     other way. What is mapped from files does not count.
-    """
-    if sys.platform == "linux":
-        import resource
 
-        held = int(pathlib.Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
-        _, most = resource.getrlimit(resource.RLIMIT_DATA)
-        wanted = held + more
-        resource.setrlimit(
-            resource.RLIMIT_DATA, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most)
-        )
+    Returns:
+        How many bytes it may hold in all; 0: nothing is limited.
+    """
+    if sys.platform != "linux":
+        return 0
+    import resource
+
+    wanted = _data_bytes(os.getpid()) + more
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
+    return limit
+
+
+def _data_bytes(process: int) -> int:
+    """Return how much memory of its own a process has, in bytes: what RLIMIT_DATA limits."""
+    return int(pathlib.Path(f"/proc/{process}/statm").read_text().split()[5]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _work(
@@ -266,12 +306,11 @@ def _work(
     with contextlib.suppress(EOFError, OSError):
         try:
             work = make()
-            if memory is not None:
-                limit_memory(memory)
+            limit = 0 if memory is None else limit_memory(memory)
         except (IetError, OSError) as error:
             connection.send(str(error))
             os._exit(1)
-        connection.send(None)
+        connection.send(limit)
         while True:
             connection.send(work(connection.recv()))
     os._exit(0)

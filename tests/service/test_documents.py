@@ -252,11 +252,11 @@ def test_a_document_that_takes_too_much_costs_its_request_alone(
     tmp_path: pathlib.Path, registry: pathlib.Path, auditor: iet.Auditor
 ) -> None:
     expected = auditor.audit(text_of(FILES["a.docx"], name="a.docx")).evidence
-    # Python may never come out of what it does where memory ends: then the time limit is what stops it.
-    with serving(tmp_path, registry, "--memory-bytes", 100_000_000, "--seconds", 60, workers=2) as service:
+    # Python may never come out of what it does where memory ends: no time limit is what stops it then.
+    with serving(tmp_path, registry, "--memory-bytes", 100_000_000, "--seconds", 600, workers=2) as service:
         reply = send(service, "many.html", b"<b>" * 1_300_000, timeout=600)  # type: ignore[arg-type]
         assert reply.status == 503, reply.body[:300]
-        ends = "more memory than a worker has", "died at work", "took too long"
+        ends = "more memory than a worker has", "died at work"
         assert any(end in service.said for end in ends), service.said[-4000:]
         for _ in range(4):
             assert send(service, "a.docx", FILES["a.docx"]).json["evidence"] == expected

@@ -178,6 +178,21 @@ def test_a_worker_takes_no_more_memory_than_it_may() -> None:
         pool.close()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="nothing else limits what a process allocates")
+def test_a_worker_that_stays_where_its_memory_ends_is_killed() -> None:
+    told: list[str] = []
+    pool = Pool(pool_work.make, 1, seconds=PATIENCE, wait=PATIENCE, memory=50_000_000, tell=told.append)
+    try:
+        (failure,) = do(pool, "fill")  # which would take all of its time
+        assert isinstance(failure, WorkFailed)
+        assert failure.reason == "memory"
+        assert do(pool, (20_000_000,)) == [20_000_000]
+        assert told == ["a worker was killed: it takes more memory than a worker has; another one is started"]
+        assert pool.replaced == 1
+    finally:
+        pool.close()
+
+
 def test_a_worker_that_cannot_start_is_told_and_closing_does_not_wait() -> None:
     told: list[str] = []
     pool = Pool(pool_work.refuse, 1, seconds=1, wait=0.1, tell=told.append)
