@@ -10,6 +10,7 @@ namespace py = pybind11;
 namespace iet {
 
 void bind_foreign(py::module_& m);  // csrc/foreign/bindings.cpp
+void bind_loops_over_texts(py::module_& m);
 
 namespace {
 
@@ -121,4 +122,5 @@ PYBIND11_MODULE(_cpu, m) {
   m.def("select_isa", &select_isa);
   m.def("slots", &slots);
   bind_foreign(m);
+  bind_loops_over_texts(m);
 }

@@ -11,7 +11,7 @@ import numpy as np
 from iet.errors import InputError
 from iet.marks.families import FAMILIES, Draws, Family
 from iet.native.arrays import Float64s, Int64s
-from iet.native.jit import njit
+from iet.native.jit import loop
 
 _MAX_STRENGTH = 256.0
 
@@ -163,12 +163,12 @@ def _log_normal_tail(u: float) -> float:
 def _binomial_tails(successes: Int64s, trials: Int64s, chance: float) -> Float64s:
     """Return log P(Bin(n, q) >= k), to rounding. O(√n) each."""
     log_p = np.zeros(len(trials))
-    _binomial_njit(successes, trials, chance, log_p)
+    _binomial_loop(successes, trials, chance, log_p)
     return log_p
 
 
-@njit
-def _binomial_njit(successes: Int64s, trials: Int64s, chance: float, log_p: Float64s) -> None:
+@loop
+def _binomial_loop(successes: Int64s, trials: Int64s, chance: float, log_p: Float64s) -> None:
     for i in range(len(trials)):
         count, k, q = trials[i], successes[i], chance
         if k <= 0:
@@ -195,12 +195,12 @@ def _binomial_njit(successes: Int64s, trials: Int64s, chance: float, log_p: Floa
 def _gamma(totals: Float64s, counts: Int64s) -> Float64s:
     """Return the tails of sums of n exponential scores, to rounding: those of a gamma law of shape n."""
     log_p = np.zeros(len(totals))
-    _gamma_njit(totals, counts, log_p)
+    _gamma_loop(totals, counts, log_p)
     return log_p
 
 
-@njit
-def _gamma_njit(totals: Float64s, counts: Int64s, log_p: Float64s) -> None:
+@loop
+def _gamma_loop(totals: Float64s, counts: Int64s, log_p: Float64s) -> None:
     # P(Σ x >= s) is the chance of fewer than n arrivals up to time s: Σ_{k < n} e^-s s^k / k!.
     for i in range(len(totals)):
         count, total = counts[i], totals[i]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from iet.errors import ShapeError
 from iet.marks.families import Family
 from iet.native.arrays import Bools, Float32s, Float64s, Int64s
-from iet.native.jit import njit
+from iet.native.jit import loop, njit
 
 BLOCK = 16
 """Number of counted tokens whose scores are added up before they are read."""
@@ -113,12 +113,12 @@ def evidence_blocks_of(
     totals = np.array([np.count_nonzero(counted[start:end]) for start, end in texts], np.int64)
     counts, edges = block_counts(totals)
     sums = np.zeros((edges[-1], scores.shape[1]), np.float32)
-    _counted_sums_njit(scores, counted, starts, ends, edges, sums)
+    _counted_sums_loop(scores, counted, starts, ends, edges, sums)
     return sums, counts, edges
 
 
-@njit
-def _counted_sums_njit(
+@loop
+def _counted_sums_loop(
     x: npt.NDArray[Any], counted: Bools, starts: Int64s, ends: Int64s, edges: Int64s, sums: Float32s
 ) -> None:
     for d in range(len(starts)):

@@ -15,7 +15,7 @@ from iet.decoding.segmentation import Scores
 from iet.errors import check_number
 from iet.marks.families import Family
 from iet.native.arrays import Float32s, Float64s
-from iet.native.jit import njit
+from iet.native.jit import loop
 
 MIN_STRENGTH, MAX_STRENGTH = 0.2, 4.0
 """The range of λ. A weaker mark cannot be told from none in a segment of some hundred tokens."""
@@ -303,12 +303,12 @@ def block_sums(scores: Scores, weight: Float32s, block: int) -> tuple[Float32s, 
     """Return Σ w·x and Σ w over blocks of `block` tokens, float32 [T / block, A] and [T / block]."""
     count = -(-len(scores) // block)
     sums, weights = np.zeros((count, scores.shape[1]), np.float32), np.zeros(count, np.float32)
-    _blocks_njit(scores, weight, block, sums, weights)
+    _blocks_loop(scores, weight, block, sums, weights)
     return sums, weights
 
 
-@njit
-def _blocks_njit(x: Scores, weight: Float32s, block: int, sums: Float32s, weights: Float32s) -> None:
+@loop
+def _blocks_loop(x: Scores, weight: Float32s, block: int, sums: Float32s, weights: Float32s) -> None:
     for b in range(len(weights)):
         for t in range(b * block, min(b * block + block, len(x))):
             if weight[t] > 0:
@@ -330,12 +330,12 @@ def log_ratios(
     """
     each = strengths.reshape(-1, scores.shape[1])
     ratios = np.empty((len(each), *scores.shape), np.float32)
-    _log_ratios_njit(scores, weights, each, offsets_of(each, family), blocks, ratios)
+    _log_ratios_loop(scores, weights, each, offsets_of(each, family), blocks, ratios)
     return ratios[0] if strengths.ndim == 1 else ratios
 
 
-@njit
-def _log_ratios_njit(
+@loop
+def _log_ratios_loop(
     x: Scores, weights: Float32s, strengths: Float64s, offsets: Float64s, blocks: bool, ratios: Float32s
 ) -> None:
     # Rows of a few agents are slow in NumPy.

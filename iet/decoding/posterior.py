@@ -26,7 +26,7 @@ from iet.decoding.segmentation import NOBODY, Scored, Scores, Segmentation, chec
 from iet.errors import InputError, check_number
 from iet.marks.families import Family
 from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s
-from iet.native.jit import njit
+from iet.native.jit import loop
 from iet.native.pairs import far_sources, fresh_weights, shared_weights
 
 MOST_CANDIDATES = 256
@@ -135,7 +135,7 @@ def posterior_decode(text: Scored, options: PosteriorOptions, allow_unattributed
             labels[start:end], posterior[start:end], left[start:end] = own
     # What stands between two copies was not beside them when its runs were compared with their neighbours.
     standing = np.empty(len(labels) // options.min_segment + 2, np.int64)
-    _absorb_short_runs_njit(posterior, left, options.min_segment, standing, labels)
+    _absorb_short_runs_loop(posterior, left, options.min_segment, standing, labels)
     return _segmentation(text, options, _Decoded(labels, posterior, left), known)
 
 
@@ -257,7 +257,7 @@ def _read(
             rest[start:end] += np.float32(1 - marked)
     posterior, left = np.empty(scores.shape, np.float32), np.empty(len(scores), np.float32)
     labels = np.empty(len(scores), np.int32)
-    _likeliest_njit(gamma, rest, resolution, allow_unattributed, posterior, left, labels)
+    _likeliest_loop(gamma, rest, resolution, allow_unattributed, posterior, left, labels)
     longest = max(end - start for start, end in spans)
     standing = np.empty(longest // options.min_segment + 2, np.int64)
     log_odds = np.zeros(len(scores)) if break_odds is None else np.log(break_odds)
@@ -267,7 +267,7 @@ def _read(
         inside = slice(start, end)
         own = _Decoded(labels[inside], posterior[inside], left[inside])
         if resolution > 1:
-            _place_boundaries_njit(
+            _place_boundaries_loop(
                 scores[inside],
                 weight[inside],
                 fitted.strengths,
@@ -276,7 +276,7 @@ def _read(
                 resolution,
                 own.labels,
             )
-        _absorb_short_runs_njit(own.posterior, own.left, options.min_segment, standing, own.labels)
+        _absorb_short_runs_loop(own.posterior, own.left, options.min_segment, standing, own.labels)
         read.append(own)
     return read
 
@@ -353,8 +353,8 @@ def at_most(columns: Int64s, rank: npt.NDArray[np.floating[Any]]) -> Int64s:
     return np.sort(columns[np.argsort(-rank[columns], kind="stable")[:MOST_CANDIDATES]])
 
 
-@njit
-def _absorb_short_runs_njit(
+@loop
+def _absorb_short_runs_loop(
     posterior: Float32s, left: Float32s, min_segment: int, standing: Int64s, labels: Int32s
 ) -> None:
     # Give runs shorter than `min_segment` to the likelier neighbour, in one pass from left to right.
@@ -397,8 +397,8 @@ def _pooled_odds(odds: Float64s, block: int) -> Float64s:
     return np.asarray(np.add.reduceat(odds, starts) / np.diff(np.append(starts, len(odds))) / odds.mean())
 
 
-@njit
-def _likeliest_njit(
+@loop
+def _likeliest_loop(
     gamma: Float32s,
     rest: Float32s,
     resolution: int,
@@ -418,8 +418,8 @@ def _likeliest_njit(
         labels[t] = NOBODY if allow_unattributed and gamma[pool, best] <= rest[pool] else best
 
 
-@njit
-def _place_boundaries_njit(
+@loop
+def _place_boundaries_loop(
     x: Scores,
     weights: Float32s,
     strengths: Float64s,

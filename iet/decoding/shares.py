@@ -6,7 +6,7 @@ import numpy as np
 
 from iet.errors import InputError, ShapeError, check_number
 from iet.native.arrays import Float32s, Float64s, Int64s
-from iet.native.jit import njit
+from iet.native.jit import loop
 
 SHARE_SURE = 0.9
 """How often the interval of a share holds the share, at least, if the posteriors are right."""
@@ -57,12 +57,12 @@ def share_intervals(
         )
     low, high = np.zeros(len(starts)), np.zeros(len(starts))
     missing, laws = np.empty(tokens), np.empty((3, _BINS + 1))
-    _share_intervals_njit(posterior, starts, ends, agents, (1 - sure) / 2, missing, laws, low, high)
+    _share_intervals_loop(posterior, starts, ends, agents, (1 - sure) / 2, missing, laws, low, high)
     return low, high
 
 
-@njit
-def _share_intervals_njit(
+@loop
+def _share_intervals_loop(
     posterior: Float32s,
     starts: Int64s,
     ends: Int64s,

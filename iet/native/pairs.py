@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from iet.native.arrays import Bools, Float32s, Int32s, Int64s, UInt64s
-from iet.native.jit import njit
+from iet.native.jit import loop
 
 # Multipliers of a hash that is universal over their draw (multiply-shift), so that no text can be made to
 # collide. No result depends on them: n-grams with one hash are still compared, and numbers follow the text.
@@ -32,7 +32,7 @@ def number_pairs(token_ids: Int64s, scored: Bools, n_gram: int, contexts: bool =
     bits = max(4, (2 * len(token_ids)).bit_length())  # at most half of the slots are taken
     slots, numbers = np.full(1 << bits, -1, np.int32), np.full(len(token_ids), -1)
     with np.errstate(over="ignore"):  # for NUMBA_DISABLE_JIT=1: products are modulo 2^64
-        _number_pairs_njit(token_ids, scored, _FACTORS[:n_gram], np.uint64(64 - bits), slots, numbers)
+        _number_pairs_loop(token_ids, scored, _FACTORS[:n_gram], np.uint64(64 - bits), slots, numbers)
     return numbers
 
 
@@ -45,14 +45,14 @@ def number_pairs_of(
     numbers, repeated = np.full(len(token_ids), -1), np.zeros(len(token_ids), np.bool_)
     back = int(contexts)
     with np.errstate(over="ignore"):
-        _number_texts_njit(
+        _number_texts_loop(
             token_ids, scored, _FACTORS[: n_gram - back], back, starts, ends, slots, numbers, repeated
         )
     return numbers, repeated
 
 
-@njit
-def _number_texts_njit(
+@loop
+def _number_texts_loop(
     ids: Int64s,
     scored: Bools,
     factors: UInt64s,
@@ -73,10 +73,10 @@ def _number_texts_njit(
         some = slots[: 1 << bits]
         some[:] = -1
         inside = slice(start + back, end)
-        _number_pairs_njit(
+        _number_pairs_loop(
             ids[start : end - back], scored[inside], factors, np.uint64(64 - bits), some, numbers[inside]
         )
-        _repeats_njit(numbers[start:end], repeated[start:end])
+        _repeats_loop(numbers[start:end], repeated[start:end])
 
 
 def times_before(
@@ -98,12 +98,12 @@ def times_before(
         whole[start + n_gram - 1 : end] = True
     numbers, _ = number_pairs_of(token_ids, whole, starts, ends, n_gram, contexts=True)
     times, counts = np.zeros(len(token_ids), np.int32), np.zeros(int(numbers.max(initial=0)) + 1, np.int32)
-    _times_before_njit(numbers, starts, ends, counts, times)
+    _times_before_loop(numbers, starts, ends, counts, times)
     return times
 
 
-@njit
-def _times_before_njit(numbers: Int64s, starts: Int64s, ends: Int64s, counts: Int32s, times: Int32s) -> None:
+@loop
+def _times_before_loop(numbers: Int64s, starts: Int64s, ends: Int64s, counts: Int32s, times: Int32s) -> None:
     for d in range(len(starts)):
         for t in range(starts[d], ends[d]):
             if numbers[t] >= 0:
@@ -121,12 +121,12 @@ def merged_numbers_of(numbers: Int64s, others: Int64s, starts: Int64s, ends: Int
     """
     merged, repeated = np.full(len(numbers), -1), np.zeros(len(numbers), np.bool_)
     firsts = np.empty((2, int((ends - starts).max(initial=0))), np.int64)
-    _merge_njit(numbers, others, starts, ends, firsts, merged, repeated)
+    _merge_loop(numbers, others, starts, ends, firsts, merged, repeated)
     return merged, repeated
 
 
-@njit
-def _merge_njit(
+@loop
+def _merge_loop(
     numbers: Int64s,
     others: Int64s,
     starts: Int64s,
@@ -172,8 +172,8 @@ def _numbers_before(pairs: Int64s) -> Int64s:
     return np.asarray(highest + 1)
 
 
-@njit
-def _repeats_njit(pairs: Int64s, repeated: Bools) -> None:
+@loop
+def _repeats_loop(pairs: Int64s, repeated: Bools) -> None:
     """Fill `repeated` as `repeats` does, of one of many texts."""
     count = 0
     for t in range(len(pairs)):
@@ -191,7 +191,7 @@ def shared_weights(pairs: Int64s, window: int = 256) -> Float32s:
     weights = np.zeros(len(pairs), np.float32)
     if len(pairs):
         counts = np.zeros(pairs.max() + 2, np.int32)  # the last entry is that of -1
-        _shared_weights_njit(pairs, window, _shares_of(window), counts, weights)
+        _shared_weights_loop(pairs, window, _shares_of(window), counts, weights)
     return weights
 
 
@@ -204,7 +204,7 @@ def fresh_weights(pairs: Int64s, window: int = 256) -> Float32s:
     """Return float32 [T]: 1 where a pair did not stand within the last `window` tokens, else 0; 0 for -1."""
     weights = np.zeros(len(pairs), np.float32)
     if len(pairs):
-        _fresh_weights_njit(pairs, window, np.full(pairs.max() + 2, -window - 1), weights)
+        _fresh_weights_loop(pairs, window, np.full(pairs.max() + 2, -window - 1), weights)
     return weights
 
 
@@ -246,7 +246,7 @@ def far_sources(pairs: Int64s, window: int = 256, shortest: int = 64) -> Int64s 
     runs = number_pairs(pairs, whole & (2 * fresh >= shortest), shortest)
     sources = np.arange(len(pairs))
     firsts = np.full(runs.max() + 1, -1)
-    return sources if _far_sources_njit(runs, window, shortest, firsts, sources) else None
+    return sources if _far_sources_loop(runs, window, shortest, firsts, sources) else None
 
 
 def _among_last(mask: Bools, length: int) -> Int64s:
@@ -256,8 +256,8 @@ def _among_last(mask: Bools, length: int) -> Int64s:
     return counts
 
 
-@njit
-def _far_sources_njit(runs: Int64s, window: int, shortest: int, firsts: Int64s, sources: Int64s) -> bool:
+@loop
+def _far_sources_loop(runs: Int64s, window: int, shortest: int, firsts: Int64s, sources: Int64s) -> bool:
     # A run is named by its last token. `done` is the end of the copies so far.
     done, some = 0, False
     for t in range(len(runs)):
@@ -274,16 +274,16 @@ def _far_sources_njit(runs: Int64s, window: int, shortest: int, firsts: Int64s, 
     return some
 
 
-@njit
-def _fresh_weights_njit(pairs: Int64s, window: int, last: Int64s, weights: Float32s) -> None:
+@loop
+def _fresh_weights_loop(pairs: Int64s, window: int, last: Int64s, weights: Float32s) -> None:
     for t in range(len(pairs)):
         if pairs[t] >= 0:
             weights[t] = t - last[pairs[t]] > window
             last[pairs[t]] = t
 
 
-@njit
-def _shared_weights_njit(
+@loop
+def _shared_weights_loop(
     pairs: Int64s, window: int, shares: Float32s, counts: Int32s, weights: Float32s
 ) -> None:
     # The pairs less than `window` away on either side, counted while t moves on.
@@ -298,8 +298,8 @@ def _shared_weights_njit(
             weights[t] = shares[counts[pairs[t]] - 1]
 
 
-@njit
-def _number_pairs_njit(
+@loop
+def _number_pairs_loop(
     ids: Int64s, scored: Bools, factors: UInt64s, shift: np.uint64, slots: Int32s, numbers: Int64s
 ) -> None:
     count, n_gram = 0, len(factors)

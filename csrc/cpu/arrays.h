@@ -1,0 +1,92 @@
+// NumPy arrays as loops over whole texts take them: of one type, strided as they come, never copied.
+#pragma once
+
+#include <pybind11/numpy.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace iet {
+
+// T[size]; const where it is read alone.
+template <class T>
+struct Row {
+  T* data = nullptr;
+  int64_t stride = 0, size = 0;
+  T& operator[](int64_t i) const { return data[i * stride]; }
+  Row from(int64_t begin, int64_t end) const { return {data + begin * stride, stride, end - begin}; }
+};
+
+// T[rows, columns]
+template <class T>
+struct Matrix {
+  T* data = nullptr;
+  int64_t row_stride = 0, stride = 0, rows = 0, columns = 0;
+  T& operator()(int64_t i, int64_t j) const { return data[i * row_stride + j * stride]; }
+  Row<T> operator[](int64_t i) const { return {data + i * row_stride, stride, columns}; }
+};
+
+// Packed, of so many dimensions.
+template <class T, int Dimensions>
+struct Packed {
+  T* data = nullptr;
+};
+
+}  // namespace iet
+
+namespace pybind11::detail {
+
+// An array of another type, of other dimensions, or that must not be written, is no match: a TypeError.
+template <class T>
+inline bool fits(handle source, ssize_t dimensions, array& found) {
+  using Value = std::remove_const_t<T>;
+  if (!array_t<Value, 0>::check_(source)) return false;
+  found = reinterpret_borrow<array>(source);
+  if (found.ndim() != dimensions || !(std::is_const_v<T> || found.writeable())) return false;
+  for (ssize_t i = 0; i < dimensions; ++i)
+    if (found.strides(i) % static_cast<ssize_t>(sizeof(Value)) != 0) return false;
+  return true;
+}
+
+template <class T>
+inline T* data_of(const array& found) {
+  return static_cast<T*>(const_cast<void*>(found.data()));
+}
+
+template <class T>
+struct type_caster<iet::Row<T>> {
+  PYBIND11_TYPE_CASTER(iet::Row<T>, const_name("ndarray"));
+  bool load(handle source, bool) {
+    array found;
+    if (!fits<T>(source, 1, found)) return false;
+    value = {data_of<T>(found), found.strides(0) / static_cast<ssize_t>(sizeof(T)), found.shape(0)};
+    return true;
+  }
+};
+
+template <class T>
+struct type_caster<iet::Matrix<T>> {
+  PYBIND11_TYPE_CASTER(iet::Matrix<T>, const_name("ndarray"));
+  bool load(handle source, bool) {
+    array found;
+    if (!fits<T>(source, 2, found)) return false;
+    constexpr ssize_t size = sizeof(T);
+    value = {data_of<T>(found), found.strides(0) / size, found.strides(1) / size, found.shape(0),
+             found.shape(1)};
+    return true;
+  }
+};
+
+template <class T, int Dimensions>
+struct type_caster<iet::Packed<T, Dimensions>> {
+  using Found = iet::Packed<T, Dimensions>;
+  PYBIND11_TYPE_CASTER(Found, const_name("ndarray"));
+  bool load(handle source, bool) {
+    array found;
+    if (!array_t<T, array::c_style>::check_(source) || !fits<T>(source, Dimensions, found)) return false;
+    value = {data_of<T>(found)};
+    return true;
+  }
+};
+
+}  // namespace pybind11::detail

@@ -1,0 +1,418 @@
+// Loops over whole texts, as the Python functions beside which `@loop` stands say them: the same steps in the
+// same order, so that results agree to the bit. What an audit runs is here because Numba takes 0.1 s and more
+// to compile each, for which the first audit on a machine would wait.
+//
+// Compiled once, for every processor: they wait for memory and branches, not for arithmetic.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "arrays.h"
+
+namespace py = pybind11;
+
+namespace iet {
+namespace {
+
+using Bools = Row<const bool>;
+using Integers = Row<const int64_t>;
+
+// ---------------------------------------------------------------- iet/native/pairs.py
+
+void number_pairs(Integers ids, Bools scored, Row<const uint64_t> factors, uint64_t shift, Row<int32_t> slots,
+                  Row<int64_t> numbers) {
+  const int64_t n_gram = factors.size;
+  int64_t count = 0;
+  for (int64_t t = 0; t < ids.size; ++t) {
+    if (!scored[t]) continue;
+    uint64_t mixed = 0;
+    for (int64_t back = 0; back < n_gram; ++back) mixed += static_cast<uint64_t>(ids[t - back]) * factors[back];
+    for (int64_t place = static_cast<int64_t>(mixed >> shift);;) {
+      const int64_t first = slots[place];
+      if (first < 0) {
+        slots[place] = static_cast<int32_t>(t);
+        numbers[t] = count++;
+        break;
+      }
+      int64_t back = 0;
+      while (back < n_gram && ids[t - back] == ids[first - back]) ++back;
+      if (back == n_gram) {
+        numbers[t] = numbers[first];
+        break;
+      }
+      place = place + 1 < slots.size ? place + 1 : 0;
+    }
+  }
+}
+
+void repeats(Integers pairs, Row<bool> repeated) {
+  int64_t count = 0;
+  for (int64_t t = 0; t < pairs.size; ++t) {
+    repeated[t] = 0 <= pairs[t] && pairs[t] < count;
+    count = std::max(count, pairs[t] + 1);
+  }
+}
+
+void number_texts(Integers ids, Bools scored, Row<const uint64_t> factors, int64_t back, Integers starts,
+                  Integers ends, Row<int32_t> slots, Row<int64_t> numbers, Row<bool> repeated) {
+  for (int64_t d = 0; d < starts.size; ++d) {
+    const int64_t start = starts[d], end = ends[d];
+    if (end - start <= back) continue;
+    int64_t bits = 4;
+    while ((int64_t{1} << bits) <= 2 * (end - start)) ++bits;
+    const Row<int32_t> some = slots.from(0, int64_t{1} << bits);
+    for (int64_t i = 0; i < some.size; ++i) some[i] = -1;
+    number_pairs(ids.from(start, end - back), scored.from(start + back, end), factors, 64 - bits, some,
+                 numbers.from(start + back, end));
+    repeats(Integers{numbers.data + start * numbers.stride, numbers.stride, end - start},
+            repeated.from(start, end));
+  }
+}
+
+void times_before(Integers numbers, Integers starts, Integers ends, Row<int32_t> counts, Row<int32_t> times) {
+  for (int64_t d = 0; d < starts.size; ++d) {
+    for (int64_t t = starts[d]; t < ends[d]; ++t)
+      if (numbers[t] >= 0) times[t] = counts[numbers[t]]++;
+    for (int64_t t = starts[d]; t < ends[d]; ++t)
+      if (numbers[t] >= 0) counts[numbers[t]] = 0;
+  }
+}
+
+void merge(Integers numbers, Integers others, Integers starts, Integers ends, Matrix<int64_t> firsts,
+           Row<int64_t> merged, Row<bool> repeated) {
+  for (int64_t d = 0; d < starts.size; ++d) {
+    for (int64_t i = 0; i < ends[d] - starts[d]; ++i) firsts(0, i) = firsts(1, i) = -1;
+    int64_t count = 0;
+    for (int64_t t = starts[d]; t < ends[d]; ++t) {
+      if (numbers[t] < 0) continue;
+      int64_t& one = firsts(0, numbers[t]);
+      int64_t& other = firsts(1, others[t]);
+      if (one < 0) one = t;
+      if (other < 0) other = t;
+      const int64_t first = std::min({t, one, other});
+      repeated[t] = first < t;
+      merged[t] = first == t ? count++ : merged[first];
+    }
+  }
+}
+
+bool far_sources(Integers runs, int64_t window, int64_t shortest, Row<int64_t> firsts, Row<int64_t> sources) {
+  int64_t done = 0;
+  bool some = false;
+  for (int64_t t = 0; t < runs.size; ++t) {
+    if (runs[t] < 0) continue;
+    const int64_t first = firsts[runs[t]];
+    if (first < 0) {
+      firsts[runs[t]] = t;
+    } else if (t - first >= window) {
+      some = true;
+      for (int64_t j = std::max(done, t - shortest + 1); j <= t; ++j) sources[j] = sources[j - t + first];
+      done = t + 1;
+    }
+  }
+  return some;
+}
+
+void fresh_weights(Integers pairs, int64_t window, Row<int64_t> last, Row<float> weights) {
+  for (int64_t t = 0; t < pairs.size; ++t) {
+    if (pairs[t] < 0) continue;
+    weights[t] = t - last[pairs[t]] > window ? 1.0f : 0.0f;
+    last[pairs[t]] = t;
+  }
+}
+
+void shared_weights(Integers pairs, int64_t window, Row<const float> shares, Row<int32_t> counts,
+                    Row<float> weights) {
+  const int64_t tokens = pairs.size;
+  const auto count_of = [&](int64_t t) -> int32_t& {  // the last one is that of -1
+    return counts[pairs[t] < 0 ? counts.size - 1 : pairs[t]];
+  };
+  for (int64_t t = 0; t < std::min(window, tokens); ++t) ++count_of(t);
+  for (int64_t t = 0; t < tokens; ++t) {
+    if (t + window - 1 < tokens && t > 0) ++count_of(t + window - 1);
+    if (t - window >= 0) --count_of(t - window);
+    if (pairs[t] >= 0) weights[t] = shares[count_of(t) - 1];
+  }
+}
+
+// ---------------------------------------------------------------- iet/decoding/activity.py
+
+constexpr int64_t kActivityBlock = 16;
+
+template <class X>
+void counted_sums(Matrix<const X> x, Bools counted, Integers starts, Integers ends, Integers edges,
+                  Matrix<float> sums) {
+  for (int64_t d = 0; d < starts.size; ++d) {
+    int64_t at = edges[d], rest = kActivityBlock;
+    for (int64_t t = starts[d]; t < ends[d]; ++t) {
+      if (!counted[t]) continue;
+      if (rest == 0) ++at, rest = kActivityBlock;
+      for (int64_t a = 0; a < x.columns; ++a) sums(at, a) = static_cast<float>(sums(at, a) + x(t, a));
+      --rest;
+    }
+  }
+}
+
+// ---------------------------------------------------------------- iet/decoding/fit.py
+
+template <class X>
+void blocks(Matrix<const X> x, Row<const float> weight, int64_t block, Matrix<float> sums, Row<float> weights) {
+  for (int64_t b = 0; b < weights.size; ++b)
+    for (int64_t t = b * block; t < std::min(b * block + block, x.rows); ++t) {
+      if (!(weight[t] > 0)) continue;
+      weights[b] += weight[t];
+      for (int64_t a = 0; a < x.columns; ++a) sums(b, a) = static_cast<float>(sums(b, a) + weight[t] * x(t, a));
+    }
+}
+
+template <class X>
+void log_ratios(Matrix<const X> x, Row<const float> weights, Matrix<const double> strengths,
+                Matrix<const double> offsets, bool of_blocks, Packed<float, 3> ratios) {
+  float* out = ratios.data;
+  for (int64_t s = 0; s < strengths.rows; ++s)
+    for (int64_t t = 0; t < x.rows; ++t) {
+      const double weight = weights[t], once = of_blocks ? 1.0 : weight;
+      for (int64_t a = 0; a < x.columns; ++a)
+        *out++ = static_cast<float>(once * strengths(s, a) * x(t, a) - weight * offsets(s, a));
+    }
+}
+
+// ---------------------------------------------------------------- iet/decoding/posterior.py
+
+void likeliest(Matrix<const float> gamma, Row<const float> rest, int64_t resolution, bool allow_unattributed,
+               Matrix<float> posterior, Row<float> left, Row<int32_t> labels) {
+  for (int64_t t = 0; t < labels.size; ++t) {
+    const int64_t pool = t / resolution;
+    int64_t best = 0;
+    left[t] = rest[pool];
+    for (int64_t a = 0; a < gamma.columns; ++a) {
+      posterior(t, a) = gamma(pool, a);
+      if (gamma(pool, a) > gamma(pool, best)) best = a;
+    }
+    labels[t] = allow_unattributed && gamma(pool, best) <= rest[pool] ? -1 : static_cast<int32_t>(best);
+  }
+}
+
+template <class X>
+void place_boundaries(Matrix<const X> x, Row<const float> weights, Row<const double> strengths,
+                      Row<const double> offsets, Row<const double> log_odds, int64_t reach,
+                      Row<int32_t> labels) {
+  int64_t begin = 0;
+  for (int64_t t = 1; t < labels.size;) {
+    if (labels[t] == labels[t - 1]) {
+      ++t;
+      continue;
+    }
+    const int32_t old = labels[t - 1], next = labels[t];
+    const int64_t low = std::max(begin + 1, t - reach + 1);
+    int64_t high = t, place = t;
+    while (high < std::min(t + reach - 1, labels.size - 1) && labels[high + 1] == next) ++high;
+    double best = log_odds[t];
+    for (int side = 0; side < 2; ++side) {
+      const int32_t more = side ? old : next, less = side ? next : old;
+      const int64_t count = side ? high - t : t - low;
+      double gained = 0;
+      for (int64_t away = 0; away < count; ++away) {
+        const int64_t j = t - 1 - away + side * (2 * away + 1);
+        if (more >= 0) gained += weights[j] * (strengths[more] * x(j, more) - offsets[more]);
+        if (less >= 0) gained -= weights[j] * (strengths[less] * x(j, less) - offsets[less]);
+        const double total = gained + log_odds[j + side];
+        if (total > best) best = total, place = j + side;
+      }
+    }
+    for (int64_t j = place; j < t; ++j) labels[j] = next;
+    for (int64_t j = t; j < place; ++j) labels[j] = old;
+    begin = place;
+    t = std::max(t, place) + 1;
+  }
+}
+
+void absorb_short_runs(Matrix<const float> posterior, Row<const float> left, int64_t min_segment,
+                       Row<int64_t> standing, Row<int32_t> labels) {
+  const int64_t tokens = labels.size;
+  int64_t count = 0, start = 0, end = 0;
+  while (end < tokens) {
+    ++end;
+    if (end < tokens && labels[end] == labels[end - 1]) continue;
+    if (end - start < min_segment && end - start < tokens) {
+      double best = -1;
+      int32_t likeliest = labels[start];
+      for (int side = 0; side < 2; ++side) {
+        const int64_t neighbour = side == 0 ? start - 1 : end;
+        if (neighbour < 0 || neighbour >= tokens) continue;
+        const int32_t label = labels[neighbour];
+        double mass = 0;
+        for (int64_t t = start; t < end; ++t) mass += label < 0 ? left[t] : posterior(t, label);
+        if (mass > best) best = mass, likeliest = label;
+      }
+      for (int64_t t = start; t < end; ++t) labels[t] = likeliest;
+    }
+    const bool joins_left = count > 0 && labels[start - 1] == labels[start];
+    if (end < tokens && labels[end] == labels[end - 1]) {
+      if (joins_left) start = standing[--count];
+      continue;
+    }
+    if (!joins_left) standing[count++] = start;
+    start = end;
+  }
+}
+
+// ---------------------------------------------------------------- iet/decoding/shares.py
+
+constexpr int64_t kBins = 64;
+constexpr double kSure = 0.99, kCertain = 1e-3;
+
+void share_intervals(Matrix<const float> posterior, Integers starts, Integers ends, Integers agents,
+                     double tail, Row<double> missing, Matrix<double> laws, Row<double> lows,
+                     Row<double> highs) {
+  const Row<double> law = laws[0], more = laws[1], part = laws[2];
+  for (int64_t s = 0; s < starts.size; ++s) {
+    int64_t begin = starts[s], size = 0;
+    const int64_t end = ends[s], agent = agents[s], count = end - begin;
+    for (int64_t k = 0; k <= kBins; ++k) law[k] = 0;
+    law[0] = 1;
+    double certain = 0;
+    int64_t peak = begin;
+    bool surely = false;
+    for (int64_t t = begin; t <= end; ++t) {
+      if (t < end && posterior(t, agent) >= kSure) {
+        if (!surely || posterior(t, agent) > posterior(peak, agent)) peak = t;
+        surely = true;
+        continue;
+      }
+      if (t < end && !surely) continue;
+      const int64_t until = t < end ? peak : end;
+      size = 0, surely = false;
+      for (int64_t i = begin; i < until; ++i) {
+        const double q = 1.0 - posterior(i, agent);
+        if (q < kCertain) certain += std::max(q, 0.0);
+        else missing[size++] = q;
+      }
+      begin = until;
+      if (size == 0) continue;
+      std::sort(missing.data, missing.data + size);  // it is packed
+      for (int64_t k = 0; k <= kBins; ++k) part[k] = more[k] = 0;
+      int64_t last = 0;
+      for (int64_t j = 0; j <= size; ++j) {
+        const double chance = (j ? missing[size - j] : 1.0) - (j < size ? missing[size - j - 1] : 0.0);
+        const double place = std::min(j * (kBins / static_cast<double>(count)), static_cast<double>(kBins));
+        const int64_t step = std::min(static_cast<int64_t>(place), kBins - 1);
+        part[step] += chance * (step + 1 - place);
+        part[step + 1] += chance * (place - step);
+        last = step + 1;
+      }
+      for (int64_t k = 0; k <= kBins; ++k)
+        if (law[k] > 0)
+          for (int64_t j = 0; j <= last; ++j) more[std::min(k + j, kBins)] += law[k] * part[j];
+      for (int64_t k = 0; k <= kBins; ++k) law[k] = more[k];
+    }
+    if (count == 0) continue;
+    double below = 0;
+    int64_t k = 0;
+    while (k < kBins && below + law[k] < tail) below += law[k++];
+    double least = static_cast<double>(k);
+    if (k > 0 && law[k - 1] > 0) least -= 1.0 - (tail - below) / law[k];
+    while (k < kBins && below + law[k] < 1.0 - tail) below += law[k++];
+    lows[s] = std::max(0.0, 1.0 - k / static_cast<double>(kBins) - certain / count);
+    highs[s] = std::max(lows[s], 1.0 - least / kBins - certain / count);
+  }
+}
+
+// ---------------------------------------------------------------- iet/audit/evidence.py, iet/audit/tails.py
+
+template <class X>
+void distinct(Matrix<const X> scores, Integers pairs, Integers lows, Integers highs, Integers columns,
+              Row<int32_t> seen, Row<double> totals, Row<int64_t> counts) {
+  for (int64_t i = 0; i < lows.size; ++i)
+    for (int64_t t = lows[i]; t < highs[i]; ++t) {
+      const int64_t pair = pairs[t];
+      if (pair < 0 || seen[pair] == i) continue;
+      seen[pair] = static_cast<int32_t>(i);
+      totals[i] += scores(t, columns[i]);
+      ++counts[i];
+    }
+}
+
+// log of 1 - P or of P, at most 0
+double log_of(double value, bool rest) {
+  return std::min(0.0, rest ? std::log1p(-std::exp(std::min(value, -1e-16))) : value);
+}
+
+void binomial(Integers successes, Integers trials, double chance, Row<double> log_p) {
+  for (int64_t i = 0; i < trials.size; ++i) {
+    const int64_t count = trials[i];
+    int64_t k = successes[i];
+    double q = chance;
+    if (k <= 0) continue;
+    if (k > count) {
+      log_p[i] = -std::numeric_limits<double>::infinity();
+      continue;
+    }
+    const bool rest = k <= count * q;
+    if (rest) k = count + 1 - k, q = 1.0 - q;
+    double first = std::lgamma(count + 1.0) - std::lgamma(k + 1.0) - std::lgamma(count - k + 1.0);
+    first += k * std::log(q) + (count - k) * std::log(1.0 - q);
+    double term = 1, terms = 1;
+    const double odds = q / (1.0 - q);
+    for (int64_t j = k; j < count; ++j) {
+      term *= static_cast<double>(count - j) / static_cast<double>(j + 1) * odds;
+      terms += term;
+      if (term < 1e-17) break;
+    }
+    log_p[i] = log_of(first + std::log(terms), rest);
+  }
+}
+
+void gamma(Row<const double> totals, Integers counts, Row<double> log_p) {
+  for (int64_t i = 0; i < totals.size; ++i) {
+    const int64_t count = counts[i];
+    const double total = totals[i];
+    if (count == 0 || total <= 0) continue;
+    const bool rest = total < count;
+    int64_t k = rest ? count : count - 1;
+    const double first = k * std::log(total) - total - std::lgamma(k + 1.0);
+    double term = 1, terms = 1;
+    while (term > 1e-17) {
+      if (rest) term *= total / ++k;
+      else if (k > 0) term *= k-- / total;
+      else break;
+      terms += term;
+    }
+    log_p[i] = log_of(first + std::log(terms), rest);
+  }
+}
+
+}  // namespace
+
+void bind_loops_over_texts(py::module_& m) {
+  py::module_ loops = m.def_submodule("loops");
+  const auto add = [&](const char* name, auto function) {
+    loops.def(name, function, py::call_guard<py::gil_scoped_release>());
+  };
+  add("number_pairs", &number_pairs);
+  add("number_texts", &number_texts);
+  add("repeats", &repeats);
+  add("times_before", &times_before);
+  add("merge", &merge);
+  add("far_sources", &far_sources);
+  add("fresh_weights", &fresh_weights);
+  add("shared_weights", &shared_weights);
+  add("likeliest", &likeliest);
+  add("absorb_short_runs", &absorb_short_runs);
+  add("share_intervals", &share_intervals);
+  add("binomial", &binomial);
+  add("gamma", &gamma);
+  // Scores come in both precisions.
+  add("log_ratios", &log_ratios<float>);
+  add("log_ratios", &log_ratios<double>);
+  add("counted_sums", &counted_sums<float>);
+  add("counted_sums", &counted_sums<double>);
+  add("blocks", &blocks<float>);
+  add("blocks", &blocks<double>);
+  add("place_boundaries", &place_boundaries<float>);
+  add("place_boundaries", &place_boundaries<double>);
+  add("distinct", &distinct<float>);
+  add("distinct", &distinct<double>);
+}
+
+}  // namespace iet

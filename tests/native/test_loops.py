@@ -1,0 +1,231 @@
+"""The compiled module's loops over arrays, against the Python functions beside which they stand."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iet.native import jit, load
+
+for name in ("native.pairs", "decoding", "audit.evidence"):
+    importlib.import_module(f"iet.{name}")
+
+pytestmark = pytest.mark.skipif(load.cpu is None, reason="the compiled module is not in use")
+
+Draw = np.random.Generator
+TOKENS, AGENTS = 230, 5
+
+
+def _scores(draw: Draw, turn: int) -> Any:
+    """Both precisions, both orders, and columns of a wider array."""
+    scores = draw.exponential(size=(TOKENS, 2 * AGENTS))[:, ::2].astype(("<f4", "<f8")[turn % 2])
+    return (scores, np.asfortranarray(scores), np.repeat(scores, 2, axis=1)[:, ::2])[turn % 3]
+
+
+def _runs(draw: Draw) -> Any:
+    return np.repeat(draw.integers(-1, AGENTS, TOKENS), draw.integers(1, 12, TOKENS))[:TOKENS].astype(
+        np.int32
+    )
+
+
+def _pairs(draw: Draw) -> Any:
+    """Numbers by first occurrence, with gaps, and a passage that comes back."""
+    numbers, there = {-1: -1}, draw.integers(0, 90, TOKENS)
+    there[150:220] = there[10:80]
+    there[draw.random(TOKENS) < 0.1] = -1
+    return np.array([numbers.setdefault(int(n), len(numbers) - 1) for n in there])
+
+
+def _posterior(draw: Draw) -> Any:
+    sharp = draw.dirichlet(np.full(AGENTS + 1, 0.05), TOKENS).astype(np.float32)
+    return sharp[:, :AGENTS], np.ascontiguousarray(sharp[:, AGENTS])
+
+
+def _weights(draw: Draw) -> Any:
+    return (draw.random(TOKENS) * (draw.random(TOKENS) < 0.8)).astype(np.float32)
+
+
+STARTS, ENDS = np.array([0, 70, 73, 120]), np.array([70, 72, 120, 228])
+FACTORS = np.array([0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xA0761D6478BD642F], np.uint64)
+
+
+def _number_pairs(draw: Draw, turn: int) -> tuple[Any, ...]:
+    scored = (draw.random(TOKENS) < 0.9) & (np.arange(TOKENS) >= 2)
+    return (
+        draw.integers(0, 7, TOKENS),
+        scored,
+        FACTORS,
+        64 - 9,
+        np.full(512, -1, np.int32),
+        np.full(TOKENS, -1),
+    )
+
+
+def _number_texts(draw: Draw, turn: int) -> tuple[Any, ...]:
+    scored = draw.random(TOKENS) < 0.9
+    for start, end in zip(STARTS.tolist(), ENDS.tolist(), strict=True):
+        scored[start : min(start + 2, end)] = False
+    slots, numbers = np.empty(256, np.int32), np.full(TOKENS, -1)
+    back = turn % 2
+    ids = draw.integers(0, 4, TOKENS)
+    return ids, scored, FACTORS[: 3 - back], back, STARTS, ENDS, slots, numbers, np.zeros(TOKENS, np.bool_)
+
+
+def _merged(draw: Draw, turn: int) -> tuple[Any, ...]:
+    numbers, others = np.full((2, TOKENS), -1)
+    for start, end in zip(STARTS.tolist(), ENDS.tolist(), strict=True):
+        for each, most in ((numbers, 30), (others, 50)):
+            known = dict[int, int]()
+            drawn = draw.integers(0, most, end - start).tolist()
+            each[start:end] = [known.setdefault(number, len(known)) for number in drawn]
+    numbers[::9] = others[::9] = -1
+    firsts = np.empty((2, 120), np.int64)
+    return numbers, others, STARTS, ENDS, firsts, np.full(TOKENS, -1), np.zeros(TOKENS, np.bool_)
+
+
+def _boundaries(draw: Draw, turn: int) -> tuple[Any, ...]:
+    odds = np.log(draw.uniform(0.1, 10, TOKENS)) if turn % 2 else np.zeros(TOKENS)
+    strengths = draw.uniform(0.1, 2, AGENTS)
+    return _scores(draw, turn), _weights(draw), strengths, strengths**2 / 3, odds, 1 + turn % 5, _runs(draw)
+
+
+def _spans(draw: Draw) -> tuple[Any, Any]:
+    edges = np.sort(draw.integers(0, TOKENS + 1, (9, 2)), axis=1)
+    return edges[:, 0].copy(), edges[:, 1].copy()
+
+
+def _share_intervals(draw: Draw, turn: int) -> tuple[Any, ...]:
+    starts, ends = _spans(draw)
+    return (
+        *(_posterior(draw)[0], starts, ends, draw.integers(0, AGENTS, 9), 0.05),
+        *(np.empty(TOKENS), np.empty((3, 65)), np.zeros(9), np.zeros(9)),
+    )
+
+
+def _distinct(draw: Draw, turn: int) -> tuple[Any, ...]:
+    starts, ends = _spans(draw)
+    seen, columns = np.full(TOKENS, -1, np.int32), draw.integers(0, AGENTS, 9)
+    return _scores(draw, turn), _pairs(draw), starts, ends, columns, seen, np.zeros(9), np.zeros(9, np.int64)
+
+
+def _binomial(draw: Draw, turn: int) -> tuple[Any, ...]:
+    trials = draw.integers(0, 3000, 40)
+    return draw.integers(-2, trials + 3), trials, (0.5, 0.03)[turn % 2], np.zeros(40)
+
+
+def _likeliest(draw: Draw, turn: int) -> tuple[Any, ...]:
+    posterior, left = np.empty((TOKENS, AGENTS), np.float32), np.empty(TOKENS, np.float32)
+    return *_posterior(draw), 1 + turn % 3, turn % 2 == 0, posterior, left, np.empty(TOKENS, np.int32)
+
+
+def _log_ratios(draw: Draw, turn: int) -> tuple[Any, ...]:
+    strengths = draw.uniform(0.1, 2, (4, AGENTS))
+    ratios = np.empty((4, TOKENS, AGENTS), np.float32)
+    return _scores(draw, turn), _weights(draw), strengths, strengths**2 / 3, turn % 2 == 0, ratios
+
+
+def _blocks(draw: Draw, turn: int) -> tuple[Any, ...]:
+    block = 4 + turn
+    count = -(-TOKENS // block)
+    sums, weights = np.zeros((count, AGENTS), np.float32), np.zeros(count, np.float32)
+    return _scores(draw, turn), _weights(draw), block, sums, weights
+
+
+def _counted_sums(draw: Draw, turn: int) -> tuple[Any, ...]:
+    edges, sums = np.array([0, 5, 6, 9, 16]), np.zeros((16, AGENTS), np.float32)
+    return _scores(draw, turn), draw.random(TOKENS) < 0.9, STARTS, ENDS, edges, sums
+
+
+def _times_before(draw: Draw, turn: int) -> tuple[Any, ...]:
+    return _pairs(draw), STARTS, ENDS, np.zeros(TOKENS, np.int32), np.zeros(TOKENS, np.int32)
+
+
+def _far_sources(draw: Draw, turn: int) -> tuple[Any, ...]:
+    runs, shortest = _pairs(draw), 16 if turn % 2 else 1
+    runs[: shortest - 1] = -1  # a run is named by its last token
+    return runs, 100, shortest, np.full(TOKENS, -1), np.arange(TOKENS)
+
+
+def _fresh_weights(draw: Draw, turn: int) -> tuple[Any, ...]:
+    return _pairs(draw), 30, np.full(TOKENS + 1, -31), np.zeros(TOKENS, np.float32)
+
+
+def _shared_weights(draw: Draw, turn: int) -> tuple[Any, ...]:
+    pairs = _pairs(draw)
+    counts, weights = np.zeros(pairs.max() + 2, np.int32), np.zeros(TOKENS, np.float32)
+    return pairs, 30, np.arange(1, 60, dtype=np.float32) ** -0.75, counts, weights
+
+
+def _absorb_short_runs(draw: Draw, turn: int) -> tuple[Any, ...]:
+    return *_posterior(draw), 1 + 3 * turn, np.empty(TOKENS + 1, np.int64), _runs(draw)
+
+
+def _gamma(draw: Draw, turn: int) -> tuple[Any, ...]:
+    counts = draw.integers(0, 400, 40)
+    return counts * draw.uniform(0.7, 2, 40), counts, np.zeros(40)
+
+
+DRAWN: dict[str, Callable[[Draw, int], tuple[Any, ...]]] = {
+    "number_pairs": _number_pairs,
+    "number_texts": _number_texts,
+    "repeats": lambda draw, turn: (_pairs(draw), np.zeros(TOKENS, np.bool_)),
+    "times_before": _times_before,
+    "merge": _merged,
+    "far_sources": _far_sources,
+    "fresh_weights": _fresh_weights,
+    "shared_weights": _shared_weights,
+    "counted_sums": _counted_sums,
+    "blocks": _blocks,
+    "log_ratios": _log_ratios,
+    "likeliest": _likeliest,
+    "place_boundaries": _boundaries,
+    "absorb_short_runs": _absorb_short_runs,
+    "share_intervals": _share_intervals,
+    "distinct": _distinct,
+    "binomial": _binomial,
+    "gamma": _gamma,
+}
+
+
+def test_every_loop_has_two_readings_and_is_drawn() -> None:
+    assert set(jit.LOOPS) == set(DRAWN) == {name for name in dir(load.cpu.loops) if name[0] != "_"}
+
+
+def _calls(name: str) -> Iterator[tuple[Any, ...]]:
+    draw = np.random.default_rng(list(name.encode()))
+    for turn in range(24):
+        yield DRAWN[name](draw, turn)
+
+
+@pytest.mark.parametrize("name", sorted(DRAWN))
+def test_both_readings_agree_to_the_bit(name: str) -> None:
+    # A loop that calls two others is read as it stands: Numba does not compile calls of a compiled module.
+    twin, native = jit.LOOPS[name], getattr(load.cpu.loops, name)
+    twin = twin if name == "number_texts" else jit.njit(twin)
+    changed = 0
+    for given in _calls(name):
+        ours, theirs = copy.deepcopy(given), copy.deepcopy(given)
+        with np.errstate(over="ignore"):
+            assert native(*ours) == twin(*theirs)
+        for one, other, before in zip(ours, theirs, given, strict=True):
+            np.testing.assert_array_equal(one, other, strict=True)
+            changed += not np.array_equal(one, before)
+    assert changed >= 12  # the draws give it something to do
+
+
+@pytest.mark.parametrize("name", sorted(DRAWN))
+def test_arrays_of_other_kinds_are_refused(name: str) -> None:
+    given, native = next(_calls(name)), getattr(load.cpu.loops, name)
+    for i, value in enumerate(given):
+        if isinstance(value, np.ndarray):
+            for other in (np.empty(value.shape, np.float16), value[None], value.tolist()):
+                with pytest.raises(TypeError):
+                    native(*given[:i], other, *given[i + 1 :])
+    given[-1].setflags(write=False)
+    with pytest.raises(TypeError):
+        native(*given)
