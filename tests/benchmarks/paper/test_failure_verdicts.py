@@ -89,13 +89,13 @@ def test_a_question_that_fits_is_asked_as_it_is_and_another_with_as_much_of_its_
     def length(words):
         return len(words.user)
 
-    whole = ask(None)
+    whole, cuts = ask(None), [ask(longest) for longest in range(401)]
     assert questions.fitted(ask, 400, lambda words: length(words) <= length(whole)) == (whole, False)
     for room in range(length(ask(0)), length(whole)):
         words, cut = questions.fitted(ask, 400, lambda words, room=room: length(words) <= room)
         assert cut
         assert length(words) <= room
-        (kept,) = [longest for longest in range(401) if ask(longest) == words][-1:]
+        (kept,) = [longest for longest, cut_to in enumerate(cuts) if cut_to == words][-1:]
         assert length(ask(kept + 1)) > room
         assert "B: short\n" in words.user
     assert questions.fitted(ask, 400, lambda words: length(words) < length(ask(0))) is None
