@@ -33,6 +33,7 @@ def forward_backward(
     shares: npt.ArrayLike | None = None,
     stages: int = 3,
     odds: npt.ArrayLike | None = None,
+    nobody_segment: float | None = None,
 ) -> tuple[Float32s, Float32s, float]:
     """Return the posterior of every agent, and of nobody, at every token, given all scores.
 
@@ -43,8 +44,9 @@ def forward_backward(
 
     A duration that is a sum of m geometric ones has a spread of 1/√m of its mean: turns of three tokens and
     of three thousand are both less likely than the geometric law of an ordinary chain (m = 1) has them.
-    Nobody may follow himself: what nobody's key explains may be of any length. The text begins and ends in
-    the middle of a segment.
+    Nobody may follow himself: what nobody's key explains may be of any length. With `nobody_segment` he may
+    not, as agents may not, and his segments have that mean length. The text begins and ends in the middle of
+    a segment.
 
     Args:
         log_ratios: log p(x_t | i) / p(x_t | nobody), float [T, A]; 0 where a token carries no evidence. Cut
@@ -55,6 +57,8 @@ def forward_backward(
             none counts for less than 1e-8 of it.
         stages: m, 1 to 16.
         odds: [T] > 0; q is multiplied by odds[t] for the step from t - 1 to t (and is 1 at most). None: 1.
+        nobody_segment: expected tokens of nobody's segments, where they alternate with agents', at least 0;
+            below `stages` counts as `stages`. None: `mean_segment`, and nobody may follow himself.
 
     Returns:
         (γ [T, A] float32, γ of nobody [T] float32, log-likelihood ratio of the text: all of it under the
@@ -76,8 +80,12 @@ def forward_backward(
     if shares is None:
         shares = np.ones(agents)
     each = check_vector("shares", shares, agents, "finite numbers above 0", lambda v: (v > 0) & (v < np.inf))
-    prior = prior_of(each, nobody)
-    posterior, left, found = posteriors(exponentials(log_ratios), mean_segment, prior, stages, odds)
+    if nobody_segment is not None:
+        check_number("nobody_segment", nobody_segment, 0, integer=False)
+    prior, ratios = prior_of(each, nobody), exponentials(log_ratios)
+    posterior, left, found = posteriors(
+        ratios, mean_segment, prior, stages, odds, nobody_segment=nobody_segment
+    )
     return posterior, left, float(found[0])
 
 
@@ -88,6 +96,7 @@ def posteriors(
     stages: int,
     odds: npt.ArrayLike | None = None,
     starts: Sequence[int] = (0,),
+    nobody_segment: float | None = None,
 ) -> tuple[Float32s, Float32s, Float64s]:
     """Do what `forward_backward` does, from `exponentials` (which are changed) and `prior_of`.
 
@@ -97,15 +106,17 @@ def posteriors(
     if prior[agents] == 0:
         ratios[:, agents] = 0.0  # else nobody's β grows on unmarked text, until 0·inf
     advances = _advances(tokens, stages / max(mean_segment, 1e-9), prior, odds)
-    leave = _leave_of(prior)
+    pace, alternates = _pace_of(mean_segment, nobody_segment, stages)
+    leave = _leave_of(prior, alternates)
     found, ends = np.zeros(len(starts)), [*starts[1:], tokens]
     longest = max(map(int.__sub__, ends, starts), default=0)
     each = min(max(longest, 1), max(256, _STORED // (stages * (agents + 1))))
     alpha, onward = np.empty((each, stages, agents + 1), np.float32), np.empty(agents + 1)
     held, weights, beta = np.empty(agents + 1), np.empty(agents + 1), np.empty((stages, agents + 1))
+    law = prior, leave, pace, alternates
     posterior, left = np.empty((tokens, agents), np.float32), np.empty(tokens, np.float32)
     begun = np.empty((stages, agents + 1))
-    begun[:] = prior / stages
+    begun[:] = _occupied(prior, pace, alternates) / stages
     for d, (start, end) in enumerate(zip(starts, ends, strict=True)):
         advances[start : start + 1] = 0  # nothing comes before the first token
         state, states = begun.copy(), list[Float64s]()
@@ -113,19 +124,15 @@ def posteriors(
             states.append(state.copy())
             if begin + each < end:
                 found[d] += _forward_njit(
-                    ratios, advances, prior, leave, begin, begin + each, 0, onward, state, alpha
+                    ratios, advances, *law, begin, begin + each, 0, onward, state, alpha
                 )
         beta[:] = 1
         for begin in range(start + each * (len(states) - 1), start - 1, -each):
             stop = min(begin + each, end)
-            log_ratio = _forward_njit(
-                ratios, advances, prior, leave, begin, stop, 1, onward, states.pop(), alpha
-            )
+            log_ratio = _forward_njit(ratios, advances, *law, begin, stop, 1, onward, states.pop(), alpha)
             if stop == end:  # the other parts have been added above
                 found[d] += log_ratio
-            _backward_njit(
-                ratios, advances, prior, leave, begin, stop, alpha, held, weights, beta, posterior, left
-            )
+            _backward_njit(ratios, advances, *law, begin, stop, alpha, held, weights, beta, posterior, left)
     if np.isnan(found).any():
         raise InputError("log_ratios: got NaN, expected numbers")
     return posterior, left, found
@@ -142,7 +149,11 @@ def exponentials(log_ratios: npt.NDArray[np.floating]) -> Float32s:
 
 
 def log_likelihoods(
-    ratios: Float32s, mean_segments: Float64s, priors: Float64s, odds: Float64s | None = None
+    ratios: Float32s,
+    mean_segments: Float64s,
+    priors: Float64s,
+    odds: Float64s | None = None,
+    nobody_segments: Float64s | None = None,
 ) -> Float64s:
     """Return the third result of `forward_backward` for several chains of three stages, [S, R].
 
@@ -151,6 +162,7 @@ def log_likelihoods(
         mean_segments: expected tokens of a segment in each chain, [R].
         priors: `prior_of` in each chain, [R, A + 1]; nobody's is 0 in all of them, or in none.
         odds: as in `forward_backward`.
+        nobody_segments: as in `forward_backward`, in each chain, [R]; NaN or None: as agents' segments.
 
     O(S·R·T·A), in vectors over S·R.
     """
@@ -161,21 +173,40 @@ def log_likelihoods(
     wide = np.empty((5, states, count))  # π, 1 / (1 - π), and the three stages
     shaped = wide.reshape(5, states, texts, -1)
     shaped[0] = priors.T[:, None]
-    shaped[1] = _leave_of(priors).T[:, None]
-    shaped[2:] = shaped[0] / 3
-    rows = np.empty((5, count))  # q, and what is worked with
+    own = np.full(len(mean_segments), np.nan) if nobody_segments is None else nobody_segments
+    alternates = ~np.isnan(own)
+    paces = np.where(alternates, np.maximum(mean_segments, 3) / np.maximum(own, 3), 1)
+    shaped[1] = _leave_of(priors, alternates).T[:, None]
+    shaped[2:] = _occupied(priors, paces, alternates).T[:, None] / 3
+    rows = np.empty((7, count))  # q, what there is of nobody, and what is worked with
     rows[0].reshape(texts, -1)[:] = rates
+    rows[5].reshape(texts, -1)[:] = paces
+    rows[6].reshape(texts, -1)[:] = alternates
     found = np.zeros(count)
     each = np.ones(tokens) if odds is None else odds
     _likelihoods_njit(ratios, len(mean_segments), each, *limits, wide, rows, found)
     return found.reshape(texts, -1)
 
 
-def _leave_of(prior: Float64s) -> Float64s:
-    """Return 1 / (1 - π) of each agent, whom another one follows, and 1 for nobody [..., A + 1]."""
+def _leave_of(prior: Float64s, alternates: npt.ArrayLike) -> Float64s:
+    """Return 1 / (1 - π) of each state that another one follows, and 1 for others [..., A + 1]."""
     leave = 1 / np.maximum(1 - prior, 1e-9)
-    leave[..., -1] = 1
+    leave[..., -1] = np.where(alternates, leave[..., -1], 1)
     return np.asarray(leave)
+
+
+def _pace_of(mean_segment: float, nobody_segment: float | None, stages: int) -> tuple[float, float]:
+    """Return how much faster nobody's stages end than agents', and 1 if he may not follow himself, else 0."""
+    if nobody_segment is None:
+        return 1.0, 0.0
+    return max(mean_segment, stages) / max(nobody_segment, stages), 1.0
+
+
+def _occupied(prior: Float64s, pace: npt.ArrayLike, alternates: npt.ArrayLike) -> Float64s:
+    """Return the share of the tokens that each state holds [..., A + 1]; π where nobody is as agents are."""
+    held = prior * np.where(np.expand_dims(alternates, -1), np.maximum(1 - prior, 1e-9), 1)
+    held[..., -1] /= np.asarray(pace)
+    return np.asarray(held / held.sum(axis=-1, keepdims=True))
 
 
 def _hands_over(prior: Float64s) -> bool:
@@ -213,6 +244,8 @@ def _forward_njit(
     advances: Float64s,
     prior: Float64s,
     leave: Float64s,
+    pace: float,
+    alternates: float,
     begin: int,
     end: int,
     keep: int,
@@ -224,17 +257,22 @@ def _forward_njit(
     # `keep` is 1, each row of `alpha` becomes α of a token, up to a factor; if it is 0, the first row takes
     # them all and nobody reads it, because a loop for each case would be compiled twice.
     stages, states = state.shape
-    last, log_ratio = stages - 1, 0.0
+    last, nobody, log_ratio = stages - 1, states - 1, 0.0
     for t in range(begin, end):
         row = (t - begin) * keep
         advance = advances[t]
         stay, arriving = 1.0 - advance, 0.0
-        for i in range(states):
+        nobodys = min(advance * pace, 1.0 - _LOWEST_CHANCE)
+        for i in range(nobody):
             onward[i] = state[last, i] * leave[i] * advance
             arriving += onward[i]
-        onward[states - 1] = 0.0  # nobody may follow himself
+        from_nobody = state[last, nobody] * leave[nobody] * nobodys
+        arriving += from_nobody
+        onward[nobody] = alternates * from_nobody
         total = 0.0
         for i in range(states):
+            if i == nobody:
+                advance, stay = nobodys, 1.0 - nobodys
             ratio = ratios[t, i]
             before = state[0, i]
             now = (stay * before + prior[i] * (arriving - onward[i])) * ratio
@@ -272,22 +310,28 @@ def _likelihoods_njit(
     # inner loops run over chains, so that a compiler can turn them into vectors.
     priors, leave, first, second, third = wide[0], wide[1], wide[2], wide[3], wide[4]
     rates, advance, arriving, total, ratio = rows[0], rows[1], rows[2], rows[3], rows[4]
+    paces, alternates = rows[5], rows[6]
     count, chains, tokens = len(priors), len(log_ratios), ratios.shape[1]
     for t in range(tokens):
         for r in range(chains):
             # Nothing comes before the first token.
             advance[r] = min(max(rates[r] * odds[t], lowest), highest) if t > 0 else 0.0
             arriving[r] = total[r] = 0.0
-        for i in range(count):
+        for i in range(count - 1):
             for r in range(chains):
                 arriving[r] += third[i, r] * leave[i, r] * advance[r]
+        for r in range(chains):
+            arriving[r] += third[count - 1, r] * leave[count - 1, r] * min(advance[r] * paces[r], highest)
         for i in range(count):
-            another = 0.0 if i == count - 1 else 1.0  # nobody may follow himself
+            if i == count - 1:
+                for r in range(chains):
+                    advance[r] = min(advance[r] * paces[r], highest)
             for s in range(len(ratios)):
                 for r in range(s * each, s * each + each):
                     ratio[r] = ratios[s, t, i]
             for r in range(chains):
                 one, two, three, q = first[i, r], second[i, r], third[i, r], advance[r]
+                another = alternates[r] if i == count - 1 else 1.0
                 entered = priors[i, r] * (arriving[r] - another * (three * leave[i, r] * q))
                 now = ((1.0 - q) * one + entered) * ratio[r]
                 then = ((1.0 - q) * two + q * one) * ratio[r]
@@ -314,6 +358,8 @@ def _backward_njit(
     advances: Float64s,
     prior: Float64s,
     leave: Float64s,
+    pace: float,
+    alternates: float,
     begin: int,
     end: int,
     alpha: Float32s,
@@ -348,11 +394,13 @@ def _backward_njit(
             weights[i] = factor * ratios[t, i]
             held[i] = prior[i] * beta[0, i] * weights[i]
             entering += held[i]
-        held[agents] = 0.0
-        for m in range(last):
-            for i in range(states):
-                beta[m, i] = (stay * beta[m, i] + advance * beta[m + 1, i]) * weights[i]
+        held[agents] *= alternates
         for i in range(states):
+            if i == agents:
+                advance = min(advance * pace, 1.0 - _LOWEST_CHANCE)
+                stay = 1.0 - advance
+            for m in range(last):
+                beta[m, i] = (stay * beta[m, i] + advance * beta[m + 1, i]) * weights[i]
             beta[last, i] = stay * weights[i] * beta[last, i] + advance * leave[i] * (entering - held[i])
 
 

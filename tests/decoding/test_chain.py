@@ -17,28 +17,34 @@ from iet.errors import InputError, ShapeError
 from tests.support.scores import score_matrices
 
 
-def chain(shares, mean_segment, nobody, stages):
+def chain(shares, mean_segment, nobody, stages, nobody_segment=None):
     """Initial law and transition matrix over (agent or, last, nobody) x stage, written out."""
     pi = np.append(np.array(shares) / np.sum(shares) * (1 - nobody), nobody)
-    states, advance = len(pi), min(1.0, stages / mean_segment)
+    states, advances = len(pi), np.full(len(pi), min(1.0, stages / mean_segment))
+    begun = pi
+    if nobody_segment is not None:
+        advances[-1] = min(1.0, stages / nobody_segment)
+        begun = pi * (1 - pi) / advances
+        begun = begun / begun.sum()
     p = np.zeros((states, stages, states, stages))
     for i, m in itertools.product(range(states), range(stages)):
+        advance = advances[i]
         p[i, m, i, m] = 1 - advance
         if m + 1 < stages:
             p[i, m, i, m + 1] = advance
             continue
         for j in range(states):
-            if i == states - 1:  # nobody may follow himself
+            if i == states - 1 and nobody_segment is None:  # he may follow himself
                 p[i, m, j, 0] += advance * pi[j]
             elif j != i and pi[i] < 1:
                 p[i, m, j, 0] = advance * pi[j] / (1 - pi[i])
-    return np.repeat(pi / stages, stages), p.reshape(states * stages, states * stages)
+    return np.repeat(begun / stages, stages), p.reshape(states * stages, states * stages)
 
 
-def naive_forward_backward(ratios, mean_segment, nobody, shares, stages):
+def naive_forward_backward(ratios, mean_segment, nobody, shares, stages, nobody_segment=None):
     """O(T·A²), in logs, with the textbook backward recursion."""
     with np.errstate(divide="ignore"):
-        log_pi, log_p = (np.log(m) for m in chain(shares, mean_segment, nobody, stages))
+        log_pi, log_p = map(np.log, chain(shares, mean_segment, nobody, stages, nobody_segment))
     e = np.repeat(np.column_stack([ratios.astype(float), np.zeros(len(ratios))]), stages, axis=1)
     alpha, beta = np.empty_like(e), np.zeros_like(e)
     for t in range(len(e)):
@@ -54,9 +60,9 @@ def naive_forward_backward(ratios, mean_segment, nobody, shares, stages):
     return held, float(total[0, 0])
 
 
-def enumerated_posterior(ratios, mean_segment, nobody, shares, stages):
+def enumerated_posterior(ratios, mean_segment, nobody, shares, stages, nobody_segment=None):
     """Sum over every sequence of states."""
-    pi, p = chain(shares, mean_segment, nobody, stages)
+    pi, p = chain(shares, mean_segment, nobody, stages, nobody_segment)
     e = np.exp(np.repeat(np.column_stack([ratios, np.zeros(len(ratios))]), stages, axis=1))
     gamma = np.zeros_like(e)
     for path in itertools.product(range(e.shape[1]), repeat=len(e)):
@@ -73,27 +79,31 @@ def enumerated_posterior(ratios, mean_segment, nobody, shares, stages):
     st.floats(4, 50),
     st.sampled_from([0.0, 0.2, 0.5]),
     st.integers(1, 4),
+    st.none() | st.floats(1, 90),
     st.integers(0, 2**32 - 1),
 )
-def test_forward_backward_equals_the_quadratic_one(scores, mean_segment, nobody, stages, seed):
+def test_forward_backward_equals_the_quadratic_one(scores, mean_segment, nobody, stages, gap, seed):
     shares = np.random.default_rng(seed).uniform(0.1, 1, scores.shape[1])
     if len(shares) == 1 and nobody == 0:
         nobody = 0.2
     ratios = 3 * scores
-    gamma, left, log_ratio = forward_backward(ratios, mean_segment, nobody, shares, stages)
-    expected, expected_ratio = naive_forward_backward(ratios, mean_segment, nobody, shares, stages)
+    law = mean_segment, nobody, shares, stages
+    gamma, left, log_ratio = forward_backward(ratios, *law, nobody_segment=gap)
+    expected, expected_ratio = naive_forward_backward(ratios, *law, gap)
     np.testing.assert_allclose(np.column_stack([gamma, left]), expected, atol=2e-4)
     assert log_ratio == pytest.approx(expected_ratio, abs=1e-4)
 
 
-@pytest.mark.parametrize(("nobody", "stages"), [(0.0, 1), (0.3, 1), (0.3, 2)])
-def test_forward_backward_equals_enumeration(nobody, stages):
+@pytest.mark.parametrize(
+    ("nobody", "stages", "gap"), [(0.0, 1, None), (0.3, 1, None), (0.3, 2, None), (0.6, 2, 2.5)]
+)
+def test_forward_backward_equals_enumeration(nobody, stages, gap):
     ratios = np.random.default_rng(5).uniform(-2, 2, (5, 2))
     law = (4.0, nobody, [1.0, 3.0], stages)
-    expected, log_ratio = enumerated_posterior(ratios, *law)
-    naive, naive_ratio = naive_forward_backward(ratios, *law)
+    expected, log_ratio = enumerated_posterior(ratios, *law, gap)
+    naive, naive_ratio = naive_forward_backward(ratios, *law, gap)
     np.testing.assert_allclose(expected, naive)
-    gamma, left, found = forward_backward(ratios, *law)
+    gamma, left, found = forward_backward(ratios, *law, nobody_segment=gap)
     np.testing.assert_allclose(np.column_stack([gamma, left]), expected, atol=1e-5)
     assert found == pytest.approx(log_ratio, abs=1e-5)
     assert naive_ratio == pytest.approx(log_ratio)
@@ -167,6 +177,9 @@ def test_odds_scale_the_chance_of_each_step():
         {"shares": [1, 1e-12]},
         {"shares": [1, 5e-324], "nobody": 0.5},
         {"nobody": 1e-12},
+        {"nobody": 0.95, "nobody_segment": 0.0},
+        {"nobody": 0.95, "nobody_segment": 1e9},
+        {"nobody": 1e-12, "nobody_segment": 5.0, "mean_segment": 1e9},
     ],
     ids=repr,
 )
@@ -190,6 +203,7 @@ def test_chain_stays_finite_at_the_extremes(options: dict[str, Any]) -> None:
         ({"odds": np.zeros(4)}, InputError, "odds: got 0"),
         ({"log_ratios": np.full((5, 2), np.nan)}, InputError, "log_ratios: got NaN"),
         ({"mean_segment": math.nan}, InputError, "mean_segment: got nan"),
+        ({"nobody_segment": -1.0}, InputError, "nobody_segment: got -1.0"),
         ({"shares": [math.inf, 1]}, InputError, "shares: got inf, expected finite numbers above 0"),
     ],
 )
@@ -209,8 +223,10 @@ def test_likelihoods_side_by_side_are_those_of_single_chains(ratios, seed, anybo
     shares = rng.dirichlet(np.ones(ratios.shape[1]))
     priors = np.array([chain_module.prior_of(shares, share) for share in nobody])
     given = chain_module.exponentials(np.stack([ratios, -ratios]))
-    found = chain_module.log_likelihoods(given, lengths, priors, odds)
+    gaps = np.where(rng.random(5) < 0.5, np.nan, rng.uniform(1, 200, 5))
+    found = chain_module.log_likelihoods(given, lengths, priors, odds, gaps)
     for sign, row in zip((1, -1), found, strict=True):
-        for length, share, value in zip(lengths, nobody, row, strict=True):
-            expected = forward_backward(sign * ratios, length, share, shares, 3, odds)[2]
+        for length, share, gap, value in zip(lengths, nobody, gaps, row, strict=True):
+            own = None if np.isnan(gap) else gap
+            expected = forward_backward(sign * ratios, length, share, shares, 3, odds, own)[2]
             assert value == pytest.approx(expected, rel=1e-5, abs=1e-4)
