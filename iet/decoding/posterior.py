@@ -211,9 +211,10 @@ def _decode_passages(
     weight[there] = np.concatenate([evidence_weight(text, options.repeats, each) for each in passages])
     columns, fitted = known
     scores = text.values[places] if len(columns) == text.values.shape[1] else text.values[places][:, columns]
-    # The rest does not tell whether anybody wrote the copies.
-    nobody = max(fitted.nobody, options.nobody) if allow_unattributed else 0.0
-    fitted = dataclasses.replace(fitted, nobody=nobody, weaker=None)
+    # The rest does not tell whether anybody wrote the copies, and its gaps are not theirs.
+    share = fitted.nobody if fitted.nobody_segment is None else 0.0
+    nobody = max(share, options.nobody) if allow_unattributed else 0.0
+    fitted = dataclasses.replace(fitted, nobody=nobody, weaker=None, nobody_segment=None)
     odds = None if text.break_odds is None else text.break_odds[places]
     return _read(scores, weight, text.family, odds, spans, fitted, None, options, allow_unattributed)
 
@@ -245,7 +246,10 @@ def _read(
         each = [_pooled_odds(break_odds[start:end], resolution) for start, end in spans]
         odds = np.concatenate(each)
     prior, starts = prior_of(shares, fitted.nobody), [start // resolution for start, _ in spans]
-    gamma, rest, found = posteriors(ratios, fitted.mean_segment / resolution, prior, STAGES, odds, starts)
+    gap = None if fitted.nobody_segment is None else fitted.nobody_segment / resolution
+    gamma, rest, found = posteriors(
+        ratios, fitted.mean_segment / resolution, prior, STAGES, odds, starts, gap
+    )
     if fitted.weaker is not None:
         gamma = gamma[:, :columns] + gamma[:, columns:]
     if fitted.nobody > 0:

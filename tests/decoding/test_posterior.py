@@ -55,6 +55,47 @@ def test_the_fit_finds_strengths_shares_and_length_of_a_text():
             fit(sums, weights, FOURIER, **bad)
 
 
+def alternating(rng, agents, turns, length, gap, strength):
+    """Scores of turns of drawn agents, before each of them a gap of unmarked tokens, and who wrote what."""
+    speakers = (np.cumsum(rng.integers(1, agents, turns)) % agents).tolist()
+    truth = np.concatenate([np.repeat([-1, speaker], [gap, length]) for speaker in speakers])
+    scores = np.cos(2 * np.pi * rng.random((len(truth), agents)))
+    marked = np.flatnonzero(truth >= 0)
+    scores[marked, truth[marked]] = np.cos(rng.vonmises(0, strength, len(marked)))
+    return scores.astype(np.float32), truth
+
+
+@pytest.mark.skipif(INTERPRETED, reason="reads sixteen texts of three thousand tokens")
+def test_posteriors_are_right_where_gaps_alternate_with_turns():
+    # What is stated of named tokens less what is right: 0.002, with a standard error of 0.003 over 16 texts.
+    # In a chain that gives nobody's segments the agents' length it was 0.134, with one of 0.011: the limit is
+    # five errors from the one and ten from the other.
+    differences = []
+    for seed in range(16):
+        scores, truth = alternating(np.random.default_rng([19, seed]), 6, 12, 200, 60, 0.8)
+        found = decode(scores, family=FOURIER, allow_unattributed=True)
+        assert found.posterior is not None
+        named = found.token_agents >= 0
+        stated = found.posterior.max(axis=1)[named].mean()
+        differences.append(stated - (found.token_agents == truth)[named].mean())
+    assert abs(np.mean(differences)) < 0.02
+
+
+def test_a_length_of_nobodys_own_is_fitted_only_where_gaps_alternate():
+    rng = np.random.default_rng(7)
+    scores, truth = alternating(rng, 4, 12, 200, 60, 1.0)
+    ones = np.ones(len(truth), np.float32)
+    found = fit(*block_sums(scores, ones, 16), FOURIER, nobody=0.5)
+    assert found.nobody_segment is not None
+    assert 40 <= found.nobody_segment <= 90  # gaps are of 60
+    assert 140 <= found.mean_segment <= 280  # turns are of 200
+    for options in ({"nobody": 0.0}, {"nobody": 0.5, "mean_segment": 130.0}):
+        assert fit(*block_sums(scores, ones, 16), FOURIER, **options).nobody_segment is None
+    plain, truth = synthetic(rng, 12, 4, strength=1.0)
+    ones = np.ones(len(truth), np.float32)
+    assert fit(*block_sums(plain, ones, 16), FOURIER, nobody=0.5).nobody_segment is None
+
+
 def green_list(rng, tokens, marked, shift):
     """Scores of one key: 1 with chance 1/4, or where `marked` with odds e^shift times as high."""
     odds = np.exp(shift) / 3
