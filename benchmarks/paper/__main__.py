@@ -4,14 +4,15 @@
     python -m benchmarks.paper all --quick --data PATH --out DIR
     python -m benchmarks.paper restore --data PATH --out DIR
     python -m benchmarks.paper table2 --data PATH --out DIR --judge-url URL --judge-model NAME
+    python -m benchmarks.paper ceilings --data PATH --out DIR
     python -m benchmarks.paper quality --data PATH --out DIR --model PATH_OR_ID
 
-Experiments: table1, kappa, window, spurious, pii, oracle, transforms, or all of these, on MAMA; restore and
-table2 on Who&When; quality, which has options of its own (`quality --help`). Texts lie in DIR/logs and are
-made once: a run that was killed goes on, and experiments share what they can. `--quick` has few records and
-short turns, so wide intervals; all of it takes about an hour on two cores with the shipped model. Tables are
-written as Markdown, CSV and JSON, plots as SVG and PNG; every JSON holds its configuration and the digest of
-it.
+Experiments: table1, kappa, window, spurious, pii, oracle, transforms, or all of these, on MAMA; restore,
+table2 and ceilings on Who&When; quality, which has options of its own (`quality --help`). Texts lie in
+DIR/logs and are made once: a run that was killed goes on, and experiments share what they can. `--quick` has
+few records and short turns, so wide intervals; all of it takes about an hour on two cores with the shipped
+model. Tables are written as Markdown, CSV and JSON, plots as SVG and PNG; every JSON holds its configuration
+and the digest of it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from benchmarks.paper.conversations import generate
 from benchmarks.paper.conversations.records import ROWS, read_records
 from benchmarks.paper.experiments import alterations, sweeps, table1
 from benchmarks.paper.experiments.study import TUNING, Options, Study
-from benchmarks.paper.failure import protocols, restore, table2
+from benchmarks.paper.failure import ceilings, protocols, restore, table2
 from benchmarks.paper.failure.trajectories import SUBSETS
 from benchmarks.paper.quality import experiment
 from benchmarks.paper.reading.similarity import Embedder
@@ -64,7 +65,7 @@ EXPERIMENTS: Mapping[str, Callable[[Study, _Brought], object]] = {
 }
 """Name -> what runs it, on MAMA."""
 
-FAILURE = ("restore", "table2")
+FAILURE = ("restore", "table2", "ceilings")
 """Experiments on Who&When."""
 
 OTHERS: Mapping[str, Callable[[Sequence[str]], int]] = {"quality": experiment.main}
@@ -122,7 +123,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--judge-top-p", type=float, default=0.95, help="(default: 0.95)")
     add("--seeds", type=int, help="of the judge (default: 3)")
     add("--protocols", nargs="+", choices=protocols.PROTOCOLS, help="(default: all)")
-    add("--marks", nargs="+", choices=restore.MARKS, help="of ours (default: all)")
+    what = "of ours (default: all; none: ceilings of the logs as they were published)"
+    add("--marks", nargs="*", choices=restore.MARKS, help=what)
     add = parser.add_argument_group("what some rows need, and stay blank without").add_argument
     for name, endpoint in ENDPOINTS.items():
         what = f"ask a model of an OpenAI-compatible endpoint (default: {endpoint.model}); its key is what"
@@ -207,6 +209,9 @@ def _failure(options: argparse.Namespace) -> Callable[[], object]:
     if options.experiment == "table2":
         judging = _judging(loaded, options, restoring, endpoint)
         run = functools.partial(table2.run, loaded, options.data, options.out, *judging)
+    if options.experiment == "ceilings":
+        asked = table2.Options(restoring, _marks(options), _protocols(options))
+        run = functools.partial(ceilings.run, loaded, options.data, options.out, asked)
     return functools.partial(run, whole=not options.any_rows, overwrite=options.overwrite)
 
 
@@ -223,12 +228,21 @@ def _judging(
         judge = protocols.local(judging, tokens, options.judge_room)
     asked = table2.Options(
         restoring,
-        tuple(dict.fromkeys(options.marks or (["gumbel"] if options.quick else restore.MARKS))),
-        tuple(dict.fromkeys(options.protocols or protocols.PROTOCOLS)),
+        _marks(options),
+        _protocols(options),
         (1 if options.quick else 3) if options.seeds is None else options.seeds,
         Sampling(options.judge_temperature, options.judge_top_p, tokens),
     )
     return asked, judge
+
+
+def _marks(options: argparse.Namespace) -> tuple[str, ...]:
+    usual = ["gumbel"] if options.quick else restore.MARKS
+    return tuple(dict.fromkeys(usual if options.marks is None else options.marks))
+
+
+def _protocols(options: argparse.Namespace) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(options.protocols or protocols.PROTOCOLS))
 
 
 def _judge_endpoint(options: argparse.Namespace) -> OpenAIEndpoint | None:

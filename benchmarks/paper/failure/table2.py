@@ -139,7 +139,7 @@ def run(
     conditions = [
         condition
         for subset, originals in drawn.items()
-        for condition in _conditions(loaded, out, options, subset, originals, all_agents(found[subset]))
+        for condition in conditions_of(loaded, out, options, subset, originals, all_agents(found[subset]))
     ]
     answered = protocols.judge(
         [seen.shown for condition in conditions for seen in condition.seen],
@@ -161,7 +161,7 @@ def run(
 # ---------------------------------------------------------------- what a judge sees
 
 
-def _conditions(
+def conditions_of(
     loaded: Loaded,
     out: pathlib.Path,
     options: Options,
@@ -169,6 +169,7 @@ def _conditions(
     originals: Sequence[Trajectory],
     names: Sequence[str],
 ) -> Iterator[Condition]:
+    """Yield the rows of a subset, whose agents have these names; rewritten logs lie in `out / "logs"`."""
     for corruption in TITLES:
         seen = tuple(_as_it_stands(log, corruption) for log in originals)
         yield Condition(subset, corruption, None, False, seen)
