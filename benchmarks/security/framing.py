@@ -8,8 +8,8 @@ once. No 12 tokens in a row stand in what was published: before that another see
 there is none, another place of the published text goes on, which costs n - 1 tokens without evidence. The
 attack succeeds if a segment is attributed to the agent at level 0.01. It is tried with and without an index
 of what was published. Tries differ in the texts that are seen (but for the largest N: there are no more) and
-in the draws of the stranger; the key is the same in all. `security_million.json` is of a stranger who knows a
-million tokens.
+in the draws of the stranger; the key is the same in all. `security_million*.json` are of a stranger who knows
+a million tokens.
 
 **What it costs.** Four texts that the agent writes later stand one behind the other: which share of their
 scored pairs was published before, and after how many tokens is the agent found, in steps of 10?
@@ -237,8 +237,8 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
 
 def framing(results: pathlib.Path) -> str:
     """Return the table for the docs."""
-    files = [results / name for name in ("security.json", "security_million.json")]
-    parts = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
+    files = [results / "security.json", *sorted(results.glob("security_million*.json"))]
+    parts = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     found = [row for part in parts for row in part["rows"]]
     rows = [
         {**row, **{name: row[name] or "not found" for name in ("tokens before", "tokens after")}}

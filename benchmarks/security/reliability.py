@@ -40,11 +40,10 @@ def native_round(work: pathlib.Path, number: int) -> Counter[str]:
 
 
 def flips_round(work: pathlib.Path, number: int) -> Counter[str]:
-    """Every byte changed to another value; of a bulk run, which goes on for each, all in some rounds."""
+    """One byte in `FLIP_ROUNDS` of each kind of files changed to another value: all in as many rounds."""
     counts = Counter[str]()
     for kind in flips.KINDS:
-        part = (BULK_ROUNDS, number % BULK_ROUNDS) if kind == "bulk run" else (1, 0)
-        found = flips.flip(kind, work / "flips", number, *part)
+        found = flips.flip(kind, work / "flips", number, FLIP_ROUNDS, number % FLIP_ROUNDS)
         counts.update({f"{kind}: {name}": count for name, count in found.items() if name != "faults"})
         counts.update({"bytes changed": found["changed"], "faults": found["faults"]})
     return counts
@@ -92,8 +91,8 @@ PARTS: dict[str, tuple[Round, str, int]] = {
 """Part -> a round of it, which count is its size, and the size to reach."""
 
 
-BULK_ROUNDS = 16
-"""Rounds in which every byte of a bulk run's output is changed once."""
+FLIP_ROUNDS = 16
+"""Rounds in which every byte of a registry, a report, an index and a bulk run's output is changed once."""
 
 PEAK = "peak MB"
 """The count of which rounds keep the highest."""
@@ -136,7 +135,8 @@ def rows(work: pathlib.Path) -> Iterator[dict[str, Any]]:
         counts = {name: state["counts"].get(name, 0) for name in (what, "faults")} | state["counts"]
         for name, count in counts.items():
             row = {"part": part, "what": name, "count": count}
-            yield {**row, "aim": size, "hours": state["hours"]} if name == what else row
+            whole = {"aim": size, "hours": state["hours"], "rounds": state["rounds"]}
+            yield row | whole if name == what else row
 
 
 def markdown(found: Sequence[dict[str, Any]]) -> str:
@@ -147,7 +147,12 @@ def markdown(found: Sequence[dict[str, Any]]) -> str:
         "aim": "{aim:,}",
         "hours": "{hours:.2f}",
     }
-    return columns(found, formats)
+    done = sum(row["rounds"] for row in found if row["part"] == "flips" and "rounds" in row)
+    return (
+        f"{columns(found, formats)}\n\nA round of flips changes one byte in {FLIP_ROUNDS} of a registry file,"
+        " a signed report, a published index and all that a bulk run wrote, the next ones in the next round:"
+        f" {done} rounds, so every byte {done // FLIP_ROUNDS} times."
+    )
 
 
 def main() -> None:
