@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support import cuda_on_host
-from tests.support.ptx.build import build
+from tests.support.ptx.build import Compiled, build, compile_kernels
 from tests.support.ptx.device import Device
 
 
@@ -19,9 +19,17 @@ def module() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def interpreted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Device]:
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    """The kernels as nvcc compiles them, once: most of what the tests of this folder cost."""
+    return compile_kernels(tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.fixture(scope="session")
+def interpreted(
+    request: pytest.FixtureRequest, kernels: Compiled, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Device]:
     """What runs the PTX of csrc/cuda; at the end it says how much of it ran."""
-    device = Device(build(tmp_path_factory.mktemp("cuda")))
+    device = Device(build(tmp_path_factory.mktemp("cuda"), kernels))
     yield device
     terminal = request.config.pluginmanager.getplugin("terminalreporter")
     terminal.write_line("")

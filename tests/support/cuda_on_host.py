@@ -45,26 +45,55 @@ def built() -> Iterator[Any]:
 
 
 @functools.cache
-def _build() -> Any:
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="cuda_on_host"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+def host_compiler() -> str:
+    """Return the C++ compiler; skip the test without it, pybind11 or Python's headers."""
     compiler = os.environ.get("CXX", "g++")
-    pybind11 = pytest.importorskip("pybind11", reason="pybind11 builds the module")
+    pytest.importorskip("pybind11", reason="pybind11 builds the module")
     if shutil.which(compiler) is None:
         pytest.skip(f"no C++ compiler {compiler}")
     if not (pathlib.Path(sysconfig.get_path("include")) / "Python.h").is_file():
         pytest.skip("no Python headers")
+    return compiler
+
+
+@functools.cache
+def _folder() -> pathlib.Path:
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="cuda_on_host"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@functools.cache
+def _compiling_bindings() -> tuple[subprocess.Popen[bytes], pathlib.Path]:
+    import pybind11
+
+    paths = [f"-I{pybind11.get_include()}", f"-I{sysconfig.get_path('include')}"]
+    target = _folder() / "bindings.o"
+    command = [host_compiler(), *FLAGS, "-O0", *paths, "-c", str(ROOT / "csrc" / "cuda" / "bindings.cpp")]
+    return subprocess.Popen([*command, "-o", str(target)]), target
+
+
+def bindings() -> pathlib.Path:
+    """Return csrc/cuda/bindings.cpp compiled: it knows no CUDA, so that one object serves every module."""
+    process, target = _compiling_bindings()
+    assert process.wait() == 0
+    return target
+
+
+@functools.cache
+def _build() -> Any:
+    folder, compiler = _folder(), host_compiler()
     library = folder / f"_cuda{sysconfig.get_config_var('EXT_SUFFIX')}"
-    include = [HERE, pybind11.get_include(), sysconfig.get_path("include")]
-    sources = [*SOURCES, ROOT / "csrc" / "cuda" / "bindings.cpp", HERE / "runtime.cpp"]
+    sources = [*SOURCES, HERE / "runtime.cpp"]
     # One process a source: they compile side by side.
     objects = [folder / f"{source.name}.o" for source in sources]
-    common = [compiler, *FLAGS, *(f"-I{path}" for path in include)]
+    _compiling_bindings()
     running = [
-        subprocess.Popen([*common, "-c", "-x", "c++", str(source), "-o", str(target)])
+        subprocess.Popen([compiler, *FLAGS, f"-I{HERE}", "-c", "-x", "c++", str(source), "-o", str(target)])
         for source, target in zip(sources, objects, strict=True)
     ]
     assert [process.wait() for process in running] == [0] * len(running)
+    objects.append(bindings())
     subprocess.run([compiler, *FLAGS, *map(str, objects), "-o", str(library)], check=True)
     spec = importlib.util.spec_from_file_location("on_host._cuda", library)
     assert spec is not None

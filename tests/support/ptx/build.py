@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[3]
+from tests.support.cuda_on_host import ROOT, bindings, host_compiler
+
 SOURCES = ("embed.cu", "rows.cu", "score.cu", "permute.cu", "runtime.cu")
 # A PTX for each way in which the sources or nvcc tell architectures apart: no conversion of pairs before
-# sm_80, another optimiser from sm_100 on. That of sm_90 is that of sm_80, which test_cuda_ptx.py sees to.
+# sm_80, another optimiser from sm_100 on. That of sm_90 is that of sm_80, which test_cuda_build.py sees to.
 TARGETS = ("75", "80", "120")
+HOST = ["-std=c++17", "-O0", "-Xcompiler=-fPIC", "-c"]  # -O0: of the host's code; PTX is optimised
 
 
 def nvcc() -> str:
@@ -29,6 +31,43 @@ def nvcc() -> str:
 
 
 @dataclasses.dataclass(frozen=True)
+class Compiled:
+    """The objects of SOURCES, and the PTX of each target: a file for each source, by its name."""
+
+    objects: list[pathlib.Path]
+    ptx: dict[str, dict[str, pathlib.Path]]
+
+
+def compile_kernels(folder: pathlib.Path) -> Compiled:
+    """Compile the kernels with their launchers; skips the test where nvcc or a C++ compiler is missing."""
+    compiler = nvcc()
+    host_compiler()
+    codes = [f"-gencode=arch=compute_{target},code=compute_{target}" for target in TARGETS]
+    objects = [folder / f"{name}.o" for name in SOURCES]
+    running = [  # one process a source: they compile side by side
+        subprocess.Popen(
+            [
+                compiler,
+                *HOST,
+                *codes,
+                "--keep",
+                f"--keep-dir={folder}",
+                ROOT / "csrc/cuda" / name,
+                "-o",
+                target,
+            ]
+        )
+        for name, target in zip(SOURCES, objects, strict=True)
+    ]
+    assert [process.wait() for process in running] == [0] * len(running)
+    ptx = {
+        target: {name: folder / f"{pathlib.Path(name).stem}.compute_{target}.ptx" for name in SOURCES}
+        for target in TARGETS
+    }
+    return Compiled(objects, ptx)
+
+
+@dataclasses.dataclass(frozen=True)
 class Built:
     """The module, where it lies, and the PTX of each target: the texts of all sources."""
 
@@ -37,36 +76,15 @@ class Built:
     ptx: dict[str, list[str]]
 
 
-def build(folder: pathlib.Path) -> Built:
-    """Compile csrc/cuda into a module whose launches go to the interpreter, and load it.
-
-    Skips the test where nvcc, a C++ compiler, pybind11 or Python's headers are missing.
-    """
-    compiler, host = nvcc(), os.environ.get("CXX", "g++")
-    pybind11 = pytest.importorskip("pybind11", reason="pybind11 builds the module")
-    if shutil.which(host) is None:
-        pytest.skip(f"no C++ compiler {host}")
-    include = sysconfig.get_path("include")
-    if not (pathlib.Path(include) / "Python.h").is_file():
-        pytest.skip("no Python headers")
-    here, csrc = pathlib.Path(__file__).parent, ROOT / "csrc" / "cuda"
-    paths = [f"-I{pybind11.get_include()}", f"-I{include}"]
-    common = [compiler, "-std=c++17", "-O0", "-Xcompiler=-fPIC", "-c"]  # of the host's code; PTX is optimised
-    codes = [f"-gencode=arch=compute_{target},code=compute_{target}" for target in TARGETS]
-    commands = {here / "runtime.cpp": [], csrc / "bindings.cpp": paths}
-    commands |= {csrc / name: [*codes, "--keep", f"--keep-dir={folder}"] for name in SOURCES}
-    objects = {source: folder / f"{source.name}.o" for source in commands}
-    running = [  # one process a source: they compile side by side
-        subprocess.Popen([*common, *options, source, "-o", objects[source]])
-        for source, options in commands.items()
-    ]
-    assert [process.wait() for process in running] == [0] * len(running)
+def build(folder: pathlib.Path, compiled: Compiled) -> Built:
+    """Link the kernels into a module whose launches go to the interpreter, and load it."""
+    runtime = folder / "runtime.o"
+    source = pathlib.Path(__file__).parent / "runtime.cpp"
+    subprocess.run([nvcc(), *HOST, source, "-o", runtime], check=True)
     library = folder / f"_cuda{sysconfig.get_config_var('EXT_SUFFIX')}"
-    subprocess.run([host, "-shared", *objects.values(), "-o", library], check=True)
-    texts = {
-        target: [(folder / f"{pathlib.Path(name).stem}.compute_{target}.ptx").read_text() for name in SOURCES]
-        for target in TARGETS
-    }
+    objects = [*compiled.objects, runtime, bindings()]
+    subprocess.run([host_compiler(), "-shared", *objects, "-o", library], check=True)
+    texts = {target: [path.read_text() for path in files.values()] for target, files in compiled.ptx.items()}
     # pybind11 hands the same module out again for the same name, whatever its file.
     spec = importlib.util.spec_from_file_location("interpreted._cuda", library)
     assert spec is not None
