@@ -47,19 +47,21 @@ def write(
 
 
 def write_flat(
-    registry: Registry, agent: str, tokens: int, seeds: Sequence[int], ids: Sequence[int]
+    registry: Registry, agents: Sequence[str], tokens: int, seeds: Sequence[int], ids: Sequence[int]
 ) -> list[list[int]]:
-    """What `write` makes of one turn, `flat`, for each of some seeds, all at once."""
-    draws = [np.random.default_rng(seed) for seed in seeds]
+    """What `write` makes of one turn, `flat`, for each of some agents with its seed, all at once."""
+    draws = {seed: np.random.default_rng(seed) for seed in seeds}
     allowed, profile, table = np.asarray(ids), registry.profile, registry.marking_keys()
     context = profile.scheme.n_gram - 1
-    found = [allowed[draw.integers(0, len(allowed), context)].tolist() for draw in draws]
-    slots = [table.row_of(registry.slot(agent))] * len(draws)
+    starts = {seed: allowed[draw.integers(0, len(allowed), context)] for seed, draw in draws.items()}
+    found = [starts[seed].tolist() for seed in seeds]
+    slots = [table.row_of(registry.slot(agent)) for agent in agents]
     for _ in range(tokens):
-        logits = np.zeros((len(draws), profile.vocab_size), np.float32)
+        logits = np.zeros((len(seeds), profile.vocab_size), np.float32)
         iet.embed_(logits, [text[-context:] for text in found], slots, table)
         if profile.family.name != "gumbel":
-            logits = logits + [draw.gumbel(size=profile.vocab_size) for draw in draws]
+            noise = {seed: draw.gumbel(size=profile.vocab_size) for seed, draw in draws.items()}
+            logits = logits + [noise[seed] for seed in seeds]
         for text, best in zip(found, logits[:, allowed].argmax(axis=1).tolist(), strict=True):
             text.append(int(allowed[best]))
     return found
