@@ -28,7 +28,8 @@ def short() -> Any:
     torch.set_num_threads(threads)
 
 
-def test_rows_hold_what_their_columns_say() -> None:
+def test_rows_hold_what_their_columns_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(information, "TOKENS", 20)
     rows = information.run(2, 3, (0.5,), information.PROMPTS, information.WAYS)
     assert len(rows) == len(information.PROMPTS) * len(information.WAYS)
     by = {(row["prompt"], row["version"], row["n_gram"], row["counted_in"]): row for row in rows}
