@@ -27,10 +27,17 @@ class Writer:
     loaded: Any
     registry: Registry
     refuses: bool = False
+    said: dict[Any, Answer] = dataclasses.field(default_factory=dict)
 
     def ask(self, prompt: str, temperature: float, **fields: Any) -> Answer:
         if self.refuses:
             return Answer(400, "no such agent")
+        asked = (prompt, temperature, str(fields))
+        if asked not in self.said:  # the same request has the same answer
+            self.said[asked] = self.write(prompt, temperature, **fields)
+        return self.said[asked]
+
+    def write(self, prompt: str, temperature: float, **fields: Any) -> Answer:
         ids = self.loaded.tokenizer(prompt, add_special_tokens=False).input_ids
         drawn = continuations.sample(
             self.loaded.model,
