@@ -240,9 +240,9 @@ def test_every_transformation_is_there_or_says_what_it_lacks(study: Study) -> No
 def test_the_command_runs_one_experiment(extract, tmp_path, capsys):
     usual = ["--data", str(extract), "--out", str(tmp_path), "--any-rows", "--quick"]
     more = ["--rounds", "1", "--turn-tokens", "24", "24", "--prompt-tokens", "160", "--records", "2"]
-    assert command.main(["spurious", *usual, *more]) == 0
-    assert (tmp_path / "spurious.csv").is_file()
-    assert "spurious:" in capsys.readouterr().out
+    assert command.main(["window", *usual, *more]) == 0
+    assert (tmp_path / "window.csv").is_file()
+    assert "window:" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
