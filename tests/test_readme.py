@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -17,24 +18,31 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
-def test_the_first_program_runs_as_it_stands_and_once_more(tmp_path: pathlib.Path) -> None:
+def test_the_first_program_runs_as_it_stands_and_once_more(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("transformers")
     program = README.split("```python\n", 1)[1].split("```", 1)[0]
     assert len(program.splitlines()) < 30
     (tmp_path / "program.py").write_text(program, encoding="utf-8")
     where = {"PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", "OMP_NUM_THREADS": "1"}
     secrets = set[bytes]()
-    for _ in range(2):
-        run = subprocess.run(
-            [sys.executable, "program.py"],
-            cwd=tmp_path,
-            env={**os.environ, **where},
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-        )
-        assert run.returncode == 0, run.stderr
-        names = run.stdout.partition(" wrote in this text")[0]  # the surest first
+    monkeypatch.chdir(tmp_path)
+    for again in (False, True):
+        if again:  # as a notebook would, in a process that has loaded everything
+            runpy.run_path("program.py", run_name="__main__")
+            said = capsys.readouterr().out
+        else:
+            run = subprocess.run(
+                [sys.executable, "program.py"],
+                env={**os.environ, **where},
+                capture_output=True,
+                text=True,
+                encoding="utf-8",
+            )
+            assert run.returncode == 0, run.stderr
+            said = run.stdout
+        names = said.partition(" wrote in this text")[0]  # the surest first
         assert sorted(names.split(", ")) == ["critic", "planner"]
         assert "planner" in (tmp_path / "report.html").read_text(encoding="utf-8")
         secrets.add((tmp_path / "team.json").read_bytes())
