@@ -21,7 +21,7 @@ from iet.bulk.files import audit_files
 from iet.demo.conversation import converse, load_model
 
 
-def write_texts(folder: pathlib.Path, tokens: int = 300) -> tuple[pathlib.Path, pathlib.Path]:
+def write_texts(folder: pathlib.Path, tokens: int = 200) -> tuple[pathlib.Path, pathlib.Path]:
     """Write texts of marked agents (None: of nobody's) and their registry, in place of yours."""
     texts, registry_path = folder / "texts", folder / "team.json"
     texts.mkdir(parents=True)
