@@ -202,6 +202,11 @@ def _closing(text: str, begin: int) -> int:
     raise ValueError("a brace is not closed")
 
 
+INSTRUCTION = re.compile(rf"(?:@(!?)\s*({NAME})\s+)?([\w.:]+)\s*(.*)", re.S)
+BRANCH_TARGETS = re.compile(rf"({NAME}):\s*\.branchtargets\s+(.*)", re.S)
+FLOAT, DOUBLE = re.compile(r"0[fF][\da-fA-F]{8}"), re.compile(r"0[dD][\da-fA-F]{16}")
+INTEGER, OFFSET = re.compile(r"-?\d\w*"), re.compile(r"(.*?)\s*\+\s*(-?\w+)")
+PART = re.compile(r"\s*((?:\{[^}]*\}|\[[^\]]*\]|[^,{\[])+)\s*,?")
 DECLARATION = re.compile(
     rf"\.(shared|local|global|const)\s+(?:\.attribute\([^)]*\)\s*)?(?:\.align\s+(\d+)\s+)?"
     rf"(?:\.(v[248])\s+)?\.(\w+)\s+({NAME})\s*((?:\[\s*\d*\s*\])*)\s*(?:=\s*(.*))?$",
@@ -259,7 +264,7 @@ class _Reader:
             self._registers(text)
         elif text.startswith((".shared", ".local", ".global", ".const")):
             self._variable(text)
-        elif match := re.match(rf"({NAME}):\s*\.branchtargets\s+(.*)", text, re.S):
+        elif match := BRANCH_TARGETS.match(text):
             self.kernel.tables[match[1]] = tuple(label.strip() for label in match[2].split(","))
         elif not text.startswith((".pragma", ".loc", ".file", ".section")):
             self._instruction(line, text)
@@ -293,7 +298,7 @@ class _Reader:
             self.kernel.sizes[space] = offset + width * count
 
     def _instruction(self, line: int, text: str) -> None:
-        match = re.match(rf"(?:@(!?)\s*({NAME})\s+)?([\w.:]+)\s*(.*)", text, re.S)
+        match = INSTRUCTION.match(text)
         if match is None:
             raise UnknownInstruction(f"{self.kernel.name}, line {line}: {text}")
         negated, guard, opcode, rest = match.groups()
@@ -330,25 +335,25 @@ class _Reader:
             return Pair(self._operand(first.strip()), self._operand(second.strip()))
         if text.startswith("!"):
             return dataclasses.replace(self._lookup(text[1:].strip()), negated=True)
-        if re.fullmatch(r"0[fF][\da-fA-F]{8}", text):
+        if FLOAT.fullmatch(text):
             return Immediate(int(text[2:], 16), 32)
-        if re.fullmatch(r"0[dD][\da-fA-F]{16}", text):
+        if DOUBLE.fullmatch(text):
             return Immediate(int(text[2:], 16), 64)
         if text == "WARP_SZ":
             return Immediate(32)
-        if re.fullmatch(r"-?\d\w*", text):
+        if INTEGER.fullmatch(text):
             return Immediate(int(text.rstrip("U"), 0) if text != "0" else 0)
         return Special(text) if text.startswith("%") else Symbol(*_with_offset(text))
 
 
 def _with_offset(text: str) -> tuple[str, int]:
-    match = re.fullmatch(r"(.*?)\s*\+\s*(-?\w+)", text)
+    match = OFFSET.fullmatch(text)
     return (match[1], int(match[2], 0)) if match else (text, 0)
 
 
 def _split(text: str) -> Iterator[str]:
     """Split at the commas outside braces and brackets."""
-    for part in re.findall(r"\s*((?:\{[^}]*\}|\[[^\]]*\]|[^,{\[])+)\s*,?", text):
+    for part in PART.findall(text):
         if part.strip():
             yield part.strip()
 
@@ -359,8 +364,8 @@ def _statements(body: str, line: int) -> Iterator[tuple[int, str]]:
         rf"\s*(?:(?P<brace>[{{}}])|(?P<directive>\.(?:loc|file)\b[^\n]*)"
         rf"|(?P<label>{NAME})\s*:(?!\s*\.branchtargets)|(?P<statement>[^;]+);)"
     )
-    place = 0
-    while place < len(body.rstrip()):
+    place, end = 0, len(body.rstrip())
+    while place < end:
         match = pattern.match(body, place)
         if match is None:
             raise ValueError(f"line {line}: {body[place : place + 80]!r}")
