@@ -89,7 +89,7 @@ def test_an_interrupted_run_over_many_documents_says_how_it_goes_on(
     pytest.importorskip("pyarrow")
     folder, out = tmp_path / "texts", tmp_path / "out"
     folder.mkdir()
-    for number in range(400):
+    for number in range(150):
         (folder / f"{number}.txt").write_text(text.read_text())
     command = [sys.executable, "-m", "iet", "audit", str(folder), "-r", str(team), "-o", f"{out}/"]
     with subprocess.Popen(
