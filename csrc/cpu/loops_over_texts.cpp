@@ -177,6 +177,32 @@ void log_ratios(Matrix<const X> x, Row<const float> weights, Matrix<const double
     }
 }
 
+template <class X>
+void cut_ratios(Matrix<const X> x, Row<const float> weights, Matrix<const double> strengths,
+                Matrix<const double> offsets, double limit, Packed<float, 3> ratios) {
+  float* out = ratios.data;
+  for (int64_t s = 0; s < strengths.rows; ++s)
+    for (int64_t t = 0; t < x.rows; ++t) {
+      const double weight = weights[t];
+      for (int64_t a = 0; a < x.columns; ++a) {
+        const double ratio = strengths(s, a) * x(t, a) - weight * offsets(s, a);
+        *out++ = static_cast<float>(ratio > limit ? limit : ratio < -limit ? -limit : ratio);  // NaN stays
+      }
+      *out++ = 0;
+    }
+}
+
+template <class X>
+void held_sums(Matrix<const X> gamma, Matrix<const X> sums, Row<const X> weights, Row<double> total,
+               Row<double> tokens) {
+  for (int64_t b = 0; b < gamma.rows; ++b)
+    for (int64_t a = 0; a < gamma.columns; ++a) {
+      const double held = gamma(b, a);
+      total[a] += held * sums(b, a);
+      tokens[a] += held * weights[b];
+    }
+}
+
 // ---------------------------------------------------------------- iet/decoding/posterior.py
 
 void likeliest(Matrix<const float> gamma, Row<const float> rest, int64_t resolution, bool allow_unattributed,
@@ -409,6 +435,10 @@ void bind_loops_over_texts(py::module_& m) {
   add("counted_sums", &counted_sums<double>);
   add("blocks", &blocks<float>);
   add("blocks", &blocks<double>);
+  add("cut_ratios", &cut_ratios<float>);
+  add("cut_ratios", &cut_ratios<double>);
+  add("held_sums", &held_sums<float>);
+  add("held_sums", &held_sums<double>);
   add("place_boundaries", &place_boundaries<float>);
   add("place_boundaries", &place_boundaries<double>);
   add("distinct", &distinct<float>);

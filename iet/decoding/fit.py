@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iet.decoding.chain import exponentials, log_likelihoods, posteriors, prior_of
+from iet.decoding.chain import EXPONENT_LIMIT, log_likelihoods, posteriors, prior_of
 from iet.decoding.segmentation import Scores
 from iet.errors import check_number
 from iet.marks.families import Family
@@ -153,7 +153,7 @@ def fit(
     found, shares, left_share, length = start.strengths, start.shares, start.nobody, start.mean_segment
     gap = None
     for i in range(iterations):
-        ratios = exponentials(log_ratios(sums, weights, found, family, blocks=True))
+        ratios = block_ratios(sums, weights, found, family)
         prior = prior_of(shares, left_share)
         if mean_segment is None and i == iterations - 1:
             length = _length_near(length, ratios, block, prior, odds, alone)
@@ -187,7 +187,7 @@ def _weaker(
         return None
     weaker = np.interp(nats, carried, grid)
     both = np.concatenate([fitted.strengths, weaker])
-    ratios = exponentials(log_ratios(np.tile(sums, 2), weights, both, family, blocks=True))
+    ratios = block_ratios(np.tile(sums, 2), weights, both, family)
     shares = [np.append(fitted.shares, 0 * fitted.shares), np.tile(fitted.shares, 2)]
     priors = np.array([prior_of(each, fitted.nobody) for each in shares])
     lengths = np.full(2, fitted.mean_segment / block)
@@ -252,10 +252,10 @@ def _guess(
     else:
         tried = starts_of(family).repeat(sums.shape[1]).reshape(len(_NATS), -1)
         plausible = _PLAUSIBLE
-    logs = log_ratios(sums, weights, tried, family, blocks=True)
+    ratios = block_ratios(sums, weights, tried, family)
     priors = np.array([prior_of(shares, share) for share in nobodys.tolist()]).repeat(len(lengths), axis=0)
     each = np.tile(lengths / block, len(nobodys))
-    joint = log_likelihoods(exponentials(logs), each, priors, odds)
+    joint = log_likelihoods(ratios, each, priors, odds)
     joint = joint.reshape(len(tried), len(nobodys), len(lengths))
     log_lengths = np.log(lengths)
     usual = _log_normal(log_lengths, _LENGTH_OF_ONE if alone else _USUAL_LENGTH, _LENGTH_SPREAD)
@@ -307,14 +307,30 @@ def fit_strengths(
 ) -> Float64s:
     """Return the λ [A] of `fit`, given who holds each block: γ [B, A], Σ w·x [B, A] and Σ w [B]."""
     grid, mean, _, variances = _strength_table(family)
-    total = np.einsum("ta,ta->a", gamma, sums, dtype=np.float64)
-    tokens = np.einsum("ta,t->a", gamma, weights, dtype=np.float64)
+    total, tokens = np.zeros(len(gamma.T)), np.zeros(len(gamma.T))
+    _held_sums_loop(gamma, sums, weights, total, tokens)
     common = (total.sum() + _START_TOKENS * np.interp(start, grid, mean)) / (tokens.sum() + _START_TOKENS)
     alike = _tokens_alike(total, tokens, float(common), float(np.interp(common, mean, variances)))
     shrinkage = max(shrinkage, alike)
     each = (total + shrinkage * common) / np.maximum(tokens + shrinkage, 1e-9)
     low, high = strength_range(family)
     return np.asarray(np.minimum(np.maximum(np.interp(each, mean, grid), low), high))
+
+
+@loop
+def _held_sums_loop(
+    gamma: npt.NDArray[Any],
+    sums: npt.NDArray[Any],
+    weights: npt.NDArray[Any],
+    total: Float64s,
+    tokens: Float64s,
+) -> None:
+    # Σ γ_b(a)·x_b(a) and Σ γ_b(a)·w_b in float64, all in float32 or all in float64.
+    for b in range(len(gamma)):
+        for a in range(gamma.shape[1]):
+            held = np.float64(gamma[b, a])
+            total[a] += held * sums[b, a]
+            tokens[a] += held * weights[b]
 
 
 def _tokens_alike(total: Float64s, tokens: Float64s, common: float, variance: float) -> float:
@@ -386,6 +402,35 @@ def _log_ratios_loop(
             once = 1.0 if blocks else weights[t]
             for a in range(x.shape[1]):
                 ratios[s, t, a] = once * strengths[s, a] * x[t, a] - weights[t] * offsets[s, a]
+
+
+def block_ratios(sums: Scores, weights: Float32s, strengths: Float64s, family: Family | None) -> Float32s:
+    """Return `exponentials` of the log-likelihood ratios of blocks, float32 [B, A + 1].
+
+    Args:
+        sums, weights: as `block_sums` returns them.
+        strengths: λ [A], 0 to `strength_range`; or several, [S, A], for a result [S, B, A + 1].
+        family: of the scores; None: they are log-likelihood ratios, and λ is 1.
+    """
+    each = strengths.reshape(-1, sums.shape[1])
+    ratios = np.empty((len(each), len(sums), sums.shape[1] + 1), np.float32)
+    _cut_ratios_loop(sums, weights, each, offsets_of(each, family), EXPONENT_LIMIT, ratios)
+    np.exp(ratios, out=ratios)
+    return ratios[0] if strengths.ndim == 1 else ratios
+
+
+@loop
+def _cut_ratios_loop(
+    sums: Scores, weights: Float32s, strengths: Float64s, offsets: Float64s, limit: float, ratios: Float32s
+) -> None:
+    # Log ratios of blocks, at most the limit on either side, and, last, nobody's.
+    agents = sums.shape[1]
+    for s in range(len(strengths)):
+        for b in range(len(sums)):
+            for a in range(agents):
+                ratio = strengths[s, a] * sums[b, a] - weights[b] * offsets[s, a]
+                ratios[s, b, a] = limit if ratio > limit else (-limit if ratio < -limit else ratio)
+            ratios[s, b, agents] = 0.0
 
 
 def offsets_of(strengths: Float64s, family: Family | None) -> Float64s:

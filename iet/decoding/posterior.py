@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from iet.decoding.activity import evidence_blocks, log_activity
-from iet.decoding.chain import exponentials, posteriors, prior_of
+from iet.decoding.chain import posteriors, prior_of
 from iet.decoding.copies import parted, side_by_side, wide
 from iet.decoding.fit import (
     STAGES,
     Fitted,
     block_of,
+    block_ratios,
     block_sums,
     fit,
-    log_ratios,
     offsets_of,
     strength_range,
 )
@@ -240,7 +240,7 @@ def _read(
     if fitted.weaker is not None:  # each agent has two states
         sums, strengths = np.tile(sums, 2), np.append(strengths, fitted.weaker)
         shares = np.tile(shares, 2)
-    ratios = exponentials(log_ratios(sums, totals, strengths, family, blocks=True))
+    ratios = block_ratios(sums, totals, strengths, family)
     odds = None
     if break_odds is not None:
         each = [_pooled_odds(break_odds[start:end], resolution) for start, end in spans]

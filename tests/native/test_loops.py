@@ -129,6 +129,20 @@ def _log_ratios(draw: Draw, turn: int) -> tuple[Any, ...]:
     return _scores(draw, turn), _weights(draw), strengths, strengths**2 / 3, turn % 2 == 0, ratios
 
 
+def _cut_ratios(draw: Draw, turn: int) -> tuple[Any, ...]:
+    strengths = draw.uniform(0.1, 2, (4, AGENTS))
+    ratios = np.empty((4, TOKENS, AGENTS + 1), np.float32)
+    scores = _scores(draw, turn)
+    scores[3] = np.nan
+    return scores, _weights(draw), strengths, strengths**2 / 3, 0.7, ratios
+
+
+def _held_sums(draw: Draw, turn: int) -> tuple[Any, ...]:
+    gamma, kind = _posterior(draw)[0], ("<f4", "<f8")[turn % 2]
+    total, tokens = np.zeros(AGENTS), np.zeros(AGENTS)
+    return gamma.astype(kind), _scores(draw, turn), _weights(draw).astype(kind), total, tokens
+
+
 def _blocks(draw: Draw, turn: int) -> tuple[Any, ...]:
     block = 4 + turn
     count = -(-TOKENS // block)
@@ -182,6 +196,8 @@ DRAWN: dict[str, Callable[[Draw, int], tuple[Any, ...]]] = {
     "counted_sums": _counted_sums,
     "blocks": _blocks,
     "log_ratios": _log_ratios,
+    "cut_ratios": _cut_ratios,
+    "held_sums": _held_sums,
     "likeliest": _likeliest,
     "place_boundaries": _boundaries,
     "absorb_short_runs": _absorb_short_runs,
