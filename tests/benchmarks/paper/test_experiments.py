@@ -35,7 +35,7 @@ from tests.support.mama import write_mills  # noqa: E402
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 CHAIN = (("chain", 4),)
-ASKED = {"rounds": 1, "turn_tokens": (40, 40), "prompt_tokens": 160}
+ASKED = {"rounds": 0, "turn_tokens": (40, 40), "prompt_tokens": 160}
 
 
 @pytest.fixture(scope="module")
