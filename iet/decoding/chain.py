@@ -395,13 +395,16 @@ def _backward_njit(
             held[i] = prior[i] * beta[0, i] * weights[i]
             entering += held[i]
         held[agents] *= alternates
-        for i in range(states):
-            if i == agents:
-                advance = min(advance * pace, 1.0 - _LOWEST_CHANCE)
-                stay = 1.0 - advance
-            for m in range(last):
+        for m in range(last):
+            for i in range(agents):
                 beta[m, i] = (stay * beta[m, i] + advance * beta[m + 1, i]) * weights[i]
+        for i in range(agents):
             beta[last, i] = stay * weights[i] * beta[last, i] + advance * leave[i] * (entering - held[i])
+        advance, weight = min(advance * pace, 1.0 - _LOWEST_CHANCE), weights[agents]
+        stay, onward = 1.0 - advance, advance * leave[agents] * (entering - held[agents])
+        for m in range(last):
+            beta[m, agents] = (stay * beta[m, agents] + advance * beta[m + 1, agents]) * weight
+        beta[last, agents] = stay * weight * beta[last, agents] + onward
 
 
 def boundary_intervals(
