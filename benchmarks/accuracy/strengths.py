@@ -1,6 +1,7 @@
 """Who wrote what in drawn scores, by `posterior` and by a reader who knows the law: strengths, lengths, gaps.
 
     python -m benchmarks.accuracy.strengths -o benchmarks/results/strengths.json
+    python -m benchmarks.accuracy.strengths --alternating -o benchmarks/results/alternating.json
 
 Scores are drawn from the laws of families fourier and gumbel and of a green list (a quarter of the
 vocabulary), with marks that carry so many nats a token (relative entropy of marked from unmarked scores);
@@ -9,8 +10,10 @@ tokens carry no mark, and the others twice as many nats, or somewhat less where 
 "varied" ones nats differ by a factor of e (one standard deviation) from turn to turn. The Bayes reader is
 told strengths (of varied turns their law, in five steps), dilution, the mean length of segments and nobody's
 share, and takes the same chain: he is what fitting could reach. "IoU" is of the tokens that have the one
-agent's name, "TokenAcc" counts nobody as a name. The fit's constants were chosen on other draws of such
-regimes, and on tuning texts.
+agent's name, "TokenAcc" counts nobody as a name. Of the tokens that `posterior` names, "stated" is the mean
+of their posteriors, and "right" the share that is. With `--alternating` there are twelve turns of one length,
+a gap of one length before each, and the Bayes reader knows both. The fit's constants were chosen on other
+draws of such regimes, and on tuning texts.
 `--before` names the results of another checkout on the same draws, whose rows lie beside them, and is
 compared text by text.
 """
@@ -56,6 +59,7 @@ class Regime:
         nobody: whether the reader may name nobody.
         nats: a token, tried one after the other.
         drawn, diluted, varied: see above.
+        gap: tokens of unmarked text before each turn.
     """
 
     name: str
@@ -68,6 +72,7 @@ class Regime:
     drawn: bool = True
     diluted: bool = False
     varied: bool = False
+    gap: int = 0
 
     @property
     def measure(self) -> str:
@@ -75,16 +80,18 @@ class Regime:
 
     @property
     def tokens(self) -> int:
-        return self.turns * self.count + self.unmarked
+        return (self.gap + self.turns) * self.count + self.unmarked
 
     @property
     def mean_segment(self) -> float:
+        if self.gap:
+            return self.turns
         gaps = self.count + 1 if self.unmarked else 0
         return self.tokens / max(1, self.count + gaps)
 
     @property
     def share_of_nobody(self) -> float:
-        return min(0.98, max(0.02, self.unmarked / self.tokens))
+        return 0.95 if self.gap else min(0.98, max(0.02, self.unmarked / self.tokens))
 
 
 REGIMES = (
@@ -105,6 +112,11 @@ REGIMES = (
     Regime("varied, twice 90 in 500", 1, 90, 2, 320, drawn=False, varied=True),
     Regime("varied, turns of 120", 4, 120, 12, varied=True),
     Regime("varied, gaps, turns of 120", 3, 120, 8, 1080, varied=True),
+)
+
+ALTERNATING = tuple(
+    Regime(f"turns of {turn}, gaps of {gap}", 6, turn, 12, nats=(0.03, 0.08, 0.2), drawn=False, gap=gap)
+    for turn, gap in ((60, 60), (60, 200), (120, 30), (200, 60), (200, 200), (400, 40))
 )
 
 
@@ -139,7 +151,7 @@ def truth_of(regime: Regime, rng: np.random.Generator) -> Labels:
     gaps = np.diff(np.concatenate([[0], cuts, [regime.unmarked]]))
     parts = [np.full(gaps[0], NOBODY)]
     for length, speaker, gap in zip(lengths, speakers, gaps[1:], strict=False):
-        parts += [np.full(length, speaker), np.full(gap, NOBODY)]
+        parts += [np.full(regime.gap, NOBODY), np.full(length, speaker), np.full(gap, NOBODY)]
     return np.concatenate(parts)
 
 
@@ -158,7 +170,10 @@ def bayes(regime: Regime, law: Family, scores: Floats, nats: Floats) -> NDArray[
     if regime.diluted:
         ratios = np.logaddexp(np.log(DILUTED), np.log(1 - DILUTED) + ratios)
     nobody = regime.share_of_nobody if regime.nobody else 0.0
-    posterior, left, _ = forward_backward(ratios, regime.mean_segment, nobody, stages=STAGES)
+    gap = regime.gap or None
+    posterior, left, _ = forward_backward(
+        ratios, regime.mean_segment, nobody, stages=STAGES, nobody_segment=gap
+    )
     posterior = posterior.reshape(len(scores), len(steps), -1).sum(axis=1)
     best = posterior.argmax(axis=1)
     return np.where(posterior.max(axis=1) <= left, NOBODY, best) if regime.nobody else best
@@ -180,9 +195,21 @@ def figures(regime: Regime, name: str, nats: float, text: int) -> dict[str, floa
         carried = carried * np.exp(VARIED * rng.normal(size=len(truth))[turn])
     tilts[marked, truth[marked]] = strength_of(law, carried)
     scores = draw(law, tilts, rng).astype(np.float32)
-    found = decode(scores, family=law, allow_unattributed=regime.nobody).token_agents
-    known = bayes(regime, law, scores.astype(np.float64), each)
-    return {"posterior": measured(regime, truth, found), "bayes": measured(regime, truth, known)}
+    read = decode(scores, family=law, allow_unattributed=regime.nobody)
+    known, found, held = (
+        bayes(regime, law, scores.astype(np.float64), each),
+        read.token_agents,
+        read.posterior,
+    )
+    assert held is not None
+    named = found >= 0
+    return {
+        "posterior": measured(regime, truth, found),
+        "bayes": measured(regime, truth, known),
+        "named": float(named.sum()),
+        "stated": float(held[np.arange(len(found)), found][named].sum()),
+        "right": float((found == truth)[named].sum()),
+    }
 
 
 def rows_of(regimes: Sequence[Regime], texts: int) -> Iterator[dict[str, Any]]:
@@ -212,6 +239,9 @@ def run(
             names = [name for name in ("before", "posterior", "gain", "bayes") if name in some[0]]
             found: dict[str, Any] = {name: summary([row[name] for row in some]) for name in names}
             gap = summary([row["bayes"] - row["posterior"] for row in some])
+            count = max(1.0, sum(row["named"] for row in some))
+            for name in ("stated", "right"):
+                found[name] = sum(row[name] for row in some) / count
             cells.append(
                 {**{key: some[0][key] for key in ("regime", "measure", "nats")}, **found, "gap": gap}
             )
@@ -224,6 +254,7 @@ def markdown(cells: Sequence[dict[str, Any]], texts: int) -> str:
         **{"text": "{regime}", "": "{measure}", "nats a token": "{nats}", "before": "{before[0]:.3f}"},
         **{"posterior": "{posterior[0]:.3f}", "gain": signed["gain"]},
         **{"Bayes reader": "{bayes[0]:.3f}", "what he gains": signed["gap"]},
+        **{"stated": "{stated:.3f}", "right": "{right:.3f}"},
     }
     head = (
         f"**Drawn scores**: families fourier and gumbel and a green list, {texts} texts each; differences on"
@@ -236,9 +267,10 @@ def main() -> None:
     line = parser("benchmarks.accuracy.strengths", __doc__)
     line.add_argument("--texts", type=int, default=40, help="of each family and cell (default: 40)")
     line.add_argument("--before", type=pathlib.Path, help="results of another checkout, rows beside them")
+    line.add_argument("--alternating", action="store_true", help="a gap before each turn, and nothing else")
     given = line.parse_args()
     before = read_rows(given.before) if given.before else []
-    cells, rows = run(REGIMES, given.texts, before)
+    cells, rows = run(ALTERNATING if given.alternating else REGIMES, given.texts, before)
     finish(line, given, {"cells": cells}, markdown(cells, given.texts), rows=rows)
 
 

@@ -32,6 +32,10 @@ def test_texts_are_what_the_regime_says() -> None:
     assert np.count_nonzero(np.diff(forced)) == 11
     gaps = strengths.truth_of(REGIMES["gaps, turns of 60"], rng)
     assert (gaps == NOBODY).sum() == 9 * 60
+    (regime,) = (each for each in strengths.ALTERNATING if each.name == "turns of 200, gaps of 60")
+    found = strengths.truth_of(regime, rng)
+    assert len(found) == regime.tokens
+    assert np.flatnonzero(np.diff(found == NOBODY)).tolist()[:3] == [59, 259, 319]
 
 
 def test_measures() -> None:
@@ -51,4 +55,5 @@ def test_cells_compare_with_the_rows_of_another_checkout() -> None:
     assert all(cell["gain"][0] == pytest.approx(0.25) for cell in cells)
     table = strengths.markdown(cells, 2)
     assert "+0.250 (+0.250, +0.250)" in table
+    assert all(0 <= cell["right"] <= 1 and 0 < cell["stated"] <= 1 for cell in cells)
     assert table.count("\n| 30 in 100") == 3
