@@ -151,7 +151,7 @@ def markdown(found: Sequence[dict[str, Any]]) -> str:
     return (
         f"{columns(found, formats)}\n\nA round of flips changes one byte in {FLIP_ROUNDS} of a registry file,"
         " a signed report, a published index and all that a bulk run wrote, the next ones in the next round:"
-        f" {done} rounds, so every byte {done // FLIP_ROUNDS} times."
+        f" {done} rounds were done so, of the {FLIP_ROUNDS} in which every byte is changed once."
     )
 
 
