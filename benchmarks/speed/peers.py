@@ -10,14 +10,16 @@ import functools
 import importlib.util
 import types
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 # (input_ids [B, T], scores [B, V]) -> marked scores; (ids [T]) -> anything
-Marker = Callable[[torch.Tensor, torch.Tensor], object]
+if TYPE_CHECKING:
+    import torch
+
+Marker = Callable[["torch.Tensor", "torch.Tensor"], object]
 Reader = Callable[[NDArray[np.int64]], object]
 
 SYNTHID_KEYS = list(range(1, 31))  # 30 layers, as in its paper and in transformers' example
@@ -113,6 +115,7 @@ def _markllm_unigram(vocab_size: int) -> Marker:
 
 
 def synthid(keys: list[int] = SYNTHID_KEYS) -> Any:
+    import torch
     from transformers import SynthIDTextWatermarkLogitsProcessor
 
     options: dict[str, Any] = {
@@ -137,6 +140,8 @@ def _synthid_top(vocab_size: int) -> Marker:
 
     transformers has the same steps, but for all of V only.
     """
+    import torch
+
     processor = synthid()
 
     def mark(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -149,6 +154,8 @@ def _synthid_top(vocab_size: int) -> Marker:
 
 
 def _g_values(processor: Any) -> Reader:
+    import torch
+
     return lambda ids: processor.compute_g_values(torch.from_numpy(ids)[None])
 
 
@@ -166,5 +173,7 @@ def _waterfall_reader(vocab_size: int) -> Reader:
 
 
 def _kgw_reader(vocab_size: int) -> Reader:
+    import torch
+
     # A new detector each time: it remembers what it has scored.
     return lambda ids: kgw_detector(vocab_size)(torch.from_numpy(ids)[None], return_dict=True)
