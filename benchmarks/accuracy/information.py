@@ -29,6 +29,7 @@ in so many; an agent's tokens are read where they stand in the whole text.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 import random
 from collections.abc import Sequence
@@ -174,7 +175,7 @@ def write(model: Any, way: Way, prompt: str, temperature: float, number: int, se
             temperature=temperature,
             barred=reader.special_ids,
             pad=int(model.config.pad_token_id),
-            marking=lambda _, mark=mark: mark,
+            marking=functools.partial(_always, mark),
         )
         ids = found.ids.numpy()
         for log, row in zip(logs, ids.tolist(), strict=True):
@@ -182,6 +183,10 @@ def write(model: Any, way: Way, prompt: str, temperature: float, number: int, se
         parts.append({"ids": ids, **{name: np.stack(kept, 1) for name, kept in mark.kept.items()}})
     joined = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
     return Written(**joined, owners=np.repeat(said, TOKENS, axis=1))
+
+
+def _always(mark: _Mark, rows: Sequence[int]) -> _Mark:
+    return mark
 
 
 def read(

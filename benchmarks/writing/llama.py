@@ -61,7 +61,8 @@ def steps(model: Any, ids: Tensor, real: Tensor, start: int) -> Generator[Tensor
     ).logits[:, -1]
     shape = (len(ids), kv, size, ids.shape[1])
     keys, values = list[Tensor](), list[Tensor]()
-    for layer in cache.layers:
+    layers: Any = cache.layers
+    for layer in layers:
         # Places last: of all layouts the one in which products with few queries are fastest.
         for kept, found in ((keys, layer.keys), (values, layer.values)):
             kept.append(torch.empty(shape).index_copy_(3, torch.arange(start), found.mT))

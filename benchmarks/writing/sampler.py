@@ -97,7 +97,7 @@ def sample(
     here = torch.arange(rows, device=device)  # the rows that go on, and ended ones that are not left out yet
     mark = None if marking is None else marking(range(rows))
     can_leave = llama.fits(model)
-    run = (llama.steps if can_leave else steps)(model, ids, real, longest)
+    run: Any = (llama.steps if can_leave else steps)(model, ids, real, longest)
     logits = next(run)
     for t in range(tokens):
         logits[:, list(barred)] = -torch.inf
