@@ -55,13 +55,11 @@ def test_agents_who_wrote_nothing_are_found_as_often_as_the_level_says(variants:
     draw, texts, level = np.random.default_rng(1), 700, 0.1
     found = dict.fromkeys(variants, 0)
     some = 0
-    for number in range(texts):
-        if number % 20 == 0:  # texts that share no context are as independent under the same keys
-            registry = team([], vocab_size=WORDS, family="gumbel")
-            for name, keys in variants.items():
-                registry.add(name, secret=draw.bytes(32), variants=keys)
-            auditor = iet.Auditor(registry, level=level)
-        report = auditor.audit(token_ids=draw.integers(1, WORDS, 200))
+    for _ in range(texts):
+        registry = team([], vocab_size=WORDS, family="gumbel")
+        for name, number in variants.items():
+            registry.add(name, secret=draw.bytes(32), variants=number)
+        report = iet.Auditor(registry, level=level).audit(token_ids=draw.integers(1, WORDS, 200))
         some += bool(report.found)
         for name in report.found:
             found[name] += 1
