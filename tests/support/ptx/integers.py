@@ -119,6 +119,9 @@ def _shift(left: bool) -> Callable[[Code], Execute]:
         signed = type_[0] == "s"
 
         def shift(x: Array, count: Array) -> Array:
+            if len(count) == 1 and count[0] < bits:
+                by = x.dtype.type(count[0])
+                return x << by if left else x >> by
             within = np.minimum(count, bits - 1).astype(x.dtype)
             if signed:
                 return x >> within
@@ -135,6 +138,9 @@ def _funnel(code: Code) -> Execute:
         raise code.unknown()
 
     def shift(low: Array, high: Array, count: Array) -> Array:
+        if len(count) == 1 and 0 < count[0] < 32:
+            by, rest = np.uint32(count[0]), np.uint32(32 - count[0])
+            return high << by | low >> rest if direction == "l" else low >> by | high << rest
         both = high.astype(U64) << U64(32) | low
         by = (count & 31 if mode == "wrap" else np.minimum(count, 32)).astype(U64)
         moved = (both << by) >> U64(32) if direction == "l" else both >> by

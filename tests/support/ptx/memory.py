@@ -201,13 +201,21 @@ class SharedMemory:
 
     @staticmethod
     def _record(who: Array, granules: Array, thread: Array, warp: Array) -> None:
+        before = who[granules]
+        joins = (before != SEVERAL_WARPS) & (before != thread)
+        if not joins.any():
+            return
+        granules, before = granules[joins], before[joins]
+        thread, warp = (np.broadcast_to(each, joins.shape)[joins] for each in (thread, warp))
         while True:  # several threads may come to one place at once: two to four times around
-            before = who[granules]
             after = _joined(before, thread, warp)
             changed = before != after
             if not changed.any():
                 return
-            who[granules[changed]] = after[changed]
+            # Who is among those that a place names stays among them, whoever else comes.
+            granules, thread, warp = granules[changed], thread[changed], warp[changed]
+            who[granules] = after[changed]
+            before = who[granules]
 
     def load(self, block: Array, thread: Array, addresses: Array, dtype: Any, count: int) -> Array:
         """Return what lies there [lanes] or [lanes, count], for threads of blocks."""
