@@ -10,7 +10,8 @@ namespace py = pybind11;
 namespace iet {
 
 void bind_foreign(py::module_& m);  // csrc/foreign/bindings.cpp
-void bind_loops_over_texts(py::module_& m);
+void bind_loops_over_texts(py::module_& loops);
+void bind_loops_over_chains(py::module_& loops);
 
 namespace {
 
@@ -122,5 +123,7 @@ PYBIND11_MODULE(_cpu, m) {
   m.def("select_isa", &select_isa);
   m.def("slots", &slots);
   bind_foreign(m);
-  bind_loops_over_texts(m);
+  py::module_ loops = m.def_submodule("loops");
+  bind_loops_over_texts(loops);
+  bind_loops_over_chains(loops);
 }

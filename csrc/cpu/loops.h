@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../ops.h"
+#include "chain.h"
 #include "tiles.h"
 
 namespace iet {
@@ -44,11 +45,18 @@ namespace iet {
 #endif
 
 // `saved`: room of one worker for embed_saved() logits of 4 bytes, which a row puts back.
-#define IET_OWN_LOOPS(LOOP)                                                                   \
-  LOOP(embed_rows, const Marking&, const EmbedArgs&, int64_t begin, int64_t end, void* saved) \
-  LOOP(score_tile, const Marking&, const ScoreArgs&, const Tile&)                             \
-  LOOP(score_spans_tile, const Marking&, const SpansArgs&, const Tile&)                       \
-  LOOP(permute_ids, uint32_t vocab, const PermuteArgs&)
+#define IET_OWN_LOOPS(LOOP)                                                                         \
+  LOOP(embed_rows, const Marking&, const EmbedArgs&, int64_t begin, int64_t end, void* saved)       \
+  LOOP(score_tile, const Marking&, const ScoreArgs&, const Tile&)                                   \
+  LOOP(score_spans_tile, const Marking&, const SpansArgs&, const Tile&)                             \
+  LOOP(permute_ids, uint32_t vocab, const PermuteArgs&)                                             \
+  LOOP(chain_forward, const Chain&, const ChainPart&, double* onward, double* held, float* room,    \
+       double* log_ratio)                                                                           \
+  LOOP(chain_backward, const Chain&, const ChainPart&, double* beta, double* held, double* weights, \
+       float* room, float* posterior, float* left)                                                  \
+  LOOP(chains_aside, const ChainsAside&)                                                            \
+  LOOP(two_states, const double* ratios, int64_t columns, int64_t first, int64_t end, double enter, \
+       double stay, double* outside, double* inside, double* log_ratios)
 IET_DECLARE_LOOPS(OwnLoops, IET_OWN_LOOPS)
 
 // Instruction sets by number, from the one that runs everywhere to the best.

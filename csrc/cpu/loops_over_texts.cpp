@@ -410,8 +410,7 @@ void gamma(Row<const double> totals, Integers counts, Row<double> log_p) {
 
 }  // namespace
 
-void bind_loops_over_texts(py::module_& m) {
-  py::module_ loops = m.def_submodule("loops");
+void bind_loops_over_texts(py::module_& loops) {
   const auto add = [&](const char* name, auto function) {
     loops.def(name, function, py::call_guard<py::gil_scoped_release>());
   };

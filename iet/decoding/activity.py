@@ -13,7 +13,7 @@ import numpy.typing as npt
 from iet.errors import ShapeError
 from iet.marks.families import Family
 from iet.native.arrays import Bools, Float32s, Float64s, Int64s
-from iet.native.jit import loop, njit
+from iet.native.jit import loop
 
 BLOCK = 16
 """Number of counted tokens whose scores are added up before they are read."""
@@ -79,7 +79,7 @@ def log_activity(
         np.exp(np.minimum(ratios, _EXPONENT_LIMIT, out=ratios), out=ratios)
         flat = ratios.reshape(len(ratios), len(tilts) * chunk.shape[2])
         rows = np.zeros((len(cuts) - 1, len(ENTRY_RATES), flat.shape[1]))
-        _two_states_njit(flat, cuts, np.array(ENTRY_RATES), stay, np.empty((2, *rows.shape[1:])), rows)
+        _two_states_loop(flat, flat.shape[1], cuts, np.array(ENTRY_RATES), stay, rows)
         shaped = rows.reshape(len(rows), len(ENTRY_RATES), len(tilts), -1)
         found[..., low : low + _CHUNK] = shaped.transpose(1, 2, 0, 3)
     each = found.reshape(-1, len(cuts) - 1, keys)
@@ -150,29 +150,29 @@ def block_counts(totals: Int64s) -> tuple[Float64s, Int64s]:
     return counts, edges
 
 
-@njit
-def _two_states_njit(
-    ratios: Float64s, edges: Int64s, enters: Float64s, stay: float, states: Float64s, log_ratios: Float64s
+@loop
+def _two_states_loop(
+    ratios: Float64s, columns: int, edges: Int64s, enters: Float64s, stay: float, log_ratios: Float64s
 ) -> None:
-    # All chains side by side, one for each rate and column, so that one does not wait for its own last block.
-    outside, inside = states[0], states[1]
+    # All columns side by side, so that one does not wait for its own last block.
+    outside, inside = np.empty(columns), np.empty(columns)
     leave = 1.0 - stay
     for d in range(len(edges) - 1):
         first, last = edges[d], edges[d + 1] - 1
-        for b in range(first, last + 1):
-            for i in range(len(enters)):
-                enter, remain = enters[i], 1.0 - enters[i]
-                for a in range(ratios.shape[1]):
+        for i in range(len(enters)):
+            enter = enters[i]
+            start = leave / (enter + leave)
+            for b in range(first, last + 1):
+                for a in range(columns):
                     if b == first:
-                        before = leave / (enter + leave)
-                        outside[i, a], inside[i, a] = before, (1.0 - before) * ratios[b, a]
+                        outside[a], inside[a] = start, (1.0 - start) * ratios[b, a]
                     else:
-                        before = outside[i, a]
-                        outside[i, a] = before * remain + inside[i, a] * leave
-                        inside[i, a] = (before * enter + inside[i, a] * stay) * ratios[b, a]
+                        before = outside[a]
+                        outside[a] = before * (1.0 - enter) + inside[a] * leave
+                        inside[a] = (before * enter + inside[a] * stay) * ratios[b, a]
                 if (b - first) % 8 == 7 or b == last:  # e^40 a block at most: eight of them stay in range
-                    for a in range(ratios.shape[1]):
-                        total = outside[i, a] + inside[i, a]
+                    for a in range(columns):
+                        total = outside[a] + inside[a]
                         log_ratios[d, i, a] += math.log(total)
-                        outside[i, a] /= total
-                        inside[i, a] /= total
+                        outside[a] /= total
+                        inside[a] /= total

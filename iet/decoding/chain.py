@@ -11,7 +11,7 @@ import numpy.typing as npt
 from iet.decoding.segmentation import NOBODY, check_vector
 from iet.errors import InputError, ShapeError, check_number
 from iet.native.arrays import Float32s, Float64s, Int64s
-from iet.native.jit import njit
+from iet.native.jit import loop
 
 EXPONENT_LIMIT = 60.0
 """Maximum log-likelihood ratio of one token: exponentials stay in float32's range, also before scaling."""
@@ -24,6 +24,8 @@ _STORED = 1 << 24  # values of α kept at a time: 64 MB
 
 # Scale α and β only where a sum leaves this range: each token would wait for a scale at the one before it.
 _LOW, _HIGH = 2.0**-20, 2.0**20
+
+_NO_ODDS = np.empty(0)
 
 
 def forward_backward(
@@ -103,36 +105,14 @@ def posteriors(
     Of D texts, one behind the other, if their `starts` are given; log-likelihood ratios of the texts are [D].
     """
     tokens, agents = len(ratios), len(prior) - 1
-    if prior[agents] == 0:
-        ratios[:, agents] = 0.0  # else nobody's β grows on unmarked text, until 0·inf
-    advances = _advances(tokens, stages / max(mean_segment, 1e-9), prior, odds)
-    pace, alternates = _pace_of(mean_segment, nobody_segment, stages)
-    leave = _leave_of(prior, alternates)
-    found, ends = np.zeros(len(starts)), [*starts[1:], tokens]
-    longest = max(map(int.__sub__, ends, starts), default=0)
-    each = min(max(longest, 1), max(256, _STORED // (stages * (agents + 1))))
-    alpha, onward = np.empty((each, stages, agents + 1), np.float32), np.empty(agents + 1)
-    held, weights, beta = np.empty(agents + 1), np.empty(agents + 1), np.empty((stages, agents + 1))
-    law = prior, leave, pace, alternates
+    each_odds = _NO_ODDS
+    if odds is not None:
+        each_odds = check_vector("odds", odds, tokens, "numbers above 0", lambda v: v > 0)
+    cuts = np.array([*starts, tokens])
+    each = max(256, _STORED // (stages * (agents // 8 + 1) * 8))  # rows of α are filled up to eight states
     posterior, left = np.empty((tokens, agents), np.float32), np.empty(tokens, np.float32)
-    begun = np.empty((stages, agents + 1))
-    begun[:] = _occupied(prior, pace, alternates) / stages
-    for d, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        advances[start : start + 1] = 0  # nothing comes before the first token
-        state, states = begun.copy(), list[Float64s]()
-        for begin in range(start, end, each):
-            states.append(state.copy())
-            if begin + each < end:
-                found[d] += _forward_njit(
-                    ratios, advances, *law, begin, begin + each, 0, onward, state, alpha
-                )
-        beta[:] = 1
-        for begin in range(start + each * (len(states) - 1), start - 1, -each):
-            stop = min(begin + each, end)
-            log_ratio = _forward_njit(ratios, advances, *law, begin, stop, 1, onward, states.pop(), alpha)
-            if stop == end:  # the other parts have been added above
-                found[d] += log_ratio
-            _backward_njit(ratios, advances, *law, begin, stop, alpha, held, weights, beta, posterior, left)
+    found, own = np.zeros(len(starts)), math.nan if nobody_segment is None else nobody_segment
+    _posteriors_loop(ratios, each_odds, cuts, each, prior, stages, mean_segment, own, posterior, left, found)
     if np.isnan(found).any():
         raise InputError("log_ratios: got NaN, expected numbers")
     return posterior, left, found
@@ -160,71 +140,17 @@ def log_likelihoods(
     Args:
         ratios: S times `exponentials`, [S, T, A + 1], not changed.
         mean_segments: expected tokens of a segment in each chain, [R].
-        priors: `prior_of` in each chain, [R, A + 1]; nobody's is 0 in all of them, or in none.
+        priors: `prior_of` in each chain, [R, A + 1].
         odds: as in `forward_backward`.
         nobody_segments: as in `forward_backward`, in each chain, [R]; NaN or None: as agents' segments.
 
-    O(S·R·T·A), in vectors over S·R.
+    O(S·R·T·A), in vectors over chains.
     """
-    texts, tokens, states = ratios.shape
-    count = texts * len(mean_segments)
-    rates = np.minimum(3 / np.maximum(mean_segments, 3), 1)
-    limits = (_LOWEST_CHANCE, 1 - _LOWEST_CHANCE) if _hands_over(priors[0]) else (0.0, 0.0)
-    wide = np.empty((5, states, count))  # π, 1 / (1 - π), and the three stages
-    shaped = wide.reshape(5, states, texts, -1)
-    shaped[0] = priors.T[:, None]
-    own = np.full(len(mean_segments), np.nan) if nobody_segments is None else nobody_segments
-    alternates = ~np.isnan(own)
-    paces = np.where(alternates, np.maximum(mean_segments, 3) / np.maximum(own, 3), 1)
-    shaped[1] = _leave_of(priors, alternates).T[:, None]
-    shaped[2:] = _occupied(priors, paces, alternates).T[:, None] / 3
-    rows = np.empty((7, count))  # q, what there is of nobody, and what is worked with
-    rows[0].reshape(texts, -1)[:] = rates
-    rows[5].reshape(texts, -1)[:] = paces
-    rows[6].reshape(texts, -1)[:] = alternates
-    found = np.zeros(count)
-    each = np.ones(tokens) if odds is None else odds
-    _likelihoods_njit(ratios, len(mean_segments), each, *limits, wide, rows, found)
-    return found.reshape(texts, -1)
-
-
-def _leave_of(prior: Float64s, alternates: npt.ArrayLike) -> Float64s:
-    """Return 1 / (1 - π) of each state that another one follows, and 1 for others [..., A + 1]."""
-    leave = 1 / np.maximum(1 - prior, 1e-9)
-    leave[..., -1] = np.where(alternates, leave[..., -1], 1)
-    return np.asarray(leave)
-
-
-def _pace_of(mean_segment: float, nobody_segment: float | None, stages: int) -> tuple[float, float]:
-    """Return how much faster nobody's stages end than agents', and 1 if he may not follow himself, else 0."""
-    if nobody_segment is None:
-        return 1.0, 0.0
-    return max(mean_segment, stages) / max(nobody_segment, stages), 1.0
-
-
-def _occupied(prior: Float64s, pace: npt.ArrayLike, alternates: npt.ArrayLike) -> Float64s:
-    """Return the share of the tokens that each state holds [..., A + 1]; π where nobody is as agents are."""
-    held = prior * np.where(np.expand_dims(alternates, -1), np.maximum(1 - prior, 1e-9), 1)
-    held[..., -1] /= np.asarray(pace)
-    return np.asarray(held / held.sum(axis=-1, keepdims=True))
-
-
-def _hands_over(prior: Float64s) -> bool:
-    """Tell whether there is anybody to hand over to."""
-    return bool(prior.max() <= 1 - 1e-9)
-
-
-def _advances(tokens: int, rate: float, prior: Float64s, odds: npt.ArrayLike | None) -> Float64s:
-    """Return the chance that a stage ends before each token, for a rate q: [T].
-
-    0 where there is nobody to hand over to.
-    """
-    chances = np.full(tokens, rate)
-    if odds is not None:
-        chances *= check_vector("odds", odds, tokens, "numbers above 0", lambda v: v > 0)
-    if not _hands_over(prior):
-        return np.zeros(tokens)
-    return np.asarray(np.minimum(np.maximum(chances, _LOWEST_CHANCE), 1 - _LOWEST_CHANCE))
+    found = np.empty((len(ratios), len(mean_segments)))
+    own = np.full(len(mean_segments), math.nan) if nobody_segments is None else nobody_segments
+    each_odds = _NO_ODDS if odds is None else odds
+    _likelihoods_loop(ratios, ratios.shape[1], each_odds, mean_segments, own, priors, found)
+    return found
 
 
 def prior_of(shares: Float64s, nobody: float) -> Float64s:
@@ -238,173 +164,187 @@ def prior_of(shares: Float64s, nobody: float) -> Float64s:
     return prior
 
 
-@njit
-def _forward_njit(
+@loop
+def _posteriors_loop(
     ratios: Float32s,
-    advances: Float64s,
-    prior: Float64s,
-    leave: Float64s,
-    pace: float,
-    alternates: float,
-    begin: int,
-    end: int,
-    keep: int,
-    onward: Float64s,
-    state: Float64s,
-    alpha: Float32s,
-) -> float:
-    # `state` [m, A + 1] holds α at token begin - 1 (at a text's beginning: π), and afterwards at end - 1. If
-    # `keep` is 1, each row of `alpha` becomes α of a token, up to a factor; if it is 0, the first row takes
-    # them all and nobody reads it, because a loop for each case would be compiled twice.
-    stages, states = state.shape
-    last, nobody, log_ratio = stages - 1, states - 1, 0.0
-    for t in range(begin, end):
-        row = (t - begin) * keep
-        advance = advances[t]
-        stay, arriving = 1.0 - advance, 0.0
-        nobodys = min(advance * pace, 1.0 - _LOWEST_CHANCE)
-        for i in range(nobody):
-            onward[i] = state[last, i] * leave[i] * advance
-            arriving += onward[i]
-        from_nobody = state[last, nobody] * leave[nobody] * nobodys
-        arriving += from_nobody
-        onward[nobody] = alternates * from_nobody
-        total = 0.0
-        for i in range(states):
-            if i == nobody:
-                advance, stay = nobodys, 1.0 - nobodys
-            ratio = ratios[t, i]
-            before = state[0, i]
-            now = (stay * before + prior[i] * (arriving - onward[i])) * ratio
-            state[0, i] = now
-            alpha[row, 0, i] = now
-            held = now
-            for m in range(1, stages):
-                own = state[m, i]
-                now = (stay * own + advance * before) * ratio
-                state[m, i] = now
-                alpha[row, m, i] = now
-                held += now
-                before = own
-            total += held
-        if t == end - 1 or not _LOW < total < _HIGH:
-            log_ratio += math.log(total)
-            for m in range(stages):
-                for i in range(states):
-                    state[m, i] /= total
-    return log_ratio
-
-
-@njit
-def _likelihoods_njit(
-    ratios: Float32s,
-    each: int,
     odds: Float64s,
-    lowest: float,
-    highest: float,
-    wide: Float64s,
-    rows: Float64s,
-    log_ratios: Float64s,
-) -> None:
-    # What `_forward_njit` returns, for R chains of three stages, `each` of them for one of `ratios`. The
-    # inner loops run over chains, so that a compiler can turn them into vectors.
-    priors, leave, first, second, third = wide[0], wide[1], wide[2], wide[3], wide[4]
-    rates, advance, arriving, total, ratio = rows[0], rows[1], rows[2], rows[3], rows[4]
-    paces, alternates = rows[5], rows[6]
-    count, chains, tokens = len(priors), len(log_ratios), ratios.shape[1]
-    for t in range(tokens):
-        for r in range(chains):
-            # Nothing comes before the first token.
-            advance[r] = min(max(rates[r] * odds[t], lowest), highest) if t > 0 else 0.0
-            arriving[r] = total[r] = 0.0
-        for i in range(count - 1):
-            for r in range(chains):
-                arriving[r] += third[i, r] * leave[i, r] * advance[r]
-        for r in range(chains):
-            arriving[r] += third[count - 1, r] * leave[count - 1, r] * min(advance[r] * paces[r], highest)
-        for i in range(count):
-            if i == count - 1:
-                for r in range(chains):
-                    advance[r] = min(advance[r] * paces[r], highest)
-            for s in range(len(ratios)):
-                for r in range(s * each, s * each + each):
-                    ratio[r] = ratios[s, t, i]
-            for r in range(chains):
-                one, two, three, q = first[i, r], second[i, r], third[i, r], advance[r]
-                another = alternates[r] if i == count - 1 else 1.0
-                entered = priors[i, r] * (arriving[r] - another * (three * leave[i, r] * q))
-                now = ((1.0 - q) * one + entered) * ratio[r]
-                then = ((1.0 - q) * two + q * one) * ratio[r]
-                at_last = ((1.0 - q) * three + q * two) * ratio[r]
-                first[i, r], second[i, r], third[i, r] = now, then, at_last
-                total[r] += now + then + at_last
-        low, high = total[0], total[0]
-        for r in range(1, chains):
-            low, high = min(low, total[r]), max(high, total[r])
-        if t == tokens - 1 or not (low > _LOW and high < _HIGH):
-            for r in range(chains):
-                log_ratios[r] += math.log(total[r])
-                total[r] = 1.0 / total[r]
-            for i in range(count):
-                for r in range(chains):
-                    first[i, r] *= total[r]
-                    second[i, r] *= total[r]
-                    third[i, r] *= total[r]
-
-
-@njit
-def _backward_njit(
-    ratios: Float32s,
-    advances: Float64s,
+    cuts: Int64s,
+    each: int,
     prior: Float64s,
-    leave: Float64s,
-    pace: float,
-    alternates: float,
-    begin: int,
-    end: int,
-    alpha: Float32s,
-    held: Float64s,
-    weights: Float64s,
-    beta: Float64s,
+    stages: int,
+    mean_segment: float,
+    nobody_segment: float,
     posterior: Float32s,
     left: Float32s,
+    found: Float64s,
 ) -> None:
-    # β_t(m, i) ∝ P(scores after t | i in stage m at t): stay, or the next stage, or from the last one a
-    # segment of somebody else. γ is α·β divided by its sum, so neither needs any scale but a safe one.
-    stages, states = beta.shape
-    last, agents = stages - 1, states - 1
-    for t in range(end - 1, begin - 1, -1):
-        for i in range(states):
-            held[i] = alpha[t - begin, 0, i] * beta[0, i]
-        for m in range(1, stages):
+    # Where nobody alternates with agents he has a mean length, else NaN; without odds they are of no length.
+    states = len(prior)
+    nobody, last = states - 1, stages - 1
+    alternates, pace = 0.0, 1.0  # of nobody's stages, against those of agents
+    if not math.isnan(nobody_segment):
+        alternates, pace = 1.0, max(mean_segment, stages) / max(nobody_segment, stages)
+    rate = stages / max(mean_segment, 1e-9)
+    leave, begun = np.empty(states), np.empty(states)  # 1 / (1 - π), and the share of the tokens each holds
+    most = held_by_all = 0.0
+    for i in range(states):
+        others = max(1 - prior[i], 1e-9)
+        leave[i] = 1 / others if i < nobody or alternates > 0 else 1.0
+        begun[i] = prior[i] * others if alternates > 0 else prior[i]
+        if i == nobody:
+            begun[i] /= pace
+        held_by_all += begun[i]
+        most = max(most, prior[i])
+    lowest = highest = 0.0  # where there is nobody to hand over to
+    if most <= 1 - 1e-9:
+        lowest, highest = _LOWEST_CHANCE, 1 - _LOWEST_CHANCE
+    if prior[nobody] == 0:
+        for t in range(len(left)):
+            ratios[t, nobody] = 0.0  # else nobody's β grows on unmarked text, until 0·inf
+    longest = 1
+    for d in range(len(cuts) - 1):
+        longest = max(longest, cuts[d + 1] - cuts[d])
+    alpha = np.empty((min(each, longest), stages, states), np.float32)
+    kept = np.empty((-(-longest // each), stages, states))
+    state, beta = np.empty((stages, states)), np.empty((stages, states))
+    onward, held, weights = np.empty(states), np.empty(states), np.empty(states)
+    for d in range(len(cuts) - 1):
+        for m in range(stages):
             for i in range(states):
-                held[i] += alpha[t - begin, m, i] * beta[m, i]
-        total = 0.0
-        for i in range(states):
-            total += held[i]
-        scale = 1.0 / total
-        left[t] = held[agents] * scale
-        for i in range(agents):
-            posterior[t, i] = held[i] * scale
-        advance = advances[t]
-        stay = 1.0 - advance
-        factor = 1.0 if _LOW < total < _HIGH else scale
-        entering = 0.0
-        for i in range(states):
-            weights[i] = factor * ratios[t, i]
-            held[i] = prior[i] * beta[0, i] * weights[i]
-            entering += held[i]
-        held[agents] *= alternates
-        for m in range(last):
-            for i in range(agents):
-                beta[m, i] = (stay * beta[m, i] + advance * beta[m + 1, i]) * weights[i]
-        for i in range(agents):
-            beta[last, i] = stay * weights[i] * beta[last, i] + advance * leave[i] * (entering - held[i])
-        advance, weight = min(advance * pace, 1.0 - _LOWEST_CHANCE), weights[agents]
-        stay, onward = 1.0 - advance, advance * leave[agents] * (entering - held[agents])
-        for m in range(last):
-            beta[m, agents] = (stay * beta[m, agents] + advance * beta[m + 1, agents]) * weight
-        beta[last, agents] = stay * weight * beta[last, agents] + onward
+                state[m, i], beta[m, i] = begun[i] / held_by_all / stages, 1.0
+        final = -(-(cuts[d + 1] - cuts[d]) // each) - 1
+        # To the last part and back: the α of one of them are kept at a time.
+        for step in range(2 * final + 1):
+            keep = step >= final
+            p = 2 * final - step if keep else step
+            begin = cuts[d] + p * each
+            end = min(begin + each, cuts[d + 1])
+            for m in range(stages):
+                for i in range(states):
+                    if not keep:
+                        kept[p, m, i] = state[m, i]
+                    elif p < final:
+                        state[m, i] = kept[p, m, i]
+            log_ratio = 0.0
+            for t in range(begin, end):  # each row of `alpha` becomes α of a token, up to a factor
+                row = t - begin if keep else 0
+                chance = rate * odds[t] if len(odds) else rate
+                advance = min(max(chance, lowest), highest) if t > cuts[d] else 0.0
+                nobodys, arriving = min(advance * pace, 1 - _LOWEST_CHANCE), 0.0
+                for i in range(states):
+                    onward[i] = state[last, i] * leave[i] * (advance if i < nobody else nobodys)
+                    arriving += onward[i]
+                onward[nobody] *= alternates
+                total = 0.0
+                for i in range(states):
+                    q, ratio = advance if i < nobody else nobodys, ratios[t, i]
+                    before = state[0, i]
+                    now = ((1 - q) * before + prior[i] * (arriving - onward[i])) * ratio
+                    state[0, i] = alpha[row, 0, i] = now
+                    together = now
+                    for m in range(1, stages):
+                        own = state[m, i]
+                        now = ((1 - q) * own + q * before) * ratio
+                        state[m, i] = alpha[row, m, i] = now
+                        together += now
+                        before = own
+                    total += together
+                if t == end - 1 or not _LOW < total < _HIGH:
+                    log_ratio += math.log(total)
+                    for m in range(stages):
+                        for i in range(states):
+                            state[m, i] /= total
+            if p == final or not keep:
+                found[d] += log_ratio
+            if not keep:
+                continue
+            # β_t(m, i) ∝ P(scores after t | i in stage m at t): stay, or the next stage, or from the last one
+            # a segment of somebody else. γ is α·β divided by its sum: neither needs any scale but a safe one.
+            for t in range(end - 1, begin - 1, -1):
+                total = 0.0
+                for i in range(states):
+                    held[i] = alpha[t - begin, 0, i] * beta[0, i]
+                    for m in range(1, stages):
+                        held[i] += alpha[t - begin, m, i] * beta[m, i]
+                    total += held[i]
+                scale = 1 / total
+                left[t] = held[nobody] * scale
+                for i in range(nobody):
+                    posterior[t, i] = held[i] * scale
+                factor, entering = (1.0 if _LOW < total < _HIGH else scale), 0.0
+                for i in range(states):
+                    weights[i] = factor * ratios[t, i]
+                    held[i] = prior[i] * beta[0, i] * weights[i]
+                    entering += held[i]
+                held[nobody] *= alternates
+                chance = rate * odds[t] if len(odds) else rate
+                advance = min(max(chance, lowest), highest) if t > cuts[d] else 0.0
+                nobodys = min(advance * pace, 1 - _LOWEST_CHANCE)
+                for i in range(states):
+                    q = advance if i < nobody else nobodys
+                    for m in range(last):
+                        beta[m, i] = ((1 - q) * beta[m, i] + q * beta[m + 1, i]) * weights[i]
+                    others = entering - held[i]
+                    beta[last, i] = (1 - q) * weights[i] * beta[last, i] + q * leave[i] * others
+
+
+@loop
+def _likelihoods_loop(
+    ratios: Float32s,
+    tokens: int,
+    odds: Float64s,
+    mean_segments: Float64s,
+    nobody_segments: Float64s,
+    priors: Float64s,
+    found: Float64s,
+) -> None:
+    # What `_posteriors_loop` says of whole texts, for chains of three stages.
+    nobody = priors.shape[1] - 1
+    leave, first = np.empty(nobody + 1), np.empty(nobody + 1)
+    second, third = np.empty(nobody + 1), np.empty(nobody + 1)
+    for s in range(len(ratios)):
+        for r in range(len(mean_segments)):
+            mean, alternates, pace = max(mean_segments[r], 3.0), 0.0, 1.0
+            if not math.isnan(nobody_segments[r]):
+                alternates, pace = 1.0, mean / max(nobody_segments[r], 3.0)
+            rate = min(3 / mean, 1.0)
+            most = held_by_all = 0.0
+            for i in range(nobody + 1):
+                others = max(1 - priors[r, i], 1e-9)
+                leave[i] = 1 / others if i < nobody or alternates > 0 else 1.0
+                first[i] = priors[r, i] * others if alternates > 0 else priors[r, i]
+                if i == nobody:
+                    first[i] /= pace
+                held_by_all += first[i]
+                most = max(most, priors[r, i])
+            for i in range(nobody + 1):
+                first[i] = second[i] = third[i] = first[i] / held_by_all / 3
+            lowest = highest = 0.0
+            if most <= 1 - 1e-9:
+                lowest, highest = _LOWEST_CHANCE, 1 - _LOWEST_CHANCE
+            log_ratio = 0.0
+            for t in range(tokens):
+                chance = rate * odds[t] if len(odds) else rate
+                advance = min(max(chance, lowest), highest) if t > 0 else 0.0
+                nobodys, arriving, total = min(advance * pace, highest), 0.0, 0.0
+                for i in range(nobody + 1):
+                    arriving += third[i] * leave[i] * (advance if i < nobody else nobodys)
+                for i in range(nobody + 1):
+                    q, ratio = advance if i < nobody else nobodys, ratios[s, t, i]
+                    own = third[i] * leave[i] * q * (1.0 if i < nobody else alternates)
+                    now = ((1 - q) * first[i] + priors[r, i] * (arriving - own)) * ratio
+                    then = ((1 - q) * second[i] + q * first[i]) * ratio
+                    at_last = ((1 - q) * third[i] + q * second[i]) * ratio
+                    first[i], second[i], third[i] = now, then, at_last
+                    total += now + then + at_last
+                if t == tokens - 1 or not _LOW < total < _HIGH:
+                    log_ratio += math.log(total)
+                    scale = 1 / total
+                    for i in range(nobody + 1):
+                        first[i] *= scale
+                        second[i] *= scale
+                        third[i] *= scale
+            found[s, r] = log_ratio
 
 
 def boundary_intervals(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from iet.native import jit, load
+from tests.support.conditions import each_isa
 
 for name in ("native.pairs", "decoding", "audit.evidence"):
     importlib.import_module(f"iet.{name}")
@@ -184,6 +185,43 @@ def _gamma(draw: Draw, turn: int) -> tuple[Any, ...]:
     return counts * draw.uniform(0.7, 2, 40), counts, np.zeros(40)
 
 
+def _chain(draw: Draw, turn: int, texts: int) -> tuple[Any, ...]:
+    """Exponentials, and odds or none."""
+    agents = 1 + turn % 9 if turn % 4 else 1 + turn % 3 * 8  # rows that are and are not whole vectors
+    ratios = np.ones((texts, TOKENS, agents + 1), np.float32)
+    ratios[..., :-1] = np.exp(draw.normal(-0.2, (1, 8)[turn % 2], ratios[..., :-1].shape))
+    return ratios, np.empty(0) if turn % 3 else draw.uniform(0.1, 5, TOKENS)
+
+
+def _prior(draw: Draw, turn: int, agents: int) -> Any:
+    prior = draw.dirichlet(np.ones(agents + 1))
+    if turn % 5 == 4:  # nobody has no part
+        prior[-1] = 0
+    return prior / prior.sum()
+
+
+def _posteriors(draw: Draw, turn: int) -> tuple[Any, ...]:
+    (ratios,), odds = _chain(draw, turn, 1)
+    agents, cuts = ratios.shape[1] - 1, np.array([0, 1, 70, TOKENS] if turn % 2 else [0, TOKENS])
+    law = 1000 if turn % 4 else 50, _prior(draw, turn, agents), 1 + turn % 4, draw.uniform(0, 90)
+    posterior, left = np.empty((TOKENS, agents), np.float32), np.empty(TOKENS, np.float32)
+    gap = (np.nan, 30.0)[turn % 2]
+    return ratios, odds, cuts, *law, gap, posterior, left, np.zeros(len(cuts) - 1)
+
+
+def _likelihoods(draw: Draw, turn: int) -> tuple[Any, ...]:
+    ratios, odds = _chain(draw, turn, 1 + turn % 4)
+    chains = 1 + turn % 17
+    priors = np.array([_prior(draw, turn, ratios.shape[2] - 1) for _ in range(chains)])
+    gaps = np.where(draw.random(chains) < 0.5, np.nan, draw.uniform(1, 90, chains))
+    return ratios, TOKENS, odds, draw.uniform(0, 90, chains), gaps, priors, np.zeros((len(ratios), chains))
+
+
+def _two_states(draw: Draw, turn: int) -> tuple[Any, ...]:
+    ratios, edges = np.exp(draw.normal(0, 4, (TOKENS, 1 + turn))), np.array([0, 1, 9, 9, 40, TOKENS])
+    return ratios, 1 + turn, edges, np.array([0.1, 0.002]), 0.92, np.zeros((5, 2, 1 + turn))
+
+
 DRAWN: dict[str, Callable[[Draw, int], tuple[Any, ...]]] = {
     "number_pairs": _number_pairs,
     "number_texts": _number_texts,
@@ -205,6 +243,9 @@ DRAWN: dict[str, Callable[[Draw, int], tuple[Any, ...]]] = {
     "distinct": _distinct,
     "binomial": _binomial,
     "gamma": _gamma,
+    "posteriors": _posteriors,
+    "likelihoods": _likelihoods,
+    "two_states": _two_states,
 }
 
 
@@ -232,6 +273,20 @@ def test_both_readings_agree_to_the_bit(name: str) -> None:
             np.testing.assert_array_equal(one, other, strict=True)
             changed += not np.array_equal(one, before)
     assert changed >= 12  # the draws give it something to do
+
+
+@pytest.mark.parametrize("name", ["likelihoods", "posteriors", "two_states"])
+def test_no_instruction_set_changes_a_bit(name: str) -> None:
+    found, native = list[Any](), getattr(load.cpu.loops, name)
+    for _ in each_isa():
+        given = [copy.deepcopy(each) for each in _calls(name)]
+        for each in given:
+            native(*each)
+        found.append(given)
+    for others in found[:-1]:
+        for one, other in zip(others, found[-1], strict=True):
+            for ours, theirs in zip(one, other, strict=True):
+                np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("name", sorted(DRAWN))
