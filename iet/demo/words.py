@@ -33,6 +33,16 @@ class Sentences(transformers.LogitsProcessor):
         self._begun = tuple(
             {word[:i] for word in some for i in range(1, len(word) + 1)} for some in self._whole
         )
+        spaced = [token.startswith(" ") for token in self._tokens]
+        self._ends = torch.tensor([token in (*ENDS, ",") for token in self._tokens])
+        # After a whole word, by whether a sentence has ended too: tokens that begin the next one.
+        self._next = tuple(
+            torch.tensor(
+                [space and token[1:] in begun for token, space in zip(self._tokens, spaced, strict=True)]
+            )
+            for begun in self._begun
+        )
+        self._parts = [i for i, space in enumerate(spaced) if not space and not self._ends[i]]
         self._mask = functools.cache(self._mask_after)
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
@@ -54,15 +64,12 @@ class Sentences(transformers.LogitsProcessor):
         """Return which tokens fit, [V]."""
         complete = not word or word in self._whole[first]
         ended = first and not word
-
-        def fits(token: str) -> bool:
-            if token in (*ENDS, ","):
-                return bool(word) and complete
-            if token.startswith(" "):
-                return complete and token[1:] in self._begun[ended]
-            return bool(word) and word + token in self._begun[first]
-
-        return torch.tensor([fits(token) for token in self._tokens])
+        fits = self._next[ended].clone() if complete else torch.zeros_like(self._ends)
+        if word:
+            begun = self._begun[first]
+            fits |= self._ends & complete
+            fits[[i for i in self._parts if word + self._tokens[i] in begun]] = True
+        return fits
 
 
 def whole_sentences(text: str) -> str:
