@@ -355,6 +355,9 @@ def embed_(
                 logits[row, ids] = (logits[row, ids].astype(np.float32) + shift).astype(logits.dtype)
 
 
+_AT_ONCE = 1 << 14  # scores: so few that what is between seeds and scores stays in a cache
+
+
 def score_tokens(
     marking: Marking, token_ids: NDArray[np.integer[Any]], counts: NDArray[np.int32] | None = None
 ) -> NDArray[np.float32]:
@@ -370,14 +373,16 @@ def score_tokens(
     positions = np.flatnonzero(is_scored(token_ids, n_gram, vocab_size, marking.unmarked_ids))
     ids = np.asarray(token_ids)[positions]
     contexts = np.asarray(token_ids)[positions[:, None] + np.arange(1 - n_gram, 0)]
-    for key in range(len(marking)):
-        times = 0 if counts is None else counts[positions]
-        seeds = context_seed(marking.subkeys[key], contexts, times)
+    times = 0 if counts is None else counts[positions]
+    at_once = max(1, _AT_ONCE // max(1, len(positions)))
+    for low in range(0, len(marking), at_once):
+        some = slice(low, low + at_once)
+        seeds = context_seed(marking.subkeys[some, None], contexts, times)  # [keys, positions]
         if family == "gumbel":
-            scores[positions, key] = gumbel_score(ids, seeds)
+            found = gumbel_score(ids, seeds)
         else:
-            ranks = permute(ids, seeds, vocab_size)
-            scores[positions, key] = phi(ranks, marking.k_p[key], vocab_size, family)
+            found = phi(permute(ids, seeds, vocab_size), marking.k_p[some, None], vocab_size, family)
+        scores[positions, some] = found.T
     return scores
 
 
