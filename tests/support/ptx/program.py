@@ -167,6 +167,16 @@ def _barrier(code: Code, step: Step) -> None:
 # ---------------------------------------------------------------- registers that are done with
 
 
+def _registers(operands: tuple[parse.Operand, ...]) -> list[int]:
+    found: list[int] = []
+    for operand in operands:
+        if type(operand) is parse.Register:  # most are
+            found.append(operand.index)
+        elif type(operand) is not parse.Immediate:
+            found.extend(parse.registers(operand))
+    return found
+
+
 def _free(program: Program) -> None:
     """Note after which step a register is not needed: one that begins and ends between two branches."""
     kernel = program.kernel
@@ -180,8 +190,8 @@ def _free(program: Program) -> None:
         block += i in begins
         operands = instruction.operands
         no_result = instruction.parts[0] in _NO_RESULT or not operands
-        writes = [] if no_result else list(parse.registers(operands[0]))
-        reads = [each for operand in operands[0 if no_result else 1 :] for each in parse.registers(operand)]
+        writes = [] if no_result else _registers(operands[:1])
+        reads = _registers(operands if no_result else operands[1:])
         if instruction.guard:
             reads.append(instruction.guard.index)
         for register in reads:
