@@ -67,9 +67,11 @@ def _audit(
             reasons.append(None)
         except InputError as error:
             reasons.append(str(error))
+        except MemoryError:
+            reasons.append(_no_memory(record, ids))
     try:
         return reasons, _find(auditor, values, ids)
-    except IetError:
+    except (IetError, MemoryError):
         if not values:
             raise
     # Audit each by itself: some record is to blame, and the others are to be read all the same.
@@ -83,6 +85,8 @@ def _audit(
                 good.append(value)
             except IetError as error:
                 reasons[i] = str(error)
+            except MemoryError:
+                reasons[i] = _no_memory(value[0], ids)
     return reasons, _find(auditor, good, ids)
 
 
@@ -90,6 +94,10 @@ def _find(auditor: Auditor, values: list[tuple[Any, Int64s | None]], ids: bool) 
     records = [value for value, _ in values]
     elsewhere = [stretches for _, stretches in values if stretches is not None] or None
     return find(auditor.plan, None if ids else records, records if ids else None, elsewhere)
+
+
+def _no_memory(record: Any, ids: bool) -> str:
+    return f"out of memory with {len(record):,} {'ids' if ids else 'characters'}"
 
 
 def _text(record: Any) -> str:

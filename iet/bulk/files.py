@@ -153,13 +153,14 @@ def audit_files(
         InputError: a parameter is out of range, an input is missing, or all are broken, `out` is not empty or
             was begun in another way (the error names the difference), or is replaced on the way; or an input
             is not what it was; or another process is at work on the shard.
-        IetError: a worker died, or the registry has changed when it starts.
+        IetError: more than 20 workers died, or the registry has changed when one starts.
 
     What is broken in a file, such as the end of a compressed one, goes to the quarantine as one record with
-    `rest` set, and the others are read.
+    `rest` set, and the others are read. So does a record for which there is not memory enough: with several
+    workers one that is killed for want of it is replaced, and a record at which two more die is left out.
 
-    Deterministic: the files do not depend on workers, shards, or on when a run was killed. Memory is that of
-    a chunk or two for each worker, and of the longest document.
+    Deterministic: the files do not depend on workers, shards, or on when a run was killed, where there is
+    memory for all records. Memory is that of a chunk or two for each worker, and of the longest document.
     """
     index, count = _checked_shard(shard)
     check_number("workers", workers, 1)
@@ -327,36 +328,22 @@ class _Job:
                     yield number, symbols
 
     def audit(
-        self, auditor: Auditor, chunk: Chunk, alive: Callable[[], bool] = lambda: True
+        self,
+        auditor: Auditor,
+        chunk: Chunk,
+        alive: Callable[[], bool] = lambda: True,
+        *,
+        singly: bool = False,
     ) -> Iterator[int]:
         """Audit one chunk and commit it, unless nobody waits for it any more; yield counts of its records."""
-        places, values, rests = list[_Place](), list[Any](), list[bool]()
-        elsewhere = list[Int64s]()
-        for records in chunk.records:
-            name = self.sources[records.source].name
-            read_ = zip(records.rows, _numbers(records), self._values(records), strict=True)
-            for row, number, (value, id) in read_:
-                places.append(_Place(name, row, id))
-                values.append(value)
-                rests.append(isinstance(value, Refused) and value.rest)
-                if self.templates is not None:
-                    symbols = symbols_of(value, self.columns.ids)
-                    elsewhere.append(_NONE if symbols is None else self.templates.elsewhere(number, symbols))
         documents, segments, bad = list[pa.Table](), list[pa.Table](), list[dict[str, Any]]()
-        left = iter(zip(places, rests, strict=True))
-        for reasons, found in audit_records(
-            auditor, values, ids=self.columns.ids, elsewhere=elsewhere or None
-        ):
-            good = list[_Place]()
-            for reason, (place, rest) in zip(reasons, left, strict=False):
-                if reason is None:
-                    good.append(place)
-                else:
-                    bad.append({**place._asdict(), "reason": reason, **({"rest": True} if rest else {})})
-            where = [pa.array([place[i] for place in good], kind) for i, (_, kind) in enumerate(_WHERE)]
-            documents.append(_document_rows(where, found))
-            segments.append(_segment_rows(where, found))
-            yield len(reasons)
+        for part in ([records] for records in chunk.singles()) if singly else [chunk.records]:
+            for good, found, refused in self._audited(auditor, part):
+                where = [pa.array([place[i] for place in good], kind) for i, (_, kind) in enumerate(_WHERE)]
+                documents.append(_document_rows(where, found))
+                segments.append(_segment_rows(where, found))
+                bad += refused
+                yield len(good) + len(refused)
         if not alive():
             return
         write_chunk(
@@ -367,6 +354,34 @@ class _Job:
             _joined(segments, SEGMENTS),
             "".join(json.dumps(record) + "\n" for record in bad).encode(),
         )
+
+    def _audited(
+        self, auditor: Auditor, part: list[Records]
+    ) -> Iterator[tuple[list[_Place], Results, list[dict[str, Any]]]]:
+        """Yield, some records at a time: the places of good ones and what was found, and the bad ones."""
+        places, values, rests = list[_Place](), list[Any](), list[bool]()
+        elsewhere = list[Int64s]()
+        for records in part:
+            name = self.sources[records.source].name
+            read_ = zip(records.rows, _numbers(records), self._values(records), strict=True)
+            for row, number, (value, id) in read_:
+                places.append(_Place(name, row, id))
+                values.append(value)
+                rests.append(isinstance(value, Refused) and value.rest)
+                if self.templates is not None:
+                    symbols = symbols_of(value, self.columns.ids)
+                    elsewhere.append(_NONE if symbols is None else self.templates.elsewhere(number, symbols))
+        left = iter(zip(places, rests, strict=True))
+        for reasons, found in audit_records(
+            auditor, values, ids=self.columns.ids, elsewhere=elsewhere or None
+        ):
+            good, bad = list[_Place](), list[dict[str, Any]]()
+            for reason, (place, rest) in zip(reasons, left, strict=False):
+                if reason is None:
+                    good.append(place)
+                else:
+                    bad.append({**place._asdict(), "reason": reason, **({"rest": True} if rest else {})})
+            yield good, found, bad
 
     def _values(self, records: Records) -> Iterator[tuple[Any, str | None]]:
         """Yield each document, or what is wrong with it, and its id."""

@@ -248,6 +248,19 @@ class Chunk:
     def __len__(self) -> int:
         return sum(len(some.rows) for some in self.records)
 
+    def singles(self) -> Iterator[Records]:
+        """Yield each record by itself."""
+        for some in self.records:
+            yield from (some.cut(i, i + 1) for i in range(len(some.rows)))
+
+    def refusing(self, number: int, reason: str) -> Chunk:
+        """Return the same chunk, with the same digest, in which a record, counted from 0, is not read."""
+        singles = list(self.singles())
+        value = singles[number].values[0]
+        digest = value.digest if isinstance(value, Refused) else digest_of(_content(value))
+        singles[number] = dataclasses.replace(singles[number], values=[Refused(reason, digest=digest)])
+        return Chunk(self.index, singles)
+
     def digest(self) -> str:
         """Return what knows again all that was read, refused records and places included."""
         found = hashlib.blake2b(digest_size=16)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -21,11 +22,19 @@ ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "IET_NUM_THREADS": "1", "OMP_NU
 """The environment of a worker: as many processes as cores, each with one thread."""
 
 
+MOST_DEATHS = 20
+"""Workers that may die before a run ends; each of them is replaced."""
+
+
 class Job(Protocol):
     """What is done with a chunk. It is pickled for each worker."""
 
-    def audit(self, auditor: Auditor, chunk: Chunk, alive: Callable[[], bool] = ...) -> Iterator[int]:
+    def audit(
+        self, auditor: Auditor, chunk: Chunk, alive: Callable[[], bool] = ..., *, singly: bool = False
+    ) -> Iterator[int]:
         """Audit a chunk and commit it, unless `alive` says that nobody waits for it any more.
+
+        With `singly` nothing is read of a record before the one in front of it is counted.
 
         Yields:
             The number of records that were audited since the last time; they are committed at the end.
@@ -35,13 +44,28 @@ class Job(Protocol):
         """Return what a chunk was read from, in words."""
 
 
+@dataclasses.dataclass
+class _Task:
+    """A chunk that a worker has, and how far it and those before it came."""
+
+    chunk: Chunk
+    singly: bool = False
+    suspect: int | None = None
+    audited: int = 0
+    told: int = 0
+
+
 def audited(
     auditor: Auditor, packed: bytes, job: Job, stream: Iterator[Chunk], workers: int
 ) -> Generator[tuple[int, int]]:
     """Audit the chunks, and yield again and again the index of one and how many more of its records are done.
 
+    Where a worker dies, another one takes its chunk, record by record; the record at which two die then is
+    refused (`Chunk.refusing`), and the others are done.
+
     Raises:
-        IetError: a worker died, or read other keys than `auditor` has: each reads the registry's file again.
+        IetError: `MOST_DEATHS` workers died, or one before or behind all records of its chunk; or one read
+            other keys than `auditor` has: each reads the registry's file again.
     """
     if workers == 1:
         for chunk in stream:
@@ -51,51 +75,107 @@ def audited(
             except MemoryError:
                 raise _out_of_memory(job, chunk) from None
         return
-    # Workers of concurrent.futures would wait for ever for a parent that was killed. Here the death of the
-    # parent closes the only other end of a worker's pipe.
-    spawn = multiprocessing.get_context("spawn")
-    running = dict[multiprocessing.connection.Connection, Any]()
-    at_work = dict[multiprocessing.connection.Connection, tuple[int, str]]()
+    crew = _Crew(auditor, packed, job)
+    idle, at_work = [crew.hired() for _ in range(workers)], dict[_Connection, _Task]()
+    waiting, upcoming = list[_Task](), next(stream, None)
     try:
-        for number in range(workers):
-            ours, theirs = spawn.Pipe()
-            process = spawn.Process(
-                target=_work,
-                args=(theirs, packed, auditor.configuration, job),
-                name=f"iet-audit-{number}",
-                daemon=True,
-            )
-            with _undisturbed():
-                process.start()
-            theirs.close()
-            running[ours] = process
-        idle, upcoming = list(running), next(stream, None)
-        while upcoming is not None or at_work:
-            while idle and upcoming is not None:
+        while waiting or upcoming is not None or at_work:
+            while idle and (waiting or upcoming is not None):
                 connection = idle.pop()
-                where = job.where(upcoming)
-                at_work[connection] = upcoming.index, where
-                _passed_on(running[connection], where, connection.send, upcoming)
-                upcoming = next(stream, None)
+                if waiting:
+                    task = waiting.pop()
+                elif upcoming is not None:
+                    task, upcoming = _Task(upcoming), next(stream, None)
+                at_work[connection] = task
+                with contextlib.suppress(OSError):  # what died is found to have when it is asked for counts
+                    connection.send((task.chunk, task.singly))
             for ready in multiprocessing.connection.wait(list(at_work)):
                 assert isinstance(ready, multiprocessing.connection.Connection)
-                index, where = at_work[ready]
-                said = _passed_on(running[ready], where, ready.recv)
+                task = at_work[ready]
+                try:
+                    said = ready.recv()
+                except (EOFError, OSError):
+                    waiting.append(crew.taken_over(ready, at_work.pop(ready)))
+                    idle.append(crew.hired())
+                    continue
                 if isinstance(said, Exception):
                     raise said
                 if said is None:
                     del at_work[ready]
                     idle.append(ready)
                 else:
-                    yield index, said
+                    task.audited += said
+                    if task.audited > task.told:
+                        more, task.told = task.audited - task.told, task.audited
+                        yield task.chunk.index, more
     except (KeyboardInterrupt, GeneratorExit):  # at once: a kill does no harm
-        for process in running.values():
-            process.terminate()
+        crew.terminate()
         raise
     finally:
-        for connection in running:
+        crew.dismiss()
+
+
+_Connection = multiprocessing.connection.Connection
+
+
+class _Crew:
+    """The workers of a run.
+
+    Workers of concurrent.futures would wait for ever for a parent that was killed. Here the death of the
+    parent closes the only other end of a worker's pipe.
+    """
+
+    def __init__(self, auditor: Auditor, packed: bytes, job: Job) -> None:
+        self._expected, self._packed, self._job = auditor.configuration, packed, job
+        self._processes = dict[_Connection, Any]()
+        self._hired, self._deaths = 0, 0
+
+    def hired(self) -> _Connection:
+        """Start a worker."""
+        spawn = multiprocessing.get_context("spawn")
+        ours, theirs = spawn.Pipe()
+        process = spawn.Process(
+            target=_work,
+            args=(theirs, self._packed, self._expected, self._job),
+            name=f"iet-audit-{self._hired}",
+            daemon=True,
+        )
+        with _undisturbed():
+            process.start()
+        theirs.close()
+        self._hired += 1
+        self._processes[ours] = process
+        return ours
+
+    def taken_over(self, connection: _Connection, task: _Task) -> _Task:
+        """Return what is left to do of a worker that died."""
+        process = self._processes.pop(connection)
+        connection.close()
+        process.join()
+        self._deaths += 1
+        chunk, at, said = task.chunk, task.audited, f"the worker died (exit code {process.exitcode})"
+        if self._deaths > MOST_DEATHS or (task.singly and at == len(chunk)):
+            raise IetError(
+                f"{process.name}: {said}, number {self._deaths} of this run; the chunks that are done stay,"
+                f" and a run with resume goes on. It had {self._job.where(chunk)}; where it dies there"
+                " again, memory is short: resume with fewer workers or a lower --max-record"
+            )
+        if not task.singly:
+            return _Task(chunk, singly=True, told=task.told)
+        if at != task.suspect:
+            return _Task(chunk, singly=True, suspect=at, told=task.told)
+        chunk = chunk.refusing(at, f"{said} at this record, twice; perhaps memory is short")
+        return _Task(chunk, singly=True, told=task.told)
+
+    def terminate(self) -> None:
+        for process in self._processes.values():
+            process.terminate()
+
+    def dismiss(self) -> None:
+        """Let each worker end, and wait for it."""
+        for connection in self._processes:
             connection.close()
-        for process in running.values():
+        for process in self._processes.values():
             process.join()
 
 
@@ -113,18 +193,6 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _passed_on(process: Any, where: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    try:
-        return call(*arguments)
-    except (EOFError, OSError):
-        process.join()
-        raise IetError(
-            f"{process.name}: the worker died (exit code {process.exitcode}); the chunks that are done stay,"
-            f" and a run with resume goes on. It had {where}; where it dies there again, memory is short:"
-            " resume with a lower --max-record"
-        ) from None
-
-
 def _work(
     connection: multiprocessing.connection.Connection, packed: bytes, expected: dict[str, Any], job: Job
 ) -> None:
@@ -135,10 +203,10 @@ def _work(
     auditor: Auditor | None = None
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            chunk = connection.recv()
+            chunk, singly = connection.recv()
             try:
                 auditor = auditor or _loaded(packed, expected)
-                for count in job.audit(auditor, chunk, lambda: os.getppid() == parent):
+                for count in job.audit(auditor, chunk, lambda: os.getppid() == parent, singly=singly):
                     connection.send(count)
                 connection.send(None)
             except (IetError, OSError) as error:

@@ -1,0 +1,115 @@
+"""A record at which a worker dies, or for which there is no memory, costs itself and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from iet.audit.auditor import Auditor
+from iet.audit.records import audit_records
+from iet.bulk import files, workers
+from iet.bulk.files import audit_files
+from iet.bulk.inputs import Records
+from iet.errors import IetError
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals")
+
+DEADLY = "here memory ends"
+
+
+class KillsItself(files._Job):
+    """As the system does with a process that takes too much memory."""
+
+    def _values(self, records: Records) -> Iterator[tuple[Any, str | None]]:
+        for value, id in super()._values(records):
+            if value == DEADLY:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield value, id
+
+
+def rows(out: pathlib.Path) -> list[dict[str, Any]]:
+    return [row for path in sorted(out.glob("documents-*")) for row in pq.read_table(path).to_pylist()]
+
+
+def corpus(path: pathlib.Path, deadly: set[int], count: int) -> pathlib.Path:
+    texts = [DEADLY if i in deadly else f"Text number {i} that somebody wrote." for i in range(count)]
+    path.write_text("".join(json.dumps({"text": text, "id": i}) + "\n" for i, text in enumerate(texts)))
+    return path
+
+
+def test_a_deadly_record_costs_itself_alone(
+    auditor: Auditor, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadly = {7}
+    path = corpus(tmp_path / "a.jsonl", deadly, 20)
+    whole = audit_files(auditor, [path], tmp_path / "whole", chunk_rows=10)
+    monkeypatch.setattr(files, "_Job", KillsItself)
+    seen = list[Any]()
+    options: dict[str, Any] = {"chunk_rows": 10, "workers": 2, "templates": None}
+    summary = audit_files(auditor, [path], tmp_path / "out", progress=seen.append, **options)
+    assert (whole.documents, summary.documents, summary.quarantined) == (20, 19, 1)
+    assert [row for row in rows(tmp_path / "whole") if row["row"] not in deadly] == rows(tmp_path / "out")
+    lines = [line for path in (tmp_path / "out").glob("quarantine-*") for line in path.open()]
+    found = [json.loads(line) for line in lines]
+    assert [record["row"] for record in found] == sorted(deadly)
+    assert {record["reason"] for record in found} == {
+        "the worker died (exit code -9) at this record, twice; perhaps memory is short"
+    }
+    assert (seen[-1].documents, seen[-1].share) == (20, 1.0)
+    monkeypatch.undo()  # what was refused is known again by its content: nothing is done anew
+    again = audit_files(auditor, [path], tmp_path / "out", resume=True, progress=seen.append, chunk_rows=10)
+    assert (again.documents, again.quarantined, seen[-1].documents) == (19, 1, 20)
+
+
+def test_where_all_die_the_run_ends(
+    auditor: Auditor, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_Job", KillsItself)
+    monkeypatch.setattr(workers, "MOST_DEATHS", 1)
+    path = corpus(tmp_path / "a.jsonl", set(range(20, 40)), 40)
+    with pytest.raises(
+        IetError, match=r"died \(exit code -9\), number 2 of this run; the chunks that are do"
+    ):
+        audit_files(auditor, [path], tmp_path / "out", chunk_rows=20, workers=2)
+    assert {row["row"] for row in rows(tmp_path / "out")} <= set(range(20))
+    monkeypatch.undo()
+    summary = audit_files(auditor, [path], tmp_path / "out", chunk_rows=20, resume=True)
+    assert summary.documents == 40
+
+
+def test_records_for_which_there_is_no_memory(auditor: Auditor) -> None:
+    """One that cannot be looked at, and, in a process that gets little, one that cannot be audited."""
+    some = np.arange(100)
+    endless = np.broadcast_to(np.int64(7), 1 << 50)
+    batches = list(audit_records(auditor, [some, endless, some], ids=True))
+    reasons = [reason for some, _ in batches for reason in some]
+    assert reasons == [None, "out of memory with 1,125,899,906,842,624 ids", None]
+    assert [len(found.segment_counts) for _, found in batches] == [1, 1]
+    program = """
+        import resource, iet, numpy as np
+        from iet.audit.records import audit_records
+        registry = iet.Registry.create(None, vocab_size=500)
+        registry.add("planner")
+        auditor = iet.Auditor(registry)
+        some, many = np.arange(400), np.zeros(1 << 26, np.int64)
+        list(audit_records(auditor, [some], ids=True))
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 29),) * 2)
+        for reasons, found in audit_records(auditor, [some, many, some], ids=True):
+            print(reasons, len(found.segment_counts))
+    """
+    if not pathlib.Path("/proc/self/statm").exists():
+        pytest.skip("reads its memory from /proc")
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
+    assert done.stdout == "[None, 'out of memory with 67,108,864 ids'] 1\n[None] 1\n", done.stderr
