@@ -283,6 +283,38 @@ void absorb_short_runs(Matrix<const float> posterior, Row<const float> left, int
   }
 }
 
+// ---------------------------------------------------------------- iet/decoding/windows.py
+
+template <class X>
+void windows(Matrix<const X> x, int64_t width, int64_t step, Row<double> total, Matrix<double> f) {
+  int64_t left = 0, right = 0;
+  for (int64_t i = 0; i < f.rows; ++i) {
+    const int64_t start = i * step;
+    if (start >= right) {
+      left = right = start;
+      for (int64_t a = 0; a < x.columns; ++a) total[a] = 0;
+    }
+    for (; right < start + width; ++right)
+      for (int64_t a = 0; a < x.columns; ++a) total[a] += x(right, a);
+    for (; left < start; ++left)
+      for (int64_t a = 0; a < x.columns; ++a) total[a] -= x(left, a);
+    for (int64_t a = 0; a < x.columns; ++a) f(i, a) = total[a] / static_cast<double>(width);
+  }
+}
+
+template <class X>
+void margin(Matrix<const X> f, Row<double> z) {
+  for (int64_t i = 0; i < f.rows; ++i) {
+    double first = f(i, 0), second = -std::numeric_limits<double>::infinity();
+    for (int64_t a = 1; a < f.columns; ++a) {
+      const double value = f(i, a);
+      if (value > first) second = first, first = value;
+      else if (value > second) second = value;
+    }
+    z[i] = f.columns > 1 ? first - second : first;
+  }
+}
+
 // ---------------------------------------------------------------- iet/decoding/shares.py
 
 constexpr int64_t kBins = 64;
@@ -428,6 +460,10 @@ void bind_loops_over_texts(py::module_& loops) {
   add("binomial", &binomial);
   add("gamma", &gamma);
   // Scores come in both precisions.
+  add("windows", &windows<float>);
+  add("windows", &windows<double>);
+  add("margin", &margin<float>);
+  add("margin", &margin<double>);
   add("log_ratios", &log_ratios<float>);
   add("log_ratios", &log_ratios<double>);
   add("counted_sums", &counted_sums<float>);

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from iet.audit.tails import LOG_TAILS, log_tail, log_tails
 from iet.errors import InputError
 from iet.marks.families import Family
-from iet.native.jit import loop
+from iet.native.loops import loop
 
 __all__ = [
     "LOG_TAILS",

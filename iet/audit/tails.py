@@ -11,7 +11,7 @@ import numpy as np
 from iet.errors import InputError
 from iet.marks.families import FAMILIES, Draws, Family
 from iet.native.arrays import Float64s, Int64s
-from iet.native.jit import loop
+from iet.native.loops import loop
 
 _MAX_STRENGTH = 256.0
 

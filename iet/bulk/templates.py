@@ -19,7 +19,7 @@ import numpy as np
 from iet.errors import InputError, check_number
 from iet.marks.files import write_file
 from iet.native.arrays import Bools, Int64s, UInt64s
-from iet.native.jit import njit
+from iet.native.loops import njit
 
 FRAGMENT_CHARACTERS, FRAGMENT_IDS = 64, 16
 """Symbols of an average fragment; the shortest has half as many. They double until the table has room."""

@@ -200,8 +200,9 @@ def examine() -> Diagnosis:
 def _loops() -> dict[str, Any]:
     import iet.audit.attribution
     import iet.audit.evidence  # noqa: F401 - these load the loops of an audit
-    from iet.native import cache
+    from iet.native import cache, loops
 
+    loops.look_up()
     return {
         "kept": sorted(cache.folders),
         "read": sorted(cache.read),

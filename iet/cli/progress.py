@@ -49,9 +49,8 @@ def progress(line: str, total: float | None = None) -> Iterator[Update]:
 @contextlib.contextmanager
 def auditing(total: float | None = None) -> Iterator[Update]:
     """Show `progress` of an audit, which says so while loops are compiled: for seconds, once on a machine."""
-    from iet.native.jit import compiling, without_blas
+    from iet.native.loops import compiling
 
-    without_blas()
     line = "compiling the loops of an audit, once on this machine"
     with progress("auditing", total) as move, compiling(lambda: move(line, 0.0)):
         yield move

@@ -22,9 +22,8 @@ def add(commands: Commands) -> None:
 
 def _warm(arguments: argparse.Namespace) -> int:
     from iet.native import cache
-    from iet.native.jit import compiling, without_blas
+    from iet.native.loops import compiling
 
-    without_blas()
     with progress("compiling the loops of audits") as move, compiling(lambda: None):
         for name in _audits():
             move(f"compiling the loops of audits: {name}", 0)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from iet.errors import ShapeError
 from iet.marks.families import Family
 from iet.native.arrays import Bools, Float32s, Float64s, Int64s
-from iet.native.jit import loop
+from iet.native.loops import loop
 
 BLOCK = 16
 """Number of counted tokens whose scores are added up before they are read."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from iet.decoding.segmentation import NOBODY, check_vector
 from iet.errors import InputError, ShapeError, check_number
 from iet.native.arrays import Float32s, Float64s, Int64s
-from iet.native.jit import loop
+from iet.native.loops import loop
 
 EXPONENT_LIMIT = 60.0
 """Maximum log-likelihood ratio of one token: exponentials stay in float32's range, also before scaling."""

@@ -14,7 +14,7 @@ from iet.decoding.windows import attribution_threshold, margin_njit, windows, wi
 from iet.errors import InputError, ShapeError, check_number
 from iet.marks.families import Family
 from iet.native.arrays import Bools, Float64s, Int32s, Int64s
-from iet.native.jit import njit
+from iet.native.loops import njit
 
 ANCHORS = {"start": 0.0, "centre": 0.5, "end": 1.0}
 """Where in a window a boundary that falls on it lies, as a share of its width."""

@@ -15,7 +15,7 @@ from iet.decoding.segmentation import Scores
 from iet.errors import check_number
 from iet.marks.families import Family
 from iet.native.arrays import Float32s, Float64s
-from iet.native.jit import loop
+from iet.native.loops import loop
 
 MIN_STRENGTH, MAX_STRENGTH = 0.2, 4.0
 """The range of λ. A weaker mark cannot be told from none in a segment of some hundred tokens."""

@@ -26,7 +26,7 @@ from iet.decoding.segmentation import NOBODY, Scored, Scores, Segmentation, chec
 from iet.errors import InputError, check_number
 from iet.marks.families import Family
 from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s
-from iet.native.jit import loop
+from iet.native.loops import loop
 from iet.native.pairs import far_sources, fresh_weights, shared_weights
 
 MOST_CANDIDATES = 256

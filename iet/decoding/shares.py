@@ -6,7 +6,7 @@ import numpy as np
 
 from iet.errors import InputError, ShapeError, check_number
 from iet.native.arrays import Float32s, Float64s, Int64s
-from iet.native.jit import loop
+from iet.native.loops import loop
 
 SHARE_SURE = 0.9
 """How often the interval of a share holds the share, at least, if the posteriors are right."""

@@ -12,7 +12,7 @@ from iet.decoding.segmentation import NOBODY, Scored, Scores, Segmentation, chec
 from iet.errors import InputError, ShapeError, check_number
 from iet.marks.families import Family
 from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s
-from iet.native.jit import njit
+from iet.native.loops import loop, njit
 
 
 def windows(scores: npt.ArrayLike, window: int = 64, step: int = 16) -> Float64s:
@@ -43,7 +43,7 @@ def windows(scores: npt.ArrayLike, window: int = 64, step: int = 16) -> Float64s
     width = min(window, len(x))
     count = (len(x) - width) // step + 1 if width else 0
     f = np.empty((count, x.shape[1]))
-    windows_njit(x, width, step, np.zeros(x.shape[1]), f)
+    _windows(x, width, step, np.zeros(x.shape[1]), f)
     return f
 
 
@@ -68,6 +68,9 @@ def windows_njit(x: Scores, width: int, step: int, total: Float64s, f: Float64s)
             left += 1
         for a in range(agents):
             f[i, a] = total[a] / width
+
+
+_windows = loop(windows_njit)
 
 
 def span_sums(scores: npt.ArrayLike, boundaries: npt.ArrayLike) -> Float64s:
@@ -146,7 +149,7 @@ def margin(window_scores: npt.ArrayLike) -> Float64s:
     """
     f = check_scores(window_scores)
     z = np.empty(len(f))
-    margin_njit(f, z)
+    _margin(f, z)
     return z
 
 
@@ -161,6 +164,9 @@ def margin_njit(f: Scores, z: Float64s) -> None:
             elif f[i, a] > second:
                 second = f[i, a]
         z[i] = first - second if f.shape[1] > 1 else first
+
+
+_margin = loop(margin_njit)
 
 
 def attribution_threshold(family: Family, agents: int, level: float) -> float:

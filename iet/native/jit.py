@@ -1,4 +1,4 @@
-"""Loops over arrays: those of the compiled module, and those that Numba compiles, cached on disk."""
+"""Loops over arrays that Numba compiles, cached on disk; `iet.native.loops` has those that are called."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from typing import Any, TypeVar, cast
 import numba  # type: ignore[import-untyped, unused-ignore]
 from numba.core import event  # type: ignore[import-untyped, unused-ignore]
 
-from iet.native import load
 from iet.native.cache import Cache, ReadCache
 
 config: Any = numba.config
@@ -42,23 +41,6 @@ def njit(function: _F) -> _F:
         if cache is not None:
             loop._cache = cache
     return cast(_F, loop)
-
-
-LOOPS = dict[str, Callable[..., Any]]()
-"""Name in the compiled module -> the function beside which `loop` stands."""
-
-
-def loop(function: _F) -> _F:
-    """Take the loop of the compiled module that is named as a private one, `_x_loop`; else `njit` that.
-
-    Nothing has to be compiled then. The function says what both do, to the bit, and serves where there is no
-    compiled module. What it is given must have the types it names: the other one takes float32 and float64
-    scores alone. Neither checks an index.
-    """
-    name = function.__name__.removeprefix("_").removesuffix("_loop")
-    LOOPS[name] = function
-    native = getattr(getattr(load.cpu, "loops", None), name, None)
-    return njit(function) if native is None else cast(_F, native)
 
 
 def _cache_of(function: Callable[..., Any]) -> Cache | None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from iet.native.arrays import Bools, Float32s, Int32s, Int64s, UInt64s
-from iet.native.jit import loop
+from iet.native.loops import loop
 
 # Multipliers of a hash that is universal over their draw (multiply-shift), so that no text can be made to
 # collide. No result depends on them: n-grams with one hash are still compared, and numbers follow the text.

@@ -108,9 +108,8 @@ class Audits:
 
     def __call__(self) -> Reader:
         """Return a reader that has read a text."""
-        from iet.native.jit import compiling, without_blas
+        from iet.native.loops import compiling
 
-        without_blas()
         reader = Reader(self)
         for end in documents.MEDIA.values():
             formats.readable(end)  # loads what reads it

@@ -43,6 +43,7 @@ loops = [v for m in list(sys.modules.values()) if getattr(m, "__name__", "").sta
          for v in vars(m).values() if hasattr(v, "stats")]
 compiled = {f.__name__ for f in loops if sum(f.stats.cache_misses.values())}
 unused = {f.__name__ for f in loops if not f.signatures}
+unused |= {f.__name__ for f in sys.modules["iet.native.loops"]._later if f._compiled is None}
 print("compiled:", *sorted(compiled), file=sys.stderr)
 print("unused:", *sorted(unused), file=sys.stderr)
 sys.exit(code)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iet.native import jit, load
+from iet.native import jit, load, loops
 from tests.support.conditions import each_isa
 
 for name in ("native.pairs", "decoding", "audit.evidence"):
@@ -222,6 +222,16 @@ def _two_states(draw: Draw, turn: int) -> tuple[Any, ...]:
     return ratios, 1 + turn, edges, np.array([0.1, 0.002]), 0.92, np.zeros((5, 2, 1 + turn))
 
 
+def _windows(draw: Draw, turn: int) -> tuple[Any, ...]:
+    width, step = (30, 16) if turn % 2 else (5, 7)
+    count = (TOKENS - width) // step + 1
+    return _scores(draw, turn), width, step, np.zeros(AGENTS), np.empty((count, AGENTS))
+
+
+def _margin(draw: Draw, turn: int) -> tuple[Any, ...]:
+    return _scores(draw, turn)[:, : 1 + turn % AGENTS], np.empty(TOKENS)
+
+
 DRAWN: dict[str, Callable[[Draw, int], tuple[Any, ...]]] = {
     "number_pairs": _number_pairs,
     "number_texts": _number_texts,
@@ -246,11 +256,13 @@ DRAWN: dict[str, Callable[[Draw, int], tuple[Any, ...]]] = {
     "posteriors": _posteriors,
     "likelihoods": _likelihoods,
     "two_states": _two_states,
+    "windows": _windows,
+    "margin": _margin,
 }
 
 
 def test_every_loop_has_two_readings_and_is_drawn() -> None:
-    assert set(jit.LOOPS) == set(DRAWN) == {name for name in dir(load.cpu.loops) if name[0] != "_"}
+    assert set(loops.LOOPS) == set(DRAWN) == {name for name in dir(load.cpu.loops) if name[0] != "_"}
 
 
 def _calls(name: str) -> Iterator[tuple[Any, ...]]:
@@ -262,7 +274,7 @@ def _calls(name: str) -> Iterator[tuple[Any, ...]]:
 @pytest.mark.parametrize("name", sorted(DRAWN))
 def test_both_readings_agree_to_the_bit(name: str) -> None:
     # A loop that calls two others is read as it stands: Numba does not compile calls of a compiled module.
-    twin, native = jit.LOOPS[name], getattr(load.cpu.loops, name)
+    twin, native = loops.LOOPS[name], getattr(load.cpu.loops, name)
     twin = twin if name == "number_texts" else jit.njit(twin)
     changed = 0
     for given in _calls(name):
