@@ -16,6 +16,7 @@ from iet.native import cuda, host
 from iet.native.host import check_token_ids as check_token_ids
 from iet.native.load import Backends, backends, check_environment, load_cuda
 from iet.native.marking import Marking
+from iet.native.pairs import repeats
 
 if TYPE_CHECKING:
     import torch
@@ -336,8 +337,6 @@ def positions(
     Returns:
         scored bool [T], repeated bool [T] (false where not scored). Expected O(T·n).
     """
-    from iet.native.pairs import repeats  # here, because it imports numba
-
     pairs = pair_numbers(token_ids, registry, profile=profile)
     return pairs >= 0, repeats(pairs)
 

@@ -20,6 +20,7 @@ from iet.marks.families import Family
 from iet.marks.scheme import Profile
 from iet.native import host
 from iet.native.marking import Marking
+from iet.native.pairs import number_pairs, times_before
 from iet.native.reference import is_scored
 from iet.native.siphash import hash_n_grams
 from iet.native.texts import Texts
@@ -184,8 +185,6 @@ class Keys(Protocol):
         Two positions have one number where the second is no evidence beside the first: its score follows
         from the first one's, or it carries no mark.
         """
-        from iet.native.pairs import number_pairs  # here, because it imports numba
-
         contexts = self.profile.family.name == "gumbel"
         return number_pairs(token_ids, counting, self.profile.scheme.n_gram, contexts=contexts)
 
@@ -389,8 +388,6 @@ class KeyTable(Keys):
         """Return how often each context [T] stood before in its text, where seeds hold that; else None."""
         if not self.marking.counted:
             return None
-        from iet.native.pairs import times_before  # here, because it imports numba
-
         bounds = () if texts is None else (texts.starts, texts.ends)
         return times_before(token_ids, self.marking.n_gram, *bounds)
 

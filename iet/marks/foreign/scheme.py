@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from iet.marks.families import Family
 from iet.marks.foreign.keys import Ids, runs_of_ids
+from iet.native.pairs import number_pairs_of
 from iet.native.texts import Texts
 
 Keys = NDArray[np.uint64]
@@ -62,8 +63,6 @@ class EngineScheme(abc.ABC):
         Returns:
             Numbers [N] from 0 in the order of first occurrence, else -1; which of them stood before [N].
         """
-        from iet.native.pairs import number_pairs_of  # here, because it imports numba
-
         return number_pairs_of(texts.ids, counting, texts.starts, texts.ends, self.n_gram)
 
     def to_dict(self) -> dict[str, Any]:
