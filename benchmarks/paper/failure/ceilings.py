@@ -32,7 +32,7 @@ from benchmarks.paper.failure import restore
 from benchmarks.paper.failure.questions import middle
 from benchmarks.paper.failure.restoration import nearest
 from benchmarks.paper.failure.table2 import CLEAN, TITLES, Options, conditions_of
-from benchmarks.paper.failure.trajectories import agent_of, all_agents, load
+from benchmarks.paper.failure.trajectories import agent_of, all_agents
 from benchmarks.paper.failure.verdicts import Seen
 from benchmarks.paper.reading.readers import LEVEL
 from benchmarks.writing.models import Loaded
@@ -131,15 +131,13 @@ def run(
 ) -> None:
     """Write `out / "ceilings"` as Markdown, CSV and JSON; rewritten logs lie in `out / "logs"`."""
     restoring = options.restoring
-    found = {subset: load(data, subset, whole=whole) for subset in restoring.subsets}
-    drawn = {subset: restore.chosen(logs, restoring.logs, restoring.seed) for subset, logs in found.items()}
+    found, drawn = restore.read(data, restoring, whole)
     configuration = {
         "experiment": "ceilings",
-        **restore.made_by(loaded),
+        **restore.made_by(loaded, drawn),
         "level": LEVEL,
         **{name: getattr(options, name) for name in ("marks", "protocols")},
         **dataclasses.asdict(restoring),
-        "logs_measured": {subset: [log.number for log in logs] for subset, logs in drawn.items()},
     }
     if not overwrite:
         results.keep(out / "ceilings.json", configuration)

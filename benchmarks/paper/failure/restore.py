@@ -90,14 +90,12 @@ def run(
     overwrite: bool = False,
 ) -> None:
     """Measure restoration, and write `out / "restore"`; rewritten logs lie in `out / "logs"`."""
-    found = {subset: load(data, subset, whole=whole) for subset in options.subsets}
-    drawn = {subset: chosen(logs, options.logs, options.seed) for subset, logs in found.items()}
+    found, drawn = read(data, options, whole)
     configuration = {
         "experiment": "restore",
-        **made_by(loaded),
+        **made_by(loaded, drawn),
         "level": LEVEL,
         **dataclasses.asdict(options),
-        "logs_measured": {subset: [log.number for log in logs] for subset, logs in drawn.items()},
     }
     if not overwrite:
         results.keep(out / "restore.json", configuration)
@@ -129,8 +127,24 @@ def run(
     )
 
 
-def made_by(loaded: Loaded) -> dict[str, str]:
-    return {"model": loaded.name, "model_digest": loaded.digest, "device": str(loaded.model.device)}
+Logs = dict[str, list[Trajectory]]
+"""Subset -> its logs."""
+
+
+def read(data: pathlib.Path, options: Options, whole: bool) -> tuple[Logs, Logs]:
+    """Return all logs of a folder, and those that are measured."""
+    found = {subset: load(data, subset, whole=whole) for subset in options.subsets}
+    return found, {subset: chosen(logs, options.logs, options.seed) for subset, logs in found.items()}
+
+
+def made_by(loaded: Loaded, drawn: Logs) -> dict[str, Any]:
+    """Return the part of a configuration that says by what logs are rewritten, and which."""
+    return {
+        "model": loaded.name,
+        "model_digest": loaded.digest,
+        "device": str(loaded.model.device),
+        "logs_measured": {subset: [log.number for log in logs] for subset, logs in drawn.items()},
+    }
 
 
 def rewritten(

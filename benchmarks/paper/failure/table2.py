@@ -26,7 +26,7 @@ from benchmarks.paper.failure import protocols, restore
 from benchmarks.paper.failure.protocols import Judge, Outcome
 from benchmarks.paper.failure.restoration import CORRUPTIONS, cut_spans, ideal_judge, ideal_step, named
 from benchmarks.paper.failure.restore import MARKS
-from benchmarks.paper.failure.trajectories import SUBSETS, Restored, Trajectory, all_agents, load
+from benchmarks.paper.failure.trajectories import SUBSETS, Restored, Trajectory, all_agents
 from benchmarks.paper.failure.verdicts import CHANCE, Seen, chance, legacy_score, score
 from benchmarks.paper.reading.readers import LEVEL
 from benchmarks.writing.models import Loaded
@@ -121,18 +121,16 @@ def run(
         raise InputError(f"seeds: got {options.seeds}, expected at least 1")
     first = options.restoring.seed
     seeds = range(first, first + (1 if options.sampling.temperature == 0 else options.seeds))
-    found = {subset: load(data, subset, whole=whole) for subset in options.restoring.subsets}
-    drawn = {subset: restore.chosen(logs, options.restoring.logs, first) for subset, logs in found.items()}
+    found, drawn = restore.read(data, options.restoring, whole)
     configuration = {
         "experiment": "table2",
-        **restore.made_by(loaded),
+        **restore.made_by(loaded, drawn),
         "judge": judge.endpoint.model,
         "judge_address": judge.endpoint.address,
         "judge_room": judge.room,
         "level": LEVEL,
         **dataclasses.asdict(options),
         "judge_seeds": list(seeds),
-        "logs_measured": {subset: [log.number for log in logs] for subset, logs in drawn.items()},
     }
     if not overwrite:
         results.keep(out / "table2.json", configuration)
