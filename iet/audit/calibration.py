@@ -202,20 +202,35 @@ def marked_scores(
     """Return scores of tokens drawn with a mark, [draws], in text of `entropy` nats (see `power`)."""
     nats = max(entropy, UNCERTAIN_NATS)
     uncertain = rng.random(draws) < entropy / nats
-    logits = _slope(nats, rng) * rng.normal(size=(draws // 16, _CANDIDATES))
-    logits = np.repeat(logits, 16, axis=0)
+    # Sixteen draws from each distribution; arrays are large, so that each is worked on where it lies.
+    logits = (_slope(nats, rng) * rng.normal(size=(draws // 16, _CANDIDATES)))[:, None]
+    shape = draws // 16, 16, _CANDIDATES
     if family == "gumbel":
         certain = rng.exponential(size=draws)
-        noise = rng.random((draws, _CANDIDATES))
-        chosen = (logits - np.log(-np.log(noise))).argmax(axis=1)
-        scores = -np.log1p(-noise[np.arange(draws), chosen])
+        noise = rng.random(shape)
+        tilted = _log_of_exponential(noise.copy())
+        np.subtract(logits, tilted, out=tilted)
+        chosen = tilted.argmax(axis=2).ravel()
+        scores = -np.log1p(-noise.reshape(draws, _CANDIDATES)[np.arange(draws), chosen])
     else:
-        scores_of = np.cos(2 * np.pi * rng.random((draws, _CANDIDATES)))
+        scores_of = rng.random(shape)
+        scores_of *= 2 * np.pi
+        np.cos(scores_of, out=scores_of)
         certain = np.cos(2 * np.pi * rng.random(draws))
-        noise = -np.log(-np.log(rng.random((draws, _CANDIDATES))))
-        chosen = (logits + kappa * scores_of + noise).argmax(axis=1)
-        scores = scores_of[np.arange(draws), chosen]
+        noise = _log_of_exponential(rng.random(shape))
+        tilted = kappa * scores_of
+        tilted += logits
+        tilted -= noise
+        chosen = tilted.argmax(axis=2).ravel()
+        scores = scores_of.reshape(draws, _CANDIDATES)[np.arange(draws), chosen]
     return np.where(uncertain, scores, certain)
+
+
+def _log_of_exponential(uniform: Float64s) -> Float64s:
+    """Return log(-log(u)) in the array that holds u."""
+    for function in (np.log, np.negative, np.log):
+        function(uniform, out=uniform)
+    return uniform
 
 
 def _slope(nats: float, rng: np.random.Generator) -> float:
