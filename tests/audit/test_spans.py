@@ -23,6 +23,7 @@ from iet.marks.registry import Registry
 from iet.marks.tokenizer import DEMO_SOURCE
 from iet.report import LEFT_OUT, Report
 from iet.report.terminal import marked_text
+from tests.support.letters import LETTERS
 from tests.support.reports import validator
 from tests.support.teams import NAMES, byte_tokenizer, team
 from tests.support.texts import DECODERS, TEAM, TEXT, agents_of, reader, spell, write
@@ -223,7 +224,7 @@ def test_what_is_read_is_what_no_cut_touches(data: st.DataObject) -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(text=st.text(max_size=60), data=st.data())
+@given(text=st.text(LETTERS, max_size=60), data=st.data())
 def test_any_text_is_covered(text: str, data: st.DataObject) -> None:
     place = st.integers(0, len(text))
     pairs = st.lists(st.tuples(place, place).map(lambda pair: tuple(sorted(pair))), max_size=3)

@@ -19,6 +19,7 @@ from benchmarks.lm.kneser_ney import KneserNey
 from iet.audit.metrics import token_labels
 from iet.demo.conversation import MODEL
 from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
+from tests.support.letters import LETTERS
 
 BENCHMARKS = pathlib.Path(__file__).resolve().parents[3] / "benchmarks"
 RESULTS = BENCHMARKS / "results" / "lm.json"
@@ -87,7 +88,7 @@ def backend() -> Any:
     return Tokenizer(DEMO_SOURCE).backend
 
 
-@given(st.text())
+@given(st.text(LETTERS))
 @settings(max_examples=200)
 def test_the_tokenizer_spells_every_text(backend: Any, text: str) -> None:
     ids = backend.encode(text, add_special_tokens=False).ids
