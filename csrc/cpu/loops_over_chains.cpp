@@ -2,6 +2,7 @@
 // the arithmetic is in chain.cpp, compiled for each instruction set.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -155,6 +156,124 @@ void likelihoods(Packed<const float, 3> ratios, int64_t tokens, Row<const double
   }
 }
 
+void fill_priors(Row<const double> shares, Row<const double> nobodys, int64_t each, Matrix<double> priors) {
+  const int64_t agents = shares.size;
+  constexpr double kLowestShare = 1e-8;
+  double given = 0;
+  for (int64_t i = 0; i < agents; ++i) given += shares[i];
+  for (int64_t r = 0; r < priors.rows; ++r) {
+    const double nobody = nobodys[r / each];
+    double total = priors(r, agents) = nobody > 0 ? std::max(nobody, kLowestShare) : nobody;
+    for (int64_t i = 0; i < agents; ++i) {
+      priors(r, i) = std::max(shares[i] * ((1 - nobody) / given), kLowestShare);
+      total += priors(r, i);
+    }
+    for (int64_t i = 0; i <= agents; ++i) priors(r, i) /= total;
+  }
+}
+
+// ---------------------------------------------------------------- iet/decoding/estimates.py
+
+void mean_start(Packed<double, 2> joint, Row<const double> plausible, Row<const double> usual,
+                Row<const double> log_lengths, Row<const double> nobodys, Row<const double> log_strengths,
+                Row<double> found) {
+  const int64_t lengths = usual.size, each = nobodys.size * lengths;
+  double highest = -std::numeric_limits<double>::infinity();
+  for (int64_t s = 0; s < plausible.size; ++s)
+    for (int64_t i = 0; i < each; ++i) {
+      double& value = joint.data[s * each + i];
+      value += plausible[s] + usual[i % lengths];
+      if (value > highest) highest = value;
+    }
+  double total = 0, before = 0, strength = 0, length = 0, share = 0;
+  for (int64_t s = 0; s < plausible.size; ++s)
+    for (int64_t i = 0; i < each; ++i) {
+      const double weight = std::exp(joint.data[s * each + i] - highest);
+      total += weight;
+      strength += weight * log_strengths[s];
+      length += weight * log_lengths[i % lengths];
+      share += weight * nobodys[i / lengths];
+      before += std::exp(plausible[s] + usual[i % lengths]);
+    }
+  found[0] = std::exp(strength / total), found[1] = std::exp(length / total);
+  found[2] = share / total, found[3] = std::log(total / before) + highest;
+}
+
+void mean_length(Row<const double> log_likelihoods, Row<const double> lengths, double middle, double spread,
+                 Row<double> found) {
+  double highest = -std::numeric_limits<double>::infinity();
+  const auto away_of = [&](int64_t r) { return (std::log(lengths[r]) - std::log(middle)) / spread; };
+  for (int64_t r = 0; r < lengths.size; ++r) {
+    const double away = away_of(r);
+    highest = std::max(highest, log_likelihoods[r] - away * away / 2);
+  }
+  double total = 0, before = 0, length = 0;
+  for (int64_t r = 0; r < lengths.size; ++r) {
+    const double away = away_of(r), weight = std::exp(log_likelihoods[r] - away * away / 2 - highest);
+    total += weight;
+    length += weight * std::log(lengths[r]);
+    before += std::exp(-away * away / 2);
+  }
+  found[0] = std::exp(length / total), found[1] = std::log(total / before) + highest;
+}
+
+double set_shares(Matrix<const float> gamma, Row<const float> left, int64_t block, Row<const double> before,
+                  double nobody, Row<double> shares) {
+  constexpr double kShareTokens = 1000;
+  double rest = 0;
+  for (int64_t a = 0; a < shares.size; ++a) shares[a] = 0;
+  for (int64_t b = 0; b < left.size; ++b) {
+    rest += left[b];
+    for (int64_t a = 0; a < shares.size; ++a) shares[a] += gamma(b, a);
+  }
+  rest = block * rest + kShareTokens * nobody;
+  double total = rest;
+  for (int64_t a = 0; a < shares.size; ++a) {
+    shares[a] = block * shares[a] + kShareTokens * before[a];
+    total += shares[a];
+  }
+  for (int64_t a = 0; a < shares.size; ++a) shares[a] /= total;
+  return rest / total;
+}
+
+double interpolated(double x, Row<const double> xs, Row<const double> ys) {
+  int64_t low = 0, high = xs.size - 1;
+  if (!(x > xs[low])) return ys[low];
+  if (x >= xs[high]) return ys[high];
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    (xs[middle] <= x ? low : high) = middle;
+  }
+  return (ys[high] - ys[low]) / (xs[high] - xs[low]) * (x - xs[low]) + ys[low];
+}
+
+void set_strengths(Row<const double> total, Row<const double> tokens, double start, double shrinkage,
+                   Row<const double> grid, Row<const double> mean, Row<const double> variances, double low,
+                   double high, Row<double> strengths) {
+  constexpr double kStartTokens = 150, kByChance = 2, kMostAlike = 1000;
+  int64_t count = 0;
+  double held = 0, squares = 0, scores = 0;
+  for (int64_t a = 0; a < total.size; ++a) {
+    scores += total[a], held += tokens[a], squares += tokens[a] * tokens[a];
+    count += tokens[a] > 0;
+  }
+  const double common = (scores + kStartTokens * interpolated(start, grid, mean)) / (held + kStartTokens);
+  if (count >= 2) {
+    double scatter = 0;
+    for (int64_t a = 0; a < total.size; ++a) {
+      if (!(tokens[a] > 0)) continue;
+      const double apart = total[a] / tokens[a] - common;
+      scatter += tokens[a] * (apart * apart);
+    }
+    const double beyond = scatter / interpolated(common, mean, variances) - kByChance * (count - 1);
+    shrinkage = std::max(shrinkage, std::min(kMostAlike, (held - squares / held) / std::max(beyond, 1e-9)));
+  }
+  for (int64_t a = 0; a < total.size; ++a) {
+    const double each = (total[a] + shrinkage * common) / std::max(tokens[a] + shrinkage, 1e-9);
+    strengths[a] = std::min(std::max(interpolated(each, mean, grid), low), high);
+  }
+}
+
 // ---------------------------------------------------------------- iet/decoding/activity.py
 
 void two_states(Packed<const double, 2> ratios, int64_t columns, Integers edges, Row<const double> enters,
@@ -176,6 +295,11 @@ void bind_loops_over_chains(py::module_& loops) {
   add("posteriors", &posteriors);
   add("likelihoods", &likelihoods);
   add("two_states", &two_states);
+  add("priors", &fill_priors);
+  add("mean_start", &mean_start);
+  add("mean_length", &mean_length);
+  add("shares", &set_shares);
+  add("strengths", &set_strengths);
 }
 
 }  // namespace iet

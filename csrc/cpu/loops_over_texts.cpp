@@ -96,6 +96,15 @@ void merge(Integers numbers, Integers others, Integers starts, Integers ends, Ma
   }
 }
 
+int64_t longest_repeat(Integers pairs) {
+  int64_t count = 0, run = 0, longest = 0;
+  for (int64_t t = 0; t < pairs.size; ++t) {
+    run = 0 <= pairs[t] && pairs[t] < count ? run + 1 : 0;
+    count = std::max(count, pairs[t] + 1), longest = std::max(longest, run);
+  }
+  return longest;
+}
+
 bool far_sources(Integers runs, int64_t window, int64_t shortest, Row<int64_t> firsts, Row<int64_t> sources) {
   int64_t done = 0;
   bool some = false;
@@ -451,6 +460,7 @@ void bind_loops_over_texts(py::module_& loops) {
   add("repeats", &repeats);
   add("times_before", &times_before);
   add("merge", &merge);
+  add("longest_repeat", &longest_repeat);
   add("far_sources", &far_sources);
   add("fresh_weights", &fresh_weights);
   add("shared_weights", &shared_weights);

@@ -156,12 +156,24 @@ def log_likelihoods(
 def prior_of(shares: Float64s, nobody: float) -> Float64s:
     """Return π of the agents, in proportion to `shares` [A], and, last, of nobody."""
     prior = np.empty(len(shares) + 1)
-    np.multiply(shares, (1 - nobody) / shares.sum(), out=prior[:-1])
-    prior[-1] = nobody
-    there = prior if nobody > 0 else prior[:-1]
-    np.maximum(there, _LOWEST_SHARE, out=there)
-    prior /= prior.sum()
+    priors_loop(shares, np.array([nobody], np.float64), 1, prior[None])
     return prior
+
+
+@loop
+def priors_loop(shares: Float64s, nobodys: Float64s, each: int, priors: Float64s) -> None:
+    """Fill `priors` with `prior_of` shares [A] and each of nobody's, so many times: [N·each, A + 1]."""
+    agents, given = len(shares), 0.0
+    for i in range(agents):
+        given += shares[i]
+    for r in range(len(priors)):
+        nobody = nobodys[r // each]
+        total = priors[r, agents] = max(nobody, _LOWEST_SHARE) if nobody > 0 else nobody
+        for i in range(agents):
+            priors[r, i] = max(shares[i] * ((1 - nobody) / given), _LOWEST_SHARE)
+            total += priors[r, i]
+        for i in range(agents + 1):
+            priors[r, i] /= total
 
 
 @loop

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iet.decoding.chain import EXPONENT_LIMIT, log_likelihoods, posteriors, prior_of
+from iet.decoding.chain import EXPONENT_LIMIT, log_likelihoods, posteriors, prior_of, priors_loop
+from iet.decoding.estimates import mean_length_loop, mean_start_loop, shares_loop, strengths_loop
 from iet.decoding.segmentation import Scores
 from iet.errors import check_number
 from iet.marks.families import Family
@@ -37,10 +38,6 @@ _AROUND = np.array([0.5, 0.71, 1.0, 1.41, 2.0])
 _USUAL_NATS, _NATS_SPREAD = 0.06, 2.0
 _USUAL_LENGTH, _LENGTH_SPREAD = 75.0, 1.0
 _LENGTH_OF_ONE = 150.0  # where there is one agent, who takes turns with nobody
-
-_START_TOKENS = 150.0  # at the strength that the guesses give, for all agents together
-_SHARE_TOKENS = 1000.0
-_BY_CHANCE, _MOST_ALIKE = 2.0, 1000.0
 
 # Where marks vary in a text: how many fewer nats weaker ones carry, and how unlikely they are. Logarithms.
 _WEAKER_NATS, _ODDS_OF_TWO = 2.0, 4.0
@@ -163,10 +160,9 @@ def fit(
             prior = prior_of(shares, GAPS)
         own = None if gap is None else gap / block
         gamma, left, _ = posteriors(ratios, length / block, prior, STAGES, odds, nobody_segment=own)
-        held = block * gamma.sum(axis=0, dtype=np.float64) + _SHARE_TOKENS * start.shares
-        rest = block * left.sum(dtype=np.float64) + _SHARE_TOKENS * start.nobody
-        shares = held / (held.sum() + rest)
-        left_share = min(0.99, float(rest / (held.sum() + rest))) if nobody > 0 else 0.0
+        shares = np.empty(columns)
+        rest = shares_loop(gamma, left, block, start.shares, start.nobody, shares)
+        left_share = min(0.99, rest) if nobody > 0 else 0.0
         if strengths is None and family is not None:
             found = fit_strengths(gamma, sums, weights, family, float(start.strengths[0]), shrinkage)
     fitted = Fitted(found, shares, left_share, length, start.evidence)
@@ -203,17 +199,16 @@ def _gap_near(
 
     None where the text is not e^2 times likelier so.
     """
-    priors = np.array([prior] + [prior_of(prior[:-1], GAPS)] * len(_GAP_LENGTHS))
     gaps = np.maximum(_GAP_LENGTHS, STAGES * block)  # each stage lasts a block at least
-    each, lengths = np.append(np.nan, gaps), np.full(len(priors), length)
-    now, *others = log_likelihoods(ratios[None], lengths / block, priors, odds, each / block)[0]
-    logs = np.log(gaps)
-    log_prior = _log_normal(logs, _USUAL_LENGTH, _LENGTH_SPREAD)
-    joint = others + log_prior
-    weight = np.exp(joint - joint.max())
-    if math.log(weight.sum() / np.exp(log_prior).sum()) + joint.max() - now < _ODDS_OF_GAPS:
-        return None
-    return math.exp(weight @ logs / weight.sum())
+    priors, own = np.empty((1 + len(gaps), len(prior))), np.empty(1 + len(gaps))
+    priors[0], priors[1:] = prior, prior_of(prior[:-1], GAPS)
+    own[0], own[1:] = np.nan, gaps
+    lengths = np.full(len(own), length / block)
+    joint = log_likelihoods(ratios[None], lengths, priors, odds, own / block)[0]
+    found = np.empty(2)
+    mean_length_loop(joint[1:], gaps, _USUAL_LENGTH, _LENGTH_SPREAD, found)
+    gap, log_ratio = found.tolist()
+    return None if log_ratio - joint[0] < _ODDS_OF_GAPS else gap
 
 
 def _length_near(
@@ -221,12 +216,12 @@ def _length_near(
 ) -> float:
     """Return the mean length of a segment, by the text's likelihood at lengths around one."""
     lengths = length * _AROUND
-    priors = np.broadcast_to(prior, (len(lengths), len(prior)))
+    priors = np.empty((len(lengths), len(prior)))
+    priors[:] = prior
     joint = log_likelihoods(ratios[None], lengths / block, priors, odds)[0]
-    logs = np.log(lengths)
-    joint += _log_normal(logs, _LENGTH_OF_ONE if alone else _USUAL_LENGTH, _LENGTH_SPREAD)
-    weight = np.exp(joint - joint.max())
-    return math.exp(weight @ logs / weight.sum())
+    found = np.empty(2)
+    mean_length_loop(joint, lengths, _LENGTH_OF_ONE if alone else _USUAL_LENGTH, _LENGTH_SPREAD, found)
+    return float(found[0])
 
 
 def _guess(
@@ -248,29 +243,22 @@ def _guess(
         nobodys = np.array([min(_RARELY, nobody), nobody, max(_MOSTLY, nobody)])
     if strengths is not None or family is None:
         tried = np.ones((1, sums.shape[1])) if strengths is None else strengths[None]
-        plausible = np.zeros(1)
+        plausible = log_strengths = np.zeros(1)
     else:
         tried = starts_of(family).repeat(sums.shape[1]).reshape(len(_NATS), -1)
-        plausible = _PLAUSIBLE
+        plausible, log_strengths = _PLAUSIBLE, np.log(starts_of(family))
     ratios = block_ratios(sums, weights, tried, family)
-    priors = np.array([prior_of(shares, share) for share in nobodys.tolist()]).repeat(len(lengths), axis=0)
-    each = np.tile(lengths / block, len(nobodys))
-    joint = log_likelihoods(ratios, each, priors, odds)
-    joint = joint.reshape(len(tried), len(nobodys), len(lengths))
-    log_lengths = np.log(lengths)
+    priors = np.empty((len(nobodys) * len(lengths), sums.shape[1] + 1))
+    priors_loop(shares, nobodys, len(lengths), priors)
+    each = np.empty((len(nobodys), len(lengths)))
+    each[:] = lengths / block
+    joint = log_likelihoods(ratios, each.ravel(), priors, odds)
+    log_lengths, found = np.log(lengths), np.empty(4)
     usual = _log_normal(log_lengths, _LENGTH_OF_ONE if alone else _USUAL_LENGTH, _LENGTH_SPREAD)
-    log_prior = plausible[:, None, None] + usual
-    joint += log_prior
-    highest = joint.max()
-    weight = np.exp(joint - highest)
-    total = weight.sum()
-    evidence = math.log(total / len(nobodys) / np.exp(log_prior).sum()) + highest
-    weight /= total
-    by_share = weight.sum(axis=0)
-    strength = tried[0] if len(tried) == 1 else np.exp(weight.sum(axis=(1, 2)) @ np.log(tried))
-    length = math.exp(by_share.sum(axis=0) @ log_lengths)
-    share = float(by_share.sum(axis=1) @ nobodys)
-    return Fitted(strength, (1 - share) * shares, share, length, float(evidence))
+    mean_start_loop(joint, plausible, usual, log_lengths, nobodys, log_strengths, found)
+    strength, length, share, evidence = found.tolist()
+    start = tried[0] if len(tried) == 1 else np.full(sums.shape[1], strength)
+    return Fitted(start, (1 - share) * shares, share, length, evidence)
 
 
 def _log_normal(logs: Float64s, middle: float, spread: float) -> Float64s:
@@ -307,14 +295,11 @@ def fit_strengths(
 ) -> Float64s:
     """Return the λ [A] of `fit`, given who holds each block: γ [B, A], Σ w·x [B, A] and Σ w [B]."""
     grid, mean, _, variances = _strength_table(family)
-    total, tokens = np.zeros(len(gamma.T)), np.zeros(len(gamma.T))
+    total, tokens = np.zeros(gamma.shape[1]), np.zeros(gamma.shape[1])
     _held_sums_loop(gamma, sums, weights, total, tokens)
-    common = (total.sum() + _START_TOKENS * np.interp(start, grid, mean)) / (tokens.sum() + _START_TOKENS)
-    alike = _tokens_alike(total, tokens, float(common), float(np.interp(common, mean, variances)))
-    shrinkage = max(shrinkage, alike)
-    each = (total + shrinkage * common) / np.maximum(tokens + shrinkage, 1e-9)
-    low, high = strength_range(family)
-    return np.asarray(np.minimum(np.maximum(np.interp(each, mean, grid), low), high))
+    strengths = np.empty(len(total))
+    strengths_loop(total, tokens, start, shrinkage, grid, mean, variances, *strength_range(family), strengths)
+    return strengths
 
 
 @loop
@@ -331,25 +316,6 @@ def _held_sums_loop(
             held = np.float64(gamma[b, a])
             total[a] += held * sums[b, a]
             tokens[a] += held * weights[b]
-
-
-def _tokens_alike(total: Float64s, tokens: Float64s, common: float, variance: float) -> float:
-    """Return how many tokens at the strength of all agents say as much of one as that he is one of them.
-
-    variance / τ², where τ² is by how much agents' means scatter beyond twice what chance would make of equal
-    ones (Cochran's Q): each agent's tokens were chosen for their scores.
-    """
-    said = tokens > 0
-    count = np.count_nonzero(said)
-    if count < 2:
-        return 0.0
-    if count < len(said):
-        total, tokens = total[said], tokens[said]
-    apart = total / tokens - common
-    scatter = (tokens @ apart**2) / variance
-    held = tokens.sum()
-    effective = held - (tokens @ tokens) / held
-    return float(min(_MOST_ALIKE, effective / max(scatter - _BY_CHANCE * (count - 1), 1e-9)))
 
 
 def block_of(tokens: int, largest: int) -> int:

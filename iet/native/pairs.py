@@ -238,8 +238,7 @@ def far_sources(pairs: Int64s, window: int = 256, shortest: int = 64) -> Int64s 
 
     Cost: O(T) where no such run of repeats is, else O(T·shortest) expected. Deterministic.
     """
-    others = np.flatnonzero(~repeats(pairs))  # NumPy, for nothing has to be compiled where nothing comes back
-    if np.diff(others, prepend=-1, append=len(pairs)).max() <= shortest:
+    if _longest_repeat_loop(pairs) < shortest:
         return None
     whole = _among_last(pairs >= 0, shortest) == shortest
     fresh = _among_last(fresh_weights(pairs, shortest) > 0, shortest)
@@ -254,6 +253,15 @@ def _among_last(mask: Bools, length: int) -> Int64s:
     counts = np.cumsum(mask, dtype=np.int64)
     counts[length:] -= counts[:-length].copy()
     return counts
+
+
+@loop
+def _longest_repeat_loop(pairs: Int64s) -> int:
+    count, run, longest = 0, 0, 0
+    for t in range(len(pairs)):
+        run = run + 1 if 0 <= pairs[t] < count else 0
+        count, longest = max(count, pairs[t] + 1), max(longest, run)
+    return longest
 
 
 @loop

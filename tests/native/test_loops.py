@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iet.native import jit, load, loops
+from iet.native import load, loops
 from tests.support.conditions import each_isa
 
 for name in ("native.pairs", "decoding", "audit.evidence"):
@@ -222,6 +222,42 @@ def _two_states(draw: Draw, turn: int) -> tuple[Any, ...]:
     return ratios, 1 + turn, edges, np.array([0.1, 0.002]), 0.92, np.zeros((5, 2, 1 + turn))
 
 
+def _priors(draw: Draw, turn: int) -> tuple[Any, ...]:
+    nobodys = draw.random(3) * (draw.random(3) < 0.7)
+    return draw.dirichlet(np.full(AGENTS, 0.05)), nobodys, 4, np.empty((12, AGENTS + 1))
+
+
+def _mean_start(draw: Draw, turn: int) -> tuple[Any, ...]:
+    joint = draw.normal(0, (1, 40)[turn % 2], (1 + turn % 4, 12))
+    some = draw.normal(size=(4, 4))
+    plausible, log_strengths = some[0, : len(joint)], some[1, : len(joint)]
+    return joint, plausible, *some[2:], np.array([0.02, 0.5, 0.98]), log_strengths, np.empty(4)
+
+
+def _mean_length(draw: Draw, turn: int) -> tuple[Any, ...]:
+    return draw.normal(0, 9, 5), draw.uniform(5, 900, 5), 75.0, 1.0, np.empty(2)
+
+
+def _shares(draw: Draw, turn: int) -> tuple[Any, ...]:
+    return *_posterior(draw), 1 + turn, draw.dirichlet(np.ones(AGENTS)), turn / 24, np.empty(AGENTS)
+
+
+def _strengths(draw: Draw, turn: int) -> tuple[Any, ...]:
+    tokens = draw.uniform(0, 900, AGENTS) * (draw.random(AGENTS) < turn / 12)
+    grid = np.linspace(0, 4, 512)
+    table = grid, grid / 2 + grid**2 / 16, 0.5 + grid / 8
+    return (
+        tokens * draw.uniform(-0.2, 3.5, AGENTS),
+        tokens,
+        turn / 6,
+        30.0,
+        *table,
+        0.2,
+        3.9,
+        np.empty(AGENTS),
+    )
+
+
 def _windows(draw: Draw, turn: int) -> tuple[Any, ...]:
     width, step = (30, 16) if turn % 2 else (5, 7)
     count = (TOKENS - width) // step + 1
@@ -256,9 +292,18 @@ DRAWN: dict[str, Callable[[Draw, int], tuple[Any, ...]]] = {
     "posteriors": _posteriors,
     "likelihoods": _likelihoods,
     "two_states": _two_states,
+    "longest_repeat": lambda draw, turn: (_pairs(draw),),
+    "priors": _priors,
+    "mean_start": _mean_start,
+    "mean_length": _mean_length,
+    "shares": _shares,
+    "strengths": _strengths,
     "windows": _windows,
     "margin": _margin,
 }
+
+
+READING = ("longest_repeat",)  # they write nothing
 
 
 def test_every_loop_has_two_readings_and_is_drawn() -> None:
@@ -275,7 +320,7 @@ def _calls(name: str) -> Iterator[tuple[Any, ...]]:
 def test_both_readings_agree_to_the_bit(name: str) -> None:
     # A loop that calls two others is read as it stands: Numba does not compile calls of a compiled module.
     twin, native = loops.LOOPS[name], getattr(load.cpu.loops, name)
-    twin = twin if name == "number_texts" else jit.njit(twin)
+    twin = twin if name == "number_texts" else loops._Later(twin).compiled()
     changed = 0
     for given in _calls(name):
         ours, theirs = copy.deepcopy(given), copy.deepcopy(given)
@@ -284,7 +329,7 @@ def test_both_readings_agree_to_the_bit(name: str) -> None:
         for one, other, before in zip(ours, theirs, given, strict=True):
             np.testing.assert_array_equal(one, other, strict=True)
             changed += not np.array_equal(one, before)
-    assert changed >= 12  # the draws give it something to do
+    assert changed >= 12 or name in READING  # the draws give it something to do
 
 
 @pytest.mark.parametrize("name", ["likelihoods", "posteriors", "two_states"])
@@ -309,6 +354,8 @@ def test_arrays_of_other_kinds_are_refused(name: str) -> None:
             for other in (np.empty(value.shape, np.float16), value[None], value.tolist()):
                 with pytest.raises(TypeError):
                     native(*given[:i], other, *given[i + 1 :])
+    if name in READING:
+        return
     given[-1].setflags(write=False)
     with pytest.raises(TypeError):
         native(*given)

@@ -1,0 +1,145 @@
+"""What a fit takes from likelihoods and posteriors: means over what was tried, shares, strengths."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from iet.native.arrays import Float32s, Float64s
+from iet.native.loops import loop, njit
+
+START_TOKENS, SHARE_TOKENS = 150.0, 1000.0
+"""How many tokens the first guess counts: for the strength of all agents together, and for their shares."""
+
+_BY_CHANCE, _MOST_ALIKE = 2.0, 1000.0
+
+
+@loop
+def mean_start_loop(
+    joint: Float64s,
+    plausible: Float64s,
+    usual: Float64s,
+    log_lengths: Float64s,
+    nobodys: Float64s,
+    log_strengths: Float64s,
+    found: Float64s,
+) -> None:
+    """Average strengths, shares of nobody and lengths by how likely a text is with them.
+
+    `joint` [S, N·L], log-likelihoods, which are changed; log priors `plausible` [S] and `usual` [L]. `found`
+    becomes the strength and the length, means of logarithms, the share, and the log of the mean likelihood.
+    """
+    lengths, highest = len(usual), -math.inf
+    for s in range(len(plausible)):
+        for i in range(len(nobodys) * lengths):
+            joint[s, i] += plausible[s] + usual[i % lengths]
+            if joint[s, i] > highest:
+                highest = joint[s, i]
+    total = before = strength = length = share = 0.0
+    for s in range(len(plausible)):
+        for i in range(len(nobodys) * lengths):
+            weight = math.exp(joint[s, i] - highest)
+            total += weight
+            strength += weight * log_strengths[s]
+            length += weight * log_lengths[i % lengths]
+            share += weight * nobodys[i // lengths]
+            before += math.exp(plausible[s] + usual[i % lengths])
+    found[0], found[1] = math.exp(strength / total), math.exp(length / total)
+    found[2], found[3] = share / total, math.log(total / before) + highest
+
+
+@loop
+def mean_length_loop(
+    log_likelihoods: Float64s, lengths: Float64s, middle: float, spread: float, found: Float64s
+) -> None:
+    """Average lengths [R], log-normal around `middle`; `found` as `mean_start_loop` has its 2nd and 4th."""
+    highest = -math.inf
+    for r in range(len(lengths)):
+        away = (math.log(lengths[r]) - math.log(middle)) / spread
+        highest = max(highest, log_likelihoods[r] - away * away / 2)
+    total = before = length = 0.0
+    for r in range(len(lengths)):
+        away = (math.log(lengths[r]) - math.log(middle)) / spread
+        weight = math.exp(log_likelihoods[r] - away * away / 2 - highest)
+        total += weight
+        length += weight * math.log(lengths[r])
+        before += math.exp(-away * away / 2)
+    found[0], found[1] = math.exp(length / total), math.log(total / before) + highest
+
+
+@loop
+def shares_loop(
+    gamma: Float32s, left: Float32s, block: int, before: Float64s, nobody: float, shares: Float64s
+) -> float:
+    """Set the agents' shares [A] of a text, by γ and the guess before, and return nobody's."""
+    rest = 0.0
+    for a in range(len(shares)):
+        shares[a] = 0.0
+    for b in range(len(left)):
+        rest += left[b]
+        for a in range(len(shares)):
+            shares[a] += gamma[b, a]
+    rest = block * rest + SHARE_TOKENS * nobody
+    total = rest
+    for a in range(len(shares)):
+        shares[a] = block * shares[a] + SHARE_TOKENS * before[a]
+        total += shares[a]
+    for a in range(len(shares)):
+        shares[a] /= total
+    return rest / total
+
+
+@njit
+def _interpolated(x: float, xs: Float64s, ys: Float64s) -> Any:
+    # As np.interp.
+    low, high = 0, len(xs) - 1
+    if not x > xs[low]:
+        return ys[low]
+    if x >= xs[high]:
+        return ys[high]
+    while high - low > 1:
+        middle = (low + high) // 2
+        if xs[middle] <= x:
+            low = middle
+        else:
+            high = middle
+    return (ys[high] - ys[low]) / (xs[high] - xs[low]) * (x - xs[low]) + ys[low]
+
+
+@loop
+def strengths_loop(
+    total: Float64s,
+    tokens: Float64s,
+    start: float,
+    shrinkage: float,
+    grid: Float64s,
+    mean: Float64s,
+    variances: Float64s,
+    low: float,
+    high: float,
+    strengths: Float64s,
+) -> None:
+    """Set the λ [A] of `fit` by the sums of scores and weights that agents hold.
+
+    An agent is shrunk by at least as many tokens as say, at the strength of all, as much of one as that he is
+    one of them: variance / τ², where τ² is by how much agents' means scatter beyond twice what chance would
+    make of equal ones (Cochran's Q), as each agent's tokens were chosen for their scores.
+    """
+    count, held, squares, scores = 0, 0.0, 0.0, 0.0
+    for a in range(len(total)):
+        scores += total[a]
+        held += tokens[a]
+        squares += tokens[a] * tokens[a]
+        count += tokens[a] > 0
+    common = (scores + START_TOKENS * _interpolated(start, grid, mean)) / (held + START_TOKENS)
+    if count >= 2:
+        scatter = 0.0
+        for a in range(len(total)):
+            if tokens[a] > 0:
+                apart = total[a] / tokens[a] - common
+                scatter += tokens[a] * (apart * apart)
+        beyond = scatter / _interpolated(common, mean, variances) - _BY_CHANCE * (count - 1)
+        shrinkage = max(shrinkage, min(_MOST_ALIKE, (held - squares / held) / max(beyond, 1e-9)))
+    for a in range(len(total)):
+        each = (total[a] + shrinkage * common) / max(tokens[a] + shrinkage, 1e-9)
+        strengths[a] = min(max(_interpolated(each, mean, grid), low), high)
