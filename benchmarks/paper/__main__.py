@@ -37,9 +37,9 @@ from benchmarks.paper.experiments.study import TUNING, Options, Study
 from benchmarks.paper.failure import ceilings, protocols, restore, table2
 from benchmarks.paper.failure.trajectories import SUBSETS
 from benchmarks.paper.quality import experiment
-from benchmarks.paper.reading.similarity import Embedder
+from benchmarks.paper.reading.similarity import TF_IDF, Embed, embedder
 from benchmarks.paper.transforms.pii import by_presidio
-from benchmarks.paper.transforms.rewriting import Translator
+from benchmarks.paper.transforms.translators import APERTIUM, translator
 from benchmarks.writing.models import Loaded, load
 from iet.decoding.topology import TOPOLOGIES
 from iet.errors import InputError
@@ -50,7 +50,7 @@ class _Brought:
     endpoints: Mapping[str, Endpoint]  # key of `BASELINES` -> what is asked
     parameters: Parameters  # of those models
     needs: Mapping[str, Any]  # of `benchmarks.paper.transforms.NEEDS`, and what finds a person's data
-    embed: Embedder | None  # for SemSim
+    embed: Embed | None  # for SemSim
     table1: Mapping[str, Any]  # what of Table 1 is asked for, where it is not all
 
 
@@ -71,7 +71,7 @@ FAILURE = ("restore", "table2", "ceilings")
 OTHERS: Mapping[str, Callable[[Sequence[str]], int]] = {"quality": experiment.main}
 """Name -> command line of an experiment with options of its own; no part of `all`."""
 
-PAIRS = ("en_fr", "fr_en", "en_zh", "zh_en")
+PAIRS = ("en_fr", "fr_en", "en_zh", "zh_en", "en_es", "es_en")
 """Translations that back-translation takes."""
 
 QUICK: Mapping[str, Any] = {"records": 4, "turn_tokens": (48, 144), "tuning": 2, "judge_tokens": 32}
@@ -134,8 +134,8 @@ def _parser() -> argparse.ArgumentParser:
     what = "of those models; none leaves it to a model that takes no other than its own (default: 0)"
     add("--llm-temperature", type=_temperature, default=0.0, metavar="T", help=what)
     for pair in PAIRS:
-        add(f"--{pair.replace('_', '-')}", metavar="PATH_OR_ID", help="translation model")
-    add("--embedder", metavar="PATH_OR_ID", help="model for SemSim")
+        add(f"--{pair.replace('_', '-')}", metavar="PATH_OR_ID", help=f"translation model, or {APERTIUM}")
+    add("--embedder", metavar="PATH_OR_ID", help=f"model for SemSim, or {TF_IDF}")
     add("--human", type=pathlib.Path, help="a text that people wrote, to paste parts into")
     add("--presidio", action="store_true", help="find personal data by presidio, not by rules")
     return parser
@@ -288,8 +288,8 @@ def _brought(options: argparse.Namespace, names: Sequence[str]) -> _Brought:
         needs["find"] = by_presidio()
     embed = None
     if "transforms" in names:
-        needs |= {pair: Translator(model) for pair in PAIRS if (model := getattr(options, pair))}
-        embed = Embedder(options.embedder) if options.embedder else None
+        needs |= {pair: translator(pair, model) for pair in PAIRS if (model := getattr(options, pair))}
+        embed = embedder(options.embedder) if options.embedder else None
     some = {name: value for name in ("settings", "under") if (value := getattr(options, name)) is not None}
     return _Brought(endpoints, Parameters(temperature=options.llm_temperature), needs, embed, some)
 

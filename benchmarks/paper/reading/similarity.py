@@ -15,6 +15,9 @@ from iet.errors import BackendUnavailable, InputError, ShapeError
 Embed = Callable[[list[str]], npt.ArrayLike]
 """Texts to their vectors [N, D]: an `Embedder`, or `encode` of a model of sentence-transformers."""
 
+TF_IDF = "tf-idf"
+"""Stands in place of a model for `tf_idf`."""
+
 _WORD = re.compile(r"[a-z0-9]+")
 
 
@@ -68,6 +71,24 @@ def semantic_similarity(pairs: Sequence[tuple[str, str]], embed: Embed | None) -
     row = {text: number for number, text in enumerate(texts)}
     vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float64).tiny)
     return [float(np.clip(vectors[row[a]] @ vectors[row[b]], -1, 1)) for a, b in pairs]
+
+
+def embedder(model: str) -> Embed:
+    """Return what embeds texts: a model by folder or id, or `TF_IDF`."""
+    return tf_idf if model == TF_IDF else Embedder(model)
+
+
+def tf_idf(texts: list[str]) -> npt.NDArray[np.float64]:
+    """Return how often each word stands in each text, weighted by how few of these texts it stands in.
+
+    That of scikit-learn, as it comes. It sees which words there are, not what they mean.
+    """
+    try:
+        from sklearn.feature_extraction.text import TfidfVectorizer  # type: ignore[import-untyped, unused-ignore]
+    except ImportError:
+        raise BackendUnavailable("tf-idf needs scikit-learn; pip install scikit-learn") from None
+    found: npt.NDArray[np.float64] = TfidfVectorizer().fit_transform(texts).toarray()
+    return found
 
 
 class Embedder:

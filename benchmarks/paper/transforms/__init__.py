@@ -25,7 +25,8 @@ from iet.errors import BackendUnavailable
 NEEDS = {
     **{
         f"{a}_{b}": f"a translator: Translator(folder or id of a model), e.g. Helsinki-NLP/opus-mt-{a}-{b}"
-        for a, b in (("en", "fr"), ("fr", "en"), ("en", "zh"), ("zh", "en"))
+        for other in ("fr", "zh", "es")
+        for a, b in (("en", other), (other, "en"))
     },
     "regenerate": "a function (log, index of the turn) -> unmarked text",
     "entities": "the record's list of {'entity': text, 'types': [type]}",
@@ -77,11 +78,11 @@ TRANSFORMS = {
     **{
         f"backtranslation-{other}": Transform(
             f"Backtranslation (EN-{other.upper()}-EN)",
-            _REWRITING,
+            "ours" if other == "es" else _REWRITING,
             back_translated,
             needs={"forth": f"en_{other}", "back": f"{other}_en"},
         )
-        for other in ("fr", "zh")
+        for other in ("fr", "zh", "es")
     },
     "regeneration-10": Transform(
         "10% replaced",

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -25,11 +22,11 @@ from benchmarks.paper.transforms.altered import (
     touched,
     writer_label,
 )
-from iet.errors import BackendUnavailable, InputError
+from iet.errors import InputError
 from iet.marks.tokenizer import Tokenizer
 
 Translate = Callable[[list[str]], Sequence[str]]
-"""Sentences of one language to as many of another, e.g. a `Translator`."""
+"""Sentences of one language to as many of another, e.g. a `translators.Translator`."""
 
 
 def regenerated(
@@ -230,73 +227,3 @@ def quoting(
     tokens = tokens_of(found.text, tokenizer)
     figures = {"quoted": touched(tokens, found.new) / max(1, len(tokens)), "quotations": float(count)}
     return Altered(found.text, found.spans, found.new, figures)
-
-
-class Translator:
-    """Translate sentences with a sequence-to-sequence model, greedily or with beams, never sampling.
-
-    Equal sentences are translated once; sentences of similar length share a batch. A sentence that is longer
-    than the model reads, or that the model has no answer to, comes back empty: half a translation would look
-    like a whole one. What comes back does not depend on the batch, up to ties in floating point. A model may
-    want its `languages` (NLLB: "eng_Latn", "fra_Latn").
-    """
-
-    def __init__(
-        self,
-        model: str | os.PathLike[str],
-        *,
-        languages: tuple[str, str] | None = None,
-        beams: int = 1,
-        batch: int = 16,
-    ) -> None:
-        for name, value in (("beams", beams), ("batch", batch)):
-            if value < 1:
-                raise InputError(f"{name}: got {value!r}, expected at least 1")
-        try:
-            import torch
-            import transformers
-
-            # Marian, T5 and NLLB want sentencepiece, which transformers does not install.
-            self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(model)
-            self._model: Any = transformers.AutoModelForSeq2SeqLM.from_pretrained(model, dtype=torch.float32)
-        except (ImportError, OSError, ValueError) as error:
-            raise BackendUnavailable(
-                f"translation model {os.fspath(model)!r}: {error}; give the folder or id of a "
-                "sequence-to-sequence model, and pip install transformers torch sentencepiece"
-            ) from None
-        self._model.eval()
-        self._options: dict[str, Any] = {"do_sample": False, "num_beams": beams}
-        if languages is not None:
-            self._tokenizer.src_lang, target = languages
-            first = self._tokenizer.convert_tokens_to_ids(target)
-            if first is None or first == self._tokenizer.unk_token_id:
-                raise InputError(f"languages: got {target!r}, expected a code of the tokenizer")
-            self._options["forced_bos_token_id"] = first
-        self._batch = batch
-        config = self._model.config
-        self._longest = getattr(config, "max_position_embeddings", None) or 512
-
-    def __call__(self, sentences: list[str]) -> list[str]:
-        """Return the translation of each sentence, empty where there is none."""
-        import torch
-
-        different = list(dict.fromkeys(sentences))
-        rows = {s: self._tokenizer(s)["input_ids"] for s in different}
-        short = sorted((s for s in different if len(rows[s]) <= self._longest), key=lambda s: len(rows[s]))
-        found = dict.fromkeys(different, "")
-        # How long an answer may get must not depend on what else is in the batch.
-        for room, group in itertools.groupby(short, key=lambda s: self._room(len(rows[s]))):
-            alike = list(group)
-            for first in range(0, len(alike), self._batch):
-                part = alike[first : first + self._batch]
-                inputs = self._tokenizer(part, return_tensors="pt", padding=True)
-                inputs.pop("token_type_ids", None)
-                with torch.inference_mode():
-                    made = self._model.generate(**inputs, **self._options, max_length=room)
-                answers = self._tokenizer.batch_decode(made, skip_special_tokens=True)
-                found.update(zip(part, answers, strict=True))
-        return [found[sentence] for sentence in sentences]
-
-    def _room(self, tokens: int) -> int:
-        """Return the most tokens of an answer: a power of two above twice the sentence."""
-        return min(self._longest, 1 << (2 * tokens + 15).bit_length())

@@ -12,7 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.paper.reading.similarity import Embedder, common_words, rouge_l, semantic_similarity
+from benchmarks.paper.reading.similarity import (
+    TF_IDF,
+    Embedder,
+    common_words,
+    embedder,
+    rouge_l,
+    semantic_similarity,
+)
 from iet.errors import BackendUnavailable, InputError, ShapeError
 
 
@@ -127,3 +134,11 @@ def test_without_an_embedding_model_there_is_a_sentence(tmp_path):
         Embedder(tmp_path)
     with pytest.raises(InputError, match="batch: got 0"):
         Embedder(tmp_path, batch=0)
+
+
+def test_tf_idf_sees_words_and_how_rare_they_are():
+    pytest.importorskip("sklearn")
+    pairs = [("the cat sat", "sat the cat"), ("the cat sat", "the dog ran"), ("the cat sat", "a cat sat")]
+    same, common, rare = semantic_similarity(pairs, embedder(TF_IDF))
+    assert same == pytest.approx(1)
+    assert 0 < common < 1 / 3 < rare < 1

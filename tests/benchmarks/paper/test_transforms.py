@@ -25,6 +25,7 @@ from tests.support import paper_logs
 ALPHABETS = ("abcde", "fghij", "klmno")
 """Every agent writes with letters of his own, so that a text tells its truth."""
 
+OTHERS = ("fr", "zh", "es")
 HUMAN = "vwxyz"
 ENTITIES = [
     {"entity": " a9 b8 ", "types": ["name"]},
@@ -72,7 +73,7 @@ def upper_and_back() -> dict[str, Any]:
     def back(sentences: list[str]) -> list[str]:
         return [" ".join(reversed(sentence.lower().split())) for sentence in sentences]
 
-    return {"en_fr": forth, "fr_en": back, "en_zh": forth, "zh_en": back}
+    return {f"en_{other}": forth for other in OTHERS} | {f"{other}_en": back for other in OTHERS}
 
 
 def brought() -> dict[str, Any]:

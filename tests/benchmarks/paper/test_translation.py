@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
 
 from benchmarks.paper.conversations.logs import Log
-from benchmarks.paper.transforms.rewriting import Translator, back_translated
+from benchmarks.paper.transforms.rewriting import back_translated
+from benchmarks.paper.transforms.translators import APERTIUM, Apertium, Translator, translator
 from iet.errors import BackendUnavailable, InputError
 from tests.support import paper_logs
 
@@ -74,3 +76,32 @@ def test_without_a_model_there_is_a_sentence(tmp_path):
 def test_an_unknown_language_is_refused(tiny_t5):
     with pytest.raises(InputError, match="languages: got 'fra_Latn'"):
         Translator(tiny_t5, languages=("eng_Latn", "fra_Latn"))
+
+
+needs_apertium = pytest.mark.skipif(shutil.which("apertium") is None, reason="apertium is not installed")
+
+
+@needs_apertium
+def test_apertium_translates_each_sentence_by_itself():
+    forth, back = translator("en_es", APERTIUM), translator("es_en", APERTIUM)
+    sentences = [
+        "The agent will send the report tomorrow.",
+        "a [b] ^c$ {d} <e> @ \\ /",
+        "no end",
+        "zzqx  zzqy.",
+    ]
+    spanish = forth(sentences)
+    assert spanish[0] == "El agente enviará el informe mañana."
+    assert spanish == [forth([sentence])[0] for sentence in sentences]
+    assert spanish[3] == "zzqx zzqy."
+    assert "report" in back(spanish)[0]
+    assert forth([]) == []
+
+
+def test_apertium_that_is_not_there(monkeypatch):
+    if shutil.which("apertium"):
+        with pytest.raises(BackendUnavailable, match="apertium: got eng-zho, installed are "):
+            Apertium("en", "zh")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(BackendUnavailable, match="apt-get install apertium"):
+        Apertium("en", "es")
