@@ -46,13 +46,17 @@ class Job(Protocol):
 
 @dataclasses.dataclass
 class _Task:
-    """A chunk that a worker has, and how far it and those before it came."""
+    """A chunk that a worker has, and how far it and those before it came.
+
+    `begun` tells whether this worker has taken it up: where it died sooner, no record is to blame.
+    """
 
     chunk: Chunk
     singly: bool = False
     suspect: int | None = None
     audited: int = 0
     told: int = 0
+    begun: bool = False
 
 
 def audited(
@@ -64,8 +68,8 @@ def audited(
     refused (`Chunk.refusing`), and the others are done.
 
     Raises:
-        IetError: `MOST_DEATHS` workers died, or one before or behind all records of its chunk; or one read
-            other keys than `auditor` has: each reads the registry's file again.
+        IetError: more than `MOST_DEATHS` workers died, or one behind all records of its chunk, or before any
+            took up a chunk; or one read other keys than `auditor` has: each reads the registry's file again.
     """
     if workers == 1:
         for chunk in stream:
@@ -104,6 +108,7 @@ def audited(
                     del at_work[ready]
                     idle.append(ready)
                 else:
+                    crew.begun = task.begun = True
                     task.audited += said
                     if task.audited > task.told:
                         more, task.told = task.audited - task.told, task.audited
@@ -129,6 +134,7 @@ class _Crew:
         self._expected, self._packed, self._job = auditor.configuration, packed, job
         self._processes = dict[_Connection, Any]()
         self._hired, self._deaths = 0, 0
+        self.begun = False  # whether one of them has taken up a chunk
 
     def hired(self) -> _Connection:
         """Start a worker."""
@@ -154,12 +160,19 @@ class _Crew:
         process.join()
         self._deaths += 1
         chunk, at, said = task.chunk, task.audited, f"the worker died (exit code {process.exitcode})"
+        if not self.begun:  # as all others would
+            raise IetError(
+                f"{process.name}: {said} before it took up a chunk; what it printed says why (a program that"
+                ' starts workers needs `if __name__ == "__main__":` around what it does), or memory is short'
+            )
         if self._deaths > MOST_DEATHS or (task.singly and at == len(chunk)):
             raise IetError(
                 f"{process.name}: {said}, number {self._deaths} of this run; the chunks that are done stay,"
                 f" and a run with resume goes on. It had {self._job.where(chunk)}; where it dies there"
                 " again, memory is short: resume with fewer workers or a lower --max-record"
             )
+        if not task.begun:
+            return dataclasses.replace(task)
         if not task.singly:
             return _Task(chunk, singly=True, told=task.told)
         if at != task.suspect:
@@ -206,6 +219,7 @@ def _work(
             chunk, singly = connection.recv()
             try:
                 auditor = auditor or _loaded(packed, expected)
+                connection.send(0)
                 for count in job.audit(auditor, chunk, lambda: os.getppid() == parent, singly=singly):
                     connection.send(count)
                 connection.send(None)

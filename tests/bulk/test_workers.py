@@ -38,6 +38,36 @@ class KillsItself(files._Job):
             yield value, id
 
 
+class DiesAtStart(files._Job):
+    """Each worker dies before it can take up a chunk."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        os._exit(3)
+
+
+class DiesOnceThenAtStart(files._Job):
+    """One of the first two workers dies at a record, and the next three before they take up a chunk."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        with self._file("starts", "ab") as file:
+            file.write(b".")
+            file.flush()
+            if 2 < os.fstat(file.fileno()).st_size <= 5:
+                os._exit(3)
+
+    def _values(self, records: Records) -> Iterator[tuple[Any, str | None]]:
+        try:
+            self._file("died", "xb").close()
+        except FileExistsError:
+            yield from super()._values(records)
+        else:
+            os._exit(4)
+
+    def _file(self, name: str, mode: str) -> Any:
+        return open(f"{self.folder.path}.{name}", mode)
+
+
 def rows(out: pathlib.Path) -> list[dict[str, Any]]:
     return [row for path in sorted(out.glob("documents-*")) for row in pq.read_table(path).to_pylist()]
 
@@ -86,6 +116,27 @@ def test_where_all_die_the_run_ends(
     monkeypatch.undo()
     summary = audit_files(auditor, [path], tmp_path / "out", chunk_rows=20, resume=True)
     assert summary.documents == 40
+
+
+def test_who_never_starts_is_not_replaced(
+    auditor: Auditor, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_Job", DiesAtStart)
+    path = corpus(tmp_path / "a.jsonl", set(), 20)
+    with pytest.raises(IetError, match=r"died \(exit code 3\) before it took up a chunk; .*__main__"):
+        audit_files(auditor, [path], tmp_path / "out", chunk_rows=10, workers=2)
+
+
+def test_no_record_is_to_blame_where_a_worker_dies_before_it_has_one(
+    auditor: Auditor, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = corpus(tmp_path / "a.jsonl", set(), 20)
+    audit_files(auditor, [path], tmp_path / "whole")
+    monkeypatch.setattr(files, "_Job", DiesOnceThenAtStart)
+    summary = audit_files(auditor, [path], tmp_path / "out", workers=2)  # one chunk, so who starts last has it
+    assert (tmp_path / "out.starts").stat().st_size == 6
+    assert (summary.documents, summary.quarantined) == (20, 0)
+    assert rows(tmp_path / "out") == rows(tmp_path / "whole")
 
 
 def test_records_for_which_there_is_no_memory(auditor: Auditor) -> None:
