@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "chains.h"
 #include "embed.h"
 #include "foreign.h"
 
@@ -29,7 +30,8 @@ constexpr Op kOps[] = {
     {"synthid", fuzz::try_synthid, 5, 5000},
     {"waterfall", fuzz::try_waterfall, 2, 5000},
     {"green", fuzz::try_green, 1, 1000},
-    {"pool", fuzz::try_pool, 8, 0},
+    {"pool", fuzz::try_pool, 6, 0},
+    {"chain", fuzz::try_chain, 2, 0},
 };
 constexpr size_t kCount = sizeof kOps / sizeof kOps[0];
 
