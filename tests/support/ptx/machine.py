@@ -472,6 +472,8 @@ def _narrowed(lanes: Lanes, chosen: Array) -> Lanes:
 
 
 def _coordinates(number: Any, shape: tuple[int, int, int]) -> tuple[Any, Any, Any]:
+    if shape[1] == shape[2] == 1:
+        return number, 0 * number, 0 * number
     return number % shape[0], number // shape[0] % shape[1], number // (shape[0] * shape[1])
 
 
