@@ -170,9 +170,9 @@ def test_keys_that_were_rotated_out_do_not_blur_transitions() -> None:
     registry = team()
     ids = write(registry, [("planner", 250), ("critic", 250)])
     before = reader(registry).audit(token_ids=ids).transitions
-    for _ in range(12):
-        registry.rotate("planner")
-        registry.rotate("writer")
+    for number in range(12):
+        registry.rotate("planner", secret=bytes([100 + number]) * 32)
+        registry.rotate("writer", secret=bytes([200 + number]) * 32)
     after = reader(registry).audit(token_ids=ids).transitions
     assert [t[:3] for t in after.observed] == [t[:3] for t in before.observed]
     # The planner wrote under its first key; the writer, who wrote nothing, is read under its last one only.
