@@ -133,7 +133,9 @@ def test_no_record_is_to_blame_where_a_worker_dies_before_it_has_one(
     path = corpus(tmp_path / "a.jsonl", set(), 20)
     audit_files(auditor, [path], tmp_path / "whole")
     monkeypatch.setattr(files, "_Job", DiesOnceThenAtStart)
-    summary = audit_files(auditor, [path], tmp_path / "out", workers=2)  # one chunk, so who starts last has it
+    summary = audit_files(
+        auditor, [path], tmp_path / "out", workers=2
+    )  # one chunk, so who starts last has it
     assert (tmp_path / "out.starts").stat().st_size == 6
     assert (summary.documents, summary.quarantined) == (20, 0)
     assert rows(tmp_path / "out") == rows(tmp_path / "whole")
