@@ -230,7 +230,7 @@ def test_every_transformation_is_there_or_says_what_it_lacks(study: Study) -> No
     alterations.transforms(study, {"human": "Nobody counts the days at the mill. " * 30})
     cells = by_cell(result(study, "transforms")["rows"], "transformation", "reader")
     done = {name for name, _ in cells}
-    assert set(TRANSFORMS) - done == {"backtranslation-fr", "backtranslation-zh"}
+    assert set(TRANSFORMS) - done == {f"backtranslation-{language}" for language in ("fr", "zh", "es")}
     shown = (study.out / "transforms.md").read_text(encoding="utf-8")
     assert "left out: Backtranslation (EN-FR-EN) needs en_fr" in shown
     assert all(0 <= text["false_alarms"] <= 1 for text in cells["pasted-behind", "posterior"])
