@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,7 @@ _WEAKER_NATS, _ODDS_OF_TWO = 2.0, 4.0
 # that are tried, and how unlikely such texts are (a logarithm).
 GAPS = 0.95
 _GAP_LENGTHS = np.array([20.0, 60.0, 180.0])
+_SHORT_GAP = np.array([30.0])  # for which a block may be too long
 _ODDS_OF_GAPS = 2.0
 
 
@@ -73,6 +74,15 @@ class Fitted:
     nobody_segment: float | None = None
 
 
+class Halves(NamedTuple):
+    """A text in blocks of half the size: as `block_sums` returns them, their size, and their odds."""
+
+    sums: Float32s
+    weights: Float32s
+    block: int
+    odds: Float64s | None
+
+
 def fit(
     sums: Scores,
     weights: Float32s,
@@ -87,6 +97,7 @@ def fit(
     agents: int | None = None,
     odds: Float64s | None = None,
     shares: Float64s | None = None,
+    halves: Halves | None = None,
 ) -> Fitted:
     """Fit λ, shares and the length of segments: first a guess by the text's likelihood, then by EM.
 
@@ -109,6 +120,8 @@ def fit(
     There, where nobody may win, the text is also tried as agents' segments with gaps between them: what
     begins is nobody's with a share of 0.95, he may not follow himself, and has a mean length of his own, 20,
     60 or 180 tokens (log-normal around 75, spread 1). Where the text is e^2 times likelier so, that is kept.
+    A gap is three blocks or more; where that is more than 30 tokens, and none of these is kept, gaps of 30
+    are tried in blocks of half the size.
 
     Where nobody may win and the text is e^4 times likelier so, each agent has a second λ, whose marks carry
     e^-2 of the nats of the first, for as many segments.
@@ -127,6 +140,7 @@ def fit(
         odds: of `forward_backward`, for blocks [B].
         shares: of each column in what agents wrote, before the text is seen [A], in all at most 1; None: the
             same for all `agents`.
+        halves: the same text in blocks of half the size, of use where `halves_help`; None: not looked at.
 
     Returns:
         Fitted; λ within `strength_range`.
@@ -135,7 +149,8 @@ def fit(
         InputError: a parameter is out of range.
 
     Cost: O(B·A): 16 chains, or 48 where nobody may win, side by side, then 2 passes an iteration, and 5
-    chains side by side, and 4 where nobody may win. Deterministic.
+    chains side by side, and 4 where nobody may win, with `halves` up to 2 more of twice the length.
+    Deterministic.
     """
     check_number("iterations", iterations, 0)
     check_number("shrinkage", shrinkage, 0, 1e9, integer=False)
@@ -155,7 +170,10 @@ def fit(
         if mean_segment is None and i == iterations - 1:
             length = _length_near(length, ratios, block, prior, odds, alone)
             if left_share > 0:
-                gap = _gap_near(length, ratios, block, prior, odds)
+                gap = _gap_near(length, _GAP_LENGTHS, ratios, block, prior, odds)
+                if gap is None and halves is not None:
+                    finer = block_ratios(halves.sums, halves.weights, found, family)
+                    gap = _gap_near(length, _SHORT_GAP, finer, halves.block, prior, halves.odds)
         if gap is not None:
             prior = prior_of(shares, GAPS)
         own = None if gap is None else gap / block
@@ -193,13 +211,13 @@ def _weaker(
 
 
 def _gap_near(
-    length: float, ratios: Float32s, block: int, prior: Float64s, odds: Float64s | None
+    length: float, gaps: Float64s, ratios: Float32s, block: int, prior: Float64s, odds: Float64s | None
 ) -> float | None:
     """Return the mean length of a gap, by the text's likelihood where gaps alternate with segments.
 
     None where the text is not e^2 times likelier so.
     """
-    gaps = np.maximum(_GAP_LENGTHS, STAGES * block)  # each stage lasts a block at least
+    gaps = np.maximum(gaps, STAGES * block)  # each stage lasts a block at least
     priors, own = np.empty((1 + len(gaps), len(prior))), np.empty(1 + len(gaps))
     priors[0], priors[1:] = prior, prior_of(prior[:-1], GAPS)
     own[0], own[1:] = np.nan, gaps
@@ -321,6 +339,11 @@ def _held_sums_loop(
 def block_of(tokens: int, largest: int) -> int:
     """Return the tokens of a block: `largest`, or fewer in a text that would have less than 100 blocks."""
     return min(largest, max(SMALLEST_BLOCK, tokens // BLOCKS))
+
+
+def halves_help(block: int) -> bool:
+    """Tell whether `fit` has any use for blocks of half the size."""
+    return bool(STAGES * block > _SHORT_GAP[0])
 
 
 def block_sums(scores: Scores, weight: Float32s, block: int) -> tuple[Float32s, Float32s]:

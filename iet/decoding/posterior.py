@@ -15,10 +15,12 @@ from iet.decoding.copies import parted, side_by_side, wide
 from iet.decoding.fit import (
     STAGES,
     Fitted,
+    Halves,
     block_of,
     block_ratios,
     block_sums,
     fit,
+    halves_help,
     offsets_of,
     strength_range,
 )
@@ -182,6 +184,10 @@ def _decode(text: Scored, options: PosteriorOptions, allow_unattributed: bool) -
         keep = likely_agents(log_activity(*blocks, family))
         scores = scores[:, keep]
     block, odds = block_of(tokens, options.block), text.break_odds
+    halves = None
+    if allow_unattributed and halves_help(block):
+        pooled = None if odds is None else _pooled_odds(odds, block // 2)
+        halves = Halves(*block_sums(scores, weight, block // 2), block // 2, pooled)
     fitted = fit(
         *block_sums(scores, weight, block),
         family,
@@ -194,6 +200,7 @@ def _decode(text: Scored, options: PosteriorOptions, allow_unattributed: bool) -
         agents=text.agents or columns,
         odds=None if odds is None else _pooled_odds(odds, block),
         shares=None if text.shares is None else text.shares[keep],
+        halves=halves,
     )
     whole = [(0, tokens)]
     (found,) = _read(
