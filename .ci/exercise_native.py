@@ -88,4 +88,50 @@ for isa in iet.backends().isas:
                     ids[:tokens],
                     iet.EngineKeys.unnamed("kgw", [1, 5], vocab_size=vocab_size, greenlist_ratio=ratio),
                 )
+
+# Whole texts through the loops, and each loop on its own: every instruction set finds the same to the bit.
+sys.path.append(".")
+from tests.native.test_loops import DRAWN  # noqa: E402
+
+registries = []
+for family, n_gram in (("fourier", 2), ("gumbel", 4)):
+    registry = iet.Registry.create(None, vocab_size=500, scheme=iet.Scheme(family=family, n_gram=n_gram))
+    registry.add_many([f"agent {i}" for i in range(20)])
+    registries.append(registry)
+found = []
+for isa in iet.backends().isas:
+    native.cpu.select_isa(isa)
+    rng = np.random.default_rng(1)
+    read = []
+    for turn in range(300):
+        tokens = int((0, 1, 15, 16, 17, rng.integers(2, 400), rng.integers(400, 2500))[turn % 7])
+        agents = int(rng.choice([1, 2, 7, 8, 9, 17, 40]))
+        scores = rng.normal(size=(tokens, agents)).astype(("<f4", "<f8")[turn % 2])
+        ids = rng.integers(0, (3, 60, 2000)[turn % 3], tokens)
+        if tokens > 1000:  # a passage that comes back
+            ids[-300:] = ids[:300]
+        pairs = kernels.pair_numbers(ids % 500, registries[turn % 2]) if turn % 4 else None
+        odds = rng.uniform(0.1, 9, tokens) if turn % 5 == 0 else None
+        one = iet.decoding.decode(
+            scores,
+            family=("fourier", "gumbel")[turn % 2] if turn % 3 else "square",
+            pairs=pairs,
+            break_odds=odds,
+            allow_unattributed=turn % 2 == 0,
+            block=int(rng.integers(1, 40)),
+            resolution=int(rng.integers(1, 9)),
+        )
+        read.append((one.token_agents, one.posterior))
+        report = iet.Auditor(registries[turn % 2]).audit(token_ids=ids % 500)
+        read.append((repr(report.segments), repr(report.agents)))
+        count += 2
+    for name in sorted(DRAWN):
+        for turn in range(100):
+            getattr(native.cpu.loops, name)(*DRAWN[name](rng, turn))
+            count += 1
+    found.append(read)
+for others in found[1:]:
+    for ours, theirs in zip(found[0], others, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            assert np.array_equal(one, other)
 print(f"{count} batches, no fault")
