@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -87,6 +88,11 @@ def _texts(files: list[str]) -> Iterator[str]:
                 raise InputError(
                     f'{file}: line {number} is no JSON object with a text in "text", expected one'
                 ) from None
+            if (half := re.search("[\ud800-\udfff]", text)) is not None:
+                raise InputError(
+                    f"{file}: line {number}: character {half.start()} of its text is the lone surrogate"
+                    f" U+{ord(half[0]):04X}, expected text that UTF-8 can hold"
+                )
             yield text
 
 

@@ -64,3 +64,14 @@ def test_what_is_refused(
     latin.write_bytes(b"caf\xe9")
     assert run("index", "add", index, latin, "--agent", "critic", "-r", team) == 3
     assert "byte 3 is 0xe9" in capsys.readouterr().err
+
+
+def test_a_text_that_is_no_unicode_is_named_by_its_line(
+    team: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index, lines = tmp_path / "out.idx", tmp_path / "lines.jsonl"
+    lines.write_text('{"text": "w1"}\n\n{"text": "w2 \\udc00"}\n')
+    assert run("index", "add", index, lines, "--agent", "critic", "-r", team) == 3
+    assert (
+        "lines.jsonl: line 3: character 3 of its text is the lone surrogate U+DC00" in capsys.readouterr().err
+    )
