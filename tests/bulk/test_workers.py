@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,6 +56,8 @@ class DiesOnceThenAtStart(files._Job):
             file.flush()
             if 2 < os.fstat(file.fileno()).st_size <= 5:
                 os._exit(3)
+            while os.fstat(file.fileno()).st_size < 2:  # else one of the first two may start after the third
+                time.sleep(0.01)
 
     def _values(self, records: Records) -> Iterator[tuple[Any, str | None]]:
         try:
@@ -133,9 +136,8 @@ def test_no_record_is_to_blame_where_a_worker_dies_before_it_has_one(
     path = corpus(tmp_path / "a.jsonl", set(), 20)
     audit_files(auditor, [path], tmp_path / "whole")
     monkeypatch.setattr(files, "_Job", DiesOnceThenAtStart)
-    summary = audit_files(
-        auditor, [path], tmp_path / "out", workers=2
-    )  # one chunk, so who starts last has it
+    # One chunk, so who starts last has it.
+    summary = audit_files(auditor, [path], tmp_path / "out", workers=2)
     assert (tmp_path / "out.starts").stat().st_size == 6
     assert (summary.documents, summary.quarantined) == (20, 0)
     assert rows(tmp_path / "out") == rows(tmp_path / "whole")
