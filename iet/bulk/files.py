@@ -450,7 +450,7 @@ def _parsed(line: bytes, columns: Columns) -> tuple[Any, str | None]:
     """Return the document and the id of a line of JSON; in place of a bad document, the error."""
     id = None
     try:
-        record = json.loads(line)
+        record = json.loads(line.decode("utf-8-sig"))  # bytes it would take for UTF-16, too
         if not isinstance(record, dict):
             raise InputError(f"got {type(record).__name__}, expected an object with {columns.name!r}")
         id = shown_id(record.get(columns.id))

@@ -124,7 +124,7 @@ def _fields(source: Source, limit: int) -> dict[str, pa.Field | None] | None:
                 raise line
             continue
         with contextlib.suppress(ValueError, RecursionError):
-            record = json.loads(line)
+            record = json.loads(line.decode("utf-8-sig"))
             names |= dict.fromkeys(record if isinstance(record, dict) else ())
     return dict.fromkeys(names) or None
 

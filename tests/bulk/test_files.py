@@ -177,6 +177,9 @@ def test_bad_records_are_quarantined(auditor: Auditor, tmp_path: pathlib.Path) -
     assert (summary.documents, summary.quarantined) == (2, 7)
     (tmp_path / "b.txt").write_bytes(b"\xe9")
     assert audit_files(auditor, [tmp_path / "b.txt"], tmp_path / "b").quarantined == 1
+    (tmp_path / "c.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "one"}\n\xff\xfe\n')
+    assert audit_files(auditor, [tmp_path / "c.jsonl"], tmp_path / "c").documents == 1
+    assert "'utf-8' codec" in tables(tmp_path / "c")[2][0]["reason"]  # lines of JSON are in nothing else
 
 
 def test_what_is_refused_before_any_work(auditor: Auditor, tmp_path: pathlib.Path) -> None:
