@@ -163,9 +163,8 @@ class Reader:
             return self._said(job, 413, {"error": str(error)}, id, note)
         except IetError as error:
             return self._said(job, 422, {"error": str(error)}, id, note)
-        except MemoryError:
-            said = "the text was not read: it takes more memory than a worker has"
-            return self._said(job, 503, {"error": said}, id, "a text took more memory than a worker has")
+        except MemoryError:  # ends the worker
+            raise
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             note = (

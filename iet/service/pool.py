@@ -31,6 +31,9 @@ START_SECONDS = 120.0
 LOOK_SECONDS = 0.1
 """Between two looks at a worker's memory."""
 
+_TOO_MUCH = "it takes more memory than a worker has"
+_MEMORY_ENDED = 70  # how a worker ends in which an allocation failed
+
 FULL_SECONDS, FULL_BYTES = 1.0, 4 << 20
 """A worker is at its limit of memory if it has been so near to it for so long."""
 
@@ -80,7 +83,7 @@ class Pool:
         seconds: for a job, from when a worker has it; then the worker is killed.
         wait: seconds for a job to wait for a worker.
         memory: bytes that a worker may take beyond what it holds when it is ready, by `limit_memory`; one
-            that stays at the limit is killed.
+            that stays at the limit is killed, and one in which a MemoryError leaves a job ends.
         tell: called with a line, from any thread, when a worker was lost or does not start.
 
     Jobs and results are pickled. A worker ends with the process that started it, however that ends, and takes
@@ -230,11 +233,17 @@ class Pool:
             failure = WorkFailed("died", "the worker died")
         done.set()
         watch.join()
-        if failure is not None and killed:
-            failure = killed[0]
+        how = "died at work"
+        if killed:
+            failure, how = None if failure is None else killed[0], f"was killed: {killed[0]}"
+        elif failure is not None:
+            worker.process.join(START_SECONDS)
+            if worker.process.exitcode == _MEMORY_ENDED:
+                failure = WorkFailed("memory", _TOO_MUCH)
+                how = f"ended: {failure}"
         gone = failure is not None or bool(killed)
         if gone and not self._closing.is_set():
-            self._lost(f"was killed: {killed[0]}" if killed else "died at work")
+            self._lost(how)
         if failure is None:
             future.set_result(result)
         else:
@@ -254,7 +263,7 @@ class Pool:
             if now >= end:
                 killed.append(WorkFailed("time", f"it took longer than {self._seconds:g} seconds"))
             elif now - full >= FULL_SECONDS:
-                killed.append(WorkFailed("memory", "it takes more memory than a worker has"))
+                killed.append(WorkFailed("memory", _TOO_MUCH))
             if killed:
                 worker.process.kill()
                 return
@@ -312,5 +321,8 @@ def _work(
             os._exit(1)
         connection.send(limit)
         while True:
-            connection.send(work(connection.recv()))
+            try:
+                connection.send(work(connection.recv()))
+            except MemoryError:  # what is kept of the job could fail the next one
+                os._exit(_MEMORY_ENDED)
     os._exit(0)

@@ -172,7 +172,8 @@ def test_a_worker_takes_no_more_memory_than_it_may() -> None:
         assert do(pool, (20_000_000,)) == [20_000_000]
         (failure,) = do(pool, (100_000_000,))
         assert isinstance(failure, WorkFailed)
-        assert failure.reason == "died"  # this work takes no care of it
+        assert failure.reason == "memory"
+        assert pool.replaced == 1  # what it keeps of that job could fail the next one
         assert do(pool, (20_000_000,)) == [20_000_000]
     finally:
         pool.close()
