@@ -71,6 +71,9 @@ FAILURE = ("restore", "table2", "ceilings")
 OTHERS: Mapping[str, Callable[[Sequence[str]], int]] = {"quality": experiment.main}
 """Name -> command line of an experiment with options of its own; no part of `all`."""
 
+TABLE1 = ("settings", "under")
+"""Options that `table1` alone takes."""
+
 PAIRS = ("en_fr", "fr_en", "en_zh", "zh_en", "en_es", "es_en")
 """Translations that back-translation takes."""
 
@@ -155,6 +158,9 @@ def _run(options: argparse.Namespace) -> None:
         raise InputError(f"tuning: got {options.tuning}, expected at least 1")
     if options.seed < 0:
         raise InputError(f"seed: got {options.seed}, expected at least 0")
+    for name in TABLE1 if options.experiment not in ("table1", "all") else ():
+        if getattr(options, name) is not None:
+            raise InputError(f"{name}: got one for {options.experiment}, expected table1 or all")
     if options.experiment in FAILURE:
         _timed(options, options.experiment, _failure(options))
         return
@@ -290,7 +296,7 @@ def _brought(options: argparse.Namespace, names: Sequence[str]) -> _Brought:
     if "transforms" in names:
         needs |= {pair: translator(pair, model) for pair in PAIRS if (model := getattr(options, pair))}
         embed = embedder(options.embedder) if options.embedder else None
-    some = {name: value for name in ("settings", "under") if (value := getattr(options, name)) is not None}
+    some = {name: value for name in TABLE1 if (value := getattr(options, name)) is not None}
     return _Brought(endpoints, Parameters(temperature=options.llm_temperature), needs, embed, some)
 
 
