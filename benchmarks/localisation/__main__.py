@@ -6,7 +6,9 @@
 without it only drawn and written texts are read. `--work` keeps what the shipped model wrote. What is tuned
 is tuned for the highest mean IoU on the first texts of each corpus, which are not reported and have the same
 layout: every rival over the grid of its module, `cusum` and `window` too. `posterior` has its defaults, as
-has "WISER, as published": blocks of 65 and rho 0.5, with which its paper's tables are made.
+has "WISER, as published": blocks of 65 and rho 0.5, with which its paper's tables are made. All texts of a
+published file are marked at the same places, so that the tuned ones know where; the group "moved" has the
+same scores at places that nobody can know (`corpora`).
 "Bayes" knows the law of scores (estimated on the same first texts, where it is not drawn) and of lengths (of
 published files: uniform from half the shortest interval to twice the longest), but no place.
 

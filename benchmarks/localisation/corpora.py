@@ -8,6 +8,9 @@ A corpus is read on its later texts, and what is tuned or estimated is so on its
   named synthid they do not (means of both parts are equal within chance), so these count as unmarked. The
   three without scores are unmarked texts, scored here as their green lists and Gumbel noise would have been.
   Infinite scores become the largest finite one of their file.
+* Moved: the same scores at places that are drawn for each text. In a published file all texts have one
+  layout, of whose ends most are multiples of 25, and one noise at each place (its seed is the place's), so
+  whoever is tuned on some texts has learnt where the others are marked, and which tokens stand out there.
 * Drawn: lengths, agents and scores of stated laws.
 * Written: turns of the shipped model under marks of `iet`, cut to drawn lengths, tokenized again as one text.
   One of the speakers is not in the registry, so his turns are nobody's.
@@ -26,6 +29,7 @@ from numpy.typing import NDArray
 
 from benchmarks.localisation import bayes
 from benchmarks.localisation.laws import GREEN, INVERSE, THREE_BITS, Floats, draw, standardised
+from iet.decoding import Segmentation
 from iet.errors import InputError
 from iet.marks.families import FAMILIES, Family
 
@@ -67,7 +71,7 @@ class Corpus:
     """Texts of one kind.
 
     Attributes:
-        group: "published", "unmarked", "drawn" or "written".
+        group: "published", "moved", "unmarked", "drawn" or "written".
         family: the null law of the scores.
         tuning: texts that nothing is reported of.
         lengths: what the Bayes reader knows of the layout; None: it does not read.
@@ -115,6 +119,7 @@ WRITTEN: tuple[Cell, ...] = (
     ("gumbel", 0.5, 5),
 )
 _TURNS, _SHORTEST, _LONGEST = 18, 30, 120
+_LEAST_GAP = 20
 
 
 def published(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -130,7 +135,7 @@ def published(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def of_file(path: pathlib.Path, texts: int) -> list[Corpus]:
-    """Return the corpus of a published file, or two: what has no scores is scored as two marks."""
+    """Return the corpora of a published file: as it is and `moved`; without scores, as two marks."""
     content = _content(path)
     configuration, data = content["configuration"], content["data"]
     marks = {mark for _, _, mark in configuration["intervals"]} - {"unwatermarked"}
@@ -158,7 +163,37 @@ def of_file(path: pathlib.Path, texts: int) -> list[Corpus]:
     laws = [bayes.uniform(min(sizes[own]) // 2, 2 * max(sizes[own])) for own in (True, False)]
     lengths = bayes.Lengths(laws[0], laws[1], np.array([0.5, 0.5]), np.array([0.0, 1.0]))
     every = [Text(row[:, None].astype(np.float32), truth) for row in scores]
-    return [Corpus(name, "published", family, every[:TUNING], every[TUNING : TUNING + texts], lengths)]
+    corpus = Corpus(name, "published", family, every[:TUNING], every[TUNING : TUNING + texts], lengths)
+    return [corpus, moved(corpus)]
+
+
+def moved(corpus: Corpus) -> Corpus:
+    """Return the corpus with the scores of each text at other places of their kind, intervals at drawn ones.
+
+    Intervals have the lengths that they have in the file, in any order, and what lies around them is drawn
+    evenly from all that leaves `_LEAST_GAP` unmarked tokens, or as many as there are room for, on each side.
+    """
+    rng = np.random.default_rng([*corpus.name.encode()])
+    tuning, texts = ([_moved_text(text, rng) for text in each] for each in (corpus.tuning, corpus.texts))
+    return dataclasses.replace(
+        corpus, group="moved", name=f"{corpus.name}, moved", tuning=tuning, texts=texts
+    )
+
+
+def _moved_text(text: Text, rng: np.random.Generator) -> Text:
+    spans = Segmentation(text.truth.astype(np.int32)).segments
+    marked = rng.permutation([span.end - span.start for span in spans if span.agent >= 0])
+    free = len(text.truth) - int(marked.sum())
+    least = min(_LEAST_GAP, free // (len(marked) + 1))
+    room = free - least * (len(marked) + 1)
+    inner = np.sort(rng.integers(0, room + 1, len(marked)))
+    gaps = np.diff(np.concatenate([[0], inner, [room]])) + least
+    lengths = np.append(np.stack([gaps[:-1], marked], axis=1).ravel(), gaps[-1])
+    truth = np.repeat(np.arange(len(lengths)) % 2 - 1, lengths)
+    scores = np.empty_like(text.scores)
+    for agent in (-1, 0):
+        scores[truth == agent] = rng.permutation(text.scores[text.truth == agent])
+    return Text(scores, truth)
 
 
 def _unmarked(name: str, path: pathlib.Path, family: Family, scores: Floats) -> Corpus:
@@ -170,7 +205,7 @@ def _unmarked(name: str, path: pathlib.Path, family: Family, scores: Floats) -> 
         for found in (path.with_name(f"{model}_{ours}.json"), path.with_name(f"{model}_redgreen.json"))
         if found.is_file()
     )
-    (like,) = of_file(marked, 0)
+    like = of_file(marked, 0)[0]
     nobody = np.full(scores.shape[1], -1)
     texts = [Text(row[:, None].astype(np.float32), nobody) for row in scores]
     return Corpus(name, "unmarked", family, like.tuning, texts, tuned_with=like.family)

@@ -52,7 +52,7 @@ OURS: Mapping[str, Mapping[str, Sequence[Any]]] = {
 BAYES = "Bayes"
 NAMES = ("posterior", *RIVALS, "cusum", "window", BAYES)
 
-_BINS, _NULL_SCORES = 24, 200_000
+_BINS, _HALVINGS, _NULL_SCORES = 24, 10, 1_000_000
 
 
 def tuned(corpus: Corpus) -> dict[str, tuple[Reader, Options]]:
@@ -131,13 +131,14 @@ def log_ratios(corpus: Corpus) -> Callable[[Text], Floats]:
     """Return what gives log p(score | marked) / p(score | unmarked) [T, A]: known, or of the tuning texts.
 
     An estimate counts marked scores of tokens of one kind in bins that hold equal shares of unmarked ones,
-    and half a score more in each.
+    the last of them halved again and again, because strong marks lie there, and half a score more in each.
     """
     family, strength = corpus.family, corpus.strength
     if strength is not None:
         return lambda text: text.scores.astype(np.float64) * strength - family.log_mgf(strength)
     null = draw(family, 0.0, np.random.default_rng(0), _NULL_SCORES).astype(np.float32)
-    edges = np.unique(np.quantile(null, np.arange(1, _BINS) / _BINS, method="higher"))
+    shares = np.append(np.arange(1, _BINS) / _BINS, 1 - 0.5 ** np.arange(1, _HALVINGS) / _BINS)
+    edges = np.unique(np.quantile(null, shares, method="higher"))
     expected = np.bincount(np.searchsorted(edges, null, side="right"), minlength=len(edges) + 1) / len(null)
     kinds = 1 + max(int(_kinds(text).max()) for text in corpus.tuning)
     counts = np.full((kinds, len(expected)), 0.5)

@@ -24,6 +24,7 @@ KINDS = {
 
 _TITLES = {
     "published": "Published score files",
+    "moved": "The same scores at drawn places",
     "drawn": "Drawn scores of several agents",
     "written": "Texts of the shipped model, of which one speaker is not registered",
 }
@@ -129,8 +130,8 @@ def page(content: Mapping[str, Any]) -> str:
 
 def _kind(row: Mapping[str, Any]) -> str:
     name: str = row["corpus"]
-    if row["group"] == "published":
-        return f"published, {KINDS[name.rpartition('_')[2]]}"
+    if row["group"] in ("published", "moved"):
+        return f"{row['group']}, {KINDS[name.removesuffix(', moved').rpartition('_')[2]]}"
     if row["group"] == "unmarked":
         return "unmarked: share of texts with a finding"
     return name.rpartition(",")[0]

@@ -41,13 +41,33 @@ def write_file(folder: pathlib.Path, name: str, mark: str | None, texts: int) ->
 
 def test_a_published_file_is_cut_into_texts_to_tune_on_and_to_report(tmp_path: pathlib.Path) -> None:
     path = write_file(tmp_path, "model_n120_gumbel", "gumbel", corpora.TUNING + 5)
-    (corpus,) = corpora.of_file(path, 3)
+    corpus, _ = corpora.of_file(path, 3)
     assert (len(corpus.tuning), len(corpus.texts)) == (corpora.TUNING, 3)
     assert np.flatnonzero(corpus.texts[0].truth == 0).tolist() == list(range(40, 80))
     highest = max(text.scores.max() for text in corpora.of_file(path, 5)[0].texts + corpus.tuning)  # type: ignore[operator]
     assert corpus.tuning[0].scores[50, 0] == highest < np.inf
     assert corpus.lengths is not None
     assert np.flatnonzero(corpus.lengths.agents)[[0, -1]].tolist() == [19, 79]  # half to twice of 40
+
+
+def test_moved_texts_have_the_scores_of_the_file_at_places_of_their_own(tmp_path: pathlib.Path) -> None:
+    corpus, moved = corpora.of_file(
+        write_file(tmp_path, "model_n120_gumbel", "gumbel", corpora.TUNING + 30), 30
+    )
+    assert (moved.group, moved.name) == ("moved", "model_n120_gumbel, moved")
+    assert moved.lengths is corpus.lengths
+    starts = []
+    for text, before in zip([*moved.tuning, *moved.texts], [*corpus.tuning, *corpus.texts], strict=True):
+        ends = np.flatnonzero(np.diff(text.truth))
+        assert np.diff(ends).tolist() == [40]
+        for agent in (-1, 0):
+            assert sorted(text.scores[text.truth == agent]) == sorted(before.scores[before.truth == agent])
+        starts.append(ends[0] + 1)
+    assert min(starts) >= 20
+    assert max(starts) <= 60
+    assert len(set(starts)) > 15
+    again = corpora.of_file(tmp_path / "data_model_n120_gumbel.json", 30)[1]
+    assert all((one.scores == two.scores).all() for one, two in zip(again.texts, moved.texts, strict=True))
 
 
 def test_unmarked_texts_are_scored_with_the_published_noise(tmp_path: pathlib.Path) -> None:
@@ -181,6 +201,7 @@ def test_the_tables_say_who_leads_beyond_the_interval() -> None:
         result("a_n500_gumbel", "published", 0.8, (0.2, 0.1, 0.3)),
         result("b_n500_gumbel", "published", 0.6, (-0.2, -0.3, -0.1)),
         result("b_n500_redgreen", "published", 0.5, (0.0, -0.1, 0.1)),
+        result("b_n500_redgreen, moved", "moved", 0.9, (0.0, -0.1, 0.1)),
         result("b_n500_unwatermarked, as gumbel", "unmarked", 0.9, (0.0, 0.0, 0.0)),
         result("drawn, gumbel λ = 0.5, 2 agents", "drawn", 0.4, (0.0, 0.0, 0.0)),
     ]
@@ -192,6 +213,7 @@ def test_the_tables_say_who_leads_beyond_the_interval() -> None:
     assert "| WISER | 3 | 1 | 1 | 1 | +0.000 |" in written
     page = showing.page(content)
     assert "| published, Gumbel-max | 2 | 0.700 | 0.700 |" in page
+    assert "| moved, green lists | 1 | 0.900 | 0.900 |" in page
     assert "| drawn, gumbel λ = 0.5 | 1 | 0.400 | 0.400 |" in page
     assert "| unmarked: share of texts with a finding | 1 | 0.250 | 0.250 |" in page
 
@@ -203,13 +225,15 @@ def test_the_command_reads_a_folder(
     given = ["localisation", "--data", tmp_path, "--published-only", "--texts", 3, "--workers", 1]
     monkeypatch.setattr("sys.argv", [*map(str, given), "-o", str(tmp_path / "out.json")])
     command.main()
-    (corpus,) = json.loads((tmp_path / "out.json").read_text())["corpora"]
-    assert list(corpus["readers"]) == list(readers.NAMES)
-    assert corpus["texts"] == 3
-    for name, result in corpus["readers"].items():
-        assert 0 <= result["iou"][0] <= 1
-        assert ("less posterior" in result) == (name != "posterior")
-    assert corpus["readers"]["Bayes"]["iou"][0] > 0.7
+    found = json.loads((tmp_path / "out.json").read_text())["corpora"]
+    assert [corpus["group"] for corpus in found] == ["published", "moved"]
+    for corpus in found:
+        assert list(corpus["readers"]) == list(readers.NAMES)
+        assert corpus["texts"] == 3
+        for name, result in corpus["readers"].items():
+            assert 0 <= result["iou"][0] <= 1
+            assert ("less posterior" in result) == (name != "posterior")
+        assert corpus["readers"]["Bayes"]["iou"][0] > 0.7
     written = (tmp_path / "out.md").read_text()
     assert "| model_n120_gumbel | 3 |" in written
     assert "Published score files" in capsys.readouterr().out
