@@ -12,6 +12,7 @@ namespace iet {
 void bind_foreign(py::module_& m);  // csrc/foreign/bindings.cpp
 void bind_loops_over_texts(py::module_& loops);
 void bind_loops_over_chains(py::module_& loops);
+void bind_loops_over_spans(py::module_& loops);
 
 namespace {
 
@@ -126,4 +127,5 @@ PYBIND11_MODULE(_cpu, m) {
   py::module_ loops = m.def_submodule("loops");
   bind_loops_over_texts(loops);
   bind_loops_over_chains(loops);
+  bind_loops_over_spans(loops);
 }

@@ -324,67 +324,6 @@ void margin(Matrix<const X> f, Row<double> z) {
   }
 }
 
-// ---------------------------------------------------------------- iet/decoding/shares.py
-
-constexpr int64_t kBins = 64;
-constexpr double kSure = 0.99, kCertain = 1e-3;
-
-void share_intervals(Matrix<const float> posterior, Integers starts, Integers ends, Integers agents,
-                     double tail, Row<double> missing, Matrix<double> laws, Row<double> lows,
-                     Row<double> highs) {
-  const Row<double> law = laws[0], more = laws[1], part = laws[2];
-  for (int64_t s = 0; s < starts.size; ++s) {
-    int64_t begin = starts[s], size = 0;
-    const int64_t end = ends[s], agent = agents[s], count = end - begin;
-    for (int64_t k = 0; k <= kBins; ++k) law[k] = 0;
-    law[0] = 1;
-    double certain = 0;
-    int64_t peak = begin;
-    bool surely = false;
-    for (int64_t t = begin; t <= end; ++t) {
-      if (t < end && posterior(t, agent) >= kSure) {
-        if (!surely || posterior(t, agent) > posterior(peak, agent)) peak = t;
-        surely = true;
-        continue;
-      }
-      if (t < end && !surely) continue;
-      const int64_t until = t < end ? peak : end;
-      size = 0, surely = false;
-      for (int64_t i = begin; i < until; ++i) {
-        const double q = 1.0 - posterior(i, agent);
-        if (q < kCertain) certain += std::max(q, 0.0);
-        else missing[size++] = q;
-      }
-      begin = until;
-      if (size == 0) continue;
-      std::sort(missing.data, missing.data + size);  // it is packed
-      for (int64_t k = 0; k <= kBins; ++k) part[k] = more[k] = 0;
-      int64_t last = 0;
-      for (int64_t j = 0; j <= size; ++j) {
-        const double chance = (j ? missing[size - j] : 1.0) - (j < size ? missing[size - j - 1] : 0.0);
-        const double place = std::min(j * (kBins / static_cast<double>(count)), static_cast<double>(kBins));
-        const int64_t step = std::min(static_cast<int64_t>(place), kBins - 1);
-        part[step] += chance * (step + 1 - place);
-        part[step + 1] += chance * (place - step);
-        last = step + 1;
-      }
-      for (int64_t k = 0; k <= kBins; ++k)
-        if (law[k] > 0)
-          for (int64_t j = 0; j <= last; ++j) more[std::min(k + j, kBins)] += law[k] * part[j];
-      for (int64_t k = 0; k <= kBins; ++k) law[k] = more[k];
-    }
-    if (count == 0) continue;
-    double below = 0;
-    int64_t k = 0;
-    while (k < kBins && below + law[k] < tail) below += law[k++];
-    double least = static_cast<double>(k);
-    if (k > 0 && law[k - 1] > 0) least -= 1.0 - (tail - below) / law[k];
-    while (k < kBins && below + law[k] < 1.0 - tail) below += law[k++];
-    lows[s] = std::max(0.0, 1.0 - k / static_cast<double>(kBins) - certain / count);
-    highs[s] = std::max(lows[s], 1.0 - least / kBins - certain / count);
-  }
-}
-
 // ---------------------------------------------------------------- iet/audit/evidence.py, iet/audit/tails.py
 
 template <class X>
@@ -466,7 +405,6 @@ void bind_loops_over_texts(py::module_& loops) {
   add("shared_weights", &shared_weights);
   add("likeliest", &likeliest);
   add("absorb_short_runs", &absorb_short_runs);
-  add("share_intervals", &share_intervals);
   add("binomial", &binomial);
   add("gamma", &gamma);
   // Scores come in both precisions.

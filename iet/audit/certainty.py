@@ -12,6 +12,7 @@ from iet.audit.decode import Spans
 from iet.decoding import column_summary
 from iet.decoding.shares import share_intervals
 from iet.native.arrays import Float32s, Float64s, Int64s
+from iet.native.loops import loop
 
 DOUBT, LEAST_NATS = 4.0, 4.0
 """The odds against an agent are raised by 1 + DOUBT / nats of its evidence, taken for `LEAST_NATS` at least.
@@ -65,10 +66,20 @@ def doubted(posteriors: Sequence[Float32s], evidence: Float64s) -> tuple[Float32
     """
     nats = np.maximum(np.nan_to_num(-evidence), LEAST_NATS)
     factors = (1 + DOUBT / nats).astype(np.float32)
-    return tuple(
-        posterior / (posterior + factors[d] * np.maximum(1 - posterior, np.float32(1e-30)))
-        for d, posterior in enumerate(posteriors)
-    )
+    found = tuple(np.empty(posterior.shape, np.float32) for posterior in posteriors)
+    for d, posterior in enumerate(posteriors):
+        _doubted_loop(posterior, factors[d], found[d])
+    return found
+
+
+@loop
+def _doubted_loop(posterior: Float32s, factors: Float32s, found: Float32s) -> None:
+    one, least = np.float32(1), np.float32(1e-30)
+    for t in range(len(posterior)):
+        for a in range(posterior.shape[1]):
+            held = posterior[t, a]
+            rest = one - held
+            found[t, a] = held / (held + factors[a] * (least if rest < least else rest))
 
 
 def raised(errors: Float64s, factors: Float64s | float) -> Float64s:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from iet.decoding.topology import Match, classify, edges_of
 from iet.errors import InputError, ShapeError, check_number
 from iet.native.arrays import Bools, Float64s, Int64s
+from iet.native.loops import loop
 
 
 class Transition(NamedTuple):
@@ -245,26 +246,43 @@ def _merge(segments: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int
 
 def _leads(f: Float64s, sides: Int64s, width: int, step: int, neighbourhood: int, ending: bool) -> Float64s:
     """Return f̄(a) - max_{k≠a} f̄(k), or f̄(a) if A = 1, over the end or the beginning of each segment."""
-    if not len(sides):
-        return np.zeros(0)
-    starts, ends, agents = sides.T
+    found, means = np.empty(len(sides)), np.empty(f.shape[1])
+    _leads_loop(f, sides, width, step, neighbourhood, ending, means, found)
+    return found
+
+
+@loop
+def _leads_loop(
+    f: Float64s,
+    sides: Int64s,
+    width: int,
+    step: int,
+    neighbourhood: int,
+    ending: bool,
+    means: Float64s,
+    found: Float64s,
+) -> None:
     # Window w has its centre at w·step + width/2, in half tokens below, and start < centre < end.
-    lows = np.maximum(0, (2 * starts - width) // (2 * step) + 1)
-    highs = np.minimum(len(f), (2 * ends - width - 1) // (2 * step) + 1)
-    nearest = np.clip((starts + ends - width) // (2 * step), 0, len(f) - 1)
-    nearest += (nearest + 1 < len(f)) & (starts + ends - width > step * (2 * nearest + 1))
-    none = lows >= highs
-    lows, highs = np.where(none, nearest, lows), np.where(none, nearest + 1, highs)
-    if ending:
-        lows = np.maximum(lows, highs - neighbourhood)
-    else:
-        highs = np.minimum(highs, lows + neighbourhood)
-    means = np.zeros((len(sides), f.shape[1]))
-    for i in range(int((highs - lows).max())):  # window by window, as a loop over each side adds them up
-        there = lows + i < highs
-        means[there] += f[(lows + i)[there]]
-    rows = np.arange(len(sides))
-    own = means[rows, agents]
-    means[rows, agents] = -np.inf
-    best = means.max(axis=1) if f.shape[1] > 1 else 0.0
-    return np.asarray((own - best) / (highs - lows))
+    for i in range(len(sides)):
+        start, end, agent = sides[i, 0], sides[i, 1], sides[i, 2]
+        low = max(0, (2 * start - width) // (2 * step) + 1)
+        high = min(len(f), (2 * end - width - 1) // (2 * step) + 1)
+        if low >= high:  # the one whose centre is nearest to the middle
+            middle = start + end - width
+            low = min(max(0, middle // (2 * step)), len(f) - 1)
+            if low + 1 < len(f) and middle > step * (2 * low + 1):
+                low += 1
+            high = low + 1
+        if ending:
+            low = max(low, high - neighbourhood)
+        else:
+            high = min(high, low + neighbourhood)
+        for a in range(f.shape[1]):
+            means[a] = 0.0
+            for w in range(low, high):
+                means[a] += f[w, a]
+        best = -np.inf if f.shape[1] > 1 else 0.0
+        for a in range(f.shape[1]):
+            if a != agent and means[a] > best:
+                best = means[a]
+        found[i] = (means[agent] - best) / (high - low)

@@ -118,14 +118,21 @@ def column_summary(values: Float32s, boundaries: Int64s, columns: Int64s) -> tup
 
     `values` are at least 0, `boundaries` [S + 1] ascend from 0 to T, `columns` is [S]. O(T). Deterministic.
     """
-    lengths = np.diff(boundaries)
-    held = values[np.arange(boundaries[0], boundaries[-1]), np.repeat(columns, lengths)]
-    spans = np.repeat(np.arange(len(columns)), lengths)
-    totals = np.bincount(spans, held, len(columns))  # in float64, token by token
-    highest, there = np.zeros(len(columns), np.float32), lengths > 0
-    if len(held):
-        highest[there] = np.maximum.reduceat(held, (boundaries[:-1] - boundaries[0])[there])
-    return totals / np.maximum(1, lengths), highest
+    totals, highest = np.zeros(len(columns)), np.zeros(len(columns), np.float32)
+    _column_summary_loop(values, boundaries, columns, totals, highest)
+    return totals / np.maximum(1, np.diff(boundaries)), highest
+
+
+@loop
+def _column_summary_loop(
+    values: Float32s, boundaries: Int64s, columns: Int64s, totals: Float64s, highest: Float32s
+) -> None:
+    for s in range(len(columns)):
+        for t in range(boundaries[s], boundaries[s + 1]):
+            value = values[t, columns[s]]
+            totals[s] += value  # in float64, token by token
+            if value > highest[s]:
+                highest[s] = value
 
 
 def margin(window_scores: npt.ArrayLike) -> Float64s:

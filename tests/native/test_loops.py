@@ -13,7 +13,7 @@ import pytest
 from iet.native import load, loops
 from tests.support.conditions import each_isa
 
-for name in ("native.pairs", "decoding", "audit.evidence"):
+for name in ("native.pairs", "decoding", "audit.evidence", "audit.certainty", "marks.tokenizer"):
     importlib.import_module(f"iet.{name}")
 
 pytestmark = pytest.mark.skipif(load.cpu is None, reason="the compiled module is not in use")
@@ -268,6 +268,37 @@ def _margin(draw: Draw, turn: int) -> tuple[Any, ...]:
     return _scores(draw, turn)[:, : 1 + turn % AGENTS], np.empty(TOKENS)
 
 
+def _spelled(draw: Draw, turn: int) -> tuple[Any, ...]:
+    """Tokens of 1 to 3 letters, and of none at last; one letter is another in every third text."""
+    lengths = np.append(draw.integers(1, 4, 40), 0)
+    starts, letters = np.cumsum(lengths) - lengths, draw.integers(97, 100, lengths.sum()).astype(np.uint8)
+    ids = draw.integers(0, 41 if turn % 4 == 3 else 40, TOKENS)
+    text = [letters[starts[i] : starts[i] + lengths[i]] for i in ids.tolist()]
+    raw = np.concatenate([*text, *[letters[:1]] * (turn % 4 == 2)])
+    if turn % 3 == 2:
+        raw[200] ^= 1
+    return ids, starts, lengths, letters, raw, np.full(TOKENS, -1)
+
+
+def _column_summary(draw: Draw, turn: int) -> tuple[Any, ...]:
+    boundaries, columns = np.sort(draw.integers(0, TOKENS + 1, 10)), draw.integers(0, AGENTS, 9)
+    return _posterior(draw)[0], boundaries, columns, np.zeros(9), np.zeros(9, np.float32)
+
+
+def _doubted(draw: Draw, turn: int) -> tuple[Any, ...]:
+    factors = 1 + draw.random(AGENTS, np.float32)
+    return _posterior(draw)[0], factors, np.empty((TOKENS, AGENTS), np.float32)
+
+
+def _leads(draw: Draw, turn: int) -> tuple[Any, ...]:
+    width, step, agents = 1 + turn, (16, 7, 1)[turn % 3], 1 + turn % AGENTS
+    starts, ends = _spans(draw)
+    ends = np.where(turn % 2, np.minimum(ends, starts + 3), ends)  # spans without a window
+    sides = np.stack([starts, ends, draw.integers(0, agents, 9)], axis=1)
+    f = draw.normal(size=((TOKENS - width) // step + 1, agents))
+    return f, sides, width, step, 1 + turn % 9, turn % 4 < 2, np.empty(agents), np.empty(9)
+
+
 DRAWN: dict[str, Callable[[Draw, int], tuple[Any, ...]]] = {
     "number_pairs": _number_pairs,
     "number_texts": _number_texts,
@@ -300,6 +331,10 @@ DRAWN: dict[str, Callable[[Draw, int], tuple[Any, ...]]] = {
     "strengths": _strengths,
     "windows": _windows,
     "margin": _margin,
+    "spelled": _spelled,
+    "column_summary": _column_summary,
+    "doubted": _doubted,
+    "leads": _leads,
 }
 
 

@@ -1,0 +1,158 @@
+// Loops over what is reported of a text: where its tokens stand, and what its spans hold. Like those of
+// loops_over_texts.cpp they do what the Python functions beside which `@loop` stands say, to the bit.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "arrays.h"
+
+namespace py = pybind11;
+
+namespace iet {
+namespace {
+
+using Integers = Row<const int64_t>;
+
+// ---------------------------------------------------------------- iet/marks/tokenizer.py
+
+bool spelled(Integers ids, Integers starts, Integers lengths, Packed<const uint8_t, 1> spelling,
+             Row<const uint8_t> raw, Row<int64_t> ends) {
+  int64_t at = 0;
+  for (int64_t t = 0; t < ids.size; ++t) {
+    const int64_t length = lengths[ids[t]];
+    if (length == 0 || length > raw.size - at) return false;
+    if (std::memcmp(spelling.data + starts[ids[t]], raw.data + at, static_cast<size_t>(length)) != 0)
+      return false;
+    ends[t] = at += length;
+  }
+  return at == raw.size;
+}
+
+// ---------------------------------------------------------------- iet/decoding/windows.py
+
+void column_summary(Matrix<const float> values, Integers boundaries, Integers columns, Row<double> totals,
+                    Row<float> highest) {
+  for (int64_t s = 0; s < columns.size; ++s)
+    for (int64_t t = boundaries[s]; t < boundaries[s + 1]; ++t) {
+      const float value = values(t, columns[s]);
+      totals[s] += value;
+      if (value > highest[s]) highest[s] = value;
+    }
+}
+
+// ---------------------------------------------------------------- iet/audit/certainty.py
+
+void doubted(Matrix<const float> posterior, Row<const float> factors, Packed<float, 2> found) {
+  float* out = found.data;
+  for (int64_t t = 0; t < posterior.rows; ++t)
+    for (int64_t a = 0; a < posterior.columns; ++a) {
+      const float held = posterior(t, a), rest = 1.0f - held;
+      *out++ = held / (held + factors[a] * (rest < 1e-30f ? 1e-30f : rest));
+    }
+}
+
+// ---------------------------------------------------------------- iet/decoding/transitions.py
+
+int64_t floor_of(int64_t value, int64_t divisor) { return value / divisor - (value % divisor < 0 ? 1 : 0); }
+
+void leads(Matrix<const double> f, Matrix<const int64_t> sides, int64_t width, int64_t step,
+           int64_t neighbourhood, bool ending, Row<double> means, Row<double> found) {
+  for (int64_t i = 0; i < sides.rows; ++i) {
+    const int64_t start = sides(i, 0), end = sides(i, 1), agent = sides(i, 2);
+    int64_t low = std::max<int64_t>(0, floor_of(2 * start - width, 2 * step) + 1);
+    int64_t high = std::min(f.rows, floor_of(2 * end - width - 1, 2 * step) + 1);
+    if (low >= high) {
+      const int64_t middle = start + end - width;
+      low = std::min(std::max<int64_t>(0, floor_of(middle, 2 * step)), f.rows - 1);
+      if (low + 1 < f.rows && middle > step * (2 * low + 1)) ++low;
+      high = low + 1;
+    }
+    if (ending) low = std::max(low, high - neighbourhood);
+    else high = std::min(high, low + neighbourhood);
+    for (int64_t a = 0; a < f.columns; ++a) {
+      means[a] = 0;
+      for (int64_t w = low; w < high; ++w) means[a] += f(w, a);
+    }
+    double best = f.columns > 1 ? -std::numeric_limits<double>::infinity() : 0.0;
+    for (int64_t a = 0; a < f.columns; ++a)
+      if (a != agent && means[a] > best) best = means[a];
+    found[i] = (means[agent] - best) / static_cast<double>(high - low);
+  }
+}
+
+// ---------------------------------------------------------------- iet/decoding/shares.py
+
+constexpr int64_t kBins = 64;
+constexpr double kSure = 0.99, kCertain = 1e-3;
+
+void share_intervals(Matrix<const float> posterior, Integers starts, Integers ends, Integers agents,
+                     double tail, Row<double> missing, Matrix<double> laws, Row<double> lows,
+                     Row<double> highs) {
+  const Row<double> law = laws[0], more = laws[1], part = laws[2];
+  for (int64_t s = 0; s < starts.size; ++s) {
+    int64_t begin = starts[s], size = 0;
+    const int64_t end = ends[s], agent = agents[s], count = end - begin;
+    for (int64_t k = 0; k <= kBins; ++k) law[k] = 0;
+    law[0] = 1;
+    double certain = 0;
+    int64_t peak = begin;
+    bool surely = false;
+    for (int64_t t = begin; t <= end; ++t) {
+      if (t < end && posterior(t, agent) >= kSure) {
+        if (!surely || posterior(t, agent) > posterior(peak, agent)) peak = t;
+        surely = true;
+        continue;
+      }
+      if (t < end && !surely) continue;
+      const int64_t until = t < end ? peak : end;
+      size = 0, surely = false;
+      for (int64_t i = begin; i < until; ++i) {
+        const double q = 1.0 - posterior(i, agent);
+        if (q < kCertain) certain += std::max(q, 0.0);
+        else missing[size++] = q;
+      }
+      begin = until;
+      if (size == 0) continue;
+      std::sort(missing.data, missing.data + size);  // it is packed
+      for (int64_t k = 0; k <= kBins; ++k) part[k] = more[k] = 0;
+      int64_t last = 0;
+      for (int64_t j = 0; j <= size; ++j) {
+        const double chance = (j ? missing[size - j] : 1.0) - (j < size ? missing[size - j - 1] : 0.0);
+        const double place = std::min(j * (kBins / static_cast<double>(count)), static_cast<double>(kBins));
+        const int64_t step = std::min(static_cast<int64_t>(place), kBins - 1);
+        part[step] += chance * (step + 1 - place);
+        part[step + 1] += chance * (place - step);
+        last = step + 1;
+      }
+      for (int64_t k = 0; k <= kBins; ++k)
+        if (law[k] > 0)
+          for (int64_t j = 0; j <= last; ++j) more[std::min(k + j, kBins)] += law[k] * part[j];
+      for (int64_t k = 0; k <= kBins; ++k) law[k] = more[k];
+    }
+    if (count == 0) continue;
+    double below = 0;
+    int64_t k = 0;
+    while (k < kBins && below + law[k] < tail) below += law[k++];
+    double least = static_cast<double>(k);
+    if (k > 0 && law[k - 1] > 0) least -= 1.0 - (tail - below) / law[k];
+    while (k < kBins && below + law[k] < 1.0 - tail) below += law[k++];
+    lows[s] = std::max(0.0, 1.0 - k / static_cast<double>(kBins) - certain / count);
+    highs[s] = std::max(lows[s], 1.0 - least / kBins - certain / count);
+  }
+}
+
+}  // namespace
+
+void bind_loops_over_spans(py::module_& loops) {
+  const auto add = [&](const char* name, auto function) {
+    loops.def(name, function, py::call_guard<py::gil_scoped_release>());
+  };
+  add("spelled", &spelled);
+  add("column_summary", &column_summary);
+  add("doubted", &doubted);
+  add("leads", &leads);
+  add("share_intervals", &share_intervals);
+}
+
+}  // namespace iet
