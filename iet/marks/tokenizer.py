@@ -20,6 +20,7 @@ from iet.marks.scheme import canonical_digest
 from iet.marks.tokenizer_files import DEMO_MODEL as DEMO_MODEL
 from iet.marks.tokenizer_files import DEMO_SOURCE as DEMO_SOURCE
 from iet.marks.tokenizer_files import open_source
+from iet.marks.words import Words, cuts_at_words
 from iet.native.arrays import Bools, Int64s, UInt8s
 from iet.native.loops import loop
 
@@ -242,6 +243,7 @@ class Tokenizer:
             sorted(token["id"] for token in content["added_tokens"] if token["special"])
         )
         self._byte_level = "'ByteLevel'" in repr(content["pre_tokenizer"])
+        self._words = Words(self.backend) if self._byte_level and cuts_at_words(content) else None
         self._characters = 0  # encoded so far
 
     def encode(self, text: str) -> Encoding:
@@ -258,8 +260,7 @@ class Tokenizer:
         cleaned = [clean for clean, _, _ in visible]
         found: list[tuple[Int64s, _Offsets]]
         if self._spelling_pays(sum(map(len, cleaned))):
-            batch = self.backend.encode_batch_fast(cleaned, add_special_tokens=False)
-            ids = [_int64(encoded.ids) for encoded in batch]
+            ids = self._ids_of(cleaned)
             found = [(i, _LateOffsets(self, i, text)) for i, text in zip(ids, cleaned, strict=True)]
         else:
             batch = self.backend.encode_batch(cleaned, add_special_tokens=False)
@@ -268,6 +269,12 @@ class Tokenizer:
             Encoding(ids, hidden, offsets, kept)
             for (_, kept, hidden), (ids, offsets) in zip(visible, found, strict=True)
         ]
+
+    def _ids_of(self, texts: list[str]) -> list[Int64s]:
+        if self._words is not None:
+            return self._words.ids_of(texts)
+        batch = self.backend.encode_batch_fast(texts, add_special_tokens=False)
+        return [_int64(encoded.ids) for encoded in batch]
 
     def offsets(self, ids: Int64s, text: str) -> _Offsets:
         """Return the offsets of `ids`, the tokens of `text`."""
