@@ -55,7 +55,10 @@ def test_moved_texts_have_the_scores_of_the_file_at_places_of_their_own(tmp_path
         write_file(tmp_path, "model_n120_gumbel", "gumbel", corpora.TUNING + 30), 30
     )
     assert (moved.group, moved.name) == ("moved", "model_n120_gumbel, moved")
-    assert moved.lengths is corpus.lengths
+    assert corpus.lengths is not None
+    assert moved.lengths is not None
+    assert moved.lengths.agents is corpus.lengths.agents
+    assert np.flatnonzero(moved.lengths.nobody)[[0, -1]].tolist() == [19, 79]
     starts = []
     for text, before in zip([*moved.tuning, *moved.texts], [*corpus.tuning, *corpus.texts], strict=True):
         ends = np.flatnonzero(np.diff(text.truth))
