@@ -173,11 +173,12 @@ def moved(corpus: Corpus) -> Corpus:
     Intervals have the lengths that they have in the file, in any order, and what lies around them is drawn
     evenly from all that leaves `_LEAST_GAP` unmarked tokens, or as many as there are room for, on each side.
     """
+    assert corpus.lengths is not None
     rng = np.random.default_rng([*corpus.name.encode()])
     tuning, texts = ([_moved_text(text, rng) for text in each] for each in (corpus.tuning, corpus.texts))
-    return dataclasses.replace(
-        corpus, group="moved", name=f"{corpus.name}, moved", tuning=tuning, texts=texts
-    )
+    free = int((corpus.tuning[0].truth < 0).sum())
+    lengths = dataclasses.replace(corpus.lengths, nobody=bayes.uniform(min(_LEAST_GAP, free), free))
+    return Corpus(f"{corpus.name}, moved", "moved", corpus.family, tuning, texts, lengths)
 
 
 def _moved_text(text: Text, rng: np.random.Generator) -> Text:

@@ -58,6 +58,7 @@ def test_moved_texts_have_the_scores_of_the_file_at_places_of_their_own(tmp_path
     assert corpus.lengths is not None
     assert moved.lengths is not None
     assert moved.lengths.agents is corpus.lengths.agents
+    assert moved.lengths.nobody is not corpus.lengths.nobody  # by chance equal here
     assert np.flatnonzero(moved.lengths.nobody)[[0, -1]].tolist() == [19, 79]
     starts = []
     for text, before in zip([*moved.tuning, *moved.texts], [*corpus.tuning, *corpus.texts], strict=True):
