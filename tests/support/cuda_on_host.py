@@ -57,7 +57,8 @@ def host_compiler() -> str:
 
 
 @functools.cache
-def _folder() -> pathlib.Path:
+def compiled_into() -> pathlib.Path:
+    """Return the folder of what is compiled for this process."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="cuda_on_host"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -68,7 +69,7 @@ def _compiling_bindings() -> tuple[subprocess.Popen[bytes], pathlib.Path]:
     import pybind11
 
     paths = [f"-I{pybind11.get_include()}", f"-I{sysconfig.get_path('include')}"]
-    target = _folder() / "bindings.o"
+    target = compiled_into() / "bindings.o"
     command = [host_compiler(), *FLAGS, "-O0", *paths, "-c", str(ROOT / "csrc" / "cuda" / "bindings.cpp")]
     return subprocess.Popen([*command, "-o", str(target)]), target
 
@@ -82,7 +83,7 @@ def bindings() -> pathlib.Path:
 
 @functools.cache
 def _build() -> Any:
-    folder, compiler = _folder(), host_compiler()
+    folder, compiler = compiled_into(), host_compiler()
     library = folder / f"_cuda{sysconfig.get_config_var('EXT_SUFFIX')}"
     sources = [*SOURCES, HERE / "runtime.cpp"]
     # One process a source: they compile side by side.

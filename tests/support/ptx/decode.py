@@ -1,59 +1,68 @@
-"""An instruction into a function of a machine and its active threads.
+"""Instructions into steps of the core: which operation, on which operands.
 
-A value is an array of one entry a thread, or of a single entry where all threads have the same: NumPy
-broadcasts. Registers hold unsigned integers of their width (predicates: bool), and are viewed as what an
-instruction says that they are. Arrays are never written to once they are in a register.
+What an operation makes of numbers, and which opcodes there are, is known to the core. Here is what it takes
+from where: registers, constants, addresses, and the widths that fit each other.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
-from tests.support.ptx import parse
+from tests.support.ptx import core, parse
 from tests.support.ptx.faults import UnknownInstruction
-from tests.support.ptx.memory import UNSIGNED
+from tests.support.ptx.parse import bits as bits  # of a type
 
-if TYPE_CHECKING:
-    from tests.support.ptx.machine import Machine
+WIDTHS = (8, 16, 32, 64)
+SPECIALS = {
+    name: number
+    for number, name in enumerate(
+        (
+            *(f"%{stem}.{axis}" for stem in ("tid", "ctaid", "ntid", "nctaid") for axis in "xyz"),
+            *("%laneid", "%warpid"),
+            *(f"%lanemask_{which}" for which in ("eq", "lt", "le", "gt", "ge")),
+        )
+    )
+}
+PACKED = {(32, 2): ("pack.b32", "part.b32"), (64, 2): ("pack.b64", "part.b64"), (64, 4): ("pack4.b64", "part4.b64")}
 
-Array = NDArray[Any]
-Lanes = Array | None  # indices of the active threads, ascending; None: all
-Source = Callable[["Machine", Lanes], Array]
-Target = Callable[["Machine", Lanes, Array], None]
-Execute = Callable[["Machine", Lanes], None]
-
-SIGNED: dict[int, Any] = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
-FLOATS: dict[int, Any] = {16: np.float16, 32: np.float32, 64: np.float64}
-
-
-@functools.cache
-def dtype(type_: str) -> Any:
-    """Return what NumPy calls a type; bfloat16 and packed types are bits to it."""
-    width = parse.bits(type_)
-    if type_[0] == "s" and not type_.endswith("x2"):
-        return SIGNED[width]
-    if type_ in ("f16", "f32", "f64"):
-        return FLOATS[width]
-    if width not in UNSIGNED:
-        raise UnknownInstruction(f"{type_} is not implemented")
-    return UNSIGNED[width]
+REGISTER, TEMPORARY, SPECIAL, FIXED = range(4)
+Key = tuple[int, int, int, bool, bool]  # which of these, number or value, bits, negated, extended with its sign
 
 
 class Code:
-    """One instruction while it is decoded: its words, its operands, and what reads and writes them."""
+    """A kernel while it is decoded.
 
-    def __init__(
-        self, kernel: parse.Kernel, instruction: parse.Instruction, addresses: dict[str, int]
-    ) -> None:
-        self.kernel, self.instruction = kernel, instruction
+    Attributes:
+        name: the first word of the instruction at hand.
+        modifiers: those of its other words that were not taken yet.
+        operands: what it names.
+        keys: the operands of the core, by what they are, with their numbers.
+        steps: as core.STEP, but for what is not known before all of them are.
+        lists: numbers of operands, or of instructions that a table names.
+        starts: the first step of each instruction.
+    """
+
+    def __init__(self, kernel: parse.Kernel, addresses: dict[str, int]) -> None:
+        self.kernel = kernel
         self.addresses = addresses  # of variables in global memory
-        self.name, *self.modifiers = instruction.parts
+        self.keys: dict[Key, int] = {}
+        self.steps: list[tuple[int, ...]] = []
+        self.lists: list[int] = []
+        self.starts: list[int] = []
+        self._known = core.operations()
+        self._temporaries = 0
+
+    def begin(self, instruction: parse.Instruction) -> None:
+        """Go on to the next instruction."""
+        self.instruction = instruction
         self.operands = instruction.operands
+        self.starts.append(len(self.steps))
+        guard = instruction.guard
+        self._guard = core.ALWAYS if guard is None else self.source(guard, 1)
+
+    def words(self) -> None:
+        """Take the opcode apart: most need not."""
+        self.name, *self.modifiers = self.instruction.parts
 
     def unknown(self, why: str = "") -> UnknownInstruction:
         """Return what is raised where this is not implemented."""
@@ -82,67 +91,59 @@ class Code:
 
     # ------------------------------------------------------------ operands
 
-    def source(self, operand: parse.Operand | int, type_: str) -> Source:
-        """Return what reads an operand, or operand number i, as a type."""
+    def key(self, *key: *Key) -> int:
+        """Return the number of an operand."""
+        return self.keys.setdefault(key, len(self.keys))
+
+    def constant(self, value: int, width: int) -> int:
+        """Return the operand that is a constant."""
+        return self.key(FIXED, value % (1 << width), width, False, False)
+
+    def temporary(self, width: int) -> int:
+        """Return an operand that only this instruction knows."""
+        self._temporaries += 1
+        return self.key(TEMPORARY, self._temporaries, width, False, False)
+
+    def source(self, operand: parse.Operand | int, width: int) -> int:
+        """Return what reads so many bits of an operand, or of operand number i; a predicate is one bit."""
         if isinstance(operand, int):
             operand = self.operands[operand]
-        as_ = dtype(type_)
         if isinstance(operand, parse.Register):
-            return _register(operand, as_)
-        if isinstance(operand, parse.Special):
-            return _special(operand.name, as_)
+            if operand.bits < width or (operand.bits != width and width == 1):
+                raise UnknownInstruction(f"{operand.bits} bits read as {width}")
+            return self.key(REGISTER, operand.index, operand.bits, operand.negated, False)
         if isinstance(operand, parse.Immediate):
-            return _constant(_immediate(operand, type_, as_))
+            if operand.bits and operand.bits != width:
+                raise UnknownInstruction(f"a constant of {operand.bits} bits where {width} are read")
+            return self.constant(operand.value if width > 1 else operand.value != 0, width)
+        if isinstance(operand, parse.Special):
+            if operand.name not in SPECIALS or not 1 < width <= 32:
+                raise self.unknown(f"what is {operand.name}?")
+            return self.key(SPECIAL, SPECIALS[operand.name], 32, False, False)
         if isinstance(operand, parse.Symbol):
-            return _constant(np.array([self.symbol(operand)], np.uint64).astype(UNSIGNED[parse.bits(type_)]))
+            return self.constant(self.symbol(operand), width)
         if isinstance(operand, parse.Vector):
-            return self._packed(operand, type_)
+            count = len(operand.parts)
+            packed = self.temporary(width)
+            if (width, count) not in PACKED:
+                raise self.unknown(f"{count} parts of {width} bits")
+            parts = [self.source(part, width // count) for part in operand.parts]
+            self.lanes(PACKED[width, count][0], packed, parts)
+            return packed
         raise self.unknown(f"what is read at {operand}?")
 
-    def _packed(self, operand: parse.Vector, type_: str) -> Source:
-        width = parse.bits(type_) // len(operand.parts)
-        whole = UNSIGNED[parse.bits(type_)]
-        parts = [self.source(part, f"b{width}") for part in operand.parts]
-
-        def read(machine: Machine, lanes: Lanes) -> Array:
-            value = np.zeros(1, whole)
-            for i, part in enumerate(parts):
-                value = value | part(machine, lanes).astype(whole) << whole(i * width)
-            return value
-
-        return read
-
-    def target(self, operand: parse.Operand | int, type_: str) -> Target:
-        """Return what writes a value of a type to an operand, or operand number i."""
+    def target(self, operand: parse.Operand | int, width: int, kind: str = "u") -> int:
+        """Return what writes so many bits to an operand, or operand number i: of what kind, as a type begins."""
         if isinstance(operand, int):
             operand = self.operands[operand]
+        if isinstance(operand, parse.Register):
+            if width > operand.bits or (width < operand.bits and (kind == "f" or width == 1)):
+                raise self.unknown(f"{width} bits into {operand.bits}")
+            extended = kind == "s" and width < operand.bits
+            return self.key(REGISTER, operand.index, operand.bits, False, extended)
         if isinstance(operand, parse.Sink):
-            return lambda machine, lanes, value: None
-        if isinstance(operand, parse.Vector):
-            return self._unpacked(operand, type_)
-        if not isinstance(operand, parse.Register):
-            raise self.unknown(f"what is written to {operand}?")
-        index, width = operand.index, parse.bits(type_)
-        if width == operand.bits:
-            unsigned = UNSIGNED[width]
-            return lambda machine, lanes, value: machine.write(index, lanes, value.view(unsigned))
-        if width > operand.bits or type_[0] == "f":
-            raise self.unknown(f"{type_} into {operand.bits} bits")
-        wide = (SIGNED if type_[0] == "s" else UNSIGNED)[operand.bits]
-        unsigned = UNSIGNED[operand.bits]
-        return lambda machine, lanes, value: machine.write(index, lanes, value.astype(wide).view(unsigned))
-
-    def _unpacked(self, operand: parse.Vector, type_: str) -> Target:
-        width = parse.bits(type_) // len(operand.parts)
-        part = UNSIGNED[width]
-        parts = [self.target(each, f"b{width}") for each in operand.parts]
-
-        def write(machine: Machine, lanes: Lanes, value: Array) -> None:
-            value = value.view(UNSIGNED[value.dtype.itemsize * 8])
-            for i, each in enumerate(parts):
-                each(machine, lanes, (value >> value.dtype.type(i * width)).astype(part))
-
-        return write
+            return core.NOWHERE
+        raise self.unknown(f"what is written to {operand}?")
 
     def symbol(self, operand: parse.Symbol) -> int:
         """Return the address of a variable in its own space."""
@@ -153,68 +154,72 @@ class Code:
             raise self.unknown(f"no variable {operand.name}")
         return found.offset + operand.offset
 
-    def address(self, operand: parse.Operand | int) -> Source:
-        """Return what reads the address that an operand is."""
-        if isinstance(operand, int):
-            operand = self.operands[operand]
+    def address(self, number: int) -> tuple[int, int]:
+        """Return the operand that an address begins with, and what is added."""
+        operand = self.operands[number]
         if not isinstance(operand, parse.Address):
             raise self.unknown(f"no address: {operand}")
-        if isinstance(operand.base, parse.Symbol):
-            whole = parse.Symbol(operand.base.name, operand.base.offset + operand.offset)
-            return _constant(np.array([self.symbol(whole)], np.uint64))
-        if isinstance(operand.base, parse.Immediate):
-            return _constant(np.array([operand.base.value + operand.offset], np.uint64))
-        base = _register(operand.base, UNSIGNED[operand.base.bits])
-        offset = np.uint64(operand.offset % (1 << 64))
-        return lambda machine, lanes: base(machine, lanes).astype(np.uint64) + offset
+        if isinstance(operand.base, parse.Register):
+            return self.source(operand.base, operand.base.bits), operand.offset
+        base = operand.base.value if isinstance(operand.base, parse.Immediate) else self.symbol(operand.base)
+        return self.constant(base, 64), operand.offset
 
-    # ------------------------------------------------------------ what most instructions are
+    # ------------------------------------------------------------ steps
 
-    def pure(self, out: str, ins: tuple[str, ...] | list[str], function: Callable[..., Array]) -> Execute:
-        """Return what writes a function of the operands from number 1 on to operand 0."""
-        if len(self.operands) != len(ins) + 1:
+    def step(
+        self,
+        kind: int,
+        outs: Sequence[int] = (),
+        ins: Sequence[int] = (),
+        operation: int = 0,
+        space: int = 0,
+        bytes: int = 0,
+        signed: bool = False,
+        constant: bool = False,
+        target: int = 0,
+        offset: int = 0,
+    ) -> None:
+        """Add one."""
+        at = len(self.lists)
+        self.lists += outs
+        self.lists += ins
+        number = len(self.starts) - 1
+        ahead = at, len(outs), at + len(outs), len(ins)
+        behind = space, bytes, signed, constant, target, offset
+        self.steps.append((kind, operation, number, 0, self._guard, *ahead, *behind))
+        self._guard = core.SAME
+
+    def lanes(self, name: str, out: int, ins: Sequence[int]) -> None:
+        """Add an operation of each lane for itself."""
+        self.step(core.LANES, (out,), ins, self._known[name].index)
+
+    def operation(self, name: str) -> core.Operation:
+        """Return an operation of lanes, by its opcode."""
+        found = self._known.get(name)
+        if found is None:
+            raise self.unknown()
+        return found
+
+    def pure(self, name: str) -> None:
+        """Add what writes an operation of the operands from number 1 on to operand 0."""
+        operation = self.operation(name)
+        if len(self.operands) != len(operation.operands) + 1:
             raise self.unknown(f"{len(self.operands)} operands")
-        write = self.target(0, out)
-        sources = [self.source(i + 1, type_) for i, type_ in enumerate(ins)]
-        if len(sources) == 1:
-            (one,) = sources
-            return lambda machine, lanes: write(machine, lanes, function(one(machine, lanes)))
-        if len(sources) == 2:
-            one, two = sources
-            return lambda machine, lanes: write(
-                machine, lanes, function(one(machine, lanes), two(machine, lanes))
+        ins = [self.source(i, width) for i, width in enumerate(operation.operands, 1)]
+        first = self.operands[0]
+        if isinstance(first, parse.Vector):
+            self._take_apart(first, operation, ins)
+        else:
+            self.step(
+                core.LANES, (self.target(first, operation.bits, operation.kind),), ins, operation.index
             )
-        return lambda machine, lanes: write(
-            machine, lanes, function(*(source(machine, lanes) for source in sources))
-        )
 
-
-def _register(operand: parse.Register, as_: Any) -> Source:
-    index, width = operand.index, np.dtype(as_).itemsize * 8
-    if operand.bits == 1:
-        if operand.negated:
-            return lambda machine, lanes: ~machine.read(index, lanes)
-        return lambda machine, lanes: machine.read(index, lanes)
-    if width == operand.bits:
-        return lambda machine, lanes: machine.read(index, lanes).view(as_)
-    if width > operand.bits:
-        raise UnknownInstruction(f"{operand.bits} bits read as {width}")
-    narrow = UNSIGNED[width]
-    return lambda machine, lanes: machine.read(index, lanes).astype(narrow).view(as_)
-
-
-def _special(name: str, as_: Any) -> Source:
-    return lambda machine, lanes: machine.special(name, lanes).astype(as_)
-
-
-def _constant(value: Array) -> Source:
-    return lambda machine, lanes: value
-
-
-def _immediate(operand: parse.Immediate, type_: str, as_: Any) -> Array:
-    if type_ == "pred":
-        return np.array([operand.value != 0])
-    width = np.dtype(as_).itemsize * 8
-    if operand.bits and operand.bits != width:
-        raise UnknownInstruction(f"a constant of {operand.bits} bits where {width} are read")
-    return np.array([operand.value % (1 << width)], UNSIGNED[width]).view(as_)
+    def _take_apart(self, vector: parse.Vector, operation: core.Operation, ins: list[int]) -> None:
+        width, count = operation.bits, len(vector.parts)
+        if (width, count) not in PACKED:
+            raise self.unknown(f"{count} parts of {width} bits")
+        whole = self.temporary(width)
+        self.step(core.LANES, (whole,), ins, operation.index)
+        for i, part in enumerate(vector.parts):
+            by = self.constant(width // count * i, 32)
+            self.lanes(PACKED[width, count][1], self.target(part, width // count), (whole, by))

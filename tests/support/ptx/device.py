@@ -66,7 +66,7 @@ class Device:
             ran = [self._programs[target, name] for name in entries if self.launches.get((target, name))]
             count = sum(number for (where, _), number in self.launches.items() if where == target)
             steps, executed = (
-                sum(map(part, ran)) for part in (lambda p: len(p.steps), lambda p: int(p.executed.sum()))
+                sum(map(part, ran)) for part in (lambda p: len(p.executed), lambda p: int(p.executed.sum()))
             )
             yield (
                 f"PTX of sm_{target}: {count:,} launches, {len(ran)} of {len(entries)} kernels,"

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 
 class Fault(Exception):
-    """A kernel did what it must not. `lane` says which of the active threads, where that is known."""
-
-    def __init__(self, message: str, lane: int | None = None) -> None:
-        super().__init__(message)
-        self.lane = lane
+    """A kernel did what it must not."""
 
 
 class UnknownInstruction(Fault):

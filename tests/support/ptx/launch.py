@@ -1,12 +1,13 @@
-"""A launch: what is checked before it, and its blocks, some at a time."""
+"""A launch: what is checked before it, and what the core says that went wrong."""
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 
-from tests.support.ptx import parse
+from tests.support.ptx import core, faults, parse
 from tests.support.ptx.faults import Fault
-from tests.support.ptx.machine import Machine
 from tests.support.ptx.memory import GlobalMemory
 from tests.support.ptx.program import Program
 
@@ -14,7 +15,16 @@ Shape = tuple[int, int, int]
 MAX_GRID = ((1 << 31) - 1, 65535, 65535)
 MAX_THREADS = 1024
 MAX_STATIC, MAX_SHARED = 48 << 10, 227 << 10  # bytes of shared memory
-LANES = 8192  # threads at once: enough to hide NumPy's own cost, few enough for a cache
+CLASSES = (
+    Fault,
+    faults.UnknownInstruction,
+    faults.OutOfBounds,
+    faults.Misaligned,
+    faults.Uninitialised,
+    faults.Race,
+    faults.Divergence,
+    faults.Trap,
+)
 
 
 def launch(
@@ -24,7 +34,6 @@ def launch(
     grid: Shape,
     block: Shape,
     shared_bytes: int = 0,
-    lanes: int = LANES,
 ) -> None:
     """Run a kernel over a grid.
 
@@ -35,7 +44,6 @@ def launch(
         grid: blocks along x, y, z.
         block: threads along x, y, z.
         shared_bytes: of dynamic shared memory.
-        lanes: threads that run at once, in whole blocks.
 
     Raises:
         Fault: the launch is refused, or the kernel does what it must not.
@@ -54,19 +62,48 @@ def launch(
     variables = [
         memory.add(array.ctypes.data, array.nbytes, name, array) for name, array in program.variables.items()
     ]
-    memory.begin_launch()
+    buffers = np.array(
+        [(each.address, each.end, False, False, b"") for each in memory.buffers], core.BUFFER
+    )
     dynamic = -(-static // 16) * 16 + shared_bytes if shared_bytes else static
-    count = grid[0] * grid[1] * grid[2]
-    at_once = max(1, lanes // threads)
+    told = core.Launch(
+        grid=grid,
+        block=block,
+        shared_bytes=dynamic,
+        number_of_buffers=len(buffers),
+        buffers=buffers.ctypes.data,
+        parameters=parameters,
+    )
+    failure = core.Failure()
     try:
-        with np.errstate(all="ignore"):
-            for first in range(0, count, at_once):
-                blocks = np.arange(first, min(first + at_once, count))
-                data = np.frombuffer(parameters, np.uint8)
-                Machine(program, memory, data, grid, block, blocks, dynamic).run()
+        if not core.library().iet_ptx_run(
+            ctypes.byref(program.handed), ctypes.byref(told), ctypes.byref(failure)
+        ):
+            raise _fault(program, memory, failure, grid, block)
     finally:
         for buffer in variables:
             memory.remove(buffer)
+
+
+def _fault(
+    program: Program, memory: GlobalMemory, failure: core.Failure, grid: Shape, block: Shape
+) -> Fault:
+    """The fault with kernel, instruction and thread."""
+    instruction = program.kernel.instructions[failure.instruction]
+    where = f"{program.kernel.name}, line {instruction.line}: {instruction.text}"
+    if failure.thread >= 0:
+        at, thread = _coordinates(failure.block, grid), _coordinates(failure.thread, block)
+        where += f": block {at}, thread {thread}"
+    message = failure.message.decode()
+    if failure.size:
+        message = memory.nowhere(failure.address, failure.size)
+    elif failure.buffer >= 0:
+        message = f"buffer {memory.buffers[failure.buffer].name!r} {message}"
+    return CLASSES[failure.kind](f"{where}: {message}")
+
+
+def _coordinates(number: int, shape: Shape) -> Shape:
+    return number % shape[0], number // shape[0] % shape[1], number // (shape[0] * shape[1])
 
 
 def programs(text: str) -> dict[str, Program]:

@@ -6,7 +6,6 @@ are resolved here, registers to numbers, so that nothing later looks at names.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import re
@@ -152,18 +151,6 @@ class Kernel:
     tables: dict[str, tuple[str, ...]]  # of branches
     instructions: list[Instruction]
     max_threads: int | None
-
-    @functools.cached_property
-    def uses(self) -> collections.Counter[int]:
-        """How often each register stands in an operand or guards an instruction."""
-        found = collections.Counter(
-            register
-            for instruction in self.instructions
-            for operand in instruction.operands
-            for register in registers(operand)
-        )
-        found.update(each.guard.index for each in self.instructions if each.guard)
-        return found
 
 
 def entries(text: str) -> dict[str, Callable[[], Kernel]]:

@@ -1,38 +1,19 @@
-"""A kernel decoded: its steps, and which registers nobody reads after a step."""
+"""A kernel decoded: the steps of the core, and where its registers lie."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import gc
+import ctypes
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tests.support.ptx import conversions, floats, integers, moves, parse, warps
-from tests.support.ptx.decode import Code, Execute, Source
+from tests.support.ptx import choices, core, moves, parse, warps
+from tests.support.ptx.decode import FIXED, REGISTER, SPECIAL, TEMPORARY, Code
 from tests.support.ptx.faults import UnknownInstruction
 
-PLAIN, BRANCH, TABLE, EXIT, TRAP, BARRIER, TOGETHER = range(7)
-_FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
-_NO_RESULT = ("st", "red", "cp", "bra", "ret", "exit", "bar", "barrier", "trap", "membar", "fence")
-
-
-@dataclasses.dataclass(slots=True)
-class Step:
-    """One instruction, decoded."""
-
-    line: int
-    text: str
-    kind: int
-    guard: Source | None = None
-    execute: Execute | None = None
-    targets: tuple[int, ...] = ()  # of a branch
-    choice: Source | None = None  # which of them; or the mask of a warp; or what a barrier reduces
-    reduction: str = ""  # of a barrier
-    result: Any = None  # of a barrier: what writes it
-    frees: tuple[int, ...] = ()
+LANES = 32
 
 
 class Program:
@@ -40,10 +21,9 @@ class Program:
 
     Attributes:
         kernel: as it was parsed.
-        steps: one for each instruction.
-        executed: bool [steps], which of them ever ran.
-        granule: bytes of the smallest access to shared memory.
+        executed: bool [instructions], which of them ever ran.
         variables: arrays of what the module keeps in global and constant memory.
+        handed: what the core gets.
     """
 
     def __init__(self, kernel: parse.Kernel) -> None:
@@ -53,37 +33,38 @@ class Program:
             for name, each in kernel.variables.items()
             if each.space in ("global", "const")
         }
-        addresses = {name: array.ctypes.data for name, array in self.variables.items()}
-        with _uncollected():
-            self.steps = list(_steps(kernel, addresses))
-        self.executed = np.zeros(len(self.steps), bool)
-        self.granule = min(_shared_widths(kernel), default=4)
-        _free(self)
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Collect no garbage meanwhile: of a hundred thousand closures there is none, and looking takes long."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
-
-
-def _steps(kernel: parse.Kernel, addresses: dict[str, int]) -> Iterator[Step]:
-    for instruction in kernel.instructions:
-        try:
-            yield _step(kernel, instruction, addresses)
-        except UnknownInstruction as unknown:
-            where = f"{kernel.name}, line {instruction.line}: {instruction.text}"
-            raise UnknownInstruction(f"{where}: {unknown}") from None
+        self.executed = np.zeros(len(kernel.instructions), bool)
+        code = Code(kernel, {name: array.ctypes.data for name, array in self.variables.items()})
+        for instruction in kernel.instructions:
+            try:
+                _decode(code, instruction)
+            except UnknownInstruction as unknown:
+                where = f"{kernel.name}, line {instruction.line}: {instruction.text}"
+                raise UnknownInstruction(f"{where}: {unknown}") from None
+        registers = _Registers(code)
+        self._arrays = {
+            "steps": _steps(code),
+            "operands": np.array(registers.operands, core.OPERAND),
+            "lists": np.array(code.lists, np.int32),
+            "constants": np.array(registers.constants, core.CONSTANTS),
+            "specials": np.array(registers.specials, core.SPECIALS),
+        }
+        self.handed = core.Program(
+            **{name: array.ctypes.data for name, array in self._arrays.items()},
+            **{f"number_of_{name}": len(array) for name, array in self._arrays.items() if name != "lists"},
+            register_bytes=registers.bytes,
+            tracked=registers.tracked,
+            granule=min(_shared_widths(kernel), default=4),
+            local_bytes=kernel.sizes.get("local", 0),
+            parameter_bytes=kernel.parameter_bytes,
+            executed=self.executed.ctypes.data_as(ctypes.c_void_p),
+        )
 
 
 def _shared_widths(kernel: parse.Kernel) -> Iterator[int]:
     for instruction in kernel.instructions:
+        if not instruction.opcode.startswith(("ld", "st", "atom", "red", "cp")):
+            continue
         parts = instruction.parts
         if parts[0] in ("ld", "st", "atom", "red") and ("shared" in parts or "global" not in parts):
             if "param" not in parts and "local" not in parts:
@@ -92,120 +73,189 @@ def _shared_widths(kernel: parse.Kernel) -> Iterator[int]:
             yield 4
 
 
-def _step(kernel: parse.Kernel, instruction: parse.Instruction, addresses: dict[str, int]) -> Step:
-    code = Code(kernel, instruction, addresses)
-    guard = code.source(instruction.guard, "pred") if instruction.guard else None
-    step = Step(instruction.line, instruction.text, PLAIN, guard)
-    name = code.name
-    if name == "bra":
-        code.take("uni")
-        code.finish()
-        step.kind, step.targets = BRANCH, (_label(code, code.operands[0]),)
-    elif name == "brx" and code.take("idx"):
-        code.take("uni")
-        table = code.operands[1]
-        assert isinstance(table, parse.Symbol)
-        step.kind, step.choice = TABLE, code.source(0, "u32")
-        step.targets = tuple(kernel.labels[label] for label in kernel.tables[table.name])
-    elif name in ("ret", "exit"):
-        code.take("uni")
-        code.finish()
-        step.kind = EXIT
-    elif name == "trap":
-        step.kind = TRAP
-    elif name in ("bar", "barrier"):
-        _barrier(code, step)
-    elif name in warps.TOGETHER:
-        step.kind, (step.choice, step.execute) = TOGETHER, warps.TOGETHER[name](code)
-    else:
-        step.execute = _operation(code)
-    return step
+# ---------------------------------------------------------------- instructions
 
 
-def _operation(code: Code) -> Execute:
-    is_float = bool(code.modifiers) and code.modifiers[-1] in _FLOATS
-    tables = (moves, conversions, warps, *((floats, integers) if is_float else (integers,)))
-    for table in tables:
-        if code.name in table.OPERATIONS:
-            if table is integers and is_float and code.name not in ("setp", "set", "selp", "slct"):
-                break
-            return table.OPERATIONS[code.name](code)
+def _decode(code: Code, instruction: parse.Instruction) -> None:
+    code.begin(instruction)
+    if instruction.opcode in core.operations() and not (
+        instruction.opcode.startswith("setp") and isinstance(code.operands[0], parse.Pair)
+    ):
+        code.pure(instruction.opcode)
+        return
+    code.words()
+    for table in (moves.OPERATIONS, choices.OPERATIONS, warps.OPERATIONS, OPERATIONS):
+        if code.name in table:
+            table[code.name](code)
+            return
     raise code.unknown()
 
 
-def _label(code: Code, operand: parse.Operand) -> int:
+def _branch(code: Code) -> None:
+    code.take("uni")
+    code.finish()
+    (operand,) = code.operands
     if not isinstance(operand, parse.Symbol) or operand.name not in code.kernel.labels:
         raise code.unknown(f"no label: {operand}")
-    return code.kernel.labels[operand.name]
+    code.step(core.BRANCH, target=code.kernel.labels[operand.name])
 
 
-def _barrier(code: Code, step: Step) -> None:
+def _branch_by_table(code: Code) -> None:
+    if code.take("idx") is None:
+        raise code.unknown()
+    code.take("uni")
+    code.finish()
+    table = code.operands[1]
+    assert isinstance(table, parse.Symbol)
+    targets = [code.kernel.labels[label] for label in code.kernel.tables[table.name]]
+    code.step(core.TABLE, targets, (code.source(0, 32),))
+
+
+def _end(code: Code) -> None:
+    code.take("uni")
+    code.finish()
+    code.step(core.END)
+
+
+REDUCTIONS = (("and", "pred"), ("or", "pred"), ("popc", "u32"))  # as the core numbers them
+
+
+def _barrier(code: Code) -> None:
     if code.take("warp"):
-        if code.take("sync") is None:
-            raise code.unknown()
-        step.kind, (step.choice, step.execute) = TOGETHER, warps.meet(code)
+        warps.meet(code)
         return
-    step.kind = BARRIER
     code.take("cta")
     code.take("aligned")
     operands = list(code.operands)
+    outs, ins, reduction, width = [], [], 0, 0
     if code.take("red"):
-        reduction = code.take("and", "or", "popc")
-        type_ = code.take_type()
-        step.reduction = reduction or ""
-        step.result = code.target(operands.pop(0), type_)
-        step.choice = code.source(operands.pop(), "pred")
-        if (reduction, type_) not in (("and", "pred"), ("or", "pred"), ("popc", "u32")):
+        kind = code.take("and", "or", "popc") or "", code.take_type()
+        if kind not in REDUCTIONS:
             raise code.unknown()
+        reduction, width = REDUCTIONS.index(kind), parse.bits(kind[1])
+        outs.append(code.target(operands.pop(0), width))
+        ins.append(code.source(operands.pop(), 1))
     elif code.take("sync") is None:
         raise code.unknown()
     code.finish()
     if len(operands) != 1 or not isinstance(operands[0], parse.Immediate):
         raise code.unknown("a barrier of some threads, or one that is not named by a number")
+    code.step(core.BARRIER, outs, ins, reduction, bytes=-(-width // 8))
 
 
-# ---------------------------------------------------------------- registers that are done with
+OPERATIONS = {
+    "bra": _branch,
+    "brx": _branch_by_table,
+    "ret": _end,
+    "exit": _end,
+    "trap": lambda code: code.step(core.TRAP),
+    "bar": _barrier,
+    "barrier": _barrier,
+}
 
 
-def _registers(operands: tuple[parse.Operand, ...]) -> list[int]:
-    found: list[int] = []
-    for operand in operands:
-        if type(operand) is parse.Register:  # most are
-            found.append(operand.index)
-        elif type(operand) is not parse.Immediate:
-            found.extend(parse.registers(operand))
-    return found
+def _steps(code: Code) -> NDArray[Any]:
+    """Return the steps, with branches to steps where they were to instructions."""
+    steps = np.array(code.steps, core.STEP)
+    starts = np.array([*code.starts, len(steps)], np.int32)
+    steps["next"] = starts[steps["instruction"] + 1]
+    branches = steps["kind"] == core.BRANCH
+    steps["target"][branches] = starts[steps["target"][branches]]
+    for at in np.flatnonzero(steps["kind"] == core.TABLE):
+        begin, count = steps["outs_at"][at], steps["outs"][at]
+        code.lists[begin : begin + count] = starts[code.lists[begin : begin + count]].tolist()
+    return steps
 
 
-def _free(program: Program) -> None:
-    """Note after which step a register is not needed: one that begins and ends between two branches."""
-    kernel = program.kernel
-    begins = {0, *kernel.labels.values()}
-    for i, step in enumerate(program.steps):
-        if step.kind != PLAIN:
-            begins.add(i + 1)
-    block, blocks, last = -1, {}, {}
-    shared: set[int] = set()  # by several blocks, or not written first of all
-    for i, instruction in enumerate(kernel.instructions):
-        block += i in begins
-        operands = instruction.operands
-        no_result = instruction.parts[0] in _NO_RESULT or not operands
-        writes = [] if no_result else _registers(operands[:1])
-        reads = _registers(operands if no_result else operands[1:])
-        if instruction.guard:
-            reads.append(instruction.guard.index)
-        for register in reads:
-            if blocks.get(register) != block:
-                shared.add(register)
-        for register in writes:
-            first = blocks.setdefault(register, block)
-            if first != block or (instruction.guard and register not in last):
-                shared.add(register)
-        for register in (*reads, *writes):
-            last[register] = i
-    frees: dict[int, list[int]] = {}
-    for register, i in last.items():
-        if register not in shared:
-            frees.setdefault(i, []).append(register)
-    for i, registers in frees.items():
-        program.steps[i].frees = tuple(registers)
+# ---------------------------------------------------------------- registers
+
+
+class _Registers:
+    """Where the operands of a kernel lie.
+
+    A register that begins and ends between two branches, and is written first of all, shares its place with
+    others, and nobody needs to ask whether it was written. For all others the core notes who wrote them.
+    """
+
+    def __init__(self, code: Code) -> None:
+        self.bytes = self.tracked = 0  # bytes of all registers of a warp; how many are tracked
+        self.constants: list[tuple[int, int]] = []
+        self.specials: list[tuple[int, int, int]] = []
+        self.operands: list[tuple[int, ...]] = []
+        keys = list(code.keys)
+        # Of each operand: the register or temporary that it is, by one number for both, or -1.
+        registers = len(code.kernel.registers)
+        values = [
+            key[1] if key[0] == REGISTER else registers + key[1] if key[0] == TEMPORARY else -1 for key in keys
+        ]
+        widths = {value: key[2] for key, value in zip(keys, values, strict=True) if value >= 0}
+        lives, shared = _lives(code, values)
+        places: dict[int, tuple[int, int]] = {}
+        for value in sorted(shared):
+            places[value] = self._place(widths[value]), self.tracked
+            self.tracked += 1
+        ends: dict[int, list[int]] = {}
+        begins: dict[int, list[int]] = {}
+        for value, (first, last) in lives.items():
+            if value not in shared:
+                begins.setdefault(first, []).append(value)
+                ends.setdefault(last, []).append(value)
+        free: dict[int, list[int]] = {}
+        for i in sorted({*begins, *ends}):
+            for value in begins.get(i, ()):
+                unused = free.setdefault(widths[value], [])
+                places[value] = unused.pop() if unused else self._place(widths[value]), -1
+            for value in ends.get(i, ()):
+                free[widths[value]].append(places[value][0])
+        for (kind, number, width, negated, is_signed), value in zip(keys, values, strict=True):
+            size = -(-width // 8)
+            if kind == FIXED:
+                self.operands.append((len(self.constants), -1, size, True, False, False))
+                self.constants.append((number, size))
+            elif kind == SPECIAL:
+                offset = self._place(width)
+                self.operands.append((offset, -1, size, False, False, False))
+                self.specials.append((number, 0, offset))
+            else:
+                self.operands.append((*places[value], size, False, negated, is_signed))
+
+    def _place(self, width: int) -> int:
+        self.bytes += LANES * -(-width // 8)
+        return self.bytes - LANES * -(-width // 8)
+
+
+def _lives(code: Code, values: list[int]) -> tuple[dict[int, tuple[int, int]], set[int]]:
+    """Return the first and the last instruction of each value, and which are not of one stretch of code."""
+    begins = {0, *code.kernel.labels.values()}
+    lives: dict[int, tuple[int, int]] = {}
+    stretches: dict[int, int] = {}
+    shared: set[int] = set()
+    temporaries = len(code.kernel.registers)
+    stretch, before, guarded = -1, -1, False
+    for kind, _, number, _, guard, outs_at, outs, ins_at, ins, *_ in code.steps:
+        if number != before:
+            stretch += number in begins
+            before, guarded = number, guard != core.ALWAYS
+            read = code.lists[ins_at : ins_at + ins] if guard < 0 else [guard, *code.lists[ins_at : ins_at + ins]]
+        else:
+            read = code.lists[ins_at : ins_at + ins]
+        for operand in read:
+            value = values[operand]
+            if value >= 0:
+                if stretches.get(value) != stretch:
+                    shared.add(value)
+                lives[value] = lives[value][0] if value in lives else number, number
+        if kind == core.TABLE:
+            outs = 0
+        for operand in code.lists[outs_at : outs_at + outs]:
+            if operand == core.NOWHERE:
+                continue
+            value = values[operand]
+            if stretches.setdefault(value, stretch) != stretch or (
+                guarded and value not in lives and value < temporaries
+            ):
+                shared.add(value)
+            lives[value] = lives[value][0] if value in lives else number, number
+        if not core.LANES <= kind <= core.LANES and not core.LOAD <= kind <= core.HERE_NOW:
+            begins.add(number + 1)
+    return lives, shared
