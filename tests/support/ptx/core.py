@@ -1,4 +1,4 @@
-"""The part that is in C++: compiled when it is first asked for, and what it has the same layouts for as here."""
+"""The part in C++, compiled when it is first asked for: its operations, and the layouts that it shares."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def operations() -> dict[str, Operation]:
 
 # ---------------------------------------------------------------- as in core/program.h
 
-LANES, BRANCH, TABLE, END, TRAP, BARRIER, LOAD, STORE, ATOMIC, COPY, COMMIT, WAIT, NOTHING, HERE_NOW = range(14)
+LANES, BRANCH, TABLE, END, TRAP, BARRIER, LOAD, STORE, ATOMIC, COPY, COMMIT, WAIT, NOTHING, HERE_NOW = range(
+    14
+)
 SHUFFLE, VOTE, REDUCE, MATCH, MEET = range(14, 19)
 GENERIC, GLOBAL, SHARED, LOCAL, PARAMETERS, CONSTANT = range(6)
 ALWAYS, SAME, NOWHERE = -1, -2, -1
@@ -89,10 +91,7 @@ class Program(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("steps", "operands", "lists", "constants", "specials")),
-        *(
-            (f"number_of_{name}", ctypes.c_int64)
-            for name in ("steps", "operands", "constants", "specials")
-        ),
+        *((f"number_of_{name}", ctypes.c_int64) for name in ("steps", "operands", "constants", "specials")),
         *(
             (name, ctypes.c_int64)
             for name in ("register_bytes", "tracked", "granule", "local_bytes", "parameter_bytes")

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from tests.support.ptx import core, parse
 from tests.support.ptx.faults import UnknownInstruction
-from tests.support.ptx.parse import bits as bits  # of a type
 
 WIDTHS = (8, 16, 32, 64)
 SPECIALS = {
@@ -23,10 +22,16 @@ SPECIALS = {
         )
     )
 }
-PACKED = {(32, 2): ("pack.b32", "part.b32"), (64, 2): ("pack.b64", "part.b64"), (64, 4): ("pack4.b64", "part4.b64")}
+PACKED = {
+    (32, 2): ("pack.b32", "part.b32"),
+    (64, 2): ("pack.b64", "part.b64"),
+    (64, 4): ("pack4.b64", "part4.b64"),
+}
 
 REGISTER, TEMPORARY, SPECIAL, FIXED = range(4)
-Key = tuple[int, int, int, bool, bool]  # which of these, number or value, bits, negated, extended with its sign
+Key = tuple[
+    int, int, int, bool, bool
+]  # which of these, number or value, bits, negated, extended with its sign
 
 
 class Code:
@@ -133,7 +138,7 @@ class Code:
         raise self.unknown(f"what is read at {operand}?")
 
     def target(self, operand: parse.Operand | int, width: int, kind: str = "u") -> int:
-        """Return what writes so many bits to an operand, or operand number i: of what kind, as a type begins."""
+        """Return what writes so many bits of a kind (as a type begins) to an operand, or operand number i."""
         if isinstance(operand, int):
             operand = self.operands[operand]
         if isinstance(operand, parse.Register):
@@ -210,9 +215,7 @@ class Code:
         if isinstance(first, parse.Vector):
             self._take_apart(first, operation, ins)
         else:
-            self.step(
-                core.LANES, (self.target(first, operation.bits, operation.kind),), ins, operation.index
-            )
+            self.step(core.LANES, (self.target(first, operation.bits, operation.kind),), ins, operation.index)
 
     def _take_apart(self, vector: parse.Vector, operation: core.Operation, ins: list[int]) -> None:
         width, count = operation.bits, len(vector.parts)

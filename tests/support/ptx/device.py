@@ -17,7 +17,7 @@ from tests.support.ptx.build import Built
 from tests.support.ptx.faults import Fault
 from tests.support.ptx.launch import launch
 from tests.support.ptx.memory import Buffer, GlobalMemory
-from tests.support.ptx.program import Program
+from tests.support.ptx.program import Program, decoded
 
 _THREE = ctypes.POINTER(ctypes.c_uint)
 _LAUNCH = ctypes.CFUNCTYPE(
@@ -57,7 +57,7 @@ class Device:
         """Return a kernel, decoded on first use."""
         found = self._programs.get((self.target, name))
         if found is None:
-            found = self._programs[self.target, name] = Program(self._entries[self.target][name]())
+            found = self._programs[self.target, name] = decoded(self._entries[self.target][name])
         return found
 
     def told(self) -> Iterator[str]:

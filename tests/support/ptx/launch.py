@@ -9,7 +9,7 @@ import numpy as np
 from tests.support.ptx import core, faults, parse
 from tests.support.ptx.faults import Fault
 from tests.support.ptx.memory import GlobalMemory
-from tests.support.ptx.program import Program
+from tests.support.ptx.program import Program, decoded
 
 Shape = tuple[int, int, int]
 MAX_GRID = ((1 << 31) - 1, 65535, 65535)
@@ -62,9 +62,7 @@ def launch(
     variables = [
         memory.add(array.ctypes.data, array.nbytes, name, array) for name, array in program.variables.items()
     ]
-    buffers = np.array(
-        [(each.address, each.end, False, False, b"") for each in memory.buffers], core.BUFFER
-    )
+    buffers = np.array([(each.address, each.end, False, False, b"") for each in memory.buffers], core.BUFFER)
     dynamic = -(-static // 16) * 16 + shared_bytes if shared_bytes else static
     told = core.Launch(
         grid=grid,
@@ -85,9 +83,7 @@ def launch(
             memory.remove(buffer)
 
 
-def _fault(
-    program: Program, memory: GlobalMemory, failure: core.Failure, grid: Shape, block: Shape
-) -> Fault:
+def _fault(program: Program, memory: GlobalMemory, failure: core.Failure, grid: Shape, block: Shape) -> Fault:
     """The fault with kernel, instruction and thread."""
     instruction = program.kernel.instructions[failure.instruction]
     where = f"{program.kernel.name}, line {instruction.line}: {instruction.text}"
@@ -108,4 +104,4 @@ def _coordinates(number: int, shape: Shape) -> Shape:
 
 def programs(text: str) -> dict[str, Program]:
     """Return all kernels of a module, decoded."""
-    return {name: Program(read()) for name, read in parse.entries(text).items()}
+    return {name: decoded(read) for name, read in parse.entries(text).items()}

@@ -58,9 +58,7 @@ def load(code: Code) -> None:
     base, offset = code.address(1)
     kind = type_[0] if type_[0] in "su" else "b"
     targets = [code.target(part, width, kind) for part in _parts(code, 0, count)]
-    code.step(
-        core.LOAD, targets, (base,), space=space, bytes=width // 8, constant=constant, offset=offset
-    )
+    code.step(core.LOAD, targets, (base,), space=space, bytes=width // 8, constant=constant, offset=offset)
 
 
 def store(code: Code) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+import gc
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,17 @@ class Program:
             parameter_bytes=kernel.parameter_bytes,
             executed=self.executed.ctypes.data_as(ctypes.c_void_p),
         )
+
+
+def decoded(read: Callable[[], parse.Kernel]) -> Program:
+    """Read a kernel and decode it, and look for garbage afterwards: of its many small objects none is."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        return Program(read())
+    finally:
+        if was:
+            gc.enable()
 
 
 def _shared_widths(kernel: parse.Kernel) -> Iterator[int]:
@@ -186,7 +198,8 @@ class _Registers:
         # Of each operand: the register or temporary that it is, by one number for both, or -1.
         registers = len(code.kernel.registers)
         values = [
-            key[1] if key[0] == REGISTER else registers + key[1] if key[0] == TEMPORARY else -1 for key in keys
+            key[1] if key[0] == REGISTER else registers + key[1] if key[0] == TEMPORARY else -1
+            for key in keys
         ]
         widths = {value: key[2] for key, value in zip(keys, values, strict=True) if value >= 0}
         lives, shared = _lives(code, values)
@@ -227,35 +240,32 @@ class _Registers:
 def _lives(code: Code, values: list[int]) -> tuple[dict[int, tuple[int, int]], set[int]]:
     """Return the first and the last instruction of each value, and which are not of one stretch of code."""
     begins = {0, *code.kernel.labels.values()}
+    registers = len(code.kernel.registers)  # temporaries come behind them
     lives: dict[int, tuple[int, int]] = {}
     stretches: dict[int, int] = {}
     shared: set[int] = set()
-    temporaries = len(code.kernel.registers)
     stretch, before, guarded = -1, -1, False
     for kind, _, number, _, guard, outs_at, outs, ins_at, ins, *_ in code.steps:
         if number != before:
             stretch += number in begins
             before, guarded = number, guard != core.ALWAYS
-            read = code.lists[ins_at : ins_at + ins] if guard < 0 else [guard, *code.lists[ins_at : ins_at + ins]]
-        else:
-            read = code.lists[ins_at : ins_at + ins]
+        read = code.lists[ins_at : ins_at + ins]
+        if guard >= 0:
+            read.append(guard)
         for operand in read:
             value = values[operand]
             if value >= 0:
                 if stretches.get(value) != stretch:
                     shared.add(value)
                 lives[value] = lives[value][0] if value in lives else number, number
-        if kind == core.TABLE:
-            outs = 0
-        for operand in code.lists[outs_at : outs_at + outs]:
+        for operand in code.lists[outs_at : outs_at + outs] if kind != core.TABLE else ():
             if operand == core.NOWHERE:
                 continue
             value = values[operand]
-            if stretches.setdefault(value, stretch) != stretch or (
-                guarded and value not in lives and value < temporaries
-            ):
+            perhaps = guarded and value not in lives and value < registers
+            if stretches.setdefault(value, stretch) != stretch or perhaps:
                 shared.add(value)
             lives[value] = lives[value][0] if value in lives else number, number
-        if not core.LANES <= kind <= core.LANES and not core.LOAD <= kind <= core.HERE_NOW:
+        if kind != core.LANES and not core.LOAD <= kind <= core.HERE_NOW:
             begins.add(number + 1)
     return lives, shared

@@ -19,8 +19,10 @@ Space Machine::space_of(const Step& step, u64* address) {
 
 u8* Machine::readable(const Step& step, Space space, u64 address, int size, int thread) {
   switch (space) {
-    case SHARED: return shared_.load(thread, address, size);
-    case LOCAL: return local_.load(thread, address, size);
+    case SHARED:
+      return shared_.load(thread, address, size);
+    case LOCAL:
+      return local_.load(thread, address, size);
     case PARAMETERS:
       check_alignment(thread, address, size);
       if (address + size > u64(program_->parameter_bytes)) {
@@ -28,7 +30,8 @@ u8* Machine::readable(const Step& step, Space space, u64 address, int size, int 
                     (long long)program_->parameter_bytes);
       }
       return const_cast<u8*>(launch_->parameters) + address;
-    default: return global_.front().at(thread, address, size, false, step.constant);
+    default:
+      return global_.front().at(thread, address, size, false, step.constant);
   }
 }
 
@@ -55,6 +58,7 @@ constexpr int MOST = 8;  // values of one access
 
 void Machine::load(const Step& step, const Mask& threads) {
   check_written(in(step, 0), threads);
+  if (step.space == PARAMETERS && in(step, 0).stride == 0) return load_parameter(step, threads);
   OneSpace one;
   const int size = step.bytes * step.outs;
   for (int w = 0; w < warps_; w++) {
@@ -76,9 +80,23 @@ void Machine::load(const Step& step, const Mask& threads) {
       if (wanted(step, i)) write(out(step, i), w, threads.of[w], values[i], step.bytes);
     }
   }
-  for (int i = 0; i < step.outs; i++) {
-    if (wanted(step, i) && out(step, i).tracked >= 0) written_[out(step, i).tracked] |= threads;
+  note_written(step, threads);
+}
+
+// All threads read the same.
+void Machine::load_parameter(const Step& step, const Mask& threads) {
+  const u64 address = read_one(in(step, 0), 0) + step.offset;
+  const u8* from = readable(step, PARAMETERS, address, step.bytes * step.outs, threads.first());
+  for (int i = 0; i < step.outs; i++, from += step.bytes) {
+    if (!wanted(step, i)) continue;
+    Values values{};
+    std::memcpy(values, from, step.bytes);
+    std::fill(values + 1, values + WARP, values[0]);
+    for (int w = 0; w < warps_; w++) {
+      if (threads.of[w]) write(out(step, i), w, threads.of[w], values, step.bytes);
+    }
   }
+  note_written(step, threads);
 }
 
 void Machine::store(const Step& step, const Mask& threads) {
@@ -119,14 +137,22 @@ u64 updated(const Step& step, u64 old, u64 operand, u64 other) {
     return step.is_signed ? s64(x) < s64(y) : x < y;
   };
   switch (step.operation) {
-    case ADD: return old + operand;
-    case MIN: return less(operand, old) ? operand : old;
-    case MAX: return less(old, operand) ? operand : old;
-    case AND: return old & operand;
-    case OR: return old | operand;
-    case XOR: return old ^ operand;
-    case EXCHANGE: return operand;
-    default: return old << shift == operand << shift ? other : old;
+    case ADD:
+      return old + operand;
+    case MIN:
+      return less(operand, old) ? operand : old;
+    case MAX:
+      return less(old, operand) ? operand : old;
+    case AND:
+      return old & operand;
+    case OR:
+      return old | operand;
+    case XOR:
+      return old ^ operand;
+    case EXCHANGE:
+      return operand;
+    default:
+      return old << shift == operand << shift ? other : old;
   }
 }
 
@@ -140,8 +166,8 @@ void Machine::atomic(const Step& step, const Mask& threads) {
     u64 address = read_one(in(step, 0), thread) + step.offset, old = 0;
     const Space space = space_of(step, &address);
     const int size = step.bytes;
-    const u8* const from = space == SHARED ? shared_.peek(thread, address, size)
-                                           : readable(step, space, address, size, thread);
+    const u8* const from =
+        space == SHARED ? shared_.peek(thread, address, size) : readable(step, space, address, size, thread);
     std::memcpy(&old, from, size);
     const u64 other = step.ins > 2 ? read_one(in(step, 2), thread) : 0;
     const u64 now = updated(step, old, read_one(in(step, 1), thread), other);
@@ -158,7 +184,7 @@ void Machine::atomic(const Step& step, const Mask& threads) {
       write(out(step, 0), thread / WARP, u32(1) << thread % WARP, values, size);
     }
   });
-  if (keeps && out(step, 0).tracked >= 0) written_[out(step, 0).tracked] |= threads;
+  note_written(step, threads);
 }
 
 // cp.async: to shared memory, from global memory, and perhaps how much of it: all, or none and zeros instead.

@@ -54,9 +54,8 @@ f64 compared(f64 x) { return x; }
 
 template <class F>
 void define_comparison(const char* name, F) {
-  define_each<f16, f32, f64>("setp.", name, []<class T>(T) {
-    return [](T x, T y) { return bool(F{}(compared(x), compared(y))); };
-  });
+  define_each<f16, f32, f64>(
+      "setp.", name, []<class T>(T) { return [](T x, T y) { return bool(F{}(compared(x), compared(y))); }; });
 }
 
 // Those whose name ends in `u` hold for NaN too. Of the others none does, `ne` included.
@@ -102,8 +101,7 @@ void define_floats() {
     return [](T x, T y) { return through_double([](f64 a, f64 b) { return a * b; }, x, y); };
   });
   for (const char* name : {"fma.rn.", "mad.rn."}) {
-    define_each<f32, PTX_HALVES>(name,
-                                 []<class T>(T) { return [](T x, T y, T z) { return fused(x, y, z); }; });
+    define_each<f32, PTX_HALVES>(name, []<class T>(T) { return [](T x, T y, T z) { return fused(x, y, z); }; });
   }
   define_each<f32, f64>("div.rn.", []<class T>(T) { return [](T x, T y) { return with_nan(x / y); }; });
   define_each<f32, f64>("sqrt.rn.", []<class T>(T) { return [](T x) { return with_nan(std::sqrt(x)); }; });

@@ -158,20 +158,16 @@ void define_arithmetic() {
   });
   define_each<PTX_INTEGERS>("mul.lo.", []<class T>(T) { return [](T x, T y) { return product(x, y); }; });
   define_each<PTX_INTEGERS>("mul.hi.", []<class T>(T) { return [](T x, T y) { return upper(x, y); }; });
-  define_each<u16, u32, s16, s32>("mul.wide.", []<class T>(T) {
-    return [](T x, T y) { return Wide<T>(Wide<T>(x) * Wide<T>(y)); };
-  });
-  define_each<PTX_INTEGERS>("mad.lo.", []<class T>(T) {
-    return [](T x, T y, T z) { return sum(product(x, y), z); };
-  });
-  define_each<PTX_INTEGERS>("mad.hi.", []<class T>(T) {
-    return [](T x, T y, T z) { return sum(upper(x, y), z); };
-  });
+  define_each<u16, u32, s16, s32>(
+      "mul.wide.", []<class T>(T) { return [](T x, T y) { return Wide<T>(Wide<T>(x) * Wide<T>(y)); }; });
+  define_each<PTX_INTEGERS>("mad.lo.",
+                            []<class T>(T) { return [](T x, T y, T z) { return sum(product(x, y), z); }; });
+  define_each<PTX_INTEGERS>("mad.hi.",
+                            []<class T>(T) { return [](T x, T y, T z) { return sum(upper(x, y), z); }; });
   define_each<u16, u32, s16, s32>("mad.wide.", []<class T>(T) {
     return [](T x, T y, Wide<T> z) { return sum(Wide<T>(Wide<T>(x) * Wide<T>(y)), z); };
   });
-  define_each<PTX_INTEGERS>(
-      "div.", []<class T>(T) { return [](T x, T y) { return quotient(x, y); }; }, true);
+  define_each<PTX_INTEGERS>("div.", []<class T>(T) { return [](T x, T y) { return quotient(x, y); }; }, true);
   define_each<PTX_INTEGERS>(
       "rem.", []<class T>(T) { return [](T x, T y) { return T(u64(x) - u64(product(quotient(x, y), y))); }; },
       true);
@@ -201,9 +197,8 @@ void define_logic() {
   const auto shifted = []<class T>(T) {
     return [](T x, u32 by) { return by < BITS<T> ? T(x >> by) : SIGNED<T> && x < 0 ? T(-1) : T(0); };
   };
-  define_bits<u16, u32, u64>("shl.", []<class T>(T) {
-    return [](T x, u32 by) { return by < BITS<T> ? T(u64(x) << by) : T(0); };
-  });
+  define_bits<u16, u32, u64>(
+      "shl.", []<class T>(T) { return [](T x, u32 by) { return by < BITS<T> ? T(u64(x) << by) : T(0); }; });
   define_bits<u16, u32, u64>("shr.", shifted);
   define_each<PTX_INTEGERS>("shr.", shifted);
   define("shf.l.wrap.b32", [](u32 x, u32 y, u32 by) { return u32((u64(y) << 32 | x) << (by & 31) >> 32); });
@@ -224,9 +219,8 @@ void define_logic() {
   define_bits<u32, u64>("clz.", []<class T>(T) {
     return [](T x) { return x ? u32(__builtin_clzll(x)) - (64 - BITS<T>) : u32(BITS<T>); };
   });
-  define_each<u32, u64>("bfind.", []<class T>(T) {
-    return [](T x) { return x ? 63 - u32(__builtin_clzll(x)) : ~u32(0); };
-  });
+  define_each<u32, u64>(
+      "bfind.", []<class T>(T) { return [](T x) { return x ? 63 - u32(__builtin_clzll(x)) : ~u32(0); }; });
   define_bits<u32, u64>("brev.", []<class T>(T) { return [](T x) { return reversed(x); }; });
   define("dp4a.u32.u32", [](u32 x, u32 y, u32 z) { return dot<u8, u8>(x, y, z); });
   define("dp4a.u32.s32", [](u32 x, u32 y, s32 z) { return dot<u8, s8>(x, y, z); });
@@ -278,7 +272,8 @@ void define_integers() {
   // Registers of several parts, and a part of one: by how many bits to the right.
   define("pack.b32", [](u16 low, u16 high) { return u32(low | u32(high) << 16); });
   define("pack.b64", [](u32 low, u32 high) { return low | u64(high) << 32; });
-  define("pack4.b64", [](u16 a, u16 b, u16 c, u16 d) { return a | u64(b) << 16 | u64(c) << 32 | u64(d) << 48; });
+  define("pack4.b64",
+         [](u16 a, u16 b, u16 c, u16 d) { return a | u64(b) << 16 | u64(c) << 32 | u64(d) << 48; });
   define("part.b32", [](u32 x, u32 by) { return u16(x >> by); });
   define("part.b64", [](u64 x, u32 by) { return u32(x >> by); });
   define("part4.b64", [](u64 x, u32 by) { return u16(x >> by); });

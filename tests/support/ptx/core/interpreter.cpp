@@ -1,6 +1,6 @@
 // What Python calls: which operations there are, and a launch.
+#include <algorithm>
 #include <string>
-#include <unordered_set>
 
 #include "machine.h"
 
@@ -16,7 +16,8 @@ std::vector<Operation>& table() {
 
 const std::vector<Operation>& operations() { return table(); }
 
-void add(const char* stem, const char* rest, Work work, const Operation::Type* types, int operands, bool divides) {
+void add(const char* stem, const char* rest, Work work, const Operation::Type* types, int operands,
+         bool divides) {
   Operation made{{}, work, operands, divides, {}};
   std::snprintf(made.name, sizeof made.name, "%s%s", stem, rest);
   std::copy(types, types + operands + 1, made.types);
@@ -57,7 +58,8 @@ int iet_ptx_run(const ptx::Program* program, const ptx::Launch* launch, ptx::Fai
     for (block = 0; block < blocks; block++) machine.run(block);
     return 1;
   } catch (const Fault& fault) {
-    *failure = {fault.kind, machine.instruction(), block, fault.thread, fault.address, fault.size, fault.buffer, {}};
+    *failure = {fault.kind, machine.instruction(), block, fault.thread, fault.address,
+                fault.size, fault.buffer,          {}};
     std::memcpy(failure->message, fault.message, sizeof fault.message);
     return 0;
   }

@@ -1,7 +1,8 @@
-// What an instruction makes of numbers, 32 lanes at a time: how such operations are written down, and found by name.
+// What an instruction makes of numbers, 32 lanes at a time: how such operations are written down, and found by
+// name.
 //
-// An operation is a function of single values. Its name is the opcode as PTX has it; the types of its operands are
-// those of the function. Whatever is not defined is not known, and the decoder refuses it.
+// An operation is a function of single values. Its name is the opcode as PTX has it; the types of its operands
+// are those of the function. Whatever is not defined is not known, and the decoder refuses it.
 #pragma once
 #include <cstdint>
 #include <cstdio>
@@ -43,18 +44,19 @@ struct Operation {
   char name[32];
   Work work;
   int operands;
-  bool divides;                // the second operand must not be 0
+  bool divides;              // the second operand must not be 0
   Type types[1 + OPERANDS];  // the result's first
 };
 
-void add(const char* stem, const char* rest, Work work, const Operation::Type* types, int operands, bool divides);
+void add(const char* stem, const char* rest, Work work, const Operation::Type* types, int operands,
+         bool divides);
 
 template <class T>
 struct Type;
-#define PTX_TYPE(type, letter, words)         \
-  template <>                                 \
-  struct Type<type> {                         \
-    static constexpr char kind = letter;      \
+#define PTX_TYPE(type, letter, words)          \
+  template <>                                  \
+  struct Type<type> {                          \
+    static constexpr char kind = letter;       \
     static constexpr const char* name = words; \
   };
 PTX_TYPE(bool, 'p', "pred")

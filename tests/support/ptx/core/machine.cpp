@@ -27,8 +27,8 @@ void Machine::begin_launch(const Program& program, const Launch& launch) {
     const Operand& from = program.operands[i];
     const s64 offset = from.constant ? registers + from.offset * CONSTANT_BYTES : from.offset * warps_;
     places_[i] = {begin_ + offset, from.constant ? 0 : from.bytes * WARP,
-                  from.tracked,   from.bytes,
-                  from.negated,   from.is_signed};
+                  from.tracked,    from.bytes,
+                  from.negated,    from.is_signed};
   }
   written_.resize(program.tracked);
   everybody_ = Mask();
@@ -36,11 +36,14 @@ void Machine::begin_launch(const Program& program, const Launch& launch) {
   global_.clear();
   global_.emplace_back(launch);
   shared_.begin_launch(launch.shared_bytes, program.granule);
+  for (s64 i = 0; i < program.number_of_specials; i++) fill(program.specials[i], 0);
 }
 
 void Machine::run(s64 block) {
   std::fill(written_.begin(), written_.end(), Mask());
-  for (s64 i = 0; i < program_->number_of_specials; i++) fill(program_->specials[i], block);
+  for (s64 i = 0; i < program_->number_of_specials; i++) {
+    if (of_block(program_->specials[i])) fill(program_->specials[i], block);
+  }
   shared_.begin_block();
   local_.begin_block(threads_, program_->local_bytes);
   copies_.begin_block(threads_);
@@ -66,12 +69,17 @@ u32 Machine::special(int which, int thread, s64 block) const {
   };
   const u32 lane = thread % WARP, one = u32(1) << lane;
   switch (which / 3) {
-    case 0: return coordinate(thread, shape);
-    case 1: return coordinate(block, grid);
-    case 2: return shape[axis];
-    case 3: return grid[axis];
+    case 0:
+      return coordinate(thread, shape);
+    case 1:
+      return coordinate(block, grid);
+    case 2:
+      return shape[axis];
+    case 3:
+      return grid[axis];
   }
-  const u32 others[] = {lane, u32(thread / WARP), one, one - 1, (one - 1) | one, ~((one - 1) | one), ~(one - 1)};
+  const u32 others[] = {lane,      u32(thread / WARP), one, one - 1, (one - 1) | one, ~((one - 1) | one),
+                        ~(one - 1)};
   return others[which - 12];
 }
 
@@ -82,10 +90,15 @@ void Machine::fill(const Special& special_, s64 block) {
 
 // ---------------------------------------------------------------- operands
 
-void Machine::check_written(const Place& place, const Mask& threads) const {
-  if (place.tracked < 0) return;
-  const Mask unknown = threads.without(written_[place.tracked]);
+void Machine::check_tracked(const Mask& written, const Mask& threads) {
+  const Mask unknown = threads.without(written);
   if (unknown.any()) throw fault(UNINITIALISED, unknown.first(), "reads a register that was not written");
+}
+
+void Machine::note_written(const Step& step, const Mask& threads) {
+  for (int i = 0; i < step.outs; i++) {
+    if (wanted(step, i) && out(step, i).tracked >= 0) written_[out(step, i).tracked] |= threads;
+  }
 }
 
 const void* Machine::fetch(const Place& place, int warp, int bytes, void* scratch) const {
@@ -115,10 +128,14 @@ void Machine::put(const Place& place, int warp, u32 lanes, const void* values, i
   u8* const to = place.base + warp * place.stride;
   if (place.bytes == bytes) {
     switch (bytes) {
-      case 1: return blend<u8>(to, values, lanes);
-      case 2: return blend<u16>(to, values, lanes);
-      case 4: return blend<u32>(to, values, lanes);
-      default: return blend<u64>(to, values, lanes);
+      case 1:
+        return blend<u8>(to, values, lanes);
+      case 2:
+        return blend<u16>(to, values, lanes);
+      case 4:
+        return blend<u32>(to, values, lanes);
+      default:
+        return blend<u64>(to, values, lanes);
     }
   }
   Values wide;
@@ -150,6 +167,16 @@ void Machine::read(const Place& place, int warp, Values& values) const {
 void Machine::write(const Place& place, int warp, u32 lanes, const Values& values, int bytes) {
   u8* const to = place.base + warp * place.stride;
   const int shift = 64 - 8 * bytes;
+  if (lanes == ~u32(0) && place.bytes == bytes && bytes >= 4) {
+    for (int i = 0; i < WARP; i++) {
+      if (bytes == 4) {
+        reinterpret_cast<u32*>(to)[i] = u32(values[i]);
+      } else {
+        reinterpret_cast<u64*>(to)[i] = values[i];
+      }
+    }
+    return;
+  }
   for (; lanes; lanes &= lanes - 1) {
     const int i = __builtin_ctz(lanes);
     const u64 value = place.is_signed ? u64(s64(values[i] << shift) >> shift) : values[i] << shift >> shift;
@@ -271,12 +298,18 @@ void Machine::each_lane(const Step& step, const Mask& threads) {
 
 void Machine::execute(const Step& step, const Mask& threads) {
   switch (step.kind) {
-    case LOAD: return load(step, threads);
-    case STORE: return store(step, threads);
-    case ATOMIC: return atomic(step, threads);
-    case COPY: return copy(step, threads);
-    case COMMIT: return copies_.commit(threads, warps_);
-    case WAIT: return copies_.wait(shared_, threads, step.operation);
+    case LOAD:
+      return load(step, threads);
+    case STORE:
+      return store(step, threads);
+    case ATOMIC:
+      return atomic(step, threads);
+    case COPY:
+      return copy(step, threads);
+    case COMMIT:
+      return copies_.commit(threads, warps_);
+    case WAIT:
+      return copies_.wait(shared_, threads, step.operation);
     case HERE: {  // a device may say that fewer are
       const Place& to = out(step, 0);
       for (int w = 0; w < warps_; w++) {
@@ -284,10 +317,10 @@ void Machine::execute(const Step& step, const Mask& threads) {
         std::fill(values, values + WARP, threads.of[w]);
         if (threads.of[w]) write(to, w, threads.of[w], values, 4);
       }
-      if (to.tracked >= 0) written_[to.tracked] |= threads;
-      return;
+      return note_written(step, threads);
     }
-    default: return;
+    default:
+      return;
   }
 }
 
@@ -296,11 +329,18 @@ void Machine::part(const Step& step, int pc, const Mask& threads, const Mask& ac
   const Mask rest = threads.without(active);
   if (rest.any()) arrive(step.next, rest);
   switch (step.kind) {
-    case END: alive_ = alive_.without(active); return;
-    case TRAP: throw fault(TRAPPED, active.first(), "stops the kernel");
-    case TABLE: return branch_by_table(step, active);
-    case BARRIER: at_barrier_[pc] |= active; return;
-    default: return meet_in_warp(step, pc, active);
+    case END:
+      alive_ = alive_.without(active);
+      return;
+    case TRAP:
+      throw fault(TRAPPED, active.first(), "stops the kernel");
+    case TABLE:
+      return branch_by_table(step, active);
+    case BARRIER:
+      at_barrier_[pc] |= active;
+      return;
+    default:
+      return meet_in_warp(step, pc, active);
   }
 }
 
@@ -344,9 +384,7 @@ void Machine::meet_in_warp(const Step& step, int pc, Mask threads) {
       together(step, w, group);
     }
   }
-  for (int i = 0; i < step.outs; i++) {
-    if (wanted(step, i) && out(step, i).tracked >= 0) written_[out(step, i).tracked] |= complete;
-  }
+  note_written(step, complete);
   arrive(pc + 1, complete);
 }
 
@@ -382,7 +420,7 @@ void Machine::reduce_barrier(const Step& step, const Mask& threads) {
   std::fill(values, values + WARP, results[step.operation]);
   if (!wanted(step, 0)) return;
   for (int w = 0; w < warps_; w++) write(out(step, 0), w, threads.of[w], values, step.bytes);
-  if (out(step, 0).tracked >= 0) written_[out(step, 0).tracked] |= threads;
+  note_written(step, threads);
 }
 
 }  // namespace ptx

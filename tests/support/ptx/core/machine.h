@@ -1,7 +1,7 @@
 // Threads: their registers, where they stand, and where they meet.
 //
-// All threads of a block run at once, one instruction for all that stand at it. Those at the lowest step run next,
-// so that they meet again where paths join. The blocks of a launch run one after another.
+// All threads of a block run at once, one instruction for all that stand at it. Those at the lowest step run
+// next, so that they meet again where paths join. The blocks of a launch run one after another.
 #pragma once
 #include <map>
 #include <vector>
@@ -87,13 +87,18 @@ class Machine {
   using Values = u64[WARP];
 
   void fill(const Special& special, s64 block);
+  static bool of_block(const Special& special) { return special.which / 3 == 1; }
   u32 special(int which, int thread, s64 block) const;
 
   // Operands: of a step's, its i-th.
   const Place& in(const Step& step, int i) const { return places_[program_->lists[step.ins_at + i]]; }
   bool wanted(const Step& step, int i) const { return program_->lists[step.outs_at + i] != NOWHERE; }
   const Place& out(const Step& step, int i) const { return places_[program_->lists[step.outs_at + i]]; }
-  void check_written(const Place& place, const Mask& threads) const;
+  void check_written(const Place& place, const Mask& threads) const {
+    if (place.tracked >= 0) check_tracked(written_[place.tracked], threads);
+  }
+  static void check_tracked(const Mask& written, const Mask& threads);
+  void note_written(const Step& step, const Mask& threads);
   const void* fetch(const Place& place, int warp, int bytes, void* scratch) const;
   void put(const Place& place, int warp, u32 lanes, const void* values, int bytes);
   // The same as numbers of 64 bits.
@@ -117,6 +122,7 @@ class Machine {
   static Space space_of(const Step& step, u64* address);
   u8* readable(const Step& step, Space space, u64 address, int size, int thread);
   void load(const Step& step, const Mask& threads);
+  void load_parameter(const Step& step, const Mask& threads);
   void store(const Step& step, const Mask& threads);
   void atomic(const Step& step, const Mask& threads);
   void copy(const Step& step, const Mask& threads);

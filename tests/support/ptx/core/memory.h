@@ -1,4 +1,5 @@
-// The memory of a device: buffers that a kernel may touch, the shared memory of a block, that of single threads.
+// The memory of a device: buffers that a kernel may touch, the shared memory of a block, that of single
+// threads.
 //
 // Every address is checked: it lies in one buffer, and is a multiple of what is accessed. Shared memory knows
 // which of its parts were written, by whom, and who read them, since the last barrier.

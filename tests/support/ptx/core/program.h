@@ -1,4 +1,5 @@
-// A kernel as the decoder hands it over, and what comes back of a launch. Python has the same layouts (program.py).
+// A kernel as the decoder hands it over, and what comes back of a launch. Python has the same layouts
+// (program.py).
 #pragma once
 #include "lanes.h"
 
@@ -45,10 +46,10 @@ enum Space : s32 { GENERIC, GLOBAL, SHARED, LOCAL, PARAMETERS, CONSTANT };
 inline constexpr s32 ALWAYS = -1, SAME = -2, NOWHERE = -1;
 struct Step {
   s32 kind;
-  s32 operation;    // of LANES: which; of others: which form
-  s32 instruction;  // its number
-  s32 next;         // the first step of the instruction after it
-  s32 guard;        // an operand, ALWAYS or SAME
+  s32 operation;                   // of LANES: which; of others: which form
+  s32 instruction;                 // its number
+  s32 next;                        // the first step of the instruction after it
+  s32 guard;                       // an operand, ALWAYS or SAME
   s32 outs_at, outs, ins_at, ins;  // in the list of operands (targets of branches: steps); NOWHERE: not wanted
   s32 space, bytes, is_signed, constant;
   s32 target;  // of BRANCH
@@ -98,7 +99,7 @@ struct Failure {
   s32 kind, instruction;
   s64 block, thread;  // -1: not known
   u64 address;
-  s64 size;  // of an access to no buffer, else 0
+  s64 size;    // of an access to no buffer, else 0
   s64 buffer;  // the number of the one that the message is about, or -1
   char message[160];
 };

@@ -5,10 +5,14 @@ namespace ptx {
 
 void Machine::together(const Step& step, int warp, u32 lanes) {
   switch (step.kind) {
-    case SHUFFLE: return shuffle(step, warp, lanes);
-    case VOTE: return vote(step, warp, lanes);
-    case REDUCE: return reduce(step, warp, lanes);
-    case MATCH: return match(step, warp, lanes);
+    case SHUFFLE:
+      return shuffle(step, warp, lanes);
+    case VOTE:
+      return vote(step, warp, lanes);
+    case REDUCE:
+      return reduce(step, warp, lanes);
+    case MATCH:
+      return match(step, warp, lanes);
     default:  // what they wrote to shared memory is there for them
       if (lanes == alive_.of[warp]) shared_.meet_warp(warp);
   }
@@ -22,11 +26,13 @@ void Machine::shuffle(const Step& step, int warp, u32 lanes) {
     const int lane = __builtin_ctz(rest), offset = by[lane] & 31;
     const int clamp = limits[lane] & 31, segment = limits[lane] >> 8 & 31;
     const int last = (lane & segment) | (clamp & ~segment);
-    const int wanted_lanes[] = {lane - offset, lane + offset, lane ^ offset, (lane & segment) | (offset & ~segment)};
+    const int wanted_lanes[] = {lane - offset, lane + offset, lane ^ offset,
+                                (lane & segment) | (offset & ~segment)};
     const int from = wanted_lanes[step.operation];
     inside[lane] = step.operation == UP ? from >= last : from <= last;
     const int taken = inside[lane] ? from : lane;
-    if (!(lanes >> taken & 1)) throw fault(DIVERGENCE, warp * WARP + lane, "reads from a lane that takes no part");
+    if (!(lanes >> taken & 1))
+      throw fault(DIVERGENCE, warp * WARP + lane, "reads from a lane that takes no part");
     got[lane] = mine[taken];
   }
   if (wanted(step, 0)) write(out(step, 0), warp, lanes, got, 4);
@@ -65,12 +71,23 @@ void Machine::reduce(const Step& step, int warp, u32 lanes) {
     const u32 value = u32(values[__builtin_ctz(rest)]);
     const bool less = step.is_signed ? s32(value) < s32(total) : value < total;
     switch (step.operation) {
-      case ADD: total += value; break;
-      case MIN: total = less ? value : total; break;
-      case MAX: total = less ? total : value; break;
-      case AND: total &= value; break;
-      case OR: total |= value; break;
-      default: total ^= value;
+      case ADD:
+        total += value;
+        break;
+      case MIN:
+        total = less ? value : total;
+        break;
+      case MAX:
+        total = less ? total : value;
+        break;
+      case AND:
+        total &= value;
+        break;
+      case OR:
+        total |= value;
+        break;
+      default:
+        total ^= value;
     }
   }
   for (u64& each : values) each = total;
