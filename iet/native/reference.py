@@ -337,7 +337,7 @@ def embed_(
     if family == "gumbel":
         ids = np.arange(logits.shape[1])
     else:
-        ids = np.setdiff1d(np.arange(vocab_size), np.asarray(unmarked_ids, dtype=np.int64))
+        ids = np.delete(np.arange(vocab_size), np.asarray(unmarked_ids, dtype=np.int64))
     for row, slot in enumerate(slots):
         if slot < 0 or not is_marked_id(contexts[row], vocab_size, unmarked_ids).all():
             continue
