@@ -46,6 +46,7 @@ from benchmarks.speed.texts import given_logs, marked_text, team
 from iet.audit.plan import ALL_KEYS
 from iet.audit.records import BATCH_RECORDS, audit_records
 from iet.bulk import files
+from iet.bulk.workers import without_pandas
 from iet.cli import bench
 from iet.errors import IetError
 from iet.marks.registry import Registry
@@ -116,6 +117,7 @@ def sample(name: str, folder: pathlib.Path, chunk_rows: int) -> None:
                 marks.append((low + size, time.perf_counter() - started, _peak_mb()))
         marks.append((len(texts), time.perf_counter() - started, _peak_mb()))
     else:
+        without_pandas()  # as the command line does
         auditor = iet.Auditor(Registry.load(folder / "team.json"), decoder)
         with tempfile.TemporaryDirectory(dir=folder) as out:
             before, started = time.process_time(), time.perf_counter()

@@ -14,6 +14,8 @@ from collections.abc import Callable, Generator, Iterator
 from multiprocessing import resource_tracker
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from iet.audit.auditor import Auditor
 from iet.bulk.inputs import Chunk
 from iet.errors import IetError
@@ -192,6 +194,29 @@ class _Crew:
             process.join()
 
 
+def without_pandas() -> None:
+    """Keep pyarrow from importing pandas, where it is installed, to see whether what it is given is of it.
+
+    That takes longer than all other imports of a worker together, and nothing here is. What asks pyarrow for
+    pandas by name gets it afterwards, but an array that another part of the process makes of a Series is made
+    of its elements: so this is for workers and a command line.
+    """
+    if "pandas" in sys.modules:
+        return
+    sys.meta_path.insert(0, _NoPandas)
+    try:
+        pa.array([""])  # pyarrow asks at its first array, and remembers
+    finally:
+        sys.meta_path.remove(_NoPandas)
+
+
+class _NoPandas:
+    @classmethod
+    def find_spec(cls, name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
     """Hold Ctrl-C back: here for a moment, and for ever in a process that is started meanwhile."""
@@ -212,6 +237,7 @@ def _work(
     """Audit chunks as they come, until the parent goes away."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the run
     os.environ |= ONE_THREAD
+    without_pandas()
     parent = os.getppid()
     auditor: Auditor | None = None
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):

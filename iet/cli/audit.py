@@ -173,6 +173,7 @@ def _audit_files(arguments: argparse.Namespace, auditor: Any) -> int:
     # A worker has one thread, and this process is the only one.
     for name, value in workers.ONE_THREAD.items():
         os.environ.setdefault(name, value)
+    workers.without_pandas()
     last = 0.0
 
     def tell(state: Progress) -> None:

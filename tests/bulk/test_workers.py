@@ -168,3 +168,20 @@ def test_records_for_which_there_is_no_memory(auditor: Auditor) -> None:
         pytest.skip("reads its memory from /proc")
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
     assert done.stdout == "[None, 'out of memory with 67,108,864 ids'] 1\n[None] 1\n", done.stderr
+
+
+def test_pandas_is_not_imported_for_arrow_unless_somebody_asks_for_it() -> None:
+    pytest.importorskip("pandas")
+    program = """
+        import sys
+        import pyarrow as pa
+        from iet.bulk.workers import without_pandas
+        without_pandas()
+        column = pa.array(["a", "b"])
+        print("pandas" in sys.modules)
+        print(list(column.to_pandas()))
+        without_pandas()
+        print(pa.array(sys.modules["pandas"].Series([1, 2])).to_pylist())
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
+    assert done.stdout == "False\n['a', 'b']\n[1, 2]\n", done.stderr
