@@ -86,7 +86,7 @@ def _imported(tree: ast.AST, package: str, known: Mapping[str, pathlib.Path]) ->
                     yield inner
                 elif source in known and alias.name != "__version__":
                     yield source
-        else:
+        elif not isinstance(node, ast.expr):  # no expression holds an import, and they are most of a file
             yield from _imported(node, package, known)
 
 
