@@ -87,9 +87,13 @@ def test_what_a_gpu_took_is_told_with_its_budget() -> None:
     assert lines[0] == (f"{names[0]}: embed_", "OVER budget", "1.30 ns per logit", said)
 
 
-def test_what_a_gpu_took_is_on_disk_line_by_line_and_packed(tmp_path: pathlib.Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.speed.on_gpu", "--device", "cpu", "-o", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+def test_what_a_gpu_took_is_on_disk_line_by_line_and_packed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["on_gpu", "--device", "cpu", "-o", str(tmp_path)])
+    with pytest.raises(SystemExit) as left:
+        on_gpu.main()
+    assert left.value.code == 0
     lines = [json.loads(line) for line in (tmp_path / "on_gpu.jsonl").read_text().splitlines()]
     whats = [line["what"].rpartition(": ")[2] for line in lines]
     assert whats[0] == "embed_"
@@ -266,11 +270,14 @@ def test_bulk_audits_that_differ_are_not_timed(
         bench_bulk.validate(registry, some, tmp_path / "again")
 
 
-def test_a_folder_without_agent_logs_is_refused(tmp_path: pathlib.Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.speed.bench_audit", "-o", "x.json", "--data", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert f"{tmp_path} has no who_and_when" in done.stderr
+def test_a_folder_without_agent_logs_is_refused(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench_audit", "-o", "x.json", "--data", str(tmp_path)])
+    with pytest.raises(SystemExit) as left:
+        bench_audit.main()
+    assert left.value.code == 2
+    assert f"{tmp_path} has no who_and_when" in capsys.readouterr().err
 
 
 def test_a_peer_that_is_not_installed_is_skipped_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,32 +307,19 @@ def test_pytest_benchmark_records_the_same_samples(tmp_path: pathlib.Path) -> No
     assert {entry["extra_info"]["kind"] for entry in benchmarks} == {"ours", "floor"}
 
 
-def test_the_runner_writes_one_result_each(tmp_path: pathlib.Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.speed", "-o", str(tmp_path), "--only", "import", "--quick"]
-    subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
-    content = json.loads((tmp_path / "import.json").read_text())
-    jsonschema.validate(content, RECORD)
-    assert content["command"].endswith("import.json --quick")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["import.json", "import.md"]
-
-
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
-def test_scheme_waterfall_is_timed_on_every_backend(backend: str, tmp_path: pathlib.Path) -> None:
+def test_the_runner_writes_one_result_each_and_times_scheme_waterfall_on_every_backend(
+    backend: str, tmp_path: pathlib.Path
+) -> None:
     if backend == "cpu" and native.cpu is None:
         pytest.skip("the compiled module is switched off")
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.speed",
-        "-o",
-        str(tmp_path),
-        "--only",
-        "waterfall",
-        "--quick",
-    ]
+    command = [sys.executable, "-m", "benchmarks.speed", "-o", str(tmp_path)]
+    command += ["--only", "waterfall", "--quick"]
     environment = {**os.environ, "IET_BACKEND": backend}
     subprocess.run(command, check=True, cwd=ROOT, capture_output=True, env=environment)
     content = json.loads((tmp_path / "waterfall.json").read_text())
+    jsonschema.validate(content, RECORD)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["waterfall.json", "waterfall.md"]
     assert content["command"].endswith("waterfall.json --quick")
     ours = {"reference"} if backend == "reference" else set(bench.isas())
     assert [suite["suite"].split(",")[0] for suite in content["suites"]] == ["scores", "permutation"]
