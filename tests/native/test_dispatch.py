@@ -49,7 +49,7 @@ print("numba" in sys.modules, bool(told))
 @pytest.mark.skipif(INTERPRETED, reason="nothing is compiled")
 @pytest.mark.parametrize("decoder", ["posterior", "cusum"])
 def test_an_audit_with_the_default_decoder_needs_no_numba(decoder: str, tmp_path: pathlib.Path) -> None:
-    done = python(AUDIT.replace("DECODER", repr(decoder)), NUMBA_CACHE_DIR=str(tmp_path))
+    done = python(AUDIT.replace("DECODER", repr(decoder)), NUMBA_CACHE_DIR=str(tmp_path), NUMBA_OPT="0")
     assert done.stdout.split() == [str(decoder == "cusum")] * 2, done.stderr
 
 
