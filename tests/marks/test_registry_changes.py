@@ -98,7 +98,7 @@ def adds(path: pathlib.Path, writer: int, pairs: int) -> None:
 @posix
 def test_of_two_commands_at_once_the_second_waits(path: pathlib.Path) -> None:
     Registry.create(path, vocab_size=V)
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")  # it has the modules, and the lock is between processes
     writers = [context.Process(target=adds, args=(path, writer, 100)) for writer in range(2)]
     for writer in writers:
         writer.start()
