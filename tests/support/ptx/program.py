@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.support.ptx import choices, core, moves, parse, warps
-from tests.support.ptx.decode import FIXED, REGISTER, SPECIAL, TEMPORARY, Code
+from tests.support.ptx.decode import FIXED, REGISTER, SPECIAL, TEMPORARY, WIDTHS, Code
 from tests.support.ptx.faults import UnknownInstruction
 
 LANES = 32
@@ -233,6 +233,8 @@ class _Registers:
                 self.operands.append((*places[value], size, False, negated, is_signed))
 
     def _place(self, width: int) -> int:
+        if width not in (1, *WIDTHS):
+            raise UnknownInstruction(f"a register of {width} bits")
         self.bytes += LANES * -(-width // 8)
         return self.bytes - LANES * -(-width // 8)
 
