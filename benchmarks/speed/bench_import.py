@@ -28,10 +28,11 @@ def import_seconds(name: str) -> float:
     return float(_python(code))
 
 
-def loaded(name: str) -> set[str]:
+@functools.cache
+def loaded(name: str) -> frozenset[str]:
     """Return the modules that `import name` loads, beyond those of a bare interpreter."""
     code = "import json, sys; before = set(sys.modules); import {}; new = set(sys.modules) - before"
-    return set(json.loads(_python(code.format(name) + "; print(json.dumps(sorted(new)))")))
+    return frozenset(json.loads(_python(code.format(name) + "; print(json.dumps(sorted(new)))")))
 
 
 def _python(code: str) -> str:
