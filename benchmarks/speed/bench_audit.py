@@ -4,7 +4,9 @@ python -m benchmarks.speed.bench_audit -o benchmarks/results/audit.json
 
 Three parts. Six agents on one thread: each text is tokenized and audited in turn; the floor is the call
 `encode_batch`, with offsets and without reading anything from its result; ratios are medians over rounds. An
-audit can stay below it: with a byte-level tokenizer it does not ask for offsets (iet/marks/tokenizer.py).
+audit can stay below it: with a byte-level tokenizer it does not ask for offsets (iet/marks/tokenizer.py), and
+for the ids of a word once (iet/marks/words.py). The text is the same in all rounds, so all words are known;
+"no word known" forgets them before each round, as if nothing was ever read before.
 Ten thousand keys: a process of its own on all cores, with its peak memory. The command `iet audit`: whole
 processes, with an empty cache of compiled loops (cold) and with a filled one (warm). The shipped model writes
 the marked text. With --data, a folder with who_and_when/Hand-Crafted/*.json and corpus/, agent logs are read
@@ -13,6 +15,7 @@ from it, also with a byte-level BPE of 32,000 tokens that is trained on its corp
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -31,6 +34,7 @@ import tokenizers
 
 import iet
 from benchmarks.recording import columns, command, environment, parser, write
+from benchmarks.speed.showing import UNREAD
 from benchmarks.speed.texts import AGENTS, given_logs, marked_text, team
 from iet import kernels
 from iet.audit import plan
@@ -38,6 +42,7 @@ from iet.cli import bench
 from iet.errors import IetError
 from iet.marks.registry import Registry
 from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
+from iet.marks.words import Words
 
 MANY_KEYS, MANY_TOKENS = 10_000, 4_096
 
@@ -80,6 +85,12 @@ def validate(registry: Registry, text: str) -> None:
             bench.select_isa(before)
 
 
+def unread(auditor: iet.Auditor, tokenizer: Tokenizer, text: str) -> None:
+    """Audit a text with a tokenizer that has read nothing before."""
+    tokenizer._words = Words(tokenizer.backend, tokenizer._token_lengths)
+    auditor.audit(text)
+
+
 def six_agents(texts: dict[str, tuple[str, Registry]], rounds: int) -> list[dict[str, object]]:
     results: list[dict[str, object]] = []
     for name, (text, registry) in texts.items():
@@ -99,8 +110,10 @@ def six_agents(texts: dict[str, tuple[str, Registry]], rounds: int) -> list[dict
             "encode_batch, .ids and .offsets read": lambda encode=encode: encode(True),
             "audit, cusum": lambda text=text, auditor=auditors["cusum"]: auditor.audit(text),
             "audit, posterior": lambda text=text, auditor=auditors["posterior"]: auditor.audit(text),
+            UNREAD: functools.partial(unread, auditors["posterior"], tokenizer, text),
         }
         segments = {f"audit, {d}": len(a.audit(text).segments) for d, a in auditors.items()}
+        segments[UNREAD] = segments["audit, posterior"]
         tokens = auditors["cusum"].audit(text).tokens
         samples = bench.interleaved({what: bench.timed(call) for what, call in functions.items()}, rounds)
         for what, seconds in samples.items():

@@ -7,6 +7,9 @@ import pathlib
 
 from benchmarks.recording import columns
 
+UNREAD = "audit, posterior, no word known"
+"""An audit by a tokenizer that has read nothing before."""
+
 
 def bulk(results: pathlib.Path) -> str:
     """Return what audits of many documents cost over tokenizing them, and beside engines' detectors."""

@@ -182,14 +182,14 @@ class _Spelling:
                 spelled[id] = bytes(to_byte[character] for character in token)
         for token, id in added.items():
             spelled[id] = token.encode()
-        self._lengths = np.array([len(token) for token in spelled], dtype=np.int64)
-        self._starts = np.cumsum(self._lengths) - self._lengths
+        self.lengths = np.array([len(token) for token in spelled], dtype=np.int64)
+        self._starts = np.cumsum(self.lengths) - self.lengths
         self._bytes = np.frombuffer(b"".join(spelled), dtype=np.uint8)
 
     def offsets(self, ids: Int64s, text: str) -> _SpelledOffsets | None:
         """Return the offsets of the tokens of `text`, or None if they do not spell it byte for byte."""
         raw, ends = np.frombuffer(text.encode(), dtype=np.uint8), np.empty(len(ids), np.int64)
-        if not _spelled_loop(ids, self._starts, self._lengths, self._bytes, raw, ends):
+        if not _spelled_loop(ids, self._starts, self.lengths, self._bytes, raw, ends):
             return None
         return _SpelledOffsets(raw, ends, text.isascii())
 
@@ -243,7 +243,8 @@ class Tokenizer:
             sorted(token["id"] for token in content["added_tokens"] if token["special"])
         )
         self._byte_level = "'ByteLevel'" in repr(content["pre_tokenizer"])
-        self._words = Words(self.backend) if self._byte_level and cuts_at_words(content) else None
+        by_words = self._byte_level and cuts_at_words(content)
+        self._words = Words(self.backend, self._token_lengths) if by_words else None
         self._characters = 0  # encoded so far
 
     def encode(self, text: str) -> Encoding:
@@ -291,6 +292,9 @@ class Tokenizer:
         everything: dict[str, int] = self.backend.get_vocab(with_added_tokens=True)
         added = {token.content: id for id, token in self.backend.get_added_tokens_decoder().items()}
         return _Spelling({token: id for token, id in everything.items() if token not in added}, added)
+
+    def _token_lengths(self) -> Int64s:
+        return self._spelling.lengths
 
     def decode(self, token_ids: list[int]) -> str:
         """Return the text of `token_ids`, special tokens left out."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import array
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +24,7 @@ MOST_WORDS, LONGEST_WORD = 1 << 16, 48
 
 # What stands before the space is no white space to any regular expression: those differ at the margins.
 _BEFORE_WORDS = re.compile(r"(?<=[\w!-~])(?= )")
+_INNER = re.compile(r" .*[\w!-~]", re.DOTALL)
 
 _ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SIGNS, _SPACES = r" ?[^\s\p{L}\p{N}]+", r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -79,25 +80,23 @@ class Words:
 
     Args:
         backend: of which `cuts_at_words` is true.
+        lengths: gives the number of bytes that each token spells, int64 [V], 0 where that is not known.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer) -> None:
-        self._backend = backend
+    def __init__(self, backend: tokenizers.Tokenizer, lengths: Callable[[], Int64s]) -> None:
+        self._backend, self._lengths = backend, lengths
         self._known = dict[str, bytes]()  # ids as uint32, one behind the other
 
     def ids_of(self, texts: Sequence[str]) -> list[Int64s]:
         """Return the ids of each text, int64 [T], without special tokens. Threads may share this.
 
-        Cost: O(characters); words that are not known are encoded in one call, which may use several threads.
+        Cost: O(characters). Words that are not known are encoded as one text.
         """
         cut, known = [_BEFORE_WORDS.split(text) for text in texts], self._known
         new = list({word: None for words in cut for word in words if word not in known})
-        fresh = dict[str, bytes]()
-        if new:
-            encoded = self._backend.encode_batch_fast(new, add_special_tokens=False)
-            fresh = {word: _bytes(each.ids) for word, each in zip(new, encoded, strict=True)}
-            room = max(0, MOST_WORDS - len(known))
-            known.update([pair for pair in fresh.items() if len(pair[0]) <= LONGEST_WORD][:room])
+        fresh = self._encoded(new) if new else {}
+        room = max(0, MOST_WORDS - len(known))
+        known.update([pair for pair in fresh.items() if len(pair[0]) <= LONGEST_WORD][:room])
         found = []
         for words in cut:
             each = (
@@ -107,6 +106,28 @@ class Words:
             )
             found.append(np.frombuffer(b"".join(each), np.uint32).astype(np.int64))
         return found
+
+    def _encoded(self, words: list[str]) -> dict[str, bytes]:
+        """Return the ids of each word."""
+        # Those that can stand anywhere in a text. Others began one or ended it.
+        inner = [word for word in words if _INNER.fullmatch(word)]
+        found = self._encoded_together(inner)
+        apart = [word for word in words if word not in found]
+        each = self._backend.encode_batch_fast(apart, add_special_tokens=False)
+        return found | {word: _bytes(one.ids) for word, one in zip(apart, each, strict=True)}
+
+    def _encoded_together(self, words: list[str]) -> dict[str, bytes]:
+        """Return the ids of each word, out of those of the text they make; none if that cannot be cut."""
+        (encoded,) = self._backend.encode_batch_fast(["".join(words)], add_special_tokens=False)
+        ids = np.frombuffer(_bytes(encoded.ids), np.uint32)
+        lengths = self._lengths()[ids]
+        ends = np.cumsum(lengths)
+        behind = np.cumsum(np.array([len(word.encode()) for word in words], np.int64))
+        last = np.searchsorted(ends, behind)
+        if not lengths.all() or last[-1:].tolist() != [len(ids) - 1] or (ends[last] != behind).any():
+            return {}
+        joined, cuts = ids.tobytes(), [0, *(4 * (last + 1)).tolist()]
+        return {word: joined[cuts[i] : cuts[i + 1]] for i, word in enumerate(words)}
 
 
 def _bytes(ids: list[int]) -> bytes:

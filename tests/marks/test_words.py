@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 import tokenizers
 from hypothesis import given
@@ -83,6 +84,12 @@ BACKENDS = {
 }
 
 
+def words_of(backend: tokenizers.Tokenizer) -> Words:
+    found = Tokenizer(backend)._words
+    assert found is not None
+    return found
+
+
 def taken(backend: tokenizers.Tokenizer) -> bool:
     return cuts_at_words(json.loads(backend.to_str()))
 
@@ -93,32 +100,36 @@ def test_ids_are_the_tokenizers(name: str, texts: list[str]) -> None:
     backend = BACKENDS[name]
     assert taken(backend)
     expected = [each.ids for each in backend.encode_batch(texts, add_special_tokens=False)]
-    for found in (Words(backend), KEPT[name]):
+    for found in (words_of(backend), KEPT[name], Words(backend, no_lengths)):
         assert [ids.tolist() for ids in found.ids_of(texts)] == expected
 
 
-KEPT = {name: Words(backend) for name, backend in BACKENDS.items()}
+KEPT = {name: words_of(backend) for name, backend in BACKENDS.items()}
+
+
+def no_lengths() -> Any:
+    return np.zeros(1000, np.int64)
 
 
 def test_no_word_is_asked_for_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     class Asked:
         def __init__(self) -> None:
-            self.words = list[str]()
+            self.texts = list[str]()
 
-        def encode_batch_fast(self, words: list[str], **options: Any) -> Any:
-            self.words += words
-            return BACKENDS["byte level"].encode_batch_fast(words, **options)
+        def encode_batch_fast(self, texts: list[str], **options: Any) -> Any:
+            self.texts += texts
+            return BACKENDS["byte level"].encode_batch_fast(texts, **options)
 
     monkeypatch.setattr(words, "MOST_WORDS", 4)
     monkeypatch.setattr(words, "LONGEST_WORD", 6)
     asked: Any = Asked()
-    found = Words(asked)
+    found = Words(asked, words_of(BACKENDS["byte level"])._lengths)
     found.ids_of(["the plan the planner", "a plan the"])
-    assert asked.words == ["the", " plan", " the", " planner", "a"]  # one is too long to be kept
+    assert asked.texts == [" plan the planner", "the", "a"]  # one is too long to be kept
     found.ids_of(["the plan planner a critic"])
-    assert asked.words[5:] == [" planner", " a", " critic"]  # and four are kept
+    assert asked.texts[3:] == [" planner a critic"]  # and four are kept
     found.ids_of([" a"])
-    assert asked.words[8:] == [" a"]
+    assert asked.texts[4:] == [" a"]
     assert [ids.tolist() for ids in found.ids_of(["", "the plan the"])] == [
         each.ids for each in BACKENDS["byte level"].encode_batch(["", "the plan the"])
     ]
