@@ -1,7 +1,7 @@
 """Run a Llama in float32 on a CPU, a token a row and step, at a fraction of what transformers' modules take.
 
-Rows attend to the places that there are, not to a whole cache, and rows that have ended can be left out. The
-prompts go through the model itself.
+Rows attend to the places that they have, not to those of the longest, and rows that have ended can be left
+out. The prompts go through the model itself, a few rows at a time.
 """
 
 from __future__ import annotations
@@ -10,10 +10,21 @@ import dataclasses
 from collections.abc import Generator
 from typing import Any
 
+import numba
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 from transformers import DynamicCache, LlamaForCausalLM
+
+_BLOCK = 64  # places whose keys lie side by side, so that a query is multiplied with all of them at once
+_PROMPTS = (
+    16  # that go through the model together: what they leave between layers stays in a processor's cache
+)
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
 
 
 def fits(model: Any) -> bool:
@@ -39,6 +50,29 @@ class _Weights:
     down: Tensor
 
 
+class _Layer:
+    """Keys and values of one layer, of all rows: those that are left out keep their room."""
+
+    def __init__(self, rows: int, heads: int, size: int, places: int) -> None:
+        self._keys = torch.empty(rows, heads, -(-places // _BLOCK), size, _BLOCK)
+        self._values = torch.empty(rows, heads, places, size)
+
+    def keep(self, rows: Tensor, first: int, keys: Tensor, values: Tensor) -> None:
+        """Keep keys and values [B, KV, T, D] of T places from `first` on."""
+        at = torch.arange(first, first + keys.shape[2])
+        # Indices side by side with others between them come to the front.
+        self._keys[rows[:, None], :, at // _BLOCK, :, at % _BLOCK] = keys.transpose(1, 2)
+        self._values[rows[:, None], :, at] = values.transpose(1, 2)
+
+    def attend(self, query: Tensor, rows: Tensor, firsts: Ints, end: int) -> Tensor:
+        """Return what scaled queries [B, KV, G, D] find from each row's first place up to `end`."""
+        scores = torch.empty(*query.shape[:3], end)
+        _score(query.numpy(), self._keys.numpy(), rows.numpy(), firsts, scores.numpy())
+        shares, out = torch.softmax(scores, -1), torch.empty_like(query)
+        _gather(shares.numpy(), self._values.numpy(), rows.numpy(), firsts, out.numpy())
+        return out
+
+
 def steps(model: Any, ids: Tensor, real: Tensor, start: int) -> Generator[Tensor, Tensor | None, None]:
     """Yield what `sampler.steps` yields, for a model that `fits`; rows can be left out.
 
@@ -49,52 +83,57 @@ def steps(model: Any, ids: Tensor, real: Tensor, start: int) -> Generator[Tensor
     heads, kv = config.num_attention_heads, config.num_key_value_heads
     size = model.model.layers[0].self_attn.head_dim
     weights = [_weights(layer) for layer in model.model.layers]
+    layers = [_Layer(len(ids), kv, size, ids.shape[1]) for _ in weights]
     places = (real.cumsum(1) - 1).clamp(min=0)
-    cache = DynamicCache(config=config)
-    logits = model(
-        input_ids=ids[:, :start],
-        attention_mask=real[:, :start].long(),
-        position_ids=places[:, :start],
-        past_key_values=cache,
-        use_cache=True,
-        logits_to_keep=1,
-    ).logits[:, -1]
-    shape = (len(ids), kv, size, ids.shape[1])
-    keys, values = list[Tensor](), list[Tensor]()
-    layers: Any = cache.layers
-    for layer in layers:
-        # Places last: of all layouts the one in which products with few queries are fastest.
-        for kept, found in ((keys, layer.keys), (values, layer.values)):
-            kept.append(torch.empty(shape).index_copy_(3, torch.arange(start), found.mT))
-    del cache
-    hidden_places = torch.zeros(real.shape).masked_fill_(~real, -torch.inf)[:, None, None]
+    firsts = real.int().argmax(1)
     rows = torch.arange(len(ids))
+    logits = torch.cat(
+        [_read(model, ids[:, :start], firsts, places, layers, some) for some in torch.split(rows, _PROMPTS)]
+    )
     eps = config.rms_norm_eps
     for end in range(start, ids.shape[1]):
         left = yield logits
         while left is not None:
-            rows, logits, hidden_places = rows[left], logits[left], hidden_places[left]
-            keys, values = [x[left] for x in keys], [x[left] for x in values]
+            rows, logits = rows[left], logits[left]
             left = yield logits
         x = functional.embedding(ids[rows, end], model.model.embed_tokens.weight)
         cos, sin = (part[:, 0, None] for part in rope(x, places[rows, end, None]))
-        shown = hidden_places[..., : end + 1]
-        for w, k, v in zip(weights, keys, values, strict=True):
+        own = firsts[rows].numpy()
+        for w, layer in zip(weights, layers, strict=True):
             h = functional.rms_norm(x, x.shape[-1:], w.before_attention, eps)
             parts = functional.linear(h, w.query_key_value).view(len(rows), heads + 2 * kv, size)
             turning = parts[:, : heads + kv]
             turned = torch.cat([-turning[..., size // 2 :], turning[..., : size // 2]], -1)
             turning = turning * cos + turned * sin
-            k[..., end], v[..., end] = turning[:, heads:], parts[:, heads + kv :]
+            layer.keep(rows, end, turning[:, heads:, None], parts[:, heads + kv :, None])
             query = turning[:, :heads].reshape(len(rows), kv, heads // kv, size) * size**-0.5
-            shares = torch.softmax(torch.matmul(query, k[..., : end + 1]) + shown, -1)
-            found = torch.matmul(shares, v[..., : end + 1].mT).view(len(rows), heads * size)
+            found = layer.attend(query, rows, own, end + 1).view(len(rows), heads * size)
             x = x + functional.linear(found, w.output)
             h = functional.rms_norm(x, x.shape[-1:], w.before_mlp, eps)
             gate, up = functional.linear(h, w.gate_up).chunk(2, -1)
             x = x + functional.linear(functional.silu(gate) * up, w.down)
         x = functional.rms_norm(x, x.shape[-1:], model.model.norm.weight, eps)
         logits = functional.linear(x, model.lm_head.weight)
+
+
+def _read(
+    model: Any, ids: Tensor, firsts: Tensor, places: Tensor, layers: list[_Layer], rows: Tensor
+) -> Tensor:
+    """Read the prompts of some rows, keep their keys and values, and return the logits that follow."""
+    low, high = int(firsts[rows].min()), ids.shape[1]
+    cache: Any = DynamicCache(config=model.config)
+    found = model(
+        input_ids=ids[rows, low:],
+        attention_mask=(torch.arange(low, high) >= firsts[rows, None]).long(),
+        position_ids=places[rows, low:high],
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    for layer, read in zip(layers, cache.layers, strict=True):
+        layer.keep(rows, low, read.keys, read.values)
+    logits: Tensor = found.logits[:, -1]
+    return logits
 
 
 def _weights(layer: Any) -> _Weights:
@@ -107,3 +146,40 @@ def _weights(layer: Any) -> _Weights:
         torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]),
         mlp.down_proj.weight,
     )
+
+
+@numba.njit(fastmath=True, cache=True)
+def _score(query: Floats, keys: Floats, rows: Ints, firsts: Ints, scores: Floats) -> None:
+    """Write the products of queries with the keys of a row's places; -inf before its first."""
+    _, heads, groups, size = query.shape
+    end = scores.shape[3]
+    found = np.empty((groups, _BLOCK), np.float32)
+    for i in range(len(rows)):
+        scores[i, :, :, : firsts[i]] = -np.inf
+        for head in range(heads):
+            for block in range(firsts[i] // _BLOCK, (end - 1) // _BLOCK + 1):
+                near = keys[rows[i], head, block]
+                found[:] = 0
+                for d in range(size):
+                    for group in range(groups):
+                        asked = query[i, head, group, d]
+                        for j in range(_BLOCK):
+                            found[group, j] += asked * near[d, j]
+                low, high = max(firsts[i], block * _BLOCK), min(end, (block + 1) * _BLOCK)
+                for group in range(groups):
+                    for j in range(low, high):
+                        scores[i, head, group, j] = found[group, j - block * _BLOCK]
+
+
+@numba.njit(fastmath=True, cache=True)
+def _gather(shares: Floats, values: Floats, rows: Ints, firsts: Ints, out: Floats) -> None:
+    """Write the values of a row's places, summed by their shares."""
+    _, heads, groups, size = out.shape
+    for i in range(len(rows)):
+        for head in range(heads):
+            out[i, head], own = 0, values[rows[i], head]
+            for j in range(firsts[i], shares.shape[3]):
+                for group in range(groups):
+                    share, found = shares[i, head, group, j], out[i, head, group]
+                    for d in range(size):
+                        found[d] += share * own[j, d]
