@@ -31,9 +31,6 @@ from iet.decoding.topology import TOPOLOGIES
 from iet.demo.conversation import JOINER, MODEL
 from iet.errors import InputError
 
-GROUPS = {"round-major": 16, "edge-walk": 64}
-"""Protocol -> records that are held together, and written at once. A walk has one row a record in a batch."""
-
 SHORT = {"turn_tokens": (80, 240), "prompt_tokens": 256}
 LONG = {"turn_tokens": (1, 512), "prompt_tokens": 3072}
 """Fewest and most tokens of a turn, and tokens of a prompt: of the shipped model, and of others.
@@ -126,6 +123,11 @@ def final_logits(loaded: Loaded, setting: Setting, records: Sequence[Record]) ->
     return np.concatenate(kept)[:_CALIBRATION_ROWS]
 
 
+def group_of(setting: Setting, batch: int) -> int:
+    """Return how many records fill a batch with what they say at once; in a walk each says one turn."""
+    return max(1, batch // (setting.agents if setting.protocol == "round-major" else 1))
+
+
 def logs_of(
     setting: Setting,
     records: Sequence[Record],
@@ -133,19 +135,18 @@ def logs_of(
     loaded: Loaded,
     out: pathlib.Path,
     *,
-    group: int | None = None,
+    group: int,
 ) -> list[Log]:
     """Return the logs of some records, one each, in their order.
 
     Those that are not in the setting's file (`out / setting.name`) yet are generated; other records in the
-    file stay there. `group` records are held and written together, None: see `GROUPS`; a group that was cut
-    short is made again whole, and what was missing is written.
+    file stay there. `group` records are held and written together (`group_of`); a group that was cut short is
+    made again whole, and what was missing is written.
     """
     from tqdm import tqdm
 
     with Writer(out / setting.name, setting) as writer:
-        size = group or GROUPS[setting.protocol]
-        groups = [records[low : low + size] for low in range(0, len(records), size)]
+        groups = [records[low : low + group] for low in range(0, len(records), group)]
         todo = [some for some in groups if any(r.index not in writer.records for r in some)]
         turns = sum(map(len, todo)) * setting.agents * (1 + setting.rounds)
         with tqdm(total=turns, desc=setting.name, unit="turn", disable=not turns) as bar:
@@ -197,7 +198,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--agents", type=int, default=4)
     parser.add_argument("--mark", default="fourier", help=", ".join(marks.MARKS))
     parser.add_argument("--strength", type=float, help="κ or δ (default: κ = 0.8, and δ of equal KL)")
-    parser.add_argument("--group", type=int, help="records that are held together")
+    parser.add_argument(
+        "--group", type=int, help="records that are held together (default: what fills a batch)"
+    )
     return results.exit_code(functools.partial(_run, parser.parse_args(arguments)))
 
 
@@ -215,7 +218,8 @@ def _run(options: argparse.Namespace) -> None:
     print(f"{options.out / setting.name}\n{setting}")
     author = ModelAuthor(loaded, setting, batch=options.batch)
     started = time.monotonic()
-    logs = logs_of(setting, some, author, loaded, options.out, group=options.group)
+    group = options.group or group_of(setting, options.batch)
+    logs = logs_of(setting, some, author, loaded, options.out, group=group)
     print(f"{summary(logs)}; {time.monotonic() - started:.0f} s")
 
 

@@ -77,7 +77,8 @@ class Study:
         """Return the logs of the records that are measured, or of those that options are chosen on."""
         author: Author = ModelAuthor(self.loaded, setting, batch=self.options.batch)
         some = self.others if tuning else self.records
-        return generate.logs_of(setting, some, author, self.loaded, self.out / "logs")
+        group = generate.group_of(setting, self.options.batch)
+        return generate.logs_of(setting, some, author, self.loaded, self.out / "logs", group=group)
 
     def record(self, log: Log) -> Record:
         return self.all_records[log.record]
