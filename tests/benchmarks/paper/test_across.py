@@ -33,11 +33,12 @@ def content(entropy: float, accuracy: float, settings: tuple[str, ...] = ("chain
         ],
         "free": [{"method": said, "figure": "coverage", **cell}],
         "against": [
-            {
-                **{"ours": ours, "against": "Recursive, in order", "figure": "TokenAcc"},
-                "mean difference": difference,
-            }
-            for ours in ("IET gumbel, told the order", "IET fourier, posterior")
+            {"ours": ours, "against": against, "figure": "TokenAcc", "mean difference": difference}
+            for ours, against in (
+                ("IET gumbel, told the order", "Recursive, in order"),
+                ("IET fourier, posterior", "Recursive, in order"),
+                ("IET fourier, posterior", "KGW, posterior"),
+            )
         ],
     }
 
@@ -50,7 +51,10 @@ def test_a_run_keeps_its_methods_and_what_is_told_the_same() -> None:
         pytest.approx(0.8),
     ]
     assert run["methods"]["Recursive"] == {"TokenAcc": run["methods"]["IET gumbel, posterior"]["TokenAcc"]}
-    assert [pair["ours"] for pair in run["against"]] == ["IET gumbel, told the order"]
+    assert [(pair["ours"], pair["against"]) for pair in run["against"]] == [
+        ("IET gumbel, told the order", "Recursive, in order"),
+        ("IET fourier, posterior", "KGW, posterior"),
+    ]
     assert run["against"][0]["lead"] == [0.2, 0.1, 0.3]
     assert run["tuning"] == 2
     many = across.run_of(content(0.5, 0.7, ("chain 4", "tree 4")))
