@@ -13,7 +13,7 @@ import pytest
 from iet.native import load, loops
 from tests.support.conditions import each_isa
 
-for name in ("native.pairs", "decoding", "audit.evidence", "audit.certainty", "marks.tokenizer"):
+for name in ("native.pairs", "decoding", "decoding.transitions", "audit.evidence", "audit.certainty"):
     importlib.import_module(f"iet.{name}")
 
 pytestmark = pytest.mark.skipif(load.cpu is None, reason="the compiled module is not in use")
