@@ -36,7 +36,7 @@ def missing(engine: str) -> str | None:
     """Return why an engine's detector cannot be imported, None if it can."""
     module = FOLDER / engine / f"{_DETECTORS[engine].replace('.', '/')}.py"
     if not module.is_file():
-        return f"{module} is not there: run .ci/wheels"
+        return f"{module.relative_to(FOLDER)} is not there: run .ci/wheels"  # results tell no folder's name
     needed = {"vllm": ("torch", "pydantic"), "sglang": ("msgspec",)}[engine]
     absent = [name for name in needed if importlib.util.find_spec(name) is None]
     return f"{', '.join(absent)} not installed" if absent else None
