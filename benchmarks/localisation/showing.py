@@ -38,8 +38,9 @@ def markdown(content: Mapping[str, Any]) -> str:
         if found:
             parts += [f"# {title}", _sayings(found), _iou(found), "Boundary error in tokens:"]
             parts += [_figure(found, "boundary", "{:.1f}"), "Texts with the right number of intervals:"]
-            parts += [_figure(found, "number", "{:.2f}"), "Milliseconds a text (median):"]
-            parts += [_figure(found, "ms", "{:.2f}")]
+            parts += [_figure(found, "number", "{:.2f}")]
+            if group != "moved":
+                parts += ["Milliseconds a text (median):", _figure(found, "ms", "{:.2f}")]
     found = [row for row in content["corpora"] if row["group"] == "unmarked"]
     if found:
         parts += ["# Unmarked texts", "Share of texts in which anything is found:"]
