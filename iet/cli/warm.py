@@ -50,6 +50,7 @@ def _audits() -> Iterator[str]:
         yield f"family {family}"
         registry = _registry(iet.Scheme(family=family), ("planner", "critic"))
         text, ids = _marked(registry, ("planner", "critic", None))
+        registry.open_tokenizer().offsets(ids, text)  # as of texts that are longer
         half = len(text) // 2
         for decoder in iet.decoding.DECODERS:
             auditor = iet.Auditor(registry, decoder)

@@ -35,7 +35,7 @@ def test_it_says_where_compiled_loops_are_kept(
     kept = json.loads(done.stdout)["loops"]["kept"]
     assert {pathlib.Path(folder).parent for folder in kept} == {tmp_path}
     # Without the compiled module there are loops in other rooms, too.
-    rooms = {"decoding"} if kernels.backends().host == "cpu" else {"native", "decoding", "audit"}
+    rooms = {"decoding"} if kernels.backends().host == "cpu" else {"native", "marks", "decoding", "audit"}
     assert {pathlib.Path(folder).name.partition("_")[0] for folder in kept} == rooms
     monkeypatch.setattr(cache, "folders", set())
     monkeypatch.setattr(cache, "refused", {"/shared": "mode 0775, others can write it"})
