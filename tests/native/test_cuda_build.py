@@ -160,11 +160,33 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return tmp_path_factory.mktemp("build")
 
 
+def nvcc_of(build: pathlib.Path, before: str = "") -> pathlib.Path:
+    """The nvcc of a build: a script at one path, since CMake keeps to the first; `before` may end it."""
+    return a_program(build.with_name("compiler") / "nvcc", f'{before}\nexec "{NVCC}" "$@"')
+
+
+# First, so that it is this one at which CMake looks.
+@posix
+@needs_cmake
+@needs_nvcc
+def test_an_older_nvcc_is_asked_for_nothing_that_it_does_not_know(build: pathlib.Path) -> None:
+    older = """case "$*" in
+--list-gpu-arch) printf 'compute_75\\ncompute_80\\ncompute_86\\n'; exit;;
+*compute_89*|*compute_9*|*compute_1*) echo 'nvcc fatal: Unsupported gpu architecture' >&2; exit 1;;
+esac"""
+    wheel = "IET_CUDA=AUTO", "IET_CUDA_ARCHITECTURES=all"
+    code, said, compiled = configured(build, *wheel, nvcc=nvcc_of(build, older))
+    assert code == 0, said
+    assert compiled == {"sm_75", "sm_80", "compute_86,sm_86"}
+
+
 @posix
 @needs_cmake
 @needs_nvcc
 def test_the_architectures_of_the_command_line_are_those_of_the_module(build: pathlib.Path) -> None:
-    code, said, compiled = configured(build, "IET_CUDA=ON", "IET_CUDA_ARCHITECTURES=90-real", nvcc=NVCC)
+    code, said, compiled = configured(
+        build, "IET_CUDA=ON", "IET_CUDA_ARCHITECTURES=90-real", nvcc=nvcc_of(build)
+    )
     assert code == 0, said
     assert compiled == {"sm_90"}
 
@@ -185,25 +207,9 @@ def test_who_builds_for_himself_compiles_for_this_machine(
     script: str, expected: set[str], build: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     path = f"{a_program(tmp_path / 'bin' / 'nvidia-smi', script).parent}:{os.environ['PATH']}"
-    code, said, compiled = configured(build, nvcc=NVCC, PATH=path)
+    code, said, compiled = configured(build, nvcc=nvcc_of(build), PATH=path)
     assert code == 0, said
     assert compiled == expected
-
-
-@posix
-@needs_cmake
-@needs_nvcc
-def test_an_older_nvcc_is_asked_for_nothing_that_it_does_not_know(tmp_path: pathlib.Path) -> None:
-    older = f"""case "$*" in
---list-gpu-arch) printf 'compute_75\\ncompute_80\\ncompute_86\\n';;
-*compute_89*|*compute_9*|*compute_1*) echo 'nvcc fatal: Unsupported gpu architecture' >&2; exit 1;;
-*) exec "{NVCC}" "$@";;
-esac"""
-    nvcc = a_program(tmp_path / "nvcc", older)
-    wheel = "IET_CUDA=AUTO", "IET_CUDA_ARCHITECTURES=all"
-    code, said, compiled = configured(tmp_path / "build", *wheel, nvcc=nvcc)
-    assert code == 0, said
-    assert compiled == {"sm_75", "sm_80", "compute_86,sm_86"}
 
 
 @posix

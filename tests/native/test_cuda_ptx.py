@@ -4,14 +4,12 @@ The host code of csrc/cuda runs as it is, but for the CUDA runtime (tests/suppor
 PTX that it launches is interpreted. The interpreter raises where a kernel leaves a buffer or its alignment,
 reads what nobody wrote, or lets threads race in shared memory or miss each other at a barrier.
 
-Each case runs in the PTX of one target or more, with IET_PTX=all in that of each. What ran is counted.
+Each case runs in the PTX of sm_80, with IET_PTX=all in that of each target. What ran is counted.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,33 +34,14 @@ from tests.support.cuda_cases import (
 from tests.support.cuda_on_host import OnHost
 from tests.support.keys import key_table
 from tests.support.known_answers import vectors
-from tests.support.ptx.build import TARGETS
+from tests.support.ptx.build import EVERYTHING, TARGETS
 from tests.support.ptx.device import Device
 from tests.support.ptx.ops import Kernels, embed_, permute, score_spans, score_tokens
 
 torch = pytest.importorskip("torch")
 
 
-EVERYTHING = os.environ.get("IET_PTX") == "all"
-ONE_TARGET = pytest.mark.parametrize("device", ["host", *(TARGETS if EVERYTHING else ["80"])], indirect=True)
-# sm_75 and sm_80 convert half logits in their own ways; where there are none, their PTX is the same.
-NO_HALVES = pytest.mark.parametrize(
-    "device", ["host", *(TARGETS if EVERYTHING else ["80", "120"])], indirect=True
-)
 FAMILIES = ("fourier", "square", "gumbel")
-# The largest vocabularies in the PTX of one target for each family.
-EMBEDDED = [
-    (target, vocab_size, family)
-    for vocab_size, (i, family), target in itertools.product(
-        VOCAB_SIZES, enumerate(FAMILIES), ("host", *TARGETS)
-    )
-    if EVERYTHING or vocab_size < 1000 or (vocab_size == 32003 and i < 2) or target in ("host", TARGETS[i])
-]
-SCORED = [
-    (target, n_gram, family)
-    for n_gram, family, target in itertools.product((2, 3, 4, 5, 16), FAMILIES, ("host", *TARGETS))
-    if EVERYTHING or target in ("host", "80") or (target == "120" and n_gram in (2, 5))
-]
 
 
 @pytest.fixture(params=["host", *TARGETS])
@@ -81,7 +60,8 @@ def device(request: pytest.FixtureRequest) -> Iterator[Kernels]:
         each.clear()
 
 
-@pytest.mark.parametrize(("device", "vocab_size", "family"), EMBEDDED, indirect=["device"])
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
 def test_embed_is_the_reference(device: Kernels, vocab_size: int, family: str) -> None:
     layouts = LAYOUTS if vocab_size < 1000 else ("aligned", "misaligned")
     check_embed(functools.partial(embed_, device), vocab_size, family, layouts)
@@ -103,7 +83,6 @@ def test_embed_with_thousands_of_unmarked_ids(device: Kernels) -> None:
             assert torch.equal(bits(logits), bits(want))
 
 
-@ONE_TARGET
 def test_every_vocabulary_size_up_to_hundreds(device: Kernels) -> None:
     # Small grids, all of them: how far E leaves [0, V), how many grid rows a block touches, where tails end.
     rng = np.random.default_rng(9)
@@ -118,7 +97,6 @@ def test_every_vocabulary_size_up_to_hundreds(device: Kernels) -> None:
         assert torch.equal(logits, want), vocab_size
 
 
-@ONE_TARGET
 def test_grids_of_all_sizes_fit_a_block(device: Kernels) -> None:
     # One row of the largest vocabulary, and of ones whose grid has many short rows.
     for vocab_size in (2500, 3600, 4900, 1 << 20, (1 << 20) + 7):
@@ -151,7 +129,6 @@ def test_rows_are_gathered_by_an_index(device: Kernels) -> None:
     assert torch.equal(bits(on_cpu), bits(want))
 
 
-@ONE_TARGET
 def test_arguments_are_read_where_they_lie(device: Kernels) -> None:
     # input_ids[:, -words:], a column of a table of slots, one temperature for all rows: views, not copies.
     rng = np.random.default_rng(3)
@@ -170,7 +147,6 @@ def test_arguments_are_read_where_they_lie(device: Kernels) -> None:
         assert torch.equal(bits(logits), bits(expected(values, contexts, slots, keys, kappas)))
 
 
-@ONE_TARGET
 def test_more_rows_than_one_launch_takes(device: Kernels) -> None:
     keys = key_table(2, agents=2)
     rows = 65535 + 3
@@ -184,7 +160,6 @@ def test_more_rows_than_one_launch_takes(device: Kernels) -> None:
     assert int(values.any(dim=1).sum()) == 4
 
 
-@ONE_TARGET
 def test_what_cannot_be_marked_is_left_and_told_later(device: Kernels) -> None:
     keys = key_table(300)
     for slots, contexts, rows, temperature, words in (
@@ -217,7 +192,6 @@ def test_what_cannot_be_marked_is_left_and_told_later(device: Kernels) -> None:
     assert not logits.any()
 
 
-@ONE_TARGET
 def test_arguments_elsewhere_are_refused_before_any_work(device: Kernels) -> None:
     keys = key_table(100)
     logits = torch.zeros(2, 100)
@@ -259,7 +233,8 @@ def scored(n_gram: int, family: str) -> list[tuple[KeyTable, Any, Any]]:
     return found
 
 
-@pytest.mark.parametrize(("device", "n_gram", "family"), SCORED, indirect=["device"])
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("n_gram", [2, 3, 4, 5, 16])
 def test_score_is_the_reference(device: Kernels, n_gram: int, family: str) -> None:
     for keys, ids, want in scored(n_gram, family):
         if len(keys) == 300 and n_gram != 2 and not (EVERYTHING or device.target == "host"):
@@ -299,7 +274,6 @@ def summed(agents: int) -> list[tuple[str, KeyTable, Any, Any, list[Any]]]:
     return found
 
 
-@NO_HALVES
 @pytest.mark.parametrize("agents", [1, 6, 300])
 def test_spans_are_the_reference(device: Kernels, agents: int) -> None:
     whole = EVERYTHING or device.target == "host"
@@ -313,7 +287,6 @@ def test_spans_are_the_reference(device: Kernels, agents: int) -> None:
             assert torch.equal(score_spans(device, keys, tensor, boundaries, None), everything)
 
 
-@ONE_TARGET
 def test_bad_spans_are_refused(device: Kernels) -> None:
     keys, ids = key_table(100), torch.arange(9)
     for cuts in ([0, 10], [5, 4], [-1, 3], torch.tensor([0, 10])):
@@ -335,7 +308,6 @@ def test_bad_spans_are_refused(device: Kernels) -> None:
             score_tokens(device, keys, ids)
 
 
-@ONE_TARGET
 def test_a_table_is_made_once_and_goes_with_its_keys(
     device: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,7 +328,6 @@ def test_a_table_is_made_once_and_goes_with_its_keys(
 @pytest.mark.parametrize(
     "entry", vectors("scheme_v1")["permute"], ids=lambda entry: f"V{entry['vocab_size']}"
 )
-@NO_HALVES
 def test_permute_gives_the_known_answers(device: Kernels, entry: dict[str, Any]) -> None:
     seeds = np.full(len(entry["ids"]), int(entry["seed"], 16), dtype=np.uint64)
     ranks, phis = permute(device, entry["ids"], seeds, entry["vocab_size"])
