@@ -40,8 +40,14 @@ ROOT = pathlib.Path(__file__).parents[2]
 LENGTHS = (30, *texts.TURN_TOKENS)
 FIGURES = {"token_accuracy": "TokenAcc", "mean_iou": "IoU", "named": "named", "right": "right"}
 
+# An editable installation finds its own checkout before any path.
 _READER = f"""
-import functools, json, sys
+import functools, importlib.util, json, os, sys
+here = os.path.join(os.getcwd(), "iet", "__init__.py")
+if importlib.util.find_spec("iet").origin != here:
+    sys.meta_path[:] = [f for f in sys.meta_path if f.__module__.startswith("_frozen_importlib")]
+import iet
+assert iet.__file__ == here, iet.__file__
 from iet import Auditor, Registry, Scheme
 from iet.marks.tokenizer import Tokenizer
 tokenizer = functools.cache(lambda path: Tokenizer(Tokenizer(path).backend))

@@ -44,3 +44,12 @@ def test_open_tokens_are_not_named() -> None:
     found = before.judged(truth, [np.array([0, 0, 1, 0]), np.array([-1, 0, 0, -1])])
     assert (found["token_accuracy"], found["named"], found["right"]) == (0.75, 0.5, 0.5)
     assert before.judged(truth, [truth, np.full(4, -1)])["right"] is None
+
+
+def test_it_is_the_other_checkout_that_is_read(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "iet").mkdir()
+    (tmp_path / "iet" / "__init__.py").write_text("raise SystemExit('no library')")
+    cell = texts.Cell("shipped", 1.0, 4, "gumbel")
+    turns = texts.generate(load_model()[0], cell, [1], turn_tokens=20, turns=4)[0]
+    with before.reader(tmp_path) as other, pytest.raises(SystemExit, match="ended without an answer"):
+        other.read(form(turns, 20), turns)
