@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 KAPPA = 0.8
 GAMMA = 0.5
+PUBLISHED = 2.0
+"""δ of the main results of KGW and of Unigram, both with γ = 1/2."""
 
 Green = Callable[[int, int, int], npt.NDArray[np.bool_]]
 Processor = Callable[[Any, Any], Any]
@@ -115,6 +117,16 @@ MARKS: Mapping[str, Mark] = {
     ),
     "kgw": Mark("square", "Kirchenbauer et al. 2023, LeftHash, h = 1, γ = 1/2", green=kgw_green),
     "unigram": Mark("square", "Zhao et al. 2024, γ = 1/2", green=unigram_green, n_gram=1),
+    "kgw_published": Mark(
+        "square", "KGW with the δ of its authors' main results", green=kgw_green, strength=PUBLISHED
+    ),
+    "unigram_published": Mark(
+        "square",
+        "Unigram with the δ of its authors' main results",
+        green=unigram_green,
+        n_gram=1,
+        strength=PUBLISHED,
+    ),
     "none": Mark("fourier", "unmarked text, read as fourier", lambda _: Scheme(n_gram=2), marks=False),
 }
 """Name -> mark."""

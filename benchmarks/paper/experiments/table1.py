@@ -22,6 +22,7 @@ from benchmarks.paper.baselines.llm import ENDPOINTS
 from benchmarks.paper.baselines.reading import read_tokens
 from benchmarks.paper.conversations.logs import Log
 from benchmarks.paper.experiments.study import Study
+from benchmarks.paper.marks import PUBLISHED
 from benchmarks.paper.quoted import SETTINGS, TABLE1
 from benchmarks.paper.reading import readers, scoring
 from benchmarks.paper.reading.readers import Read
@@ -67,6 +68,10 @@ METHODS = (
     Method("Unigram, posterior", "unigram", "posterior"),
     Method("KGW, cusum", "kgw", "cusum", "KGW"),
     Method("KGW, posterior", "kgw", "posterior"),
+    Method("Unigram as published, cusum", "unigram_published", "cusum"),
+    Method("Unigram as published, posterior", "unigram_published", "posterior"),
+    Method("KGW as published, cusum", "kgw_published", "cusum"),
+    Method("KGW as published, posterior", "kgw_published", "posterior"),
     Method("IET raw, cusum (tuned)", "raw", "cusum", "IET", ours=True),
     Method("IET raw, posterior", "raw", "posterior", ours=True),
     Method("IET fourier, cusum", "fourier", "cusum", ours=True),
@@ -241,6 +246,8 @@ def _write(
     compared = [row for ours in ours_there for row in _compared(ours, methods, texts, study.options.seed)]
     kgw = extra["strength"].get("kgw")
     note = "" if kgw is None else f" δ of the green lists for equal KL per token: {kgw}."
+    if not {"kgw_published", "unigram_published"}.isdisjoint(extra["strength"]):
+        note += f" As published it is {PUBLISHED:g}."
     note += (
         ' Labels of Recursive, Semantic-BoW, TextTiling and the LLMs are oracle-matched; "in order" they, and'
         ' "told the order" ours, are told the number of turns and their speakers, and nothing else.'

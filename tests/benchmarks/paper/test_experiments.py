@@ -169,6 +169,7 @@ def test_the_table_has_every_method_beside_the_papers_numbers(study, monkeypatch
     right = {m: mean_accuracy([r for r in content["rows"] if r["method"] == m]) for m in methods}
     assert right["IET gumbel, told the order"] >= right["Recursive, in order"]
     assert content["strength"]["kgw"] > 0
+    assert content["strength"]["kgw_published"] == content["strength"]["unigram_published"] == 2
     assert (study.out / "table1-scores.svg").stat().st_size > 1000
 
     def refuse(*_: Any) -> Any:
