@@ -33,6 +33,7 @@ _NATS = (0.02, 0.08, 0.3, 1.2)
 _SEGMENT_LENGTHS = np.array([25.0, 70.0, 220.0, 1000.0])
 _RARELY, _MOSTLY = 0.02, 0.98
 _AROUND = np.array([0.5, 0.71, 1.0, 1.41, 2.0])
+_SHORTER = np.array([0.25, 0.35])  # where nobody may not win, who would have what short segments leave
 
 # Spreads are those of logarithms.
 _USUAL_NATS, _NATS_SPREAD = 0.06, 2.0
@@ -49,6 +50,10 @@ _GAP_LENGTHS = np.array([20.0, 60.0, 180.0])
 _SHORT_GAP = np.array([30.0])  # for which a block may be too long
 _ODDS_OF_GAPS = 2.0
 
+# An agent who holds less than half of what he would with equal shares is taken for absent, with a fiftieth of
+# what the others have, and how unlikely it is that anybody is (a logarithm).
+_HALF, _ABSENT, _ODDS_OF_ABSENT = 0.5, 0.02, 2.0
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fitted:
@@ -56,7 +61,7 @@ class Fitted:
 
     Attributes:
         strengths: λ [A].
-        shares: π of the agents [A], without nobody's.
+        shares: π of the agents [A], without nobody's: equal ones for those who write.
         nobody: π of nobody.
         mean_segment: expected tokens of a segment.
         evidence: log-likelihood ratio of the text, over all that was tried: marked against unmarked.
@@ -115,13 +120,18 @@ def fit(
     1000 at equal shares near the same part of the text. m is `shrinkage`, or up to 1000 where agents differ
     by less than twice what chance would make of equal ones (Cochran's Q): fitted to the tokens it holds, a
     strength that is too high takes tokens of others. In the last iteration the mean length is looked for anew
-    at 0.5 to 2 times the guess.
+    at 0.5 to 2 times the guess, where nobody may not win at 0.25 to 2 times.
 
     There, where nobody may win, the text is also tried as agents' segments with gaps between them: what
     begins is nobody's with a share of 0.95, he may not follow himself, and has a mean length of his own, 20,
     60 or 180 tokens (log-normal around 75, spread 1). Where the text is e^2 times likelier so, that is kept.
     A gap is three blocks or more; where that is more than 30 tokens, and none of these is kept, gaps of 30
     are tried in blocks of half the size.
+
+    Then agents' shares are made equal again. Where the text is e^2 times likelier so, those who hold less
+    than half an equal share (of what agents hold) are taken for absent, with a fiftieth of what the others
+    have. Fitted shares serve for the fit alone: with weak marks whoever has a large one takes tokens of
+    others.
 
     Where nobody may win and the text is e^4 times likelier so, each agent has a second λ, whose marks carry
     e^-2 of the nats of the first, for as many segments.
@@ -148,8 +158,8 @@ def fit(
     Raises:
         InputError: a parameter is out of range.
 
-    Cost: O(B·A): 16 chains, or 48 where nobody may win, side by side, then 2 passes an iteration, and 5
-    chains side by side, and 4 where nobody may win, with `halves` up to 2 more of twice the length.
+    Cost: O(B·A): 16 chains, or 48 where nobody may win, side by side, then 2 passes an iteration, and 7
+    to 9 chains side by side, and 4 where nobody may win, with `halves` up to 2 more of twice the length.
     Deterministic.
     """
     check_number("iterations", iterations, 0)
@@ -163,7 +173,7 @@ def fit(
     alone = (agents or columns) == 1
     start = _guess(sums, weights, family, block, alike, nobody, mean_segment, strengths, odds, alone)
     found, shares, left_share, length = start.strengths, start.shares, start.nobody, start.mean_segment
-    gap = None
+    gap, held = None, None
     for i in range(iterations):
         ratios = block_ratios(sums, weights, found, family)
         prior = prior_of(shares, left_share)
@@ -178,7 +188,7 @@ def fit(
             prior = prior_of(shares, GAPS)
         own = None if gap is None else gap / block
         gamma, left, _ = posteriors(ratios, length / block, prior, STAGES, odds, nobody_segment=own)
-        shares = np.empty(columns)
+        shares, held = np.empty(columns), gamma.sum(axis=0, dtype=np.float64)
         rest = shares_loop(gamma, left, block, start.shares, start.nobody, shares)
         left_share = min(0.99, rest) if nobody > 0 else 0.0
         if strengths is None and family is not None:
@@ -186,9 +196,37 @@ def fit(
     fitted = Fitted(found, shares, left_share, length, start.evidence)
     if gap is not None:
         fitted = dataclasses.replace(fitted, nobody=GAPS, nobody_segment=gap)
+    if held is not None and columns > 1:
+        equal = _equal_shares(fitted, held, alike, sums, weights, family, block, odds)
+        fitted = dataclasses.replace(fitted, shares=equal)
     if strengths is None and family is not None and left_share > 0:
         fitted = dataclasses.replace(fitted, weaker=_weaker(fitted, sums, weights, family, block, odds))
     return fitted
+
+
+def _equal_shares(
+    fitted: Fitted,
+    held: Float64s,
+    alike: Float64s,
+    sums: Scores,
+    weights: Float32s,
+    family: Family | None,
+    block: int,
+    odds: Float64s | None,
+) -> Float64s:
+    """Return `Fitted.shares`, given how many blocks each agent holds [A] and the shares before [A]."""
+    all_write = alike / alike.sum()
+    found, absent = all_write, held < _HALF * held.sum() * all_write
+    if absent.any():
+        some_write = np.where(absent, _ABSENT * all_write, all_write)
+        priors = np.array([prior_of(each, fitted.nobody) for each in (all_write, some_write)])
+        ratios = block_ratios(sums, weights, fitted.strengths, family)
+        lengths = np.full(2, fitted.mean_segment / block)
+        gaps = None if fitted.nobody_segment is None else np.full(2, fitted.nobody_segment / block)
+        every, some = log_likelihoods(ratios[None], lengths, priors, odds, gaps)[0]
+        if some - every > _ODDS_OF_ABSENT:
+            found = some_write / some_write.sum()
+    return np.asarray((1 - fitted.nobody) * found)
 
 
 def _weaker(
@@ -233,7 +271,7 @@ def _length_near(
     length: float, ratios: Float32s, block: int, prior: Float64s, odds: Float64s | None, alone: bool
 ) -> float:
     """Return the mean length of a segment, by the text's likelihood at lengths around one."""
-    lengths = length * _AROUND
+    lengths = length * (_AROUND if prior[-1] > 0 else np.append(_SHORTER, _AROUND))
     priors = np.empty((len(lengths), len(prior)))
     priors[:] = prior
     joint = log_likelihoods(ratios[None], lengths / block, priors, odds)[0]

@@ -32,8 +32,13 @@ def test_the_fit_finds_strengths_shares_and_length_of_a_text():
     sums, weights = block_sums(scores.astype(np.float32), weight, 16)
     found = fit(sums, weights, FOURIER, shrinkage=0, iterations=6)
     np.testing.assert_allclose(found.strengths, true, atol=0.15 if INTERPRETED else 0.1)
-    np.testing.assert_allclose(found.shares, [0.2, 0.4, 0.4], atol=0.03)
+    np.testing.assert_allclose(found.shares, 1 / 3)  # of all who write
     assert found.nobody == 0
+    silent = np.append(scores, np.cos(2 * np.pi * rng.random((len(truth), 2))), axis=1).astype(np.float32)
+    for nobody in (0.0, 0.5):
+        known = fit(*block_sums(silent, weight, 16), FOURIER, nobody=nobody)
+        expected = np.array([1, 1, 1, 0.02, 0.02]) * (1 - known.nobody) / 3.04
+        np.testing.assert_allclose(known.shares, expected)
     assert 220 <= found.mean_segment <= 500  # turns are of 300
     start = fit(sums, weights, FOURIER, iterations=0, mean_segment=99.0, nobody=0.1)
     assert len(set(start.strengths.tolist())) == 1  # a guess for all agents together
