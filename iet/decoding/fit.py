@@ -50,9 +50,9 @@ _GAP_LENGTHS = np.array([20.0, 60.0, 180.0])
 _SHORT_GAP = np.array([30.0])  # for which a block may be too long
 _ODDS_OF_GAPS = 2.0
 
-# An agent who holds less than half of what he would with equal shares is taken for absent, with a fiftieth of
-# what the others have, and how unlikely it is that anybody is (a logarithm).
-_HALF, _ABSENT, _ODDS_OF_ABSENT = 0.5, 0.02, 2.0
+# An agent who holds less than this part of an equal share keeps what he holds, and how unlikely it is that
+# anybody does (a logarithm).
+_LITTLE, _ODDS_OF_LITTLE = 0.5, 2.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class Fitted:
 
     Attributes:
         strengths: λ [A].
-        shares: π of the agents [A], without nobody's: equal ones for those who write.
+        shares: π of the agents [A], without nobody's: equal ones, but for those who hold little.
         nobody: π of nobody.
         mean_segment: expected tokens of a segment.
         evidence: log-likelihood ratio of the text, over all that was tried: marked against unmarked.
@@ -129,9 +129,8 @@ def fit(
     are tried in blocks of half the size.
 
     Then agents' shares are made equal again. Where the text is e^2 times likelier so, those who hold less
-    than half an equal share (of what agents hold) are taken for absent, with a fiftieth of what the others
-    have. Fitted shares serve for the fit alone: with weak marks whoever has a large one takes tokens of
-    others.
+    than half an equal share (of what agents hold) have what they hold, and the others the same each. Fitted
+    shares serve for the fit alone: with weak marks whoever has a large one takes tokens of others.
 
     Where nobody may win and the text is e^4 times likelier so, each agent has a second λ, whose marks carry
     e^-2 of the nats of the first, for as many segments.
@@ -215,17 +214,18 @@ def _equal_shares(
     odds: Float64s | None,
 ) -> Float64s:
     """Return `Fitted.shares`, given how many blocks each agent holds [A] and the shares before [A]."""
-    all_write = alike / alike.sum()
-    found, absent = all_write, held < _HALF * held.sum() * all_write
-    if absent.any():
-        some_write = np.where(absent, _ABSENT * all_write, all_write)
-        priors = np.array([prior_of(each, fitted.nobody) for each in (all_write, some_write)])
+    found = alike / alike.sum()
+    held = held / max(held.sum(), 1e-9)
+    little = held < _LITTLE * found
+    if little.any() and not little.all():  # all where nobody holds the text
+        some = np.where(little, held, found)
+        priors = np.array([prior_of(each, fitted.nobody) for each in (found, some)])
         ratios = block_ratios(sums, weights, fitted.strengths, family)
         lengths = np.full(2, fitted.mean_segment / block)
         gaps = None if fitted.nobody_segment is None else np.full(2, fitted.nobody_segment / block)
-        every, some = log_likelihoods(ratios[None], lengths, priors, odds, gaps)[0]
-        if some - every > _ODDS_OF_ABSENT:
-            found = some_write / some_write.sum()
+        equal, unequal = log_likelihoods(ratios[None], lengths, priors, odds, gaps)[0]
+        if unequal - equal > _ODDS_OF_LITTLE:
+            found = some / some.sum()
     return np.asarray((1 - fitted.nobody) * found)
 
 

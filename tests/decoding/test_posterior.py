@@ -37,8 +37,10 @@ def test_the_fit_finds_strengths_shares_and_length_of_a_text():
     silent = np.append(scores, np.cos(2 * np.pi * rng.random((len(truth), 2))), axis=1).astype(np.float32)
     for nobody in (0.0, 0.5):
         known = fit(*block_sums(silent, weight, 16), FOURIER, nobody=nobody)
-        expected = np.array([1, 1, 1, 0.02, 0.02]) * (1 - known.nobody) / 3.04
-        np.testing.assert_allclose(known.shares, expected)
+        writers, others = np.split(known.shares, [3])
+        np.testing.assert_allclose(writers, writers[0])
+        assert writers.sum() == pytest.approx(1 - known.nobody, rel=0.02)
+        assert others.max() < 0.01
     assert 220 <= found.mean_segment <= 500  # turns are of 300
     start = fit(sums, weights, FOURIER, iterations=0, mean_segment=99.0, nobody=0.1)
     assert len(set(start.strengths.tolist())) == 1  # a guess for all agents together
