@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from tests.support.conditions import posix
-from tests.support.ptx.build import EVERYTHING, Compiled
+from tests.support.ptx.build import Compiled
 
 ROOT = pathlib.Path(__file__).parents[2]
 CSRC = ROOT / "csrc" / "cuda"
@@ -29,7 +29,7 @@ KERNELS = {
 
 
 @needs_nvcc
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"] if EVERYTHING else ["sm_80"])
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("source", sorted(KERNELS))
 def test_no_kernel_spills(source: str, architecture: str, kernels: Compiled, tmp_path: pathlib.Path) -> None:
     # Registers are allocated where PTX becomes machine code, and the PTX of both is one: see below.
