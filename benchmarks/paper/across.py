@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.paper.experiments.table1 import EQUAL_KL, METHODS, PLACED, TOLD
+from benchmarks.paper.marks import MARKS
 from benchmarks.recording import INTERVAL, columns, finish, parser
 from iet.errors import InputError
 
 KEPT = ("temperature", "top_p", "protocol", "rounds", "turn_tokens", "records", "seed", "model")
-GREEN = tuple(method.name for method in METHODS if method.mark.partition("_")[0] in ("kgw", "unigram"))
+GREEN = tuple(method.name for method in METHODS if MARKS[method.mark].green is not None)
 FIGURES = ("TokenAcc", "IoU", "EdgeSim", "coverage", "accuracy where attributed")
 
 
