@@ -20,7 +20,7 @@ from tests.support.conditions import INTERPRETED
 from tests.support.scores import FOURIER, synthetic
 
 
-def test_the_fit_finds_strengths_shares_and_length_of_a_text():
+def test_the_fit_finds_strengths_and_length_of_a_text_and_who_writes():
     rng = np.random.default_rng(0)
     true = np.array([0.4, 1.0, 1.6])
     turns = 20 if INTERPRETED else 100
@@ -60,6 +60,32 @@ def test_the_fit_finds_strengths_shares_and_length_of_a_text():
     ):
         with pytest.raises(InputError, match=words):
             fit(sums, weights, FOURIER, **bad)
+
+
+def test_whoever_holds_little_keeps_it():
+    rng = np.random.default_rng(3)
+    truth = np.repeat([0, 1, 2, 0, 1, 2, 3, 0, 1, 2, 0, 1, 2], [300] * 6 + [120] + [300] * 6)
+    scores = np.cos(2 * np.pi * rng.random((len(truth), 5)))  # the fifth says nothing
+    scores[np.arange(len(truth)), truth] = np.cos(rng.vonmises(0, 1.5, len(truth)))
+    found = fit(*block_sums(scores.astype(np.float32), np.ones(len(truth), np.float32), 16), FOURIER)
+    others = found.shares[:3]
+    np.testing.assert_allclose(others, others[0])
+    assert found.shares[3] / found.shares.sum() == pytest.approx(120 / len(truth), rel=0.5)
+    assert found.shares[4] < 0.2 * found.shares[3]
+
+
+def test_in_forced_choice_segments_may_be_a_quarter_of_the_guess():
+    rng = np.random.default_rng(0)
+    truth = np.repeat(np.arange(40 * 4) % 4, 12)
+    scores = np.cos(2 * np.pi * rng.random((len(truth), 4)))
+    scores[np.arange(len(truth)), truth] = np.cos(rng.vonmises(0, 3.0, len(truth)))
+    sums, weights = block_sums(scores.astype(np.float32), np.ones(len(truth), np.float32), 4)
+    guess, short, free = (
+        fit(sums, weights, FOURIER, block=4, **more).mean_segment
+        for more in ({"iterations": 0}, {}, {"nobody": 0.5})
+    )
+    assert 0.25 * guess <= short < 0.5 * guess
+    assert free >= 0.499 * guess  # there nobody would have what shorter ones leave
 
 
 def alternating(rng, agents, turns, length, gap, strength):
