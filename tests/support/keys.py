@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from iet.marks.keys import KeyTable
+from iet.marks.keys import AgentKey, KeyTable
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 
@@ -19,6 +19,6 @@ def key_table(
     registry = Registry.create(
         None, vocab_size=vocab_size, unmarked_ids=unmarked_ids, scheme=Scheme(**scheme)
     )
-    for i in range(agents):
-        registry.add(f"agent {i}", secret=rng.bytes(32))
-    return registry.marking_keys()
+    names = [f"agent {i}" for i in range(agents)]  # not added one by one: tests make thousands of tables
+    keys = [AgentKey(name, 0, "2026-01-01T00:00:00Z", rng.bytes(32)) for name in names]
+    return KeyTable.derive(registry.profile, names, keys, variants_last=True)
