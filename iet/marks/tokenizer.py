@@ -5,13 +5,14 @@ from __future__ import annotations
 import array
 import dataclasses
 import functools
+import hashlib
 import itertools
 import json
 import os
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -236,15 +237,11 @@ class Tokenizer:
         self.backend.no_truncation()
         self.backend.no_padding()
         self.backend.post_processor = None
-        content = json.loads(self.backend.to_str())
-        self.digest = _content_digest(content)
+        traits = _traits(self.backend.to_str())
+        self.digest, self.special_ids = traits.digest, traits.special_ids
         self.vocab_size: int = self.backend.get_vocab_size(with_added_tokens=True)
-        self.special_ids: tuple[int, ...] = tuple(
-            sorted(token["id"] for token in content["added_tokens"] if token["special"])
-        )
-        self._byte_level = "'ByteLevel'" in repr(content["pre_tokenizer"])
-        by_words = self._byte_level and cuts_at_words(content)
-        self._words = Words(self.backend, self._token_lengths) if by_words else None
+        self._byte_level = traits.byte_level
+        self._words = Words(self.backend, self._token_lengths) if traits.by_words else None
         self._characters = 0  # encoded so far
 
     def encode(self, text: str) -> Encoding:
@@ -384,6 +381,34 @@ def _from_object(source: Any) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_str(source.to_str())
     except Exception as error:  # the Rust side raises plain Exception, for parts written in Python
         raise InputError(f"tokenizer: it cannot be copied ({error})") from None
+
+
+class _Traits(NamedTuple):
+    """What the content of a tokenizer says of it."""
+
+    digest: str
+    special_ids: tuple[int, ...]
+    byte_level: bool
+    by_words: bool  # whether a text has the ids of its words
+
+
+_TRAITS = dict[bytes, _Traits]()
+"""By the digest of the content as it is written. A program opens the same few tokenizers again and again."""
+
+
+def _traits(written: str) -> _Traits:
+    key = hashlib.blake2b(written.encode()).digest()
+    found = _TRAITS.get(key)
+    if found is None:
+        content = json.loads(written)
+        special = (token["id"] for token in content["added_tokens"] if token["special"])
+        byte_level = "'ByteLevel'" in repr(content["pre_tokenizer"])
+        by_words = byte_level and cuts_at_words(content)
+        found = _Traits(_content_digest(content), tuple(sorted(special)), byte_level, by_words)
+        if len(_TRAITS) >= 64:
+            _TRAITS.clear()
+        _TRAITS[key] = found
+    return found
 
 
 def _content_digest(content: dict[str, Any]) -> str:

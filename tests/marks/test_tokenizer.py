@@ -99,6 +99,20 @@ def test_what_does_not_change_an_audit_is_left_out(path: pathlib.Path) -> None:
     assert len(backend.encode(text).ids) == 64  # the caller's own is as it was
 
 
+def test_what_was_opened_before_is_not_digested_again(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iet.marks.tokenizer._TRAITS", {})  # of this test alone
+    before = Tokenizer(path)
+    monkeypatch.setattr("iet.marks.tokenizer._content_digest", lambda content: "made anew")
+    again = Tokenizer(path)
+    assert (again.digest, again.special_ids) == (before.digest, before.special_ids)
+    assert again.encode(CORPUS[0]).token_ids.tolist() == before.encode(CORPUS[0]).token_ids.tolist()
+    assert edited(path, normalizer={"type": "Lowercase"}).digest == "made anew"
+    monkeypatch.setattr("iet.marks.tokenizer._TRAITS", dict.fromkeys(map(bytes, [[n] for n in range(64)])))
+    assert Tokenizer(path).digest == "made anew"  # no more than 64 are kept
+
+
 def test_what_changes_ids_changes_the_digest(path: pathlib.Path) -> None:
     content = json.loads(path.read_text())
     merges = content["model"]["merges"]
