@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import pickle
 import re
@@ -51,13 +52,20 @@ def recombined(texts: list[list[int]], n_gram: int, tokens: int, seed: int) -> l
     return found
 
 
+@functools.cache  # the keys of a team are the same at every call
+def written(family: str) -> list[list[int]]:
+    """What a planner wrote: texts to take a forgery from."""
+    registry = team(tokenizer=WORD_TOKENIZER, **FAMILIES[family])
+    return [write(registry, [("planner", 250)], seed, ids=SOME) for seed in range(40)]
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_a_forgery_is_found_without_the_index_alone(
     family: str, decoder: str, tmp_path: pathlib.Path
 ) -> None:
     registry = team(tokenizer=WORD_TOKENIZER, **FAMILIES[family])
-    texts = [write(registry, [("planner", 250)], seed, ids=SOME) for seed in range(40)]
+    texts = written(family)
     n_gram = registry.profile.scheme.n_gram
     forged = recombined(texts, n_gram, 300, 0)
     index = published(tmp_path, registry, texts)

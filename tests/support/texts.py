@@ -35,7 +35,8 @@ def write(
     found = allowed[draw.integers(0, len(allowed), context)].tolist()
     table = registry.marking_keys()
     for (agent, tokens), variant in zip(turns, [*variants, *[0] * len(turns)], strict=False):
-        slots = [-1 if agent is None else table.row_of(registry.slot(agent), bits=variant)]
+        slot = -1 if agent is None else table.row_of(registry.slot(agent), bits=variant)
+        slots = np.array([slot], np.int32)  # as native code reads it: a conversion for each token costs
         keyed = profile.family.name == "gumbel" and agent is not None  # the mark is the noise
         for _ in range(tokens):
             logits = np.zeros((1, size)) if flat else draw.normal(size=(1, size))
