@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
+import logging
 import os
 import sys
 from collections.abc import Generator, Iterator
@@ -34,7 +36,6 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.enable()
-        gc.collect()
         gc.freeze()
 
 
@@ -42,6 +43,25 @@ def pytest_collection() -> Generator[None, object, object]:
 def no_registry_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read no registry that the environment of whoever runs the tests names."""
     monkeypatch.delenv("IET_REGISTRY", raising=False)
+
+
+@pytest.fixture
+def logged() -> Iterator[io.StringIO]:
+    """What is logged from here on, also by loggers that pass nothing on. The root's level may be changed.
+
+    pytest's own fixture is off (`-p no:logging`): to have it, pytest visits each of some two thousand loggers
+    six times a test.
+    """
+    said, root = io.StringIO(), logging.getLogger()
+    handler, level = logging.StreamHandler(said), root.level
+    every = [logger for logger in root.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
+    heard = [root, *(logger for logger in every if not logger.propagate)]
+    for logger in heard:
+        logger.addHandler(handler)
+    yield said
+    for logger in heard:
+        logger.removeHandler(handler)
+    root.setLevel(level)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pathlib
 import types
@@ -189,7 +190,7 @@ def test_a_server_that_cannot_mark_says_why(
     problem: str,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: pathlib.Path,
-    caplog: pytest.LogCaptureFixture,
+    logged: io.StringIO,
 ) -> None:
     engine = Engine(sglang)
     request = engine.add([7, 8], named("planner"))
@@ -225,7 +226,7 @@ def test_a_server_that_cannot_mark_says_why(
     assert request.finished_reason.status_code == 500
     told = request.finished_reason.message
     if problem in ("no registry", "mode", "mount"):  # the operator's, not the client's
-        assert message in caplog.text
+        assert message in logged.getvalue()
         assert "its log says why" in told
         assert not any(secret in told for secret in (message, str(tmp_path), "0444"))
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import io
 import json
 import logging
 import pathlib
@@ -70,11 +71,12 @@ def test_marks_are_shown_and_saved_without_secrets(saved: Registry, tmp_path: pa
 
 
 def test_logs_and_tracebacks_with_local_variables_show_no_secret(
-    saved: Registry, caplog: pytest.LogCaptureFixture
+    saved: Registry, logged: io.StringIO
 ) -> None:
-    with caplog.at_level(logging.DEBUG), pytest.raises(ShapeError) as refusal:
+    logging.getLogger().setLevel(logging.DEBUG)
+    with pytest.raises(ShapeError) as refusal:
         generate(iet.WatermarkingConfig(saved, ["planner", "critic", "planner"]), do_sample=True)
-    shown = caplog.text
+    shown = logged.getvalue()
     for frame, _ in traceback.walk_tb(refusal.value.__traceback__):
         for value in frame.f_locals.values():
             with contextlib.suppress(TypeError):  # transformers cannot show a config that it has prepared

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import io
 import pathlib
 import sys
 from collections.abc import Callable
@@ -148,7 +149,7 @@ def test_a_required_agent(host: Any, validate: Any, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_registry_on_a_secret_mount(
-    host: Any, validate: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    host: Any, validate: Any, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
     path = host().path
     path.chmod(0o444)
@@ -157,19 +158,17 @@ def test_a_registry_on_a_secret_mount(
         validate(params)
     assert "0444" not in str(told.value)
     assert str(path.parent) not in str(told.value)
-    assert "mode 0444" in caplog.text
-    assert "IET_SECRET_MOUNT=1" in caplog.text
+    assert "mode 0444" in logged.getvalue()
+    assert "IET_SECRET_MOUNT=1" in logged.getvalue()
     monkeypatch.setenv("IET_SECRET_MOUNT", "1")
     validate(params)
 
 
-def test_a_frontend_without_a_registry_refuses_by_a_value_error(
-    validate: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_frontend_without_a_registry_refuses_by_a_value_error(validate: Any, logged: io.StringIO) -> None:
     forget_settings()
     with pytest.raises(VLLMValidationError, match="this server cannot mark text"):
         validate(SamplingParams(extra_args={"iet_agent": "planner"}))
-    assert "no registry" in caplog.text
+    assert "no registry" in logged.getvalue()
 
 
 @pytest.mark.parametrize("where", [CPU, None], ids=["V1", "V2"])

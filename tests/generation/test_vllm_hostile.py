@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pathlib
 import re
@@ -87,7 +88,7 @@ ARGUMENTS: dict[str, Any] = {
 @pytest.mark.parametrize("name", ARGUMENTS)
 @pytest.mark.parametrize("family", ["fourier", "gumbel"])
 def test_hostile_arguments_fail_alone(
-    host: Any, validate: Any, family: str, name: str, caplog: pytest.LogCaptureFixture
+    host: Any, validate: Any, family: str, name: str, logged: io.StringIO
 ) -> None:
     registry = host(family=family)
     params = params_of(ARGUMENTS[name])
@@ -101,7 +102,7 @@ def test_hostile_arguments_fail_alone(
     for found in both_runners(logits, [params, others.params]):
         assert torch.isfinite(found[0]).nonzero().tolist() == [[END]]
         np.testing.assert_array_equal(found[1].numpy(), wanted)
-    assert "is ended" in caplog.text
+    assert "is ended" in logged.getvalue()
 
 
 @pytest.mark.parametrize("arguments", [{"iet_session": "run-7"}, {"iet_session": "r", "iet_unmarked": True}])
@@ -169,7 +170,7 @@ def test_a_seed_that_is_no_integer(host: Any, validate: Any, seed: Any) -> None:
 
 
 def test_an_agent_that_only_the_frontend_knows_ends_its_request_alone(
-    host: Any, validate: Any, caplog: pytest.LogCaptureFixture
+    host: Any, validate: Any, logged: io.StringIO
 ) -> None:
     registry = host()
     slots = Slots(2)
@@ -190,7 +191,7 @@ def test_an_agent_that_only_the_frontend_knows_ends_its_request_alone(
     assert [row.isfinite().nonzero().tolist() for row in found[:3]] == [[[END]]] * 3
     np.testing.assert_array_equal(found[3].numpy(), marked(logits[3], [7, 8], requests[1], registry))
     assert torch.equal(found[4], logits[4])
-    assert "'latecomer'" in caplog.text
+    assert "'latecomer'" in logged.getvalue()
     # The slot is taken by another request.
     slots.remove(requests[0])
     again = Request("c", params_of(None), None, [7, 8])
@@ -215,7 +216,7 @@ def test_ended_rows_follow_the_batch_of_v1(host: Any) -> None:
 
 
 def test_a_step_that_cannot_be_marked_ends_its_marked_requests(
-    host: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    host: Any, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
     host(n_gram=3)
     params = [params_of({"iet_agent": "critic"}), params_of(None)]
@@ -227,12 +228,10 @@ def test_a_step_that_cannot_be_marked_ends_its_marked_requests(
         monkeypatch.setattr(sys.modules[f"iet.generation.vllm.{runner}"], "embed_", failing)
     for found in both_runners(torch.zeros(2, WIDTH), params):
         assert found.isfinite().sum(dim=1).tolist() == [1, WIDTH]
-    assert caplog.text.count("another dtype") == 2
+    assert logged.getvalue().count("another dtype") == 2
 
 
-def test_v2_a_placeholder_among_committed_tokens_ends_the_request(
-    host: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_v2_a_placeholder_among_committed_tokens_ends_the_request(host: Any, logged: io.StringIO) -> None:
     host(n_gram=3)
     slots = Slots(2)
     processor = IETLogitsProcessor(config(), slots.state)
@@ -241,13 +240,13 @@ def test_v2_a_placeholder_among_committed_tokens_ends_the_request(
     processor.apply_staged_writes()
     left = processor.apply(torch.zeros(1, WIDTH), slots.context([(request, [])]))
     assert torch.isfinite(left[0]).nonzero().tolist() == [[0]]
-    assert re.search(r"placeholder.*#52461", caplog.text)
+    assert re.search(r"placeholder.*#52461", logged.getvalue())
     slots.commit(request, [6])
     processor.apply(torch.zeros(1, WIDTH), slots.context([(request, [])]))
 
 
 def test_processes_of_a_server_compare_what_they_read(
-    host: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    host: Any, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
     registry = host()
     monkeypatch.delenv(settings._DIGEST, raising=False)
@@ -255,10 +254,10 @@ def test_processes_of_a_server_compare_what_they_read(
     assert os.environ[settings._DIGEST] == registry.digest
     registry.add("latecomer")
     settings.preload()  # of a process that has read already: it keeps what it has
-    assert not caplog.text
+    assert not logged.getvalue()
     forget_settings()
     settings.preload()
-    assert "the registry has changed since this server was started" in caplog.text
+    assert "the registry has changed since this server was started" in logged.getvalue()
 
 
 def test_a_process_reads_when_it_loads_the_class(host: Any) -> None:

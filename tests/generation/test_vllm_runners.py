@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import pathlib
 import re
 import sys
@@ -108,9 +109,7 @@ def test_v1_rows_that_come_go_and_move(host: Any, scheme: dict[str, Any]) -> Non
     assert checked > 100
 
 
-def test_v1_tokens_that_vllm_repairs_and_placeholders_that_it_leaves(
-    host: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_v1_tokens_that_vllm_repairs_and_placeholders_that_it_leaves(host: Any, logged: io.StringIO) -> None:
     registry = host(n_gram=3)
     rng = np.random.default_rng(2)
     for by_config in (True, False):  # from the command line; as an entry point
@@ -150,7 +149,7 @@ def test_v1_tokens_that_vllm_repairs_and_placeholders_that_it_leaves(
         else:
             found = engine.apply(logits)
             assert torch.isfinite(found).sum(dim=1).tolist() == [WIDTH, 1, 1]  # the marked ones are ended
-            assert re.search(r"row 1.*#52461.*--logits-processors.*--no-async-scheduling", caplog.text)
+            assert re.search(r"row 1.*#52461.*--logits-processors.*--no-async-scheduling", logged.getvalue())
 
 
 def test_v1_interface_order_removed_added_moved(host: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import io
 import json
 import logging
 import pathlib
@@ -30,14 +31,14 @@ def shown(value: object) -> list[str]:
     return [repr(value), str(value), f"{value}", f"{value!r:>9}", ascii(value)]
 
 
-def test_no_repr_shows_a_secret(team: Registry, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_repr_shows_a_secret(team: Registry, logged: io.StringIO) -> None:
     key = team.keys("critic")[0]
     texts = [text for value in (team, key, [key], key.secret, {"k": key.secret}) for text in shown(value)]
     for table in (team.marking_keys(), team.scoring_keys()):
         texts += shown(table)
-    with caplog.at_level(logging.DEBUG):
-        logging.getLogger("test").warning("%s %r %s", team, key, key.secret)
-    for text in [*texts, caplog.text]:
+    logging.getLogger().setLevel(logging.DEBUG)
+    logging.getLogger("test").warning("%s %r %s", team, key, key.secret)
+    for text in [*texts, logged.getvalue()]:
         for value in (secret(0), secret(1), secret(2), derive_subkey(secret(1))):
             for spelling in spellings(value):
                 assert spelling not in text

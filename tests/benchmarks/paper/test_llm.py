@@ -325,9 +325,9 @@ def test_two_logs_of_one_text_are_one_question(logs, tokenizer, right):
     np.testing.assert_array_equal(found[0].labels, found[1].labels)
 
 
-def test_the_key_is_nowhere(logs, tokenizer, tmp_path, caplog):
+def test_the_key_is_nowhere(logs, tokenizer, tmp_path, logged):
     """Not even where a server sends it back."""
-    caplog.set_level(logging.DEBUG)
+    logging.getLogger().setLevel(logging.DEBUG)
     cache = tmp_path / "answers.jsonl"
     said = []
     for reply in (f"the key is {KEY}", 400, 401, 500):
@@ -338,7 +338,7 @@ def test_the_key_is_nowhere(logs, tokenizer, tmp_path, caplog):
                 read(logs[:1], tokenizer, server, endpoint=endpoint, cache=cache, attempts=1, patience=1)
             except BackendUnavailable as error:
                 said += [str(error), repr(error), repr(error.__context__), repr(error.__cause__)]
-    said += [cache.read_text(), caplog.text]
+    said += [cache.read_text(), logged.getvalue()]
     assert "[key]" in cache.read_text()
     assert not [text for text in said if KEY in text]
 
