@@ -28,15 +28,19 @@ def write_texts(folder: pathlib.Path, tokens: int = 200) -> tuple[pathlib.Path, 
     registry = iet.Registry.create(registry_path, tokenizer="iet:demo")
     for agent in ("planner", "critic", "engineer"):
         registry.add(agent)
-    model, tokenizer = load_model()
-    for name, writers in {
+    writers = {
         "plan": ["planner"],
         "review": ["critic", "planner"],
         "inserted": ["engineer", None],
         "human": [None],
-    }.items():
-        talk = converse(model, tokenizer, registry, [writers], turn_tokens=(tokens, tokens), seed=len(name))
-        (texts / f"{name}.txt").write_text(talk.text, encoding="utf-8", newline="")
+    }
+    everybody = [agent for agents in writers.values() for agent in agents]
+    talk = converse(*load_model(), registry, [everybody], turn_tokens=(tokens, tokens))  # all at once
+    turns = iter(talk.spans)
+    for name, agents in writers.items():
+        mine = [next(turns) for _ in agents]
+        text = talk.text[mine[0].start : mine[-1].end]
+        (texts / f"{name}.txt").write_text(text, encoding="utf-8", newline="")
     return texts, registry_path
 
 
