@@ -62,7 +62,8 @@ def name_of(run: Mapping[str, Any]) -> str:
     """Return the heading of a run."""
     low, high = run["turn_tokens"]
     entropy = float(np.mean(list(run["entropy"].values())))
-    return f"{entropy:.2f} nats, {run['protocol']}, {low} to {high} tokens, {run['records']} records"
+    setting = f"{run['settings'][0]}, " if len(run["settings"]) == 1 else ""
+    return f"{setting}{entropy:.2f} nats, {run['protocol']}, {low} to {high} tokens, {run['records']} records"
 
 
 def markdown(runs: Sequence[Mapping[str, Any]]) -> str:

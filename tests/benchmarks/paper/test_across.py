@@ -63,7 +63,7 @@ def test_a_run_keeps_its_methods_and_what_is_told_the_same() -> None:
 
 def test_the_table_has_a_column_a_run_and_the_order_of_the_methods() -> None:
     shown = across.markdown([across.run_of(content(0.5, 0.7)), across.run_of(content(2.0, 0.9))])
-    assert "|  | 0.50 nats, round-major, 32 to 512 tokens, 1 records | 2.00 nats," in shown
+    assert "|  | chain 4, 0.50 nats, round-major, 32 to 512 tokens, 1 records | chain 4, 2.00 nats," in shown
     assert shown.index("| Recursive | 0.700 (0.600, 0.800) | 0.900") < shown.index(
         "| IET gumbel, posterior |"
     )
