@@ -28,6 +28,22 @@ with contextlib.suppress(ImportError):
     hypothesis.settings.load_profile("iet")
 
 
+class Heard(logging.Handler):
+    """Keeps what is logged. A message that cannot be formatted fails the test that logs it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said = io.StringIO()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=self.said)
+
+
+def pytest_configure() -> None:
+    """Look at every message, as pytest's own plugin for logs would, which is off: see `logged`."""
+    logging.getLogger().addHandler(Heard())
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Look for no garbage while modules are loaded, nor among them later: two million objects that stay."""
@@ -49,16 +65,16 @@ def no_registry_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def logged() -> Iterator[io.StringIO]:
     """What is logged from here on, also by loggers that pass nothing on. The root's level may be changed.
 
-    pytest's own fixture is off (`-p no:logging`): to have it, pytest visits each of some two thousand loggers
-    six times a test.
+    pytest's own fixture is off (`-p no:logging`): for it each of some two thousand loggers is visited six
+    times a test.
     """
-    said, root = io.StringIO(), logging.getLogger()
-    handler, level = logging.StreamHandler(said), root.level
+    root, handler = logging.getLogger(), Heard()
+    level = root.level
     every = [logger for logger in root.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
     heard = [root, *(logger for logger in every if not logger.propagate)]
     for logger in heard:
         logger.addHandler(handler)
-    yield said
+    yield handler.said
     for logger in heard:
         logger.removeHandler(handler)
     root.setLevel(level)

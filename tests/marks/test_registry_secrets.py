@@ -38,6 +38,7 @@ def test_no_repr_shows_a_secret(team: Registry, logged: io.StringIO) -> None:
         texts += shown(table)
     logging.getLogger().setLevel(logging.DEBUG)
     logging.getLogger("test").warning("%s %r %s", team, key, key.secret)
+    assert "critic" in logged.getvalue()
     for text in [*texts, logged.getvalue()]:
         for value in (secret(0), secret(1), secret(2), derive_subkey(secret(1))):
             for spelling in spellings(value):
