@@ -2,9 +2,9 @@
 
     python -m benchmarks.paper.across --runs OUT/table1.json ... -o benchmarks/results/paper/turns_512.json
 
-Each column is a run of `python -m benchmarks.paper table1`, named by the mean entropy of its texts (by mark
-below the tables). A run of one setting keeps its intervals, 95 % over records; of more the mean over settings
-is shown without one.
+Each column is a run of `python -m benchmarks.paper table1`, named by its setting, where it has one alone, and
+the mean entropy of its texts (by mark below the tables). A run of one setting keeps its intervals, 95 % over
+records; of more the mean over settings is shown without one.
 """
 
 from __future__ import annotations
