@@ -13,8 +13,28 @@ from pathlib import Path
 HELD_OUT_SHARE = 0.04
 """Share of documents, by hash of their group, that no training step sees."""
 
-SOURCES = ("peps", "gsm8k", "solutions", "speeches", "shakespeare", "tasks")
+SOURCES = ("peps", "gsm8k", "solutions", "speeches", "shakespeare", "tasks", "answers")
 """Names of the sources, in the order in which documents are listed."""
+
+ANSWERING = (
+    "Meta-Llama-3-8B-Instruct",
+    "Meta-Llama-3-70B-Instruct",
+    "Meta-Llama-3.1-8B-Instruct-Turbo",
+    "Meta-Llama-3.1-70B-Instruct-Turbo",
+    "Meta-Llama-3.1-405B-Instruct-Turbo",
+    "Mistral-7B-Instruct-v0.2",
+    "Mistral-7B-Instruct-v0.3",
+    "Mixtral-8x7B-Instruct-v0.1",
+    "OpenHermes-2.5-Mistral-7B",
+    "Qwen1.5-72B-Chat",
+    "Qwen2-72B-Instruct",
+    "Yi-34B-Chat",
+    "dbrx-instruct",
+    "deepseek-llm-67b-chat",
+    "tulu-2-dpo-70b",
+    "zephyr-7b-beta",
+)
+"""The open models whose answers are read, by their folders in AlpacaEval's results."""
 
 _PEP_ROLE = re.compile(r":pep:`(?:[^`<]*<)?0*(\d+)[^`]*`")
 _ROLE = re.compile(r":[\w:+-]+:`([^`]*)`")
@@ -50,6 +70,7 @@ def load_documents(data: Path, sources: Iterable[str] = SOURCES) -> list[Documen
         "speeches": _read_speeches,
         "shakespeare": _read_shakespeare,
         "tasks": _read_tasks,
+        "answers": _read_answers,
     }
     documents = [
         Document(source, f"{source}/{name}", text)
@@ -228,11 +249,25 @@ def _read_tasks(data: Path) -> Iterator[tuple[str, str]]:
             yield f"{index:03d}", record["generated_texts"].strip() + "\n"
 
 
+def _read_answers(data: Path) -> Iterator[tuple[str, str]]:
+    """Instructions of AlpacaEval with the answers of open models; a group is an instruction."""
+    for model in ANSWERING:
+        path = data / "alpaca_eval" / "results" / model / "model_outputs.json"
+        for index, record in enumerate(json.loads(path.read_text(encoding="utf-8"))):
+            yield (
+                f"{index:03d}",
+                f"Question: {record['instruction'].strip()}\n\nAnswer: {record['output'].strip()}\n",
+            )
+
+
 def _without_repeats(documents: Iterable[Document]) -> list[Document]:
     """Drop every long paragraph that occurred before, and documents of which little is left."""
     seen: set[str] = set()
     kept: list[Document] = []
     for document in documents:
+        if document.source == "answers":  # of several to one instruction, which each of them shows
+            kept.append(document)
+            continue
         paragraphs = []
         for paragraph in document.text.rstrip("\n").split("\n\n"):
             key = " ".join(paragraph.split())

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from benchmarks.lm.tokenizer import (
     BOS_ID,
     CONTEXT,
     EOS_ID,
+    LARGER_VOCABULARY_SIZE,
     UNIGRAM_VOCABULARY_SIZE,
     VOCABULARY_SIZE,
     train_tokenizer,
@@ -85,6 +87,21 @@ def second_config() -> GPTNeoXConfig:
     )
 
 
+def larger_config() -> LlamaConfig:
+    """About 22 million parameters, two thirds of them in embeddings that are not tied."""
+    return LlamaConfig(
+        vocab_size=LARGER_VOCABULARY_SIZE,
+        hidden_size=384,
+        intermediate_size=1024,
+        num_hidden_layers=6,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
+        **{**COMMON, "tie_word_embeddings": False},
+    )
+
+
 @dataclass(frozen=True)
 class Recipe:
     """What a model is made of.
@@ -95,6 +112,7 @@ class Recipe:
         config: the architecture.
         stages: of the training, unless the command names others.
         batch: tokens per optimizer step, likewise.
+        muon: whether the layers' matrices step by Muon; else everything by AdamW.
         boundaries: documents stand between ``<s>`` and ``</s>``; else a blank line stands between them, and
             text that is sampled without boundary tokens goes from one document to the next.
     """
@@ -104,6 +122,7 @@ class Recipe:
     config: Callable[[], PreTrainedConfig]
     stages: str
     batch: int = 16384
+    muon: bool = False
     boundaries: bool = True
 
     @property
@@ -133,8 +152,23 @@ RECIPES = {
         batch=8192,
         boundaries=False,
     ),
+    "larger": Recipe(
+        shares={
+            "peps": 0.18,
+            "gsm8k": 0.14,
+            "solutions": 0.04,
+            "speeches": 0.06,
+            "tasks": 0.02,
+            "answers": 0.56,
+        },
+        train_tokenizer=partial(train_tokenizer, vocabulary_size=LARGER_VOCABULARY_SIZE),
+        config=larger_config,
+        stages="512:2000,1024:300",
+        batch=8192,
+        muon=True,
+    ),
 }
-"""The model of `iet demo`, and one that shares neither architecture nor tokenizer with it."""
+"""The model of `iet demo`, one that shares neither architecture nor tokenizer with it, and a larger one."""
 
 
 def blockwise_causal_attention(
@@ -283,16 +317,16 @@ def train(arguments: argparse.Namespace) -> None:
     }
     new: Any = AutoModelForCausalLM
     model: PreTrainedModel = new.from_config(recipe.config(), attn_implementation=_ATTENTION)
-    optimizer = training.optimizer_of(model, arguments.lr, 0.95, arguments.weight_decay)
+    optimizers = training.optimizers_of(model, arguments.lr, 0.95, arguments.weight_decay, muon=recipe.muon)
     checkpoint = arguments.work / "checkpoint.pt"
-    record.update(training.resume(checkpoint, model, optimizer))
+    record.update(training.resume(checkpoint, model, optimizers))
     first = record["steps"]
     before = record["seconds"]
     started = saved = time.monotonic()
 
     def save() -> None:
         record.update(steps=step + 1, seconds=round(before + time.monotonic() - started, 1))
-        training.save(checkpoint, model, optimizer, steps=record["steps"], seconds=record["seconds"])
+        training.save(checkpoint, model, optimizers, steps=record["steps"], seconds=record["seconds"])
         training.export(model, tokenizer, record, arguments.out)
 
     step = -1
@@ -314,7 +348,7 @@ def train(arguments: argparse.Namespace) -> None:
                 part = batch_loss(model, batch) / micro_batches
                 part.backward()
                 loss += part.item()
-            training.apply(model, optimizer, rate)
+            training.apply(model, optimizers, rate)
             if step % 10 == 0:
                 speed = (step + 1 - first) * arguments.batch / (time.monotonic() - started)
                 print(

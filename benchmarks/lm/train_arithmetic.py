@@ -155,10 +155,10 @@ def train(arguments: argparse.Namespace) -> None:
     }
     new: Any = AutoModelForCausalLM
     model: PreTrainedModel = new.from_config(config(tokenizer.get_vocab_size()), attn_implementation="sdpa")
-    optimizer = training.optimizer_of(model, arguments.lr, 0.98, arguments.weight_decay)
+    optimizers = training.optimizers_of(model, arguments.lr, 0.98, arguments.weight_decay)
     arguments.work.mkdir(parents=True, exist_ok=True)
     checkpoint = arguments.work / "checkpoint.pt"
-    state = training.resume(checkpoint, model, optimizer)
+    state = training.resume(checkpoint, model, optimizers)
     if state.get("seed", arguments.seed) != arguments.seed:
         raise SystemExit(f"{checkpoint}: of seed {state['seed']}; name another --work")
     first = state.get("done", 0)
@@ -179,7 +179,7 @@ def train(arguments: argparse.Namespace) -> None:
         rate = training.learning_rate(step, arguments.steps, arguments.lr, arguments.warmup, arguments.decay)
         loss = batch_loss(model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
-        training.apply(model, optimizer, rate)
+        training.apply(model, optimizers, rate)
         if step % 20 == 0:
             timed()
             print(f"step {step} loss {loss:.4f} {record['processor_seconds']:.0f} s", flush=True)
@@ -192,7 +192,7 @@ def train(arguments: argparse.Namespace) -> None:
             )
         if time.monotonic() - saved > arguments.save_seconds or step + 1 == arguments.steps:
             timed()
-            training.save(checkpoint, model, optimizer, **record, done=step + 1)
+            training.save(checkpoint, model, optimizers, **record, done=step + 1)
             saved = time.monotonic()
     training.export(model, tokenizer, record, arguments.out)
     measured: PreTrainedModel = AutoModelForCausalLM.from_pretrained(arguments.out, dtype=torch.float32)
