@@ -27,7 +27,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from benchmarks.lm.corpus import SOURCES, Document, byte_counts, digest, load_documents, split
 from benchmarks.lm.kneser_ney import KneserNey
 from benchmarks.lm.tokenizer import BOS_ID
-from benchmarks.lm.train import RECIPES, Recipe, boundaries
+from benchmarks.lm.train import RECIPES, Recipe, boundaries, encode_streams, rows
 from benchmarks.recording import write
 from benchmarks.writing.sampler import nucleus
 
@@ -39,8 +39,12 @@ POSITION_WINDOWS = 160
 SAMPLERS = {
     "demo": (("T=1.0", 1.0, 1.0), ("T=0.7 top-p 0.9", 0.7, 0.9)),
     "second": (("T=1.0", 1.0, 1.0), ("T=0.7", 0.7, 1.0), ("T=0.5", 0.5, 1.0)),
+    "larger": (("T=1.0", 1.0, 1.0), ("T=0.7 top-p 0.9", 0.7, 0.9), ("T=0.5 top-p 0.9", 0.5, 0.9)),
 }
 """Name, temperature and top-p of what the models are sampled with."""
+
+SEEN = (1, 2, 4)
+"""Numbers of tokens that are looked for earlier in the same text."""
 
 _BYTE_BOUNDARY = 256
 _LOSS_ROWS = 1024
@@ -207,6 +211,15 @@ def distinct(samples: NDArray[np.int64], length: int) -> float:
     return len(np.unique(grams, axis=0)) / len(grams)
 
 
+def seen_before(texts: NDArray[np.integer], length: int) -> float:
+    """Share of places in texts [N, L], each by itself, whose last `length` tokens stood earlier in the text.
+
+    One token is what a mark takes for a context; four that come back are a text that goes round in circles.
+    """
+    grams = np.lib.stride_tricks.sliding_window_view(texts, length, axis=1)
+    return float(np.mean([1.0 - len(np.unique(of_one, axis=0)) / len(of_one) for of_one in grams]))
+
+
 def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(arguments.threads)
     started = time.monotonic()
@@ -269,6 +282,10 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
             "numpy": np.__version__,
         },
     }
+    real = rows(
+        encode_streams(tokenizer, held_out, recipe, arguments.seed), recipe.shares, SAMPLE_TOKENS - 1, 0
+    )
+    texts = {"held-out texts": np.stack([next(real) for _ in range(SAMPLES)])}
     before, after = boundaries(tokenizer, recipe)
     first = [*before, *after][0]
     starts = {
@@ -285,10 +302,15 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
                 barred=special_ids(tokenizer),
                 seed=arguments.seed,
             )
+            texts[f"{start}, {sampler}"] = drawn
             results["samples"][f"{start}, {sampler}"] = {
                 "distinct_4": distinct(drawn, 4),
                 "entropy_nats": entropy,
             }
+    results["seen_before"] = {
+        name: {f"{length} tokens": seen_before(text, length) for length in SEEN}
+        for name, text in texts.items()
+    }
     results["seconds"] = round(time.monotonic() - started, 1)
     return results
 
@@ -314,6 +336,12 @@ def table(results: dict[str, Any]) -> str:
         *(
             f"  {name:<33} {row['distinct_4']:.4f}  {row['entropy_nats']:.3f}"
             for name, row in results["samples"].items()
+        ),
+        "",
+        f"share of the last {', '.join(map(str, SEEN))} tokens that stood earlier in the same text",
+        *(
+            f"  {name:<33} {'  '.join(f'{share:.3f}' for share in row.values())}"
+            for name, row in results["seen_before"].items()
         ),
     ]
     return "\n".join(lines)

@@ -145,7 +145,7 @@ def test_the_tokens_of_the_second_model_tile_a_text_and_carry_marks() -> None:
 
 
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("name", ["demo", "second"])
+@pytest.mark.parametrize("name", ["demo", "second", "larger"])
 def test_a_training_run_that_was_stopped_goes_on(name, tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
@@ -163,8 +163,8 @@ def test_a_training_run_that_was_stopped_goes_on(name, tmp_path, monkeypatch):
     ]
     (data / "train.jsonl").write_text("\n".join(lines) + "\n")
     full = train.RECIPES[name]
-    vocabulary = {"demo": 300, "second": 200}[name]
-    teach = {"demo": train_tokenizer, "second": train_unigram}[name]
+    vocabulary = {"demo": 300, "second": 200, "larger": 300}[name]
+    teach = train_unigram if name == "second" else train_tokenizer
 
     def config() -> Any:
         usual = full.config()
@@ -214,3 +214,57 @@ def test_a_training_run_that_was_stopped_goes_on(name, tmp_path, monkeypatch):
     assert packed.sizes.sum() == sum(len(text.encode()) for text in texts)
     bits = evaluate.model_bits(model, packed).sum() / packed.sizes.sum()
     assert bits < np.log2(vocabulary) * (packed.sizes > 0).sum() / packed.sizes.sum()
+
+
+def test_muon_steps_the_layers_and_adamw_the_rest() -> None:
+    pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    from benchmarks.lm import train, training
+
+    usual = train.RECIPES["larger"].config()
+    small = {"vocab_size": 64, "hidden_size": 48, "intermediate_size": 32, "num_hidden_layers": 2}
+    model = transformers.AutoModelForCausalLM.from_config(
+        type(usual)(**{**usual.to_dict(), **small, "head_dim": 8})
+    )
+    adamw, muon = training.optimizers_of(model, 1e-3, 0.95, 0.1, muon=True)
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    stepped = [
+        [names[id(weight)] for group in optimizer.param_groups for weight in group["params"]]
+        for optimizer in (adamw, muon)
+    ]
+    assert sorted(stepped[0] + stepped[1]) == sorted(names.values())
+    assert sorted(stepped[1]) == sorted(name for name in names.values() if "proj" in name)
+    assert {"model.embed_tokens.weight", "lm_head.weight"} < set(stepped[0])
+    decayed = {group["weight_decay"] for group in adamw.param_groups if group["params"][0].ndim == 1}
+    assert decayed == {0.0}
+
+
+def test_what_stood_earlier_in_a_text_is_counted_in_each_text_alone() -> None:
+    pytest.importorskip("torch")
+    from benchmarks.lm.evaluate import seen_before
+
+    circle = np.tile([1, 2, 3], 4)[None]
+    assert seen_before(circle, 1) == pytest.approx(9 / 12)
+    assert seen_before(circle, 4) == pytest.approx(6 / 9)
+    assert seen_before(np.concatenate([circle, np.arange(12)[None] + 1]), 1) == pytest.approx(9 / 24)
+    drawn = np.random.default_rng(0).integers(0, 50, (400, 100))
+    assert seen_before(drawn, 1) == pytest.approx(1 - 50 * (1 - (1 - 1 / 50) ** 100) / 100, abs=0.005)
+
+
+def test_all_answers_to_an_instruction_keep_it_and_stay_on_one_side(tmp_path, monkeypatch):
+    from benchmarks.lm import corpus
+
+    monkeypatch.setattr(corpus, "ANSWERING", ("one", "other"))
+    asked = [f"Tell me at length and in order what the number {n} is good for, please." for n in range(200)]
+    for model in corpus.ANSWERING:
+        folder = tmp_path / "alpaca_eval" / "results" / model
+        folder.mkdir(parents=True)
+        answers = [{"instruction": f" {text}", "output": f"{model} says: {text}\n"} for text in asked]
+        (folder / "model_outputs.json").write_text(json.dumps(answers))
+    documents = corpus.load_documents(tmp_path, ["answers"])
+    assert [document.text for document in documents] == [
+        f"Question: {text}\n\nAnswer: {model} says: {text}\n" for model in corpus.ANSWERING for text in asked
+    ]
+    train, held_out = corpus.split(documents)
+    assert train and held_out
+    assert not {document.group for document in train} & {document.group for document in held_out}
