@@ -1,8 +1,8 @@
 """Sample from a language model of transformers, many rows at once.
 
-A step: raw logits -> a raw mark -> temperature -> top-p -> any other mark -> one draw. A Llama in float32 on
-a CPU runs in `llama`, where rows that have ended are left out; any other model runs through transformers' own
-static cache, and a row that has ended goes on unseen until all have.
+A step: raw logits -> a penalty on repetition -> a raw mark -> temperature -> top-p -> any other mark -> one
+draw. A Llama in float32 on a CPU runs in `llama`, where rows that have ended are left out; any other model
+runs through transformers' own static cache, and a row that has ended goes on unseen until all have.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def sample(
     tokens: int,
     temperature: float,
     top_p: float = 1.0,
+    repetition_penalty: float = 1.0,
     barred: Sequence[int] = (),
     pad: int = 0,
     ends: Ends | None = None,
@@ -72,6 +73,7 @@ def sample(
         model: causal language model of transformers, in evaluation mode.
         tokens: M, of the longest continuation.
         top_p: above 0; 1 keeps all.
+        repetition_penalty: of ids that stand in the prompt or the continuation so far (`penalised`).
         barred: ids that are never drawn.
         pad: id that stands before shorter prompts; no row attends to it.
         ends: None: every row has M tokens.
@@ -94,12 +96,19 @@ def sample(
     ended = torch.zeros(rows, dtype=torch.bool, device=device)
     lengths, measured = (torch.zeros(rows, dtype=torch.int64, device=device) for _ in range(2))
     entropy, marked_entropy = (torch.zeros(rows, dtype=torch.float64, device=device) for _ in range(2))
+    said = None  # ids that each row holds so far, where that counts
+    if repetition_penalty != 1:
+        said = torch.zeros(rows, model.config.vocab_size, dtype=torch.bool, device=device)
+        for row, prompt in enumerate(prompts):
+            said[row, list(prompt)] = True
     here = torch.arange(rows, device=device)  # the rows that go on, and ended ones that are not left out yet
     mark = None if marking is None else marking(range(rows))
     can_leave = llama.fits(model)
     run: Any = (llama.steps if can_leave else steps)(model, ids, real, longest)
     logits = next(run)
     for t in range(tokens):
+        if said is not None:
+            logits = penalised(logits, said[here], repetition_penalty)
         logits[:, list(barred)] = -torch.inf
         if len(end_ids):
             early = (fewest[here] > t)[:, None].expand(-1, len(end_ids))
@@ -119,6 +128,8 @@ def sample(
                 on_logits(unmarked, ~gone)
         chosen = draw(marked, uniforms(t).to(device)[:, here])
         ids[here, longest + t] = chosen
+        if said is not None:
+            said[here, chosen] = True
         ended[here] |= torch.isin(chosen, end_ids)
         lengths += ~ended
         ended |= lengths >= most
@@ -156,6 +167,13 @@ def steps(model: Any, ids: Tensor, real: Tensor, start: int) -> Iterator[Tensor]
         )
         low = end
         yield found.logits[:, -1].float()
+
+
+def penalised(logits: Tensor, said: Tensor, penalty: float) -> Tensor:
+    """Return logits [B, V] in which those of ids that were `said` [B, V] are less: divided by a penalty where
+    they are above 0, else multiplied. As in transformers and in vLLM; 1 changes nothing.
+    """
+    return torch.where(said, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
 def nucleus(logits: Tensor, top_p: float) -> Tensor:

@@ -76,7 +76,8 @@ def test_other_models_are_none_for_the_steps_of_a_llama(loaded: Loaded) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt_neox"])
-def test_rows_of_many_lengths_are_what_they_are_alone(architecture: str) -> None:
+@pytest.mark.parametrize("penalty", [1.0, 1.3])
+def test_rows_of_many_lengths_are_what_they_are_alone(architecture: str, penalty: float) -> None:
     model, rng = small_model(architecture), np.random.default_rng(5)
     prompts = [rng.integers(3, 100, length).tolist() for length in (9, 4, 7, 5, 6, 8, 3, 9, 9, 2)]
     most = torch.tensor([3, 30, 12, 1, 25, 7, 18, 30, 5, 9])
@@ -96,6 +97,7 @@ def test_rows_of_many_lengths_are_what_they_are_alone(architecture: str) -> None
             tokens=int(most[rows].max()),
             temperature=0.8,
             top_p=0.9,
+            repetition_penalty=penalty,
             ends=sampler.Ends([50], most[rows] // 2, most[rows]),
             marking=marking,
         )
@@ -110,6 +112,31 @@ def test_rows_of_many_lengths_are_what_they_are_alone(architecture: str) -> None
         assert torch.equal(together.ids[row, :length], alone.ids[0, :length])
         assert together.entropy[row] == pytest.approx(float(alone.entropy[0]), abs=1e-4)
         assert together.marked_entropy[row] == pytest.approx(float(alone.marked_entropy[0]), abs=1e-4)
+
+
+def test_the_penalty_on_repetition_is_that_of_transformers() -> None:
+    model, rng = small_model("llama"), np.random.default_rng(3)
+    prompts = [rng.integers(3, 100, length).tolist() for length in (6, 2, 9)]
+    seen: list[torch.Tensor] = []
+    found = sampler.sample(
+        model,
+        prompts,
+        lambda t: torch.rand(2, 3, 1, generator=torch.Generator().manual_seed(t)),
+        tokens=17,
+        temperature=1.0,
+        repetition_penalty=1.4,
+        on_logits=lambda logits, going: seen.append(logits.clone()),
+    )
+    process = transformers.RepetitionPenaltyLogitsProcessor(1.4)
+    for row, prompt in enumerate(prompts):
+        ids = torch.tensor([prompt + found.ids[row].tolist()])
+        with torch.inference_mode():
+            raw = model(ids).logits[0]
+        for step, logits in zip((0, 8, 16), seen, strict=True):
+            end = len(prompt) + step
+            expected = process(ids[:, :end], raw[end - 1 : end])[0]
+            assert torch.allclose(logits[row], expected, atol=2e-4)
+            assert not torch.allclose(logits[row], raw[end - 1], atol=0.05)
 
 
 @pytest.mark.parametrize("architecture", ["shipped", "llama", "gpt_neox"])
