@@ -29,7 +29,7 @@ from benchmarks.lm.kneser_ney import KneserNey
 from benchmarks.lm.tokenizer import BOS_ID
 from benchmarks.lm.train import RECIPES, Recipe, boundaries, encode_streams, rows
 from benchmarks.recording import write
-from benchmarks.writing.sampler import nucleus
+from benchmarks.writing.sampler import nucleus, penalised
 
 SAMPLES = 100
 SAMPLE_TOKENS = 300
@@ -37,11 +37,16 @@ PROMPT_TOKENS = 32
 POSITION_BUCKET = 512
 POSITION_WINDOWS = 160
 SAMPLERS = {
-    "demo": (("T=1.0", 1.0, 1.0), ("T=0.7 top-p 0.9", 0.7, 0.9)),
-    "second": (("T=1.0", 1.0, 1.0), ("T=0.7", 0.7, 1.0), ("T=0.5", 0.5, 1.0)),
-    "larger": (("T=1.0", 1.0, 1.0), ("T=0.7 top-p 0.9", 0.7, 0.9), ("T=0.5 top-p 0.9", 0.5, 0.9)),
+    "demo": (("T=1.0", 1.0, 1.0, 1.0), ("T=0.7 top-p 0.9", 0.7, 0.9, 1.0)),
+    "second": (("T=1.0", 1.0, 1.0, 1.0), ("T=0.7", 0.7, 1.0, 1.0), ("T=0.5", 0.5, 1.0, 1.0)),
+    "larger": (
+        ("T=1.0", 1.0, 1.0, 1.0),
+        ("T=0.7 top-p 0.9", 0.7, 0.9, 1.0),
+        ("T=0.6 top-p 0.9", 0.6, 0.9, 1.0),
+        ("T=0.33 top-p 0.9 penalty 1.3", 0.33, 0.9, 1.3),
+    ),
 }
-"""Name, temperature and top-p of what the models are sampled with."""
+"""Name, temperature, top-p and penalty on repetition of what the models are sampled with."""
 
 SEEN = (1, 2, 4)
 """Numbers of tokens that are looked for earlier in the same text."""
@@ -183,6 +188,7 @@ def sample(
     *,
     temperature: float,
     top_p: float,
+    penalty: float,
     barred: Sequence[int],
     seed: int,
     tokens: int = SAMPLE_TOKENS,
@@ -190,13 +196,15 @@ def sample(
     """Continuations of a batch of prompts without `barred` ids, and the mean entropy in nats."""
     generator = torch.Generator().manual_seed(seed)
     step = torch.from_numpy(prompt)
+    said = torch.zeros(len(prompt), model.config.vocab_size, dtype=torch.bool)
     cache = None
     drawn = []
     entropy = 0.0
     for _ in range(tokens):
         output = model(input_ids=step, past_key_values=cache, use_cache=True, logits_to_keep=1)
         cache = output.past_key_values
-        logits = output.logits[:, -1].float()
+        said.scatter_(1, step, torch.ones_like(step, dtype=torch.bool))
+        logits = penalised(output.logits[:, -1].float(), said, penalty)
         logits[:, list(barred)] = -torch.inf
         probabilities = torch.softmax(nucleus(logits / temperature, top_p), -1)
         entropy += float(torch.special.entr(probabilities).sum(-1).mean())
@@ -293,12 +301,13 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
         "start_of_text": np.full((SAMPLES, 1), first, dtype=np.int64),
     }
     for start, prompt in starts.items():
-        for sampler, temperature, top_p in SAMPLERS[name]:
+        for sampler, temperature, top_p, penalty in SAMPLERS[name]:
             drawn, entropy = sample(
                 model,
                 prompt,
                 temperature=temperature,
                 top_p=top_p,
+                penalty=penalty,
                 barred=special_ids(tokenizer),
                 seed=arguments.seed,
             )
@@ -332,15 +341,15 @@ def table(results: dict[str, Any]) -> str:
         "by position in the window, the same tokens in each row",
         *(f"  {positions:<26} {value:.4f}" for positions, value in bits["model_by_position"].items()),
         "",
-        f"{SAMPLES} samples of {SAMPLE_TOKENS} tokens      distinct-4  entropy (nats)",
+        f"{f'{SAMPLES} samples of {SAMPLE_TOKENS} tokens':<47}   distinct-4  entropy (nats)",
         *(
-            f"  {name:<33} {row['distinct_4']:.4f}  {row['entropy_nats']:.3f}"
+            f"  {name:<47} {row['distinct_4']:.4f}  {row['entropy_nats']:.3f}"
             for name, row in results["samples"].items()
         ),
         "",
         f"share of the last {', '.join(map(str, SEEN))} tokens that stood earlier in the same text",
         *(
-            f"  {name:<33} {'  '.join(f'{share:.3f}' for share in row.values())}"
+            f"  {name:<47} {'  '.join(f'{share:.3f}' for share in row.values())}"
             for name, row in results["seen_before"].items()
         ),
     ]

@@ -266,5 +266,6 @@ def test_all_answers_to_an_instruction_keep_it_and_stay_on_one_side(tmp_path, mo
         f"Question: {text}\n\nAnswer: {model} says: {text}\n" for model in corpus.ANSWERING for text in asked
     ]
     train, held_out = corpus.split(documents)
-    assert train and held_out
+    assert train
+    assert held_out
     assert not {document.group for document in train} & {document.group for document in held_out}
