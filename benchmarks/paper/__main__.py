@@ -161,6 +161,11 @@ def _run(options: argparse.Namespace) -> None:
     for name in TABLE1 if options.experiment not in ("table1", "all") else ():
         if getattr(options, name) is not None:
             raise InputError(f"{name}: got one for {options.experiment}, expected table1 or all")
+    if options.experiment in FAILURE and options.repetition_penalty != 1:
+        raise InputError(
+            f"repetition_penalty: got {options.repetition_penalty:g} for {options.experiment}, expected 1:"
+            " failure logs are rewritten without"
+        )
     if options.experiment in FAILURE:
         _timed(options, options.experiment, _failure(options))
         return

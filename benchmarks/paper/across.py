@@ -21,6 +21,7 @@ from benchmarks.paper.marks import MARKS
 from benchmarks.recording import INTERVAL, columns, finish, parser
 from iet.errors import InputError
 
+SHIPPED = "iet:demo"
 KEPT = ("temperature", "top_p", "protocol", "rounds", "turn_tokens", "records", "seed", "model")
 GREEN = tuple(method.name for method in METHODS if MARKS[method.mark].green is not None)
 FIGURES = ("TokenAcc", "IoU", "EdgeSim", "coverage", "accuracy where attributed")
@@ -42,8 +43,11 @@ def run_of(content: Mapping[str, Any]) -> dict[str, Any]:
         if row["figure"] == "TokenAcc"
         and (row["ours"] in (*TOLD, PLACED[0]) or (row["ours"] in EQUAL_KL and row["against"] in GREEN))
     ]
+    model = configuration["model"]
     return {
         **{name: configuration[name] for name in KEPT},
+        "model": pathlib.PurePath(model).name if pathlib.PurePath(model).is_absolute() else model,
+        "repetition_penalty": configuration.get("repetition_penalty", 1.0),
         "settings": settings,
         "tuning": len(configuration["records_for_options"]),
         "digest": content["digest"],
@@ -94,7 +98,10 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
     leads = [("ours", "{ours}"), ("less", "{against}")]
     leads += [(name_of(run), INTERVAL.format(f"run {number}")) for number, run in enumerate(runs)]
     entropies = "; ".join(
-        f"T = {run['temperature']:g}, top-p {run['top_p']:g}, {run['protocol']}: "
+        (f"model {run['model']}, " * (run["model"] != SHIPPED))
+        + f"T = {run['temperature']:g}, top-p {run['top_p']:g}, "
+        + (f"repetition penalty {run['repetition_penalty']:g}, " * (run["repetition_penalty"] != 1))
+        + f"{run['protocol']}: "
         + ", ".join(f"{mark} {nats:.2f}" for mark, nats in run["entropy"].items())
         for run in runs
     )

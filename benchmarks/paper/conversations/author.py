@@ -124,6 +124,7 @@ class ModelAuthor:
             tokens=most,
             temperature=self.setting.temperature,
             top_p=self.setting.top_p,
+            repetition_penalty=self.setting.repetition_penalty,
             barred=self.loaded.barred,
             pad=self.loaded.pad,
             ends=sampler.Ends(

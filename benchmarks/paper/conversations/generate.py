@@ -41,7 +41,7 @@ reader that cuts a text into equal parts would be told where turns end.
 
 _FIELDS = (
     *("topology", "agents", "mark", "strength", "seed", "temperature", "top_p", "protocol", "joiner"),
-    *("rounds", "turn_tokens", "prompt_tokens"),
+    *("rounds", "turn_tokens", "prompt_tokens", "repetition_penalty"),
 )
 _USUAL: Mapping[str, Any] = {
     **{"topology": "chain", "agents": 4, "protocol": "round-major", "temperature": 1.0, "top_p": 1.0},
@@ -170,6 +170,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, help="of everything that is drawn (default: 0)")
     add("--temperature", type=float, default=1.0, help="(default: 1.0)")
     add("--top-p", type=float, default=1.0, help="(default: 1.0)")
+    add("--repetition-penalty", type=float, default=1.0, help="on ids said before (default: 1.0, none)")
     add("--protocol", default="round-major", choices=sorted(PROTOCOLS), help="(default: round-major)")
     add("--joiner", default=JOINER, help="between turns (default: one space)")
     add("--rounds", type=int, default=3, help="after the Genesis turn (default: 3)")

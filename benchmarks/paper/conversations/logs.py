@@ -39,6 +39,8 @@ class Made:
     def digest(self) -> str:
         """BLAKE2b-256, in hex, of all that changes a text."""
         fields: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        if fields.get("repetition_penalty") == 1:
+            del fields["repetition_penalty"]  # younger than the first logs, whose digests stay as they are
         return canonical_digest({**fields, "model_name": ""})
 
     def file_name(self, prefix: str) -> str:
@@ -72,17 +74,20 @@ class Setting(Made):
     profile: str = ""  # digest of what reading needs beside the keys (`marks.profile_digest`)
     model_name: str = ""  # path or id that the model was loaded from; a hint, no part of the digest
     early_stop: bool = True  # whether a conversation ends once the attacker has named every entity
+    repetition_penalty: float = 1.0  # of the sampler
 
     @property
     def name(self) -> str:
         return self.file_name(f"{self.topology}_{self.agents}-{self.protocol}")
 
 
-def check_sampling(temperature: float, top_p: float) -> None:
+def check_sampling(temperature: float, top_p: float, repetition_penalty: float = 1.0) -> None:
     if not 0 < temperature < math.inf:
         raise InputError(f"temperature: got {temperature!r}, expected a finite number above 0")
     if not 0 < top_p <= 1:
         raise InputError(f"top_p: got {top_p!r}, expected above 0 and up to 1")
+    if not 0 < repetition_penalty < math.inf:
+        raise InputError(f"repetition_penalty: got {repetition_penalty!r}, expected a finite number above 0")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -57,7 +57,7 @@ def check_setting(setting: Setting) -> None:
         raise InputError(f"protocol: got {setting.protocol!r}, expected one of {sorted(PROTOCOLS)}")
     if isinstance(setting.rounds, bool) or not isinstance(setting.rounds, int) or setting.rounds < 0:
         raise InputError(f"rounds: got {setting.rounds!r}, expected an int of at least 0")
-    check_sampling(setting.temperature, setting.top_p)
+    check_sampling(setting.temperature, setting.top_p, setting.repetition_penalty)
     low, high = setting.turn_tokens
     if not 1 <= low <= high:
         raise InputError(f"turn_tokens: got {low} to {high}, expected 1 <= fewest <= most")

@@ -33,6 +33,7 @@ class Options:
     # See `generate.setting_of`
     temperature: float = 1.0
     top_p: float = 1.0
+    repetition_penalty: float = 1.0
     protocol: str = "round-major"
     joiner: str = " "
     rounds: int = 3
@@ -178,11 +179,13 @@ class Study:
         o, lengths = self.options, self.setting("chain", 4, "none")
         fewest, most = lengths.turn_tokens
         turns = f"{most}" if fewest == most else f"{fewest} to {most}{' drawn' * lengths.drawn_lengths}"
+        penalty = f" repetition penalty {o.repetition_penalty:g}," if o.repetition_penalty != 1 else ""
         template = (
             "" if self.loaded.chat else " (no chat template: prompts are plain text, which it continues)"
         )
         return (
-            f"Model {self.loaded.name}{template}, T = {o.temperature:g}, top-p {o.top_p:g}, {o.protocol},"
+            f"Model {self.loaded.name}{template}, T = {o.temperature:g}, top-p {o.top_p:g},"
+            f"{penalty} {o.protocol},"
             f" turns of {turns} tokens from prompts of at most {lengths.prompt_tokens}, joiner {o.joiner!r}:"
             f" {summary(logs)}. Intervals are 95 % bootstraps over records."
         )

@@ -17,7 +17,7 @@ from iet.errors import InputError
 def content(entropy: float, accuracy: float, settings: tuple[str, ...] = ("chain 4",)) -> dict[str, Any]:
     """What Table 1 writes, as far as it is read here."""
     configuration = {name: 1 for name in across.KEPT} | {"turn_tokens": [32, 512], "protocol": "round-major"}
-    configuration["records_for_options"] = [1, 2]
+    configuration |= {"records_for_options": [1, 2], "model": "iet:demo"}
     said = "IET gumbel, posterior"
     cell = {name: [accuracy, accuracy - 0.1, accuracy + 0.1] for name in settings}
     difference = {"mean": 0.2, "low": 0.1, "high": 0.3, "texts": 12}
@@ -70,6 +70,20 @@ def test_the_table_has_a_column_a_run_and_the_order_of_the_methods() -> None:
     lead = "0.200 (0.100, 0.300)"
     assert f"| IET gumbel, told the order | Recursive, in order | {lead} | {lead} |" in shown
     assert "| Recursive |" not in shown.split("**EdgeSim**")[1].split("**coverage**")[0]
+    assert "model" not in shown
+    assert "penalty" not in shown
+
+
+def test_another_model_and_a_penalty_are_named_and_where_it_lay_is_not(tmp_path: pathlib.Path) -> None:
+    one = content(0.5, 0.7)
+    for model, name in ((str(tmp_path / "larger"), "larger"), ("hub/larger", "hub/larger")):
+        one["configuration"] |= {"model": model, "repetition_penalty": 1.3}
+        run = across.run_of(one)
+        assert (run["model"], run["repetition_penalty"]) == (name, 1.3)
+        assert (
+            f"Nats: model {name}, T = 1, top-p 1, repetition penalty 1.3, round-major: "
+            in across.markdown([run])
+        )
 
 
 def test_the_command_writes_runs_by_entropy_and_refuses_what_is_no_run(

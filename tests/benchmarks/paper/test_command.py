@@ -158,6 +158,7 @@ def test_quick_shortens_turns_only_where_nothing_ends_them(extract, out, tmp_pat
     [
         ("table1", ["--records", "1"], "records: got 1, expected at least 2: table1's HMM"),
         ("spurious", ["--seed", "-1"], "seed: got -1, expected at least 0"),
+        ("restore", ["--repetition-penalty", "1.2"], "repetition_penalty: got 1.2 for restore, expected 1"),
         ("spurious", ["--device", "foo"], "device: got 'foo', expected one that torch can use here"),
         ("table1", ["--chatgpt"], "OPENAI_API_KEY: got nothing from the environment"),
         ("table1", ["--chatgpt", "--chatgpt-url", "secret@nowhere"], "base_url: got no address"),

@@ -14,6 +14,7 @@ from benchmarks.paper import results
 from benchmarks.paper.conversations.logs import Log, Setting, Turn, Writer, read, summary
 from benchmarks.paper.conversations.records import COLUMNS, ROWS, chosen, read_records
 from iet.errors import InputError, SchemeMismatch
+from iet.marks.scheme import canonical_digest
 from tests.support.mama import row, write_csv
 
 SETTING = Setting("chain", 4, "round-major", "fourier", "00", 0.7, 0.9, " | ", 5, strength=0.8)
@@ -187,10 +188,15 @@ def test_settings_that_differ_have_different_files() -> None:
         {"turn_tokens": (1, 64)},
         {"model": "01"},
         {"early_stop": False},
+        {"repetition_penalty": 1.2},
     ):
         assert dataclasses.replace(SETTING, **change).name != SETTING.name, change
     assert SETTING.name.startswith("chain_4-round-major-fourier0.8-T0.7-p0.9-seed5-")
     assert dataclasses.replace(SETTING, model_name="elsewhere").digest == SETTING.digest
+    older = {
+        name: value for name, value in dataclasses.asdict(SETTING).items() if name != "repetition_penalty"
+    }
+    assert SETTING.digest == canonical_digest({**older, "model_name": ""})
 
 
 def test_what_is_written_is_read(tmp_path: pathlib.Path) -> None:

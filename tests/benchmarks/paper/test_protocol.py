@@ -190,6 +190,7 @@ def test_a_walk_ends_early_only_after_all_edges(tokenizer: Tokenizer) -> None:
         ({"rounds": -1}, "rounds: got -1"),
         ({"temperature": 0.0}, "temperature: got 0.0"),
         ({"top_p": 1.5}, "top_p: got 1.5"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty: got 0.0"),
         ({"turn_tokens": (9, 8)}, "turn_tokens: got 9 to 8"),
         ({"prompt_tokens": 0}, "prompt_tokens: got 0"),
         (
