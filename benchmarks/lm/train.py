@@ -163,7 +163,7 @@ RECIPES = {
         },
         train_tokenizer=partial(train_tokenizer, vocabulary_size=LARGER_VOCABULARY_SIZE),
         config=larger_config,
-        stages="512:2000,1024:300",
+        stages="512:1550,1024:250",
         batch=8192,
         muon=True,
     ),
