@@ -25,7 +25,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks.lm.corpus import SOURCES, Document, byte_counts, digest, load_documents, split
-from benchmarks.lm.kneser_ney import KneserNey
+from benchmarks.lm.kneser_ney import USUAL_ORDER, KneserNey, largest_order
 from benchmarks.lm.tokenizer import BOS_ID
 from benchmarks.lm.train import RECIPES, Recipe, boundaries, encode_streams, rows
 from benchmarks.recording import write
@@ -157,10 +157,16 @@ def baseline(
     train: Sequence[Document],
     held_out: Sequence[Document],
 ) -> float:
-    """Held-out bits per byte of a Kneser-Ney 5-gram over bytes or tokens."""
-    model = KneserNey([encoded(document) for document in train], vocabulary=size, boundary=boundary)
+    """Held-out bits per byte of a Kneser-Ney n-gram over bytes or tokens."""
+    train_rows = [encoded(document) for document in train]
+    model = KneserNey(train_rows, vocabulary=size, boundary=boundary, order=order_of(size))
     bits = -sum(float(model.log2_probabilities(encoded(document)).sum()) for document in held_out)
     return bits / sum(byte_counts(held_out).values())
+
+
+def order_of(vocabulary: int) -> int:
+    """Return the order of the n-gram baseline: 5, or the most that there is of a larger vocabulary."""
+    return min(USUAL_ORDER, largest_order(vocabulary))
 
 
 def prompts(
@@ -276,7 +282,7 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
             "model": bits_per_byte,
             "model_computed_in_bfloat16": float(model_bits(rounded, packed).sum() / size),
             "kneser_ney_5_bytes": over_bytes,
-            "kneser_ney_5_tokens": over_tokens,
+            f"kneser_ney_{order_of(tokenizer.get_vocab_size())}_tokens": over_tokens,
             "below_bytes": 1.0 - bits_per_byte / over_bytes,
             "below_tokens": 1.0 - bits_per_byte / over_tokens,
             "model_by_source": by_source,
@@ -326,6 +332,7 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def table(results: dict[str, Any]) -> str:
     bits = results["bits_per_byte"]
+    order = 5 if "kneser_ney_5_tokens" in bits else 4
     lines = [
         f"parameters {results['model']['parameters']}, {results['model']['safetensors_bytes']} bytes on disk",
         "",
@@ -334,7 +341,7 @@ def table(results: dict[str, Any]) -> str:
         f"  model, bfloat16 arithmetic {bits['model_computed_in_bfloat16']:.4f}",
         f"  Kneser-Ney 5-gram, bytes   {bits['kneser_ney_5_bytes']:.4f}"
         f"  (model {bits['below_bytes']:.1%} below)",
-        f"  Kneser-Ney 5-gram, tokens  {bits['kneser_ney_5_tokens']:.4f}"
+        f"  Kneser-Ney {order}-gram, tokens  {bits[f'kneser_ney_{order}_tokens']:.4f}"
         f"  (model {bits['below_tokens']:.1%} below)",
         "by source",
         *(f"  {source:<26} {value:.4f}" for source, value in bits["model_by_source"].items()),

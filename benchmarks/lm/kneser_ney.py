@@ -1,8 +1,8 @@
 """Interpolated modified Kneser-Ney n-gram model over integer symbols, the baseline of the demo model.
 
 Chen and Goodman, "An empirical study of smoothing techniques for language modeling" (1998). An n-gram is
-packed into one ``uint64``, twelve bits a symbol, the oldest symbol in the highest bits, so that a table
-is a sorted array and a look-up is a binary search.
+packed into one ``uint64``, as many bits a symbol as the vocabulary takes, the oldest symbol in the highest
+bits, so that a table is a sorted array and a look-up is a binary search.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-_BITS = 12
-MAX_ORDER = 64 // _BITS
-MAX_SYMBOLS = 1 << _BITS
+USUAL_ORDER = 5
 
 Symbols = NDArray[np.integer]
 Keys = NDArray[np.uint64]
@@ -41,12 +39,13 @@ class KneserNey:
     """
 
     def __init__(
-        self, sequences: Sequence[Symbols], *, vocabulary: int, boundary: int, order: int = MAX_ORDER
+        self, sequences: Sequence[Symbols], *, vocabulary: int, boundary: int, order: int = USUAL_ORDER
     ) -> None:
-        if not 1 <= order <= MAX_ORDER:
-            raise ValueError(f"order must be between 1 and {MAX_ORDER}")
-        if not 0 <= boundary < vocabulary <= MAX_SYMBOLS:
-            raise ValueError(f"boundary must lie below vocabulary, vocabulary at most {MAX_SYMBOLS}")
+        if not 0 <= boundary < vocabulary:
+            raise ValueError(f"boundary: got {boundary}, expected 0 to {vocabulary - 1}")
+        if not 1 <= order <= largest_order(vocabulary):
+            raise ValueError(f"order: got {order}, expected 1 to {largest_order(vocabulary)}")
+        self._bits = _bits(vocabulary)
         self.order = order
         self.vocabulary = vocabulary
         self.boundary = boundary
@@ -54,8 +53,8 @@ class KneserNey:
         grams, counts = np.unique(np.concatenate(packed), return_counts=True)
         tables = []
         for length in range(order, 0, -1):
-            tables.append(_table(grams, counts))
-            grams, counts = np.unique(grams & _mask(length - 1), return_counts=True)
+            tables.append(_table(grams, counts, self._bits))
+            grams, counts = np.unique(grams & self._mask(length - 1), return_counts=True)
         self._tables = tables[::-1]
 
     def log2_probabilities(self, sequence: Symbols) -> Floats:
@@ -68,7 +67,7 @@ class KneserNey:
         symbols = np.arange(self.vocabulary, dtype=np.uint64)
         keys = symbols.copy()
         for back, symbol in enumerate(reversed(padded), start=1):
-            keys |= np.uint64(symbol << (_BITS * back))
+            keys |= np.uint64(symbol << (self._bits * back))
         probabilities = self._probabilities(keys)
         probabilities[self.boundary] = 0.0
         return probabilities
@@ -78,25 +77,37 @@ class KneserNey:
         padded = np.concatenate([padding, sequence.astype(np.uint64)])
         keys = np.zeros(len(sequence), dtype=np.uint64)
         for offset in range(self.order):
-            keys = (keys << np.uint64(_BITS)) | padded[offset : offset + len(sequence)]
+            keys = (keys << np.uint64(self._bits)) | padded[offset : offset + len(sequence)]
         return keys
 
     def _probabilities(self, keys: Keys) -> Floats:
         probabilities = np.full(len(keys), 1.0 / (self.vocabulary - 1))
         for length, table in enumerate(self._tables, start=1):
-            grams = keys & _mask(length)
-            history, known = _find(table.histories, grams >> np.uint64(_BITS))
+            grams = keys & self._mask(length)
+            history, known = _find(table.histories, grams >> np.uint64(self._bits))
             gram, seen = _find(table.grams, grams)
             mass = np.where(seen, table.discounted[gram], 0.0) / table.totals[history]
             interpolated = mass + table.backoff[history] * probabilities
             probabilities = np.where(known, interpolated, probabilities)
         return probabilities
 
+    def _mask(self, length: int) -> np.uint64:
+        return np.uint64((1 << (self._bits * length)) - 1)
 
-def _table(grams: Keys, counts: NDArray[np.int64]) -> _Table:
+
+def largest_order(vocabulary: int) -> int:
+    """Return of how many symbols an n-gram can be."""
+    return 64 // _bits(vocabulary)
+
+
+def _bits(vocabulary: int) -> int:
+    return max(1, (vocabulary - 1).bit_length())
+
+
+def _table(grams: Keys, counts: NDArray[np.int64], bits: int) -> _Table:
     discounts = _discounts(counts)
     discount = discounts[np.minimum(counts, 3)]
-    histories, starts = np.unique(grams >> np.uint64(_BITS), return_index=True)
+    histories, starts = np.unique(grams >> np.uint64(bits), return_index=True)
     totals = np.add.reduceat(counts, starts).astype(np.float64)
     backoff = np.add.reduceat(discount, starts) / totals
     return _Table(grams, counts - discount, histories, totals, backoff)
@@ -108,10 +119,6 @@ def _discounts(counts: NDArray[np.int64]) -> Floats:
     base = one / (one + 2 * two)
     found = [1 - 2 * base * two / one, 2 - 3 * base * three / two, 3 - 4 * base * four / three]
     return np.array([0.0, *(min(max(value, 0.01), top) for value, top in zip(found, (1, 2, 3), strict=True))])
-
-
-def _mask(length: int) -> np.uint64:
-    return np.uint64((1 << (_BITS * length)) - 1)
 
 
 def _find(table: Keys, keys: Keys) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import iet
-from benchmarks.lm.kneser_ney import KneserNey
+from benchmarks.lm.kneser_ney import KneserNey, largest_order
 from iet.audit.metrics import token_labels
 from iet.demo.conversation import MODEL
 from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
@@ -40,6 +40,16 @@ def test_kneser_ney_is_a_distribution_after_every_history() -> None:
     model = KneserNey(sequences, vocabulary=vocabulary, boundary=boundary, order=order)
     for history in itertools.product(range(vocabulary), repeat=order - 1):
         assert model.distribution(history).sum() == pytest.approx(1.0, abs=1e-12)
+
+
+def test_kneser_ney_of_a_large_vocabulary_is_of_a_lower_order() -> None:
+    assert [largest_order(size) for size in (257, 4096, 4097, 16384)] == [7, 5, 4, 4]
+    seen = np.tile([0, 9_000, 16_382], 50)
+    with pytest.raises(ValueError, match="order: got 5, expected 1 to 4"):
+        KneserNey([seen], vocabulary=16_384, boundary=16_383)
+    model = KneserNey([seen], vocabulary=16_384, boundary=16_383, order=4)
+    assert model.distribution([16_382, 0, 9_000]).argmax() == 16_382
+    assert model.distribution([16_382, 0, 9_000]).sum() == pytest.approx(1.0, abs=1e-9)
 
 
 def test_kneser_ney_prefers_what_it_has_seen() -> None:
