@@ -332,7 +332,7 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def table(results: dict[str, Any]) -> str:
     bits = results["bits_per_byte"]
-    order = 5 if "kneser_ney_5_tokens" in bits else 4
+    order = next(n for n in range(USUAL_ORDER, 0, -1) if f"kneser_ney_{n}_tokens" in bits)
     lines = [
         f"parameters {results['model']['parameters']}, {results['model']['safetensors_bytes']} bytes on disk",
         "",
