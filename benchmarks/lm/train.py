@@ -59,9 +59,15 @@ def parse_stages(text: str) -> list[Stage]:
     return [Stage(*(int(number) for number in part.split(":"))) for part in text.split(",")]
 
 
+def _llama(**fields: Any) -> LlamaConfig:
+    return LlamaConfig(
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA}, **{**COMMON, **fields}
+    )
+
+
 def demo_config() -> LlamaConfig:
     """The architecture of the demo model: about 2.8 million parameters, embeddings tied."""
-    return LlamaConfig(
+    return _llama(
         vocab_size=VOCABULARY_SIZE,
         hidden_size=192,
         intermediate_size=512,
@@ -69,8 +75,6 @@ def demo_config() -> LlamaConfig:
         num_attention_heads=6,
         num_key_value_heads=3,
         max_position_embeddings=CONTEXT,
-        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
-        **COMMON,
     )
 
 
@@ -88,8 +92,8 @@ def second_config() -> GPTNeoXConfig:
 
 
 def larger_config() -> LlamaConfig:
-    """About 22 million parameters, two thirds of them in embeddings that are not tied."""
-    return LlamaConfig(
+    """About 22 million parameters, more than half of them in embeddings that are not tied."""
+    return _llama(
         vocab_size=LARGER_VOCABULARY_SIZE,
         hidden_size=384,
         intermediate_size=1024,
@@ -97,8 +101,7 @@ def larger_config() -> LlamaConfig:
         num_attention_heads=6,
         num_key_value_heads=2,
         max_position_embeddings=2048,
-        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
-        **{**COMMON, "tie_word_embeddings": False},
+        tie_word_embeddings=False,
     )
 
 
