@@ -96,16 +96,16 @@ def sample(
     ended = torch.zeros(rows, dtype=torch.bool, device=device)
     lengths, measured = (torch.zeros(rows, dtype=torch.int64, device=device) for _ in range(2))
     entropy, marked_entropy = (torch.zeros(rows, dtype=torch.float64, device=device) for _ in range(2))
-    said = None  # ids that each row holds so far, where that counts
-    if repetition_penalty != 1:
-        said = torch.zeros(rows, model.config.vocab_size, dtype=torch.bool, device=device)
-        for row, prompt in enumerate(prompts):
-            said[row, list(prompt)] = True
     here = torch.arange(rows, device=device)  # the rows that go on, and ended ones that are not left out yet
     mark = None if marking is None else marking(range(rows))
     can_leave = llama.fits(model)
     run: Any = (llama.steps if can_leave else steps)(model, ids, real, longest)
     logits = next(run)
+    said = None  # ids [B, V] that each row holds so far, where that counts
+    if repetition_penalty != 1:
+        said = torch.zeros_like(logits, dtype=torch.bool)
+        for row, prompt in enumerate(prompts):
+            said[row, list(prompt)] = True
     for t in range(tokens):
         if said is not None:
             logits = penalised(logits, said[here], repetition_penalty)
