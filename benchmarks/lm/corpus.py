@@ -13,8 +13,11 @@ from pathlib import Path
 HELD_OUT_SHARE = 0.04
 """Share of documents, by hash of their group, that no training step sees."""
 
-SOURCES = ("peps", "gsm8k", "solutions", "speeches", "shakespeare", "tasks", "answers")
-"""Names of the sources, in the order in which documents are listed."""
+GIVEN = ("peps", "gsm8k", "solutions", "speeches", "shakespeare", "tasks")
+"""Names of the sources that every data folder holds."""
+
+SOURCES = (*GIVEN, "answers")
+"""Names of all sources, in the order in which documents are listed."""
 
 ANSWERING = (
     "Meta-Llama-3-8B-Instruct",
@@ -61,7 +64,7 @@ class Document:
     text: str
 
 
-def load_documents(data: Path, sources: Iterable[str] = SOURCES) -> list[Document]:
+def load_documents(data: Path, sources: Iterable[str]) -> list[Document]:
     """All documents of some sources under the data folder, cleaned and de-duplicated, in a fixed order."""
     readers: dict[str, Callable[[Path], Iterator[tuple[str, str]]]] = {
         "peps": _read_peps,
