@@ -362,7 +362,8 @@ def validate_device(keys: KeyTable, dtype: str, where: str) -> None:
     vocab_size = keys.profile.vocab_size
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(3, vocab_size, generator=generator).to(getattr(torch, dtype))
-    contexts, slots = torch.randint(vocab_size, (3, 1), generator=generator), torch.tensor([0, 3, 1])
+    words = keys.profile.scheme.n_gram - 1
+    contexts, slots = torch.randint(vocab_size, (3, words), generator=generator), torch.tensor([0, 3, 1])
     found = logits.to(where, copy=True)
     kernels.embed_(found, contexts.to(where), slots.to(where), keys)
     kernels.embed_(logits, contexts, slots, keys)
