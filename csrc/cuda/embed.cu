@@ -6,10 +6,13 @@
 // ask for their logits first; while those are on the way, they tabulate what the chunks have in common. Round 1
 // depends on the grid row alone: b is a multiple of 8, so that a vector of 4 or 8 aligned ids never leaves its
 // grid row. Round 2 depends on the right digit after round 1, and those of consecutive ids are consecutive: a
-// table of them, written twice over so that no index wraps, is read without a gather, 16 bytes a logit.
+// table of them, written twice over so that no index wraps, is read without a gather. There are four copies of
+// it, each an entry further on than the last, so that wherever a thread begins, one of them has its entries
+// aligned, four to a load. The eight threads whose loads are served together read 128 bytes of one copy where
+// their logits are floats and 256 where they are halves, so that a bank is asked twice at most. (Entries of 16
+// bytes, each loaded alone, asked it eight times, and halves were bound by that: on an H100 2.6 x an add.)
 //
-// What a logit costs over all of this is counted by benchmarks/speed/instructions.py. Rounds 3 and 4 could be
-// looked up as well; by estimate the bank conflicts of half logits, 8 to a thread, cost what that saves.
+// What a logit costs over all of this is counted by benchmarks/speed/instructions.py.
 #include "../ops.h"
 #include "device.h"
 #include "registers.h"
@@ -24,6 +27,7 @@ constexpr int kMaxChunks = 8;  // of a block: a power of two, so that their flag
 // and a <= V / b + 1.
 constexpr int kMaxGridRows = 256;
 constexpr int kMaxTable = 640;  // columns of the grid; with more of them, rounds 1 and 2 are computed
+constexpr uint32_t kCopies = 4, kCopySize = 2 * kMaxTable * sizeof(uint32_t);  // in bytes
 // Blocks with which a device is busy; beyond them, a block takes several chunks.
 constexpr int64_t kManyBlocks = 1024;
 
@@ -136,10 +140,12 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
   constexpr int kAccesses = kPerThread / kWidth;
   constexpr uint32_t kChunkAccesses = kChunk / kWidth;
   constexpr bool kPermutes = kFamily != Family::gumbel;
-  constexpr uint32_t kPlaceSize =
-      kTable ? sizeof(uint4) : 1;  // of what a right digit takes where it is looked up
-  __shared__ uint32_t starts[kPermutes ? kMaxGridRows : 1];  // grid row -> what round 1 adds, less its first id
-  __shared__ uint4 table[kTable ? 2 * kMaxTable : 1];  // right digit after round 1, not folded -> its entry
+  // Of what a right digit takes where it is looked up.
+  constexpr uint32_t kPlaceSize = kTable ? sizeof(uint32_t) : 1;
+  // Grid row -> what round 1 adds, less its first id; with a table, that in bytes, in the copy that it needs.
+  __shared__ uint32_t starts[kPermutes ? kMaxGridRows : 1];
+  // Right digit after round 1, not folded -> its entry; copy c of them begins with the one of digit c.
+  __shared__ uint4 table[kTable ? kCopies * kCopySize / sizeof(uint4) : 1];
 
   const CudaMarking& marking = launch.marking;
   const CudaEmbedArgs& args = launch.args;
@@ -196,11 +202,23 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
   if constexpr (kPermutes) {
     const uint32_t grid_rows = grid_row(smaller(begin + ids, vocab) - 1, grid) - first_grid_row + 1;
     const uint32_t left = first_grid_row + thread;
-    if (thread < grid_rows)
-      starts[thread] = (add_bmix(0, left, row.keys.k1, grid.b) - left * grid.b) * kPlaceSize;
+    if (thread < grid_rows) {
+      const uint32_t start = add_bmix(0, left, row.keys.k1, grid.b) - left * grid.b;
+      // The ids of a vector begin at a multiple of 4, which leaves the copy to the start alone.
+      const uint32_t copy = kTable ? start % kCopies * (kCopySize - kPlaceSize) : 0;
+      starts[thread] = start * kPlaceSize + copy;
+    }
     if constexpr (kTable) {
-      for (uint32_t right = thread; right < grid.b; right += kThreads)
-        table[right] = table[right + grid.b] = rounds_entry(right, grid, row.keys);
+      uint32_t* const entries = reinterpret_cast<uint32_t*>(table);
+      for (uint32_t right = thread; right < grid.b; right += kThreads) {
+        const uint32_t entry = rounds_entry(right, grid, row.keys);
+#pragma unroll
+        for (uint32_t c = 0; c < kCopies; ++c) {
+          uint32_t* const copy = entries + c * (kCopySize / kPlaceSize);
+          if (right >= c) copy[right - c] = entry;
+          copy[right + grid.b - c] = entry;
+        }
+      }
     }
     __syncthreads();
   }
@@ -212,7 +230,8 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
     } else {
       left = grid_row(v, grid);
       const uint32_t right = v * kPlaceSize + starts[left - first_grid_row];
-      if constexpr (kTable) return reinterpret_cast<const uint4*>(reinterpret_cast<const char*>(table) + right);
+      if constexpr (kTable)
+        return reinterpret_cast<const uint32_t*>(reinterpret_cast<const char*>(table) + right);
       else return right;
     }
   };

@@ -111,22 +111,31 @@ IET_HD void permute_lanes(uint32_t left, uint32_t first, const LaneGrid& grid, c
   if (kWalks) walk_lanes(grid, keys, ranks);
 }
 
-// What rounds 1 and 2 make of a right digit, twice the digit, so that each stands above 16 bits where it is
-// added.
-IET_HD uint4 rounds_entry(uint32_t right, const LaneGrid& grid, const LaneKeys& keys) {
-  return {right, add_bmix(0, right, keys.k2, grid.a), 0, right};
+// What rounds 1 and 2 make of a right digit: what round 2 adds above 16 bits, where one instruction shifts and
+// adds it, and the digit below.
+IET_HD uint32_t rounds_entry(uint32_t right, const LaneGrid& grid, const LaneKeys& keys) {
+  return add_bmix(0, right, keys.k2, grid.a) << 16 | right;
 }
 
-// permute_lanes with rounds 1 and 2 from a table: `entries` of `first`, and of those that follow it.
+// permute_lanes with rounds 1 and 2 from a table: `entries` of `first`, and of those that follow it. Four or
+// eight of them are aligned to 16 bytes.
 template <bool kWalks, int kWidth>
-IET_HD void permute_lanes(uint32_t left, const uint4* entries, const LaneGrid& grid, const LaneKeys& keys,
+IET_HD void permute_lanes(uint32_t left, const uint32_t* entries, const LaneGrid& grid, const LaneKeys& keys,
                           uint32_t (&ranks)[kWidth]) {
+  if constexpr (kWidth == 1) {
+    ranks[0] = entries[0];
+  } else {
+#pragma unroll
+    for (int i = 0; i < kWidth; i += 4) {
+      const uint4 four = *reinterpret_cast<const uint4*>(entries + i);
+      ranks[i] = four.x, ranks[i + 1] = four.y, ranks[i + 2] = four.z, ranks[i + 3] = four.w;
+    }
+  }
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
-    const uint4 entry = entries[i];
-    const uint32_t left2 = fold(left + entry.y, grid.a);
-    const uint32_t right3 = add_amix(entry.w, entry.z, left2, keys.k3, grid.b);
-    ranks[i] = add_amix(left2, entry.x, right3, keys.k4, grid.a) * grid.b + right3;
+    const uint32_t right1 = ranks[i] & 0xFFFFu, left2 = fold(left + (ranks[i] >> 16), grid.a);
+    const uint32_t right3 = add_amix(right1, right1, left2, keys.k3, grid.b);
+    ranks[i] = add_amix(left2, right1, right3, keys.k4, grid.a) * grid.b + right3;
   }
   if (kWalks) walk_lanes(grid, keys, ranks);
 }
