@@ -353,7 +353,7 @@ def _value(unit: str, value: Mapping[str, float]) -> str:
 def summary(results: pathlib.Path) -> str:
     """Return the few figures that answer most questions, each with the command that measured it."""
     speeds, rates = ("embed", "generate", "score", "audit", "bulk"), ("null", "decoders")
-    contents = {name: _content(results, name) for name in (*speeds, *rates)}
+    contents = {name: _content(results, name) for name in (*speeds, *rates, "on_gpu")}
     rows: list[list[str]] = []
 
     def row(name: str, what: str, value: str) -> None:
@@ -373,6 +373,14 @@ def summary(results: pathlib.Path) -> str:
         "embed",
         f"marking 64 rows of 128,256 logits, over adding another such array; {', '.join(peers)} over that",
         f"{_times(result('embed', embedding, ours)['over']['float32 add [B, V]'])}; {', '.join(behind)} x",
+    )
+    lines = {line["what"]: line["result"] for line in contents["on_gpu"]["lines"]}
+    dtypes, batch = ("float32", "bfloat16"), "[256, 128256], fourier, n = 2, cuda: embed_"
+    device = contents["on_gpu"]["where"]["device"]
+    row(
+        "on_gpu",
+        f"marking 256 such rows on an {device}, over adding another such array: {', '.join(dtypes)}",
+        ", ".join(f"{lines[f'embed_ {dtype} {batch}'].split()[0]} x" for dtype in dtypes),
     )
     rate = 1e3 / result("score", "n = 2", "avx512, 2 threads")["value"]["median"]
     row("score", "scores of tokens under keys, n = 2, two cores", f"{rate:.0f} million a second")

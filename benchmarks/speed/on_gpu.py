@@ -6,8 +6,8 @@ Where `iet` has no CUDA module yet it is built here, for this device's architect
 installed (pybind11, scikit-build-core, cmake, ninja, nvcc). Then, in this order: tests of the CUDA paths,
 measurements, compute-sanitizer. Each line is written to `on_gpu.jsonl` as soon as it is measured, so that
 little is lost where time runs out; a step that the minutes do not reach is a line that says so. Clocks, power
-and temperature are written to `clocks.csv` all the while. At the end everything is packed into
-`on_gpu.tar.gz`, and `on_gpu.md` is a table of it.
+and temperature are written to `clocks.csv` all the while. At the end `on_gpu.md` is a table of the lines and
+`on_gpu.json` holds them without their records, and everything is packed into `on_gpu.tar.gz`.
 
 `--device cpu` tries the measurements out on tiny shapes where there is no GPU. Exit code: 0 if all that ran
 passed, 1 if something failed, 3 if there is no device.
@@ -29,7 +29,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.recording import number, table
+from benchmarks.recording import as_dicts, number, table, write
 
 ROOT = pathlib.Path(__file__).parents[2]
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
@@ -46,7 +46,7 @@ class Lines:
 
     def __init__(self, folder: pathlib.Path, minutes: float) -> None:
         self.folder = folder
-        self.rows: list[list[object]] = []
+        self.rows: list[list[str]] = []
         self.failed = False
         self._end = time.monotonic() + 60 * minutes
 
@@ -252,13 +252,19 @@ def clocks(folder: pathlib.Path) -> Iterator[None]:
             process.wait()
 
 
-def pack(lines: Lines, name: str) -> None:
+def pack(lines: Lines, where: dict[str, object]) -> None:
     """Write the table, and everything into one file."""
-    text = f"On {name}\n\n" + table(["what", "verdict", "time", "result"], lines.rows)
-    (lines.folder / "on_gpu.md").write_text(text + "\n", encoding="utf-8")
+    columns = ["what", "verdict", "time", "result"]
+    content = {
+        "command": "python -m benchmarks.speed.on_gpu -o DIR",
+        "where": where,
+        "lines": as_dicts(columns, lines.rows),
+    }
+    said = ", ".join(f"{name} {value}" for name, value in where.items())
+    write(lines.folder / "on_gpu.json", content, f"{said}\n\n{table(columns, lines.rows)}")
     with tarfile.open(lines.folder / "on_gpu.tar.gz", "w:gz") as archive:
         for path in sorted(lines.folder.iterdir()):
-            if path.suffix in (".jsonl", ".md", ".log", ".csv"):
+            if path.suffix in (".json", ".jsonl", ".md", ".log", ".csv"):
                 archive.add(path, path.name)
 
 
@@ -283,9 +289,11 @@ def main() -> None:
         parser.error(f"--minutes is {given.minutes}, more than 0 are needed")
     output = given.output.resolve()
     output.mkdir(parents=True, exist_ok=True)
-    name = "the CPU" if given.device == "cpu" else torch.cuda.get_device_name()
     if given.device == "cuda":
         build(output, given.minutes)
+    from benchmarks.speed import device
+
+    where = {**device.described(given.device), "torch": torch.__version__}
     lines = Lines(output, given.minutes)
     try:
         with clocks(output):
@@ -295,7 +303,7 @@ def main() -> None:
             if given.device == "cuda":
                 sanitize(lines)
     finally:
-        pack(lines, name)
+        pack(lines, where)
     sys.exit(1 if lines.failed else 0)
 
 
