@@ -31,6 +31,9 @@ from benchmarks.lm.train import RECIPES, Recipe, boundaries, encode_streams, row
 from benchmarks.recording import write
 from benchmarks.writing.sampler import nucleus, penalised
 
+MOST_HELD_OUT = 1 << 20
+"""Bytes of held-out text that are measured, about: of more, every second document, or third, and so on."""
+
 SAMPLES = 100
 SAMPLE_TOKENS = 300
 PROMPT_TOKENS = 32
@@ -41,9 +44,10 @@ SAMPLERS = {
     "second": (("T=1.0", 1.0, 1.0, 1.0), ("T=0.7", 0.7, 1.0, 1.0), ("T=0.5", 0.5, 1.0, 1.0)),
     "larger": (
         ("T=1.0", 1.0, 1.0, 1.0),
-        ("T=0.7 top-p 0.9", 0.7, 0.9, 1.0),
-        ("T=0.6 top-p 0.9", 0.6, 0.9, 1.0),
-        ("T=0.33 top-p 0.9 penalty 1.3", 0.33, 0.9, 1.3),
+        ("T=0.67 top-p 0.9", 0.67, 0.9, 1.0),
+        ("T=0.7 top-p 0.9 penalty 1.2", 0.7, 0.9, 1.2),
+        ("T=0.5 top-p 0.9 penalty 1.2", 0.5, 0.9, 1.2),
+        ("T=0.35 top-p 0.9 penalty 1.2", 0.35, 0.9, 1.2),
     ),
 }
 """Name, temperature, top-p and penalty on repetition of what the models are sampled with."""
@@ -94,6 +98,11 @@ def token_bytes(tokenizer: Tokenizer) -> NDArray[np.int64]:
 def special_ids(tokenizer: Tokenizer) -> list[int]:
     """Ids that no text is encoded to."""
     return [index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special]
+
+
+def thinned(documents: Sequence[Document], most: int = MOST_HELD_OUT) -> list[Document]:
+    """As many of the documents, evenly, as have about so many bytes; all where they have no more."""
+    return list(documents[:: max(1, -(-sum(byte_counts(documents).values()) // most))])
 
 
 def encode(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -244,6 +253,7 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     train, held_out = split(load_documents(arguments.data, recipe.sources))
     if (record["train_digest"], record["held_out_digest"]) != (digest(train), digest(held_out)):
         raise SystemExit("the model was trained on another corpus or split than this one")
+    held_out = thinned(held_out)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     packed = pack(tokenizer, held_out, recipe)

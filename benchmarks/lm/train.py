@@ -92,16 +92,15 @@ def second_config() -> GPTNeoXConfig:
 
 
 def larger_config() -> LlamaConfig:
-    """About 22 million parameters, more than half of them in embeddings that are not tied."""
+    """About 31 million parameters, embeddings tied."""
     return _llama(
         vocab_size=LARGER_VOCABULARY_SIZE,
-        hidden_size=384,
-        intermediate_size=1024,
-        num_hidden_layers=6,
-        num_attention_heads=6,
+        hidden_size=512,
+        intermediate_size=1408,
+        num_hidden_layers=8,
+        num_attention_heads=8,
         num_key_value_heads=2,
-        max_position_embeddings=2048,
-        tie_word_embeddings=False,
+        max_position_embeddings=1024,
     )
 
 
@@ -157,17 +156,17 @@ RECIPES = {
     ),
     "larger": Recipe(
         shares={
-            "peps": 0.18,
-            "gsm8k": 0.14,
-            "solutions": 0.04,
-            "speeches": 0.06,
-            "tasks": 0.02,
-            "answers": 0.56,
+            "peps": 0.12,
+            "gsm8k": 0.09,
+            "solutions": 0.03,
+            "speeches": 0.05,
+            "tasks": 0.01,
+            "answers": 0.70,
         },
         train_tokenizer=partial(train_tokenizer, vocabulary_size=LARGER_VOCABULARY_SIZE),
         config=larger_config,
-        stages="512:1550,1024:250",
-        batch=8192,
+        stages="1024:3700",
+        batch=65536,
         muon=True,
     ),
 }
@@ -274,12 +273,15 @@ def _chunks(stream: NDArray[np.uint16], length: int, seed: list[int]) -> Iterato
             yield stream[start : start + length].astype(np.int64)
 
 
-def batch_loss(model: PreTrainedModel, batch: Tensor) -> Tensor:
-    with torch.autocast("cpu", torch.bfloat16):
+def batch_loss(model: Any, batch: Tensor) -> Tensor:
+    with torch.autocast(batch.device.type, torch.bfloat16):
         hidden = model.base_model(input_ids=batch[:, :-1], use_cache=False).last_hidden_state
-    flat = hidden.reshape(-1, hidden.shape[-1])
-    targets = batch[:, 1:].reshape(-1)
-    loss: Tensor = OutputLoss.apply(flat, model.get_output_embeddings().weight, targets)  # type: ignore[no-untyped-call]
+        flat = hidden.reshape(-1, hidden.shape[-1])
+        targets = batch[:, 1:].reshape(-1)
+        weight = model.get_output_embeddings().weight
+        if batch.is_cuda:
+            return torch.nn.functional.cross_entropy(flat @ weight.T, targets)
+    loss: Tensor = OutputLoss.apply(flat, weight, targets)  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -319,7 +321,11 @@ def train(arguments: argparse.Namespace) -> None:
         "seconds": 0.0,
     }
     new: Any = AutoModelForCausalLM
-    model: PreTrainedModel = new.from_config(recipe.config(), attn_implementation=_ATTENTION)
+    on_gpu = torch.device(arguments.device).type == "cuda"
+    attention = "sdpa" if on_gpu else _ATTENTION
+    model: PreTrainedModel = new.from_config(recipe.config(), attn_implementation=attention)
+    model.to(arguments.device)
+    loss_of = torch.compile(batch_loss) if on_gpu else batch_loss
     optimizers = training.optimizers_of(model, arguments.lr, 0.95, arguments.weight_decay, muon=recipe.muon)
     checkpoint = arguments.work / "checkpoint.pt"
     record.update(training.resume(checkpoint, model, optimizers))
@@ -335,7 +341,7 @@ def train(arguments: argparse.Namespace) -> None:
     step = -1
     for stage in stages:
         source = rows(streams, recipe.shares, stage.context, arguments.seed)
-        micro_rows = max(1, _MICRO_TOKENS // stage.context)
+        micro_rows = max(1, (arguments.batch if on_gpu else _MICRO_TOKENS) // stage.context)
         micro_batches = arguments.batch // (micro_rows * stage.context)
         for _ in range(stage.steps):
             step += 1
@@ -346,16 +352,16 @@ def train(arguments: argparse.Namespace) -> None:
             if step < first:
                 continue
             rate = training.learning_rate(step, total, arguments.lr, arguments.warmup, arguments.decay)
-            loss = 0.0
+            loss = torch.zeros((), device=arguments.device)
             for batch in batches:
-                part = batch_loss(model, batch) / micro_batches
+                part = loss_of(model, batch.to(arguments.device)) / micro_batches
                 part.backward()
-                loss += part.item()
+                loss += part.detach()
             training.apply(model, optimizers, rate)
             if step % 10 == 0:
                 speed = (step + 1 - first) * arguments.batch / (time.monotonic() - started)
                 print(
-                    f"step {step}/{total} context {stage.context} loss {loss:.4f} "
+                    f"step {step}/{total} context {stage.context} loss {loss.item():.4f} "
                     f"lr {rate:.2e} {speed:.0f} tokens/s",
                     flush=True,
                 )
@@ -381,6 +387,7 @@ def main() -> None:
     parser.add_argument("--decay", type=float, default=0.35, help="share of the steps that decay")
     parser.add_argument("--weight-decay", type=float, default=0.1)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     parser.add_argument("--save-seconds", type=float, default=300.0, help="seconds between checkpoints")
     train(parser.parse_args())
 

@@ -192,6 +192,7 @@ def test_a_training_run_that_was_stopped_goes_on(name, tmp_path, monkeypatch):
     monkeypatch.setitem(train.RECIPES, name, recipe)
     options: dict[str, Any] = {"data": tmp_path / "data", "recipe": name, "seed": 0, "lr": 1e-2, "warmup": 2}
     options |= {"decay": 0.5, "weight_decay": 0.1, "threads": 1, "save_seconds": 0.0}
+    options["device"] = "cpu"
 
     def run(folder: str) -> dict[str, Any]:
         train.train(
@@ -226,6 +227,17 @@ def test_a_training_run_that_was_stopped_goes_on(name, tmp_path, monkeypatch):
     assert bits < np.log2(vocabulary) * (packed.sizes > 0).sum() / packed.sizes.sum()
 
 
+def test_much_held_out_text_is_thinned_evenly() -> None:
+    pytest.importorskip("torch")
+    from benchmarks.lm import evaluate
+    from benchmarks.lm.corpus import Document
+
+    documents = [Document("gsm8k", str(number), "x" * 100) for number in range(10)]
+    assert evaluate.thinned(documents, 1000) == documents
+    assert evaluate.thinned(documents, 999) == documents[::2]
+    assert evaluate.thinned(documents, 300) == documents[::4]
+
+
 def test_muon_steps_the_layers_and_adamw_the_rest() -> None:
     pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
@@ -233,6 +245,7 @@ def test_muon_steps_the_layers_and_adamw_the_rest() -> None:
 
     usual = train.RECIPES["larger"].config()
     small = {"vocab_size": 64, "hidden_size": 48, "intermediate_size": 32, "num_hidden_layers": 2}
+    small["tie_word_embeddings"] = False  # so that both embeddings are asked about
     model = transformers.AutoModelForCausalLM.from_config(
         type(usual)(**{**usual.to_dict(), **small, "head_dim": 8})
     )
