@@ -32,7 +32,7 @@ from benchmarks.recording import write
 from benchmarks.writing.sampler import nucleus, penalised
 
 MOST_HELD_OUT = 1 << 20
-"""Bytes of held-out text that are measured, about: of more, every second document, or third, and so on."""
+"""Bytes of held-out text that are measured, at most about."""
 
 SAMPLES = 100
 SAMPLE_TOKENS = 300
@@ -101,7 +101,7 @@ def special_ids(tokenizer: Tokenizer) -> list[int]:
 
 
 def thinned(documents: Sequence[Document], most: int = MOST_HELD_OUT) -> list[Document]:
-    """As many of the documents, evenly, as have about so many bytes; all where they have no more."""
+    """Every second document, or third, and so on, so that they have at most about so many bytes."""
     return list(documents[:: max(1, -(-sum(byte_counts(documents).values()) // most))])
 
 
@@ -253,7 +253,7 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     train, held_out = split(load_documents(arguments.data, recipe.sources))
     if (record["train_digest"], record["held_out_digest"]) != (digest(train), digest(held_out)):
         raise SystemExit("the model was trained on another corpus or split than this one")
-    held_out = thinned(held_out)
+    documents, held_out = len(held_out), thinned(held_out)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     packed = pack(tokenizer, held_out, recipe)
@@ -283,7 +283,8 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
         },
         "corpus": {
             "train_documents": len(train),
-            "held_out_documents": len(held_out),
+            "held_out_documents": documents,
+            "measured_documents": len(held_out),
             "train_bytes": byte_counts(train),
             "held_out_bytes": byte_counts(held_out),
             "held_out_tokens": int((packed.sizes > 0).sum()),

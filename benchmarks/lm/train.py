@@ -305,6 +305,7 @@ def train(arguments: argparse.Namespace) -> None:
     arguments.batch = arguments.batch or recipe.batch
     stages = parse_stages(arguments.stages)
     total = sum(stage.steps for stage in stages)
+    on_gpu = torch.device(arguments.device).type == "cuda"
     record = {
         "recipe": arguments.recipe,
         "train_digest": digest(documents),
@@ -316,12 +317,12 @@ def train(arguments: argparse.Namespace) -> None:
         "warmup_steps": arguments.warmup,
         "decay_share": arguments.decay,
         "weight_decay": arguments.weight_decay,
+        "device": torch.cuda.get_device_name(arguments.device) if on_gpu else "cpu",
         "shares": dict(recipe.shares),
         "steps": 0,
         "seconds": 0.0,
     }
     new: Any = AutoModelForCausalLM
-    on_gpu = torch.device(arguments.device).type == "cuda"
     attention = "sdpa" if on_gpu else _ATTENTION
     model: PreTrainedModel = new.from_config(recipe.config(), attn_implementation=attention)
     model.to(arguments.device)

@@ -82,7 +82,7 @@ def resume(path: Path, model: PreTrainedModel, optimizers: Sequence[torch.optim.
     """Take up a checkpoint if there is one; return what else it holds, nothing without one."""
     if not path.exists():
         return {}
-    state: dict[str, Any] = torch.load(path, weights_only=True)
+    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     model.load_state_dict(state.pop("model"))
     for optimizer, saved in zip(optimizers, state.pop("optimizers"), strict=True):
         optimizer.load_state_dict(saved)
