@@ -8,9 +8,9 @@
 // grid row. Round 2 depends on the right digit after round 1, and those of consecutive ids are consecutive: a
 // table of them, written twice over so that no index wraps, is read without a gather. There are four copies of
 // it, each an entry further on than the last, so that wherever a thread begins, one of them has its entries
-// aligned, four to a load. The eight threads whose loads are served together read 128 bytes of one copy where
-// their logits are floats and 256 where they are halves, so that a bank is asked twice at most. (Entries of 16
-// bytes, each loaded alone, asked it eight times, and halves were bound by that: on an H100 2.6 x an add.)
+// aligned, four to a load. The loads of eight threads are served together: 128 bytes side by side where logits
+// are floats, every second 16 of 256 where they are halves, so that a bank is asked once or twice, and once
+// more at the end of a grid row. (An entry alone to a load would ask it four or eight times.)
 //
 // What a logit costs over all of this is counted by benchmarks/speed/instructions.py.
 #include "../ops.h"
@@ -140,12 +140,12 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
   constexpr int kAccesses = kPerThread / kWidth;
   constexpr uint32_t kChunkAccesses = kChunk / kWidth;
   constexpr bool kPermutes = kFamily != Family::gumbel;
-  // Of what a right digit takes where it is looked up.
+  // Bytes of an entry; 1 without a table, where a digit is no place in one.
   constexpr uint32_t kPlaceSize = kTable ? sizeof(uint32_t) : 1;
   // Grid row -> what round 1 adds, less its first id; with a table, that in bytes, in the copy that it needs.
   __shared__ uint32_t starts[kPermutes ? kMaxGridRows : 1];
   // Right digit after round 1, not folded -> its entry; copy c of them begins with the one of digit c.
-  __shared__ uint4 table[kTable ? kCopies * kCopySize / sizeof(uint4) : 1];
+  alignas(16) __shared__ uint32_t table[kTable ? kCopies * kCopySize / kPlaceSize : 1];
 
   const CudaMarking& marking = launch.marking;
   const CudaEmbedArgs& args = launch.args;
@@ -205,16 +205,15 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
     if (thread < grid_rows) {
       const uint32_t start = add_bmix(0, left, row.keys.k1, grid.b) - left * grid.b;
       // The ids of a vector begin at a multiple of 4, which leaves the copy to the start alone.
-      const uint32_t copy = kTable ? start % kCopies * (kCopySize - kPlaceSize) : 0;
-      starts[thread] = start * kPlaceSize + copy;
+      const uint32_t shift = kTable ? start % kCopies * (kCopySize - kPlaceSize) : 0;
+      starts[thread] = start * kPlaceSize + shift;
     }
     if constexpr (kTable) {
-      uint32_t* const entries = reinterpret_cast<uint32_t*>(table);
       for (uint32_t right = thread; right < grid.b; right += kThreads) {
         const uint32_t entry = rounds_entry(right, grid, row.keys);
 #pragma unroll
         for (uint32_t c = 0; c < kCopies; ++c) {
-          uint32_t* const copy = entries + c * (kCopySize / kPlaceSize);
+          uint32_t* const copy = table + c * (kCopySize / kPlaceSize);
           if (right >= c) copy[right - c] = entry;
           copy[right + grid.b - c] = entry;
         }

@@ -17,6 +17,7 @@ from tests.support.cuda_cases import (
     LAYOUTS,
     bits,
     check_embed,
+    check_many_rows,
     expected,
     random_logits,
 )
@@ -26,7 +27,7 @@ from tests.support.teams import team
 torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.gpu
-VOCAB_SIZES = (1, 2, 31, 32, 33, 255, 257, 32000, 32003, 128256, 151936, 262144)
+VOCAB_SIZES = (1, 2, 31, 32, 33, 255, 257, 32000, 32003, 128256, 151936, 262144, 409600, 410000)
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +43,11 @@ def device() -> str:
 def test_embed_is_the_reference(device: str, vocab_size: int, family: str) -> None:
     check_embed(iet.embed_, vocab_size, family, LAYOUTS, device)
     kernels.raise_if_refused(device)
+
+
+def test_many_rows_take_several_chunks_to_a_block(device: str) -> None:
+    rng = np.random.default_rng(13)
+    check_many_rows(iet.embed_, rng, ((4096 * 3 + 100, 600), (70000, 300), (128256, 256)), device)
 
 
 def test_every_half_rounds_once_to_nearest_even(device: str) -> None:

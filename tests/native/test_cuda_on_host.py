@@ -8,6 +8,7 @@ streams, graphs, the device's own rounding and conversion instructions, speed) i
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.support.cuda_cases import (
     DTYPES,
     LAYOUTS,
     bits,
+    check_many_rows,
     expected,
     laid_out,
     random_logits,
@@ -174,17 +176,7 @@ def test_a_marked_copy_is_the_reference(module: Any, family: str) -> None:
 
 
 def test_many_rows_take_several_chunks_to_a_block(module: Any) -> None:
-    # Enough rows that a block takes up to eight chunks, the last of them not whole.
     rng = np.random.default_rng(13)
-    for vocab_size, rows in ((4096 * 3 + 100, 600), (4096 * 9, 700), (70000, 300)):
-        keys = key_table(vocab_size, unmarked_ids=(3, 9000))
-        contexts, slots = torch.full((rows, 1), 5), torch.full((rows,), -1)
-        chosen = rng.choice(rows, 2, replace=False)
-        slots[chosen] = 1
-        contexts[:, 0] = torch.tensor(rng.integers(10, 9000, rows))
-        values = torch.zeros(rows, vocab_size + 8 - vocab_size % 8, dtype=torch.bfloat16)
-        want = expected(values[chosen], contexts[chosen], slots[chosen], keys, np.full(2, np.float32(0.8)))
-        embed_(module, values, contexts, slots, keys)
-        assert torch.equal(values[chosen], want), vocab_size
-        values[chosen] = 0
-        assert not values.any()
+    check_many_rows(
+        functools.partial(embed_, module), rng, ((4096 * 3 + 100, 600), (4096 * 9, 700), (70000, 300))
+    )

@@ -27,6 +27,7 @@ from tests.support.cuda_cases import (
     VOCAB_SIZES,
     bits,
     check_embed,
+    check_many_rows,
     expected,
     laid_out,
     random_logits,
@@ -99,13 +100,19 @@ def test_every_vocabulary_size_up_to_hundreds(device: Kernels) -> None:
 
 def test_grids_of_all_sizes_fit_a_block(device: Kernels) -> None:
     # One row of the largest vocabulary, and of ones whose grid has many short rows.
-    for vocab_size in (2500, 3600, 4900, 1 << 20, (1 << 20) + 7):
+    # 409,600 has the largest that is tabulated, of 640 columns.
+    for vocab_size in (2500, 3600, 4900, 409600, 1 << 20, (1 << 20) + 7):
         keys = key_table(vocab_size, agents=1)
         values = torch.zeros(1, vocab_size + 8 - vocab_size % 8, dtype=torch.bfloat16)
         want = expected(values, [[5]], [0], keys, np.full(1, np.float32(0.8)))
         logits, _ = laid_out(values, "aligned")
         embed_(device, logits, torch.tensor([[5]]), torch.tensor([0]), keys)
         assert torch.equal(logits, want), vocab_size
+
+
+def test_many_rows_take_several_chunks_to_a_block(device: Kernels) -> None:
+    rng = np.random.default_rng(13)
+    check_many_rows(functools.partial(embed_, device), rng, ((4096 * 3 + 100, 600),))
 
 
 def test_rows_are_gathered_by_an_index(device: Kernels) -> None:

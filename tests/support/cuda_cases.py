@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -117,3 +117,28 @@ def check_embed(
         assert padding is (family != "gumbel")
         logits.copy_(values)
         assert torch.equal(bits(memory), bits(before)), "something beside the logits was written"
+
+
+def check_many_rows(
+    mark: Callable[..., None],
+    rng: np.random.Generator,
+    shapes: Sequence[tuple[int, int]],  # V and rows: so many that a block takes several chunks, up to eight
+    device: str = "cpu",
+) -> None:
+    """Compare two marked rows among many that are not with the reference; the last chunk is not whole."""
+    for vocab_size, rows in shapes:
+        keys = key_table(vocab_size, unmarked_ids=(3, 9000))
+        slots, chosen = torch.full((rows,), -1), rng.choice(rows, 2, replace=False)
+        slots[chosen] = 1
+        contexts = torch.tensor(rng.integers(10, 9000, (rows, 1)))
+        for dtype in DTYPES:
+            values = torch.zeros(
+                rows, vocab_size + 8 - vocab_size % 8, dtype=getattr(torch, dtype), device=device
+            )
+            want = expected(
+                values[chosen].cpu(), contexts[chosen], slots[chosen], keys, np.full(2, np.float32(0.8))
+            )
+            mark(values, contexts.to(device), slots.to(device), keys)
+            assert torch.equal(values[chosen].cpu(), want), (vocab_size, dtype)
+            values[chosen] = 0
+            assert not values.any()
