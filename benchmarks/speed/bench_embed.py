@@ -331,7 +331,7 @@ def device_suite(
         name: Contestant(sample(call), kind, count * work, "", times * element.itemsize)
         for name, (call, kind, times) in calls.items()
     }
-    check = functools.partial(validate_device, keys, dtype, where)
+    check = functools.partial(validate_device, keys, dtype, where, rows)  # a block's chunks depend on rows
     note = f"Device time of {count} calls in a graph. GB/s counts what a line must move."
     floors, more = ("add [B, V]", "copy"), functools.partial(device.described, where)
     return Suite(name, UNIT, contestants, floors, check, rounds, {}, note, more, made.clear)
@@ -356,14 +356,15 @@ def host_suite(rounds: int, where: str) -> Suite:
     return Suite(name, "µs", contestants, ("add [1, V]",), check, rounds)
 
 
-def validate_device(keys: KeyTable, dtype: str, where: str) -> None:
-    """Compare a device with the CPU, and that with the reference, to the bit."""
+def validate_device(keys: KeyTable, dtype: str, where: str, rows: int = 3) -> None:
+    """Compare so many rows on a device with the CPU's, and these with the reference, to the bit."""
     validate(keys, dtype)
     vocab_size = keys.profile.vocab_size
     generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(3, vocab_size, generator=generator).to(getattr(torch, dtype))
+    logits = torch.randn(rows, vocab_size, generator=generator).to(getattr(torch, dtype))
     words = keys.profile.scheme.n_gram - 1
-    contexts, slots = torch.randint(vocab_size, (3, words), generator=generator), torch.tensor([0, 3, 1])
+    contexts = torch.randint(vocab_size, (rows, words), generator=generator)
+    slots = torch.arange(1, rows + 1) % (len(keys) + 1) - 1
     found = logits.to(where, copy=True)
     kernels.embed_(found, contexts.to(where), slots.to(where), keys)
     kernels.embed_(logits, contexts, slots, keys)

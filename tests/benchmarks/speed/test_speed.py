@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -23,6 +23,7 @@ from benchmarks.speed import (
     bench_audit,
     bench_bulk,
     bench_decode,
+    bench_embed,
     bench_engines,
     bench_likelihood,
     bench_page,
@@ -82,9 +83,9 @@ def test_what_a_gpu_took_is_told_with_its_budget() -> None:
     record = {"floors": ["add [B, V]"], "unit": "ns per logit", "results": results, "details": {}}
     names = ("embed_ float16 [256, 128256], fourier, n = 2, cuda", "embed_ float32 [64, 32000], cuda")
     lines = [line for name in names for line in on_gpu.told({**record, "suite": name})]
-    assert [verdict for _, verdict, _, _ in lines] == ["OVER budget", "measured", "measured", "measured"]
-    said = "1.30 x add [B, V] (budget 1.25), 1,000 GB/s"
-    assert lines[0] == (f"{names[0]}: embed_", "OVER budget", "1.30 ns per logit", said)
+    assert [line[1] for line in lines] == ["OVER budget", "measured", "measured", "measured"]
+    said = "1.30 x add [B, V] (budget 1.1), 1,000 GB/s"
+    assert lines[0] == (f"{names[0]}: embed_", "OVER budget", "1.30 ns per logit", said, 1.3)
 
 
 def test_what_a_gpu_took_is_on_disk_line_by_line_and_packed(
@@ -100,20 +101,69 @@ def test_what_a_gpu_took_is_on_disk_line_by_line_and_packed(
     assert whats[-2:] == ["vLLM V2 step", "transformers step"]
     assert "launches" in lines[-1]["said"]
     with tarfile.open(tmp_path / "on_gpu.tar.gz") as archive:
-        assert {"on_gpu.jsonl", "on_gpu.md"} <= {*archive.getnames()}
+        assert {"on_gpu.jsonl", "on_gpu.json", "on_gpu.md"} <= {*archive.getnames()}
+    packed = json.loads((tmp_path / "on_gpu.json").read_text())
+    assert packed["where"]["device"] == "the CPU, to try the suite out"
+    assert [line["what"] for line in packed["lines"]] == [line["what"] for line in lines]
+    assert packed["lines"][0]["over"] > 0
+    assert lines[0]["said"] in (tmp_path / "on_gpu.md").read_text()
+
+
+def test_what_is_built_on_a_gpu_is_found_by_a_process_of_its_own(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there: list[str] = []
+    started: list[list[str]] = []
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: there or None if name == "iet.native._cuda" else real(name)
+    )
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(os, "execv", lambda _, command: started.append(command))
+    ran: list[list[str]] = []
+
+    def run(lines: on_gpu.Lines, name: str, command: list[str], _: float) -> bool:
+        ran.append(command)
+        lines.add(name, "passed", "25 s", "Successfully installed")
+        return True
+
+    monkeypatch.setattr(on_gpu.Lines, "run", run)
+    on_gpu.build(on_gpu.Lines(tmp_path, 9), built=False)
+    assert {"cmake.define.IET_CUDA=ON", "cmake.define.IET_CUDA_ARCHITECTURES=90-real"} < {*ran[0]}
+    assert started[0][-3:] == ["--minutes", "9.00", "--built"]
+
+    again = on_gpu.Lines(tmp_path, 9, more=True)
+    assert [line["what"] for line in again.lines] == ["build"]  # what was said before is kept
+    with pytest.raises(SystemExit):
+        on_gpu.build(again, built=True)  # still not there: it is not built a second time
+    assert again.failed
+    there.append("a module")
+    on_gpu.build(again, built=True)
+    assert (len(ran), len(started)) == (1, 1)
+
+    monkeypatch.setattr(on_gpu.Lines, "run", lambda *_: False)
+    there.clear()
+    with pytest.raises(SystemExit):
+        on_gpu.build(on_gpu.Lines(tmp_path, 9), built=False)
+    assert len(started) == 1
+
+
+@pytest.mark.parametrize(("n_gram", "family"), [(2, "fourier"), (5, "gumbel")])
+def test_a_device_is_compared_with_the_cpu_for_every_scheme(n_gram: int, family: str) -> None:
+    keys = bench.team(515, 4, n_gram, family=family).marking_keys()
+    bench_embed.validate_device(keys, "bfloat16", "cpu", rows=7)
 
 
 def test_time_that_is_over_is_a_line_too(tmp_path: pathlib.Path) -> None:
     lines = on_gpu.Lines(tmp_path, 0.01)
     on_gpu.measure(lines, "cpu", reserve=60)
-    assert [row[1] for row in lines.rows] == ["not run"] * 2
+    assert [line["verdict"] for line in lines.lines] == ["not run"] * 2
     assert not lines.run("tests", [sys.executable, "-c", ""], 60)
     assert not lines.failed
     later = on_gpu.Lines(tmp_path, 1)
     assert not later.run("wrong", [sys.executable, "-c", "raise SystemExit('so')"], 60)
     assert later.failed
-    assert later.rows[0][1] == "FAILED"
-    assert later.rows[0][3] == "so"
+    assert (later.lines[0]["verdict"], later.lines[0]["said"]) == ("FAILED", "so")
 
 
 def test_without_a_gpu_nothing_is_run_and_the_reason_is_told(
