@@ -253,7 +253,7 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
     train, held_out = split(load_documents(arguments.data, recipe.sources))
     if (record["train_digest"], record["held_out_digest"]) != (digest(train), digest(held_out)):
         raise SystemExit("the model was trained on another corpus or split than this one")
-    documents, held_out = len(held_out), thinned(held_out)
+    held_out = thinned(held_out)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     packed = pack(tokenizer, held_out, recipe)
@@ -283,8 +283,7 @@ def evaluate(arguments: argparse.Namespace) -> dict[str, Any]:
         },
         "corpus": {
             "train_documents": len(train),
-            "held_out_documents": documents,
-            "measured_documents": len(held_out),
+            "held_out_documents": len(held_out),
             "train_bytes": byte_counts(train),
             "held_out_bytes": byte_counts(held_out),
             "held_out_tokens": int((packed.sizes > 0).sum()),
