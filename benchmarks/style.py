@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 from typing import Any
 
 import matplotlib as mpl
@@ -20,6 +21,8 @@ STYLE: dict[Any, Any] = {
 }
 """Parameters of matplotlib, for `matplotlib.rc_context`."""
 
+_PLACED = re.compile(r' (?:d|x|y|width|height)="[^"]*"')
+_LONG = re.compile(r"-?\d+\.\d{3,}")
 _METADATA: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "png": {"Software": None}}
 
 
@@ -33,5 +36,12 @@ def save(figure: Any, path: pathlib.Path, *formats: str) -> list[pathlib.Path]:
     for name in formats:
         written.append(path.with_name(f"{path.name}.{name}"))
         figure.savefig(written[-1], metadata=_METADATA[name], dpi=150)
+        if name == "svg":
+            written[-1].write_text(rounded(written[-1].read_text(encoding="utf-8")), encoding="utf-8")
     plt.close(figure)
     return written
+
+
+def rounded(svg: str) -> str:
+    """Return a figure whose places and sizes have hundredths of a point: a tenth of its bytes less."""
+    return _PLACED.sub(lambda part: _LONG.sub(lambda number: f"{float(number[0]):.2f}", part[0]), svg)
