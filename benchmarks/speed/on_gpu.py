@@ -7,7 +7,7 @@ installed (pybind11, scikit-build-core, cmake, ninja, nvcc). Then, in this order
 measurements, compute-sanitizer. Each line is written to `on_gpu.jsonl` as soon as it is measured, so that
 little is lost where time runs out; a step that the minutes do not reach is a line that says so. Clocks, power
 and temperature are written to `clocks.csv` all the while. At the end `on_gpu.md` is a table of the lines,
-`on_gpu.json` holds them without their records, and everything is packed into `on_gpu.tar.gz`.
+`on_gpu.json` holds their verdicts and ratios, and everything is packed into `on_gpu.tar.gz`.
 
 `--device cpu` tries the measurements out on tiny shapes where there is no GPU. Exit code: 0 if all that ran
 passed, 1 if something failed, 3 if there is no device.
@@ -37,7 +37,7 @@ BUDGETS = {  # of the add [B, V]
     f"embed_ {dtype} [256, 128256], fourier, n = 2, cuda": budget
     for dtype, budget in (("float32", 0.9), ("float16", 1.1), ("bfloat16", 1.1))
 }
-KEPT = ("what", "verdict", "time", "said", "over")
+SHOWN, KEPT = ("what", "verdict", "time", "said"), ("what", "verdict", "over")  # of a line, as table and JSON
 TESTS = ("tests/native/test_cuda.py", "tests/test_kernels.py", "tests/generation/test_torch_op.py")
 BATCHES, VOCABULARIES = (256, 1, 8, 32), (128256, 151936, 100003)
 
@@ -272,11 +272,11 @@ def clocks(folder: pathlib.Path) -> Iterator[None]:
 
 def pack(lines: Lines, where: dict[str, object]) -> None:
     """Write the table, and everything into one file."""
-    lines_of = [{name: line[name] for name in KEPT} for line in lines.lines]
-    content = {"command": "python -m benchmarks.speed.on_gpu -o DIR", "where": where, "lines": lines_of}
+    kept = [{name: line[name] for name in KEPT} for line in lines.lines]
+    content = {"command": "python -m benchmarks.speed.on_gpu -o DIR", "where": where, "lines": kept}
     (lines.folder / "on_gpu.json").write_text(as_json(content), encoding="utf-8")
     said = ", ".join(f"{name} {value}" for name, value in where.items())
-    shown = table(KEPT[:-1], [[line[name] for name in KEPT[:-1]] for line in lines_of])
+    shown = table(SHOWN, [[line[name] for name in SHOWN] for line in lines.lines])
     (lines.folder / "on_gpu.md").write_text(f"{said}\n\n{shown}\n", encoding="utf-8")
     with tarfile.open(lines.folder / "on_gpu.tar.gz", "w:gz") as archive:
         for path in sorted(lines.folder.iterdir()):
