@@ -13,7 +13,7 @@ it was not made of: each cell of the grid against the curve of the other models 
 conversations against the curve of all of the grid. An interval reaches from the lowest to the highest error /
 √(p·(1 - p)) of both together. (From the 5 to the 95 % point, without the runs with turns of 32 to 512 tokens,
 and scaled by p·(1 - p), it missed five of their six TokenAcc.) "Checks" are runs that took no part in either:
-those by `edge-walk`.
+those by `edge-walk`, and those of a model that is not in the grid.
 
 The Bayes reader knows the law of scores and of lengths (turns drawn evenly from 80 to 240 tokens, twelve a
 text, drawn scores); the oracle, in the grid's texts, is told where turns begin and end. `--table` writes what
@@ -34,6 +34,7 @@ from scipy.optimize import brentq, isotonic_regression
 
 from benchmarks.localisation import bayes
 from benchmarks.localisation.laws import draw
+from benchmarks.paper.across import SHIPPED
 from benchmarks.recording import as_json, columns, finish, parser
 from iet import calibrate
 from iet.audit import expected
@@ -47,6 +48,9 @@ MEASURED = {"token_accuracy": "token_accuracy", "iou": "mean_iou", "coverage": "
 
 CHECKS = "edge-walk"
 """The protocol of the runs of Table 1 whose errors are not in the intervals."""
+
+LONG_TURNS = ("turns_512", "larger_512")
+"""Runs of Table 1 with turns of up to 512 tokens: of the shipped model, of the larger one."""
 
 POINTS = 17  # of information against entropy
 PLACES = (0.3, 1, 3, 10, 30, 100, 300)  # nats, in the table
@@ -141,10 +145,10 @@ def conversations(results: pathlib.Path, table: Mapping[str, Any]) -> list[Cell]
                     run["configuration"],
                     table,
                 )
-    path = results / "paper" / "turns_512.json"
-    for run in _content(path)["runs"] if path.is_file() else ():
-        setting = run["settings"][0]
-        name = f"T = {run['temperature']:g}, {run['protocol']}, {setting}"
+    paths = [path for name in LONG_TURNS if (path := results / "paper" / f"{name}.json").is_file()]
+    for run in [run for path in paths for run in _content(path)["runs"]]:
+        setting, model = run["settings"][0], "" if run["model"] == SHIPPED else f"{run['model']} model, "
+        name = f"{model}T = {run['temperature']:g}, {run['protocol']}, {setting}"
         cells += _of_run(name, setting, run["entropy"], run["methods"], run, table)
     return cells
 
@@ -157,10 +161,8 @@ def _of_run(
     asked: Mapping[str, Any],
     table: Mapping[str, Any],
 ) -> Iterator[Cell]:
-    points, kind = (
-        table["information"]["entropy"],
-        "checks" if asked["protocol"] == CHECKS else "conversations",
-    )
+    points = table["information"]["entropy"]
+    kind = "conversations" if (asked["protocol"] != CHECKS and asked["model"] == SHIPPED) else "checks"
     lengths = np.arange(asked["turn_tokens"][0], asked["turn_tokens"][1] + 1)
     tokens = float((lengths**2).sum() / lengths.sum())
     for family in FAMILY_NAMES:

@@ -67,7 +67,9 @@ def name_of(run: Mapping[str, Any]) -> str:
     low, high = run["turn_tokens"]
     entropy = float(np.mean(list(run["entropy"].values())))
     setting = f"{run['settings'][0]}, " if len(run["settings"]) == 1 else ""
-    return f"{setting}{entropy:.2f} nats, {run['protocol']}, {low} to {high} tokens, {run['records']} records"
+    penalty = f", penalty {run['repetition_penalty']:g}" if run["repetition_penalty"] != 1 else ""
+    turns = f"{run['protocol']}, {low} to {high} tokens, {run['records']} records"
+    return f"{setting}{entropy:.2f} nats{penalty}, {turns}"
 
 
 def markdown(runs: Sequence[Mapping[str, Any]]) -> str:

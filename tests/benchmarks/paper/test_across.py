@@ -80,10 +80,9 @@ def test_another_model_and_a_penalty_are_named_and_where_it_lay_is_not(tmp_path:
         one["configuration"] |= {"model": model, "repetition_penalty": 1.3}
         run = across.run_of(one)
         assert (run["model"], run["repetition_penalty"]) == (name, 1.3)
-        assert (
-            f"Nats: model {name}, T = 1, top-p 1, repetition penalty 1.3, round-major: "
-            in across.markdown([run])
-        )
+        shown = across.markdown([run])
+        assert f"Nats: model {name}, T = 1, top-p 1, repetition penalty 1.3, round-major: " in shown
+        assert "| chain 4, 0.50 nats, penalty 1.3, round-major," in shown
 
 
 def test_the_command_writes_runs_by_entropy_and_refuses_what_is_no_run(
@@ -106,14 +105,16 @@ def test_the_command_writes_runs_by_entropy_and_refuses_what_is_no_run(
 
 
 def test_the_committed_runs_are_of_known_methods_and_checks_of_the_curve() -> None:
-    path = curve.RESULTS / "paper" / "turns_512.json"
-    runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
+    paths = [curve.RESULTS / "paper" / f"{name}.json" for name in curve.LONG_TURNS]
+    own, others = (json.loads(path.read_text(encoding="utf-8"))["runs"] for path in paths)
+    runs = own + others
     assert {name for run in runs for name in run["methods"]} <= {method.name for method in METHODS}
     table: dict[str, Any] = {
         "information": {"entropy": [0.1, 5.0], "fourier": [0.01, 0.1], "gumbel": [0.1, 1.0]}
     }
-    cells = [cell for cell in curve.conversations(curve.RESULTS, table) if cell.run.startswith("T = ")]
+    cells = [cell for cell in curve.conversations(curve.RESULTS, table) if "T = " in cell.run]
     assert len(cells) == 2 * len(runs)
+    assert sum(cell.run.startswith("larger model") for cell in cells) == 2 * len(others)
     assert all(set(cell.figures) == {"token_accuracy", "iou", "coverage"} for cell in cells)
-    walks = sum(run["protocol"] == "edge-walk" for run in runs)
-    assert sum(cell.kind == "checks" for cell in cells) == 2 * walks
+    walks = sum(run["protocol"] == "edge-walk" for run in own)
+    assert sum(cell.kind == "checks" for cell in cells) == 2 * (walks + len(others))
