@@ -18,6 +18,7 @@ from benchmarks.accuracy import served
 from benchmarks.writing import continuations
 from benchmarks.writing.vllm_server import Answer
 from iet.marks.registry import Registry
+from tests.support.teams import secret
 
 
 @dataclasses.dataclass
@@ -58,7 +59,7 @@ def writer(loaded: Any, tmp_path: pathlib.Path) -> Writer:
     scheme = served.SCHEMES["gumbel"]
     registry = Registry.create(tmp_path / "team.json", tokenizer=served.MODEL, scheme=scheme)
     for agent in served.ROLES:
-        registry.add(agent)
+        registry.add(agent, secret=secret(agent))
     return Writer(loaded, registry)
 
 
@@ -79,7 +80,7 @@ def test_agents_are_found_in_what_they_wrote(
         scheme=served.SCHEMES["gumbel"],
     )
     for agent in served.ROLES:
-        strangers.add(agent)
+        strangers.add(agent, secret=secret(f"another {agent}"))
     other = served.measure(server, strangers, writer.loaded.model, 1.0, 1, 50, 3)
     assert other.needed["0.5"] is None
     table = served.markdown(
