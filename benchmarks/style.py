@@ -37,11 +37,12 @@ def save(figure: Any, path: pathlib.Path, *formats: str) -> list[pathlib.Path]:
         written.append(path.with_name(f"{path.name}.{name}"))
         figure.savefig(written[-1], metadata=_METADATA[name], dpi=150)
         if name == "svg":
-            written[-1].write_text(rounded(written[-1].read_text(encoding="utf-8")), encoding="utf-8")
+            written[-1].write_text(shortened(written[-1].read_text(encoding="utf-8")), encoding="utf-8")
     plt.close(figure)
     return written
 
 
-def rounded(svg: str) -> str:
-    """Return a figure whose places and sizes have hundredths of a point: a tenth of its bytes less."""
-    return _PLACED.sub(lambda part: _LONG.sub(lambda number: f"{float(number[0]):.2f}", part[0]), svg)
+def shortened(svg: str) -> str:
+    """Return a figure whose places and sizes have hundredths of a point, its lines without indents."""
+    svg = _PLACED.sub(lambda part: _LONG.sub(lambda number: f"{float(number[0]):.2f}", part[0]), svg)
+    return re.sub(r"\n +", "\n", svg)
