@@ -149,9 +149,25 @@ def test_what_is_built_on_a_gpu_is_found_by_a_process_of_its_own(
 
 
 @pytest.mark.parametrize(("n_gram", "family"), [(2, "fourier"), (5, "gumbel")])
-def test_a_device_is_compared_with_the_cpu_for_every_scheme(n_gram: int, family: str) -> None:
+def test_a_device_is_compared_with_the_cpu_for_every_scheme(
+    n_gram: int, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keys = bench.team(515, 4, n_gram, family=family).marking_keys()
+    real, marked, wrong = kernels.embed_, [], False
+
+    def mark(logits: Any, contexts: Any, slots: Any, given: Any, **options: Any) -> None:
+        real(logits, contexts, slots, given, **options)
+        if not options:  # else the CPU is compared with the reference, by threads
+            logits[-1, -1] += wrong and not marked  # the device's, which is marked first
+            marked.append((tuple(contexts.shape), slots.tolist()))
+
+    monkeypatch.setattr(kernels, "embed_", mark)
     bench_embed.validate_device(keys, "bfloat16", "cpu", rows=7)
+    assert marked == 2 * [((7, n_gram - 1), [0, 1, 2, 3, -1, 0, 1])]
+    marked.clear()
+    wrong = True
+    with pytest.raises(IetError, match="embed_ on cpu differs from the CPU's: bfloat16, V = 515"):
+        bench_embed.validate_device(keys, "bfloat16", "cpu", rows=7)
 
 
 def test_time_that_is_over_is_a_line_too(tmp_path: pathlib.Path) -> None:
