@@ -12,6 +12,8 @@ import matplotlib.pyplot as plt
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "iet",
+    # The font that matplotlib carries, and one as wide: SVG names the whole list at each text.
+    "font.sans-serif": ["DejaVu Sans", "Verdana"],
     "font.size": 8,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -23,6 +25,7 @@ STYLE: dict[Any, Any] = {
 
 _PLACED = re.compile(r' (?:d|x|y|width|height)="[^"]*"')
 _LONG = re.compile(r"-?\d+\.\d{3,}")
+_UNTURNED = re.compile(r' transform="rotate\(-0 [^"]*"')
 _METADATA: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "png": {"Software": None}}
 
 
@@ -43,6 +46,7 @@ def save(figure: Any, path: pathlib.Path, *formats: str) -> list[pathlib.Path]:
 
 
 def shortened(svg: str) -> str:
-    """Return a figure whose places and sizes have hundredths of a point, its lines without indents."""
+    """Return a figure whose places have hundredths of a point, without indents and turns by no angle."""
+    svg = _UNTURNED.sub("", svg)
     svg = _PLACED.sub(lambda part: _LONG.sub(lambda number: f"{float(number[0]):.2f}", part[0]), svg)
     return re.sub(r"\n +", "\n", svg)
