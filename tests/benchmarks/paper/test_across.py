@@ -25,6 +25,7 @@ def content(entropy: float, accuracy: float, settings: tuple[str, ...] = ("chain
         "configuration": configuration,
         "digest": "d",
         "entropy": {"gumbel": entropy},
+        "strength": {"gumbel": None, "kgw": 1.126, "kgw_published": 2.0},
         "logs": {"tokens": 100},
         "table": [
             *({"method": said, "figure": figure, **cell} for figure in ("TokenAcc", "IoU", "EdgeSim")),
@@ -38,12 +39,14 @@ def content(entropy: float, accuracy: float, settings: tuple[str, ...] = ("chain
                 ("IET gumbel, told the order", "Recursive, in order"),
                 ("IET fourier, posterior", "Recursive, in order"),
                 ("IET fourier, posterior", "KGW, posterior"),
+                ("IET gumbel, posterior", "Recursive"),
+                ("IET raw, cusum (tuned)", "Recursive"),
             )
         ],
     }
 
 
-def test_a_run_keeps_its_methods_and_what_is_told_the_same() -> None:
+def test_a_run_keeps_its_methods_and_its_leads_over_who_is_told_as_much() -> None:
     run = across.run_of(content(0.5, 0.7))
     assert run["methods"]["IET gumbel, posterior"]["coverage"] == [
         0.7,
@@ -54,7 +57,9 @@ def test_a_run_keeps_its_methods_and_what_is_told_the_same() -> None:
     assert [(pair["ours"], pair["against"]) for pair in run["against"]] == [
         ("IET gumbel, told the order", "Recursive, in order"),
         ("IET fourier, posterior", "KGW, posterior"),
+        ("IET gumbel, posterior", "Recursive"),
     ]
+    assert run["strength"] == {"kgw": 1.126}
     assert run["against"][0]["lead"] == [0.2, 0.1, 0.3]
     assert run["tuning"] == 2
     many = across.run_of(content(0.5, 0.7, ("chain 4", "tree 4")))
@@ -70,6 +75,7 @@ def test_the_table_has_a_column_a_run_and_the_order_of_the_methods() -> None:
     lead = "0.200 (0.100, 0.300)"
     assert f"| IET gumbel, told the order | Recursive, in order | {lead} | {lead} |" in shown
     assert "| Recursive |" not in shown.split("**EdgeSim**")[1].split("**coverage**")[0]
+    assert shown.endswith("T = 1, top-p 1, round-major: gumbel 2.00; δ = 1.13.")
     assert "model" not in shown
     assert "penalty" not in shown
 
