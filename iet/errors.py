@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 import pathlib
+from typing import Any
 
 
 class IetError(Exception):
@@ -43,17 +44,42 @@ class VerificationError(IetError):
     """A signed report was changed, is not the signer's, or is not about the text or registry given."""
 
 
+LARGEST = 2**40
+"""No count of tokens, windows or bytes is larger; sums of some stay below 2^63, where compiled loops end."""
+
+
 def check_number(
     name: str, value: object, low: float, high: float = float("inf"), integer: bool = True
 ) -> None:
-    """Raise InputError unless `value` is a number (an int, if `integer`) from `low` to `high`."""
-    if (type(value) is int or (type(value) is float and not integer)) and low <= value <= high:
+    """Raise InputError unless `value` is a number (an int, if `integer`) from `low` to `high`.
+
+    An int is at most `LARGEST`, too; any other number is one that a float holds.
+    """
+    most = min(high, LARGEST) if integer else high
+    if (type(value) is int or (type(value) is float and not integer)) and low <= value <= min(most, LARGEST):
         return  # asking the abstract classes takes longer than most of what is checked
     kind = numbers.Integral if integer else numbers.Real
-    if isinstance(value, bool) or not isinstance(value, kind) or not low <= float(value) <= high:
-        expected = "an int" if integer else "a number"
-        limit = f"from {low} to {high}" if high < float("inf") else f"of at least {low}"
-        raise InputError(f"{name}: got {value!r}, expected {expected} {limit}")
+    known = isinstance(value, kind) and not isinstance(value, bool)
+    if known and low <= _as_float(value) <= most:
+        return
+    bounded = high < float("inf") or (known and integer and value > most)
+    limit = f"from {low} to {most}" if bounded else f"of at least {low}"
+    raise InputError(f"{name}: got {shown(value)}, expected {'an int' if integer else 'a number'} {limit}")
+
+
+def _as_float(value: Any) -> float:
+    """Return a number as a float, NaN where it is too large for one."""
+    try:
+        return float(value)
+    except OverflowError:
+        return float("nan")
+
+
+def shown(value: object) -> str:
+    """Return the repr of a value that is refused; of an int that is too long to read, its length."""
+    if isinstance(value, int) and value.bit_length() > 128:  # the longest have no repr at all
+        return f"an int of {value.bit_length()} bits"
+    return repr(value)
 
 
 def missing(what: str, extra: str) -> BackendUnavailable:

@@ -380,7 +380,8 @@ def permute(token_ids: ArrayLike, seeds: ArrayLike, vocab_size: int) -> NDArray[
         vocab_size: V, 1 to 2^24.
 
     Raises:
-        InputError: an id or V is out of range.
+        InputError: an id, a seed or V is out of range.
+        ShapeError: seeds are no integers, or neither one nor as many as ids.
     """
     return host.permute(token_ids, seeds, vocab_size)
 

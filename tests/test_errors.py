@@ -1,4 +1,4 @@
-"""What an error says where a package is missing: a command that works where this package came from."""
+"""What an error says of a number, and of a missing package: what is accepted, and a command that works."""
 
 from __future__ import annotations
 
@@ -6,9 +6,48 @@ import importlib.metadata
 import pathlib
 import types
 
+import numpy as np
 import pytest
 
 from iet import errors
+
+
+@pytest.mark.parametrize(
+    ("value", "integer", "message"),
+    [
+        (0, True, "x: got 0, expected an int of at least 1"),
+        (True, True, "x: got True, expected an int of at least 1"),
+        (1.0, True, "x: got 1.0, expected an int of at least 1"),
+        (2**40 + 1, True, "x: got 1099511627777, expected an int from 1 to 1099511627776"),
+        (np.uint64(2**63), True, "expected an int from 1 to 1099511627776"),
+        (10**1000, True, "x: got an int of 3322 bits, expected an int from 1 to 1099511627776"),
+        (-(10**400), True, "x: got an int of 1329 bits, expected an int of at least 1"),
+        (10**400, False, "x: got an int of 1329 bits, expected a number of at least 1"),
+        (float("nan"), False, "x: got nan, expected a number of at least 1"),
+        ("3", False, "x: got '3', expected a number of at least 1"),
+    ],
+)
+def test_a_number_that_is_refused_is_named_with_what_is_accepted(
+    value: object, integer: bool, message: str
+) -> None:
+    with pytest.raises(errors.InputError) as caught:
+        errors.check_number("x", value, 1, integer=integer)
+    assert message in str(caught.value)
+    with pytest.raises(errors.InputError, match=r"expected .* from 1 to 9"):
+        errors.check_number("x", value, 1, 9, integer=integer)
+
+
+def test_an_int_too_long_for_a_repr_is_refused_likewise() -> None:
+    with pytest.raises(errors.InputError, match="x: got an int of 16610 bits"):
+        errors.check_number("x", 10**5000, 1)
+
+
+def test_a_number_within_its_range_is_taken() -> None:
+    for value in (1, 2**40, np.int64(7), np.uint8(7)):
+        errors.check_number("x", value, 1)
+        errors.check_number("x", value, 1, 2**40, integer=False)
+    for value in (1.5, float("inf"), np.float32(2), 10**300):
+        errors.check_number("x", value, 1, integer=False)
 
 
 def hint(

@@ -387,7 +387,12 @@ def test_bad_logits_are_refused_before_any_work() -> None:
     ):
         with pytest.raises(error, match=words):
             kernels.embed_(good, contexts, slots, keys)
-    for temperature, error in ((float("nan"), InputError), ("warm", InputError), ([1, 1, 1], ShapeError)):
+    for temperature, error in (
+        (float("nan"), InputError),
+        ("warm", InputError),
+        (10**400, InputError),
+        ([1, 1, 1], ShapeError),
+    ):
         with pytest.raises(error, match="temperature"):
             kernels.embed_(good, [[1], [2]], [0, 1], keys, temperature=temperature)
     with pytest.raises(InputError, match=r"registry: got str, expected iet\.Registry"):
@@ -422,3 +427,6 @@ def test_bad_token_ids_are_refused() -> None:
     for ids, vocab_size in (([5], 3), ([-1], 3), ([0], 0), ([0], 1 << 25)):
         with pytest.raises(InputError, match="expected"):
             kernels.permute(ids, [0], vocab_size)
+    for seeds, error in (([-1], InputError), ([1, 2], ShapeError), ([0.5], ShapeError)):
+        with pytest.raises(error, match="seeds: got"):
+            kernels.permute([0], seeds, 3)

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -217,7 +218,8 @@ class Plan:
         """Refuse what does not go together: now, not after the first text has been tokenized and scored."""
         # The lowest p-value of one of A agents, with k keys, 1 - (1 - 1/(1 + M))^(k·A), must reach the level.
         most = max(int(reader.keys_of_agents.max(initial=1)) for reader in self.readers)
-        needed = math.ceil(1 / -math.expm1(math.log1p(-self.level) / (self.agents * most))) - 1
+        lowest = -math.expm1(math.log1p(-self.level) / (self.agents * most))
+        needed = math.ceil(1 / max(lowest, sys.float_info.min)) - 1
         if 0 < self.decoys < needed and self.allow_unattributed:
             who = f"{self.agents} keys" if most == 1 else f"{self.agents} agents of up to {most} keys"
             raise InputError(

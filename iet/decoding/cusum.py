@@ -42,7 +42,7 @@ def smooth(margins: npt.ArrayLike, width: int = 5) -> Float64s:
     if width % 2 == 0:
         raise InputError(f"smooth: got {width}, expected an odd int")
     mean = np.empty(len(z))
-    _smooth_njit(z, width, mean)
+    _smooth_njit(z, int(width), mean)
     return mean
 
 
@@ -85,7 +85,7 @@ def cusum(margins: npt.ArrayLike, tau: float = 0.1, min_points: int = 10) -> Int
     check_number("min_points", min_points, 1)
     z = _vector("margins", margins)
     found, stack = np.empty(len(z), np.int64), np.empty((len(z) + 1, 2), np.int64)
-    return found[: _cusum_njit(z, float(tau), min_points, stack, found)]
+    return found[: _cusum_njit(z, float(tau), int(min_points), stack, found)]
 
 
 @njit
@@ -146,7 +146,7 @@ def refine(window_scores: npt.ArrayLike, change_points: npt.ArrayLike, radius: i
     if not len(refined):
         return refined
     f = check_scores(f)
-    _refine_njit(f, len(refined), radius, np.empty(f.shape[1]), refined)
+    _refine_njit(f, len(refined), int(radius), np.empty(f.shape[1]), refined)
     return refined
 
 

@@ -24,6 +24,9 @@ MIN_STRENGTH, MAX_STRENGTH = 0.2, 4.0
 STAGES = 3
 """Number of stages of a segment's duration, see `forward_backward`."""
 
+MOST_ITERATIONS = 100
+"""Of the fit, which then has long stood still."""
+
 SMALLEST_BLOCK, BLOCKS = 4, 100
 """A text has at least so many blocks, unless they would be smaller than that; see `block_of`."""
 
@@ -139,7 +142,7 @@ def fit(
         sums, weights: Σ w·x [B, A] and Σ w [B] over blocks of tokens, as `block_sums` returns them.
         family: of the scores; None: they are log-likelihood ratios, which need `strengths` of 1.
         block: tokens of a block.
-        iterations: number of them, 0 for the guess.
+        iterations: number of them, 0 for the guess; at most `MOST_ITERATIONS`.
         shrinkage: least m in tokens, 0 to 1e9.
         nobody: share of the tokens that no agent wrote, where neither he nor marks are rare, before the text
             is seen; 0: he may not win. It is not guessed where `mean_segment` and `strengths` are given.
@@ -161,7 +164,7 @@ def fit(
     to 9 chains side by side, and 4 where nobody may win, with `halves` up to 2 more of twice the length.
     Deterministic.
     """
-    check_number("iterations", iterations, 0)
+    check_number("iterations", iterations, 0, MOST_ITERATIONS)
     check_number("shrinkage", shrinkage, 0, 1e9, integer=False)
     check_number("block", block, 1)
     check_number("nobody", nobody, 0, 0.99, integer=False)

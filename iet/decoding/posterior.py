@@ -13,6 +13,7 @@ from iet.decoding.activity import evidence_blocks, log_activity
 from iet.decoding.chain import posteriors, prior_of
 from iet.decoding.copies import parted, side_by_side, wide
 from iet.decoding.fit import (
+    MOST_ITERATIONS,
     STAGES,
     Fitted,
     Halves,
@@ -89,7 +90,7 @@ class PosteriorOptions:
         check_number("block", self.block, 1)
         check_number("min_segment", self.min_segment, 1)
         check_number("resolution", self.resolution, 1, 16)
-        check_number("iterations", self.iterations, 0)
+        check_number("iterations", self.iterations, 0, MOST_ITERATIONS)
         check_number("shrinkage", self.shrinkage, 0, 1e9, integer=False)
 
     def check(self, family: Family | None, agents: int) -> None:

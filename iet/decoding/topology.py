@@ -51,14 +51,14 @@ def template(name: str, n: int) -> Adjacency:
         [n, n] bool, zero diagonal.
 
     Raises:
-        InputError: the name is unknown, or n < 2.
+        InputError: the name is unknown, or n is not from 2 to 10,000.
 
     >>> template("star_pure", 3).astype(int).tolist()
     [[0, 1, 1], [1, 0, 0], [1, 0, 0]]
     """
     if name not in TOPOLOGIES:
         raise InputError(f"topology: got {name!r}, expected one of {list(TOPOLOGIES)}")
-    check_number("n", n, 2)
+    check_number("n", n, 2, 10_000)
     adjacency = np.zeros((n, n), np.bool_)
     for i, j in TOPOLOGIES[name](int(n)):
         adjacency[i, j] = adjacency[j, i] = i != j

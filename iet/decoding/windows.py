@@ -40,7 +40,7 @@ def windows(scores: npt.ArrayLike, window: int = 64, step: int = 16) -> Float64s
     check_number("window", window, 1)
     check_number("step", step, 1)
     x = check_scores(scores)
-    width = min(window, len(x))
+    width, step = min(int(window), len(x)), int(step)
     count = (len(x) - width) // step + 1 if width else 0
     f = np.empty((count, x.shape[1]))
     _windows(x, width, step, np.zeros(x.shape[1]), f)
@@ -240,7 +240,7 @@ def window_decode(text: Scored, options: WindowOptions, allow_unattributed: bool
     total = np.zeros(scores.shape[1])
     mean = float(family.mean(0.0))
     _window_decode_njit(
-        scores, text.scored, options.window, mean, threshold, allow_unattributed, total, labels
+        scores, text.scored, int(options.window), mean, threshold, allow_unattributed, total, labels
     )
     return Segmentation(labels)
 

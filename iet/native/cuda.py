@@ -301,7 +301,7 @@ def embed_(
 def _scaled(kappa: np.float32, temperature: ArrayLike) -> np.float32:
     try:
         scaled = np.float32(kappa * np.float32(np.asarray(temperature, dtype=np.float32).item()))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(
             f"temperature: got {type(temperature).__name__}, expected a number, or float32 on the device of"
             " the logits"

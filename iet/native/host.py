@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from iet.errors import BackendUnavailable, InputError, ShapeError
+from iet.errors import BackendUnavailable, InputError, ShapeError, shown
 from iet.native import reference
 from iet.native.load import check_environment, cpu, load_cuda
 from iet.native.marking import MAX_VOCAB_SIZE, Marking
@@ -319,15 +319,16 @@ def checked_pairs(
     """Return ids in [0, V) and as many seeds.
 
     Raises:
-        InputError: an id or V is out of range.
+        InputError: an id, a seed or V is out of range.
+        ShapeError: seeds are neither one nor as many as ids.
     """
     if not 1 <= vocab_size <= MAX_VOCAB_SIZE:
         raise InputError(f"vocab_size: got {vocab_size}, expected 1 to {MAX_VOCAB_SIZE}")
     ids = check_token_ids(token_ids)
     if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
         raise InputError(f"token_ids: got {ids.min()} to {ids.max()}, expected 0 to {vocab_size - 1}")
-    wide = np.broadcast_to(np.asarray(seeds, dtype=np.uint64), ids.shape)
-    return ids.astype(np.uint32), _in_place(wide, np.uint64)
+    found = _integers("seeds", seeds, np.uint64, ids.shape if np.ndim(seeds) else ())
+    return ids.astype(np.uint32), _in_place(np.broadcast_to(found, ids.shape), np.uint64)
 
 
 def _row_index(rows: Any, logits_rows: int) -> NDArray[np.int64]:
@@ -381,8 +382,8 @@ def _in_place(array: NDArray[Any], dtype: type) -> NDArray[Any]:
 def _temperatures(temperature: ArrayLike, rows: int) -> NDArray[np.float32]:
     try:
         values = np.asarray(temperature, dtype=np.float32)
-    except (TypeError, ValueError, RuntimeError):  # the last by tensors that NumPy cannot read
-        raise InputError(f"temperature: got {temperature!r}, expected a number or [B]") from None
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # RuntimeError: tensors NumPy cannot read
+        raise InputError(f"temperature: got {shown(temperature)}, expected a number or [B]") from None
     if values.shape not in ((), (rows,)):
         raise ShapeError("temperature", got=f"shape {list(values.shape)}", expected=f"a number or [{rows}]")
     return _in_place(values, np.float32) if values.shape else np.full(rows, values)

@@ -180,8 +180,27 @@ def test_dtypes_and_strides_do_not_matter(decoder):
         ({"break_odds": np.zeros(4)}, InputError, "break_odds: got 0.0, expected finite numbers above 0"),
         ({"break_odds": "soon"}, InputError, "break_odds: got 'soon'"),
         ({"shrinkage": math.inf}, InputError, "shrinkage: got inf"),
+        ({"iterations": 10**20}, InputError, "iterations: got 1.*, expected an int from 0 to 100"),
+        (
+            {"min_segment": 10**19},
+            InputError,
+            "min_segment: got 1.*, expected an int from 1 to 1099511627776",
+        ),
+        ({"decoder": "window", "window": 10**19}, InputError, "window: got 1.*, expected an int from 1 to"),
+        ({"decoder": "cusum", "smooth_windows": 10**19 + 1}, InputError, "smooth: got 1"),
+        ({"decoder": "cusum", "min_points": 10**19}, InputError, "min_points: got 1"),
+        ({"decoder": "cusum", "tau": 10**400}, InputError, "tau: got an int of 1329 bits"),
     ],
 )
 def test_bad_input_is_refused_by_name_and_value(change, error, words):
     with pytest.raises(error, match=words):
         decode(**{"scores": np.zeros((4, 2), np.float32), **change})
+
+
+def test_the_largest_options_are_those_of_a_text_as_long() -> None:
+    scores = np.random.default_rng(3).standard_normal((300, 2)).astype(np.float32)
+    for decoder, names in (("window", ("window",)), ("cusum", ("window", "step", "radius", "min_points"))):
+        for name in names:
+            long = decode(scores, decoder, **{name: np.uint64(2**40)})
+            same = decode(scores, decoder, **{name: 600})
+            np.testing.assert_array_equal(long.token_agents, same.token_agents)
