@@ -48,9 +48,7 @@ LARGEST = 2**40
 """No count of tokens, windows or bytes is larger; sums of some stay below 2^63, where compiled loops end."""
 
 
-def check_number(
-    name: str, value: object, low: float, high: float = float("inf"), integer: bool = True
-) -> None:
+def check_number(name: str, value: Any, low: float, high: float = float("inf"), integer: bool = True) -> None:
     """Raise InputError unless `value` is a number (an int, if `integer`) from `low` to `high`.
 
     An int is at most `LARGEST`, too; any other number is one that a float holds.
