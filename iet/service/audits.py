@@ -27,7 +27,7 @@ from iet.marks.tokenizer import Tokenizer
 from iet.report.claims import ClaimReport
 from iet.report.model import Report
 from iet.service import documents
-from iet.service.requests import AuditRequest, CheckRequest
+from iet.service.requests import AuditRequest, CheckRequest, Named
 from iet.service.watched import Watched
 
 JSON, HTML = "application/json", "text/html; charset=utf-8"
@@ -155,6 +155,9 @@ class Reader:
             return self._said(job, 200, {"report": found} if job.line is not None else found, id, note)
         except pydantic.ValidationError as error:
             status, why = _refusal(error)
+            if job.line is not None:
+                with contextlib.suppress(pydantic.ValidationError):
+                    id = Named.model_validate_json(job.body).id
             return self._said(job, status, {"error": why}, id, note)
         except (TokenizerMismatch, BackendUnavailable) as error:  # the operator's to mend: paths are in it
             said = "the service cannot read texts of this registry; its log says why"
@@ -257,7 +260,7 @@ class Reader:
             if digest is None:
                 continue
             given = self._audits.tokenizers.get(id) or self._audits.tokenizers.get("")
-            with contextlib.suppress(TokenizerMismatch):
+            with contextlib.suppress(TokenizerMismatch, BackendUnavailable):
                 if digest not in self._opened:
                     self._opened[digest] = registry.open_tokenizer(id, given)
                 found[id] = self._opened[digest]

@@ -17,7 +17,7 @@ import secrets
 from typing import Any
 
 from iet.errors import InputError
-from iet.marks.files import write_file
+from iet.marks.files import alone_in, write_file
 from iet.marks.names import checked_name
 from iet.service.watched import Watched
 
@@ -81,14 +81,15 @@ def add_token(path: str | os.PathLike[str], name: str) -> str:
         OSError: it cannot be written.
     """
     path, name = pathlib.Path(path), checked_name(name)
-    before = ""
-    if path.exists():
-        _parsed(path)
-        before = path.read_text("utf-8")
-    before += "\n" * (not before.endswith("\n") and bool(before))
     token = PREFIX + secrets.token_urlsafe(32)
     line = f"{hashlib.sha256(token.encode()).hexdigest()} {name}\n"
-    write_file(path, (before + line).encode(), mode=0o600)
+    with alone_in(path.parent):  # or of two tokens that are drawn at once one is lost
+        before = ""
+        if path.exists():
+            _parsed(path)
+            before = path.read_text("utf-8")
+        before += "\n" * (not before.endswith("\n") and bool(before))
+        write_file(path, (before + line).encode(), mode=0o600)
     return token
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -143,9 +144,9 @@ class Gateway:
             raise Forbidden(415, "content-encoding: expected none")
         body = await _body(receive)
         try:
-            request = json.loads(body)
+            request = json.loads(body, parse_constant=_finite, parse_float=_finite)
             named = marked(request, agent, self._engine, self._sessions)
-            body = json.dumps(named, allow_nan=False).encode()
+            body = json.dumps(named).encode()
         except (ValueError, RecursionError):
             raise Forbidden(400, "body: expected JSON") from None
         kept = (b"content-length", b"transfer-encoding", b"content-type")
@@ -158,6 +159,13 @@ class Gateway:
             return await receive() if message is None else message
 
         return {**scope, "headers": headers}, replaced
+
+
+def _finite(number: str) -> float:
+    value = float(number)  # 1e999 is none that JSON could pass on
+    if not math.isfinite(value):
+        raise ValueError
+    return value
 
 
 async def _body(receive: Any) -> bytes:

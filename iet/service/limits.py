@@ -9,6 +9,9 @@ from collections.abc import Iterator
 
 from iet.errors import check_number
 
+MOST_SECONDS = 86400.0
+"""A day: what has no end is no limit."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
@@ -47,7 +50,11 @@ class Limits:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             whole = isinstance(field.default, int)
-            check_number(field.name, getattr(self, field.name), 1 if whole else 0.05, integer=whole)
+            value = getattr(self, field.name)
+            if whole:
+                check_number(field.name, value, 1)
+            else:
+                check_number(field.name, value, 0.05, MOST_SECONDS, integer=False)
 
 
 class Refused(Exception):

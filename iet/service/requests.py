@@ -56,6 +56,12 @@ class AuditRequest(AuditOptions):
     id: str | int | None = pydantic.Field(None, description="Of a line of a batch: stands in the answer.")
 
 
+class Named(pydantic.BaseModel):
+    """The id of a request, whatever else is in it."""
+
+    id: str | int | None = None
+
+
 class CheckRequest(pydantic.BaseModel):
     """A conversation whose messages name agents, to be told whether they wrote them (`iet.Auditor.check`)."""
 

@@ -16,7 +16,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from iet.errors import InputError
+from iet.errors import InputError, check_number
 from iet.service.app import Observed, Service, application
 from iet.service.limits import Limits
 
@@ -32,13 +32,14 @@ def bound(host: str, port: int, *, loopback: bool) -> socket.socket:
 
     Args:
         host: name or address.
-        port: 0 for any that is free.
+        port: 0 for any that is free, to 65535.
         loopback: whether only addresses that no other machine reaches will do.
 
     Raises:
-        InputError: the host has no address, or is no loopback address where it must be.
+        InputError: the host has no address, or is no loopback address where it must be, or no such port is.
         OSError: the port is taken.
     """
+    check_number("port", port, 0, 65535)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:

@@ -7,10 +7,13 @@ once its id stands in the file.
 from __future__ import annotations
 
 import collections
+import contextlib
 import errno
 import os
 import pathlib
+import sys
 import threading
+from collections.abc import Callable, Iterator
 
 from iet.errors import InputError
 from iet.marks.names import checked_session
@@ -76,8 +79,10 @@ class SessionList:
                 file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
                 try:
                     line = f"\n{session}\n".encode()
-                    if os.write(file, line) < len(line):  # its end is on a full disk
-                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    with _alone_at_the_end(file) as cut:
+                        if os.write(file, line) < len(line):  # its end is on a full disk
+                            cut()
+                            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                     os.fsync(file)
                 finally:
                     os.close(file)
@@ -85,3 +90,23 @@ class SessionList:
                 raise FullList(f"the list of sessions cannot be written ({error.strerror})") from None
             self._known.add(session)
             self._added[agent] += 1
+
+
+@contextlib.contextmanager
+def _alone_at_the_end(file: int) -> Iterator[Callable[[], None]]:
+    """Wait until no other process writes at the end of the list; yield what takes back what is written then.
+
+    Where files have no locks (Windows, some network file systems) nothing is taken back: it may be another's.
+    """
+    size = None
+    if sys.platform != "win32":
+        import fcntl
+
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed, or below
+            size = os.fstat(file).st_size
+    try:
+        yield lambda: None if size is None else os.ftruncate(file, size)
+    finally:
+        if size is not None:
+            fcntl.flock(file, fcntl.LOCK_UN)

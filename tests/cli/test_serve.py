@@ -68,6 +68,12 @@ def test_what_it_does_not_begin_with(path: pathlib.Path, capsys: pytest.CaptureF
             (["--no-auth", "-r", path, "--workers", 0], "workers: got 0"),
             (["--no-auth", "-r", path, "--per-client", 0], "--per-client: got 0"),
             (["--no-auth", "-r", path, "--seconds", "nan"], "seconds: got nan"),
+            (
+                ["--no-auth", "-r", path, "--wait", "inf"],
+                "wait: got inf, expected a number from 0.05 to 86400",
+            ),
+            (["--no-auth", "-r", path, "--port", 99999], "port: got 99999, expected an int from 0 to 65535"),
+            (["--no-auth", "-r", path, "--port", -1], "port: got -1, expected an int from 0 to 65535"),
             (["--no-auth", "-r", path.with_name("nothing.json")], "nothing.json: cannot be read"),
             (["--no-auth", "-r", empty], "the profile has no agents"),
             (["--no-auth", "-r", path, "--published", path.parent], "no index of published text"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import hashlib
 import pathlib
 
@@ -100,3 +101,12 @@ def test_bearer_reads_the_header_alone() -> None:
 
     assert token(b"Bearer abc") == token(b"bearer  abc ") == b"abc"
     assert token(b"Basic abc") == token(b"abc") == token(b"") == bearer([]) == b""
+
+
+@posix
+def test_tokens_that_are_drawn_at_once_are_all_kept(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "tokens"
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        tokens = list(pool.map(lambda number: add_token(path, f"a{number}"), range(24)))
+    known = Credentials(path)
+    assert [known.name_of(token.encode()) for token in tokens] == [f"a{number}" for number in range(24)]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import os
 import pathlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -120,7 +123,16 @@ def test_everything_else_is_closed(port: int, engine: agents.Engine, upstream: U
         assert client.ask(path, CHAT).status == 404
     for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
         assert client.ask("/v1/chat/completions", CHAT, method=method).status == 404
-    for body in (b"", b"[]", b"null", b"{", b"[" * 100_000, b'{"temperature": NaN}', b"\xff"):
+    for body in (
+        b"",
+        b"[]",
+        b"null",
+        b"{",
+        b"[" * 100_000,
+        b'{"temperature": NaN}',
+        b'{"top_p": 1e999}',
+        b"\xff",
+    ):
         assert client.ask("/v1/chat/completions", body).status == 400
     assert client.ask("/v1/chat/completions", b"{}", Content_Encoding="gzip").status == 415
     for token in (None, "sk-nobody", hashlib.sha256(b"sk-planner").hexdigest()):
@@ -212,6 +224,10 @@ def test_an_agent_that_names_ever_new_sessions_leaves_room_for_the_others(
         assert ask("planner", "run-0").status == 200  # it is in the list
         assert ask("critic", "run-3").status == 200
         assert ask("planner", "run-3").status == 200
+        wrong = json.dumps(
+            {**CHAT, **agents.body("critic", engine=engine, session="run-9"), "top_p": math.nan}
+        )
+        assert Client(port, "sk-critic").ask("/v1/chat/completions", wrong.encode()).status == 400
     assert [line for line in kept.read_text().split("\n") if line] == [f"run-{i}" for i in range(4)]
 
 
@@ -229,9 +245,33 @@ def test_an_id_of_which_a_part_is_on_a_full_disk_is_refused(tmp_path: pathlib.Pa
             kept.keep("run-2", "planner")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert "run-2" not in path.read_text()
+    assert path.read_text() == "\nrun-1\n"
     kept.keep("run-2", "planner")
-    assert "run-2" in path.read_text().split("\n")
+    assert path.read_text() == "\nrun-1\n\nrun-2\n"
+
+
+@posix
+def test_an_id_that_is_taken_back_takes_no_other_with_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, write = tmp_path / "sessions.txt", os.write
+    first, second = SessionList(path), SessionList(path)
+    first.keep("run-1", "planner")
+    others = threading.Thread(target=second.keep, args=("run-3", "critic"))
+
+    def part(file: int, line: bytes) -> int:
+        if b"run-2" not in line:
+            return write(file, line)
+        others.start()
+        others.join(0.2)
+        assert others.is_alive()  # it waits until it is known what stays
+        return write(file, line[:4])
+
+    monkeypatch.setattr(os, "write", part)
+    with pytest.raises(FullList):
+        first.keep("run-2", "planner")
+    others.join()
+    assert path.read_text() == "\nrun-1\n\nrun-3\n"
 
 
 def test_an_engine_that_nobody_knows(keys: pathlib.Path) -> None:

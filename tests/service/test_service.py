@@ -190,7 +190,7 @@ def test_a_batch_answers_line_by_line_and_goes_on_after_a_bad_one(
     lines = [
         json.dumps({"text": TEXT, "id": "first", "include_text": False}),
         "",
-        json.dumps({"text": 7}),
+        json.dumps({"text": 7, "id": "second"}),
         "no JSON",
         json.dumps({"text": "x" * 300_000}),
         json.dumps({"token_ids": IDS, "id": 2}),
@@ -204,8 +204,9 @@ def test_a_batch_answers_line_by_line_and_goes_on_after_a_bad_one(
         "id": "first",
         "report": json.loads(auditor.audit(TEXT).to_json(text=False)),
     }
-    assert (second["line"], second["status"]) == (2, 422)
+    assert (second["line"], second["status"], second["id"]) == (2, 422, "second")
     assert (third["line"], third["status"]) == (3, 400)
+    assert "id" not in third
     assert fourth == {"line": 4, "status": 413, "error": "line: got more than 200000 bytes"}
     assert (last["line"], last["id"], last["report"]["evidence"]) == (5, 2, auditor.audit(TEXT).evidence)
 
