@@ -86,6 +86,15 @@ def tokenizers_of(given: list[str], registry: Any) -> Any:
     return named or None
 
 
+def add_encoding(parser: argparse.ArgumentParser) -> None:
+    """Add how text files are decoded."""
+    parser.add_argument(
+        "--encoding",
+        metavar="NAME",
+        help="of text files, such as cp1252 (default: UTF-8, or what a mark of byte order says)",
+    )
+
+
 def read_sessions(path: pathlib.Path) -> list[str]:
     """Return ids of sessions, one a line; empty lines count for nothing."""
     from iet.marks.names import checked_session

@@ -7,7 +7,14 @@ import json
 import pathlib
 from typing import Any
 
-from iet.cli.options import add_decoder, add_registry, load_registry, read_sessions, tokenizers_of
+from iet.cli.options import (
+    add_decoder,
+    add_encoding,
+    add_registry,
+    load_registry,
+    read_sessions,
+    tokenizers_of,
+)
 from iet.cli.texts import MAXIMUM, read_text
 from iet.errors import InputError
 from iet.marks.foreign.engines import SCHEMES
@@ -23,11 +30,7 @@ def add_auditing(audit: argparse.ArgumentParser) -> None:
         help="tokenizer.json, its folder or a model on the Hub (owner/name), if it is not where the registry"
         " found it; once for each profile",
     )
-    audit.add_argument(
-        "--encoding",
-        metavar="NAME",
-        help="of text files, such as cp1252 (default: UTF-8, or what a mark of byte order says)",
-    )
+    add_encoding(audit)
     audit.add_argument(
         "--max-text",
         type=int,

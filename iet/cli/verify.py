@@ -8,7 +8,7 @@ import math
 import pathlib
 import sys
 
-from iet.cli.options import Commands, read_bytes, say
+from iet.cli.options import Commands, add_encoding, read_bytes, say
 from iet.errors import InputError, VerificationError
 from iet.report.lines import harmless
 
@@ -33,6 +33,7 @@ def add(commands: Commands) -> None:
         help="only the form that iet writes, in which no byte can be changed, signed by these keys alone",
     )
     verify.add_argument("--text", type=pathlib.Path, metavar="FILE", help="is this the text?")
+    add_encoding(verify)
     verify.add_argument(
         "--opening",
         type=pathlib.Path,
@@ -45,6 +46,20 @@ def add(commands: Commands) -> None:
     verify.set_defaults(run=_verify)
 
 
+def _text_of(path: pathlib.Path, encoding: str | None) -> str | bytes:
+    """Return the text of a file as `iet report` reads it, which is what it signs; of no text the bytes."""
+    from iet.audit.documents import check_encoding, text_of
+
+    check_encoding(encoding)
+    data = read_bytes(path)
+    try:
+        return text_of(data, encoding, name=str(path))
+    except InputError as error:
+        if encoding is not None:
+            raise InputError(f"{path}: {error}") from None
+        return data  # which nobody signed
+
+
 def _verify(arguments: argparse.Namespace) -> int:
     import iet
     from iet.marks.commitment import Opening
@@ -53,7 +68,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
     public = [load_public_key(path) for path in arguments.key]
     envelope = read_bytes(arguments.file, most=signed.MAX_BYTES + 1)
-    text = None if arguments.text is None else read_bytes(arguments.text)
+    text = None if arguments.text is None else _text_of(arguments.text, arguments.encoding)
     registry = opening = None
     if arguments.registry is not None:
         registry = iet.Registry.load(arguments.registry, secret_mount=arguments.secret_mount)

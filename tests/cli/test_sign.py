@@ -48,6 +48,25 @@ def test_a_report_is_signed_by_two_and_verified_by_a_threshold(
     assert report.read_bytes() == more.read_bytes()
 
 
+def test_a_text_is_verified_as_it_was_decoded(
+    text: pathlib.Path, team: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    private, public = write_keys(tmp_path, FIRST)
+    said, file, report = "é " + text.read_text(), tmp_path / "other.txt", tmp_path / "r.dsse.json"
+    for data, options in ((said.encode("utf-16"), []), (said.encode("cp1252"), ["--encoding", "cp1252"])):
+        file.write_bytes(data)
+        assert run("report", file, "-r", team, "-o", report, "--sign", private, *options) == 0
+        check = ["verify", report, "--key", public, *options, "--text"]
+        assert run(*check, file) == 0
+        file.write_bytes(data + data[-2:])
+        assert run(*check, file) == 1
+        assert "not verified: text: got sha256" in capsys.readouterr().err
+    file.write_bytes(b"\xe9")
+    assert run("verify", report, "--key", public, "--text", file) == 1
+    assert run("verify", report, "--key", public, "--text", file, "--encoding", "utf-8") == 3
+    assert "byte 0: not utf-8" in capsys.readouterr().err
+
+
 def test_the_form_of_others_is_verified_and_is_not_strict(
     text: pathlib.Path, team: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
