@@ -29,7 +29,7 @@ from iet.marks.keys import (
 )
 from iet.marks.members import Member, merged, refuse_shared_secrets
 from iet.marks.names import checked_session, new_name, skeleton
-from iet.marks.registry_file import ABSENT, dump, fingerprint, parse, replace
+from iet.marks.registry_file import ABSENT, check_absent, dump, fingerprint, parse, replace
 from iet.marks.scheme import Profile, Scheme
 from iet.marks.sessions import session_key, with_sessions
 from iet.marks.tokenizer import Tokenizer
@@ -395,10 +395,12 @@ class Registry:
             exported._agents[keys[-1].agent] = Member(agent.profile, keys)
             profile = _with_source_seen_from(self._profiles[agent.profile], self._path, None)
             exported._profiles[agent.profile] = profile
+        exported._tokenizers = dict(self._tokenizers)
         if with_tokenizer:
             if path is None:
                 raise InputError("with_tokenizer: got no path, expected one: they are written beside it")
             beside = _absolute(path)
+            check_absent(beside)
             for id, profile in exported._profiles.items():
                 if profile.tokenizer_digest is not None:
                     target = beside.with_name(f"{beside.stem}.{id}{SUFFIX}")
@@ -429,6 +431,7 @@ class Registry:
                 if id not in self._profiles
             }
             self._commit({**self._profiles, **new}, merged(self._agents, agents))
+            self._tokenizers = {**other._tokenizers, **self._tokenizers}
 
     @property
     def path(self) -> pathlib.Path | None:

@@ -168,6 +168,15 @@ def fingerprint(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=32).hexdigest()
 
 
+_EXISTS = "it exists, and its keys would be lost; iet keys add adds to it, or choose another path"
+
+
+def check_absent(path: pathlib.Path) -> None:
+    """Raise a RegistryError where there is a file: for what is written beside a registry, before it is."""
+    if path.exists():
+        raise RegistryError(f"{path}: {_EXISTS}")
+
+
 def replace(path: pathlib.Path, data: Secret, expected: str | None) -> str:
     """Write the file, whose fingerprint must be the expected one (None: any), and return the new one.
 
@@ -183,7 +192,7 @@ def replace(path: pathlib.Path, data: Secret, expected: str | None) -> str:
         if expected is None or found == expected:
             return
         if expected == ABSENT:
-            problem = "it exists, and its keys would be lost; iet keys add adds to it, or choose another path"
+            problem = _EXISTS
         elif found == ABSENT:
             problem = "gone from the disk since it was loaded; Registry.save takes another path"
         else:

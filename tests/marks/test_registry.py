@@ -21,7 +21,7 @@ from iet.marks.scheme import Scheme
 from iet.marks.tokenizer import Tokenizer
 from tests.support import teams
 from tests.support.registries import V, spellings
-from tests.support.teams import secret
+from tests.support.teams import WORD_TOKENIZER, secret
 
 
 def test_derived_keys_are_frozen() -> None:
@@ -251,6 +251,20 @@ def test_the_tokenizer_is_found_again(
     assert registry.open_tokenizer(source="moved.json").vocab_size == 5
     with pytest.raises(TokenizerMismatch, match="expects"):
         registry.open_tokenizer(source=tokenizers.Tokenizer(tokenizers.models.BPE()))
+
+
+def test_a_tokenizer_that_was_handed_over_goes_with_the_profile(tmp_path: pathlib.Path) -> None:
+    registry = Registry.create(None, tokenizer=WORD_TOKENIZER)
+    registry.add("planner")
+    taken = Registry()
+    taken.merge(registry)
+    for other in (registry.export(None, ["planner"]), taken):
+        assert other.open_tokenizer().digest == registry.profile.tokenizer_digest
+    path = tmp_path / "there.json"
+    path.write_text("mine")
+    with pytest.raises(RegistryError, match="it exists, and its keys would be lost"):
+        registry.export(path, ["planner"], with_tokenizer=True)
+    assert [file.name for file in tmp_path.iterdir()] == ["there.json"]
 
 
 def test_without_a_tokenizer_there_is_none_to_open(team: Registry) -> None:
