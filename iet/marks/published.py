@@ -200,8 +200,9 @@ class PublishedIndex:
         if not isinstance(keys, KeyTable) or not self._runs:
             return np.zeros(len(ids), np.bool_)
         names = [_name_of(self._key, keys, value) for value in (text, ids)]
-        own = self._numbers_of(np.array(names, np.uint64))
-        numbers = self._numbers_of(keys.pair_hashes(ids, self._key))
+        runs = self._runs  # once: another thread may `refresh`
+        own = _numbers_of(runs, np.array(names, np.uint64))
+        numbers = _numbers_of(runs, keys.pair_hashes(ids, self._key))
         unseen = np.array([_NONE, *own.tolist(), *self._excluded], np.int64)
         return ~np.isin(numbers, unseen)
 
@@ -222,20 +223,13 @@ class PublishedIndex:
         numbers = set(self._excluded)
         for i, text in enumerate([texts] if isinstance(texts, str) else texts):
             names = np.array([_name_of(self._key, keys, text) for keys in tables], np.uint64)
-            found = self._numbers_of(names)
+            found = _numbers_of(self._runs, names)
             if not (found >= 0).any():
                 raise InputError(f"texts: number {i} is not in the index, expected texts that were added")
             numbers |= {*found[found >= 0].tolist()}
         view = object.__new__(type(self))
         view.__dict__.update(self.__dict__, _threads=threading.Lock(), _excluded=frozenset(numbers))
         return view
-
-    def _numbers_of(self, hashes: Hashes) -> Int64s:
-        """Return the text that was the first to publish each of some pairs; -1: none."""
-        numbers = np.full(len(hashes), _NONE, np.int64)
-        for run in self._runs:
-            numbers = np.maximum(numbers, run.numbers_of(hashes, _NONE))  # a hash is in one run at most
-        return numbers
 
     def _add(self, agent: str, keys: KeyTable, ids: Sequence[Int64s], texts: Sequence[str] | None) -> Added:
         hashed = [keys.pair_hashes(each, self._key) for each in ids]
@@ -254,7 +248,7 @@ class PublishedIndex:
 
     def _write(self, agent: str, hashed: Sequence[Hashes], names: Hashes) -> Added:
         """Add texts: the hashes of the pairs of each, and their names, one row or two."""
-        known = (self._numbers_of(names[-1]) >= 0) | _stood_before(names[-1])
+        known = (_numbers_of(self._runs, names[-1]) >= 0) | _stood_before(names[-1])
         new = np.flatnonzero(~known).tolist()
         if not new:
             return Added(0, len(known), 0)
@@ -264,7 +258,7 @@ class PublishedIndex:
         parts = [np.append(hashed[i][hashed[i] > 0], names[:, i]) for i in new]
         numbers = np.repeat(np.arange(first, first + len(new)), [len(part) for part in parts])
         hashes, at = np.unique(np.concatenate(parts), return_index=True)  # each where it stood first
-        fresh = self._numbers_of(hashes) < 0
+        fresh = _numbers_of(self._runs, hashes) < 0
         part = hashes[fresh], numbers[at[fresh]].astype(np.uint32)
         pairs = int(fresh.sum() - np.isin(part[0], names[:, new]).sum())
         merged, runs = [part], list(self._runs)
@@ -362,6 +356,14 @@ class PublishedIndex:
             if _RUN.fullmatch(name) and name not in named:
                 with contextlib.suppress(OSError):  # Windows deletes no file that is mapped
                     (self._path / name).unlink()
+
+
+def _numbers_of(runs: Sequence[Run], hashes: Hashes) -> Int64s:
+    """Return the text that was the first to publish each of some pairs; -1: none."""
+    numbers = np.full(len(hashes), _NONE, np.int64)
+    for run in runs:
+        numbers = np.maximum(numbers, run.numbers_of(hashes, _NONE))  # a hash is in one run at most
+    return numbers
 
 
 def _opened(path: str, registry: Registry, excluded: frozenset[int]) -> PublishedIndex:

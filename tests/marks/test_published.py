@@ -11,6 +11,7 @@ import random
 import signal
 import stat
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,6 +53,25 @@ def test_what_was_published_is_seen_again_and_nothing_else(index: PublishedIndex
     assert index.seen(new, KEYS).tolist() == expected
     assert index.agents["planner"]["texts"] == index.agents["critic"]["texts"] == 1
     assert index.texts == 2
+
+
+def test_a_text_is_read_in_one_state_of_the_index(
+    index: PublishedIndex, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids, other = drawn(1), drawn(2)
+    index.add("planner", token_ids=[other])
+    reader = PublishedIndex(tmp_path / "out.idx", TEAM)
+    index.add("planner", token_ids=[ids])
+    numbers_of = Run.numbers_of
+
+    def refreshed(run: Run, *arguments: Any) -> Any:  # as by another thread, between two lookups
+        found = numbers_of(run, *arguments)
+        reader.refresh()
+        return found
+
+    monkeypatch.setattr(Run, "numbers_of", refreshed)
+    assert not reader.seen(ids, KEYS).any()
+    assert not reader.seen(ids, KEYS).any()
 
 
 def test_a_later_text_owns_only_what_nobody_had_published(index: PublishedIndex) -> None:
