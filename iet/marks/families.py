@@ -144,7 +144,8 @@ def few_values(vocab_size: int, frequencies: Any, family: Family) -> Any:
 
     Chance would pass for evidence there.
 
-    φ takes q = V / gcd(V, k_p) values. Family "fourier" follows the arcsine law from a few dozen on. The mean
+    φ takes q = V / gcd(V, k_p) values. Family "fourier" follows the arcsine law from a few dozen on; where
+    gcd(V, k_p) is 1 the distribution of scores over keys is right from 4 on. The mean
     of "square" is 0 for even q and 1/q for odd q, which adds √n/q standard deviations to a sum of n scores.
 
     Args:
@@ -153,11 +154,14 @@ def few_values(vocab_size: int, frequencies: Any, family: Family) -> Any:
         family: "gumbel" has no frequency, so none is bad there.
 
     Returns:
-        bool [K]: 1 < gcd(V, k_p) and q < `FEWEST_VALUES`, or for "square" q is odd and below `FEWEST_ODD`.
+        bool [K]: 1 < gcd(V, k_p) and q < `FEWEST_VALUES`, or q < 4, or for "square" q is odd and below
+        `FEWEST_ODD`.
     """
     shared = np.gcd(vocab_size, np.asarray(frequencies, np.int64))
     values = vocab_size // shared
     few = (shared > 1) & (values < FEWEST_VALUES)
     if family.name == "square":
         few |= (values % 2 == 1) & (values < FEWEST_ODD)
+    else:
+        few |= values < 4
     return few & (family.name != "gumbel")

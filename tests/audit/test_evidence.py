@@ -302,7 +302,14 @@ def test_discoveries_are_false_at_most_at_the_level() -> None:
 
 @pytest.mark.parametrize(
     ("family", "vocab_size", "k_p"),
-    [("fourier", 3000, 1000), ("square", 32000, 6400), ("square", 257, 1), ("square", 32000, 256)],
+    [
+        ("fourier", 3000, 1000),
+        ("fourier", 2, 1),
+        ("fourier", 3, 1),
+        ("square", 32000, 6400),
+        ("square", 257, 1),
+        ("square", 32000, 256),
+    ],
 )
 def test_marks_of_few_values_are_not_audited(family: str, vocab_size: int, k_p: int) -> None:
     assert few_values(vocab_size, [k_p], FAMILIES[family]).tolist() == [True]
@@ -316,6 +323,7 @@ def test_marks_of_many_values_are_audited() -> None:
         assert not few_values(vocab_size, [1], FOURIER).any()
         assert not few_values(vocab_size, [1, 3], SQUARE).any()
     assert not few_values(257, [1], FOURIER).any()
+    assert not few_values(4, [1], FOURIER).any()
     assert not few_values(30, [10], FAMILIES["gumbel"]).any()
 
 
