@@ -284,9 +284,8 @@ def _scheme(name: str, parameters: dict[str, Any], keys: Any) -> EngineScheme:
     given = {key: value for key, value in parameters.items() if value is not None}
     if kind is SynthId and isinstance(keys, Mapping) and keys:
         first = next(iter(keys.values()))
-        while isinstance(first, (list, tuple)) and first and isinstance(first[0], (list, tuple)):
-            first = first[0]
-        given.setdefault("depth", len(first) if isinstance(first, (list, tuple)) else 1)
+        first = first[0] if SynthId.is_list(first) else first
+        given.setdefault("depth", len(first) if EngineScheme.is_list(first) else 1)
     return kind(**given)
 
 

@@ -49,9 +49,10 @@ class EngineScheme(abc.ABC):
         """Return what a text does not change and is worth keeping, an array [..., K], or None."""
         return None
 
-    def is_list(self, key: Any) -> bool:
+    @staticmethod
+    def is_list(key: Any) -> bool:
         """Tell whether this is a list of keys, not a key."""
-        return isinstance(key, (list, tuple, np.ndarray))
+        return isinstance(key, (list, tuple)) or (isinstance(key, np.ndarray) and key.ndim > 0)
 
     def scored(self, texts: Texts, vocab_size: int) -> Mask:
         """Tell which positions are scored, and not alike under every key, [N]."""

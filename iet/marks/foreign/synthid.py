@@ -73,14 +73,15 @@ class SynthId(EngineScheme):
 
     def checked_key(self, what: str, key: Any) -> tuple[int, ...]:
         """Return a key as numbers, or raise an InputError that does not show it."""
-        if not isinstance(key, (list, tuple, np.ndarray)) or len(key) != self.depth:
-            got = f"{len(key)} of them" if isinstance(key, (list, tuple)) else f"a {type(key).__name__}"
+        if not EngineScheme.is_list(key) or len(key) != self.depth:
+            got = f"{len(key)} of them" if EngineScheme.is_list(key) else f"a {type(key).__name__}"
             raise InputError(f"{what}: got {got}, expected a list of {self.depth} integers (depth)")
         return tuple(checked_integer(what, number, 0, (1 << 63) - 1, secret=True) for number in key)
 
-    def is_list(self, key: Any) -> bool:
+    @staticmethod
+    def is_list(key: Any) -> bool:
         """Tell whether this is a list of keys, not a key."""
-        return super().is_list(key) and len(key) > 0 and super().is_list(key[0])
+        return EngineScheme.is_list(key) and len(key) > 0 and EngineScheme.is_list(key[0])
 
     def pair_numbers(self, texts: Texts, counting: Mask) -> tuple[Ids, Mask]:
         """Number the positions of each text that are `counting`: the same number, no new evidence."""

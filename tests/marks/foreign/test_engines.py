@@ -239,6 +239,8 @@ def test_an_agent_may_have_several_keys() -> None:
     assert [s.agent for s in report.segments if s.agent] == ["planner"]
     layers = keys_of("synthid", 3)
     several = iet.EngineKeys("synthid", {"planner": layers[:2], "critic": layers[2]})
+    arrays = {"planner": np.array(layers[:2]), "critic": np.array(layers[2])}
+    assert iet.EngineKeys("synthid", arrays).digest == several.digest
     assert several.owners.tolist() == [0, 0, 1]
     assert several.scheme.depth == 30
 
@@ -286,6 +288,7 @@ def test_the_law_of_unmarked_text_holds_for_kgw_and_synthid() -> None:
         ("kgw", [7], {"vocab_size": 3}, "which makes 0 of 3 ids green"),
         ("kgw", [7], {"vocab_size": V, "seeding_scheme": "right"}, "seeding_scheme: got 'right'"),
         ("synthid", [7], {}, "expected a list of 1 integers"),
+        ("synthid", [np.array(7)], {}, "got a ndarray, expected a list of 1 integers"),
         ("synthid", [[1, 2], [3]], {}, "got 1 of them, expected a list of 2 integers"),
         ("synthid", [[1, 2]], {"sampling_table_size": 3}, "expected a power of two"),
         ("synthid", [[1] * 101], {}, "depth: got 101"),
