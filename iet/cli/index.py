@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import json
 import pathlib
 import re
@@ -76,7 +77,7 @@ def _texts(files: list[str]) -> Iterator[str]:
         if not file.lower().endswith(".jsonl"):
             yield _decoded(file, data)
             continue
-        for number, line in enumerate(data.splitlines(), 1):
+        for number, line in enumerate(data.removeprefix(codecs.BOM_UTF8).splitlines(), 1):
             if not line.strip():
                 continue
             decoded = _decoded(file, line)

@@ -60,6 +60,8 @@ def test_what_is_refused(
         lines.write_bytes(b'{"text": "w1"}\n' + line)
         assert run("index", "add", index, lines, "--agent", "critic", "-r", team) == 3
         assert "lines.jsonl: line 2 is no JSON object with a text" in capsys.readouterr().err
+    lines.write_bytes(b'\xef\xbb\xbf{"text": "w1 w2 w3"}\n')
+    assert run("index", "add", index, lines, "--agent", "critic", "-r", team) == 0
     latin = tmp_path / "latin.txt"
     latin.write_bytes(b"caf\xe9")
     assert run("index", "add", index, latin, "--agent", "critic", "-r", team) == 3
