@@ -17,6 +17,7 @@ from datatrove.pipeline.base import PipelineStep
 from iet.audit.arrow import SCHEMA, audit_batch
 from iet.audit.auditor import Auditor
 from iet.bulk.templates import loaded, stretches_elsewhere
+from iet.errors import check_number
 from iet.marks.registry import Registry
 
 
@@ -45,6 +46,7 @@ class IETAudit(PipelineStep):  # type: ignore[misc, unused-ignore]
         **options: Any,
     ) -> None:
         super().__init__()
+        check_number("batch_size", batch_size, 1)
         self.registry = os.fspath(registry)
         self.prefix = prefix
         self.batch_size = batch_size

@@ -109,6 +109,8 @@ def test_templates_of_datatrove(registry: Registry, letters: Notes, tmp_path: pa
     documents_ = [Document(text=text, id=f"no {i}") for i, text in enumerate(texts)]
     shared((document.id, document.text) for document in documents_).save(tmp_path / "templates.npz")
     assert registry.path is not None
+    with pytest.raises(InputError, match="batch_size: got 0, expected an int of at least 1"):
+        IETAudit(registry.path, batch_size=0)
     step = IETAudit(registry.path, decoder="cusum", batch_size=4, templates=tmp_path / "templates.npz")
     found = [document.metadata for document in step.run(documents_)]
     assert [{name: row[name] for name in expected[0]} for row in found] == expected
