@@ -45,7 +45,9 @@ class Forbidden(Exception):
         self.status, self.said = status, said
 
 
-def marked(request: Any, agent: str, engine: Engine, sessions: SessionList | None = None) -> dict[str, Any]:
+async def marked(
+    request: Any, agent: str, engine: Engine, sessions: SessionList | None = None
+) -> dict[str, Any]:
     """Return a client's request as it goes to the engine: with its agent, and without a lie.
 
     Its session is passed on, and kept, where there is a list of them.
@@ -63,14 +65,17 @@ def marked(request: Any, agent: str, engine: Engine, sessions: SessionList | Non
     except InputError as error:
         raise Forbidden(403, str(error)) from None
     if sessions is not None and session is not None:
-        keep(sessions, session, agent)
+        await keep(sessions, session, agent)
     return named
 
 
-def keep(sessions: SessionList, session: str, agent: str) -> None:
+async def keep(sessions: SessionList, session: str, agent: str) -> None:
     """Keep a session that an agent names, or raise Forbidden (429: it has named too many, or 503)."""
+    if session in sessions:
+        return
     try:
-        sessions.keep(session, agent)
+        # On a thread: a new one waits for the disk, and nobody else should.
+        await asyncio.to_thread(sessions.keep, session, agent)
     except FullList as full:
         raise Forbidden(429 if isinstance(full, ShareTaken) else 503, f"iet_session: {full}") from None
 
@@ -145,7 +150,7 @@ class Gateway:
         body = await _body(receive)
         try:
             request = json.loads(body, parse_constant=_finite, parse_float=_finite)
-            named = marked(request, agent, self._engine, self._sessions)
+            named = await marked(request, agent, self._engine, self._sessions)
             body = json.dumps(named).encode()
         except (ValueError, RecursionError):
             raise Forbidden(400, "body: expected JSON") from None

@@ -82,7 +82,7 @@ class Hook(CustomLogger):  # type: ignore[misc, unused-ignore]
             # What stands in extra_body LiteLLM sends on as if it stood beside it.
             for claims in (data, data.get("extra_body") or {}):
                 if call_type in MARKED:
-                    marked(claims, agent, self.engine, self.sessions)
+                    await marked(claims, agent, self.engine, self.sessions)
         except Forbidden as refused:
             raise HTTPException(refused.status, {"error": refused.said}) from None
         return data
@@ -112,7 +112,7 @@ class Hook(CustomLogger):  # type: ignore[misc, unused-ignore]
         try:
             session = None if self.sessions is None else session_of(asked, engine=self.engine)
             if self.sessions is not None and session is not None:
-                keep(self.sessions, session, agent)
+                await keep(self.sessions, session, agent)
         except InputError as error:
             raise HTTPException(403, {"error": str(error)}) from None
         except Forbidden as refused:

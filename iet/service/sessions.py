@@ -52,6 +52,9 @@ class SessionList:
         except (OSError, UnicodeDecodeError, InputError) as error:
             raise InputError(f"{path}: no list of sessions ({error}), expected ids, one a line") from None
 
+    def __contains__(self, session: str) -> bool:
+        return session in self._known
+
     def keep(self, session: str, agent: str) -> None:
         """Return when an id that was checked is on the disk.
 

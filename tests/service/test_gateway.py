@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import hashlib
 import json
 import math
@@ -229,6 +230,31 @@ def test_an_agent_that_names_ever_new_sessions_leaves_room_for_the_others(
         )
         assert Client(port, "sk-critic").ask("/v1/chat/completions", wrong.encode()).status == 400
     assert [line for line in kept.read_text().split("\n") if line] == [f"run-{i}" for i in range(4)]
+
+
+def test_a_disk_that_is_slow_stops_nobody_else(
+    upstream: Upstream, keys: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_disk, slow = threading.Event(), threading.Event()
+
+    def fsync(_: int) -> None:
+        on_disk.set()
+        assert slow.wait(60)
+
+    def ask(session: str) -> int:
+        asked = {**CHAT, **agents.body("planner", session=session)}
+        return Client(port, "sk-planner").ask("/v1/chat/completions", asked).status
+
+    with on_a_port(Gateway(upstream, keys, sessions=tmp_path / "sessions.txt")) as port:
+        assert ask("run-1") == 200
+        monkeypatch.setattr(os, "fsync", fsync)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(ask, "run-2")
+            assert on_disk.wait(60)
+            assert ask("run-1") == 200
+            assert not waiting.done()
+            slow.set()
+            assert waiting.result() == 200
 
 
 @posix
