@@ -10,6 +10,7 @@ import dataclasses
 import math
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.resource_tracker
 import os
 import pathlib
 import signal
@@ -157,8 +158,6 @@ class Pool:
 
     def _run(self, number: int) -> None:
         """Start a worker, pass jobs to it, and start another where it is lost."""
-        if sys.platform != "win32":  # whoever is started by this thread inherits it
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         lost_by: str | None = None
         while not self._closing.is_set():
             worker = self._started(number)
@@ -185,6 +184,10 @@ class Pool:
                 name=f"iet-worker-{number}",
                 daemon=True,
             )
+            if sys.platform != "win32":
+                # The process inherits what is blocked here; what multiprocessing starts first unblocks it.
+                multiprocessing.resource_tracker.ensure_running()
+                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
             process.start()
             theirs.close()
             worker = _Worker(process, ours)

@@ -425,8 +425,9 @@ def refuses(service: Running) -> bool:
     return False
 
 
+@pytest.mark.parametrize("group", [False, True])
 def test_sigterm_finishes_what_is_at_work_and_refuses_the_rest(
-    tmp_path: pathlib.Path, registry: pathlib.Path
+    tmp_path: pathlib.Path, registry: pathlib.Path, group: bool
 ) -> None:
     line = json.dumps({"text": TEXT}).encode() + b"\n"
     with serving(tmp_path, registry) as service:
@@ -442,6 +443,9 @@ def test_sigterm_finishes_what_is_at_work_and_refuses_the_rest(
             for _ in range(3):  # answered after what was sent before
                 assert service.ask("/healthz").status == 200
             service.process.send_signal(signal.SIGTERM)
+            for worker in workers if group else ():  # as a terminal or an init system has it
+                os.kill(worker, signal.SIGINT)
+                os.kill(worker, signal.SIGTERM)
             service.wait_until(lambda: refuses(service))
             os.kill(workers[0], signal.SIGCONT)
             while part := connection.recv(1 << 16):
