@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from iet.cli.options import Commands, add_registry
-from iet.errors import BackendUnavailable, InputError
+from iet.errors import BackendUnavailable, InputError, TokenizerMismatch
 from iet.report.lines import harmless
 
 _LIMITS = {
@@ -90,6 +90,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     registry = iet.Registry.load(arguments.registry, secret_mount=arguments.secret_mount)
     path: Any = registry.path
     tokenizers = _tokenizers(arguments.tokenizer or [], registry)
+    _check_tokenizers(registry, tokenizers)
     work = audits.Audits(path, arguments.secret_mount, tokenizers, arguments.published)
     iet.Auditor(registry, published=arguments.published)  # refuses what no worker could read with
     known = None if arguments.no_auth else credentials.Credentials(arguments.tokens)
@@ -114,6 +115,25 @@ def _tokenizers(given: list[str], registry: Any) -> dict[str, str]:
             raise InputError(f"--tokenizer: got {entry!r} beside another one, expected one for each profile")
         found[id] = path
     return found
+
+
+def _check_tokenizers(registry: Any, given: dict[str, str]) -> None:
+    """Raise an error if a tokenizer that was given is not a profile's, or texts of no profile can be read."""
+    missed, opened = None, 0
+    for id, profile in registry.profiles.items():
+        if profile.tokenizer_digest is None:
+            opened += 1  # token ids are read
+            continue
+        source = given.get(id) or given.get("")
+        try:
+            registry.open_tokenizer(id, source)
+            opened += 1
+        except (TokenizerMismatch, BackendUnavailable) as error:
+            if id in given:
+                raise
+            missed = error
+    if missed is not None and not opened:
+        raise missed
 
 
 def _cores() -> int:

@@ -12,6 +12,7 @@ import pytest
 from benchmarks.house import ROOT
 from tests.support.commands import run
 from tests.support.scripts import python
+from tests.support.service import registry_file
 from tests.support.teams import team
 
 # `import iet` must not load it, and without it there is one line.
@@ -56,6 +57,8 @@ def test_what_it_does_not_begin_with(path: pathlib.Path, capsys: pytest.CaptureF
     pytest.importorskip("uvicorn")
     empty = path.with_name("empty.json")
     team([], empty, vocab_size=1000)
+    (path.parent / "words").mkdir()
+    words = registry_file(path.parent / "words", "planner")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for options, said in [
@@ -66,6 +69,8 @@ def test_what_it_does_not_begin_with(path: pathlib.Path, capsys: pytest.CaptureF
             (["--no-auth", "-r", path, "--host", "::"], "host: got '::' and --no-auth"),
             (["--no-auth", "-r", path, "--port", port], "Address already in use"),
             (["--no-auth", "-r", path, "--workers", 0], "workers: got 0"),
+            (["--no-auth", "-r", words, "--tokenizer", "nothing"], "nothing"),
+            (["--no-auth", "-r", words, "--tokenizer", "iet:demo"], "expects"),
             (["--no-auth", "-r", path, "--per-client", 0], "--per-client: got 0"),
             (["--no-auth", "-r", path, "--seconds", "nan"], "seconds: got nan"),
             (
