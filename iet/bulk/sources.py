@@ -151,9 +151,15 @@ def told_of(not_read: Mapping[str, int]) -> str:
     )
 
 
+def _raise(error: OSError) -> None:
+    raise error
+
+
 def _walk(folder: pathlib.Path, out: pathlib.Path, others: collections.Counter[str]) -> Iterator[str]:
     ends = _ends()
-    for path, folders, files in os.walk(folder):
+    for path, folders, files in os.walk(folder, onerror=_raise):
+        links = sum(os.path.islink(os.path.join(path, name)) for name in folders if not name.startswith("."))
+        others.update({"links to folders": links} if links else {})
         folders[:] = [
             name
             for name in folders

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -24,6 +25,7 @@ from iet.bulk.progress import Progress
 from iet.errors import IetError, InputError
 from iet.marks.registry import Registry
 from tests.support.commands import run
+from tests.support.conditions import posix
 
 
 def json_lines(start: int, count: int, length: int = 60) -> bytes:
@@ -249,6 +251,30 @@ def test_nothing_stays_of_a_chunk_that_the_input_has_no_more(
     assert (summary.documents, summary.quarantined) == (3, 0)
     assert not quarantine(out)
     assert not list(out.glob("*-000002.*"))
+
+
+@posix
+def test_folders_that_are_not_read_stop_the_run_or_are_named(
+    auditor: Auditor, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docs, elsewhere = tmp_path / "docs", tmp_path / "elsewhere"
+    for folder in (docs / "inner", elsewhere):
+        folder.mkdir(parents=True)
+        (folder / "a.txt").write_text("w1 w2")
+    (docs / "link").symlink_to(elsewhere)
+    summary = audit_files(auditor, [str(docs)], tmp_path / "out")
+    assert (summary.documents, dict(summary.not_read)) == (1, {"links to folders": 1})
+    scandir = os.scandir
+
+    def refuse(path: Any) -> Any:
+        if str(path).endswith("inner"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(PermissionError, match="inner"):
+        audit_files(auditor, [str(docs)], tmp_path / "out2")
+    assert not (tmp_path / "out2").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_named(auditor: Auditor, tmp_path: pathlib.Path) -> None:
