@@ -7,6 +7,7 @@ import shlex
 
 from iet.audit import formats
 from iet.errors import BackendUnavailable, InputError
+from iet.marks.files import kind_of_keys
 
 _PLAIN = "pandoc --wrap=none -t plain {file} -o {file}.txt"
 _FORMATS = (
@@ -52,11 +53,15 @@ def text_of(data: bytes, encoding: str | None = None, *, name: str = "FILE") -> 
 
     Raises:
         InputError: it is a file of another kind (an old Office, RTF, an archive, an image), or other bytes,
-            or a document (`iet.audit.formats`) that is damaged, or that nothing is installed to read.
+            or a document (`iet.audit.formats`) that is damaged, or that nothing is installed to read; or it
+            holds secret keys (`iet.marks.files.kind_of_keys`).
 
     Source code, Markdown and the like are text, and are read as they stand; so is everything where an
     `encoding` is given.
     """
+    kind = kind_of_keys(data)
+    if kind is not None:
+        raise InputError(f"got {kind}, whose secrets a report would show; expected text")
     if encoding is not None:
         try:
             return data.decode(encoding)

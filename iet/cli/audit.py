@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from iet.bulk.places import is_uri
-from iet.cli.options import Commands, say
+from iet.cli.options import Commands, refuse_to_replace, say
 from iet.cli.progress import auditing
 from iet.cli.reading import add_auditing, auditor_of, check_reading, keys_of, read
 from iet.cli.texts import MAXIMUM
@@ -145,6 +145,8 @@ def _audit(arguments: argparse.Namespace) -> int:
         )
     if output and not bulk and not output.parent.is_dir():
         raise InputError(f"{output}: got a folder that is not there, expected one that is")
+    if output and not bulk:
+        refuse_to_replace(arguments.inputs, [output])
     registry = keys_of(arguments)
     if bulk:
         return _audit_files(arguments, auditor_of(arguments, registry))

@@ -10,7 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from iet.audit import traces
-from iet.cli.options import Commands, add_registry, load_registry, read_sessions, refuse_uris, say
+from iet.cli.options import (
+    Commands,
+    add_registry,
+    load_registry,
+    read_sessions,
+    refuse_to_replace,
+    refuse_uris,
+    say,
+)
 from iet.cli.progress import auditing
 from iet.errors import InputError
 from iet.marks.files import write_file
@@ -81,6 +89,7 @@ def _check(arguments: argparse.Namespace) -> int:
             raise InputError(f"{path}: got a name that ends otherwise, expected one of {', '.join(_FORMS)}")
         if not path.parent.is_dir():
             raise InputError(f"{path}: got a folder that is not there, expected one that is")
+    refuse_to_replace([arguments.trace], arguments.output)
     registry = load_registry(arguments)
     auditor = iet.Auditor(
         registry,

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from iet.bulk.places import is_uri
 from iet.errors import InputError
+from iet.marks.files import refuse_to_lose_keys
 from iet.report.lines import width_of, wrapped
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -84,6 +85,15 @@ def tokenizers_of(given: list[str], registry: Any) -> Any:
         else:
             return value
     return named or None
+
+
+def refuse_to_replace(inputs: Iterable[str], outputs: Iterable[str | pathlib.Path]) -> None:
+    """Raise an error if an output is a file that is read, or holds keys."""
+    read = [pathlib.Path(name) for name in inputs if name != "-"]
+    for output in map(pathlib.Path, outputs):
+        if output.is_file() and any(path.exists() and output.samefile(path) for path in read):
+            raise InputError(f"{output}: it is what is read, and would be lost; expected another path")
+        refuse_to_lose_keys(output)
 
 
 def add_encoding(parser: argparse.ArgumentParser) -> None:

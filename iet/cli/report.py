@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from iet.cli.options import Commands, refuse_uris
+from iet.cli.options import Commands, refuse_to_replace, refuse_uris
 from iet.cli.progress import auditing
 from iet.cli.reading import add_auditing, auditor_of, check_reading, keys_of, read
 from iet.cli.sign import add_signing, signers_of
@@ -64,6 +64,7 @@ def _report(arguments: argparse.Namespace) -> int:
         if not path.parent.is_dir():
             raise InputError(f"{path}: got a folder that is not there, expected one that is")
         forms[path] = form
+    refuse_to_replace([file], forms)
     if (arguments.sign is None) == (".dsse.json" in forms.values()):
         raise InputError("--sign: got one without the other, expected a key and an output *.dsse.json")
     if arguments.public and arguments.sign is None:

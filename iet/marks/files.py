@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import errno
 import os
 import pathlib
 import re
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
@@ -14,12 +16,24 @@ from typing import BinaryIO
 from iet.errors import RegistryError
 from iet.marks.keys import Secret
 
+USUAL = 0o666
+"""Mode of a file that is not private, less the bits of the umask."""
+
+_PRIVATE_KEY = re.compile(rb"\s*-----BEGIN [A-Z ]*PRIVATE KEY-----")
+
+
+def kind_of_keys(data: bytes) -> str | None:
+    """Return what holds secret keys, by how it begins: a registry or a private key; None: neither."""
+    if _PRIVATE_KEY.match(data[:1000]):
+        return "a private key"
+    return "a registry" if data[:1] == b"{" and b'"iet.registry/' in data[:200] else None
+
 
 def write_file(
     path: str | os.PathLike[str],
     content: bytes | Callable[[BinaryIO], object],
     *,
-    mode: int = 0o666,
+    mode: int = USUAL,
     check: Callable[[], object] | None = None,
 ) -> None:
     """Let a file appear, or replace it, whole or not at all, whatever happens to the process or the machine.
@@ -28,22 +42,34 @@ def write_file(
     was killed left under such a name is deleted by the next one in the folder that gives a check.
 
     Args:
-        path: the file. A link is replaced, not what it leads to.
+        path: the file. Of a link what it leads to is replaced. What is no file of a disk (a device, a pipe,
+            such as /dev/stdout) is written into.
         content: the bytes, or a function that writes them to the file that it is given.
-        mode: of the file, less the bits of the umask.
+        mode: of a new file, less the bits of the umask. The usual one leaves that of a file as it is.
         check: raises what speaks against writing, as an error of its own. While it runs, and until the file
             is there, no other process that gives a check can write in this folder.
 
     Raises:
         OSError: the file cannot be written. The old one is as it was.
+        RegistryError: the file holds secret keys (`kind_of_keys`), and no check is given.
     """
-    target = pathlib.Path(path)
+    given = pathlib.Path(path)
+    if given.exists() and not given.is_file() and not given.is_dir():
+        if check is not None:
+            raise OSError(errno.EINVAL, "it is no file of a disk", str(given))
+        _write_into(given, content)
+        return
+    target = pathlib.Path(os.path.realpath(given))
+    if check is None:
+        refuse_to_lose_keys(given)
     temporary = target.with_name(f".{target.name[:40]}.{os.urandom(8).hex()}.tmp")
     with _folder(target.parent, locked=check is not None) as folder:
         if check is not None:
             check()
         try:
             with _created(temporary, mode) as file:
+                if mode == USUAL and sys.platform != "win32" and target.exists():
+                    os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
                 if callable(content):
                     content(file)
                 else:
@@ -65,6 +91,27 @@ def write_file(
             # The file is in place by now, and some file systems cannot do this.
             with contextlib.suppress(OSError):
                 os.fsync(folder)
+
+
+def _write_into(stream: pathlib.Path, content: bytes | Callable[[BinaryIO], object]) -> None:
+    with open(stream, "wb") as file:
+        if callable(content):
+            content(file)
+        else:
+            file.write(content)
+
+
+def refuse_to_lose_keys(path: pathlib.Path) -> None:
+    """Raise a RegistryError if a file that would be replaced holds secret keys."""
+    if not path.is_file():
+        return
+    try:
+        with open(path, "rb") as file:
+            kind = kind_of_keys(file.read(1000))
+    except OSError:  # none that this process reads
+        return
+    if kind is not None:
+        raise RegistryError(f"{path}: it holds {kind}, which would be lost; expected another path")
 
 
 _TEMPORARY = re.compile(r"\..{1,40}\.[0-9a-f]{16}\.tmp", re.DOTALL)

@@ -89,6 +89,22 @@ def test_what_cannot_work_is_refused_before_the_work(
     assert "go with --null" in said(2, "calibrate", "--power", "--registries", "3")
 
 
+@pytest.mark.parametrize("command", ["audit", "report", "check"])
+def test_keys_and_the_text_are_neither_written_over_nor_shown(
+    team: pathlib.Path, text: pathlib.Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = text.rename(text.with_name("text.json"))
+    before = team.read_bytes(), text.read_bytes()
+    for output, said in ((team, "it holds a registry, which would be lost"), (text, "it is what is read")):
+        assert run(command, text, "-r", team, "-o", output) == 3
+        assert f"{output}: {said}" in "".join(capsys.readouterr().err)
+    assert (team.read_bytes(), text.read_bytes()) == before
+    if command != "check":
+        assert run(command, team, "-r", team, "-o", team.with_name("out.json")) == 3
+        assert "got a registry, whose secrets a report would show" in capsys.readouterr().err
+        assert not team.with_name("out.json").exists()
+
+
 def test_an_output_that_may_be_a_file_or_a_folder_is_asked_about(
     team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path, said: Said
 ) -> None:

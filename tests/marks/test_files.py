@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import pathlib
 import stat
 
 import pytest
 
-from iet.marks.files import write_file
+from iet.errors import RegistryError
+from iet.marks.files import kind_of_keys, write_file
+from iet.marks.registry import Registry
 from tests.support.conditions import posix
 
 
@@ -50,3 +53,48 @@ def test_modes_and_folders_for_writing_only(tmp_path: pathlib.Path) -> None:
         tmp_path.chmod(0o700)
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("shared", "private", "dropped")]
     assert modes == [0o640, 0o600, 0o640]
+
+
+@posix
+def test_a_link_stays_and_the_mode_of_what_it_leads_to(tmp_path: pathlib.Path) -> None:
+    file, link, private = (tmp_path / name for name in ("report.json", "link.json", "private.json"))
+    file.write_bytes(b"old")
+    file.chmod(0o640)
+    link.symlink_to(file)
+    write_file(link, b"new")
+    assert (link.is_symlink(), file.read_bytes()) == (True, b"new")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    private.write_bytes(b"old")
+    private.chmod(0o644)
+    write_file(private, b"new", mode=0o600)
+    assert stat.S_IMODE(private.stat().st_mode) == 0o600
+
+
+@posix
+def test_what_is_no_file_of_a_disk_is_written_into(tmp_path: pathlib.Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_bytes)
+        write_file(pipe, b"report")
+        assert read.result() == b"report"
+    assert pipe.is_fifo()
+    with pytest.raises(OSError, match="no file of a disk"):
+        write_file(pipe, b"registry", check=lambda: None)
+    assert pipe.is_fifo()
+
+
+def test_keys_are_not_written_over(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "team.json"
+    Registry.create(path, vocab_size=500).add("planner")
+    key = tmp_path / "key.pem"
+    key.write_text("\n-----BEGIN EC PRIVATE KEY-----\n")
+    for file, kind in ((path, "a registry"), (key, "a private key")):
+        before = file.read_bytes()
+        assert kind_of_keys(before) == kind
+        with pytest.raises(RegistryError, match=f"{file.name}: it holds {kind}, which would be lost"):
+            write_file(file, b"report")
+        assert file.read_bytes() == before
+    for other in (b"", b'{"schema": "iet.report/1"}', b"-----BEGIN PUBLIC KEY-----", b'a "iet.registry/1"'):
+        assert kind_of_keys(other) is None
+    write_file(path, b"new", check=lambda: None)
