@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import hashlib
 import json
 import math
+import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -31,6 +33,7 @@ __all__ = [
     "Null",
     "Power",
     "advice",
+    "corpus_files",
     "entropy_of",
     "null",
     "null_table",
@@ -417,6 +420,34 @@ def _drawn(profile: Profile, tokenizer: Any, agents: int, label: str) -> Registr
     return registry
 
 
+def corpus_files(path: pathlib.Path) -> tuple[list[pathlib.Path], dict[str, int]]:
+    """Return the files of a corpus that `read_corpus` reads, and how many it does not, by the ends of names.
+
+    Raises:
+        InputError: there is nothing to read.
+        OSError: a folder cannot be read.
+    """
+    kinds = (".txt", ".md", ".rst", ".jsonl")
+    if not path.exists():
+        raise InputError(f"corpus: got {path}, which is not there; expected a folder or a file")
+    if path.is_file():
+        return [path], {}
+    files, others = list[pathlib.Path](), collections.Counter[str]()
+    for folder, _, names in os.walk(path, onerror=_raise):
+        for file in map(pathlib.Path(folder).joinpath, names):
+            if file.suffix in kinds and file.is_file():
+                files.append(file)
+            else:
+                others[file.suffix] += 1
+    if not files:
+        raise InputError(f"corpus: got {path}, expected files that end in one of {', '.join(kinds)}")
+    return sorted(files), dict(others)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
 def read_corpus(path: pathlib.Path) -> Iterator[str]:
     """Yield the texts of a corpus: a folder's files, the "text" of each line of a `.jsonl`, or one file.
 
@@ -427,15 +458,7 @@ def read_corpus(path: pathlib.Path) -> Iterator[str]:
     Raises:
         InputError: there is nothing to read, a file is not UTF-8, or a line has no text; names file and line.
     """
-    kinds = (".txt", ".md", ".rst", ".jsonl")
-    if not path.exists():
-        raise InputError(f"corpus: got {path}, which is not there; expected a folder or a file")
-    files = (
-        [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix in kinds and p.is_file())
-    )
-    if not files:
-        raise InputError(f"corpus: got {path}, expected files that end in one of {', '.join(kinds)}")
-    for file in files:
+    for file in corpus_files(path)[0]:
         try:
             content = file.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:

@@ -7,11 +7,13 @@ import dataclasses
 import itertools
 import json
 import pathlib
+import sys
 from typing import Any
 
 from iet.cli.options import Commands, add_registry, load_registry, read_bytes
 from iet.cli.progress import auditing, progress
 from iet.errors import InputError
+from iet.report.lines import harmless
 
 
 def add(commands: Commands) -> None:
@@ -187,6 +189,12 @@ def _calibrate(arguments: argparse.Namespace) -> int:
         found: Any = [dataclasses.asdict(row) for row in rows]
         text = calibrate.power_table(rows)
     else:
+        others = calibrate.corpus_files(arguments.null)[1]
+        if others:
+            kinds = ", ".join(f"{end or 'no end'} {count}" for end, count in sorted(others.items()))
+            print(
+                harmless(f"iet: files not read: {kinds}; expected .txt, .md, .rst, .jsonl"), file=sys.stderr
+            )
         with auditing() as move:
             null = calibrate.null(
                 load_registry(arguments),

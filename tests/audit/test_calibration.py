@@ -130,6 +130,7 @@ def test_a_corpus_is_a_folder_a_file_or_lines_of_json(tmp_path: pathlib.Path) ->
     (tmp_path / "c.png").write_bytes(b"\x89")
     assert list(calibrate.read_corpus(tmp_path)) == ["two", "one"]
     assert list(calibrate.read_corpus(tmp_path / "b.md")) == ["two"]
+    assert calibrate.corpus_files(tmp_path)[1] == {".png": 1}
     (tmp_path / "d.jsonl").write_text('{"text": "a\u2028b\x85c"}\r\n\n{"text": "d"}\n', encoding="utf-8")
     assert list(calibrate.read_corpus(tmp_path / "d.jsonl")) == ["a\u2028b\x85c", "d"]
 
