@@ -282,6 +282,8 @@ class Registry:
             added = []
             for given in names:
                 name = new_name(given, looks)
+                if name in agents and name not in self._agents:
+                    raise InputError(f"agent name: got {name!r} twice, expected each once")
                 if name in agents:
                     raise RegistryError(f"agent {name!r} is here already; iet keys rotate gives it a new key")
                 key = AgentKey(name, 0, _now(), new_secret(chosen, secret), variants)

@@ -40,7 +40,8 @@ def test_many_agents_are_added_at_once_or_none(path: pathlib.Path, monkeypatch: 
     before = path.read_bytes()
     for refused, message in (
         (["x", "planner"], "'planner' is here already"),
-        (["x", "x"], "'x' is here already"),
+        (["x", "x"], "agent name: got 'x' twice, expected each once"),
+        (["\u00e9", "e\u0301"], "twice"),
         (["x", "\u0445"], r"'\\u0445', which looks like 'x'"),
         (["x", " y"], "agent name"),
     ):
