@@ -38,7 +38,7 @@ def add(commands: Commands) -> None:
         dest="file",
         type=pathlib.Path,
         metavar="FILE",
-        help="of this file, too: a name on each line",
+        help="of this file, too: a name on each line; lines that begin with # are comments",
     )
     add.add_argument("--profile", help="id of the profile, where the registry has several")
     add.add_argument(
@@ -192,7 +192,8 @@ def _keys_add(arguments: argparse.Namespace) -> int:
             lines = read_bytes(arguments.file).decode().splitlines()
         except UnicodeDecodeError as error:
             raise InputError(f"{arguments.file}: not UTF-8 from byte {error.start} on") from None
-        names += [line.strip() for line in lines if line.strip()]
+        stripped = [line.strip() for line in lines]
+        names += [line for line in stripped if line and not line.startswith("#")]
     if not names:
         raise InputError(f"{arguments.file}: got no name, expected one on each line")
     with _to_change(arguments) as registry:
@@ -234,6 +235,10 @@ def _keys_rotate(arguments: argparse.Namespace) -> int:
     import iet
 
     with _to_change(arguments) as registry:
+        named = [registry.keys(name)[-1].agent for name in arguments.names]
+        for name in named:
+            if named.count(name) > 1:
+                raise InputError(f"agent name: got {name!r} twice, expected each once")
         rotated = iet.Registry.loads(registry.dumps())  # merged back, all is saved at once, or nothing
         for name in arguments.names:
             rotated.rotate(name, variants=arguments.variants)

@@ -97,11 +97,12 @@ def test_keys_that_are_refused_change_nothing(
     before = team.read_bytes()
     for arguments, message in [
         (["add", "-r", team, "writer", "planner"], "agent 'planner' is here already"),
-        (["add", "-r", team, "writer", "writer"], "agent 'writer' is here already"),
+        (["add", "-r", team, "writer", "writer"], "agent name: got 'writer' twice, expected each once"),
         (["add", "-r", team, "writer", " editor"], "agent name"),
         (["add", "-r", team, "writer\u200b"], "invisible character U+200B"),
         (["add", "-r", team, "writer", "--profile", "0123"], "profile '0123'"),
         (["rotate", "-r", team, "planner", "critik"], "did you mean 'critic'"),
+        (["rotate", "-r", team, "planner", "critic", "planner"], "got 'planner' twice, expected each once"),
         (["export", "-r", team, tmp_path / "host.json", "--agents", "planner", "nobody"], "'nobody'"),
         (["export", "-r", team, team, "--agents", "planner"], "it exists, and its keys would be lost"),
         (["import", "-r", team, tmp_path / "none.json"], "cannot be read"),
@@ -168,14 +169,14 @@ def test_init_says_what_the_family_means(
 
 def test_names_come_from_a_file_too(team: pathlib.Path, tmp_path: pathlib.Path, said: Said) -> None:
     names = tmp_path / "names.txt"
-    names.write_text("writer\n\n  the editor \r\nПрораб\n", encoding="utf-8")
+    names.write_text("# our team\nwriter\n\n  the editor \r\n  #more\nПрораб\n", encoding="utf-8")
     assert "6 agents" in said(0, "keys", "add", "-r", team, "reader", "--from", names, "--variants", "2")
     registry = Registry.load(team)
     assert tuple(registry)[2:] == ("reader", "writer", "the editor", "Прораб")
     assert registry.keys("the editor")[0].variants == 2
     before = team.read_bytes()
     names.write_bytes(b"writer\xff")
-    (tmp_path / "empty.txt").write_text("\n  \n")
+    (tmp_path / "empty.txt").write_text("\n  \n# nobody\n")
     for arguments, message in (
         (["--from", names], "not UTF-8 from byte 6 on"),
         (["--from", tmp_path / "none.txt"], "cannot be read"),
