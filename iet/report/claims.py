@@ -9,6 +9,7 @@ import html
 import io
 from typing import Any, Literal
 
+from iet.errors import InputError
 from iet.report.index import STYLE, no_formula, stacked
 from iet.report.lines import harmless, table
 from iet.report.wording import p_value
@@ -115,7 +116,9 @@ class ClaimReport:
     sessions: int | None = None
 
     def of(self, verdict: Verdict) -> tuple[CheckedPiece, ...]:
-        """Return the pieces with a verdict."""
+        """Return the pieces with a verdict, one of `MEANINGS`."""
+        if verdict not in MEANINGS:
+            raise InputError(f"verdict: got {verdict!r}, expected one of {', '.join(MEANINGS)}")
         return tuple(piece for piece in self.pieces if piece.verdict == verdict)
 
     @property

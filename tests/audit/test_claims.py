@@ -181,6 +181,13 @@ def test_bad_input_is_refused(pieces: Any, claims: Any, skip: Any, words: str) -
         reader().check(pieces, claims, skip=skip)
 
 
+def test_there_are_no_pieces_of_a_verdict_that_is_none() -> None:
+    found = reader().check(["w1"], [None])
+    assert (found.of("open"), found.of("named")) == (found.pieces, ())
+    with pytest.raises(InputError, match="verdict: got 'confimed', expected one of confirmed, contradicted,"):
+        found.of("confimed")  # type: ignore[arg-type]
+
+
 def test_what_was_published_before_is_told(tmp_path: pathlib.Path) -> None:
     registry = team(tokenizer=WORD_TOKENIZER, family="gumbel", n_gram=3)
     old, own = said(registry, "planner", 1), said(registry, "critic", 2)
