@@ -6,7 +6,7 @@ import argparse
 import json
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from iet.audit import traces
@@ -51,7 +51,7 @@ def add(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="NAME=AGENT",
-        help="what the trace calls NAME is this agent of the registry; may be repeated",
+        help="what the trace calls NAME is this agent of the registry; may be repeated, each NAME once",
     )
     check.add_argument("--published", metavar="FILE.idx", help="what agents published before is no evidence")
     check.add_argument(
@@ -105,6 +105,7 @@ def _check(arguments: argparse.Namespace) -> int:
         pieces = traces.read(_document(arguments.trace), agents=[*auditor.agents, *names])
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
+    _refuse_unknown(names, pieces)
     claims = [piece.claim and names.get(piece.claim, piece.claim) for piece in pieces]
     skip = [d for d, piece in enumerate(pieces) if not piece.agents]
     with auditing():
@@ -136,8 +137,19 @@ def _names(given: Sequence[str], agents: Sequence[str]) -> Mapping[str, str]:
             raise InputError(f"--agent: got {pair!r}, expected NAME=AGENT")
         if agent not in agents:
             raise InputError(f"--agent: got {agent!r}, expected one of {', '.join(agents)}")
+        if name in found:
+            raise InputError(f"--agent: got {name!r} twice, expected each name once")
         found[name] = agent
     return found
+
+
+def _refuse_unknown(names: Collection[str], pieces: Sequence[traces.Piece]) -> None:
+    """Raise an InputError if one of the names is under no message."""
+    there = {piece.claim: None for piece in pieces if piece.claim is not None}
+    for name in names:
+        if name not in there:
+            known = f"one of {', '.join(map(repr, there))}" if there else "none: no message has a name"
+            raise InputError(f"--agent: got {name!r}, which no message came under, expected {known}")
 
 
 def _document(file: str) -> Any:

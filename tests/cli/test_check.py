@@ -61,6 +61,21 @@ def test_exit_codes(said: Said, team: pathlib.Path, trace: pathlib.Path) -> None
         (b"[]", ("-o", "nowhere/out.json"), "got a folder that is not there"),
         (b"[]", ("--agent", "x"), "--agent: got 'x', expected NAME=AGENT"),
         (b"[]", ("--agent", "x=y"), "--agent: got 'y', expected one of planner, critic"),
+        (
+            b"[]",
+            ("--agent", "x=critic", "--agent", "x=planner"),
+            "--agent: got 'x' twice, expected each name",
+        ),
+        (
+            b'[{"role": "assistant", "name": "y", "content": "w1"}]',
+            ("--agent", "y=critic", "--agent", "x=critic"),
+            "--agent: got 'x', which no message came under, expected one of 'y'",
+        ),
+        (
+            b'[{"role": "assistant", "content": "w1"}]',
+            ("--agent", "x=critic"),
+            "expected none: no message has a name",
+        ),
         (b"[]", ("--level", "2"), "level: got 2"),
     ],
 )
