@@ -190,6 +190,8 @@ def _parameters(given: list[str]) -> dict[str, Any]:
         name, equals, value = pair.partition("=")
         if not (equals and name.isidentifier()) or name in ("scheme", "path", "tokenizer", "secret_mount"):
             raise InputError(f"--parameter: got {pair!r}, expected NAME=VALUE, such as greenlist_ratio=0.5")
+        if name in found:
+            raise InputError(f"--parameter: got {name!r} twice, expected each once")
         try:
             found[name] = json.loads(value)
         except ValueError:

@@ -377,6 +377,9 @@ def test_audit_on_the_command_line(
     assert main([*common, "--scheme", "sglang-gumbel"]) == 3
     assert "expected a str of 1 to 16 hex digits" in capsys.readouterr().err
     assert main([*common, "--scheme", "kgw", "--parameter", "vocab_size"]) == 3
+    capsys.readouterr()
+    assert main([*common, "--scheme", "kgw", *vocab, "--parameter", "vocab_size=6000"]) == 3
+    assert "--parameter: got 'vocab_size' twice, expected each once" in capsys.readouterr().err
     for wrong in ([*common, "--n-gram", "3"], [*common, "--scheme", "kgw", "--k-p", "1"]):
         with pytest.raises(SystemExit):
             main(wrong)
