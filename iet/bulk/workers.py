@@ -82,12 +82,13 @@ def audited(
                 raise _out_of_memory(job, chunk) from None
         return
     crew = _Crew(auditor, packed, job)
-    idle, at_work = [crew.hired() for _ in range(workers)], dict[_Connection, _Task]()
+    idle, at_work = list[_Connection](), dict[_Connection, _Task]()
     waiting, upcoming = list[_Task](), next(stream, None)
     try:
         while waiting or upcoming is not None or at_work:
-            while idle and (waiting or upcoming is not None):
-                connection = idle.pop()
+            # No more are hired than there are chunks.
+            while (waiting or upcoming is not None) and (idle or len(at_work) < workers):
+                connection = idle.pop() if idle else crew.hired()
                 if waiting:
                     task = waiting.pop()
                 elif upcoming is not None:
@@ -102,7 +103,6 @@ def audited(
                     said = ready.recv()
                 except (EOFError, OSError):
                     waiting.append(crew.taken_over(ready, at_work.pop(ready)))
-                    idle.append(crew.hired())
                     continue
                 if isinstance(said, Exception):
                     raise said

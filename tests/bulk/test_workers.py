@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,17 +46,15 @@ class DiesAtStart(files._Job):
 
 
 class DiesOnceThenAtStart(files._Job):
-    """One of the first two workers dies at a record, and the next three before they take up a chunk."""
+    """The first worker dies at a record, and the next three before they take up a chunk."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         with self._file("starts", "ab") as file:
             file.write(b".")
             file.flush()
-            if 2 < os.fstat(file.fileno()).st_size <= 5:
+            if 1 < os.fstat(file.fileno()).st_size <= 4:
                 os._exit(3)
-            while os.fstat(file.fileno()).st_size < 2:  # else one of the first two may start after the third
-                time.sleep(0.01)
 
     def _values(self, records: Records) -> Iterator[tuple[Any, str | None]]:
         try:
@@ -105,6 +102,25 @@ def test_a_deadly_record_costs_itself_alone(
     assert (again.documents, again.quarantined, seen[-1].documents) == (19, 1, 20)
 
 
+def test_no_more_workers_are_started_than_there_are_chunks(
+    auditor: Auditor, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, hired = list[Any](), workers._Crew.hired
+
+    def counted(crew: Any) -> Any:
+        started.append(hired(crew))
+        return started[-1]
+
+    monkeypatch.setattr(workers._Crew, "hired", counted)
+    path = corpus(tmp_path / "a.jsonl", set(), 20)
+    options: dict[str, Any] = {"chunk_rows": 10, "workers": 1000}
+    assert audit_files(auditor, [path], tmp_path / "out", **options).documents == 20
+    assert 1 <= len(started) <= 2
+    del started[:]
+    audit_files(auditor, [path], tmp_path / "out", resume=True, **options)
+    assert started == []
+
+
 def test_where_all_die_the_run_ends(
     auditor: Auditor, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,7 +154,7 @@ def test_no_record_is_to_blame_where_a_worker_dies_before_it_has_one(
     monkeypatch.setattr(files, "_Job", DiesOnceThenAtStart)
     # One chunk, so who starts last has it.
     summary = audit_files(auditor, [path], tmp_path / "out", workers=2)
-    assert (tmp_path / "out.starts").stat().st_size == 6
+    assert (tmp_path / "out.starts").stat().st_size == 5
     assert (summary.documents, summary.quarantined) == (20, 0)
     assert rows(tmp_path / "out") == rows(tmp_path / "whole")
 
