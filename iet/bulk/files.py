@@ -127,7 +127,7 @@ def audit_files(
         shard: (i, n), 1 <= i <= n: audit every n-th chunk from the i-th on. n runs, with i from 1 to n and
             all else equal, at any time and on any machine, do all the work once.
         resume: go on where a run with the same arguments was stopped.
-        workers: number of processes that audit, with one thread each; 1: this process.
+        workers: number of processes that audit, 1 to 1024, with one thread each; 1: this process.
         chunk_rows: maximum number of records in a chunk, which is what a kill can cost; at least 1.
         max_record: maximum size of a record, at least 1: bytes of a text or of a line of JSON, in Parquet
             characters or ids. Larger ones go to the quarantine. A run that goes on may have another one.
@@ -163,7 +163,7 @@ def audit_files(
     memory for all records. Memory is that of a chunk or two for each worker, and of the longest document.
     """
     index, count = _checked_shard(shard)
-    check_number("workers", workers, 1)
+    check_number("workers", workers, 1, 1024)
     check_number("chunk_rows", chunk_rows, 1)
     check_number("max_record", max_record, 1)
     if reread and not resume:

@@ -62,7 +62,7 @@ def add(commands: Commands) -> None:
     many.add_argument(
         "--reread", action="store_true", help="with --resume: audit anew the files that have changed since"
     )
-    many.add_argument("--workers", type=int, metavar="N", help="processes (default: 1)")
+    many.add_argument("--workers", type=int, metavar="N", help="processes, 1 to 1024 (default: 1)")
     many.add_argument(
         "--chunk-rows", type=int, metavar="N", help="documents in an output file (default: 4096)"
     )

@@ -205,6 +205,7 @@ def test_what_is_refused_before_any_work(auditor: Auditor, tmp_path: pathlib.Pat
         (["a.jsonl"], {"id_column": "key"}, "expected 'key' among them"),
         (["a.txt"], {"id_column": "key"}, "got a text"),
         (["a.jsonl"], {"workers": 0}, "workers: got 0"),
+        (["a.jsonl"], {"workers": 1025}, "workers: got 1025, expected an int from 1 to 1024"),
         (["a.jsonl"], {"chunk_rows": True}, "chunk_rows: got True"),
         (["a.jsonl"], {"shard": (3, 2)}, "shard: got"),
         (["a.jsonl"], {"shard": (1, 2), "fdr": 0.1}, "expected one shard"),
