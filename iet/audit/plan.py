@@ -17,7 +17,7 @@ from iet.audit.copied import Restored, restored
 from iet.audit.language_model import LanguageModel
 from iet.decoding import DECODERS, options_of
 from iet.decoding.breaks import check_break_odds
-from iet.errors import InputError, RegistryError
+from iet.errors import InputError, RegistryError, check_number
 from iet.kernels import check_token_ids
 from iet.marks.families import FEWEST_ODD, FEWEST_VALUES, few_values
 from iet.marks.foreign.keys import ForeignKeys
@@ -30,6 +30,9 @@ from iet.marks.tokenizer import Encoding, Tokenizer
 
 ALL_KEYS = 64
 """With more keys, only the decoder's candidates among them are scored token by token."""
+
+MAX_DECOYS = 10_000
+"""How many decoys there can be; time and memory grow with them."""
 
 Source = Registry | ForeignKeys
 
@@ -150,8 +153,7 @@ class Plan:
             raise InputError(f"decoder: got {decoder!r}, expected one of {sorted(DECODERS)}")
         if not isinstance(level, (int, float, np.floating)) or not 0 < level < 1:
             raise InputError(f"level: got {level!r}, expected a number between 0 and 1")
-        if isinstance(decoys, bool) or not isinstance(decoys, (int, np.integer)) or decoys < 0:
-            raise InputError(f"decoys: got {decoys!r}, expected an int of at least 0")
+        check_number("decoys", decoys, 0, MAX_DECOYS)
         if decoys and any(isinstance(source, ForeignKeys) for source in sources):
             raise InputError(f"decoys: got {decoys}, expected 0: keys of other schemes have none")
         if attributed not in ("segment", "tokens"):
@@ -222,6 +224,11 @@ class Plan:
         needed = math.ceil(1 / max(lowest, sys.float_info.min)) - 1
         if 0 < self.decoys < needed and self.allow_unattributed:
             who = f"{self.agents} keys" if most == 1 else f"{self.agents} agents of up to {most} keys"
+            if needed > MAX_DECOYS:
+                raise InputError(
+                    f"decoys: got {self.decoys}, expected 0: with {who} no p-value from the {MAX_DECOYS} that"
+                    f" there can be reaches level {self.level:g}"
+                )
             raise InputError(
                 f"decoys: got {self.decoys}, expected at least {needed}: with {who}"
                 f" no p-value from fewer reaches level {self.level:g}"

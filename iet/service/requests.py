@@ -8,10 +8,8 @@ from typing import Any, Literal
 
 import pydantic
 
+from iet.audit.plan import MAX_DECOYS
 from iet.errors import InputError
-
-MAX_DECOYS = 10_000
-"""What one request may ask for; time grows with them."""
 
 Option = float | int | str | bool | list[float] | None
 
