@@ -320,7 +320,7 @@ def null(
         registry: gives the profile and the number of keys (of all epochs); its own keys are not used.
         texts: unmarked, not empty.
         profile, tokenizer: as in `Auditor`.
-        registries: number of registries for each text, at least 1.
+        registries: number of registries for each text, 1 to 100,000.
         seed: of their keys.
         progress: called with a line after each text.
 
@@ -329,7 +329,7 @@ def null(
 
     Deterministic.
     """
-    check_number("registries", registries, 1)
+    check_number("registries", registries, 1, 100_000)
     agents = len(registry.scoring_keys(profile))
     chosen = registry.get_profile(profile)
     opened = registry.open_tokenizer(profile, tokenizer)

@@ -43,7 +43,7 @@ def add(commands: Commands) -> None:
     )
     _add_plan(calibrate)
     calibrate.add_argument("--level", type=float, help="of --power (default: 0.01)")
-    calibrate.add_argument("--registries", type=int, help="of --null, per text (default: 20)")
+    calibrate.add_argument("--registries", type=int, help="of --null, per text, 1 to 100000 (default: 20)")
     calibrate.add_argument("--profile", help="id of the profile, where the registry has several")
     calibrate.add_argument("--tokenizer", help="where the registry's note of it does not lead there")
     calibrate.add_argument("--seed", type=int, default=0, help="of every draw (default: 0)")

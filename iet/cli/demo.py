@@ -43,7 +43,7 @@ def add(commands: Commands) -> None:
         help="who may follow whom (default: chain)",
     )
     demo.add_argument("--agents", type=int, default=4, choices=[4, 5, 6], help="how many write (default: 4)")
-    demo.add_argument("--rounds", type=int, default=3, help="stretches of the walk (default: 3)")
+    demo.add_argument("--rounds", type=int, default=3, help="stretches of the walk, 1 to 1000 (default: 3)")
     demo.add_argument("--seed", type=int, default=0, help="of keys, walk, lengths and tokens (default: 0)")
     demo.add_argument(
         "--family",

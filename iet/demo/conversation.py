@@ -87,7 +87,7 @@ def speakers_of_walk(topology: str, agents: Sequence[str], rounds: int, seed: in
     Raises:
         InputError: unknown topology, fewer than two agents, or rounds out of range.
     """
-    check_number("rounds", rounds, 1)
+    check_number("rounds", rounds, 1, 1000)
     n = len(agents)
     steps = walk(template(topology, n), n * rounds, seed=seed)
     return [[agents[i] for i in steps[r * n : (r + 1) * n]] for r in range(rounds)]

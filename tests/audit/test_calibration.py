@@ -146,8 +146,11 @@ def test_what_is_no_corpus_is_refused_with_file_and_line(tmp_path: pathlib.Path)
     (tmp_path / "a.jsonl").write_bytes(b"\xff")
     with pytest.raises(InputError, match="byte 0 is not UTF-8"):
         list(calibrate.read_corpus(tmp_path))
-    with pytest.raises(InputError, match="registries: got 0"):
-        calibrate.null(demo_registry(("a",), 0), iter(["x"]), registries=0)
+    for registries in (0, 100_001):
+        with pytest.raises(
+            InputError, match=f"registries: got {registries}, expected an int from 1 to 100000"
+        ):
+            calibrate.null(demo_registry(("a",), 0), iter(["x"]), registries=registries)
     with pytest.raises(InputError, match="texts: got none"):
         calibrate.null(demo_registry(("a",), 0), iter([]))
 

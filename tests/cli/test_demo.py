@@ -43,8 +43,9 @@ def test_neighbouring_turns_follow_the_edges(topology: str) -> None:
 
 
 def test_walks_that_cannot_be_are_refused() -> None:
-    with pytest.raises(InputError, match="rounds: got 0, expected an int of at least 1"):
-        speakers_of_walk("chain", NAMES, rounds=0, seed=0)
+    for rounds in (0, 1001):
+        with pytest.raises(InputError, match=f"rounds: got {rounds}, expected an int from 1 to 1000"):
+            speakers_of_walk("chain", NAMES, rounds=rounds, seed=0)
     with pytest.raises(InputError, match="'ring'"):
         speakers_of_walk("ring", NAMES, rounds=1, seed=0)
     with pytest.raises(InputError, match="got 1"):
