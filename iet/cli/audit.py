@@ -23,6 +23,11 @@ _MANY = (
 )
 """Options of audits of many documents."""
 
+_OTHER_FORMS = (
+    *(".prov.json", ".dsse.json", ".html", ".htm", ".pdf", ".svg", ".png", ".jpg", ".jpeg", ".dot"),
+    *(".txt", ".md", ".csv", ".docx", ".xml", ".parquet", ".jsonl", ".ndjson", ".gz", ".zst"),
+)
+"""Ends of names that promise another form than the report's as JSON."""
 
 _TABLES = (".parquet", ".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.zst", ".ndjson.zst")
 
@@ -44,7 +49,7 @@ def add(commands: Commands) -> None:
         "--output",
         "--out",
         metavar="PATH",
-        help="write the report as JSON to this file; of many documents, tables to this folder or URI",
+        help="write the report as JSON to this file, *.json; of many documents, tables to this folder or URI",
     )
     audit.add_argument("--no-text", action="store_true", help="leave the text out of the JSON")
     audit.add_argument("--fail-on", choices=["attributed", "unattributed"], help="exit 1 if any text is so")
@@ -142,6 +147,11 @@ def _audit(arguments: argparse.Namespace) -> int:
         raise InputError(
             f"{output}: is it a file or a folder? expected a name with a suffix, such as {output}.json, for"
             f" the report, or {output}/ for the tables of many documents"
+        )
+    if output and not bulk and output.name.lower().endswith(_OTHER_FORMS):
+        raise InputError(
+            f"{output}: got a name of another form, expected NAME.json, as the report is written as JSON;"
+            " iet report -o writes pages, pictures and signed files"
         )
     if output and not bulk and not output.parent.is_dir():
         raise InputError(f"{output}: got a folder that is not there, expected one that is")

@@ -116,6 +116,18 @@ def test_an_output_that_may_be_a_file_or_a_folder_is_asked_about(
     assert not new.exists()
 
 
+@pytest.mark.parametrize(
+    "name", ["x.html", "x.pdf", "x.svg", "x.png", "x.txt", "x.md", "x.HTML", "x.dsse.json"]
+)
+def test_an_output_that_promises_another_form_is_refused(
+    team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path, said: Said, name: str
+) -> None:
+    out = tmp_path / name
+    refusal = said(3, "audit", text, "-r", team, "-o", out)
+    assert f"{out}: got a name of another form, expected NAME.json" in refusal
+    assert not out.exists()
+
+
 def test_decoys_and_known_agents_reach_the_auditor(
     team: pathlib.Path, text: pathlib.Path, said: Said
 ) -> None:
