@@ -58,5 +58,6 @@ def _too_large(file: str, size: int | None, maximum: int) -> str:
         f"got {got}, expected at most {maximum:,} (--max-text) in one text: an audit takes some {_MEMORY}"
         f" bytes of memory for each of them,{memory} and more with many agents. Cut it at line ends, and"
         f" audit the parts as documents: mkdir parts; split -C 4M --additional-suffix=.txt {source} parts/;"
-        " iet audit parts/ -o OUT/. In each part agents have to be found anew: docs/using/auditing.md"
+        " iet audit parts/ -o OUT/. In each part agents have to be found anew, and where"
+        " lines are longer than 4 MiB split cuts characters: docs/using/auditing.md has another way"
     )

@@ -43,6 +43,7 @@ def test_a_text_that_is_too_large_is_refused_with_its_size_and_the_way(
         assert "here about 0.8 GB" in refusal
         assert f"split -C 4M --additional-suffix=.txt {shlex.quote(str(large))} parts/" in refusal
         assert "iet audit parts/ -o OUT/" in refusal
+        assert "where lines are longer than 4 MiB split cuts characters" in refusal
     assert not page.exists()
 
 
