@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import os
 import pathlib
 from typing import Any
 
@@ -78,6 +79,12 @@ def shown(value: object) -> str:
     if isinstance(value, int) and value.bit_length() > 128:  # the longest have no repr at all
         return f"an int of {value.bit_length()} bits"
     return repr(value)
+
+
+def check_path(name: str, value: Any) -> None:
+    """Raise InputError unless `value` is a str or a path."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise InputError(f"{name}: got {type(value).__name__}, expected a path, a str or os.PathLike")
 
 
 def missing(what: str, extra: str) -> BackendUnavailable:

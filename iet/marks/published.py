@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from iet.errors import InputError, RegistryError
+from iet.errors import InputError, RegistryError, check_path
 from iet.marks.commitment import commitment
 from iet.marks.derivation import derive_index_key
 from iet.marks.files import alone_in, write_file
@@ -87,6 +87,7 @@ class PublishedIndex:
     def __init__(self, path: str | os.PathLike[str], registry: Registry, *, create: bool = False) -> None:
         if not isinstance(registry, Registry):
             raise InputError(f"registry: got {type(registry).__name__}, expected iet.Registry")
+        check_path("path", path)
         self._path = pathlib.Path(os.path.realpath(path))
         self._registry, self._threads = registry, threading.Lock()
         self._excluded = frozenset[int]()
@@ -166,8 +167,11 @@ class PublishedIndex:
         name, keys = self._registry.keys(agent)[0].agent, self._registry.scoring_keys(profile.id)
         if isinstance(texts, str):
             texts = [texts]
+        for what, given in (("texts", texts), ("token_ids", token_ids)):
+            if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+                raise InputError(f"{what}: got {type(given).__name__}, expected a list")
         done = Added(0, 0, 0)
-        for batch in _batches(texts):
+        for batch in _batches(map(_text, texts)):
             opened = self._registry.open_tokenizer(profile.id, tokenizer)
             encoded = [encoding.token_ids for encoding in opened.encode_batch(batch)]
             done = _sum(done, self._add(name, keys, encoded, batch))
@@ -415,6 +419,12 @@ def _batches(values: Iterable[Any]) -> Iterator[list[Any]]:
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"texts: got {type(value).__name__} among them, expected str")
+    return value
 
 
 def _sum(a: Added, b: Added) -> Added:

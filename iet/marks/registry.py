@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from iet.errors import IetError, InputError, RegistryError, TokenizerMismatch
+from iet.errors import IetError, InputError, RegistryError, TokenizerMismatch, check_path
 from iet.marks.commitment import Leaf, Opening, commitment, open_leaf, registry_digest
 from iet.marks.derivation import ENGINE_KEY_BYTES, derive_engine_key, new_secret
 from iet.marks.files import read_private
@@ -747,6 +747,7 @@ def _load_again(path: str, secret_mount: bool) -> Registry:
 
 
 def _absolute(path: str | os.PathLike[str]) -> pathlib.Path:
+    check_path("path", path)
     return pathlib.Path(path).expanduser().absolute()
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from iet.errors import InputError
+from iet.errors import InputError, check_path
 from iet.marks.files import write_file
 from iet.native.arrays import Float32s, Int32s
 from iet.report.segments import LEFT_OUT, Segment, Sessions, Span, Trace, extent
@@ -287,6 +287,7 @@ class Report:
 
 def _written(data: str, path: str | os.PathLike[str] | None) -> str:
     if path is not None:
+        check_path("path", path)
         write_file(path, data.encode() + b"\n")
     return data
 

@@ -211,6 +211,17 @@ def test_bad_input_is_refused_before_anything_is_written(
     with pytest.raises(RegistryError, match="nobody"):
         index.add("nobody", token_ids=[drawn(1)])
     assert sorted(os.listdir(index.path)) == before
+    for texts in (5, b"x", None):
+        with pytest.raises(InputError, match=f"texts: got {type(texts).__name__}, expected a list"):
+            index.add("planner", texts)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="texts: got NoneType among them, expected str"):
+        index.add("planner", [None])  # type: ignore[list-item]
+    for token_ids in (5, "x"):
+        with pytest.raises(InputError, match=f"token_ids: got {type(token_ids).__name__}, expected a list"):
+            index.add("planner", token_ids=token_ids)  # type: ignore[arg-type]
+    assert sorted(os.listdir(index.path)) == before
+    with pytest.raises(InputError, match="path: got int, expected a path"):
+        PublishedIndex(5, TEAM)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no index of published text"):
         PublishedIndex(tmp_path / "not there", TEAM)
     with pytest.raises(InputError, match="registry: got int"):

@@ -54,6 +54,16 @@ def test_create_refuses_bad_input(path: pathlib.Path, arguments: dict[str, Any],
     assert not path.exists()
 
 
+def test_what_is_no_path_is_refused(team: Registry) -> None:
+    for refused in (
+        lambda: Registry.load(5),  # type: ignore[arg-type]
+        lambda: Registry.create(5, vocab_size=V),  # type: ignore[arg-type]
+        lambda: team.save(5),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(InputError, match="path: got int, expected a path"):
+            refused()
+
+
 def test_a_saved_registry_reads_back(team: Registry, path: pathlib.Path) -> None:
     team.rotate("critic", secret=secret(9))
     for read in (Registry.load(path), Registry.loads(team.dumps()), Registry.loads(path.read_bytes())):

@@ -308,6 +308,9 @@ def test_where_it_ends_in_words(report: Report) -> None:
 
 def test_it_is_the_same_each_time_and_survives_a_pickle(report: Report, tmp_path: pathlib.Path) -> None:
     assert report.to_html(tmp_path / "report.html") == page(reader().audit(TEXT))
+    for written in (report.to_html, report.to_json, report.to_prov):
+        with pytest.raises(InputError, match="path: got int, expected a path"):
+            written(5)  # type: ignore[arg-type]
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == page(report) + "\n"
     assert page(pickle.loads(pickle.dumps(report))) == page(report)
     assert dataclasses.replace(report, trace=None).to_html()  # without what only an audit has
