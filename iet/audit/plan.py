@@ -17,7 +17,7 @@ from iet.audit.copied import Restored, restored
 from iet.audit.language_model import LanguageModel
 from iet.decoding import DECODERS, options_of
 from iet.decoding.breaks import check_break_odds
-from iet.errors import InputError, RegistryError, check_number
+from iet.errors import InputError, RegistryError, check_number, shown
 from iet.kernels import check_token_ids
 from iet.marks.families import FEWEST_ODD, FEWEST_VALUES, few_values
 from iet.marks.foreign.keys import ForeignKeys
@@ -153,6 +153,9 @@ class Plan:
             raise InputError(f"decoder: got {decoder!r}, expected one of {sorted(DECODERS)}")
         if not isinstance(level, (int, float, np.floating)) or not 0 < level < 1:
             raise InputError(f"level: got {level!r}, expected a number between 0 and 1")
+        for name, value in (("allow_unattributed", allow_unattributed), ("as_copied", as_copied)):
+            if not isinstance(value, (bool, np.bool_)):
+                raise InputError(f"{name}: got {shown(value)}, expected True or False")
         check_number("decoys", decoys, 0, MAX_DECOYS)
         if decoys and any(isinstance(source, ForeignKeys) for source in sources):
             raise InputError(f"decoys: got {decoys}, expected 0: keys of other schemes have none")

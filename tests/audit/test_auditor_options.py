@@ -31,6 +31,9 @@ from tests.support.texts import IDS, TEAM, TEXT, agents_of, reader
         ({"level": "0.01"}, "level: got '0.01'"),
         ({"level": True}, "level: got True"),
         ({"level": np.float32("nan")}, "level: got "),
+        ({"allow_unattributed": "no"}, "allow_unattributed: got 'no', expected True or False"),
+        ({"allow_unattributed": 1}, "allow_unattributed: got 1,"),
+        ({"as_copied": "yes"}, "as_copied: got 'yes', expected True or False"),
         ({"decoder": ["posterior"]}, "decoder: got ['posterior'], expected one of"),
         ({"strengths": "abc"}, "strengths: got 'abc', expected numbers"),
         ({"tau": 0.1}, "options: got 'tau', decoder 'posterior' accepts"),
@@ -42,6 +45,11 @@ def test_bad_options_are_refused_at_once(options: dict[str, Any], message: str) 
     with pytest.raises((InputError, RegistryError)) as refusal:
         iet.Auditor(TEAM, **options)
     assert message in str(refusal.value)
+
+
+def test_bools_of_numpy_will_do() -> None:
+    given = iet.Auditor(TEAM, allow_unattributed=np.False_, as_copied=np.False_).configuration  # type: ignore[arg-type]
+    assert given == iet.Auditor(TEAM, allow_unattributed=False).configuration
 
 
 def test_registries_without_readers_are_refused() -> None:
