@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from iet.cli.options import Commands, read_bytes
-from iet.errors import InputError
+from iet.errors import InputError, VerificationError
 from iet.marks.files import write_file
 
 
@@ -67,6 +67,11 @@ def _sign(arguments: argparse.Namespace) -> int:
 
     envelope = read_bytes(arguments.file, most=signed.MAX_BYTES + 1)
     output = arguments.output or arguments.file
-    write_file(output, signed.add_signatures(envelope, signers_of(arguments)))
+    signers = signers_of(arguments)
+    try:
+        added = signed.add_signatures(envelope, signers)
+    except VerificationError as error:
+        raise VerificationError(f"{arguments.file}: {error}") from None
+    write_file(output, added)
     print(output)
     return 0

@@ -332,12 +332,19 @@ def _read(envelope: bytes) -> Envelope:
         raise VerificationError(f"envelope: got more than {MAX_BYTES} bytes, expected at most that")
     try:
         content = json.loads(envelope.decode(), object_pairs_hook=_once)
+        if not isinstance(content, dict):
+            raise ValueError(f"got a {type(content).__name__}, expected an object")
         entries, kind = content["signatures"], content["payloadType"]
         if not isinstance(entries, list) or not 1 <= len(entries) <= MAX_SIGNATURES:
             count = len(entries) if isinstance(entries, list) else type(entries).__name__
             raise ValueError(f"signatures: got {count}, expected 1 to {MAX_SIGNATURES}")
+        for entry in entries:
+            if not isinstance(entry, dict):
+                raise ValueError(f"signatures: got a {type(entry).__name__} among them, expected objects")
         names = [entry.get("keyid") or "" for entry in entries]
-        for what, value in (("payloadType", kind), *(("keyid", name) for name in names)):
+        texts = [("payloadType", kind), ("payload", content["payload"])]
+        texts += [("keyid", name) for name in names] + [("sig", entry["sig"]) for entry in entries]
+        for what, value in texts:
             if not isinstance(value, str):
                 raise ValueError(f"{what} is a {type(value).__name__}")
             value.encode()  # half a surrogate pair, which JSON can hold, has no UTF-8
@@ -347,6 +354,8 @@ def _read(envelope: bytes) -> Envelope:
         )
         for signature, name in zip(read.signatures.values(), names, strict=True):
             signature.keyid = name
+    except KeyError as error:
+        raise VerificationError(f"envelope: it is no DSSE envelope ({error} is missing)") from None
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise VerificationError(f"envelope: it is no DSSE envelope ({str(error)[:200]})") from None
     if kind != PAYLOAD_TYPE:

@@ -94,7 +94,7 @@ def test_what_does_not_go_together_is_refused(
         ([*start, "-o", report, "--sign", "hsm:"], "--public: got 0 public keys, expected 1"),
         ([*start, "-o", report, "--sign", private, "--sign", private], "signing key: got the key"),
         ([*start, "-o", report, "--sign", "vault:x"], "signing key: got a URI vault:"),
-        (["sign", public, "--key", private], "envelope: it is no DSSE envelope"),
+        (["sign", public, "--key", private], f"{public}: envelope: it is no DSSE envelope"),
         (["sign", tmp_path / "none", "--key", private], "cannot be read (No such file"),
         (
             ["verify", public, "--key", public, "--threshold", "2"],

@@ -240,7 +240,7 @@ def test_another_kind_of_payload_is_refused_though_it_is_signed() -> None:
         (b"", "Expecting value"),
         (b"\xff", "can't decode"),
         (json.dumps(json.loads(enveloped(PAYLOAD, A))).encode("utf-16"), "can't decode"),
-        (b"[]", "list indices"),
+        (b"[]", "got a list, expected an object"),
         (b"null", "NoneType"),
         (b"{}", "signatures"),
         (b"[" * 1_000_000, "recursion"),
@@ -276,6 +276,15 @@ def test_another_kind_of_payload_is_refused_though_it_is_signed() -> None:
             "surrogates",
         ),
         (changed(enveloped(PAYLOAD, A), lambda content: content["signatures"][0].pop("sig")), "sig"),
+        (
+            changed(enveloped(PAYLOAD, A), lambda content: content.pop("signatures")),
+            "'signatures' is missing",
+        ),
+        (changed(enveloped(PAYLOAD, A), lambda content: content.update(payload=5)), "payload is a int"),
+        (
+            changed(enveloped(PAYLOAD, A), lambda content: content.update(signatures=[1])),
+            "signatures: got a int among them, expected objects",
+        ),
         (
             enveloped(PAYLOAD, A).replace(b'{"payload":', b'{"payload":"AAAA","payload":'),
             "a name comes twice",
