@@ -51,6 +51,8 @@ MIN_RSA_BITS = 2048
 _KINDS = f"Ed25519, ECDSA on P-256, P-384 or P-521, RSA of at least {MIN_RSA_BITS} bits"
 _EXTRAS = {"hv": "vault"}
 """Extras of securesystemslib that are not called as the URIs that need them."""
+_REFUSED = ("gnupg", "tkey")
+"""URIs of keys of other kinds: OpenPGP's, and post-quantum ones (ML-DSA)."""
 
 
 def load_public_key(key: PublicKey) -> SSlibKey:
@@ -154,12 +156,15 @@ def _signer(key: Any, public: list[SSlibKey], secrets: Callable[[str], str] | No
         return key
     scheme = _scheme(key)
     if scheme is None or scheme == CryptoSigner.SCHEME:
-        private = _load_private_key(key) if isinstance(key, (str, os.PathLike)) else key
+        in_file = isinstance(key, (str, os.PathLike))
+        private = _load_private_key(key) if in_file else key
         if not isinstance(private, (Ed25519PrivateKey, EllipticCurvePrivateKey, RSAPrivateKey)):
             raise InputError(
                 f"signing key: got a {type(key).__name__}, expected a signer, a private key, a path or a URI"
             )
-        return CryptoSigner(private, _known(private.public_key(), "private key"))
+        return CryptoSigner(
+            private, _known(private.public_key(), os.fspath(key) if in_file else "private key")
+        )
     if scheme == HSMSigner.SCHEME and secrets is not None:
         pin = secrets(HSMSigner.SECRETS_HANDLER_MSG)  # before the work, not after it
         secrets = lambda _: pin  # noqa: E731
@@ -173,7 +178,7 @@ def _scheme(key: object) -> str | None:
     if written is None:
         return None
     if written[1] not in SIGNER_FOR_URI_SCHEME:
-        known = ", ".join(f"{name}:" for name in SIGNER_FOR_URI_SCHEME)
+        known = ", ".join(f"{name}:" for name in SIGNER_FOR_URI_SCHEME if name not in _REFUSED)
         raise InputError(f"signing key: got a URI {written[1]}:…, expected a path, or one of {known}")
     return written[1]
 

@@ -64,8 +64,9 @@ def test_what_is_no_key_of_ours_is_refused(tmp_path: pathlib.Path) -> None:
     for key in others:
         other_private, other_public = write_keys(tmp_path, key, "other")
         for given in (other_private, key):
-            with pytest.raises(InputError, match="expected"):
+            with pytest.raises(InputError, match="expected") as caught:
                 signers.load_signers(given)
+            assert given is key or str(caught.value).startswith(f"{other_private}: ")
         for given in (other_public, key.public_key()):
             with pytest.raises(
                 InputError, match=r"got no public key that is known, expected .*: Ed25519, ECDSA"
@@ -122,8 +123,10 @@ def test_uris_that_cannot_be_used_are_named_without_what_may_be_secret(tmp_path:
             signers.load_signers(uri, public=[] if scheme == "vault" else [public], secrets=lambda name: PIN)
         assert PIN not in str(caught.value)
         assert caught.value.__context__ is None or caught.value.__suppress_context__
-    with pytest.raises(InputError, match=r"expected a path, or one of file2:, .*hsm:, .*awskms:"):
+    with pytest.raises(InputError, match=r"expected a path, or one of file2:, .*hsm:, .*awskms:") as caught:
         signers.load_signers("vault:key/1")
+    assert "gnupg:" not in str(caught.value)
+    assert "tkey:" not in str(caught.value)
     with pytest.raises(
         InputError, match="public: got 0 public keys, expected 1: one for each key that is in no"
     ):
