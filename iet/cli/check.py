@@ -100,7 +100,7 @@ def _check(arguments: argparse.Namespace) -> int:
         sessions=None if arguments.sessions is None else read_sessions(arguments.sessions),
     )
     names = _names(arguments.agent, auditor.agents)
-    name = "standard input" if arguments.trace == "-" else arguments.trace
+    name = "standard input" if arguments.trace == "-" else arguments.trace or "''"
     try:
         pieces = traces.read(_document(arguments.trace), agents=[*auditor.agents, *names])
     except InputError as error:

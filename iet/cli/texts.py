@@ -30,7 +30,7 @@ def read_text(file: str, encoding: str | None, maximum: int = MAXIMUM) -> str:
 
     check_encoding(encoding)
     check_number("--max-text", maximum, 1)
-    name = "standard input" if file == "-" else file
+    name = "standard input" if file == "-" else file or "''"
     try:
         if file == "-":
             data, size = sys.stdin.buffer.read(maximum + 1), None
@@ -39,7 +39,7 @@ def read_text(file: str, encoding: str | None, maximum: int = MAXIMUM) -> str:
                 data = opened.read(maximum + 1)
             size = pathlib.Path(file).stat().st_size
     except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror}); expected a UTF-8 text, or -") from None
+        raise InputError(f"{name}: cannot be read ({error.strerror}); expected a UTF-8 text, or -") from None
     if len(data) > maximum:
         raise InputError(f"{name}: {_too_large(file, size, maximum)}")
     if not data:

@@ -58,6 +58,13 @@ def test_standard_input_is_read_no_further_than_that(
     assert "FILE parts/" in refusal
 
 
+def test_a_file_without_a_name_is_shown_as_one(
+    team: pathlib.Path, tmp_path: pathlib.Path, said: Said
+) -> None:
+    for command in (["audit", ""], ["report", "", "-o", tmp_path / "report.html"], ["check", ""]):
+        assert said(3, *command, "-r", team).startswith("iet: '': cannot be read (")
+
+
 def test_the_limit_is_the_readers_and_goes_with_one_text(
     team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path, said: Said
 ) -> None:
