@@ -166,18 +166,28 @@ def keys_of(arguments: argparse.Namespace) -> Any:
 
     if arguments.scheme is None:
         return load_registry(arguments)
-    given = {name: getattr(arguments, name) for name in ("n_gram", "k_p")}
-    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    numbers = {name: getattr(arguments, name) for name in ("n_gram", "k_p")}
+    options: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
     options["tokenizer"] = arguments.tokenizer[0]
+    given = _parameters(arguments.parameter or [])
+    if arguments.scheme == "kgw" and "vocab_size" not in given:
+        raise InputError(
+            "--parameter: got no vocab_size, expected --parameter vocab_size=N, that of the model's config:"
+            " green lists depend on it"
+        )
     if arguments.scheme != "waterfall":
-        options = {**_parameters(arguments.parameter or []), **options}
+        options = {**given, **options}
         return iet.EngineKeys.load(
             arguments.keys, arguments.scheme, secret_mount=arguments.secret_mount, **options
         )
     keys: dict[str, int] = {}
     for pair in arguments.keys.split(","):
         name, _, key = (part.strip() for part in pair.rpartition("="))
-        if not name or not key.isdecimal() or name in keys:
+        if not name or not key.isdecimal():
+            raise InputError(
+                f"--keys: got {pair!r}, expected NAME=ID, an integer, such as planner=42,critic=43"
+            )
+        if name in keys:
             raise InputError(f"--keys: got {pair!r}, expected each agent once, such as planner=42,critic=43")
         keys[name] = int(key)
     return iet.WaterfallKeys(keys, **options)

@@ -376,6 +376,8 @@ def test_audit_on_the_command_line(
     capsys.readouterr()
     assert main([*common, "--scheme", "sglang-gumbel"]) == 3
     assert "expected a str of 1 to 16 hex digits" in capsys.readouterr().err
+    assert main([*common, "--scheme", "kgw"]) == 3
+    assert "expected --parameter vocab_size=N" in capsys.readouterr().err
     assert main([*common, "--scheme", "kgw", "--parameter", "vocab_size"]) == 3
     capsys.readouterr()
     assert main([*common, "--scheme", "kgw", *vocab, "--parameter", "vocab_size=6000"]) == 3
