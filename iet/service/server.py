@@ -36,8 +36,8 @@ def bound(host: str, port: int, *, loopback: bool) -> socket.socket:
         loopback: whether only addresses that no other machine reaches will do.
 
     Raises:
-        InputError: the host has no address, or is no loopback address where it must be, or no such port is.
-        OSError: the port is taken.
+        InputError: the host has no address, or is no loopback address where it must be, or no such port is,
+            or it is taken.
     """
     check_number("port", port, 0, 65535)
     try:
@@ -53,6 +53,11 @@ def bound(host: str, port: int, *, loopback: bool) -> socket.socket:
         if sys.platform != "win32":
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
+    except OSError as error:
+        listening.close()
+        raise InputError(
+            f"host, port: got {host!r:.80}, {port}, where this process cannot listen ({error.strerror})"
+        ) from None
     except BaseException:
         listening.close()
         raise

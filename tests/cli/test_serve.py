@@ -67,6 +67,10 @@ def test_what_it_does_not_begin_with(path: pathlib.Path, capsys: pytest.CaptureF
                 "host: got '0.0.0.0' and --no-auth, expected 127.0.0.1",
             ),
             (["--no-auth", "-r", path, "--host", "::"], "host: got '::' and --no-auth"),
+            (
+                ["--no-auth", "-r", path, "--port", port],
+                f"got '127.0.0.1', {port}, where this process cannot",
+            ),
             (["--no-auth", "-r", path, "--port", port], "Address already in use"),
             (["--no-auth", "-r", path, "--workers", 0], "workers: got 0"),
             (["--no-auth", "-r", words, "--tokenizer", "nothing"], "nothing"),
