@@ -289,6 +289,6 @@ def _refusal(error: pydantic.ValidationError) -> tuple[int, str]:
     first = problems[0]
     if first["type"] == "json_invalid":
         return 400, f"request: {first['msg']}"
-    place = ".".join(map(str, first["loc"][:6]))
+    place = ".".join(map(str, first["loc"][:6])) or "request"
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return 422, f"{place[:120]}: {first['msg']}{more}"

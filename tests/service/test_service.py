@@ -184,6 +184,11 @@ def test_what_cannot_be_done_is_said(service: Running, asked: dict[str, Any], st
     assert said in reply.json["error"]
 
 
+def test_a_body_that_is_no_object_is_called_the_request(service: Running) -> None:
+    reply = service.ask("/v1/audit", b"[]")
+    assert (reply.status, reply.json["error"]) == (422, "request: Input should be an object")
+
+
 def test_a_batch_answers_line_by_line_and_goes_on_after_a_bad_one(
     service: Running, auditor: iet.Auditor
 ) -> None:
