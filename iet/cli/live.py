@@ -203,9 +203,8 @@ class _Server:
     def __init__(self, url: str, timeout: float) -> None:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InputError(
-                f"server: got {parts.scheme}://..., expected a URL such as http://localhost:8000"
-            )
+            got = f"{parts.scheme}://..." if parts.scheme else "no http://"  # it may hold a password
+            raise InputError(f"server: got {got}, expected a URL such as http://localhost:8000")
         if parts.username or parts.password or parts.query or parts.fragment:
             raise InputError(
                 "server: got a URL with a user, a password or a query, expected none; a key is read from"

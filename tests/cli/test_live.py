@@ -260,12 +260,14 @@ def test_the_key_follows_no_redirection(registry: Registry, write: Any, key: str
 
 
 @pytest.mark.parametrize(
-    "url", ["localhost:8000", "ftp://host", "http://me:secret@host", "http://host?token=secret", "http://"]
+    "url",
+    ["localhost:8000", "ftp://host", "http://me:secret@host", "http://host?token=secret", "http://", "nourl"],
 )
 def test_urls_that_are_refused_are_not_repeated(registry: Registry, url: str) -> None:
     with pytest.raises(InputError, match="server: got") as refused:
         live.ask(url, "planner", registry, tokens=TOKENS)
     assert "secret" not in str(refused.value)
+    assert "got ://" not in str(refused.value)
 
 
 def test_what_is_missing_here_is_told_before_the_server_writes(write: Any) -> None:
