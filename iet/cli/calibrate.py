@@ -171,6 +171,8 @@ def _numbers(path: pathlib.Path) -> list[float]:
             found.append(float(part))
         except ValueError:
             raise InputError(f"{path}: got {part[:40]!r}, expected numbers") from None
+    if not found:
+        raise InputError(f"--log-probs: got {path} without a number, expected natural logs of probabilities")
     return found
 
 

@@ -175,6 +175,9 @@ def test_the_command_answers_in_both_forms(
     sample.write_text("-0.5 none")
     assert cli.main([*line, "--log-probs", str(sample)]) == 3
     assert "got 'none', expected numbers" in capsys.readouterr().err
+    sample.write_text(" ")
+    assert cli.main([*line, "--log-probs", str(sample)]) == 3
+    assert f"--log-probs: got {sample} without a number" in capsys.readouterr().err
 
 
 def test_a_text_is_read_with_the_model_that_wrote_it(
