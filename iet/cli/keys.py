@@ -154,8 +154,8 @@ def _profile(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.tokenizer is None and arguments.vocab_size is None:
         raise InputError("--tokenizer, --vocab-size: got neither, expected at least one")
     tokenizer = None if arguments.tokenizer is None else Tokenizer(arguments.tokenizer)
-    least = 0 if tokenizer is None else tokenizer.vocab_size
-    if arguments.vocab_size is not None and arguments.vocab_size < least:
+    least = None if tokenizer is None else tokenizer.vocab_size
+    if None not in (least, arguments.vocab_size) and arguments.vocab_size < least:
         raise InputError(
             f"--vocab-size: got {arguments.vocab_size}, expected at least {least}, which its tokenizer has"
         )

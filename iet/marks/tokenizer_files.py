@@ -49,6 +49,10 @@ def open_source(source: str) -> tuple[str, tokenizers.Tokenizer]:
     name = source
     if path.is_dir():
         path = path / "tokenizer.json"
+        if not path.is_file():
+            raise TokenizerMismatch(
+                f"tokenizer: got the folder {source!r}, in which there is no tokenizer.json, expected one"
+            )
     if not path.is_file():
         known = source.removeprefix(HUB)
         if not _HUB_ID.fullmatch(known) or known.endswith((".json", ".gz")):

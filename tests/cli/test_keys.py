@@ -119,6 +119,7 @@ def test_keys_that_are_refused_change_nothing(
     [
         ([], "--tokenizer, --vocab-size: got neither"),
         (["--vocab-size", "0"], "--vocab-size: got 0"),
+        (["--vocab-size", "-3"], "--vocab-size: got -3, expected an int from 1 to 16777216"),
         (["--vocab-size", str(2**24 + 1)], "--vocab-size: got 16777217"),
         (["--vocab-size", "10", "--kappa", "-1"], "--kappa: got -1.0"),
         (["--vocab-size", "10", "--kappa", "nan"], "--kappa: got nan"),
@@ -137,6 +138,11 @@ def test_registries_out_of_range_are_not_made(
 ) -> None:
     assert message in said(3, "keys", "init", tmp_path / "new.json", *options)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_without_a_tokenizer_is_said_to_be_one(tmp_path: pathlib.Path, said: Said) -> None:
+    refusal = said(3, "keys", "init", tmp_path / "new.json", "--tokenizer", tmp_path)
+    assert f"got the folder {str(tmp_path)!r}, in which there is no tokenizer.json" in refusal
 
 
 def test_agents_of_one_call_are_saved_together(team: pathlib.Path, said: Said) -> None:
