@@ -57,9 +57,9 @@ class Auditor:
             `iet.LanguageModel` of it, which has options. "posterior" then weighs every token by how likely
             the model finds it, so that predictable text counts for nothing. Best is the model that wrote the
             text. p-values rest on the scores alone. One profile only. None: no model.
-        decoys: number of keys that nobody holds, up to 10,000, scored on every text to see how chance looks
-            there. With some, agents' p-values are ranks among them, free of any assumption about scores but,
-            corrected for K keys, no lower than about K / (1 + decoys); 0: they come from the null law itself.
+        decoys: number of keys that nobody holds, up to a million, scored on every text to see how chance
+            looks there. With some, agents' p-values are ranks among them, free of any assumption about scores
+            but, corrected for K keys, no lower than about K / (1 + decoys); 0: they come from the null law.
         known_agents: names of the agents who may have written the text, where not all of the registry may
             have; the others' keys are not read, and p-values are not corrected for them. None: all.
         break_odds: let "posterior" expect hand-overs where the text has a paragraph break, a line break or

@@ -31,7 +31,7 @@ from iet.marks.tokenizer import Encoding, Tokenizer
 ALL_KEYS = 64
 """With more keys, only the decoder's candidates among them are scored token by token."""
 
-MAX_DECOYS = 10_000
+MAX_DECOYS = 1_000_000
 """How many decoys there can be; time and memory grow with them."""
 
 Source = Registry | ForeignKeys

@@ -22,6 +22,7 @@ from iet.cli.options import (
 from iet.cli.progress import auditing
 from iet.errors import InputError
 from iet.marks.files import write_file
+from iet.report.lines import harmless
 
 _FORMS = (".json", ".html", ".csv")
 
@@ -105,7 +106,7 @@ def _check(arguments: argparse.Namespace) -> int:
         pieces = traces.read(_document(arguments.trace), agents=[*auditor.agents, *names])
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
-    _refuse_unknown(names, pieces)
+    _tell_unknown(names, pieces)
     claims = [piece.claim and names.get(piece.claim, piece.claim) for piece in pieces]
     skip = [d for d, piece in enumerate(pieces) if not piece.agents]
     with auditing():
@@ -143,13 +144,14 @@ def _names(given: Sequence[str], agents: Sequence[str]) -> Mapping[str, str]:
     return found
 
 
-def _refuse_unknown(names: Collection[str], pieces: Sequence[traces.Piece]) -> None:
-    """Raise an InputError if one of the names is under no message."""
+def _tell_unknown(names: Collection[str], pieces: Sequence[traces.Piece]) -> None:
+    """Say on stderr which of the names are under no message: one may be silent, or its name wrong."""
     there = {piece.claim: None for piece in pieces if piece.claim is not None}
-    for name in names:
-        if name not in there:
-            known = f"one of {', '.join(map(repr, there))}" if there else "none: no message has a name"
-            raise InputError(f"--agent: got {name!r}, which no message came under, expected {known}")
+    unknown = [name for name in names if name not in there]
+    if unknown:
+        known = f"there are {', '.join(map(repr, there))}" if there else "no message has a name"
+        said = f"iet: --agent: no message came under {', '.join(map(repr, unknown))}; {known}"
+        print(harmless(said), file=sys.stderr)
 
 
 def _document(file: str) -> Any:

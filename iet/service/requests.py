@@ -8,8 +8,10 @@ from typing import Any, Literal
 
 import pydantic
 
-from iet.audit.plan import MAX_DECOYS
 from iet.errors import InputError
+
+MAX_DECOYS = 10_000
+"""Fewer than an `Auditor` takes: memory and time grow with them."""
 
 Option = float | int | str | bool | list[float] | None
 

@@ -92,11 +92,11 @@ def test_known_agents_and_decoys(tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match="decoys: got 297, expected at least 298: with 3 keys"):
         iet.Auditor(registry, decoys=297)
     iet.Auditor(registry, decoys=5, allow_unattributed=False)
-    iet.Auditor(registry, decoys=10_000, level=3e-4)
+    iet.Auditor(registry, decoys=10**6, level=3e-6)
     with pytest.raises(
-        InputError, match="decoys: got 10000, expected 0: with 3 keys no p-value from the 10000"
+        InputError, match="decoys: got 1000000, expected 0: with 3 keys no p-value from the 1000000"
     ):
-        iet.Auditor(registry, decoys=10_000, level=2.9e-4)
+        iet.Auditor(registry, decoys=10**6, level=2.9e-6)
     keys, other = registry.scoring_keys(), team({"planner": 0}, vocab_size=500)
     assert np.array_equal(keys.decoys(3).subkeys, keys.decoys(9).subkeys[:3])
     assert not (keys.decoys(3).subkeys == other.scoring_keys().decoys(3).subkeys).all(axis=1).any()
@@ -116,6 +116,6 @@ def test_known_agents_and_decoys(tmp_path: pathlib.Path) -> None:
             iet.Auditor(registry, known_agents=known)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="weights: got some, expected none: they belong to one text"):
         iet.Auditor(registry, weights=np.ones(700))
-    for decoys in (-1, 1.0, True, 10_001):
-        with pytest.raises(InputError, match=f"decoys: got {decoys}, expected an int from 0 to 10000"):
+    for decoys in (-1, 1.0, True, 1_000_001):
+        with pytest.raises(InputError, match=f"decoys: got {decoys}, expected an int from 0 to 1000000"):
             iet.Auditor(registry, decoys=decoys)  # type: ignore[arg-type]
