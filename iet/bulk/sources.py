@@ -160,6 +160,10 @@ def _walk(folder: pathlib.Path, out: pathlib.Path, others: collections.Counter[s
     for path, folders, files in os.walk(folder, onerror=_raise):
         links = sum(os.path.islink(os.path.join(path, name)) for name in folders if not name.startswith("."))
         others.update({"links to folders": links} if links else {})
+        if "run.json" in files and any(name.startswith("documents-") for name in files):
+            folders.clear()
+            others["results of an audit"] += len(files)
+            continue
         folders[:] = [
             name
             for name in folders

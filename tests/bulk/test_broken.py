@@ -277,6 +277,16 @@ def test_folders_that_are_not_read_stop_the_run_or_are_named(
     assert not (tmp_path / "out2").exists()
 
 
+def test_results_below_the_texts_are_not_read(auditor: Auditor, tmp_path: pathlib.Path) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "a.txt").write_text("w1 w2")
+    assert audit_files(auditor, [str(docs)], docs / "out").documents == 1
+    again = audit_files(auditor, [str(docs)], tmp_path / "out")
+    assert again.documents == 1
+    assert again.not_read == {"results of an audit": len(list((docs / "out").iterdir()))}
+
+
 def test_a_folder_that_cannot_be_written_is_named(auditor: Auditor, tmp_path: pathlib.Path) -> None:
     path, lock = tmp_path / "a.jsonl", tmp_path / "out" / ".shard-1-of-1.lock"
     path.write_bytes(json_lines(1, 2))
