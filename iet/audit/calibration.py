@@ -7,7 +7,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -22,12 +21,14 @@ from iet.decoding.activity import BLOCK
 from iet.errors import InputError, check_number
 from iet.marks.derivation import usable
 from iet.marks.families import FAMILIES
+from iet.marks.files import walk
 from iet.marks.registry import Registry
 from iet.marks.scheme import Profile
 from iet.native.arrays import Float64s
 from iet.report import Report
 
 __all__ = [
+    "CORPUS_ENDS",
     "Entropy",
     "Expected",
     "Null",
@@ -46,6 +47,9 @@ __all__ = [
 
 LEVELS = (1e-2, 1e-3, 1e-4)
 """The levels at which `null` counts."""
+
+CORPUS_ENDS = (".txt", ".md", ".rst", ".jsonl")
+"""Of the names of files that `read_corpus` reads in a folder."""
 
 ENTROPIES = (0.25, 0.5, 1.0, 2.0, 3.0)
 KAPPAS = (0.4, 0.8, 1.6)
@@ -427,25 +431,20 @@ def corpus_files(path: pathlib.Path) -> tuple[list[pathlib.Path], dict[str, int]
         InputError: there is nothing to read.
         OSError: a folder cannot be read.
     """
-    kinds = (".txt", ".md", ".rst", ".jsonl")
     if not path.exists():
         raise InputError(f"corpus: got {path}, which is not there; expected a folder or a file")
     if path.is_file():
         return [path], {}
     files, others = list[pathlib.Path](), collections.Counter[str]()
-    for folder, _, names in os.walk(path, onerror=_raise):
+    for folder, _, names in walk(path):
         for file in map(pathlib.Path(folder).joinpath, names):
-            if file.suffix in kinds and file.is_file():
+            if file.suffix in CORPUS_ENDS and file.is_file():
                 files.append(file)
             else:
                 others[file.suffix] += 1
     if not files:
-        raise InputError(f"corpus: got {path}, expected files that end in one of {', '.join(kinds)}")
+        raise InputError(f"corpus: got {path}, expected files that end in one of {', '.join(CORPUS_ENDS)}")
     return sorted(files), dict(others)
-
-
-def _raise(error: OSError) -> None:
-    raise error
 
 
 def read_corpus(path: pathlib.Path) -> Iterator[str]:

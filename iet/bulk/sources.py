@@ -16,6 +16,7 @@ from typing import Any
 from iet.audit import formats
 from iet.bulk.places import HERE, Place, Stored, is_uri, store_of
 from iet.errors import InputError, missing
+from iet.marks.files import walk
 
 _LINES = re.compile(r"\.(jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
 _TEXTS = (".txt", ".md", ".markdown")
@@ -151,13 +152,9 @@ def told_of(not_read: Mapping[str, int]) -> str:
     )
 
 
-def _raise(error: OSError) -> None:
-    raise error
-
-
 def _walk(folder: pathlib.Path, out: pathlib.Path, others: collections.Counter[str]) -> Iterator[str]:
     ends = _ends()
-    for path, folders, files in os.walk(folder, onerror=_raise):
+    for path, folders, files in walk(folder):
         links = sum(os.path.islink(os.path.join(path, name)) for name in folders if not name.startswith("."))
         others.update({"links to folders": links} if links else {})
         if "run.json" in files and any(name.startswith("documents-") for name in files):

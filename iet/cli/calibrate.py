@@ -194,9 +194,8 @@ def _calibrate(arguments: argparse.Namespace) -> int:
         others = calibrate.corpus_files(arguments.null)[1]
         if others:
             kinds = ", ".join(f"{end or 'no end'} {count}" for end, count in sorted(others.items()))
-            print(
-                harmless(f"iet: files not read: {kinds}; expected .txt, .md, .rst, .jsonl"), file=sys.stderr
-            )
+            said = f"iet: files not read: {kinds}; expected {', '.join(calibrate.CORPUS_ENDS)}"
+            print(harmless(said), file=sys.stderr)
         with auditing() as move:
             null = calibrate.null(
                 load_registry(arguments),

@@ -29,6 +29,15 @@ def kind_of_keys(data: bytes) -> str | None:
     return "a registry" if data[:1] == b"{" and b'"iet.registry/' in data[:200] else None
 
 
+def walk(folder: str | os.PathLike[str]) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Walk as os.walk does, but raise the OSError of a folder that cannot be read."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    return os.walk(os.fspath(folder), onerror=refuse)
+
+
 def write_file(
     path: str | os.PathLike[str],
     content: bytes | Callable[[BinaryIO], object],
