@@ -15,8 +15,10 @@ import jsonschema
 import pytest
 
 import iet
+from iet.errors import BackendUnavailable
+from iet.marks.registry import Registry
 from iet.report.html import page
-from iet.service import documents
+from iet.service import audits, documents
 from iet.service.credentials import add_token
 from tests.support.conditions import posix
 from tests.support.registries import spellings
@@ -485,3 +487,16 @@ def test_marks_of_a_text_that_nobody_wrote_are_not_found(service: Running) -> No
     registry = iet.Registry.create(None, vocab_size=600)
     registry.add("stranger", secret=secret("stranger"))
     assert service.audit(text=spell(write(registry, [(None, 300)]))).json["segments"][0]["agent"] is None
+
+
+def test_a_tokenizer_that_cannot_be_opened_ends_no_worker(
+    registry: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: Any) -> None:
+        raise BackendUnavailable("the Hub: no huggingface_hub")
+
+    monkeypatch.setattr(Registry, "open_tokenizer", missing)
+    read = audits.Audits(registry)()
+    answer = read(audits.Job(json.dumps({"text": TEXT}).encode()))
+    assert (answer.status, "its log says why" in answer.body.decode()) == (500, True)
+    assert "BackendUnavailable" in answer.note
