@@ -142,13 +142,20 @@ def _below(
             others[_end(inside[-1])] += 1
 
 
+LINKS, RESULTS = "links to folders", "results of an audit"
+"""What is not read, among the ends of names, and is not to be converted."""
+
+
 def told_of(not_read: Mapping[str, int]) -> str:
     """Return in words how many files of which kinds are not read."""
     kinds = ", ".join(f"{end or 'without an end of the name'} {count}" for end, count in not_read.items())
     count = sum(not_read.values())
+    said = f"{count:,} {'file' if count == 1 else 'files'} not read: {kinds}"
+    if {LINKS, RESULTS} >= not_read.keys():
+        return said
     return (
-        f"{count:,} {'file' if count == 1 else 'files'} not read: {kinds}; convert them to text first:"
-        " pandoc --wrap=none -t plain FILE -o FILE.txt (or install the extra documents: .docx, .pdf, .html)"
+        f"{said}; convert them to text first: pandoc --wrap=none -t plain FILE -o FILE.txt (or install the"
+        " extra documents: .docx, .pdf, .html)"
     )
 
 
@@ -156,10 +163,10 @@ def _walk(folder: pathlib.Path, out: pathlib.Path, others: collections.Counter[s
     ends = _ends()
     for path, folders, files in walk(folder):
         links = sum(os.path.islink(os.path.join(path, name)) for name in folders if not name.startswith("."))
-        others.update({"links to folders": links} if links else {})
+        others.update({LINKS: links} if links else {})
         if "run.json" in files and any(name.startswith("documents-") for name in files):
             folders.clear()
-            others["results of an audit"] += len(files)
+            others[RESULTS] += len(files)
             continue
         folders[:] = [
             name

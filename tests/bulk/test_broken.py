@@ -285,6 +285,8 @@ def test_results_below_the_texts_are_not_read(auditor: Auditor, tmp_path: pathli
     again = audit_files(auditor, [str(docs)], tmp_path / "out")
     assert again.documents == 1
     assert again.not_read == {"results of an audit": len(list((docs / "out").iterdir()))}
+    assert sources.told_of(again.not_read).endswith(" not read: results of an audit 5")
+    assert "convert them" in sources.told_of({**again.not_read, ".pdf": 1})
 
 
 def test_a_folder_that_cannot_be_written_is_named(auditor: Auditor, tmp_path: pathlib.Path) -> None:
