@@ -112,7 +112,13 @@ MARKS: Mapping[str, Mark] = {
     "gumbel": Mark(
         "gumbel",
         "iet's keyed Gumbel-max sampling, docs/how/gumbel.md",
-        lambda _: Scheme(family="gumbel", n_gram=4, version=1),  # what the committed results are of
+        lambda _: Scheme(family="gumbel", n_gram=4, version=1),  # what most committed results are of
+        n_gram=4,
+    ),
+    "gumbel_2": Mark(
+        "gumbel",
+        "as new profiles have it: contexts that return are marked, too",
+        lambda _: Scheme(family="gumbel", n_gram=4, version=2),
         n_gram=4,
     ),
     "kgw": Mark("square", "Kirchenbauer et al. 2023, LeftHash, h = 1, γ = 1/2", green=kgw_green),
