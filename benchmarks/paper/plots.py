@@ -112,7 +112,8 @@ def histograms(
             bins = np.histogram_bin_edges(np.concatenate(values), BINS)
             for name, sample in zip(("own agent", "other agents"), values, strict=True):
                 if len(sample):
-                    axis.hist(sample, bins, density=True, alpha=0.5, label=name, histtype="stepfilled")
+                    density, _ = np.histogram(sample, bins, density=True)
+                    axis.stairs(density, bins, fill=True, alpha=0.5, label=name)
             axis.set(title=title, xlabel=xlabel)
         axes[0].set_ylabel("density")
         axes[0].legend(frameon=False, fontsize=6)
