@@ -96,6 +96,8 @@ def memory() -> int | None:
 INTERVAL = "{{{0}[0]:.3f}} ({{{0}[1]:.3f}}, {{{0}[2]:.3f}})"
 """Cell of `columns` for [mean, low, high], by `INTERVAL.format(name)`."""
 
+_LINE = 240  # characters of JSON that are not broken into lines
+
 Cell = str | int | float | Interval | None
 """What a table holds; None is "N/A"."""
 
@@ -205,14 +207,24 @@ def _plain(cell: Cell) -> Any:
 
 
 def as_json(content: Any) -> str:
-    """Return JSON in which floats have six digits, and what holds no lists or objects stands on one line."""
-    text = json.dumps(_rounded(content), indent=1, ensure_ascii=False)
-    return re.sub(r"[\[{][^\[\]{}]*[\]}]", lambda found: _one_line(found[0]), text) + "\n"
+    """Return JSON in which floats have six digits, and what holds no lists or objects stands on one line.
+
+    So does what takes no more than 240 characters.
+    """
+    return _lines(_rounded(content), "\n") + "\n"
 
 
-def _one_line(text: str) -> str:
-    # No string in JSON holds a line's end, so those that are there stand between its parts.
-    return re.sub(r"\n *", "", re.sub(r",\n *", ", ", text))
+def _lines(value: Any, start: str) -> str:
+    one_line = json.dumps(value, ensure_ascii=False)
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if len(one_line) <= _LINE or not any(isinstance(part, (dict, list)) for part in parts):
+        return one_line
+    inner = start + " "
+    if isinstance(value, dict):
+        members = (json.dumps(key, ensure_ascii=False) + ": " for key in value)
+        inside = [member + _lines(part, inner) for member, part in zip(members, parts, strict=True)]
+        return "{" + inner + ("," + inner).join(inside) + start + "}"
+    return "[" + inner + ("," + inner).join(_lines(part, inner) for part in parts) + start + "]"
 
 
 def _rounded(value: Any) -> Any:

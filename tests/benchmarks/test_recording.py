@@ -39,14 +39,15 @@ def test_numbers_have_three_digits_and_no_exponent() -> None:
 def test_results_are_a_summary_a_table_and_rows(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    deep = [{"κ": [1e-300, "a, [b"]}, {}]
+    deep = [{"κ": [1e-300, "a, [b"], "long": "x" * 240}, {}]
     content = {"value": 0.123456789, "count": 1234567, "list": [1.0, None], "deep": deep}
     rows = [{"text": i, "figure": i / 3} for i in range(3)]
     recording.write(tmp_path / "a" / "x.json", content, "| table |", rows=rows)
     assert capsys.readouterr().out == "| table |\n"
     written = (tmp_path / "a" / "x.json").read_text()
     assert json.loads(written) == {**content, "value": 0.123457}
-    assert '"list": [1.0, null],\n "deep": [\n' in written
+    assert '"list": [1.0, null],\n "deep": [\n  {\n   "κ": [1e-300, "a, [b"],\n   "long": "xx' in written
+    assert recording.as_json({"one": [1, {"line": [None, True]}], "more": {}}).count("\n") == 1
     assert (tmp_path / "a" / "x.md").read_text() == "| table |\n"
     assert recording.read_rows(tmp_path / "a" / "x.json") == rows
     recording.write(tmp_path / "y.json", {}, "")
