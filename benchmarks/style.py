@@ -25,6 +25,9 @@ STYLE: dict[Any, Any] = {
 
 _PLACED = re.compile(r' (?:d|x|y|width|height)="[^"]*"')
 _LONG = re.compile(r"-?\d+\.\d{3,}")
+_DRAWN = re.compile(r' d="([^"]*)"')
+_STRAIGHT = re.compile(r"[ML](?: [-\d.]+)+(?: L(?: [-\d.]+)+)+")
+_ALIKE = re.compile(r'(?:<use [^>]*( style="[^"]*")/>\n)(?:<use [^>]*\1/>\n)+')
 _UNTURNED = re.compile(r' transform="rotate\(-0 [^"]*"')
 _METADATA: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "png": {"Software": None}}
 
@@ -46,7 +49,16 @@ def save(figure: Any, path: pathlib.Path, *formats: str) -> list[pathlib.Path]:
 
 
 def shortened(svg: str) -> str:
-    """Return a figure whose places have hundredths of a point, without indents and turns by no angle."""
+    """Return a figure whose places have hundredths of a point, without indents and turns by no angle.
+
+    Lines of a path follow each other without a letter each, and marks of one style stand in a group of it.
+    """
     svg = _UNTURNED.sub("", svg)
     svg = _PLACED.sub(lambda part: _LONG.sub(lambda number: f"{float(number[0]):.2f}", part[0]), svg)
-    return re.sub(r"\n +", "\n", svg)
+    svg = re.sub(r"\n +", "\n", svg)
+    svg = _DRAWN.sub(lambda path: f' d="{_joined(" ".join(path[1].split()))}"', svg)
+    return _ALIKE.sub(lambda marks: f"<g{marks[1]}>\n{marks[0].replace(marks[1], '')}</g>\n", svg)
+
+
+def _joined(path: str) -> str:
+    return _STRAIGHT.sub(lambda lines: lines[0].replace(" L ", " "), path)
