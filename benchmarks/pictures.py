@@ -11,8 +11,10 @@ from __future__ import annotations
 import argparse
 import io
 import pathlib
+import sys
 from typing import Any
 
+from benchmarks.recording import exit_code
 from benchmarks.speed.bench_page import find_chromium
 from iet.errors import BackendUnavailable, InputError
 from iet.service.page import PAGE
@@ -75,4 +77,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

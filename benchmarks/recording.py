@@ -14,13 +14,14 @@ import pathlib
 import platform
 import re
 import string
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import iet
 from benchmarks.statistics import Interval
 from iet.cli import bench
-from iet.errors import ShapeError
+from iet.errors import IetError, ShapeError
 
 
 def environment(*packages: str) -> dict[str, Any]:
@@ -276,6 +277,16 @@ def parser(module: str, doc: str | None) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog=f"python -m {module}", description=(doc or "").split("\n")[0])
     made.add_argument("-o", "--output", type=pathlib.Path, required=True, help="JSON; a table goes beside it")
     return made
+
+
+def exit_code(run: Callable[[], object]) -> int:
+    """Run a command, and say on stderr what was refused or cannot be read; return its exit code."""
+    try:
+        run()
+    except (IetError, FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def command(parser: argparse.ArgumentParser, given: argparse.Namespace) -> str:

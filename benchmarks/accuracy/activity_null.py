@@ -15,12 +15,14 @@ import functools
 import json
 import math
 import pathlib
+import sys
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from benchmarks.recording import exit_code
 from iet.decoding.activity import BLOCK, ENTRY_RATES, MEAN_SEGMENT, STRENGTHS, log_activity
 from iet.marks.families import FAMILIES
 
@@ -120,4 +122,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

@@ -32,7 +32,7 @@ from tqdm import tqdm
 
 from benchmarks.accuracy import texts
 from benchmarks.accuracy.decoders import LEVEL, Text, form
-from benchmarks.recording import columns, finish, parser
+from benchmarks.recording import columns, exit_code, finish, parser
 from benchmarks.statistics import difference, mean_difference
 from iet.audit.metrics import mean_iou, token_accuracy
 
@@ -239,4 +239,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

@@ -14,6 +14,7 @@ import argparse
 import json
 import pathlib
 import random
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks.accuracy import texts
-from benchmarks.recording import INTERVAL, columns, finish, parser
+from benchmarks.recording import INTERVAL, columns, exit_code, finish, parser
 from benchmarks.statistics import Interval, interval, ratio
 from iet.audit.auditor import Auditor
 from iet.errors import InputError
@@ -184,4 +185,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

@@ -23,6 +23,7 @@ import json
 import pathlib
 import re
 import shutil
+import sys
 import textwrap
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +34,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from benchmarks.accuracy import texts
-from benchmarks.recording import INTERVAL, columns, finish, parser
+from benchmarks.recording import INTERVAL, columns, exit_code, finish, parser
 from benchmarks.statistics import summary
 from iet.audit.auditor import Auditor
 from iet.demo.conversation import Conversation
@@ -321,4 +322,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

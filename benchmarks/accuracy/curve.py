@@ -25,6 +25,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -35,7 +36,7 @@ from scipy.optimize import brentq, isotonic_regression
 from benchmarks.localisation import bayes
 from benchmarks.localisation.laws import draw
 from benchmarks.paper.across import SHIPPED
-from benchmarks.recording import as_json, columns, finish, parser
+from benchmarks.recording import as_json, columns, exit_code, finish, parser
 from iet import calibrate
 from iet.audit import expected
 from iet.audit.metrics import mean_iou, token_accuracy
@@ -415,4 +416,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

@@ -25,6 +25,7 @@ import itertools
 import json
 import pathlib
 import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -36,7 +37,7 @@ from tqdm import tqdm
 import iet
 from benchmarks.accuracy import texts
 from benchmarks.paper.reading import readers
-from benchmarks.recording import INTERVAL, columns, finish, parser, table
+from benchmarks.recording import INTERVAL, columns, exit_code, finish, parser, table
 from benchmarks.statistics import summary
 from iet.audit.auditor import Auditor
 from iet.audit.metrics import mean_iou, token_accuracy
@@ -432,4 +433,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

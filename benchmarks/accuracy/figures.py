@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
+import sys
 from typing import Any
 
 import matplotlib as mpl
@@ -20,6 +21,7 @@ import numpy as np
 
 from benchmarks.accuracy.curve import FAMILY_NAMES, PAPERS
 from benchmarks.accuracy.decoders import BINS
+from benchmarks.recording import exit_code
 from benchmarks.style import STYLE, save
 from benchmarks.tables import RESULTS
 
@@ -184,4 +186,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

@@ -32,6 +32,7 @@ import dataclasses
 import functools
 import pathlib
 import random
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,7 +44,7 @@ from tqdm import tqdm
 
 import iet
 from benchmarks.accuracy import power, texts
-from benchmarks.recording import columns, finish, parser
+from benchmarks.recording import columns, exit_code, finish, parser
 from benchmarks.writing import sampler
 from iet import calibrate
 from iet.demo.conversation import TASK, load_model
@@ -395,4 +396,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -23,7 +24,7 @@ from tqdm import tqdm
 
 from benchmarks.accuracy import judged
 from benchmarks.accuracy.judged import Ids, Row, Seeds, failures
-from benchmarks.recording import parser
+from benchmarks.recording import exit_code, parser
 from iet.native import reference
 
 VOCAB_SIZE = 128256
@@ -241,4 +242,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

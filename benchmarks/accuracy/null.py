@@ -23,6 +23,7 @@ import itertools
 import math
 import pathlib
 import random
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from benchmarks.accuracy import texts, unmarked
-from benchmarks.recording import INTERVAL, columns, finish, parser
+from benchmarks.recording import INTERVAL, columns, exit_code, finish, parser
 from benchmarks.statistics import distance_from_uniform
 from iet.audit.auditor import Auditor
 from iet.audit.calibration import LEVELS, clustered_interval
@@ -271,4 +272,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

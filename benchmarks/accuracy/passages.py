@@ -22,6 +22,7 @@ import dataclasses
 import itertools
 import pathlib
 import random
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ from tqdm import tqdm
 
 import iet
 from benchmarks.accuracy import texts, unmarked
-from benchmarks.recording import INTERVAL, columns, finish, parser
+from benchmarks.recording import INTERVAL, columns, exit_code, finish, parser
 from benchmarks.statistics import ratio
 from iet.audit.metrics import token_accuracy
 from iet.marks.registry import Registry
@@ -190,4 +191,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

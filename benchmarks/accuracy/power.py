@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.accuracy import texts
-from benchmarks.recording import columns, finish, parser
+from benchmarks.recording import columns, exit_code, finish, parser
 from iet import calibrate
 from iet.audit.evidence import activity_log_p
 from iet.decoding import log_activity
@@ -128,4 +129,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

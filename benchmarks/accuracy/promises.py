@@ -24,6 +24,7 @@ import collections
 import json
 import math
 import pathlib
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -32,7 +33,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from benchmarks.accuracy import regimes, texts
-from benchmarks.recording import columns, finish, parser, table
+from benchmarks.recording import columns, exit_code, finish, parser, table
 from benchmarks.statistics import ratio
 from iet.audit.attribution import Attribution, attribute_one
 from iet.audit.auditor import Auditor
@@ -271,4 +272,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

@@ -22,6 +22,7 @@ import dataclasses
 import itertools
 import pathlib
 import random
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -32,7 +33,7 @@ from tqdm import tqdm
 from benchmarks.accuracy import texts, unmarked
 from benchmarks.accuracy.decoders import form
 from benchmarks.accuracy.null import uniformity
-from benchmarks.recording import INTERVAL, columns, finish, parser
+from benchmarks.recording import INTERVAL, columns, exit_code, finish, parser
 from benchmarks.statistics import summary
 from iet.audit.calibration import LEVELS, clustered_interval
 from iet.audit.evidence import log_tails
@@ -196,4 +197,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import functools
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,7 +37,7 @@ from benchmarks.accuracy.correlations import (
     phi_table,
 )
 from benchmarks.accuracy.judged import Floats, Ids, Row, Seeds, failures
-from benchmarks.recording import columns, parser
+from benchmarks.recording import columns, exit_code, parser
 from iet.marks.families import FAMILIES
 from iet.native import reference
 
@@ -359,4 +360,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

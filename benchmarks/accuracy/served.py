@@ -16,6 +16,7 @@ import concurrent.futures
 import dataclasses
 import pathlib
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 import iet
 from benchmarks.accuracy.power import agent_log_p
 from benchmarks.accuracy.texts import OPENINGS
-from benchmarks.recording import columns, command, environment, parser, write
+from benchmarks.recording import columns, command, environment, exit_code, parser, write
 from benchmarks.writing.models import load
 from benchmarks.writing.sampler import entropies
 from benchmarks.writing.vllm_server import RUNNERS, Answer, Server, serve
@@ -232,4 +233,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -29,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.recording import INTERVAL, columns, finish, parser, read_rows
+from benchmarks.recording import INTERVAL, columns, exit_code, finish, parser, read_rows
 from benchmarks.statistics import summary
 from iet.decoding import NOBODY, decode, forward_backward
 from iet.marks.families import FAMILIES, Draws, Family, drawn_family
@@ -275,4 +276,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

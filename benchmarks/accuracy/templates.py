@@ -14,6 +14,7 @@ import dataclasses
 import json
 import pathlib
 import random
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from benchmarks.accuracy import texts, unmarked
-from benchmarks.recording import INTERVAL, columns, finish, parser
+from benchmarks.recording import INTERVAL, columns, exit_code, finish, parser
 from benchmarks.statistics import summary
 from iet.audit.auditor import Auditor
 from iet.audit.evidence import discoveries
@@ -145,4 +146,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

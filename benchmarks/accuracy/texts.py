@@ -27,6 +27,7 @@ import hashlib
 import json
 import pathlib
 import random
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -34,6 +35,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.recording import exit_code
 from iet.demo.conversation import JOINER, Conversation
 from iet.demo.conversation import MODEL as SHIPPED_MODEL
 from iet.errors import InputError
@@ -399,4 +401,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

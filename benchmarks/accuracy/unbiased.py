@@ -20,6 +20,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,7 +31,7 @@ import transformers
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from benchmarks.recording import columns, finish, parser
+from benchmarks.recording import columns, exit_code, finish, parser
 from benchmarks.statistics import chi_square
 from iet.demo import conversation
 from iet.generation.transformers import _KeyedSampler
@@ -289,4 +290,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

@@ -20,6 +20,7 @@ import dataclasses
 import itertools
 import json
 import math
+import sys
 import time
 from typing import Any
 
@@ -31,7 +32,7 @@ from benchmarks.accuracy.engines import ENGINES, open_engine
 from benchmarks.accuracy.engines.asked import Asked, Engine, Ids
 from benchmarks.accuracy.engines.vllm import V2Rows
 from benchmarks.accuracy.unbiased import IDS, LENGTH, LEVEL, WORDS, Found, compare, keys_of
-from benchmarks.recording import columns, command, environment, parser, write
+from benchmarks.recording import columns, command, environment, exit_code, parser, write
 from iet.marks.scheme import Scheme
 
 BATCH = 256
@@ -283,4 +284,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

@@ -14,6 +14,7 @@ import functools
 import json
 import pathlib
 import random
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ import numpy as np
 
 from benchmarks.accuracy import texts as marked
 from benchmarks.lm.corpus import GIVEN, clean_solution, load_documents
+from benchmarks.recording import exit_code
 from iet.marks.files import write_file
 
 CHARACTERS = (450, 10_000)
@@ -171,4 +173,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

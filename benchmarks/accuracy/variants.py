@@ -17,6 +17,7 @@ which draws its variant. Three questions:
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.accuracy import texts
-from benchmarks.recording import INTERVAL, columns, finish, parser
+from benchmarks.recording import INTERVAL, columns, exit_code, finish, parser
 from benchmarks.statistics import summary
 from benchmarks.writing.continuations import sample
 from iet.audit.auditor import Auditor
@@ -291,4 +292,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

@@ -13,6 +13,7 @@ which is 0 or less if no reader is fooled. TokenAcc is that of `posterior` in fo
 from __future__ import annotations
 
 import contextlib
+import sys
 import unittest.mock
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +23,7 @@ import numpy as np
 import iet
 from benchmarks.accuracy import texts
 from benchmarks.accuracy.decoders import Text, form
-from benchmarks.recording import INTERVAL, columns, finish, parser
+from benchmarks.recording import INTERVAL, columns, exit_code, finish, parser
 from benchmarks.statistics import summary
 from iet.audit import language_model, mixture
 from iet.audit.auditor import Auditor
@@ -120,4 +121,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

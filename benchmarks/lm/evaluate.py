@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import json
 import platform
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from benchmarks.lm.corpus import SOURCES, Document, byte_counts, digest, load_do
 from benchmarks.lm.kneser_ney import USUAL_ORDER, KneserNey, largest_order
 from benchmarks.lm.tokenizer import BOS_ID
 from benchmarks.lm.train import RECIPES, Recipe, boundaries, encode_streams, rows
-from benchmarks.recording import write
+from benchmarks.recording import exit_code, write
 from benchmarks.writing.sampler import nucleus, penalised
 
 MOST_HELD_OUT = 1 << 20
@@ -397,4 +398,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

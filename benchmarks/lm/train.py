@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ from benchmarks.lm.tokenizer import (
     train_unigram,
 )
 from benchmarks.lm.training import COMMON
+from benchmarks.recording import exit_code
 
 ROPE_THETA = 100_000.0
 _ATTENTION = "blockwise_causal"
@@ -394,4 +396,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from benchmarks.lm import training
 from benchmarks.lm.arithmetic import Numbers, drill, expressions, question, shown, solution, value
 from benchmarks.lm.tokenizer import BOS, EOS, EOS_ID, PAD, PAD_ID, UNKNOWN
 from benchmarks.lm.training import COMMON
-from benchmarks.recording import environment
+from benchmarks.recording import environment, exit_code
 
 POSITIONS = 256
 DRILL_CHARACTERS = 135
@@ -233,4 +234,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

@@ -9,9 +9,11 @@ import argparse
 import collections
 import pathlib
 import re
+import sys
 from collections.abc import Iterable
 
 from benchmarks.lm.corpus import load_documents, split
+from benchmarks.recording import exit_code
 
 LEAST = 15
 """How often a word has to occur; below stand slips of the pen and names of a single speech."""
@@ -47,4 +49,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

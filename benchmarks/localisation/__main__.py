@@ -25,6 +25,7 @@ import concurrent.futures
 import functools
 import multiprocessing
 import pathlib
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -33,7 +34,7 @@ import numpy as np
 
 from benchmarks.localisation import corpora, measuring, readers
 from benchmarks.localisation.showing import markdown
-from benchmarks.recording import finish, parser
+from benchmarks.recording import exit_code, finish, parser
 from benchmarks.statistics import difference, summary
 
 SEED = 0
@@ -128,4 +129,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

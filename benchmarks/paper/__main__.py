@@ -11,7 +11,7 @@ Experiments: table1, kappa, window, spurious, pii, oracle, transforms, or all of
 table2 and ceilings on Who&When; quality, which has options of its own (`quality --help`). Texts lie in
 DIR/logs and are made once: a run that was killed goes on, and experiments share what they can. `--quick` has
 few records and short turns, so wide intervals; all of it takes about an hour on two cores with the shipped
-model. Tables are written as Markdown, CSV and JSON, plots as SVG and PNG; every JSON holds its configuration
+model. Tables are written as Markdown, CSV and JSON, plots as SVG; every JSON holds its configuration
 and the digest of it.
 """
 
@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from benchmarks import recording
 from benchmarks.paper import marks, results
 from benchmarks.paper.asking.endpoints import BedrockEndpoint, Endpoint, OpenAIEndpoint, Parameters, Sampling
 from benchmarks.paper.baselines.llm import ENDPOINTS
@@ -86,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments and arguments[0] in OTHERS:
         return OTHERS[arguments[0]](arguments[1:])
     options = _parser().parse_args(arguments)
-    return results.exit_code(functools.partial(_run, options))
+    return recording.exit_code(functools.partial(_run, options))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import json
 import pathlib
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from benchmarks.paper.experiments.table1 import EQUAL_KL, METHODS, PLACED, TOLD
-from benchmarks.recording import INTERVAL, columns, finish, parser
+from benchmarks.recording import INTERVAL, columns, exit_code, finish, parser
 from iet.errors import InputError
 
 SHIPPED = "iet:demo"
@@ -139,4 +140,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

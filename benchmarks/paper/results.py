@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from benchmarks.recording import environment
-from iet.errors import IetError, InputError
+from iet.errors import InputError
 from iet.marks.files import write_file
 from iet.marks.scheme import canonical_digest
 
@@ -50,16 +50,6 @@ def each(items: Iterable[_Item], named: Callable[[_Item], str], what: str = "set
         if len(some) > 1:
             print(f"{what} {done + 1} of {len(some)}: {named(item)}{left}", file=sys.stderr, flush=True)
         yield item
-
-
-def exit_code(run: Callable[[], object]) -> int:
-    """Run a command, and say on stderr what was refused; return its exit code."""
-    try:
-        run()
-    except IetError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
 
 
 def content(configuration: Mapping[str, Any], **more: Any) -> dict[str, Any]:

@@ -23,6 +23,7 @@ import json
 import math
 import pathlib
 import random
+import sys
 import tempfile
 from collections.abc import Sequence
 from typing import Any
@@ -31,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from benchmarks.recording import INTERVAL, columns, finish, parser
+from benchmarks.recording import INTERVAL, columns, exit_code, finish, parser
 from benchmarks.security.writing import AGENT, SCHEMES, TOKENS, team, written
 from benchmarks.statistics import summary
 from iet.audit.auditor import Auditor
@@ -269,4 +270,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

@@ -34,7 +34,7 @@ import numpy as np
 
 import iet
 from benchmarks.house import ROOT
-from benchmarks.recording import columns, finish, parser
+from benchmarks.recording import columns, exit_code, finish, parser
 from iet.errors import IetError
 
 CLIENTS, HOSTILE, THREADS = ("alice", "bob", "carol"), "mallory", 4
@@ -376,4 +376,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

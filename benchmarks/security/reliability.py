@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import pathlib
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchmarks.recording import columns, finish, parser
+from benchmarks.recording import columns, exit_code, finish, parser
 from benchmarks.security import documents, drills, flips, native
 from iet.marks.files import write_file
 
@@ -174,4 +175,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

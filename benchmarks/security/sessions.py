@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from benchmarks.recording import INTERVAL, columns, finish, parser
+from benchmarks.recording import INTERVAL, columns, exit_code, finish, parser
 from benchmarks.security.framing import FORGED, LEVEL, Stranger, attributed
 from benchmarks.security.writing import AGENT, SCHEMES, TOKENS, in_sessions, name_of_session, team, written
 from benchmarks.statistics import summary
@@ -123,4 +124,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

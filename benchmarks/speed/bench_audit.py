@@ -33,7 +33,7 @@ if __name__ == "__main__" and "--ten-thousand" not in sys.argv:  # before anythi
 import tokenizers
 
 import iet
-from benchmarks.recording import columns, command, environment, parser, write
+from benchmarks.recording import columns, command, environment, exit_code, parser, write
 from benchmarks.speed.showing import UNREAD
 from benchmarks.speed.texts import AGENTS, given_logs, marked_text, team
 from iet import kernels
@@ -257,4 +257,7 @@ def markdown(content: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    ten_thousand(sys.stdin.read()) if "--ten-thousand" in sys.argv else main()
+    if "--ten-thousand" in sys.argv:
+        ten_thousand(sys.stdin.read())
+    else:
+        sys.exit(exit_code(main))

@@ -41,7 +41,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import iet
-from benchmarks.recording import columns, command, environment, parser, write
+from benchmarks.recording import columns, command, environment, exit_code, parser, write
 from benchmarks.speed.texts import given_logs, marked_text, team
 from iet.audit.plan import ALL_KEYS
 from iet.audit.records import BATCH_RECORDS, audit_records
@@ -341,4 +341,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == [SAMPLE]:
         sample(sys.argv[2], pathlib.Path(sys.argv[3]), int(sys.argv[4]))
     else:
-        main()
+        sys.exit(exit_code(main))

@@ -15,6 +15,7 @@ from __future__ import annotations
 import pathlib
 import resource
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import iet
-from benchmarks.recording import columns, finish, parser
+from benchmarks.recording import columns, exit_code, finish, parser
 from iet.errors import IetError
 from iet.marks.scheme import Scheme
 
@@ -107,4 +108,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

@@ -35,7 +35,7 @@ if __name__ == "__main__":  # before anything starts threads
 import numpy as np
 
 import iet
-from benchmarks.recording import columns, command, environment, parser, write
+from benchmarks.recording import columns, command, environment, exit_code, parser, write
 from benchmarks.speed.bench_bulk import documents, plain
 from benchmarks.speed.texts import given_logs, marked_text, team
 from iet.cli import bench
@@ -239,4 +239,4 @@ def markdown(content: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

@@ -14,6 +14,7 @@ import functools
 import os
 import pathlib
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import iet
-from benchmarks.recording import columns, finish, parser
+from benchmarks.recording import columns, exit_code, finish, parser
 from iet.audit.auditor import Auditor
 from iet.errors import IetError
 from iet.marks.registry import Registry
@@ -130,4 +131,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import iet
-from benchmarks.recording import columns, finish, parser
+from benchmarks.recording import columns, exit_code, finish, parser
 
 TOKENS = (10_000, 100_000, 1_000_000, 10_000_000)
 KEYS = (100, 1_000, 10_000, 100_000)
@@ -187,4 +187,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

@@ -21,10 +21,11 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 import tempfile
 from typing import Any
 
-from benchmarks.recording import as_json, number, table
+from benchmarks.recording import as_json, exit_code, number, table
 from benchmarks.speed import sass
 from iet.errors import BackendUnavailable
 from iet.native import reference
@@ -159,4 +160,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

@@ -29,7 +29,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.recording import as_json, number, table
+from benchmarks.recording import as_json, exit_code, number, table
 
 ROOT = pathlib.Path(__file__).parents[2]
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
@@ -325,4 +325,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

@@ -32,6 +32,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from benchmarks.recording import exit_code
 from benchmarks.writing import vllm_server
 from iet.demo.conversation import MODEL, TASK
 from iet.errors import IetError
@@ -320,4 +321,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

@@ -137,3 +137,32 @@ def test_a_ragged_table_is_refused():
     for form in (table, as_csv):
         with pytest.raises(ShapeError, match="row 1: got 1 cells, expected 2"):
             form(("a", "b"), [(1, 2), (1,)])
+
+
+def test_what_is_refused_or_missing_is_said_in_a_line(tmp_path, capsys):
+    def refused():
+        raise ShapeError("texts", got="1 values", expected=2)
+
+    def missing():
+        (tmp_path / "nowhere").read_text()
+
+    def wrong():
+        raise ValueError("not the caller's fault")
+
+    assert recording.exit_code(lambda: "what a command returns") == 0
+    assert recording.exit_code(refused) == recording.exit_code(missing) == 1
+    errors = capsys.readouterr().err.splitlines()
+    assert errors[0] == "error: texts: got 1 values, expected 2" and str(tmp_path / "nowhere") in errors[1]
+    with pytest.raises(ValueError, match="fault"):
+        recording.exit_code(wrong)
+
+
+def test_every_benchmark_says_in_a_line_what_it_refuses():
+    folder = pathlib.Path(recording.__file__).parent
+    guards = [
+        path.read_text(encoding="utf-8").split('if __name__ == "__main__":')[1:]
+        for path in folder.rglob("*.py")
+    ]
+    last = [parts[-1] for parts in guards if parts]
+    assert len(last) > 50
+    assert [text for text in last if re.fullmatch(r"\s*main\(\)\s*", text)] == []

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import recording
 from benchmarks.paper import marks, results
 from benchmarks.paper.conversations.author import Author, ModelAuthor
 from benchmarks.paper.conversations.logs import Log, Setting, Writer, summary
@@ -202,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--group", type=int, help="records that are held together (default: what fills a batch)"
     )
-    return results.exit_code(functools.partial(_run, parser.parse_args(arguments)))
+    return recording.exit_code(functools.partial(_run, parser.parse_args(arguments)))
 
 
 def _run(options: argparse.Namespace) -> None:

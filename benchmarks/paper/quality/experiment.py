@@ -279,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--turn-tokens", type=int, nargs=2, metavar=("FEWEST", "MOST"))
     parser.add_argument("--quick", action="store_true", help="minutes on two cores")
     parser.add_argument("--overwrite", action="store_true", help="of results of another configuration, too")
-    return results.exit_code(functools.partial(_run, parser.parse_args(arguments)))
+    return recording.exit_code(functools.partial(_run, parser.parse_args(arguments)))
 
 
 def _run(asked: argparse.Namespace) -> None:
