@@ -389,5 +389,7 @@ def _packed_green(green: Green, key: int, previous: int, size: int) -> bytes:
 
 
 def _cached_green(green: Green, key: int, previous: int, size: int) -> npt.NDArray[np.bool_]:
+    if green is unigram_green:
+        previous = 0  # the same list behind every token: made once for a key
     packed = np.frombuffer(_packed_green(green, key, previous, size), np.uint8)
     return np.unpackbits(packed, count=size).view(np.bool_)
