@@ -402,6 +402,10 @@ def test_bad_logits_are_refused_before_any_work() -> None:
     kernels.embed_(good, [[1], [-1]], [0, -1], keys)  # an unmarked row may hold a placeholder
     assert good[0].any()
     assert not good[1].any()
+    for unused in (-1.0, float("nan"), float("inf")):  # and any temperature
+        again = np.zeros((2, 100), np.float32)
+        kernels.embed_(again, [[1], [2]], [0, -1], keys, temperature=[1.0, unused])
+        assert np.array_equal(again, good)
 
 
 def test_tensors_elsewhere_are_refused() -> None:

@@ -47,8 +47,9 @@ bool embed_cpu(const Marking& marking, const EmbedArgs& args, int num_threads) {
   for (int64_t row = 0; row < args.rows; ++row) {
     const int32_t slot = args.slots[row];
     if (slot < -1 || slot >= marking.n_keys) return false;
+    if (slot < 0) continue;  // of an unmarked row nothing else is read
     if (!(args.kappas[row] >= 0 && args.kappas[row] < std::numeric_limits<float>::infinity())) return false;
-    for (int64_t i = 0; slot >= 0 && i < words; ++i)
+    for (int64_t i = 0; i < words; ++i)
       if (args.contexts[row * words + i] < 0) return false;
   }
   const int64_t grain = marking.vocab < kGrainLogits ? kGrainLogits / marking.vocab : 1;

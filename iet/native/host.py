@@ -207,6 +207,7 @@ def embed_(
     arrays = (context_ids.ctypes.data, slot_ids.ctypes.data, kappas.ctypes.data, _address(times))
     if not _native(marking).embed(*logits.layout, *arrays, threads):
         _check_rows(context_ids, slot_ids, kappas, len(marking))  # nothing was written: say which row and why
+        raise AssertionError("embed_: the compiled module refused rows in which nothing is wrong")
 
 
 def score_tokens(

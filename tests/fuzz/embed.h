@@ -68,7 +68,7 @@ void try_embed_as(Call& call, DType dtype) {
     kappas[row] = random.of(kKappas);
     counts[row] = counted ? draw_count(random) : 0;
     if (random.one_in(60)) slots[row] = static_cast<int32_t>(random.one_in(2) ? keys : -2), accepted = false;
-    if (random.one_in(60)) kappas[row] = random.of(kRefused), accepted = false;
+    if (random.one_in(60)) kappas[row] = random.of(kRefused), accepted = accepted && slots[row] < 0;
     for (int64_t i = 0; i < words; ++i) {
       int64_t& id = contexts[row * words + i] = random.number(0, vocab - 1);
       if (random.one_in(200)) id = draw_id(random, vocab);
