@@ -240,7 +240,7 @@ def score_tokens(
 
     Raises:
         ShapeError: `token_ids` is not one-dimensional or not integer.
-        InputError: an id is beyond int64, or `registry` holds no keys.
+        InputError: an id is beyond int64, or `registry` is neither a registry nor keys.
         BackendUnavailable: a CUDA tensor without the CUDA module, or under a scheme that is not ours.
 
     Deterministic, and the same to the bit on every backend. O(T·K); under schemes `waterfall` and `kgw`

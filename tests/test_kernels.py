@@ -406,6 +406,20 @@ def test_bad_logits_are_refused_before_any_work() -> None:
         again = np.zeros((2, 100), np.float32)
         kernels.embed_(again, [[1], [2]], [0, -1], keys, temperature=[1.0, unused])
         assert np.array_equal(again, good)
+    ragged: Any = [[1], [2, 3]]
+    for name, call in (
+        ("contexts", lambda: kernels.embed_(good, ragged, [0, 1], keys)),
+        ("slots", lambda: kernels.embed_(good, [[1], [2]], ragged, keys)),
+        ("rows", lambda: kernels.embed_(good, [[1], [2]], [0, 1], keys, rows=ragged)),
+        ("boundaries", lambda: kernels.score_spans([1, 2, 3], ragged, keys)),
+        ("counted", lambda: kernels.score_spans([1, 2], [0, 2], keys, counted=ragged)),
+        ("token_ids", lambda: kernels.score_tokens(ragged, keys)),
+    ):
+        with pytest.raises(ShapeError, match=f"{name}: got rows of different lengths, expected"):
+            call()
+    for temperature in ("1", np.array([1j, 1.0]), [True, False]):
+        with pytest.raises(InputError, match=r"temperature: got .*, expected a number or"):
+            kernels.embed_(good, [[1], [2]], [0, 1], keys, temperature=temperature)
 
 
 def test_tensors_elsewhere_are_refused() -> None:
@@ -420,6 +434,9 @@ def test_tensors_elsewhere_are_refused() -> None:
         kernels.embed_(torch._neg_view(torch.zeros(2, 100)), [[1], [2]], [0, 1], keys)
     with pytest.raises(ShapeError, match="grad"):
         kernels.embed_(torch.zeros(2, 100, requires_grad=True), [[1], [2]], [0, 1], keys)
+    for ids in (torch.ones(3, requires_grad=True), torch.ones(3, dtype=torch.bfloat16)):
+        with pytest.raises(ShapeError, match=r"token_ids: got values that NumPy cannot read, expected"):
+            kernels.score_tokens(ids, keys)
 
 
 def test_bad_token_ids_are_refused() -> None:

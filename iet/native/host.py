@@ -268,10 +268,7 @@ def check_token_ids(values: Any) -> NDArray[np.int64]:
         ShapeError: they are not a vector of integers.
         InputError: one is beyond int64.
     """
-    try:
-        array = np.asarray(values)
-    except ValueError:  # rows of different lengths
-        raise ShapeError("token_ids", got="rows of different lengths", expected="integers [T]") from None
+    array = _as_array("token_ids", values, "integers [T]")
     if array.ndim != 1:
         raise ShapeError("token_ids", got=f"shape {list(array.shape)}", expected="[T]")
     if array.dtype.kind not in "iu" and array.size:
@@ -286,7 +283,7 @@ def checked_spans(boundaries: Any, counted: Any, length: int) -> tuple[NDArray[n
         ShapeError: one of them has a wrong shape or type.
         InputError: the boundaries do not ascend within the text.
     """
-    cuts = np.asarray(boundaries)
+    cuts = _as_array("boundaries", boundaries, "integers [S+1]")
     if cuts.ndim != 1 or len(cuts) == 0 or cuts.dtype.kind not in "iu":
         raise ShapeError("boundaries", got=f"{cuts.dtype} {list(cuts.shape)}", expected="integers [S+1]")
     cuts = _cast("boundaries", cuts, np.int64)
@@ -294,7 +291,7 @@ def checked_spans(boundaries: Any, counted: Any, length: int) -> tuple[NDArray[n
         raise InputError(
             f"boundaries: got {cuts[:8].tolist()} to {cuts[-1]}, expected ascending from 0 to {length}"
         )
-    mask = np.ones(length, np.bool_) if counted is None else np.asarray(counted)
+    mask = np.ones(length, np.bool_) if counted is None else _as_array("counted", counted, f"bool [{length}]")
     if mask.shape != (length,) or mask.dtype != np.bool_:
         raise ShapeError("counted", got=f"{mask.dtype} {list(mask.shape)}", expected=f"bool [{length}]")
     return cuts, mask
@@ -328,14 +325,13 @@ def checked_pairs(
     ids = check_token_ids(token_ids)
     if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
         raise InputError(f"token_ids: got {ids.min()} to {ids.max()}, expected 0 to {vocab_size - 1}")
-    found = _integers("seeds", seeds, np.uint64, ids.shape if np.ndim(seeds) else ())
+    given = _as_array("seeds", seeds, "an integer or integers [N]")
+    found = _integers("seeds", given, np.uint64, ids.shape if given.ndim else ())
     return ids.astype(np.uint32), _in_place(np.broadcast_to(found, ids.shape), np.uint64)
 
 
 def _row_index(rows: Any, logits_rows: int) -> NDArray[np.int64]:
-    index = _integers("rows", rows, np.int64, (len(rows),) if np.ndim(rows) else ())
-    if index.ndim != 1:
-        raise ShapeError("rows", got=f"shape {list(index.shape)}", expected="[M]")
+    index = _integers("rows", rows, np.int64, None)
     if index.size and (index.min() < 0 or index.max() >= logits_rows):
         raise InputError(f"rows: got {index.min()} to {index.max()}, expected 0 to {logits_rows - 1}")
     if len(np.unique(index)) < len(index):
@@ -349,18 +345,29 @@ def _scatter(values: NDArray[Any], index: NDArray[np.int64], rows: int, rest: in
     return everywhere
 
 
-def _integers(name: str, values: Any, dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
+def _as_array(name: str, values: Any, expected: str) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise ShapeError(name, got="rows of different lengths", expected=expected) from None
+    except (TypeError, RuntimeError):  # tensors that NumPy cannot read
+        raise ShapeError(name, got="values that NumPy cannot read", expected=expected) from None
+
+
+def _integers(name: str, values: Any, dtype: type, shape: tuple[int, ...] | None) -> NDArray[Any]:
+    """Return integers of a shape; None: a vector of any length."""
     if is_tensor(values):
         if values.device.type != "cpu":
             raise ShapeError(name, got=f"device {values.device}", expected="the device of the logits, cpu")
         if values.is_floating_point():
             raise ShapeError(name, got=f"dtype {values.dtype}", expected="integers")
         values = values.numpy()
-    array = np.asarray(values)
+    array = _as_array(name, values, f"integers {list(shape) if shape is not None else '[M]'}")
     if array.dtype.kind not in "iu" and array.size:
         raise ShapeError(name, got=f"dtype {array.dtype}", expected="integers")
-    if array.shape != shape:
-        raise ShapeError(name, got=f"shape {list(array.shape)}", expected=f"{list(shape)}")
+    if array.ndim != 1 if shape is None else array.shape != shape:
+        expected = "[M]" if shape is None else f"{list(shape)}"
+        raise ShapeError(name, got=f"shape {list(array.shape)}", expected=expected)
     return _cast(name, array, dtype)
 
 
@@ -382,9 +389,13 @@ def _in_place(array: NDArray[Any], dtype: type) -> NDArray[Any]:
 
 def _temperatures(temperature: ArrayLike, rows: int) -> NDArray[np.float32]:
     try:
-        values = np.asarray(temperature, dtype=np.float32)
-    except (TypeError, ValueError, RuntimeError, OverflowError):  # RuntimeError: tensors NumPy cannot read
-        raise InputError(f"temperature: got {shown(temperature)}, expected a number or [B]") from None
+        values = np.asarray(temperature)
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError: tensors NumPy cannot read
+        values = np.empty((), object)
+    if values.dtype.kind not in "fiu":
+        raise InputError(f"temperature: got {shown(temperature)}, expected a number or [B]")
+    with np.errstate(over="ignore"):  # infinity is refused where it counts
+        values = values.astype(np.float32)
     if values.shape not in ((), (rows,)):
         raise ShapeError("temperature", got=f"shape {list(values.shape)}", expected=f"a number or [{rows}]")
     return _in_place(values, np.float32) if values.shape else np.full(rows, values)
