@@ -247,9 +247,8 @@ class EngineKeys(ForeignKeys):
         if isinstance(columns, slice):
             self._prepare()
         some = super().subset(columns)
-        some.keys = np.ascontiguousarray(some.keys)
-        # A view, or none: making tables again is cheaper than copying columns.
-        kept = self._prepared is not None and isinstance(columns, slice)
+        # A view of columns side by side, or none: making tables again is cheaper than copying columns.
+        kept = self._prepared is not None and isinstance(columns, slice) and columns.step in (None, 1)
         some._prepared = self._prepared[..., columns] if kept else None
         some._rebuild = None
         return some

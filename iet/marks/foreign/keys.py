@@ -136,7 +136,8 @@ class ForeignKeys(Keys, abc.ABC):
         """Return the same with some of the keys; `owners` are still places in all the names."""
         some = object.__new__(type(self))
         some.__dict__.update(self.__dict__)
-        some.keys, some.owners = self.keys[columns], self.owners[columns]
+        # Native code reads keys one behind another.
+        some.keys, some.owners = np.ascontiguousarray(self.keys[columns]), self.owners[columns]
         return some
 
     def open_tokenizer(self, profile: str | None = None, source: Any = None) -> Tokenizer:

@@ -245,6 +245,16 @@ def test_an_agent_may_have_several_keys() -> None:
     assert several.scheme.depth == 30
 
 
+@pytest.mark.parametrize("scheme", OPTIONS)
+def test_any_slice_of_the_keys_scores_as_its_columns_do(scheme: Any) -> None:
+    ids = np.random.default_rng(0).integers(0, 200, 60)
+    for parameters in OPTIONS[scheme]:
+        keys = iet.EngineKeys.unnamed(scheme, keys_of(scheme, 5), **parameters)
+        scores = iet.score_tokens(ids, keys)
+        for columns in (slice(None, None, 2), slice(None, None, -1), slice(1, 4)):
+            assert np.array_equal(iet.score_tokens(ids, keys.subset(columns)), scores[:, columns])
+
+
 def test_the_law_of_unmarked_text_holds_for_kgw_and_synthid() -> None:
     """Of audits of text that nobody marked, under drawn keys, no more than the level finds anybody."""
     for scheme in ("kgw", "synthid"):

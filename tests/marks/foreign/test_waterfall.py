@@ -161,6 +161,10 @@ def test_some_of_the_keys_are_keys_of_their_own() -> None:
     assert some.digest == iet.WaterfallKeys({"b": 43, "c": 44}, vocab_size=257).digest != whole
     assert keys.subset(slice(0, 3)).digest == keys.digest == whole
     assert [some.names[owner] for owner in some.owners] == ["b", "c"]
+    ids = some_text(257)
+    for columns in (slice(None, None, 2), slice(None, None, -1), slice(1, None)):
+        scores = iet.score_tokens(ids, keys.subset(columns))
+        assert np.array_equal(scores, iet.score_tokens(ids, keys)[:, columns])
 
 
 def test_sums_over_spans_are_those_of_the_scores() -> None:
