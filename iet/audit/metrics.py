@@ -86,10 +86,11 @@ def edge_similarity(truth: npt.ArrayLike, found: npt.ArrayLike) -> float:
         raise ShapeError("adjacency", got=f"{list(a.shape)} and {list(b.shape)}", expected="[K, K] twice")
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         raise InputError("adjacency: got NaN or infinity, expected finite numbers")
-    norms = np.linalg.norm(a), np.linalg.norm(b)
-    if 0 in norms:
-        return float(norms[0] == norms[1])
-    return float(np.vdot(a / norms[0], b / norms[1]))
+    largest = np.abs(a).max(initial=0), np.abs(b).max(initial=0)
+    if 0 in largest:
+        return float(largest[0] == largest[1])
+    a, b = a / largest[0], b / largest[1]  # whose squares are neither beyond float64 nor all below it
+    return float(np.vdot(a / np.linalg.norm(a), b / np.linalg.norm(b)))
 
 
 def boundary_f1(truth: npt.ArrayLike, found: npt.ArrayLike, margin: int = 16) -> float:

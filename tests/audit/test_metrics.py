@@ -48,6 +48,8 @@ def test_edge_similarity():
     assert edge_similarity(a, 0.51 * a) == pytest.approx(1)
     assert edge_similarity(a, [[0, 1, 0], [1, 0, 0], [1, 0, 0]]) == pytest.approx(1 / 3)
     assert edge_similarity(a, 0 * a) == edge_similarity(0 * a, a) == 0
+    for large, small in ((1e300, 1e-300), (1e160, 1.0), (5e-324, 1.0)):
+        assert edge_similarity(large * a, small * a) == pytest.approx(1)
     assert edge_similarity(0 * a, 0 * a) == edge_similarity(np.zeros((0, 0)), np.zeros((0, 0))) == 1
 
 
