@@ -22,7 +22,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,23 @@ except ImportError as error:
 from iet.generation.sampling import ContextIds, leave_one, times_before
 
 
+class _Rows(NamedTuple):
+    """What marks the rows of a batch, the same in every step of it."""
+
+    keys: KeyTable  # the registry's, or those of sessions
+    slots: NDArray[np.int32]  # rows of `keys` [B]
+    temperatures: NDArray[np.float32]  # [B]
+    sent: dict[torch.device, torch.Tensor]  # `slots` where they are needed, sent once
+
+    def on(self, device: torch.device, temperature: float) -> tuple[Any, Any]:
+        """Return slots and temperatures where the logits are: [B] each, on CUDA one temperature."""
+        if device.type != "cuda":
+            return self.slots, self.temperatures
+        if device not in self.sent:
+            self.sent[device] = torch.from_numpy(self.slots).to(device)
+        return self.sent[device], temperature
+
+
 class _Processor(transformers.LogitsProcessor):
     """Adds κ·temperature·φ to the rows of a batch."""
 
@@ -63,16 +80,14 @@ class _Processor(transformers.LogitsProcessor):
         seed: int | None = None,
         sessions: RowSessions | None = None,
     ) -> None:
-        self._keys = self._own = keys
+        self._keys = keys
         self._slots = slots
         self._sessions = sessions
         # Of the variants: drawn once, so that a row keeps its own in every step.
         self._seed = secrets.randbits(63) if seed is None else seed
         self._temperature = temperature
         self._check_prompts = first_call_shows_prompts
-        self._row_slots = slots[:0]
-        self._row_temperatures = np.empty(0, dtype=np.float32)
-        self._device_slots: dict[tuple[int, torch.device], torch.Tensor] = {}
+        self._rows = _Rows(keys, slots[:0], np.empty(0, dtype=np.float32), {})
         self._refusals = Refusals()
 
     @property
@@ -90,11 +105,12 @@ class _Processor(transformers.LogitsProcessor):
         words = self._keys.profile.scheme.n_gram - 1
         if length < words:  # no context yet: such a position is not scored either
             return scores
-        slots, temperatures = self._of_rows(rows, repeats, scores.device)
+        held = self._of_rows(rows, repeats)
+        slots, temperatures = held.on(scores.device, self._temperature)
         self._refusals.check()  # raises what an earlier step refused: nobody waits for this one
         # A copy, as transformers' own processors make: `generate` returns its argument as `output_logits`.
         contexts = input_ids[:, length - words :]
-        marked: torch.FloatTensor = embed(scores, contexts, slots, self._keys, temperature=temperatures)  # type: ignore[assignment]
+        marked: torch.FloatTensor = embed(scores, contexts, slots, held.keys, temperature=temperatures)  # type: ignore[assignment]
         self._refusals.note(scores.device)
         return marked
 
@@ -110,21 +126,16 @@ class _Processor(transformers.LogitsProcessor):
         self._check_prompts = False
         return repeats
 
-    def _of_rows(self, rows: int, repeats: int, device: torch.device) -> tuple[Any, Any]:
-        """Return slots and temperatures where the logits are, [B] each; on CUDA they are sent there once."""
+    def _of_rows(self, rows: int, repeats: int) -> _Rows:
         # The same every step: a model has emptied the caches in between, so what need not run again costs
-        # more than it looks.
-        if len(self._row_slots) != rows:
-            self._row_slots = self._drawn_rows(repeats)
-            self._device_slots.clear()  # of keys that may be others
+        # more than it looks. Threads that share a processor replace each other's, and each uses its own.
+        found = self._rows
+        if len(found.slots) != rows:
+            keys, slots = self._keys, self._drawn_rows(repeats)
             if self._sessions is not None:
-                self._keys, self._row_slots = self._sessions.keys_of(self._own, self._row_slots)
-            self._row_temperatures = np.full(rows, self._temperature, dtype=np.float32)
-        if device.type != "cuda":
-            return self._row_slots, self._row_temperatures
-        if (repeats, device) not in self._device_slots:
-            self._device_slots[repeats, device] = torch.from_numpy(self._row_slots).to(device)
-        return self._device_slots[repeats, device], self._temperature
+                keys, slots = self._sessions.keys_of(keys, slots)
+            found = self._rows = _Rows(keys, slots, np.full(rows, self._temperature, dtype=np.float32), {})
+        return found
 
     def _drawn_rows(self, repeats: int) -> NDArray[np.int32]:
         """Return the row of the keys that marks each row of the batch, [B].
@@ -132,7 +143,7 @@ class _Processor(transformers.LogitsProcessor):
         Beams and num_return_sequences repeat each prompt, neighbours together. Here they share a variant,
         because beams swap rows.
         """
-        return np.repeat(self._own.rows_of(self._slots, self._seed), repeats)
+        return np.repeat(self._keys.rows_of(self._slots, self._seed), repeats)
 
 
 class _KeyedSampler(_Processor):
@@ -157,7 +168,8 @@ class _KeyedSampler(_Processor):
         words = self._keys.profile.scheme.n_gram - 1
         if length < words:
             return scores
-        slots = torch.as_tensor(self._of_rows(rows, repeats, scores.device)[0])
+        held = self._of_rows(rows, repeats)
+        slots = torch.as_tensor(held.on(scores.device, self._temperature)[0])
         ids = input_ids.to(scores.device)
         contexts, ends = ids[:, length - words :], torch.full((rows,), length, device=scores.device)
         counts = times_before(ids, ends, contexts)
@@ -171,13 +183,13 @@ class _KeyedSampler(_Processor):
         noisy = scores.to(torch.float32, copy=True)  # half types would round different sums to one
         self._refusals.check()
         marked = torch.where(fresh, slots, -1)
-        embed_(noisy, contexts, marked, self._keys, counts=counts if self._counted else None)
+        embed_(noisy, contexts, marked, held.keys, counts=counts if self._counted else None)
         self._refusals.note(noisy.device)
         chosen: torch.FloatTensor = leave_one(noisy, scores, fresh)  # type: ignore[assignment]
         return chosen
 
     def _drawn_rows(self, repeats: int) -> NDArray[np.int32]:
-        return self._own.rows_of(np.repeat(self._slots, repeats), self._seed)
+        return self._keys.rows_of(np.repeat(self._slots, repeats), self._seed)
 
 
 class _Untouched(transformers.LogitsProcessor):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import gc
 import pathlib
 import pickle
+import sys
 import warnings
 from typing import Any
 
@@ -339,6 +341,23 @@ def test_a_placeholder_in_the_context_is_refused() -> None:
     processor = iet.LogitsProcessor(TEAM, ["planner"], 1.0)
     with pytest.raises(InputError, match="holds the id -1"):
         processor(torch.tensor([[5, -1]]), torch.zeros(1, V))
+
+
+def test_threads_that_share_a_processor_get_the_marks_of_their_own_rows() -> None:
+    batches = {n: (torch.randint(2, V, (n, 5)), torch.zeros(n, V)) for n in (1, 2, 3)}
+    alone = {n: iet.LogitsProcessor(TEAM, "planner", 0.7)(*batch) for n, batch in batches.items()}
+    shared = iet.LogitsProcessor(TEAM, "planner", 0.7)
+
+    def told(rows: int) -> int:
+        return sum(torch.equal(shared(*batches[rows]), alone[rows]) for _ in range(300))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # so that they meet
+    try:
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            assert list(pool.map(told, batches)) == [300] * 3
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_an_agent_of_another_profile_is_refused() -> None:
