@@ -231,6 +231,24 @@ def test_a_step_that_cannot_be_marked_ends_its_marked_requests(
     assert logged.getvalue().count("another dtype") == 2
 
 
+def test_v1_a_placeholder_ends_its_request_alone(host: Any, logged: io.StringIO) -> None:
+    registry = host()
+    processor = IETLogitsProcessor(config(), CPU, False)
+    params = SamplingParams(extra_args={"iet_agent": "critic"})
+    good, bad = (Request(name, params, "critic", [4, 5]) for name in ("good", "bad"))
+    added = [(row, each.params, each.prompt, each.output) for row, each in enumerate((good, bad))]
+    processor.update_state(v1.BatchUpdate(2, [], added, []))
+    good.output.append(6)
+    bad.output.append(-1)
+    for _ in range(2):  # ended for good, and said once
+        found = processor.apply(torch.zeros(2, WIDTH))
+        np.testing.assert_array_equal(
+            found[0].numpy(), marked(torch.zeros(WIDTH), good.history, good, registry)
+        )
+        assert found[1].isfinite().sum() == 1
+    assert len(re.findall(r"placeholder.*row 1.*#52461", logged.getvalue())) == 1
+
+
 def test_v2_a_placeholder_among_committed_tokens_ends_the_request(host: Any, logged: io.StringIO) -> None:
     host(n_gram=3)
     slots = Slots(2)

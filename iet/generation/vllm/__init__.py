@@ -186,9 +186,10 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
             logits: float32 [rows, >= V].
             ctx: the V2 runner's `LogitsContext`.
 
-        Where a step cannot be marked, as where a context holds a placeholder, its marked requests end (see
-        `refusals`). On CUDA the V2 runner's placeholders are found on the device, the row stays unmarked, and
-        a later `apply_staged_writes` raises.
+        Where a step cannot be marked, its marked requests end (see `refusals`). Where a context holds a
+        placeholder, that request ends with the V1 runner, and the step's with the V2 runner on a CPU. On CUDA
+        the V2 runner's are found on the device, the row stays unmarked, and a later `apply_staged_writes`
+        raises.
         """
         marked: torch.Tensor = self._marker.apply(logits, ctx)
         return marked

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from iet.errors import IetError, InputError
+from iet.errors import IetError
 from iet.generation.contexts import SequenceContexts
 from iet.generation.sampling import ContextIds, leave_one
 from iet.generation.sessions import HeldRow, SessionRows
@@ -98,10 +98,10 @@ class ByRow:
 
     def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
         """Mark the rows of a step, and end what cannot be marked."""
-        ended = [row for row, request in self._requests.items() if request is _ENDED]
         self._sessions.send(logits.device)
         try:
             logits = self._mark(logits)
+            ended = [row for row, request in self._requests.items() if request is _ENDED]
         except IetError as error:
             tell(f"a step cannot be marked, and its requests are ended: {error}")
             ended = list(self._requests)
@@ -120,7 +120,9 @@ class ByRow:
             if len(context) < self._words:
                 continue
             if min(context) < 0:
-                raise InputError(PLACEHOLDER.format(where=f"row {row}"))
+                tell(f"a request is ended: {PLACEHOLDER.format(where=f'row {row}')}")
+                self._requests[row] = _ENDED
+                continue
             count = request.contexts.times_before() if self._settings.chooses else 0
             if count and not self._settings.counted:
                 continue
