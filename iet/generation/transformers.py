@@ -22,7 +22,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,23 +51,6 @@ except ImportError as error:
 from iet.generation.sampling import ContextIds, leave_one, times_before
 
 
-class _Rows(NamedTuple):
-    """What marks the rows of a batch, the same in every step of it."""
-
-    keys: KeyTable  # the registry's, or those of sessions
-    slots: NDArray[np.int32]  # rows of `keys` [B]
-    temperatures: NDArray[np.float32]  # [B]
-    sent: dict[torch.device, torch.Tensor]  # `slots` where they are needed, sent once
-
-    def on(self, device: torch.device, temperature: float) -> tuple[Any, Any]:
-        """Return slots and temperatures where the logits are: [B] each, on CUDA one temperature."""
-        if device.type != "cuda":
-            return self.slots, self.temperatures
-        if device not in self.sent:
-            self.sent[device] = torch.from_numpy(self.slots).to(device)
-        return self.sent[device], temperature
-
-
 class _Processor(transformers.LogitsProcessor):
     """Adds κ·temperature·φ to the rows of a batch."""
 
@@ -87,7 +70,9 @@ class _Processor(transformers.LogitsProcessor):
         self._seed = secrets.randbits(63) if seed is None else seed
         self._temperature = temperature
         self._check_prompts = first_call_shows_prompts
-        self._rows = _Rows(keys, slots[:0], np.empty(0, dtype=np.float32), {})
+        # Keys, slots and temperatures of a batch, and its slots on devices: replaced as a whole, so that
+        # threads which share a processor each go on with their own.
+        self._rows = keys, slots[:0], np.empty(0, dtype=np.float32), dict[torch.device, torch.Tensor]()
         self._refusals = Refusals()
 
     @property
@@ -105,12 +90,11 @@ class _Processor(transformers.LogitsProcessor):
         words = self._keys.profile.scheme.n_gram - 1
         if length < words:  # no context yet: such a position is not scored either
             return scores
-        held = self._of_rows(rows, repeats)
-        slots, temperatures = held.on(scores.device, self._temperature)
+        keys, slots, temperatures = self._of_rows(rows, repeats, scores.device)
         self._refusals.check()  # raises what an earlier step refused: nobody waits for this one
         # A copy, as transformers' own processors make: `generate` returns its argument as `output_logits`.
         contexts = input_ids[:, length - words :]
-        marked: torch.FloatTensor = embed(scores, contexts, slots, held.keys, temperature=temperatures)  # type: ignore[assignment]
+        marked: torch.FloatTensor = embed(scores, contexts, slots, keys, temperature=temperatures)  # type: ignore[assignment]
         self._refusals.note(scores.device)
         return marked
 
@@ -126,16 +110,22 @@ class _Processor(transformers.LogitsProcessor):
         self._check_prompts = False
         return repeats
 
-    def _of_rows(self, rows: int, repeats: int) -> _Rows:
+    def _of_rows(self, rows: int, repeats: int, device: torch.device) -> tuple[KeyTable, Any, Any]:
+        """Return keys, and slots and temperatures [B] where the logits are; to CUDA they are sent once."""
         # The same every step: a model has emptied the caches in between, so what need not run again costs
-        # more than it looks. Threads that share a processor replace each other's, and each uses its own.
-        found = self._rows
-        if len(found.slots) != rows:
+        # more than it looks.
+        keys, slots, temperatures, sent = self._rows
+        if len(slots) != rows:
             keys, slots = self._keys, self._drawn_rows(repeats)
             if self._sessions is not None:
                 keys, slots = self._sessions.keys_of(keys, slots)
-            found = self._rows = _Rows(keys, slots, np.full(rows, self._temperature, dtype=np.float32), {})
-        return found
+            temperatures, sent = np.full(rows, self._temperature, dtype=np.float32), {}
+            self._rows = keys, slots, temperatures, sent
+        if device.type != "cuda":
+            return keys, slots, temperatures
+        if device not in sent:
+            sent[device] = torch.from_numpy(slots).to(device)
+        return keys, sent[device], self._temperature
 
     def _drawn_rows(self, repeats: int) -> NDArray[np.int32]:
         """Return the row of the keys that marks each row of the batch, [B].
@@ -168,8 +158,8 @@ class _KeyedSampler(_Processor):
         words = self._keys.profile.scheme.n_gram - 1
         if length < words:
             return scores
-        held = self._of_rows(rows, repeats)
-        slots = torch.as_tensor(held.on(scores.device, self._temperature)[0])
+        keys, some, _ = self._of_rows(rows, repeats, scores.device)
+        slots = torch.as_tensor(some)
         ids = input_ids.to(scores.device)
         contexts, ends = ids[:, length - words :], torch.full((rows,), length, device=scores.device)
         counts = times_before(ids, ends, contexts)
@@ -183,7 +173,7 @@ class _KeyedSampler(_Processor):
         noisy = scores.to(torch.float32, copy=True)  # half types would round different sums to one
         self._refusals.check()
         marked = torch.where(fresh, slots, -1)
-        embed_(noisy, contexts, marked, held.keys, counts=counts if self._counted else None)
+        embed_(noisy, contexts, marked, keys, counts=counts if self._counted else None)
         self._refusals.note(noisy.device)
         chosen: torch.FloatTensor = leave_one(noisy, scores, fresh)  # type: ignore[assignment]
         return chosen
