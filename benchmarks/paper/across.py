@@ -7,6 +7,9 @@ the mean entropy of its texts (by mark below the tables). A run of one setting k
 records; of more the mean over settings is shown without one. Leads are paired by records: of who is told the
 order over who is told it, and of who is told nothing over all others (Recursive, Semantic-BoW and TextTiling
 are matched there, and so told more).
+
+`--runs` takes results of this command, too, with the runs that are in them. Of runs that differ in records
+or marks alone the last one that is named counts.
 """
 
 from __future__ import annotations
@@ -62,6 +65,12 @@ def run_of(content: Mapping[str, Any]) -> dict[str, Any]:
         "methods": methods,
         "against": against,
     }
+
+
+def alike(run: Mapping[str, Any]) -> str:
+    """Return what runs have in common of which one takes the other's place."""
+    same = ("temperature", "top_p", "repetition_penalty", "protocol", "rounds", "turn_tokens", "seed", "model")
+    return json.dumps([run[name] for name in (*same, "settings")])
 
 
 def _lead(row: Mapping[str, Any]) -> list[float]:
@@ -126,14 +135,25 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
 
 def main() -> None:
     line = parser("benchmarks.paper.across", __doc__)
-    line.add_argument("--runs", nargs="+", type=pathlib.Path, required=True, help="table1.json of each run")
+    line.add_argument(
+        "--runs",
+        nargs="+",
+        type=pathlib.Path,
+        required=True,
+        help="table1.json of each run, or a result of this command",
+    )
     given = line.parse_args()
-    runs = []
+    found: dict[str, dict[str, Any]] = {}
     for path in given.runs:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if "entropy" not in content or "against" not in content:
-            raise InputError(f"{path}: got no table1.json with entropies by mark, expected that of Table 1")
-        runs.append(run_of(content))
+        if "runs" not in content and ("entropy" not in content or "against" not in content):
+            raise InputError(
+                f"{path}: got neither a table1.json with entropies by mark nor a result of this command,"
+                " expected one of them"
+            )
+        for run in content["runs"] if "runs" in content else [run_of(content)]:
+            found[alike(run)] = run
+    runs = list(found.values())
     runs.sort(key=lambda run: (run["protocol"] != "round-major", np.mean(list(run["entropy"].values()))))
     given.runs = [pathlib.Path(path.parent.name, path.name) for path in given.runs]
     finish(line, given, {"runs": runs}, markdown(runs))

@@ -98,13 +98,21 @@ def test_the_command_writes_runs_by_entropy_and_refuses_what_is_no_run(
     for name, nats in (("b", 2.0), ("a", 0.5)):
         (tmp_path / name).mkdir()
         paths.append(tmp_path / name / "table1.json")
-        paths[-1].write_text(json.dumps(content(nats, 0.8)))
+        written = content(nats, 0.8)
+        written["configuration"]["temperature"] = nats
+        paths[-1].write_text(json.dumps(written))
     out = tmp_path / "runs.json"
     monkeypatch.setattr("sys.argv", ["across", "--runs", *map(str, paths), "-o", str(out)])
     across.main()
     found = json.loads(out.read_text())
     assert [run["entropy"]["gumbel"] for run in found["runs"]] == [0.5, 2.0]
     assert str(tmp_path) not in out.read_text()
+    paths[0].write_text(json.dumps({**written, "entropy": {"gumbel": 0.6}}))  # of more records, say
+    again = tmp_path / "again.json"
+    monkeypatch.setattr("sys.argv", ["across", "--runs", str(out), str(paths[0]), "-o", str(again)])
+    across.main()
+    found = json.loads(again.read_text())
+    assert [run["entropy"]["gumbel"] for run in found["runs"]] == [0.6, 2.0]
     paths[0].write_text("{}")
     with pytest.raises(InputError, match="with entropies by mark"):
         across.main()
