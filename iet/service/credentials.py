@@ -25,6 +25,7 @@ PREFIX = "iet_"
 """Begins every token, so that scanners for secrets know one when it leaks."""
 
 _LINE = re.compile(r"([0-9a-fA-F]{64})[ \t]+(.+)")
+_OF_NOTHING = hashlib.sha256().hexdigest()
 
 
 class Credentials:
@@ -34,20 +35,21 @@ class Credentials:
         path: lines of a SHA-256 in hexadecimal and a name, empty ones, and comments that begin with #.
 
     Raises:
-        InputError: the file cannot be read, or a line is not of this form, or a hash stands there twice.
+        InputError: the file cannot be read, or a line is not of this form, or a hash stands there twice, or
+            is that of nothing, which would let in whoever sends no token.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._file = Watched(path, lambda: _parsed(pathlib.Path(path)))
 
     def name_of(self, token: bytes) -> str | None:
-        """Return whose token this is, None if it is nobody's.
+        """Return whose token this is, None if it is nobody's. An empty one is nobody's: none was sent.
 
         Raises:
             InputError: the file was changed and cannot be read since. Nobody is let in then: what was
                 changed may be that a token was withdrawn.
         """
-        return self.name_of_hash(hashlib.sha256(token).hexdigest())
+        return self.name_of_hash(hashlib.sha256(token).hexdigest()) if token else None
 
     def name_of_hash(self, digest: str) -> str | None:
         """Return whose the token of this SHA-256 (lower case, hexadecimal) is; else as `name_of`."""
@@ -108,6 +110,8 @@ def _parsed(path: pathlib.Path) -> dict[str, str]:
         if parts is None:  # it may hold a token by mistake: nothing of it is quoted
             raise InputError(f"{path}: line {number} is not a SHA-256 in hexadecimal and a name")
         digest = parts[1].lower()
+        if digest == _OF_NOTHING:  # what `printf %s "$KEY" | sha256sum` says where KEY is not set
+            raise InputError(f"{path}: line {number} is the SHA-256 of nothing, expected that of a token")
         if digest in found:
             raise InputError(f"{path}: the hash of line {number} stands there twice, expected once")
         found[digest] = checked_name(parts[2])

@@ -149,11 +149,11 @@ async def authenticate(request: Any, api_key: str | None) -> UserAPIKeyAuth:
     Raises:
         HTTPException: 401.
     """
-    digest = hashlib.sha256((api_key or "").encode("utf-8", "surrogatepass")).hexdigest()
+    key = (api_key or "").encode("utf-8", "surrogatepass")
     try:
-        agent = hook.keys.name_of_hash(digest)
+        agent = hook.keys.name_of(key)
     except (IetError, OSError):
         raise HTTPException(503, {"error": "the gateway cannot read its keys"}) from None
     if agent is None:
         raise HTTPException(401, {"error": "authorization: expected a key that is an agent's"})
-    return UserAPIKeyAuth(api_key=digest, key_alias=agent, user_id=agent)
+    return UserAPIKeyAuth(api_key=hashlib.sha256(key).hexdigest(), key_alias=agent, user_id=agent)

@@ -12,6 +12,8 @@ from iet.errors import InputError
 from iet.service.credentials import PREFIX, Credentials, add_token, bearer
 from tests.support.conditions import posix
 
+OF_NOTHING = hashlib.sha256(b"").hexdigest()
+
 
 def test_a_token_that_was_made_is_known_and_not_kept(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "tokens"
@@ -54,6 +56,8 @@ def test_comments_and_lines_of_a_person_are_kept(tmp_path: pathlib.Path) -> None
         (b"0" * 64 + b" alice\n" + b"0" * 64 + b" bob\n", "the hash of line 2 stands there twice"),
         (b"0" * 64 + b" al\xe2\x80\xaeice\n", "U\\+202E"),
         (b"\xff\xfe", "not UTF-8"),
+        (b"# keys\n" + OF_NOTHING.encode() + b" planner\n", "line 2 is the SHA-256 of nothing"),
+        (OF_NOTHING.upper().encode() + b" planner\n", "line 1 is the SHA-256 of nothing"),
     ],
 )
 def test_a_file_that_is_something_else_is_refused_and_not_quoted(
@@ -93,6 +97,16 @@ def test_changes_hold_at_once_and_a_loss_lets_nobody_in(tmp_path: pathlib.Path) 
         known.name_of(first)
     path.write_text(whole.splitlines()[1])
     assert (known.name_of(first), known.name_of(second)) == (None, "bob")
+
+
+def test_no_token_is_nobodys_whatever_the_file_is_said_to_hold(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_token(tmp_path / "tokens", "alice")
+    known = Credentials(tmp_path / "tokens")
+    monkeypatch.setattr(known, "name_of_hash", {OF_NOTHING: "alice"}.get)
+    for head in (b"Bearer ", b"Bearer", b"Basic x", b""):
+        assert known.name_of(bearer([(b"authorization", head)])) is None
 
 
 def test_bearer_reads_the_header_alone() -> None:

@@ -171,6 +171,6 @@ def test_routes_on_which_no_agent_would_arrive_are_closed(
 
 
 def test_who_holds_no_key_of_the_file_is_out(gateway: Client, upstream: Upstream) -> None:
-    for key in (None, "sk-other", hashlib.sha256(b"sk-planner").hexdigest()):
+    for key in (None, "", "sk-other", hashlib.sha256(b"sk-planner").hexdigest()):
         assert Client(gateway.port, key).ask("/v1/chat/completions", CHAT).status in (401, 403)
     assert upstream.received == []
