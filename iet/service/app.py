@@ -68,6 +68,8 @@ class Service:
         self.stopping = False
         """Whether no more work is taken."""
         self.places = Places(limits)
+        self.arriving = set[batch.Arriving]()
+        """Batches that are answered."""
         self._pool: Pool | None = None
         self._note = ""
         self.metrics = metrics.Metrics(
@@ -92,6 +94,12 @@ class Service:
         finally:
             self.stopping = True
             await asyncio.to_thread(self._pool.close)
+
+    def stop(self) -> None:
+        """Take no more work, and wait for no more of a batch."""
+        self.stopping = True
+        for arriving in self.arriving:
+            arriving.stop()
 
     @property
     def ready(self) -> bool:
@@ -328,6 +336,7 @@ class _Batch(Response):
             return (await service.do(Job(line, line=number), client)).body
 
         arriving = batch.Arriving(receive, service.limits)
+        service.arriving.add(arriving)
         try:
             head = [(b"content-type", batch.MEDIA.encode()), (b"cache-control", b"no-store")]
             await send({"type": "http.response.start", "status": 200, "headers": head})
@@ -337,6 +346,7 @@ class _Batch(Response):
         except* batch.ClientGone:
             pass
         finally:
+            service.arriving.discard(arriving)
             await arriving.close()
 
 

@@ -18,6 +18,8 @@ from iet.service.limits import Limits
 READ_BYTES = 1 << 16
 MEDIA = "application/x-ndjson"
 
+_STOPPING = 503, "the service is stopping: this line and those after it were not read"
+
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 AuditLine = Callable[[bytes, int], Awaitable[bytes]]
@@ -45,6 +47,13 @@ class Arriving:
         self.failure: tuple[int, str] | None = None
         """Why the body is not whole: status and words."""
         self._task = asyncio.create_task(self._fill())
+
+    def stop(self) -> None:
+        """Wait for no more of the body, as the service is stopping."""
+        if not self._ended:
+            self.failure, self._ended = _STOPPING, True
+            self._news.set()
+            self._task.cancel()
 
     async def close(self) -> None:
         """Take no more, and delete the file."""
@@ -105,15 +114,18 @@ class Arriving:
             self._read += len(part)
             *whole, rest = part.split(b"\n")
             for piece in whole:
-                line += piece
-                if long or len(line) > self._limits.body_bytes:
+                found = bytes(line + piece) if line else piece
+                if long or len(found) > self._limits.body_bytes:
                     yield number, None
-                elif line.strip():
-                    yield number, bytes(line)
-                number, line, long = number + 1, bytearray(), False
+                elif found.strip():
+                    yield number, found
+                number, long = number + 1, False
+                line.clear()
             line += rest
             if len(line) > self._limits.body_bytes:
-                line, long = bytearray(), True
+                line.clear()
+                long = True
+            await asyncio.sleep(0)  # else nobody else would have a turn while there are blank lines
         if self.failure is None and (long or line.strip()):
             yield number, None if long else bytes(line)
 
@@ -153,7 +165,7 @@ async def answer(
             async for number, line in arriving.lines():
                 await free.acquire()
                 if stopping():
-                    refused = 503, "the service is stopping: this line and those after it were not read"
+                    refused = _STOPPING
                     break
                 last = number
                 if line is None:

@@ -103,6 +103,10 @@ class _Server(uvicorn.Server):
         if self.started:
             self._tell()
 
+    async def shutdown(self, sockets: Any = None) -> None:
+        self._service.stop()
+        await super().shutdown(sockets)
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._service.stopping = True
         if sig == signal.SIGINT or not self.should_exit:

@@ -95,6 +95,24 @@ def test_sigterm_finishes_what_is_at_work_and_refuses_the_rest(
     assert "Traceback" not in service.said
 
 
+def test_sigterm_ends_a_batch_of_which_nothing_more_arrives(
+    tmp_path: pathlib.Path, registry: pathlib.Path
+) -> None:
+    line = b'{"text": "w1"}\n'
+    with serving(tmp_path, registry) as service, service.connect() as connection:
+        head = service.head("/v1/audit/batch", f"Content-Type: {LINES}", "Transfer-Encoding: chunked")
+        connection.sendall(head + b"%x\r\n%b\r\n" % (len(line), line))
+        said = b""
+        while b'"line": 0' not in said:
+            said += connection.recv(1 << 12)
+        service.process.send_signal(signal.SIGTERM)
+        while part := connection.recv(1 << 16):
+            said += part
+        assert service.process.wait(PATIENCE) == 0
+    assert b'{"line": 1, "status": 503, "error": "the service is stopping' in said
+    assert said.endswith(b"\r\n0\r\n\r\n")
+
+
 def test_workers_end_with_a_service_that_is_killed(tmp_path: pathlib.Path, registry: pathlib.Path) -> None:
     with serving(tmp_path, registry, workers=2) as service:
         workers = service.workers()

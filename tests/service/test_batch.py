@@ -1,0 +1,97 @@
+"""What arrives of a batch: others have their turn meanwhile, and its lines are numbered as they came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from iet.service.batch import READ_BYTES, Arriving
+from iet.service.limits import Limits
+
+LIMITS = Limits(body_bytes=100)
+
+
+def arriving(*parts: bytes, more: bool = False) -> Callable[[], Any]:
+    """What ASGI calls `receive`, with nothing after these parts; with `more` the body has no end."""
+    messages = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
+    messages[-1]["more_body"] = more
+    rest = iter(messages)
+
+    async def receive() -> Any:
+        message = next(rest, None)
+        return await asyncio.Event().wait() if message is None else message
+
+    return receive
+
+
+async def taken(parts: list[bytes]) -> list[tuple[int, bytes | None]]:
+    batch = Arriving(arriving(*parts), LIMITS)
+    try:
+        return [line async for line in batch.lines()]
+    finally:
+        await batch.close()
+
+
+@pytest.mark.parametrize("blank", [b"\n", b"\r\n", b" \n"])
+def test_others_have_their_turn_while_blank_lines_are_read(blank: bytes) -> None:
+    parts = 40
+
+    async def turns() -> int:
+        """Turns of another task while lines are read of which all have arrived."""
+        batch, taken, over = Arriving(arriving(blank * (parts * READ_BYTES // len(blank))), LIMITS), 0, False
+
+        async def other() -> None:
+            nonlocal taken
+            while not over:
+                taken += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(other())
+        await asyncio.sleep(0)  # the batch is in its file
+        taken = 0
+        assert [line async for line in batch.lines()] == []
+        over, counted = True, taken
+        await task
+        await batch.close()
+        return counted
+
+    assert asyncio.run(turns()) >= parts - 2
+
+
+def test_lines_are_numbered_whatever_is_blank_too_long_or_cut() -> None:
+    parts = [b"a\n\n \nb", b"c", b"\n" + b"x" * 101, b"\n\n", b"y" * 101 + b"\n", b" " * 101 + b"\nd"]
+    expected = [(0, b"a"), (3, b"bc"), (4, None), (6, None), (7, None), (8, b"d")]
+    assert asyncio.run(taken(parts)) == expected
+    assert asyncio.run(taken([b"".join(parts)])) == expected
+
+
+def test_a_batch_that_still_arrives_ends_when_the_service_stops() -> None:
+    async def stopped() -> tuple[list[tuple[int, bytes | None]], Any]:
+        batch = Arriving(arriving(b"a\nb\nc", more=True), LIMITS)
+        lines = []
+        async for line in batch.lines():
+            lines.append(line)
+            if len(lines) == 2:
+                batch.stop()
+        await batch.close()
+        return lines, batch.failure
+
+    lines, failure = asyncio.run(stopped())
+    assert lines == [(0, b"a"), (1, b"b")]  # of the third a part came
+    assert failure is not None
+    assert failure[0] == 503
+    assert "the service is stopping" in failure[1]
+
+
+def test_a_batch_that_is_whole_is_not_refused_when_the_service_stops() -> None:
+    async def stopped() -> Any:
+        batch = Arriving(arriving(b"a\nb"), LIMITS)
+        lines = [line async for line in batch.lines()]
+        batch.stop()
+        await batch.close()
+        return lines, batch.failure
+
+    assert asyncio.run(stopped()) == ([(0, b"a"), (1, b"b")], None)
