@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -30,6 +29,8 @@ ENDPOINTS: Mapping[str, frozenset[str]] = {
 
 BODY_BYTES = 16 << 20
 BODY_SECONDS = 60.0
+BODY_VALUES = 250_000
+"""Of JSON, in a body: parsing and writing them takes time in which nobody else is served."""
 
 
 class Forbidden(Exception):
@@ -56,17 +57,24 @@ async def marked(
         Forbidden: it is no JSON object (400), or asks for another agent, for no mark, or for what is the
             gateway's to set (403); or its session cannot be kept (429: the agent has named too many, 503).
     """
+    named, session = _named(request, agent, engine, sessions)
+    if sessions is not None and session is not None:
+        await keep(sessions, session, agent)
+    return named
+
+
+def _named(
+    request: Any, agent: str, engine: Engine, sessions: SessionList | None
+) -> tuple[dict[str, Any], str | None]:
+    """Return the request as it goes to the engine, and its session, which is to be kept before that."""
     if not isinstance(request, Mapping):
         raise Forbidden(400, "body: expected a JSON object")
     try:
         session = None if sessions is None else session_of(request, engine=engine)
         refuse_lies(request, agent, engine=engine, session=session)
-        named = enforce(request, agent, engine=engine, session=session)
+        return enforce(request, agent, engine=engine, session=session), session
     except InputError as error:
         raise Forbidden(403, str(error)) from None
-    if sessions is not None and session is not None:
-        await keep(sessions, session, agent)
-    return named
 
 
 async def keep(sessions: SessionList, session: str, agent: str) -> None:
@@ -93,7 +101,8 @@ class Gateway:
 
     POST goes to the engine's endpoints for completions and chats (and, with vLLM, responses and messages) and
     nowhere else; GET and HEAD go everywhere for whoever holds a key. A request is parsed once and sent on as
-    it was understood, so that a field that stands there twice cannot mean two things.
+    it was understood, so that a field that stands there twice cannot mean two things. One of more than
+    16 MiB, or of more than 250,000 values of JSON, is refused (413).
 
     Raises:
         InputError: the file cannot be read, or the engine is unknown.
@@ -148,12 +157,17 @@ class Gateway:
         if any(name == b"content-encoding" for name, _ in scope["headers"]):
             raise Forbidden(415, "content-encoding: expected none")
         body = await _body(receive)
+        values = _values(body)
+        if values > BODY_VALUES:
+            raise Forbidden(413, f"body: got {values:,} values of JSON, expected at most {BODY_VALUES:,}")
         try:
-            request = json.loads(body, parse_constant=_finite, parse_float=_finite)
-            named = await marked(request, agent, self._engine, self._sessions)
-            body = json.dumps(named).encode()
+            request = json.loads(body.decode("utf-8-sig"))  # in UTF-16 `_values` would count something else
+            named, session = _named(request, agent, self._engine, self._sessions)
+            body = json.dumps(named, allow_nan=False).encode()  # 1e999 is no number that JSON could pass on
         except (ValueError, RecursionError):
             raise Forbidden(400, "body: expected JSON") from None
+        if self._sessions is not None and session is not None:
+            await keep(self._sessions, session, agent)
         kept = (b"content-length", b"transfer-encoding", b"content-type")
         headers = [(name, value) for name, value in scope["headers"] if name not in kept]
         headers += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
@@ -166,11 +180,19 @@ class Gateway:
         return {**scope, "headers": headers}, replaced
 
 
-def _finite(number: str) -> float:
-    value = float(number)  # 1e999 is none that JSON could pass on
-    if not math.isfinite(value):
-        raise ValueError
-    return value
+def _values(body: bytes) -> int:
+    """Return how many values JSON in UTF-8 holds at most: one begins after each comma and opening bracket."""
+
+    def begin(part: bytes) -> int:
+        return part.count(b",") + part.count(b"[") + part.count(b"{")
+
+    found = begin(body)
+    if found <= BODY_VALUES:
+        return found
+    # Most of them may be punctuation of a long text: what stands in strings is left out. With more quotation
+    # marks than this there are too many strings, and what is left is counted as it is.
+    parts = body.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"', 4 * BODY_VALUES + 2)
+    return begin(b"".join(parts[::2]))
 
 
 async def _body(receive: Any) -> bytes:

@@ -132,6 +132,7 @@ def test_everything_else_is_closed(port: int, engine: agents.Engine, upstream: U
         b"[" * 100_000,
         b'{"temperature": NaN}',
         b'{"top_p": 1e999}',
+        '{"prompt": "a"}'.encode("utf-16"),
         b"\xff",
     ):
         assert client.ask("/v1/chat/completions", body).status == 400
@@ -146,6 +147,44 @@ def test_everything_else_is_closed(port: int, engine: agents.Engine, upstream: U
         ("GET", "/v1/models"),
         ("POST", "/login"),
     ]
+
+
+@pytest.mark.parametrize(
+    "many",
+    [
+        b"[" + b"1.5," * 260_000 + b"1]",
+        b"[" + b"[]," * 130_000 + b"1]",
+        b"[" + b'{"a":1},' * 130_000 + b"1]",
+        b"[" + b'"","\\\\",' * 130_000 + b"1]",
+        b"[" + b'"",' * 1_200_000 + b"1]",
+        b'["\\"' + b'","\\"' * 260_000 + b'"]',
+    ],
+    ids=range(6),
+)
+def test_more_values_than_are_parsed_while_others_wait(
+    port: int, engine: agents.Engine, upstream: Upstream, many: bytes
+) -> None:
+    client, body = Client(port, "sk-planner"), '{"prompt": ' + many.decode() + "}"
+    reply = client.ask("/v1/completions", body.encode())
+    assert (reply.status, "expected at most 250,000" in reply.json["error"]["message"]) == (413, True)
+    for encoding in ("utf-16", "utf-16-le"):  # in which they may be counted as if they were in a string
+        assert client.ask("/v1/completions", body.encode(encoding)).status in (400, 413)
+    assert upstream.received == []
+
+
+def test_long_texts_and_many_messages_and_tools_are_passed_on(
+    port: int, engine: agents.Engine, upstream: Upstream
+) -> None:
+    schema = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(10)}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    asked = {
+        "messages": [{"role": "user", "content": 'He said: "1, 2, [3]", {4}\\'}] * 5_000,
+        "tools": [tool] * 2_000,
+        "prompt": '1,2,3,[4],"5",\\' * 200_000,
+        "temperature": 0.5,
+    }
+    assert Client(port, "sk-planner").ask("/v1/chat/completions", asked).status == 200
+    assert upstream.received.pop()[3] == {**asked, **agents.body("planner", engine=engine)}
 
 
 def test_a_key_that_is_withdrawn_is_out_at_once(port: int, engine: agents.Engine, keys: pathlib.Path) -> None:
