@@ -22,7 +22,7 @@ _LIMITS = {
     "per_client": "requests at once, of the holder of one token",
     "body_seconds": "seconds for a body to arrive, and between two parts of a batch",
     "head_seconds": "seconds for the head of a request to arrive",
-    "stall_seconds": "seconds for a client to take what was written for it",
+    "stall_seconds": "seconds for a client to take some of what was written for it",
     "connections": "connections at once",
 }
 """Fields of `iet.service.limits.Limits`, which needs the extra to be imported."""

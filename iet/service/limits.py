@@ -28,7 +28,7 @@ class Limits:
         per_client: requests at once of the holder of one token (429).
         body_seconds: for a request's body to arrive, and between two parts of a batch (408).
         head_seconds: for a request's head to arrive; then the connection is closed.
-        stall_seconds: for a client to take what was written for it; then the connection is cut.
+        stall_seconds: for a client to take some of what was written for it; then the connection is cut.
         connections: at once, with or without a request (503).
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import signal
@@ -17,7 +18,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from iet.errors import InputError, check_number
-from iet.service.app import Observed, Service, application
+from iet.service.app import Observed, Service, application, log
 from iet.service.limits import Limits
 
 GRACE_SECONDS = 5.0
@@ -123,6 +124,7 @@ def _protocol(limits: Limits) -> type[H11Protocol]:
     class Protocol(H11Protocol):
         _waiting: asyncio.TimerHandle | None = None
         _stalled: asyncio.TimerHandle | None = None
+        _left = 0
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -162,13 +164,22 @@ def _protocol(limits: Limits) -> type[H11Protocol]:
                 self._waiting = self.loop.call_later(limits.head_seconds, self.transport.abort)
 
         def _wait_for_reader(self) -> None:
-            if self._stalled is None:
-                self._stalled = self.loop.call_later(limits.stall_seconds, self._cut_if_stalled)
+            self._cancel("_stalled")
+            self._left = _not_taken(self.transport)
+            self._stalled = self.loop.call_later(limits.stall_seconds, self._cut_if_stalled)
 
         def _cut_if_stalled(self) -> None:
             self._stalled = None
-            if self.transport.get_write_buffer_size():
-                self.transport.abort()
+            if not self.transport.get_write_buffer_size():
+                return
+            if _not_taken(self.transport) < self._left:  # slow, but not stalled
+                self._wait_for_reader()
+                return
+            log.warning(
+                "a client took nothing for %g seconds: it was cut, with an answer that is not whole",
+                limits.stall_seconds,
+            )
+            self.transport.abort()
 
         def _cancel(self, name: str) -> None:
             timer = getattr(self, name)
@@ -177,6 +188,22 @@ def _protocol(limits: Limits) -> type[H11Protocol]:
                 setattr(self, name, None)
 
     return Protocol
+
+
+def _not_taken(transport: asyncio.Transport) -> int:
+    """Return how many bytes the other end has not taken yet: here, and in the system's buffer on Linux.
+
+    The system makes room for what is here once a third of its buffer is free, which may be a megabyte.
+    """
+    size = transport.get_write_buffer_size()
+    if sys.platform == "linux":
+        import fcntl
+        import termios
+
+        with contextlib.suppress(OSError, ValueError):  # it is closed
+            sent = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+            size += int.from_bytes(sent, sys.byteorder)
+    return size
 
 
 def log_to_stderr() -> None:
