@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 
 from iet import __version__
 from iet.errors import IetError
-from iet.service import batch, documents, metrics, page, requests
+from iet.service import batch, documents, heads, metrics, page, requests
 from iet.service.audits import HTML, JSON, Answer, Audits, Job
 from iet.service.credentials import Credentials, bearer
 from iet.service.limits import Limits, Places, Refused
@@ -143,7 +143,7 @@ class Service:
         request.scope.setdefault("state", {})["client"] = client or "-"
         if self.stopping:
             raise Refused(503, "the service is stopping")
-        given = _media(request)
+        given = heads.media(request)
         if given not in media:  # what a page of a stranger's can send without asking is none of these
             lacking = given in documents.MEDIA and request.url.path == AUDIT
             why = "; the service lacks the extra documents, which reads this type" if lacking else ""
@@ -232,12 +232,12 @@ def application(service: Service) -> fastapi.FastAPI:
         limit, query = service.limits.body_bytes, request.scope["query_string"].decode("latin-1")
         with service.admitted(request, (JSON, *readable), limit) as client:
             upload = None
-            if _media(request) != JSON:
+            if heads.media(request) != JSON:
                 upload = documents.Upload(request.headers["content-type"], query, limit)
             elif query:
                 raise Refused(422, "query: got one beside JSON, expected options in the JSON")
             body = await _body(request, service.limits)
-            job = Job(body, html=_wants_page(request), document=upload)
+            job = Job(body, html=heads.wants_page(request), document=upload)
             answer = await _unless_gone(request, service.do(job, client))
         return Response(answer.body, answer.status, {"cache-control": "no-store"}, answer.media)
 
@@ -262,7 +262,7 @@ def application(service: Service) -> fastapi.FastAPI:
     async def check(request: fastapi.Request) -> Response:
         with service.admitted(request, (JSON,), service.limits.body_bytes) as client:
             body = await _body(request, service.limits)
-            job = Job(body, check=True, html=_wants_page(request))
+            job = Job(body, check=True, html=heads.wants_page(request))
             answer = await _unless_gone(request, service.do(job, client))
         return Response(answer.body, answer.status, {"cache-control": "no-store"}, answer.media)
 
@@ -394,21 +394,6 @@ def _too_long(limit: int) -> Refused:
     )
 
 
-def _media(request: fastapi.Request) -> str:
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def _wants_page(request: fastapi.Request) -> bool:
-    """Tell whether Accept prefers text/html to application/json."""
-    weights = {"text/html": 0.0, JSON: 0.0}
-    for part in request.headers.get("accept", "").split(","):
-        media, _, parameters = part.partition(";")
-        weight = parameters.strip().removeprefix("q=") if parameters.strip().startswith("q=") else "1"
-        with contextlib.suppress(ValueError):
-            weights[media.strip().lower()] = float(weight)
-    return weights["text/html"] > weights[JSON]
-
-
 async def _refuse(request: fastapi.Request, refused: Any) -> Response:
     """Return what is said, after a moment in which the client can send what it was about to send.
 
@@ -431,55 +416,3 @@ async def _refuse_path(request: fastapi.Request, error: Any) -> Response:
     said = Refused(error.status_code, known.get(error.status_code, "the request is refused"))
     said.headers |= error.headers or {}
     return await _refuse(request, said)
-
-
-class Observed:
-    """Writes a line of the log for every request, counts it, and lets no exception out that could hold text.
-
-    Args:
-        app: the routes.
-        service: whose metrics are kept.
-    """
-
-    def __init__(self, app: Any, service: Service) -> None:
-        self._app, self._metrics = app, service.metrics
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request. What the client wrote into its path is not told: only the route is."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        began, status, failure = time.monotonic(), 0, ""
-
-        async def passed_on(message: Any) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, passed_on)
-        except Exception as error:
-            last = error.__traceback__
-            while last is not None and last.tb_next is not None:
-                last = last.tb_next
-            place = "" if last is None else f" in {last.tb_frame.f_code.co_filename}, line {last.tb_lineno}"
-            failure = f" {type(error).__name__}{place}"
-            if not status:
-                await _broken(passed_on)
-            elif status != 500:
-                raise RuntimeError("the answer was cut off") from None
-        finally:
-            seconds, path = time.monotonic() - began, getattr(scope.get("route"), "path", "other")
-            level = logging.ERROR if failure else logging.INFO
-            who = scope.get("state", {}).get("client", "-")
-            log.log(level, "%s %s %d %.3fs %s%s", scope["method"][:8], path, status, seconds, who, failure)
-            self._metrics.requests.labels(path, str(status)).inc()
-            self._metrics.request_seconds.labels(path).observe(seconds)
-
-
-async def _broken(send: Any) -> None:
-    body = b'{"error": "the service failed"}'
-    headers = [(b"content-type", JSON.encode()), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": 500, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

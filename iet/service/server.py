@@ -18,8 +18,9 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from iet.errors import InputError, check_number
-from iet.service.app import Observed, Service, application, log
+from iet.service.app import Service, application
 from iet.service.limits import Limits
+from iet.service.observed import Observed, log
 
 GRACE_SECONDS = 5.0
 """Beyond the seconds of an audit, for answers to be taken, between SIGTERM and the end."""
@@ -74,7 +75,7 @@ def run(service: Service, listening: socket.socket, started: Callable[[str], obj
         started: called with the address when connections are taken.
     """
     config = uvicorn.Config(
-        Observed(application(service), service),
+        Observed(application(service), service.metrics),
         http=_protocol(service.limits),
         ws="none",
         lifespan="on",
