@@ -131,6 +131,9 @@ class Gateway:
             await self._app(scope, receive, send)
             return
         try:
+            if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
+                # Whoever passed it on may have read another length (RFC 9112, 6.1).
+                raise Forbidden(400, "content-length: got one beside transfer-encoding, expected one of them")
             agent = self._agent(scope)
             scope = {**scope, "state": {**scope.get("state", {}), "iet_agent": agent}}
             if scope["method"] not in ("GET", "HEAD"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from typing import Any
@@ -37,7 +38,12 @@ class Observed:
             await send(message)
 
         try:
-            await self._app(scope, receive, passed_on)
+            if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
+                # Whoever passed it on may have read another length than we do (RFC 9112, 6.1).
+                said = "content-length: got one beside transfer-encoding, expected one of the two"
+                await _say(passed_on, 400, said)
+            else:
+                await self._app(scope, receive, passed_on)
         except Exception as error:
             last = error.__traceback__
             while last is not None and last.tb_next is not None:
@@ -45,7 +51,7 @@ class Observed:
             place = "" if last is None else f" in {last.tb_frame.f_code.co_filename}, line {last.tb_lineno}"
             failure = f" {type(error).__name__}{place}"
             if not status:
-                await _broken(passed_on)
+                await _say(passed_on, 500, "the service failed")
             elif status != 500:
                 raise RuntimeError("the answer was cut off") from None
         finally:
@@ -57,8 +63,8 @@ class Observed:
             self._metrics.request_seconds.labels(path).observe(seconds)
 
 
-async def _broken(send: Any) -> None:
-    body = b'{"error": "the service failed"}'
+async def _say(send: Any, status: int, error: str) -> None:
+    """Answer with an error, and close the connection."""
     headers = [(b"content-type", JSON.encode()), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": 500, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps({"error": error}).encode()})

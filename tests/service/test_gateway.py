@@ -187,6 +187,20 @@ def test_long_texts_and_many_messages_and_tools_are_passed_on(
     assert upstream.received.pop()[3] == {**asked, **agents.body("planner", engine=engine)}
 
 
+def test_a_body_of_two_lengths_is_refused_and_its_connection_closed(
+    port: int, engine: agents.Engine, upstream: Upstream
+) -> None:
+    client = Client(port, "sk-planner")
+    for path in ("/v1/completions", "/v1/models"):
+        with client.connect() as connection:
+            head = client.head(path, "Content-Length: 50", "Transfer-Encoding: chunked")
+            connection.sendall(head + b"2\r\n{}\r\n0\r\n\r\n")
+            said = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+        assert said.startswith(b"HTTP/1.1 400")
+        assert b"content-length: got one beside transfer-encoding" in said
+    assert upstream.received == []
+
+
 def test_a_key_that_is_withdrawn_is_out_at_once(port: int, engine: agents.Engine, keys: pathlib.Path) -> None:
     assert Client(port, "sk-planner").ask("/v1/chat/completions", CHAT).status == 200
     keys.write_text(keys.read_text().splitlines()[1])
