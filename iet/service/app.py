@@ -196,6 +196,7 @@ def application(service: Service) -> fastapi.FastAPI:
         lifespan=service.running,
         docs_url=None,  # they load scripts from elsewhere
         redoc_url=None,
+        redirect_slashes=False,  # it would lead to whatever host the client names
         exception_handlers={Refused: _refuse, HTTPException: _refuse_path},
     )
     errors: Any = {
@@ -229,13 +230,14 @@ def application(service: Service) -> fastapi.FastAPI:
         },
     )
     async def audit(request: fastapi.Request) -> Response:
-        limit, query = service.limits.body_bytes, request.scope["query_string"].decode("latin-1")
+        limit = service.limits.body_bytes
         with service.admitted(request, (JSON, *readable), limit) as client:
             upload = None
-            if heads.media(request) != JSON:
+            if heads.media(request) == JSON:
+                heads.refuse_query(request)
+            else:
+                query = request.scope["query_string"].decode("latin-1")
                 upload = documents.Upload(request.headers["content-type"], query, limit)
-            elif query:
-                raise Refused(422, "query: got one beside JSON, expected options in the JSON")
             body = await _body(request, service.limits)
             job = Job(body, html=heads.wants_page(request), document=upload)
             answer = await _unless_gone(request, service.do(job, client))
@@ -261,6 +263,7 @@ def application(service: Service) -> fastapi.FastAPI:
     )
     async def check(request: fastapi.Request) -> Response:
         with service.admitted(request, (JSON,), service.limits.body_bytes) as client:
+            heads.refuse_query(request)
             body = await _body(request, service.limits)
             job = Job(body, check=True, html=heads.wants_page(request))
             answer = await _unless_gone(request, service.do(job, client))
@@ -327,6 +330,7 @@ class _Batch(Response):
         with self._service.admitted(
             self._request, (batch.MEDIA,), self._service.limits.batch_bytes
         ) as client:
+            heads.refuse_query(self._request)
             await self._answer(receive, send, client)
 
     async def _answer(self, receive: Any, send: Any, client: str) -> None:
