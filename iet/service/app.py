@@ -71,7 +71,7 @@ class Service:
         self.arriving = set[batch.Arriving]()
         """Batches that are answered."""
         self._pool: Pool | None = None
-        self._note = ""
+        self._told = dict[str, str]()
         self.metrics = metrics.Metrics(
             lambda: 0 if self._pool is None else self._pool.ready,
             lambda: 0 if self._pool is None else self._pool.replaced,
@@ -121,8 +121,9 @@ class Service:
         try:
             name = self._credentials.name_of(bearer(request.scope["headers"]))
         except (IetError, OSError) as error:
-            self._say(f"nobody is let in: {error}")
+            self._tell("tokens", f"nobody is let in: {error}")
             raise Refused(503, "the service cannot read its tokens") from None
+        self._tell("tokens", "")
         if name is None:
             raise Refused(
                 401, "authorization: expected a bearer token of this service", www_authenticate="Bearer"
@@ -161,7 +162,9 @@ class Service:
         try:
             answer: Answer = await self._pool.do(job, client)
             outcome = "read" if answer.status == 200 else "refused" if answer.status < 500 else "failed"
-            self._say(answer.note)
+            self._tell("files", answer.damage)
+            if answer.note:
+                self._tell("text", answer.note)
             return answer
         except WorkFailed as failure:
             outcome = failure.reason
@@ -181,10 +184,11 @@ class Service:
         """Number of lines of a batch that are worked on at once: no more, so that others get a turn."""
         return self._count
 
-    def _say(self, note: str) -> None:
-        if note and note != self._note:  # once, not with every request
+    def _tell(self, of: str, note: str) -> None:
+        """Write to the log what is wrong with something: once, and again after nothing was."""
+        if note and note != self._told.get(of):
             log.error("%s", note)
-        self._note = note or self._note
+        self._told[of] = note
 
 
 def application(service: Service) -> fastapi.FastAPI:

@@ -77,12 +77,14 @@ class Answer:
         status: of HTTP.
         media: type of the body.
         body: the report, or {"error": ...}; of a line of a batch, a line.
-        note: for the log, empty if there is nothing to say. No text and no secret is in it.
+        damage: of the files that texts are read with, for the log; empty if there is none.
+        note: what failed with this text, for the log; empty if nothing did. No text and no secret is in it.
     """
 
     status: int
     media: str
     body: bytes
+    damage: str = ""
     note: str = ""
 
 
@@ -135,14 +137,14 @@ class Reader:
 
     def __call__(self, job: Job) -> Answer:
         """Return the answer to a request, whatever is in it."""
-        note, id = self._current(), None
+        damage, id = self._current(), None
         try:
             if job.check:
                 claims = CheckRequest.model_validate_json(job.body)
                 checked = self._check(claims)
                 if job.html:
-                    return Answer(200, HTML, checked.to_html().encode(), note)
-                return self._said(job, 200, checked.to_dict(), id, note)
+                    return Answer(200, HTML, checked.to_html().encode(), damage)
+                return self._said(job, 200, checked.to_dict(), id, damage)
             if job.document is not None:
                 asked = documents.request(job.body, job.document)
             else:
@@ -150,22 +152,22 @@ class Reader:
             id = asked.id
             report = self._audit(asked)
             if job.html:
-                return Answer(200, HTML, report.to_html().encode(), note)
+                return Answer(200, HTML, report.to_html().encode(), damage)
             found = report.to_dict(text=asked.include_text)
-            return self._said(job, 200, {"report": found} if job.line is not None else found, id, note)
+            return self._said(job, 200, {"report": found} if job.line is not None else found, id, damage)
         except pydantic.ValidationError as error:
             status, why = _refusal(error)
             if job.line is not None:
                 with contextlib.suppress(pydantic.ValidationError):
                     id = Named.model_validate_json(job.body).id
-            return self._said(job, status, {"error": why}, id, note)
+            return self._said(job, status, {"error": why}, id, damage)
         except (TokenizerMismatch, BackendUnavailable) as error:  # the operator's to mend: paths are in it
             said = "the service cannot read texts of this registry; its log says why"
-            return self._said(job, 500, {"error": said}, id, f"{type(error).__name__}: {error}")
+            return self._said(job, 500, {"error": said}, id, damage, f"{type(error).__name__}: {error}")
         except documents.TooLong as error:
-            return self._said(job, 413, {"error": str(error)}, id, note)
+            return self._said(job, 413, {"error": str(error)}, id, damage)
         except IetError as error:
-            return self._said(job, 422, {"error": str(error)}, id, note)
+            return self._said(job, 422, {"error": str(error)}, id, damage)
         except MemoryError:  # ends the worker
             raise
         except Exception as error:
@@ -173,15 +175,21 @@ class Reader:
             note = (
                 f"{type(error).__name__} in {place.filename}, line {place.lineno}"  # not what it says: text
             )
-            return self._said(job, 500, {"error": "the service failed on this text"}, id, note)
+            return self._said(job, 500, {"error": "the service failed on this text"}, id, damage, note)
 
     def _said(
-        self, job: Job, status: int, content: dict[str, Any], id: str | int | None, note: str
+        self,
+        job: Job,
+        status: int,
+        content: dict[str, Any],
+        id: str | int | None,
+        damage: str,
+        note: str = "",
     ) -> Answer:
         if job.line is not None:
             named = {"line": job.line, "status": status} | ({} if id is None else {"id": id})
             content = {**named, **content}
-        return Answer(status, JSON, json.dumps(content, ensure_ascii=False).encode() + b"\n", note)
+        return Answer(status, JSON, json.dumps(content, ensure_ascii=False).encode() + b"\n", damage, note)
 
     def _audit(self, asked: AuditRequest) -> Report:
         given = [asked.text, asked.token_ids, asked.messages]

@@ -369,11 +369,13 @@ def test_what_was_read_last_stays_in_use_where_files_are_damaged(tmp_path: pathl
             (index.path / "index.json", "the index of published text was changed and cannot be read"),
         ):
             whole = file.read_bytes()
-            file.write_bytes(whole[:100])
-            assert as_changed()
-            assert said in service.said
-            file.write_bytes(whole)
-            assert as_changed()
+            for times in (1, 2):
+                file.write_bytes(whole[:100])
+                for _ in range(3):
+                    assert as_changed()
+                assert service.said.count(said) == times  # once for each damage, not with every request
+                file.write_bytes(whole)
+                assert as_changed()
         registry = iet.Registry.load(path)
         registry.add("later")
         assert as_changed()
@@ -390,10 +392,14 @@ def test_changed_tokens_hold_at_once_and_damaged_ones_let_nobody_in(
         tokens.write_text(lines[1] + "\n")  # alice's is withdrawn
         assert service.audit(text="w1").status == 401
         assert Client(service.port, second).audit(text="w1").status == 200
-        tokens.write_text("what is this\n")
-        reply = Client(service.port, second).audit(text="w1")
-        assert (reply.status, reply.json["error"]) == (503, "the service cannot read its tokens")
-        assert "line 1 is not a SHA-256 in hexadecimal and a name" in service.said
+        for times in (1, 2):
+            tokens.write_text("what is this\n")
+            for _ in range(3):
+                reply = Client(service.port, second).audit(text="w1")
+                assert (reply.status, reply.json["error"]) == (503, "the service cannot read its tokens")
+            assert service.said.count("line 1 is not a SHA-256 in hexadecimal and a name") == times
+            tokens.write_text(lines[1] + "\n")
+            assert Client(service.port, second).audit(text="w1").status == 200
 
 
 def test_without_tokens_only_names_of_this_machine_are_served(
