@@ -32,8 +32,6 @@ LINGER_SECONDS, LINGER_BYTES = 2.0, 16 << 20
 
 AUDIT = "/v1/audit"
 
-_LOCAL = ("localhost", "127.0.0.1", "[::1]")
-
 _ERROR = {
     "type": "object",
     "required": ["error"],
@@ -114,8 +112,7 @@ class Service:
         """
         if self._credentials is None:
             # Else a stranger's page in a browser of this machine could ask, under a host of its own.
-            host = request.headers.get("host", "").rpartition(":")
-            if request.headers.get("host", "") not in _LOCAL and host[0] not in _LOCAL:
+            if not heads.is_for_this_machine(request):
                 raise Refused(403, "host: expected a name of this machine, as the service asks for no tokens")
             return ""
         try:

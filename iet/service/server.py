@@ -46,6 +46,10 @@ def bound(host: str, port: int, *, loopback: bool) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
         raise InputError(f"host: got {host!r:.80}, which has no address ({error.strerror})") from None
+    except UnicodeError:  # of Python's codec for names in other letters, whatever letters these are
+        raise InputError(
+            f"host: got {host!r:.80}, expected an address, or a name with 1 to 63 letters between dots"
+        ) from None
     if loopback and not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
         raise InputError(
             f"host: got {host!r:.80} and --no-auth, expected 127.0.0.1 or ::1: other machines reach it"

@@ -67,6 +67,8 @@ def test_what_it_does_not_begin_with(path: pathlib.Path, capsys: pytest.CaptureF
                 "host: got '0.0.0.0' and --no-auth, expected 127.0.0.1",
             ),
             (["--no-auth", "-r", path, "--host", "::"], "host: got '::' and --no-auth"),
+            (["--no-auth", "-r", path, "--host", "a..b"], "host: got 'a..b', expected an address, or a name"),
+            (["--no-auth", "-r", path, "--host", "a" * 70], "expected an address, or a name with 1 to 63"),
             (
                 ["--no-auth", "-r", path, "--port", port],
                 f"got '127.0.0.1', {port}, where this process cannot",

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.conditions import posix
-from tests.support.service import LINES, Running, serving
+from tests.support.service import LINES, Running, fastapi, serving
+
+from iet.service import heads  # isort: skip - where the extra is installed
 
 pytestmark = posix
 CLAIM = {"messages": [{"role": "assistant", "name": "planner", "content": "w1 w2"}]}
@@ -49,3 +51,42 @@ def test_a_body_of_two_lengths_is_refused_and_its_connection_closed(service: Run
     assert said.startswith(b"HTTP/1.1 400")
     assert b"content-length: got one beside transfer-encoding" in said
     assert said.count(b"HTTP/1.1") == 1
+
+
+def asked(*headers: tuple[bytes, bytes], server: tuple[str, int] = ("127.0.0.1", 80)) -> fastapi.Request:
+    return fastapi.Request({"type": "http", "headers": list(headers), "server": server})
+
+
+def test_the_address_at_which_a_request_came_is_a_name_of_this_machine() -> None:
+    for address, hosts, others in (
+        ("127.0.0.2", ["127.0.0.2", "127.0.0.2:80", "localhost:80"], ["127.0.0.3:80", "127.0.0.2.evil:80"]),
+        ("::1", ["[::1]", "[::1]:80"], ["[::2]:80", "evil.example", ""]),
+    ):
+        for host in hosts + others:
+            request = asked((b"host", host.encode()), server=(address, 80))
+            assert heads.is_for_this_machine(request) is (host in hosts), host
+    assert not heads.is_for_this_machine(asked())
+    assert not heads.is_for_this_machine(fastapi.Request({"type": "http", "headers": [(b"host", b":80")]}))
+
+
+@pytest.mark.parametrize(
+    ("accept", "page"),
+    [
+        ("text/html", True),
+        ("application/json", False),
+        ("text/html;level=1;q=0.5, application/json;q=0.9", False),
+        ("text/html; q=0.9, application/json ; charset=utf-8 ; Q = 0.1", True),
+        ("text/*", True),
+        ("text/*;q=0.5, application/*;q=0.6", False),
+        ("*/*", False),
+        ("text/html;q=0.5, */*", False),
+        ("application/json;q=0.5, */*;q=0.8", True),
+        ("text/html;q=0, text/*, application/json;q=0.5", False),
+        ("text/html;q=much", False),
+        ("", False),
+    ],
+)
+def test_the_page_is_for_who_prefers_it(accept: str, page: bool) -> None:
+    assert heads.wants_page(asked((b"accept", accept.encode()))) is page
+    parts = [(b"accept", part.encode()) for part in accept.split(",")]
+    assert heads.wants_page(asked(*parts)) is page

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("fastapi", reason="the extra service is not installed")
+fastapi = pytest.importorskip("fastapi", reason="the extra service is not installed")
 pytest.importorskip("prometheus_client", reason="the extra service is not installed")
 uvicorn = pytest.importorskip("uvicorn", reason="the extra service is not installed")
 
