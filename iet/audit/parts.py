@@ -40,7 +40,7 @@ class Parts:
 
         Raises:
             ShapeError: spans are not pairs of integers, or boundaries not integers.
-            InputError: one lies outside the text, or ends before it starts.
+            InputError: one lies outside the text, or ends before it starts, or has more than 64 bits.
         """
         skipped = _spans("skip", skip, length)
         if spans is not None:
@@ -125,6 +125,10 @@ def _integers(name: str, values: Any, width: int) -> Int64s:
         raise ShapeError(name, got="rows of different lengths", expected=expected) from None
     if table.size == 0:
         return np.zeros((0, 2) if width == 2 else 0, np.int64)
+    if table.dtype.kind in "Of" or table.dtype == np.uint64:  # what 64 bits do not hold makes it one of these
+        for value in np.asarray(values, object).flat:
+            if isinstance(value, (int, np.integer)) and not -(2**63) <= value < 2**63:
+                raise InputError(f"{name}: got {value!s:.80}, expected {expected} of 64 bits")
     if table.ndim != width or table.shape[1:] not in ((), (2,)) or table.dtype.kind not in "iu":
         raise ShapeError(name, got=f"{table.dtype} {list(table.shape)}", expected=expected)
     return table.astype(np.int64)
