@@ -11,6 +11,7 @@ import json
 import logging
 import pathlib
 import re
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -145,7 +146,9 @@ def _html(data: bytes | str, most: int) -> str:
     """Return what a browser shows, as far as text goes: a line for each block, spaces as one."""
     import bs4
 
-    page = bs4.BeautifulSoup(data, "html.parser")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that it looks like a name of a file, or like XML
+        page = bs4.BeautifulSoup(data, "html.parser")
     pieces = list[str]()
     inside = {id(page): (False, False)}  # of each element: what is not shown, and what keeps its spaces
     for node in page.descendants:
