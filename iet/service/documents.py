@@ -66,7 +66,10 @@ def request(body: bytes, upload: Upload) -> AuditRequest:
     options = of_query(upload.query)
     said = email.message.Message()
     said["content-type"] = upload.media
-    end, charset = MEDIA[said.get_content_type()], said.get_content_charset()
+    try:
+        end, charset = MEDIA[said.get_content_type()], said.get_content_charset()
+    except (ValueError, TypeError):  # of numbers of parts (RFC 2231) that are none, or stand beside a whole
+        raise InputError("content-type: got parameters that cannot be read, expected charset=NAME") from None
     if end != ".html":
         charset = None  # the others say themselves what they are written in
     check_encoding(charset)

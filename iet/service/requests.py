@@ -59,6 +59,8 @@ class AuditRequest(AuditOptions):
 class Named(pydantic.BaseModel):
     """The id of a request, whatever else is in it."""
 
+    model_config = pydantic.ConfigDict(strict=True)
+
     id: str | int | None = None
 
 

@@ -164,6 +164,9 @@ def _protocol(limits: Limits) -> type[H11Protocol]:
             self._cancel("_stalled")
             super().connection_lost(exc)
 
+        def _unsupported_upgrade_warning(self) -> None:
+            """Say nothing: the request is answered as if it asked for no upgrade, and has its line."""
+
         def _wait_for_head(self) -> None:
             if self._waiting is None:
                 self._waiting = self.loop.call_later(limits.head_seconds, self.transport.abort)

@@ -126,6 +126,17 @@ def test_the_encoding_of_a_page_may_be_said(service: Running, auditor: iet.Audit
     reply = send(service, "a.html", data, Content_Type="text/html; charset=klingon")
     assert (reply.status, "got 'klingon'" in reply.json["error"]) == (422, True)
     assert send(service, "a.html", data, Content_Type="text/html; charset=ascii").status == 422
+    for parts in (f"charset*0=a; charset*{'9' * 5000}=b", "charset*0=a; charset*=b"):
+        reply = send(service, "a.html", data, Content_Type=f"text/html; {parts}")
+        assert (reply.status, reply.json["error"].partition(":")[0]) == (422, "content-type")
+
+
+def test_what_no_page_is_warns_nobody(service: Running) -> None:
+    before = len(service.said)
+    for data in (b"page.html", b"http://127.0.0.1/", b'<?xml version="1.0"?><a>w1</a>'):
+        assert send(service, "a.html", data).status == 200
+    logged = service.said[before:].splitlines()
+    assert all(" INFO POST /v1/audit 200 " in line for line in logged), logged
 
 
 def test_what_is_not_taken_is_said_with_what_is(service: Running) -> None:

@@ -53,6 +53,15 @@ def test_a_body_of_two_lengths_is_refused_and_its_connection_closed(service: Run
     assert said.count(b"HTTP/1.1") == 1
 
 
+def test_a_request_that_asks_for_an_upgrade_has_its_line_of_the_log_alone(service: Running) -> None:
+    before = len(service.said)
+    assert service.ask("/healthz", Upgrade="websocket", Connection="Upgrade").status == 200
+    assert service.ask("/healthz").status == 200  # when it is answered the line is there
+    (line, *rest) = service.said[before:].splitlines()
+    assert " INFO GET /healthz 200 " in line
+    assert all(" INFO GET /healthz 200 " in more for more in rest)
+
+
 def asked(*headers: tuple[bytes, bytes], server: tuple[str, int] = ("127.0.0.1", 80)) -> fastapi.Request:
     return fastapi.Request({"type": "http", "headers": list(headers), "server": server})
 

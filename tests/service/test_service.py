@@ -196,10 +196,12 @@ def test_a_batch_answers_line_by_line_and_goes_on_after_a_bad_one(
         "no JSON",
         json.dumps({"text": "x" * 300_000}),
         json.dumps({"token_ids": IDS, "id": 2}),
+        '{"text": "a", "id": true}',
+        '{"text": "a", "id": 1.0}',
     ]
     reply = service.ask("/v1/audit/batch", "\n".join(lines).encode(), Content_Type=LINES)
     assert (reply.status, reply.headers["content-type"]) == (200, LINES)
-    first, second, third, fourth, last = reply.lines
+    first, second, third, fourth, last, *unnamed = reply.lines
     assert first == {
         "line": 0,
         "status": 200,
@@ -211,6 +213,10 @@ def test_a_batch_answers_line_by_line_and_goes_on_after_a_bad_one(
     assert "id" not in third
     assert fourth == {"line": 4, "status": 413, "error": "line: got more than 200000 bytes"}
     assert (last["line"], last["id"], last["report"]["evidence"]) == (5, 2, auditor.audit(TEXT).evidence)
+    assert [(line["line"], line["status"], "id" in line) for line in unnamed] == [
+        (6, 422, False),
+        (7, 422, False),
+    ]
 
 
 def test_a_batch_is_answered_while_it_arrives_and_by_clients_that_read_last(service: Running) -> None:
