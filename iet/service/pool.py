@@ -85,7 +85,8 @@ class Pool:
         wait: seconds for a job to wait for a worker.
         memory: bytes that a worker may take beyond what it holds when it is ready, by `limit_memory`; one
             that stays at the limit is killed, and one in which a MemoryError leaves a job ends.
-        tell: called with a line, from any thread, when a worker was lost or does not start.
+        tell: called with a line, from any thread, when a worker was lost or, once for each reason, does not
+            start.
 
     Jobs and results are pickled. A worker ends with the process that started it, however that ends, and takes
     no notice of SIGINT and SIGTERM, which a terminal or an init system sends to all processes at once.
@@ -106,6 +107,7 @@ class Pool:
         self._jobs = Turns(workers)
         self._closing, self._starting, self._counting = threading.Event(), threading.Lock(), threading.Lock()
         self._workers = dict[int, _Worker]()
+        self._not_started = dict[int, Any]()  # what was told of it, by number
         self.replaced = 0
         """How many workers were lost so far."""
         self._threads = [
@@ -201,10 +203,12 @@ class Pool:
                 said = f"it ended with code {process.exitcode}"
             if isinstance(said, int):
                 worker.ready, worker.data_bytes = True, said
+                self._not_started.pop(number, None)
                 return worker
             del self._workers[number]
             worker.end()
-            if not self._closing.is_set():
+            if not self._closing.is_set() and self._not_started.get(number) != said:
+                self._not_started[number] = said  # it is tried again every second, and told once
                 self._tell(f"worker {number} does not start: {said}")
             return None
 

@@ -6,6 +6,7 @@ A job that is a folder stays at work until the file `go` is there: no test depen
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import pathlib
 import signal
@@ -190,6 +191,33 @@ def test_a_worker_that_stays_where_its_memory_ends_is_killed() -> None:
         assert do(pool, (20_000_000,)) == [20_000_000]
         assert told == ["a worker was killed: it takes more memory than a worker has; another one is started"]
         assert pool.replaced == 1
+    finally:
+        pool.close()
+
+
+def test_why_a_worker_does_not_start_is_told_once_until_one_does(tmp_path: pathlib.Path) -> None:
+    def begun() -> int:
+        return len(tries.read_text()) if tries.exists() else 0
+
+    def wait_for(more: int) -> None:
+        """Wait until so many more workers have begun, of which all but the last have ended."""
+        expected = begun() + more
+        wait_until(lambda: begun() >= expected)
+
+    told, refuse, tries = list[str](), tmp_path / "refuse", tmp_path / "tries"
+    refuse.touch()
+    make = functools.partial(pool_work.begin_in, tmp_path)
+    pool = Pool(make, 1, seconds=PATIENCE, wait=PATIENCE, tell=told.append)
+    why = "worker 0 does not start: nothing to work with"
+    try:
+        wait_for(3)
+        assert told == [why]
+        refuse.unlink()
+        assert do(pool, (5,)) == [5]
+        refuse.touch()
+        do(pool, "die")
+        wait_for(2)
+        assert told == [why, "a worker died at work; another one is started", why]
     finally:
         pool.close()
 

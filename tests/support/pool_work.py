@@ -20,6 +20,13 @@ def refuse() -> Callable[[Any], Any]:
     raise IetError("nothing to work with")
 
 
+def begin_in(folder: pathlib.Path) -> Callable[[Any], Any]:
+    """Say in `tries` that a worker begins, which it does not where the file `refuse` is."""
+    with (folder / "tries").open("a") as tries:
+        tries.write("x")
+    return refuse() if (folder / "refuse").exists() else work
+
+
 def work(job: Any) -> Any:
     if job == "die":
         os._exit(7)
