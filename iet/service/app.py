@@ -40,6 +40,7 @@ _ERROR = {
 _SAID = {
     400: "not HTTP or JSON that can be read",
     401: "no token, or one that is not known",
+    403: "the service asks for no tokens, and Host is no name of its machine",
     408: "the body came too slowly",
     413: "too much",
     415: "a type that is not taken, or that nothing is installed to read",
@@ -288,12 +289,23 @@ def application(service: Service) -> fastapi.FastAPI:
     async def audit_batch(request: fastapi.Request) -> Response:
         return _Batch(service, request)
 
-    @app.get("/healthz", summary="Whether texts are read", response_class=Response)
+    @app.get(
+        "/healthz",
+        summary="Whether texts are read",
+        response_class=Response,
+        responses={200: {"description": "They are."}, 503: {"description": "The service starts or stops."}},
+    )
     async def healthz() -> Response:
         state = "ok" if service.ready else "stopping" if service.stopping else "starting"
         return JSONResponse({"status": state}, 200 if service.ready else 503)
 
-    @app.get("/metrics", summary="For Prometheus", dependencies=secured, response_class=Response)
+    @app.get(
+        "/metrics",
+        summary="For Prometheus",
+        dependencies=secured,
+        response_class=Response,
+        responses={status: errors[status] for status in (401, 403, 503)},
+    )
     async def show_metrics(request: fastapi.Request) -> Response:
         service.client(request)
         return Response(service.metrics.show(), media_type=metrics.MEDIA)

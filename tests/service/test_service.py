@@ -285,6 +285,12 @@ def test_openapi_describes_what_is_taken_and_given(service: Running) -> None:
         jsonschema.validate({"text": "a", "levl": 1}, schema)
     jsonschema.validate(service.audit(text=TEXT).json, schemas["Report"])
     assert "https://cdn" not in json.dumps(described)
+    said = {
+        path: set(next(iter(methods.values()))["responses"]) for path, methods in described["paths"].items()
+    }
+    assert said["/healthz"] == {"200", "503"}
+    assert said["/metrics"] == {"200", "401", "403", "503"}
+    assert all("403" in said[path] for path in said if path.startswith("/v1/"))
 
 
 def test_metrics_count_and_hold_nothing_of_clients(service: Running) -> None:
