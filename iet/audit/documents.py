@@ -59,9 +59,20 @@ def text_of(data: bytes, encoding: str | None = None, *, name: str = "FILE") -> 
     Source code, Markdown and the like are text, and are read as they stand; so is everything where an
     `encoding` is given.
     """
+    _refuse_keys(data)
+    text = _decoded(data, encoding, name)
+    _refuse_keys(text.encode(errors="replace"))  # in UTF-16, say, they look otherwise
+    return text
+
+
+def _refuse_keys(data: bytes) -> None:
+    """Raise an InputError if what is to be read as text holds secret keys."""
     kind = kind_of_keys(data)
     if kind is not None:
         raise InputError(f"got {kind}, whose secrets a report would show; expected text")
+
+
+def _decoded(data: bytes, encoding: str | None, name: str) -> str:
     if encoding is not None:
         try:
             return data.decode(encoding)

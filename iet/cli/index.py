@@ -14,6 +14,7 @@ from typing import Any
 from iet.cli.options import Commands, add_registry, load_registry, read_bytes, refuse_uris, say
 from iet.cli.progress import progress
 from iet.errors import InputError
+from iet.marks.files import kind_of_keys
 
 
 def add(commands: Commands) -> None:
@@ -74,6 +75,8 @@ def _texts(files: list[str]) -> Iterator[str]:
     """Yield the texts of some files; a file is read when it is its turn."""
     for file in files:
         data = sys.stdin.buffer.read() if file == "-" else read_bytes(pathlib.Path(file))
+        if (kind := kind_of_keys(data)) is not None:
+            raise InputError(f"{file}: got {kind}, which nobody publishes; expected text")
         if not file.lower().endswith(".jsonl"):
             yield _decoded(file, data)
             continue

@@ -12,6 +12,7 @@ from typing import Any
 from iet.cli.options import Commands, add_registry, load_registry, read_bytes, say
 from iet.cli.progress import progress
 from iet.errors import InputError
+from iet.marks.files import kind_of_keys, write_file
 
 _READING = "reading the tokenizer"
 
@@ -188,8 +189,10 @@ def _check_add(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -
 def _keys_add(arguments: argparse.Namespace) -> int:
     names = list(arguments.names)
     if arguments.file is not None:
+        data = read_bytes(arguments.file)
+        _refuse_secrets(arguments.file, data)
         try:
-            lines = read_bytes(arguments.file).decode().splitlines()
+            lines = data.decode().splitlines()
         except UnicodeDecodeError as error:
             raise InputError(f"{arguments.file}: not UTF-8 from byte {error.start} on") from None
         stripped = [line.strip() for line in lines]
@@ -200,6 +203,16 @@ def _keys_add(arguments: argparse.Namespace) -> int:
         registry.add_many(names, profile=arguments.profile, variants=arguments.variants)
     say(f"{registry.path}: {len(registry)} agents")
     return 0
+
+
+def _refuse_secrets(file: pathlib.Path, data: bytes) -> None:
+    """Raise an InputError if a file of names is one of keys, whose lines would become names that all see."""
+    kind = kind_of_keys(data)
+    if kind is None:
+        with contextlib.suppress(ValueError, RecursionError):
+            kind = "a JSON object, as keys of engines are" if isinstance(json.loads(data), dict) else None
+    if kind is not None:
+        raise InputError(f"{file}: got {kind}, expected a name on each line")
 
 
 def _keys_list(arguments: argparse.Namespace) -> int:
@@ -264,8 +277,6 @@ def _keys_export(arguments: argparse.Namespace) -> int:
 
 
 def _keys_open(arguments: argparse.Namespace) -> int:
-    from iet.marks.files import write_file
-
     registry = load_registry(arguments)
     opening = json.dumps(registry.open_key(arguments.name, arguments.epoch).to_dict(), indent=1)
     if arguments.output is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import errno
+import mmap
 import os
 import pathlib
 import re
@@ -19,14 +20,20 @@ from iet.marks.keys import Secret
 USUAL = 0o666
 """Mode of a file that is not private, less the bits of the umask."""
 
-_PRIVATE_KEY = re.compile(rb"\s*-----BEGIN [A-Z ]*PRIVATE KEY-----")
+_BEGINNING = rb"(?:\xef\xbb\xbf)?\s*"
+"""What may stand before the keys: a mark of byte order, and white space."""
+
+_OBJECT = re.compile(_BEGINNING + rb"\{")
+_PRIVATE_KEY = re.compile(_BEGINNING + rb"-----BEGIN [A-Z ]*PRIVATE KEY-----")
+_REGISTRY = re.compile(rb'"format"\s*:\s*"iet\.registry\\?/')
+"""A field at any place, as tools sort them. Where JSON quotes a registry, its quotation marks are escaped."""
 
 
-def kind_of_keys(data: bytes) -> str | None:
-    """Return what holds secret keys, by how it begins: a registry or a private key; None: neither."""
-    if _PRIVATE_KEY.match(data[:1000]):
+def kind_of_keys(data: bytes | mmap.mmap) -> str | None:
+    """Return which secret keys the whole content of a file is: a registry or a private key; None: neither."""
+    if _PRIVATE_KEY.match(data):
         return "a private key"
-    return "a registry" if data[:1] == b"{" and b'"iet.registry/' in data[:200] else None
+    return "a registry" if _OBJECT.match(data) and _REGISTRY.search(data) else None
 
 
 def walk(folder: str | os.PathLike[str]) -> Iterator[tuple[str, list[str], list[str]]]:
@@ -115,9 +122,9 @@ def refuse_to_lose_keys(path: pathlib.Path) -> None:
     if not path.is_file():
         return
     try:
-        with open(path, "rb") as file:
-            kind = kind_of_keys(file.read(1000))
-    except OSError:  # none that this process reads
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            kind = kind_of_keys(content)
+    except (OSError, ValueError):  # none that this process reads, or an empty one
         return
     if kind is not None:
         raise RegistryError(f"{path}: it holds {kind}, which would be lost; expected another path")

@@ -103,6 +103,10 @@ def test_keys_and_the_text_are_neither_written_over_nor_shown(
         assert run(command, team, "-r", team, "-o", team.with_name("out.json")) == 3
         assert "got a registry, whose secrets a report would show" in capsys.readouterr().err
         assert not team.with_name("out.json").exists()
+        wide = team.with_name("wide.txt")
+        wide.write_bytes(team.read_text(encoding="utf-8").encode("utf-16"))
+        assert run(command, wide, "-r", team, "-o", team.with_name("out.json")) == 3
+        assert "wide.txt: got a registry, whose secrets" in capsys.readouterr().err
 
 
 def test_an_output_that_may_be_a_file_or_a_folder_is_asked_about(

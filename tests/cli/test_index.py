@@ -66,6 +66,8 @@ def test_what_is_refused(
     latin.write_bytes(b"caf\xe9")
     assert run("index", "add", index, latin, "--agent", "critic", "-r", team) == 3
     assert "byte 3 is 0xe9" in capsys.readouterr().err
+    assert run("index", "add", index, team, "--agent", "critic", "-r", team) == 3
+    assert "team.json: got a registry, which nobody publishes" in capsys.readouterr().err
 
 
 def test_a_text_that_is_no_unicode_is_named_by_its_line(

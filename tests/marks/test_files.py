@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
+import json
 import os
 import pathlib
 import stat
+from typing import Any
 
 import pytest
 
@@ -95,6 +97,24 @@ def test_keys_are_not_written_over(tmp_path: pathlib.Path) -> None:
         with pytest.raises(RegistryError, match=f"{file.name}: it holds {kind}, which would be lost"):
             write_file(file, b"report")
         assert file.read_bytes() == before
-    for other in (b"", b'{"schema": "iet.report/1"}', b"-----BEGIN PUBLIC KEY-----", b'a "iet.registry/1"'):
+    quoted = json.dumps({"text": path.read_text(encoding="utf-8")}).encode()  # as in a trace, say
+    said = b'a "format": "iet.registry/1"'
+    for other in (b"", b'{"schema": "iet.report/1"}', b"-----BEGIN PUBLIC KEY-----", said, quoted):
         assert kind_of_keys(other) is None
     write_file(path, b"new", check=lambda: None)
+
+
+@pytest.mark.parametrize("before", [b"", b"\xef\xbb\xbf", b"\n \t\r\n"])
+@pytest.mark.parametrize("options", [{}, {"sort_keys": True, "indent": 4}, {"separators": (",", ":")}])
+def test_a_registry_is_known_however_its_json_is_written(
+    tmp_path: pathlib.Path, before: bytes, options: dict[str, Any]
+) -> None:
+    registry = Registry.create(tmp_path / "team.json", vocab_size=500)
+    registry.add_many([f"agent {number}" for number in range(20)])
+    path = tmp_path / "copy.json"
+    path.write_bytes(before + json.dumps(json.loads(registry.dumps()), **options).encode())
+    assert kind_of_keys(path.read_bytes()) == "a registry"
+    with pytest.raises(RegistryError, match="it holds a registry"):
+        write_file(path, b"report")
+    path.write_bytes(before + b"-----BEGIN PRIVATE KEY-----")
+    assert kind_of_keys(path.read_bytes()) == "a private key"
