@@ -155,9 +155,9 @@ def _audit(arguments: argparse.Namespace) -> int:
         )
     if output and not bulk and not output.parent.is_dir():
         raise InputError(f"{output}: got a folder that is not there, expected one that is")
-    if output and not bulk:
-        refuse_to_replace(arguments.inputs, [output])
     registry = keys_of(arguments)
+    if output and not bulk:
+        refuse_to_replace(arguments, arguments.inputs, [output], registry)
     if bulk:
         return _audit_files(arguments, auditor_of(arguments, registry))
     text, parts = read(arguments, arguments.inputs[0])

@@ -90,8 +90,8 @@ def _check(arguments: argparse.Namespace) -> int:
             raise InputError(f"{path}: got a name that ends otherwise, expected one of {', '.join(_FORMS)}")
         if not path.parent.is_dir():
             raise InputError(f"{path}: got a folder that is not there, expected one that is")
-    refuse_to_replace([arguments.trace], arguments.output)
     registry = load_registry(arguments)
+    refuse_to_replace(arguments, [arguments.trace], arguments.output, registry)
     auditor = iet.Auditor(
         registry,
         level=arguments.level,

@@ -9,7 +9,14 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from iet.cli.options import Commands, add_registry, load_registry, read_bytes, say
+from iet.cli.options import (
+    Commands,
+    add_registry,
+    load_registry,
+    read_bytes,
+    refuse_to_replace,
+    say,
+)
 from iet.cli.progress import progress
 from iet.errors import InputError
 from iet.marks.files import kind_of_keys, write_file
@@ -278,6 +285,8 @@ def _keys_export(arguments: argparse.Namespace) -> int:
 
 def _keys_open(arguments: argparse.Namespace) -> int:
     registry = load_registry(arguments)
+    if arguments.output is not None:
+        refuse_to_replace(arguments, [], [arguments.output], registry)
     opening = json.dumps(registry.open_key(arguments.name, arguments.epoch).to_dict(), indent=1)
     if arguments.output is None:
         print(opening)

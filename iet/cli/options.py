@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import pathlib
 import sys
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ from typing import Any, TypeAlias
 from iet.bulk.places import is_uri
 from iet.errors import InputError
 from iet.marks.files import refuse_to_lose_keys
+from iet.marks.registry import ENVIRONMENT_VARIABLE, Registry
 from iet.report.lines import width_of, wrapped
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -87,13 +89,43 @@ def tokenizers_of(given: list[str], registry: Any) -> Any:
     return named or None
 
 
-def refuse_to_replace(inputs: Iterable[str], outputs: Iterable[str | pathlib.Path]) -> None:
-    """Raise an error if an output is a file that is read, or holds keys."""
-    read = [pathlib.Path(name) for name in inputs if name != "-"]
+_FILES = ("registry", "keys", "tokenizer", "sessions", "sign", "public")
+"""Options that name files to read; what they name otherwise (URIs, models, keys themselves) is no file."""
+
+
+def refuse_to_replace(
+    arguments: argparse.Namespace,
+    inputs: Iterable[str],
+    outputs: Iterable[str | pathlib.Path],
+    registry: Any = None,
+) -> None:
+    """Raise an error if an output is a file that is read, or holds keys.
+
+    Args:
+        arguments: of the command. Files that its options name are read, too.
+        inputs: what else is read.
+        outputs: what is written.
+        registry: whose tokenizers are read, too, if it is a `Registry`.
+    """
+    read = [*inputs, os.environ.get(ENVIRONMENT_VARIABLE, "")]
+    for given in (getattr(arguments, name, None) or [] for name in _FILES):
+        for value in map(os.fspath, given if isinstance(given, list) else [given]):
+            read += [value, value.partition("=")[2]]  # a tokenizer may stand behind its profile
+    if isinstance(registry, Registry):
+        where = registry.path.parent if registry.path else pathlib.Path()
+        read += [str(where / (each.tokenizer_source or "")) for each in registry.profiles.values()]
+    read += [os.path.join(path, "tokenizer.json") for path in read]
     for output in map(pathlib.Path, outputs):
-        if output.is_file() and any(path.exists() and output.samefile(path) for path in read):
+        if output.is_file() and any(_same(output, path) for path in read):
             raise InputError(f"{output}: it is what is read, and would be lost; expected another path")
         refuse_to_lose_keys(output)
+
+
+def _same(one: pathlib.Path, other: str) -> bool:
+    try:
+        return one.samefile(pathlib.Path(other).expanduser())
+    except (OSError, ValueError, RuntimeError):  # no file, or no name of one
+        return False
 
 
 def add_encoding(parser: argparse.ArgumentParser) -> None:

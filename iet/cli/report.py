@@ -64,7 +64,6 @@ def _report(arguments: argparse.Namespace) -> int:
         if not path.parent.is_dir():
             raise InputError(f"{path}: got a folder that is not there, expected one that is")
         forms[path] = form
-    refuse_to_replace([file], forms)
     if (arguments.sign is None) == (".dsse.json" in forms.values()):
         raise InputError("--sign: got one without the other, expected a key and an output *.dsse.json")
     if arguments.public and arguments.sign is None:
@@ -76,6 +75,7 @@ def _report(arguments: argparse.Namespace) -> int:
     if not {".svg", ".png", ".pdf"}.isdisjoint(forms.values()):
         _need_matplotlib()
     registry = keys_of(arguments)
+    refuse_to_replace(arguments, [file], forms, registry)
     name = arguments.name or ("text" if file == "-" else pathlib.Path(file).name)
     text, parts = read(arguments, file)
     with auditing():

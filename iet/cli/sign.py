@@ -9,7 +9,7 @@ import pathlib
 import sys
 from typing import Any
 
-from iet.cli.options import Commands, read_bytes
+from iet.cli.options import Commands, read_bytes, refuse_to_replace
 from iet.errors import InputError, VerificationError
 from iet.marks.files import write_file
 
@@ -67,6 +67,7 @@ def _sign(arguments: argparse.Namespace) -> int:
 
     envelope = read_bytes(arguments.file, most=signed.MAX_BYTES + 1)
     output = arguments.output or arguments.file
+    refuse_to_replace(arguments, [], [output])
     signers = signers_of(arguments)
     try:
         added = signed.add_signatures(envelope, signers)

@@ -95,10 +95,17 @@ def test_keys_and_the_text_are_neither_written_over_nor_shown(
 ) -> None:
     text = text.rename(text.with_name("text.json"))
     before = team.read_bytes(), text.read_bytes()
-    for output, said in ((team, "it holds a registry, which would be lost"), (text, "it is what is read")):
+    backup = team.with_name("backup.json")
+    backup.write_bytes(team.read_bytes())
+    for output, said in (
+        (backup, "it holds a registry, which would be lost"),
+        (team, "it is what is read"),
+        (text, "it is what is read"),
+    ):
         assert run(command, text, "-r", team, "-o", output) == 3
         assert f"{output}: {said}" in "".join(capsys.readouterr().err)
     assert (team.read_bytes(), text.read_bytes()) == before
+    assert backup.read_bytes() == before[0]
     if command != "check":
         assert run(command, team, "-r", team, "-o", team.with_name("out.json")) == 3
         assert "got a registry, whose secrets a report would show" in capsys.readouterr().err

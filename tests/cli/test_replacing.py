@@ -1,0 +1,69 @@
+"""No output takes the place of a file that is read, whichever option names it."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+
+import pytest
+
+from tests.support.commands import Said
+
+
+@pytest.fixture
+def keys(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Keys of an engine, by which nothing knows them for keys but the option that names them."""
+    path = tmp_path / "keys.json"
+    path.write_text('{"planner": 42, "critic": 4711}')
+    path.chmod(0o600)
+    return path
+
+
+@pytest.mark.parametrize("command", ["audit", "report"])
+def test_keys_and_tokenizer_of_an_engine(
+    command: str, keys: pathlib.Path, text: pathlib.Path, tokenizer: pathlib.Path, said: Said
+) -> None:
+    before = keys.read_bytes(), tokenizer.read_bytes()
+    given = [command, text, "--scheme", "vllm-gumbel", "--keys", keys, "--tokenizer"]
+    for source, output in ((tokenizer, keys), (tokenizer, tokenizer), (tokenizer.parent, tokenizer)):
+        assert f"{output}: it is what is read, and would be lost" in said(3, *given, source, "-o", output)
+    assert (keys.read_bytes(), tokenizer.read_bytes()) == before
+
+
+def test_files_beside_a_registry(
+    team: pathlib.Path,
+    tokenizer: pathlib.Path,
+    text: pathlib.Path,
+    tmp_path: pathlib.Path,
+    said: Said,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sessions, trace = tmp_path / "sessions.json", tmp_path / "trace.json"
+    sessions.write_text("run-7\n")
+    trace.write_text(json.dumps([{"role": "assistant", "name": "planner", "content": "w1 w2"}]))
+    other = shutil.copytree(tokenizer.parent, tmp_path / "other") / "tokenizer.json"
+    profile = next(iter(json.loads(team.read_text(encoding="utf-8"))["profiles"]))
+    files = {path: path.read_bytes() for path in (sessions, tokenizer, other)}
+    monkeypatch.setenv("IET_REGISTRY", str(team))
+    for arguments, output in (
+        (["audit", text, "--sessions", sessions], sessions),
+        (["audit", text, "--tokenizer", f"{profile}={other}"], other),
+        (["audit", text], tokenizer),  # which the registry names
+        (["report", text, "--sessions", sessions], sessions),
+        (["check", trace, "--sessions", sessions], sessions),
+        (["check", trace, "--tokenizer", other], other),
+        (["keys", "open", "planner"], tokenizer),
+    ):
+        assert f"{output}: it is what is read, and would be lost" in said(3, *arguments, "-o", output)
+    assert "it is what is read" in said(3, "keys", "open", "planner", "-o", team)
+    assert {path: path.read_bytes() for path in files} == files
+
+
+def test_a_public_key_that_goes_with_a_signer(tmp_path: pathlib.Path, said: Said) -> None:
+    report, public = tmp_path / "r.dsse.json", tmp_path / "public.pem"
+    for path in (report, public):
+        path.write_text("kept")
+    refusal = said(3, "sign", report, "--key", "hv:auditor", "--public", public, "-o", public)
+    assert f"{public}: it is what is read" in refusal
+    assert public.read_text() == "kept"
