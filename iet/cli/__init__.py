@@ -15,7 +15,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import iet
 from iet.cli import (
@@ -42,6 +42,7 @@ from iet.report.lines import harmless
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     _replace_closed_streams()
+    sys.stdout, sys.stderr = _patient(sys.stdout), _patient(sys.stderr)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show κ or → is no failure
             stream.reconfigure(errors="backslashreplace")
@@ -76,10 +77,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = arguments.run(arguments)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:
-        # The reader went away (`| head`); keep the interpreter from flushing into the closed pipe at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except (IetError, OSError) as error:
         where = "standard output: " if _forget_output() else ""
         said = _in_flags(str(error), arguments.parser)
@@ -142,6 +139,40 @@ def _replace_closed_streams() -> None:
     sys.stdin = sys.stdin or _Closed("standard input")
     sys.stdout = sys.stdout or _Closed("standard output")
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
+
+
+class _Patient(io.FileIO):
+    """A standard stream that takes what nobody reads any more, as behind `| head`.
+
+    So a command whose reader went away still comes to its end, and its exit code says what it found.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream.fileno(), "wb", closefd=False)
+        self._stream = stream  # if nothing held it, it would be closed
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return memoryview(data).nbytes
+
+
+def _patient(stream: TextIO) -> TextIO:
+    """Return the stream, a `_Patient` in place of its file, if it has one of the system."""
+    buffer = getattr(stream, "buffer", None)
+    if not isinstance(stream, io.TextIOWrapper) or type(getattr(buffer, "raw", buffer)) is not io.FileIO:
+        return stream
+    stream.flush()
+    raw = _Patient(stream)
+    return io.TextIOWrapper(
+        raw if stream.write_through else io.BufferedWriter(raw),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        newline="\n" if os.linesep == "\n" else None,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
 
 
 def _forget_output() -> bool:

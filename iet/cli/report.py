@@ -97,7 +97,7 @@ def _report(arguments: argparse.Namespace) -> int:
                 made[path] = _picture(found, form)
     for path, data in made.items():  # all of them or, where one cannot be made, none
         write_file(path, data)
-        print(path)
+    print("\n".join(map(str, made)))
     return 0
 
 
