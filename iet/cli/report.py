@@ -124,6 +124,14 @@ def _report_many(arguments: argparse.Namespace) -> int:
             " as output, --sign, --name, --span, --skip, --messages, --no-text, -), expected one folder:"
             " -o OUT/"
         )
+    try:
+        there = sorted(name for name in os.listdir(out) if not name.startswith("."))
+    except FileNotFoundError:
+        there = []
+    except OSError as error:
+        raise InputError(f"{out}: cannot be read ({error.strerror}), expected an empty folder") from None
+    if there:
+        raise InputError(f"{out}: got a folder with {there[:3]}, expected an empty one")
     auditor = auditor_of(arguments, keys_of(arguments))
     text_of = functools.partial(read_text, encoding=arguments.encoding, maximum=arguments.max_text)
     with auditing():
@@ -142,12 +150,12 @@ def _write_many(files: Sequence[str], out: pathlib.Path, auditor: Any, read: Cal
 
     Args:
         files: texts, folders of them, patterns.
-        out: the folder, made if it is missing. It must be empty.
+        out: the folder, which is empty, or made if it is missing.
         auditor: who audits.
         read: returns the text of a file, or raises an InputError, which becomes the row of that file.
 
     Raises:
-        InputError: nothing is there to read, or a file is no text, or the folder is not empty.
+        InputError: nothing is there to read, or a file is no text, or the folder cannot be made.
     """
     from iet.bulk.sources import expand, told_of
     from iet.report.index import Row, as_csv, index
@@ -160,8 +168,6 @@ def _write_many(files: Sequence[str], out: pathlib.Path, auditor: Any, read: Cal
             )
     try:
         (out / "pages").mkdir(parents=True)
-    except FileExistsError:
-        raise InputError(f"{out}: got a folder with pages, expected an empty one") from None
     except OSError as error:
         raise InputError(f"{out}: cannot be made ({error.strerror})") from None
     rows, about = list[Row](), [_read_with(auditor)]

@@ -91,6 +91,26 @@ def test_a_pattern_or_a_folder_for_the_output_is_enough(
     assert links(out / "index.html") == ["pages/000001.html"]
 
 
+def test_a_folder_that_holds_anything_is_refused_before_any_work(
+    team: pathlib.Path,
+    folder: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(iet.Auditor, "audit")
+    out = tmp_path / "site"
+    out.mkdir()
+    (out / "index.html").write_text("a page of somebody")
+    for given in (out, folder / "a.txt"):
+        assert run("report", folder, "-r", team, "-o", f"{given}/") == 3
+    said = capsys.readouterr().err
+    assert f"{out}: got a folder with ['index.html'], expected an empty one" in said
+    assert "a.txt: cannot be read (Not a directory), expected an empty folder" in said
+    assert [path.name for path in out.iterdir()] == ["index.html"]
+    assert (out / "index.html").read_text() == "a page of somebody"
+
+
 def test_tables_are_not_texts(
     team: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
