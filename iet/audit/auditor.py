@@ -19,6 +19,7 @@ from iet.audit.parts import Parts
 from iet.audit.plan import Plan, Source
 from iet.audit.reporting import report
 from iet.errors import InputError
+from iet.marks.files import shown_path
 from iet.marks.keys import AnyProfile
 from iet.marks.published import PublishedIndex
 from iet.marks.sessions import sessions_digest
@@ -163,7 +164,7 @@ class Auditor:
         paths = [getattr(source, "path", None) for source in given]
         kinds = [type(source).__name__ for source in given]
         return tuple(
-            f"{kind} in memory" if path is None else path.name
+            f"{kind} in memory" if path is None else shown_path(path.name)
             for path, kind in zip(paths, kinds, strict=True)
         )
 

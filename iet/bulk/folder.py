@@ -86,8 +86,8 @@ class LocalFolder:
         """Open a file."""
         return HERE.open(str(self.path / name))
 
-    def table(self, name: str) -> str:
-        """Return the path of a file."""
+    def table(self, name: str) -> Any:
+        """Return the path of a file, or the open file."""
         return HERE.table(str(self.path / name))
 
     def check(self) -> None:

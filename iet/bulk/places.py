@@ -10,12 +10,14 @@ import contextlib
 import dataclasses
 import functools
 import io
+import os
 import re
 import urllib.parse
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, NamedTuple, NoReturn, Protocol, TypeVar
 
 from iet.errors import InputError, missing
+from iet.marks.files import shown_path
 
 _FIRST, _MOST = 1 << 17, 1 << 23
 """Bytes that are asked of a store first, when a file is looked into, and at once when it is read on."""
@@ -63,9 +65,13 @@ class Machine:
         """Open a file."""
         return open(path, "rb")
 
-    def table(self, path: str) -> str:
-        """Return the path, which pyarrow opens without Python's help."""
-        return path
+    def table(self, path: str) -> Any:
+        """Return the path, which pyarrow opens without Python's help; the file, if its name is not UTF-8."""
+        if shown_path(path) == path:
+            return path
+        import pyarrow as pa
+
+        return pa.OSFile(os.fsencode(path))
 
 
 HERE = Machine()

@@ -16,7 +16,7 @@ from typing import Any
 from iet.audit import formats
 from iet.bulk.places import HERE, Place, Stored, is_uri, store_of
 from iet.errors import InputError, missing
-from iet.marks.files import walk
+from iet.marks.files import shown_path, walk
 
 _LINES = re.compile(r"\.(jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
 _TEXTS = (".txt", ".md", ".markdown")
@@ -44,7 +44,7 @@ class Source:
     @property
     def name(self) -> str:
         """The path in valid Unicode."""
-        return os.fsencode(self.path).decode(errors="backslashreplace")
+        return shown_path(self.path)
 
     @property
     def plain(self) -> bool:
@@ -193,7 +193,7 @@ def _is_read(name: str, ends: tuple[str, ...]) -> bool:
 
 
 def _end(name: str) -> str:
-    return pathlib.PurePath(name).suffix.lower().encode(errors="backslashreplace").decode()[:20]
+    return shown_path(pathlib.PurePath(name).suffix.lower())[:20]
 
 
 def _kind(path: str) -> str:

@@ -21,7 +21,7 @@ from iet.cli.options import (
 )
 from iet.cli.progress import auditing
 from iet.errors import InputError
-from iet.marks.files import write_file
+from iet.marks.files import shown_path, write_file
 from iet.report.lines import harmless
 
 _FORMS = (".json", ".html", ".csv")
@@ -101,7 +101,7 @@ def _check(arguments: argparse.Namespace) -> int:
         sessions=None if arguments.sessions is None else read_sessions(arguments.sessions),
     )
     names = _names(arguments.agent, auditor.agents)
-    name = "standard input" if arguments.trace == "-" else arguments.trace or "''"
+    name = "standard input" if arguments.trace == "-" else shown_path(arguments.trace) or "''"
     try:
         pieces = traces.read(_document(arguments.trace), agents=[*auditor.agents, *names])
     except InputError as error:

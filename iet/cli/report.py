@@ -18,7 +18,7 @@ from iet.cli.reading import add_auditing, auditor_of, check_reading, keys_of, re
 from iet.cli.sign import add_signing, signers_of
 from iet.cli.texts import read_text
 from iet.errors import BackendUnavailable, InputError
-from iet.marks.files import write_file
+from iet.marks.files import shown_path, write_file
 
 _FORMS = (".html", ".prov.json", ".dsse.json", ".json", ".dot", ".svg", ".png", ".pdf")
 """Ends of the files that `iet report` writes; the first that fits is meant."""
@@ -76,7 +76,7 @@ def _report(arguments: argparse.Namespace) -> int:
         _need_matplotlib()
     registry = keys_of(arguments)
     refuse_to_replace(arguments, [file], forms, registry)
-    name = arguments.name or ("text" if file == "-" else pathlib.Path(file).name)
+    name = shown_path(arguments.name or ("text" if file == "-" else pathlib.Path(file).name))
     text, parts = read(arguments, file)
     with auditing():
         auditor = auditor_of(arguments, registry)
@@ -175,7 +175,7 @@ def _write_many(files: Sequence[str], out: pathlib.Path, auditor: Any, read: Cal
         try:
             report = auditor.audit(read(source.path))
         except InputError as error:
-            rows.append(Row(source.name, problem=str(error).removeprefix(f"{source.path}: ")))
+            rows.append(Row(source.name, problem=str(error).removeprefix(f"{source.name}: ")))
             continue
         link = f"pages/{number:06d}.html"
         page = report.to_html(about=[source.name, *about])

@@ -7,6 +7,7 @@ import shlex
 import sys
 
 from iet.errors import InputError, check_number
+from iet.marks.files import shown_path
 
 MAXIMUM = 1 << 23
 """Default size in bytes of the largest text that is audited as one: that of a document of a bulk audit."""
@@ -30,7 +31,7 @@ def read_text(file: str, encoding: str | None, maximum: int = MAXIMUM) -> str:
 
     check_encoding(encoding)
     check_number("--max-text", maximum, 1)
-    name = "standard input" if file == "-" else file or "''"
+    name = "standard input" if file == "-" else shown_path(file) or "''"
     try:
         if file == "-":
             data, size = sys.stdin.buffer.read(maximum + 1), None
@@ -41,11 +42,11 @@ def read_text(file: str, encoding: str | None, maximum: int = MAXIMUM) -> str:
     except OSError as error:
         raise InputError(f"{name}: cannot be read ({error.strerror}); expected a UTF-8 text, or -") from None
     if len(data) > maximum:
-        raise InputError(f"{name}: {_too_large(file, size, maximum)}")
+        raise InputError(f"{name}: {_too_large(shown_path(file), size, maximum)}")
     if not data:
         raise InputError(f"{name}: got nothing, expected text")
     try:
-        return text_of(data, encoding, name="FILE" if file == "-" else file)
+        return text_of(data, encoding, name="FILE" if file == "-" else name)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
 

@@ -36,6 +36,11 @@ def kind_of_keys(data: bytes | mmap.mmap) -> str | None:
     return "a registry" if _OBJECT.match(data) and _REGISTRY.search(data) else None
 
 
+def shown_path(path: str | os.PathLike[str]) -> str:
+    """Return a path in valid Unicode, as results show it: bytes of a name that are not UTF-8 are escaped."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
 def walk(folder: str | os.PathLike[str]) -> Iterator[tuple[str, list[str], list[str]]]:
     """Walk as os.walk does, but raise the OSError of a folder that cannot be read."""
 
