@@ -119,13 +119,21 @@ def chosen_column(names: Iterable[str], text_column: str | None, ids_column: str
         if name is not None and name not in there:
             raise InputError(f"columns: got {there[:20]}, expected {name!r} among them")
         if name is not None:
+            check_once(there, name)
             return name, ids
     for name, ids in (("text", False), ("token_ids", True)):
         if name in there:
+            check_once(there, name)
             return name, ids
     raise InputError(
         f"columns: got {there[:20]}, expected 'text' or 'token_ids' among them (or name another column)"
     )
+
+
+def check_once(names: Sequence[str], name: str) -> None:
+    """Raise an InputError if a column that is read is there more than once: nothing says which is meant."""
+    if (count := names.count(name)) > 1:
+        raise InputError(f"columns: got {name!r} {count} times, expected it once")
 
 
 def check_type(field: pa.Field, ids: bool) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from iet.audit.arrow import check_type, chosen_column, values_of
+from iet.audit.arrow import check_once, check_type, chosen_column, values_of
 from iet.bulk.folder import GROUP
 from iet.bulk.lines import Refused, check_of_the_file, digest_of, lines, rest_of_file, too_large
 from iet.bulk.sources import Source
@@ -90,12 +90,17 @@ def choose_columns(
         if fields is None:
             continue
         try:
-            chosen = chosen or Columns(*chosen_column(fields, text_column, ids_column), id_column or ID)
+            names, types = [name for name, _ in fields], dict(fields)
+            chosen = chosen or Columns(*chosen_column(names, text_column, ids_column), id_column or ID)
             for name in filter(None, (chosen.name, id_column)):
-                if name not in fields:
-                    raise InputError(f"columns: got {list(fields)[:20]}, expected {name!r} among them")
-            if fields[chosen.name] is not None:
-                check_type(fields[chosen.name], chosen.ids)
+                if name not in names:
+                    raise InputError(f"columns: got {names[:20]}, expected {name!r} among them")
+            for name in (chosen.name, chosen.id):
+                check_once(names, name)
+            if (field := types[chosen.name]) is not None:
+                check_type(field, chosen.ids)
+            if (field := types.get(chosen.id)) is not None:
+                _check_fields(field)
         except InputError as error:
             raise InputError(f"{source.path}: {error}") from None
     if len(broken) == len(sources):
@@ -108,7 +113,17 @@ def choose_columns(
     return chosen or Columns(name, ids_column is not None, id_column or ID)
 
 
-def _fields(source: Source, limit: int) -> dict[str, pa.Field | None] | None:
+def _check_fields(column: pa.Field) -> None:
+    """Raise an InputError if what a column nests has two fields of a name: Python has no such value."""
+    fields = [column.type.field(at) for at in range(column.type.num_fields)]
+    names = [field.name for field in fields]
+    for field in fields:
+        if names.count(field.name) > 1:
+            raise InputError(f"column {column.name!r}: got {column.type}, expected each of its fields once")
+        _check_fields(field)
+
+
+def _fields(source: Source, limit: int) -> list[tuple[str, pa.Field | None]] | None:
     """Return the names of a file's columns, in Parquet with their types; None if it has no record.
 
     Raises:
@@ -116,7 +131,7 @@ def _fields(source: Source, limit: int) -> dict[str, pa.Field | None] | None:
     """
     if source.kind == "parquet":
         with _parquet(source) as file:
-            return {field.name: field for field in file.schema_arrow}
+            return [(field.name, field) for field in file.schema_arrow]
     names = dict[str, None]()
     for _, line, _ in itertools.islice(lines(source.path, source.size, limit, source.place), _PEEK_LINES):
         if isinstance(line, Refused):
@@ -126,7 +141,7 @@ def _fields(source: Source, limit: int) -> dict[str, pa.Field | None] | None:
         with contextlib.suppress(ValueError, RecursionError):
             record = json.loads(line.decode("utf-8-sig"))
             names |= dict.fromkeys(record if isinstance(record, dict) else ())
-    return dict.fromkeys(names) or None
+    return [(name, None) for name in names] or None
 
 
 def read(sources: Sequence[Source], columns: Columns, limit: int) -> Iterator[Records]:
@@ -182,7 +197,7 @@ def _rows(index: int, source: Source, columns: Columns, limit: int) -> Iterator[
                 values = values_of(batch.column(names[0]), columns.ids)
                 ids: list[str | None] = [None] * len(values)
                 if named:
-                    ids = [shown_id(value) for value in values_of(batch.column(columns.id), ids=False)]
+                    ids = _shown_ids(batch.column(columns.id))
                 rows = range(row, row + len(values))
                 row += len(values)
                 unit = "ids" if columns.ids else "characters"
@@ -199,6 +214,20 @@ def _rows(index: int, source: Source, columns: Columns, limit: int) -> Iterator[
         check_of_the_file(source.path, error)
         broken = rest_of_file(f"it cannot be read from row {row} on ({error})")
         yield Records(index, [row], [broken], [None], source.size)
+
+
+def _shown_ids(column: pa.Array) -> list[str | None]:
+    try:
+        return [shown_id(value) for value in values_of(column, ids=False)]
+    except (ValueError, OverflowError):  # a time beyond those of Python is among them
+        return [_shown_time(value) for value in column]
+
+
+def _shown_time(value: pa.Scalar) -> str | None:
+    try:
+        return shown_id(value.as_py())
+    except (ValueError, OverflowError):
+        return json.dumps(value.cast(pa.string()).as_py())
 
 
 def shown_id(value: Any) -> str | None:
