@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import glob
 import hashlib
 import os
 import pathlib
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from iet.audit import formats
@@ -72,11 +73,12 @@ def expand(
     """Return the files that paths, folders, patterns and URIs name; files of a folder are sorted by path.
 
     A folder stands for all .parquet, .jsonl, .ndjson (also .gz, .zst), .txt, .md and .markdown files below
-    it, and documents that can be read here (`iet.audit.formats`), without hidden ones and without `out`.
+    it, and documents that can be read here (`iet.audit.formats`), without hidden ones and without `out`. A
+    pattern stands for the files that it names, without those of `out` and of other results.
 
     Returns:
-        The files, and how many others lie in the folders, by the ends of their names ("": those without;
-        with " (no file)" pipes, devices, and links that lead nowhere).
+        The files, and how many others lie in the folders, or are named by patterns, by the ends of their
+        names ("": those without; with " (no file)" pipes, devices, and links that lead nowhere).
 
     Raises:
         InputError: nothing is there, or a file is named twice or cannot be read.
@@ -111,7 +113,40 @@ def _local(given: str, out: pathlib.Path, others: collections.Counter[str]) -> l
         return sorted(_walk(pathlib.Path(given), out.resolve(), others))
     if os.path.exists(given) or not glob.has_magic(given):
         return [given]
-    return sorted(path for path in glob.glob(given, recursive=True) if os.path.isfile(path))
+    return list(_matched(given, out.resolve(), others))
+
+
+def _matched(pattern: str, out: pathlib.Path, others: collections.Counter[str]) -> Iterator[str]:
+    """Yield the files that a pattern names, sorted, without `out` and results of other audits."""
+    root = pathlib.PurePath(os.path.dirname(re.split(r"[*?[]", pattern, maxsplit=1)[0]))
+
+    @functools.cache
+    def lies_in(folder: pathlib.PurePath) -> str | pathlib.Path | None:
+        if folder != root and pathlib.Path(folder).resolve() == out:
+            return out
+        if os.path.exists(folder / _RUN) and _are_results(os.listdir(folder)):
+            return RESULTS
+        return None if folder in (root, folder.parent) else lies_in(folder.parent)
+
+    for path in sorted(glob.glob(pattern, recursive=True)):
+        place = pathlib.PurePath(path)
+        inside = lies_in(place if os.path.isdir(path) else place.parent)
+        if inside == RESULTS:
+            others[RESULTS] += 1
+        elif inside is None and os.path.isfile(path):
+            yield path
+        elif inside is None and not os.path.isdir(path):
+            others[f"{_end(place.name)} (no file)"] += 1
+        elif inside is None and "**" not in pattern:  # which names what lies in a folder, too
+            others[LINKS if os.path.islink(path) else FOLDERS] += 1
+
+
+_RUN = "run.json"
+
+
+def _are_results(names: Collection[str]) -> bool:
+    """Tell whether what lies in a folder is what an audit wrote."""
+    return _RUN in names and any(name.startswith("documents-") for name in names)
 
 
 def _stored(given: str, out: str, others: collections.Counter[str]) -> tuple[str, list[Source]]:
@@ -142,7 +177,7 @@ def _below(
             others[_end(inside[-1])] += 1
 
 
-LINKS, RESULTS = "links to folders", "results of an audit"
+FOLDERS, LINKS, RESULTS = "folders", "links to folders", "results of an audit"
 """What is not read, among the ends of names, and is not to be converted."""
 
 
@@ -151,7 +186,7 @@ def told_of(not_read: Mapping[str, int]) -> str:
     kinds = ", ".join(f"{end or 'without an end of the name'} {count}" for end, count in not_read.items())
     count = sum(not_read.values())
     said = f"{count:,} {'file' if count == 1 else 'files'} not read: {kinds}"
-    if {LINKS, RESULTS} >= not_read.keys():
+    if {FOLDERS, LINKS, RESULTS} >= not_read.keys():
         return said
     return (
         f"{said}; convert them to text first: pandoc --wrap=none -t plain FILE -o FILE.txt (or install the"
@@ -164,7 +199,7 @@ def _walk(folder: pathlib.Path, out: pathlib.Path, others: collections.Counter[s
     for path, folders, files in walk(folder):
         links = sum(os.path.islink(os.path.join(path, name)) for name in folders if not name.startswith("."))
         others.update({LINKS: links} if links else {})
-        if "run.json" in files and any(name.startswith("documents-") for name in files):
+        if _are_results(files):
             folders.clear()
             others[RESULTS] += len(files)
             continue
