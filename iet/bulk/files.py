@@ -58,7 +58,7 @@ from iet.bulk.inputs import (
     shown_id,
 )
 from iet.bulk.lines import Refused
-from iet.bulk.pages import Place, write_csv, write_pages
+from iet.bulk.pages import Place, remove_shown, write_csv, write_pages
 from iet.bulk.progress import Progress, Tracker
 from iet.bulk.sources import Source, expand, groups_of, told_of
 from iet.bulk.summary import Summary, summed_up
@@ -136,7 +136,8 @@ def audit_files(
         encoding: of text files, as in `iet.audit.documents.text_of`. None: UTF-8, or what their mark says.
         strict: files that are not read are an error: those of other kinds in a folder before any work, broken
             ones once all else is done.
-        csv: also write the tables as documents.csv and segments.csv, with one shard.
+        csv: also write the tables as documents.csv and segments.csv, with one shard. Those of an earlier run
+            are removed where the tables change; so are its pages.
         pages: also write index.html, a row for each document, and a page for each in which somebody is found,
             the surest 10,000 and 1,000 of them, with one shard. Those documents are read once more.
         fdr: also find the documents to report at this false-discovery rate (`iet.evidence.discoveries`), 0 to
@@ -250,6 +251,7 @@ class _Ledger:
         self._folder = job.folder
         self._done = chunks_done(job.folder)
         self._seen = set[int]()
+        self._changed = False
 
     def wants(self, chunk: Chunk) -> bool:
         """Tell whether a chunk is to be audited.
@@ -261,6 +263,7 @@ class _Ledger:
             return False
         self._seen.add(chunk.index)
         if chunk.index not in self._done:
+            self._change()
             return True
         before = digest_in(self._folder, chunk.index)
         if before == chunk.digest():
@@ -270,8 +273,15 @@ class _Ledger:
                 f"{self._job.where(chunk)}: not what was audited before; expected the files as they were, or"
                 " --reread, which audits anew what has changed"
             )
+        if before is not None:  # else it is damaged, and will be as it was
+            self._change()
         remove(self._folder, chunk.index)
         return True
+
+    def _change(self) -> None:
+        if isinstance(self._folder, LocalFolder) and not self._changed:
+            remove_shown(self._folder)
+            self._changed = True
 
     def all_done(self) -> list[int]:
         """Return the indices of the shard's chunks, in order, once all stand; remove those of before.
@@ -290,6 +300,7 @@ class _Ledger:
             )
         for index in sorted(chunks_begun(self._folder) - self._seen):
             if index in self._mine:
+                self._change()
                 remove(self._folder, index)
         return sorted(self._seen)
 

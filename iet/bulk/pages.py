@@ -81,10 +81,8 @@ def write_pages(
     shown, total = _surest(folder, chunks)
     found = [place for place, row in shown if row.found][:MAXIMUM_PAGES]
     links = {place: f"pages/{number:06d}.html" for number, place in enumerate(found, 1)}
+    _remove_pages(folder)
     (folder.path / "pages").mkdir(exist_ok=True)
-    for old in (folder.path / "pages").iterdir():
-        if _PAGE.fullmatch(old.name):
-            old.unlink()
     for place, value in documents if links else ():
         if place in links and not isinstance(value, IetError):
             report = auditor.audit(token_ids=value) if ids else auditor.audit(_text(value))
@@ -93,6 +91,22 @@ def write_pages(
     left = [] if total == len(shown) else [f"{total - len(shown):,} more documents are in the tables."]
     made = [dataclasses.replace(row, link=links.get(place)) for place, row in shown]
     folder.commit("index.html", index(made, [*about, f"{total:,} documents", *left]).encode())
+
+
+def remove_shown(folder: LocalFolder) -> None:
+    """Remove what people open of a run, because its tables change: it would tell of other ones."""
+    for name in ("documents.csv", "segments.csv", "index.html"):
+        folder.drop(name)
+    _remove_pages(folder)
+    with contextlib.suppress(OSError):  # it holds what is not ours, or is not there
+        (folder.path / "pages").rmdir()
+
+
+def _remove_pages(folder: LocalFolder) -> None:
+    pages = folder.path / "pages"
+    for old in pages.iterdir() if pages.is_dir() else ():
+        if _PAGE.fullmatch(old.name):
+            old.unlink()
 
 
 def _text(value: str | bytes) -> str:

@@ -165,6 +165,32 @@ def test_a_run_over_texts_lists_what_was_not_read(
     assert [path.name for path in (out / "pages").iterdir()] == ["000001.html"]
 
 
+def test_pages_and_csv_of_other_tables_do_not_stay(
+    team: pathlib.Path, text: pathlib.Path, unmarked: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    texts, out = tmp_path / "in", tmp_path / "out"
+    texts.mkdir()
+    for name in ("a.txt", "b.txt"):
+        (texts / name).write_text(text.read_text())
+    command = ["audit", texts, "-r", team, "-o", out, "--chunk-rows", "1"]
+    assert run(*command, "--csv", "--pages") == 0
+    (out / "pages" / "note.txt").write_text("of somebody else")
+    shown = {"documents.csv", "segments.csv", "index.html"}
+    assert run(*command, "--resume") == 0  # nothing has changed
+    assert shown <= {path.name for path in out.iterdir()}
+    assert len(list((out / "pages").iterdir())) == 3
+    (texts / "b.txt").write_text(unmarked.read_text())
+    assert run(*command, "--resume", "--reread") == 0
+    assert not shown & {path.name for path in out.iterdir()}
+    assert [path.name for path in (out / "pages").iterdir()] == ["note.txt"]
+    assert run(*command, "--resume", "--csv", "--pages") == 0
+    assert links(out / "index.html") == ["pages/000001.html"]
+    (out / "pages" / "note.txt").unlink()
+    (texts / "b.txt").write_text("")
+    assert run(*command, "--resume", "--reread", "--csv") == 0
+    assert {path.name for path in out.iterdir()} & {*shown, "pages"} == {"documents.csv", "segments.csv"}
+
+
 def test_pages_of_token_ids(team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path) -> None:
     ids = Registry.load(team).open_tokenizer().encode(text.read_text()).token_ids.tolist()
     (tmp_path / "a.jsonl").write_text(json.dumps({"token_ids": ids}) + "\n")
