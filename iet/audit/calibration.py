@@ -127,7 +127,7 @@ def power(
         most: maximum number of tokens to try.
         texts: number of texts simulated for each length, at least 1.
         draws: number of scores that the texts are drawn from, a multiple of 16.
-        seed: of every draw.
+        seed: of every draw, an int of at least 0.
         variants: numbers of variants of every agent's key, a row each.
         progress: called with a line before each family, κ and entropy.
 
@@ -136,6 +136,7 @@ def power(
 
     Deterministic. Some seconds per row.
     """
+    check_number("seed", seed, 0)
     for name, value in (("level", level), ("share", share)):
         if not 0 < value < 1:
             raise InputError(f"{name}: got {value!r}, expected a number between 0 and 1")
@@ -325,7 +326,7 @@ def null(
         texts: unmarked, not empty.
         profile, tokenizer: as in `Auditor`.
         registries: number of registries for each text, 1 to 100,000.
-        seed: of their keys.
+        seed: of their keys, an int of at least 0.
         progress: called with a line after each text.
 
     Raises:
@@ -334,6 +335,7 @@ def null(
     Deterministic.
     """
     check_number("registries", registries, 1, 100_000)
+    check_number("seed", seed, 0)
     agents = len(registry.scoring_keys(profile))
     chosen = registry.get_profile(profile)
     opened = registry.open_tokenizer(profile, tokenizer)

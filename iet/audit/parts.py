@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from iet.errors import InputError, ShapeError
+from iet.errors import InputError, ShapeError, shown
 from iet.native.arrays import Bools, Int64s
 
 
@@ -128,7 +128,7 @@ def _integers(name: str, values: Any, width: int) -> Int64s:
     if table.dtype.kind in "Of" or table.dtype == np.uint64:  # what 64 bits do not hold makes it one of these
         for value in np.asarray(values, object).flat:
             if isinstance(value, (int, np.integer)) and not -(2**63) <= value < 2**63:
-                raise InputError(f"{name}: got {value!s:.80}, expected {expected} of 64 bits")
+                raise InputError(f"{name}: got {shown(int(value))}, expected {expected} of 64 bits")
     if table.ndim != width or table.shape[1:] not in ((), (2,)) or table.dtype.kind not in "iu":
         raise ShapeError(name, got=f"{table.dtype} {list(table.shape)}", expected=expected)
     return table.astype(np.int64)

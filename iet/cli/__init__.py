@@ -88,7 +88,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-_OF_PYTHON = {"break_odds": "breaks", "known_agents": "known", "allow_unattributed": "forced"}
+_OF_PYTHON = {
+    "break_odds": "breaks",
+    "known_agents": "known",
+    "allow_unattributed": "forced",
+    "spans": "span",
+}
 """Parameters of Python -> options that are called otherwise."""
 
 

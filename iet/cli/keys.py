@@ -16,6 +16,7 @@ from iet.cli.options import (
     read_bytes,
     refuse_to_replace,
     say,
+    whole,
 )
 from iet.cli.progress import progress
 from iet.errors import InputError
@@ -167,7 +168,8 @@ def _profile(arguments: argparse.Namespace) -> dict[str, Any]:
         raise InputError(
             f"--vocab-size: got {arguments.vocab_size}, expected at least {least}, which its tokenizer has"
         )
-    k_p: Any = int(arguments.k_p) if arguments.k_p.isdecimal() else arguments.k_p
+    number = whole(arguments.k_p)
+    k_p: Any = arguments.k_p if number is None else number
     scheme = iet.Scheme(
         kappa=arguments.kappa,
         n_gram=arguments.n_gram,

@@ -201,7 +201,10 @@ class _Server:
     """Speaks to one server. What it says is shown without the key, which some servers repeat."""
 
     def __init__(self, url: str, timeout: float) -> None:
-        parts = urllib.parse.urlsplit(url)
+        try:
+            parts = urllib.parse.urlsplit(url)
+        except ValueError:  # a bracket that is not closed
+            raise InputError("server: got no URL, expected one such as http://localhost:8000") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             got = f"{parts.scheme}://..." if parts.scheme else "no http://"  # it may hold a password
             raise InputError(f"server: got {got}, expected a URL such as http://localhost:8000")

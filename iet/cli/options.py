@@ -64,6 +64,14 @@ def refuse_uris(files: Iterable[str]) -> None:
             )
 
 
+def whole(word: str) -> int | None:
+    """Return the number that digits write; None: it is none, or longer than Python reads."""
+    try:
+        return int(word) if word.isdecimal() else None
+    except ValueError:
+        return None
+
+
 def read_bytes(path: pathlib.Path, most: int = -1) -> bytes:
     """Return the content of a file, at most so many bytes of it, or raise an InputError that names it."""
     try:

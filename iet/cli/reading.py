@@ -14,6 +14,7 @@ from iet.cli.options import (
     load_registry,
     read_sessions,
     tokenizers_of,
+    whole,
 )
 from iet.cli.texts import MAXIMUM, read_text
 from iet.errors import InputError
@@ -133,9 +134,10 @@ def add_auditing(audit: argparse.ArgumentParser) -> None:
 
 def _span(value: str) -> tuple[int, int]:
     start, colon, end = value.partition(":")
-    if not (colon and start.isdecimal() and end.isdecimal()):
-        raise argparse.ArgumentTypeError(f"got {value!r}, expected characters START:END, such as 0:120")
-    return int(start), int(end)
+    first, last = whole(start), whole(end)
+    if not colon or first is None or last is None:
+        raise argparse.ArgumentTypeError(f"got {value!r:.80}, expected characters START:END, such as 0:120")
+    return first, last
 
 
 def check_reading(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
@@ -183,14 +185,19 @@ def keys_of(arguments: argparse.Namespace) -> Any:
     keys: dict[str, int] = {}
     for pair in arguments.keys.split(","):
         name, _, key = (part.strip() for part in pair.rpartition("="))
-        if not name or not key.isdecimal():
+        number = whole(key)
+        if not name or number is None:
             raise InputError(
-                f"--keys: got {pair!r}, expected NAME=ID, an integer, such as planner=42,critic=43"
+                f"--keys: got {pair!r:.80}, expected NAME=ID, an integer, such as planner=42,critic=43"
             )
         if name in keys:
             raise InputError(f"--keys: got {pair!r}, expected each agent once, such as planner=42,critic=43")
-        keys[name] = int(key)
+        keys[name] = number
     return iet.WaterfallKeys(keys, **options)
+
+
+_NO_PARAMETERS = ("self", "cls", "path", "scheme", "keys", "tokenizer", "secret_mount")
+"""Arguments of `EngineKeys` and its `load` that are no parameters of a scheme."""
 
 
 def _parameters(given: list[str]) -> dict[str, Any]:
@@ -198,7 +205,7 @@ def _parameters(given: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for pair in given:
         name, equals, value = pair.partition("=")
-        if not (equals and name.isidentifier()) or name in ("scheme", "path", "tokenizer", "secret_mount"):
+        if not (equals and name.isidentifier()) or name in _NO_PARAMETERS:
             raise InputError(f"--parameter: got {pair!r}, expected NAME=VALUE, such as greenlist_ratio=0.5")
         if name in found:
             raise InputError(f"--parameter: got {name!r} twice, expected each once")

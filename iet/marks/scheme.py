@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from iet.errors import InputError, SchemeMismatch
+from iet.errors import InputError, SchemeMismatch, shown
 from iet.marks.families import FAMILIES, Family
 from iet.native.load import SCHEME_VERSION as SCHEME_VERSION
 from iet.native.marking import MAX_VOCAB_SIZE as MAX_VOCAB_SIZE
@@ -85,7 +85,7 @@ class Scheme:
                 f"n_gram: got {self.n_gram!r}, expected an int from {MIN_N_GRAM} to {MAX_N_GRAM}{why}"
             )
         if self.k_p != "per-agent" and (not _is_int(self.k_p) or self.k_p < 1):
-            raise InputError(f'k_p: got {self.k_p!r}, expected an int of at least 1, or "per-agent"')
+            raise InputError(f'k_p: got {shown(self.k_p):.80}, expected an int of at least 1, or "per-agent"')
         if self.placement not in ("final", "raw"):
             raise InputError(f'placement: got {self.placement!r}, expected "final" or "raw"')
         if family.fixed_kappa:
@@ -137,7 +137,7 @@ class Profile:
             )
         if self.scheme.k_p != "per-agent" and self.scheme.k_p > self.max_frequency:
             raise InputError(
-                f"k_p: got {self.scheme.k_p}, expected at most {self.max_frequency}"
+                f"k_p: got {shown(self.scheme.k_p)}, expected at most {self.max_frequency}"
                 f" (half of vocab_size {self.vocab_size})"
             )
         if not all(_is_int(i) and 0 <= i < self.vocab_size for i in self.unmarked_ids):

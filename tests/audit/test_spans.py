@@ -379,6 +379,7 @@ def test_strengths_that_are_given_are_used_for_pieces() -> None:
         ({"spans": [(0, 10_000)]}, InputError, r"spans: got \(0, 10000\), expected \(start, end\) with 0 <="),
         ({"skip": [(-1, 5)]}, InputError, r"skip: got \(-1, 5\)"),
         ({"skip": [(7, 5)]}, InputError, r"skip: got \(7, 5\)"),
+        ({"boundaries": [-(10**20)]}, InputError, f"boundaries: got -{10**20}, expected"),
         ({"boundaries": [5, 99_999]}, InputError, "boundaries: got 99999, expected places from 0 to"),
         ({"boundaries": [-3]}, InputError, "boundaries: got -3"),
         ({"skip": [(0, 10**20)]}, InputError, "skip: got 100000000000000000000, expected .* of 64 bits"),

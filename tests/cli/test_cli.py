@@ -120,6 +120,37 @@ def test_an_output_without_unicode_is_no_failure(team: pathlib.Path, tmp_path: p
     assert json.loads(done.stdout)["text"] == "w1 w2 naïve 漢"
 
 
+@pytest.mark.parametrize("name", ["self", "cls", "keys", "path", "scheme", "tokenizer", "secret_mount"])
+def test_what_is_no_parameter_of_a_scheme_is_refused(
+    name: str, text: pathlib.Path, tokenizer: pathlib.Path, said: Said
+) -> None:
+    engine = ["--scheme", "vllm-gumbel", "--keys", "keys.json", "--tokenizer", tokenizer]
+    refusal = said(3, "audit", text, *engine, "--parameter", f"{name}=1")
+    assert f"--parameter: got '{name}=1', expected NAME=VALUE" in refusal
+
+
+def test_numbers_that_are_too_long_to_read_are_refused_in_a_line(
+    team: pathlib.Path, text: pathlib.Path, tokenizer: pathlib.Path, tmp_path: pathlib.Path, said: Said
+) -> None:
+    digits = "9" * 5000
+    init = ["keys", "init", tmp_path / "new.json", "--vocab-size", "100", "--k-p"]
+    waterfall = ["audit", text, "--scheme", "waterfall", "--tokenizer", tokenizer, "--keys"]
+    for code, arguments, message in (
+        (3, [*init, digits], "--k-p: got '999"),
+        (3, [*init, digits[:4000]], "--k-p: got an int of 13288 bits, expected at most 49"),
+        (3, [*waterfall, f"planner={digits}"], "--keys: got 'planner=999"),
+        (2, ["audit", text, "-r", team, "--span", f"0:{digits}"], "--span: got '0:999"),
+        (3, ["audit", text, "-r", team, "--span", f"0:{10**20}"], f"--span: got {10**20}, expected"),
+        (3, ["audit", text, "-r", team, "--span", "5:2"], "--span: got (5, 2), expected"),
+        (3, ["calibrate", "--power", "--seed", "-1"], "--seed: got -1, expected an int of at least 0"),
+        (3, ["calibrate", "--null", text, "-r", team, "--seed", "-1"], "--seed: got -1, expected"),
+    ):
+        refusal = said(code, *arguments).splitlines()[-1]
+        assert message in refusal
+        assert len(refusal) < 300
+    assert not (tmp_path / "new.json").exists()
+
+
 def test_a_refusal_speaks_of_options_and_not_of_parameters(team: pathlib.Path, said: Said) -> None:
     (team.parent / "a.txt").write_text("w1 w2")
     for arguments, refusal in (

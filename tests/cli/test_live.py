@@ -261,7 +261,15 @@ def test_the_key_follows_no_redirection(registry: Registry, write: Any, key: str
 
 @pytest.mark.parametrize(
     "url",
-    ["localhost:8000", "ftp://host", "http://me:secret@host", "http://host?token=secret", "http://", "nourl"],
+    [
+        "localhost:8000",
+        "ftp://host",
+        "http://me:secret@host",
+        "http://host?token=secret",
+        "http://",
+        "nourl",
+        "http://[::1",
+    ],
 )
 def test_urls_that_are_refused_are_not_repeated(registry: Registry, url: str) -> None:
     with pytest.raises(InputError, match="server: got") as refused:
