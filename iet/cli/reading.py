@@ -103,8 +103,8 @@ def add_auditing(audit: argparse.ArgumentParser) -> None:
         "--decoys",
         type=int,
         default=0,
-        help="take p-values from ranks among so many keys that nobody holds, at least the number of agents"
-        " divided by the level, or none is found (default: 0, from the null law)",
+        help="take p-values from ranks among so many keys that nobody holds, at most 1000000 and at least"
+        " about the number of keys, variants too, divided by the level (default: 0, from the null law)",
     )
     audit.add_argument(
         "--known",
