@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import itertools
 import json
 import pathlib
 import re
@@ -43,10 +44,14 @@ def _add(arguments: argparse.Namespace) -> int:
 
     refuse_uris(arguments.texts)
     registry = load_registry(arguments)
-    registry.profile_of(arguments.agent)  # an unknown agent makes no index
+    # What is refused at once (an agent, a tokenizer, the first text) makes no index.
+    registry.open_tokenizer(registry.profile_of(arguments.agent).id, arguments.tokenizer)
+    texts = _texts(arguments.texts)
     with progress("adding published text"):
+        first = list(itertools.islice(texts, 1))
         index = PublishedIndex(arguments.path, registry, create=True)
-        done = index.add(arguments.agent, _texts(arguments.texts), tokenizer=arguments.tokenizer)
+        given = itertools.chain(first, texts)
+        done = index.add(arguments.agent, given, tokenizer=arguments.tokenizer)
     if arguments.json:
         print(json.dumps({"texts": done.texts, "known": done.known, "pairs": done.pairs}))
     else:
