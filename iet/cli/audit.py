@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from iet.bulk.places import is_uri
-from iet.cli.options import Commands, refuse_to_replace, say
+from iet.cli.options import Commands, refuse_to_replace, say, some_path
 from iet.cli.progress import auditing
 from iet.cli.reading import add_auditing, auditor_of, check_reading, keys_of, read
 from iet.cli.texts import MAXIMUM
@@ -48,6 +48,7 @@ def add(commands: Commands) -> None:
         "-o",
         "--output",
         "--out",
+        type=some_path,
         metavar="PATH",
         help="write the report as JSON to this file, *.json; of many documents, tables to this folder or URI",
     )

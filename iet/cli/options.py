@@ -64,6 +64,13 @@ def refuse_uris(files: Iterable[str]) -> None:
             )
 
 
+def some_path(value: str) -> str:
+    """Return the path of an option; argparse refuses an empty one, as of a variable that is not set."""
+    if not value:
+        raise argparse.ArgumentTypeError("got '', expected a path")
+    return value
+
+
 def whole(word: str) -> int | None:
     """Return the number that digits write; None: it is none, or longer than Python reads."""
     try:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from iet.cli.options import Commands, refuse_to_replace, refuse_uris
+from iet.cli.options import Commands, refuse_to_replace, refuse_uris, some_path
 from iet.cli.progress import auditing
 from iet.cli.reading import add_auditing, auditor_of, check_reading, keys_of, read
 from iet.cli.sign import add_signing, signers_of
@@ -38,6 +38,7 @@ def add(commands: Commands) -> None:
         "--output",
         action="append",
         required=True,
+        type=some_path,
         metavar="FILE",
         help=f"what to write, told by its end: {', '.join(_FORMS)}; may be repeated",
     )

@@ -60,6 +60,14 @@ def test_files_beside_a_registry(
     assert {path: path.read_bytes() for path in files} == files
 
 
+@pytest.mark.parametrize("command", ["audit", "report"])
+def test_no_path_is_none(command: str, team: pathlib.Path, text: pathlib.Path, said: Said) -> None:
+    for given in ([text], [text, text]):
+        refusal = said(2, command, *given, "-r", team, "-o", "")
+        assert "argument -o/--output" in refusal
+        assert "got '', expected a path" in refusal
+
+
 def test_a_public_key_that_goes_with_a_signer(tmp_path: pathlib.Path, said: Said) -> None:
     report, public = tmp_path / "r.dsse.json", tmp_path / "public.pem"
     for path in (report, public):
