@@ -69,7 +69,16 @@ def run_of(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def alike(run: Mapping[str, Any]) -> str:
     """Return what runs have in common of which one takes the other's place."""
-    same = ("temperature", "top_p", "repetition_penalty", "protocol", "rounds", "turn_tokens", "seed", "model")
+    same = (
+        "temperature",
+        "top_p",
+        "repetition_penalty",
+        "protocol",
+        "rounds",
+        "turn_tokens",
+        "seed",
+        "model",
+    )
     return json.dumps([run[name] for name in (*same, "settings")])
 
 
