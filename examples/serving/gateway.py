@@ -38,9 +38,7 @@ async def pass_on(path: str, request: Request) -> Response:
     url = engine.base_url.copy_with(path=engine.base_url.path + path, query=query)
     asked = engine.build_request(request.method, url, content=await request.body(), headers=headers)
     answering = asyncio.ensure_future(engine.send(asked, stream=True))
-    leaving = asyncio.ensure_future(
-        request.receive()
-    )  # after the body nothing comes but that the client goes
+    leaving = asyncio.ensure_future(request.receive())  # after the body: that the client has gone
     try:
         await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not answering.done():
