@@ -271,17 +271,22 @@ def _against(name: str, run: Mapping[str, Any], path: pathlib.Path) -> str:
     own = {method.name for method in table1.METHODS if method.ours}
     said = []
     for ours in table1.EQUAL_KL[:2]:
-        compared = [row for row in run["against"] if row["ours"] == ours and row["against"] not in own]
+        compared = [
+            (theirs, figure, row)
+            for theirs, figures in run["against"].get(ours, {}).items()
+            if theirs not in own
+            for figure, row in figures.items()
+        ]
         won, tied, lost = (
-            sum(row[key] for row in compared) for key in ("better in", "not told apart", "worse in")
+            sum(row[key] for _, _, row in compared) for key in ("better in", "not told apart", "worse in")
         )
         rest = [
-            f"{row['against']} in {row['figure']} ({row['not told apart']}, {row['worse in']})"
-            for row in compared
+            f"{theirs} in {figure} ({row['not told apart']}, {row['worse in']})"
+            for theirs, figure, row in compared
             if row["not told apart"] or row["worse in"]
         ]
-        hmm = sum(row["better in"] for row in compared if row["against"].startswith("HMM"))
-        low = min((row["mean difference"]["mean"] for row in compared), default=math.nan)
+        hmm = sum(row["better in"] for theirs, _, row in compared if theirs.startswith("HMM"))
+        low = min((row["mean difference"][0] for _, _, row in compared), default=math.nan)
         said.append(
             f"`{ours}` is better in {won} of {won + tied + lost} cells (settings x figures x methods; {hmm}"
             f" of them against HMM, which is at chance), not told apart in {tied}, worse in {lost}; its"

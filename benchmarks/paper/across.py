@@ -45,12 +45,15 @@ def run_of(content: Mapping[str, Any]) -> dict[str, Any]:
         if len(values) == len(settings):
             found = values[0] if len(settings) == 1 else [float(np.mean([value[0] for value in values]))]
             methods.setdefault(row["method"], {})[row["figure"]] = found
-    against = [
-        {"ours": row["ours"], "against": row["against"], "lead": _lead(row)}
-        for row in content["against"]
-        if row["figure"] == "TokenAcc"
-        and (row["ours"] in TOLD or (row["ours"] in LEADING and row["against"] not in ORDERED))
-    ]
+    against = {
+        ours: {
+            theirs: figures["TokenAcc"]["mean difference"]
+            for theirs, figures in compared.items()
+            if "TokenAcc" in figures and (ours in TOLD or theirs not in ORDERED)
+        }
+        for ours, compared in content["against"].items()
+        if ours in (*TOLD, *LEADING)
+    }
     model = configuration["model"]
     return {
         **{name: configuration[name] for name in KEPT},
@@ -80,10 +83,6 @@ def alike(run: Mapping[str, Any]) -> str:
         "model",
     )
     return json.dumps([run[name] for name in (*same, "settings")])
-
-
-def _lead(row: Mapping[str, Any]) -> list[float]:
-    return [row["mean difference"][name] for name in ("mean", "low", "high")]
 
 
 def name_of(run: Mapping[str, Any]) -> str:
@@ -118,9 +117,9 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
         parts += [f"**{figure}**", columns(rows, formats)]
     led: dict[tuple[str, str], dict[str, Any]] = {}
     for number, run in enumerate(runs):
-        for pair in run["against"]:
-            key = (pair["ours"], pair["against"])
-            led.setdefault(key, {"ours": key[0], "against": key[1]})[f"run {number}"] = pair["lead"]
+        for ours, compared in run["against"].items():
+            for theirs, lead in compared.items():
+                led.setdefault((ours, theirs), {"ours": ours, "against": theirs})[f"run {number}"] = lead
     leads = [("ours", "{ours}"), ("less", "{against}")]
     leads += [(name_of(run), INTERVAL.format(f"run {number}")) for number, run in enumerate(runs)]
     entropies = "; ".join(

@@ -295,7 +295,7 @@ def _write(
             for text in some
         ),
         note="\n\n".join(parts),
-        against=[dict(zip(versus, map(_as_dict, row), strict=True)) for row in compared],
+        against=_nested(versus, compared),
         free=recording.as_dicts(narrow, free),
         **extra,
     )
@@ -325,5 +325,10 @@ def _compared(
                 yield [name, method.name, FIGURES[figure], mean, better, rest, worse]
 
 
-def _as_dict(cell: recording.Cell) -> Any:
-    return dataclasses.asdict(cell) if isinstance(cell, Interval) else cell
+def _nested(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the rows of `_compared` as ours -> theirs -> figure -> what is said."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for ours, theirs, figure, mean, *rest in rows:
+        said = dict(zip(header[3:], [[mean.mean, mean.low, mean.high], *rest], strict=True))
+        found.setdefault(ours, {}).setdefault(theirs, {})[figure] = said
+    return found

@@ -20,7 +20,7 @@ def content(entropy: float, accuracy: float, settings: tuple[str, ...] = ("chain
     configuration |= {"records_for_options": [1, 2], "model": "iet:demo"}
     said = "IET gumbel, posterior"
     cell = {name: [accuracy, accuracy - 0.1, accuracy + 0.1] for name in settings}
-    difference = {"mean": 0.2, "low": 0.1, "high": 0.3, "texts": 12}
+    figures = {"TokenAcc": {"mean difference": [0.2, 0.1, 0.3], "better in": len(settings)}}
     return {
         "configuration": configuration,
         "digest": "d",
@@ -33,16 +33,12 @@ def content(entropy: float, accuracy: float, settings: tuple[str, ...] = ("chain
             {"method": "Recursive", "figure": "EdgeSim", **dict.fromkeys(settings)},
         ],
         "free": [{"method": said, "figure": "coverage", **cell}],
-        "against": [
-            {"ours": ours, "against": against, "figure": "TokenAcc", "mean difference": difference}
-            for ours, against in (
-                ("IET gumbel, told the order", "Recursive, in order"),
-                ("IET fourier, posterior", "Recursive, in order"),
-                ("IET fourier, posterior", "KGW, posterior"),
-                ("IET gumbel, posterior", "Recursive"),
-                ("IET raw, cusum (tuned)", "Recursive"),
-            )
-        ],
+        "against": {
+            "IET gumbel, told the order": {"Recursive, in order": figures},
+            "IET fourier, posterior": {"Recursive, in order": figures, "KGW, posterior": figures},
+            "IET gumbel, posterior": {"Recursive": figures},
+            "IET raw, cusum (tuned)": {"Recursive": figures},
+        },
     }
 
 
@@ -54,13 +50,12 @@ def test_a_run_keeps_its_methods_and_its_leads_over_who_is_told_as_much() -> Non
         pytest.approx(0.8),
     ]
     assert run["methods"]["Recursive"] == {"TokenAcc": run["methods"]["IET gumbel, posterior"]["TokenAcc"]}
-    assert [(pair["ours"], pair["against"]) for pair in run["against"]] == [
-        ("IET gumbel, told the order", "Recursive, in order"),
-        ("IET fourier, posterior", "KGW, posterior"),
-        ("IET gumbel, posterior", "Recursive"),
-    ]
+    assert run["against"] == {
+        "IET gumbel, told the order": {"Recursive, in order": [0.2, 0.1, 0.3]},
+        "IET fourier, posterior": {"KGW, posterior": [0.2, 0.1, 0.3]},
+        "IET gumbel, posterior": {"Recursive": [0.2, 0.1, 0.3]},
+    }
     assert run["strength"] == {"kgw": 1.126}
-    assert run["against"][0]["lead"] == [0.2, 0.1, 0.3]
     assert run["tuning"] == 2
     many = across.run_of(content(0.5, 0.7, ("chain 4", "tree 4")))
     assert many["methods"]["Recursive"]["TokenAcc"] == [pytest.approx(0.7)]
