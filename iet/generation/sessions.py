@@ -106,7 +106,10 @@ class SessionRows:
         if self._registry is None:
             raise InputError("session: got one, but there is no registry to derive its keys from")
         own = self.own
-        secret = self._registry.keys(own.names[own.owners[row]])[-1].secret
+        epoch = int(
+            own.epochs[row]
+        )  # the agent's key may have been rotated since: variant and k_p are of this one
+        secret = next(k.secret for k in self._registry.keys(own.names[own.owners[row]]) if k.epoch == epoch)
         subkey = derive_subkey(derive_session(secret, session), int(own.variants[row]))
         self.keys.subkeys[at] = np.frombuffer(subkey, np.uint8)
         self.keys.k_p[at] = own.k_p[row]

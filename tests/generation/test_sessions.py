@@ -49,6 +49,20 @@ def test_rows_are_those_of_the_sessions_registry(scheme: dict[str, Any]) -> None
     assert len({each.row for each in held}) == len(held)
 
 
+@pytest.mark.parametrize("scheme", [{}, {"k_p": "per-agent"}, {"family": "gumbel"}], ids=str)
+def test_a_row_is_of_the_key_that_was_drawn_though_it_was_rotated_since(scheme: dict[str, Any]) -> None:
+    registry = team(**scheme)
+    own, expected = registry.marking_keys(), registry.session("run").marking_keys()
+    rows = SessionRows(registry, own)
+    for number, name in enumerate(("planner", "critic"), 7):
+        registry.rotate(name, secret=bytes([number]) * 32, variants=1)
+    for row in range(len(own)):
+        held = rows.take(row, "run")
+        assert np.array_equal(rows.keys.subkeys[held.row], expected.subkeys[row])
+        assert rows.keys.k_p[held.row] == expected.k_p[row]
+    assert registry.session("run").marking_keys().subkeys.shape != expected.subkeys.shape
+
+
 def test_rows_are_given_back_and_never_taken_for_anothers() -> None:
     registry = team()
     rows = SessionRows(registry, registry.marking_keys(), 2)
