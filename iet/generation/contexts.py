@@ -15,16 +15,16 @@ class SequenceContexts:
         output: the list to which the engine appends.
         counted: whether earlier contexts are counted.
 
-    A call costs what the engine has appended since the last one.
+    A call costs what the engine has appended since the last one. Where it has taken ids back, to sample them
+    again, all are counted anew.
     """
 
     def __init__(self, words: int, prompt: Sequence[int], output: Sequence[int], counted: bool) -> None:
         self._words = words
+        self._prompt, self._counted = prompt, counted
         self._prompt_end = tuple(prompt[-words:])
         self.output = output
-        self._read, self._place = 0, self._prompt_end  # how far the output is counted
-        places = list(zip(*(prompt[word:] for word in range(words)), strict=False)) if counted else []
-        self._counts = collections.Counter(places[:-1])
+        self._start()
 
     def last(self) -> tuple[int, ...]:
         """Return the last n-1 ids, fewer where the sequence is shorter."""
@@ -34,9 +34,18 @@ class SequenceContexts:
 
     def times_before(self) -> int:
         """Return how often the last n-1 ids stood in the sequence before."""
+        known = self._place[len(self._place) - min(self._words, self._read) :]
+        if known != tuple(self.output[self._read - len(known) : self._read]):
+            self._start()
         while self._read < len(self.output):  # each new id makes the place before it an earlier one
             if len(self._place) == self._words:
                 self._counts[self._place] += 1
             self._place = (*self._place, self.output[self._read])[-self._words :]
             self._read += 1
         return self._counts[self._place]
+
+    def _start(self) -> None:
+        self._read, self._place = 0, self._prompt_end  # how far the output is counted
+        words, prompt = range(self._words), self._prompt
+        places = list(zip(*(prompt[word:] for word in words), strict=False)) if self._counted else []
+        self._counts = collections.Counter(places[:-1])
