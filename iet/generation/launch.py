@@ -61,7 +61,9 @@ def check_command(command: Sequence[str]) -> list[Check]:
     while words and (given := _VARIABLE.fullmatch(words[0])):
         environment[given[1]] = given[2]
         del words[0]
-    engine = next((name for name in _PACKAGES if any(name in word for word in words[:4])), None)
+    # An interpreter may lie anywhere, and an option name a model as it likes.
+    called = [pathlib.PurePath(word).name for word in words[:4] if not word.startswith("--")]
+    engine = next((name for word in called for name in _PACKAGES if name in word), None)
     if engine is None:
         raise InputError(
             f"command: got {' '.join(words)[:80]!r}, expected one that starts vLLM or SGLang, such as"
@@ -130,10 +132,11 @@ def _processor(engine: str, options: Mapping[str, str], words: Sequence[str]) ->
     missing = [
         name for name in ("enable-custom-logit-processor", "disable-overlap-schedule") if name not in options
     ]
-    if "speculative-algorithm" in options:
-        return Check(
-            "processor", False, "SGLang does not call it under --speculative-algorithm: leave that out"
-        )
+    # Python's argparse takes any beginning of an option that is no other's.
+    for beginning in ("speculative-al", "enable-waterm"):
+        found = next((name for name in options if name.startswith(beginning)), None)
+        if found is not None:
+            return Check("processor", False, f"SGLang does not call it under --{found}: leave that out")
     if missing:
         return Check("processor", False, f"cannot mark: add {' '.join(f'--{name}' for name in missing)}")
     return Check("processor", True, "comes with each request")

@@ -70,6 +70,14 @@ def test_what_will_mark(host: Callable[..., Registry], command: list[str], famil
         (SGLANG, "processor", f"cannot mark: add {' '.join(FLAGS)}"),
         ([*SGLANG, FLAGS[0]], "processor", f"cannot mark: add {FLAGS[1]}"),
         ([*SGLANG, *FLAGS, "--speculative-algorithm", "EAGLE"], "processor", "SGLang does not call it"),
+        (
+            [*SGLANG, *FLAGS, "--speculative-algo=NEXTN"],
+            "processor",
+            "under --speculative-algo: leave that out",
+        ),
+        ([*SGLANG, *FLAGS, "--enable-watermark"], "processor", "under --enable-watermark: leave that out"),
+        (["/opt/vllm/bin/python", *SGLANG[1:3], f"--model-path={MODEL}"], "processor", "cannot mark: add"),
+        ([*SGLANG[:3], "--served-model-name=vllm", *SGLANG[3:]], "processor", "cannot mark: add"),
     ],
 )
 def test_what_will_not(host: Callable[..., Registry], command: list[str], name: str, says: str) -> None:
