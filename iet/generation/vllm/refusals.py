@@ -26,9 +26,12 @@ def tell(problem: object) -> None:
 def end_of_text(vllm_config: Any) -> int:
     """Return the id that ends a text, 0 where the model's configuration names none."""
     model = vllm_config.model_config
-    found = getattr(getattr(model, "hf_config", None), "eos_token_id", None)
-    found = found[0] if isinstance(found, (list, tuple)) and found else found
-    return found if isinstance(found, int) and 0 <= found < model.get_vocab_size() else 0
+    for name in ("hf_config", "hf_text_config"):  # of models for images and text, the second has it
+        found = getattr(getattr(model, name, None), "eos_token_id", None)
+        found = found[0] if isinstance(found, (list, tuple)) and found else found
+        if isinstance(found, int) and 0 <= found < model.get_vocab_size():
+            return found
+    return 0
 
 
 def close_(logits: torch.Tensor, rows: torch.Tensor, end: int) -> torch.Tensor:
