@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iet.errors import InputError, RegistryError
+from iet.errors import IetError, InputError, RegistryError
 from iet.marks.files import read_private
 from iet.marks.foreign.keys import ForeignKeys, ForeignProfile, Ids, checked_integer
 from iet.marks.foreign.kgw import Kgw
@@ -81,6 +81,7 @@ class EngineKeys(ForeignKeys):
         vocab_size: int | None = None,
         **parameters: Any,
     ) -> None:
+        self.names: tuple[str, ...] = ()  # which a repr of what was refused shows
         self.scheme = _scheme(scheme, parameters, keys)
         if not isinstance(keys, Mapping) or not keys:
             got = "no agents" if isinstance(keys, Mapping) else f"a {type(keys).__name__}"
@@ -172,15 +173,14 @@ class EngineKeys(ForeignKeys):
             InputError: as for `EngineKeys`.
             TokenizerMismatch: as for `EngineKeys`.
         """
-        where = pathlib.Path(path).absolute()
-        data = read_private(where, secret_mount)
+        where, problem = pathlib.Path(path).absolute(), None
         try:
-            keys = json.loads(data.decode(), object_pairs_hook=_distinct)
-        except (ValueError, RecursionError):
-            keys = None
-        if not isinstance(keys, dict):
-            raise RegistryError(f"{where}: expected a JSON object of agents, each once, and their keys")
-        found = cls(scheme, keys, tokenizer=tokenizer, vocab_size=vocab_size, **parameters)
+            found = cls._read(where, secret_mount, scheme, tokenizer, vocab_size, parameters)
+        except IetError as error:
+            problem = type(error)(str(error))
+        if problem is not None:
+            # Out here, so that the frames that held the keys are not part of it.
+            raise problem
         found._rebuild = functools.partial(
             cls.load,
             where,
@@ -191,6 +191,25 @@ class EngineKeys(ForeignKeys):
             **parameters,
         )
         return found
+
+    @classmethod
+    def _read(
+        cls,
+        where: pathlib.Path,
+        secret_mount: bool,
+        scheme: str,
+        tokenizer: Any,
+        vocab_size: int | None,
+        parameters: dict[str, Any],
+    ) -> EngineKeys:
+        data = read_private(where, secret_mount)
+        try:
+            keys = json.loads(data.decode(), object_pairs_hook=_distinct)
+        except (ValueError, RecursionError):
+            keys = None
+        if not isinstance(keys, dict):
+            raise RegistryError(f"{where}: expected a JSON object of agents, each once, and their keys")
+        return cls(scheme, keys, tokenizer=tokenizer, vocab_size=vocab_size, **parameters)
 
     @property
     def digest(self) -> str:
@@ -268,6 +287,8 @@ class EngineKeys(ForeignKeys):
 
     def __repr__(self) -> str:
         shown = ", ".join(itertools.islice(self.names, 20)) + (", ..." if len(self.names) > 20 else "")
+        if not hasattr(self, "profile"):
+            return "EngineKeys(refused)"
         profile = self.profile
         return f"EngineKeys({len(self.names)} agents: {shown}; {profile.scheme}, V {profile.vocab_size})"
 

@@ -8,6 +8,7 @@ import math
 import os
 import pathlib
 import pickle
+import traceback
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import iet
 from iet import evidence, kernels
 from iet.cli import main
 from iet.demo.conversation import MODEL
-from iet.errors import InputError, RegistryError, ShapeError
+from iet.errors import IetError, InputError, RegistryError, ShapeError
 from iet.marks.families import Draws, drawn_family
 from iet.marks.foreign import engines, gumbel, kgw, synthid
 from tests.support.conditions import each_isa, needs_native
@@ -320,6 +321,33 @@ def test_what_else_is_refused() -> None:
         iet.score_tokens([[1]], keys)
     with pytest.raises(InputError, match="no agents"):
         iet.EngineKeys("vllm-gumbel", {})
+
+
+def test_no_key_is_in_the_frames_of_an_error_from_a_file(tmp_path: pathlib.Path) -> None:
+    path, secret = tmp_path / "keys.json", 987654321987
+    for content in (
+        {"planner": secret, "critic": -1},
+        {"planner": secret, "critic": secret},
+        {"a\0": secret},
+    ):
+        path.touch(0o600)
+        path.write_text(json.dumps(content))
+        with pytest.raises(IetError) as caught:
+            iet.EngineKeys.load(path, "vllm-gumbel")
+        assert str(secret) not in "".join(
+            traceback.TracebackException.from_exception(
+                caught.value.with_traceback(caught.value.__traceback__.tb_next), capture_locals=True
+            ).format()
+        )
+        assert caught.value.__context__ is None
+
+
+def test_what_was_refused_has_a_repr() -> None:
+    with pytest.raises(InputError) as caught:
+        iet.EngineKeys("vllm-gumbel", {"planner": -1})
+    frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
+    shown = [repr(frame.f_locals["self"]) for frame in frames if "self" in frame.f_locals]
+    assert "EngineKeys(refused)" in shown
 
 
 def test_no_key_is_shown() -> None:
