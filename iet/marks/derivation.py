@@ -7,7 +7,9 @@ Everything is BLAKE2b keyed with the secret, each with a label of its own, so th
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import math
 
 from iet.errors import InputError
 from iet.marks.families import few_values
@@ -62,6 +64,17 @@ def derive_frequency(secret: bytes, max_frequency: int) -> int:
     """
     digest = hashlib.blake2b(FREQUENCY_LABEL, key=secret, digest_size=8).digest()
     return 1 + int.from_bytes(digest, "little") % max_frequency
+
+
+def check_frequency(profile: Profile) -> None:
+    """Refuse a k_p of all agents under which no text could be audited, where under 1 it could."""
+    k_p, of = profile.scheme.k_p, functools.partial(few_values, profile.vocab_size, family=profile.family)
+    if k_p != "per-agent" and of(k_p) and not of(1):
+        values = profile.vocab_size // math.gcd(profile.vocab_size, k_p)
+        raise InputError(
+            f"k_p: got {k_p} with a vocabulary of {profile.vocab_size}: a mark of {values} values, so that"
+            " no text could be audited; expected one that shares no large divisor with it, such as 1"
+        )
 
 
 def draw_of_seed(seed: int, index: int = 0) -> int:

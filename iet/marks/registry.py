@@ -18,7 +18,7 @@ from typing import Any
 
 from iet.errors import IetError, InputError, RegistryError, TokenizerMismatch, check_path
 from iet.marks.commitment import Leaf, Opening, commitment, open_leaf, registry_digest
-from iet.marks.derivation import ENGINE_KEY_BYTES, derive_engine_key, new_secret
+from iet.marks.derivation import ENGINE_KEY_BYTES, check_frequency, derive_engine_key, new_secret
 from iet.marks.files import read_private
 from iet.marks.keys import (
     AgentKey,
@@ -221,6 +221,7 @@ class Registry:
             special = (i for i in tokenizer.special_ids if i < size)
         unmarked = tuple(special if unmarked_ids is None else unmarked_ids)
         profile = dataclasses.replace(profile, unmarked_ids=unmarked)
+        check_frequency(profile)
         profile = _with_source_seen_from(profile, None, self._path)
         with self._lock:
             if profile.id not in self._profiles:
@@ -401,14 +402,8 @@ class Registry:
         if with_tokenizer:
             if path is None:
                 raise InputError("with_tokenizer: got no path, expected one: they are written beside it")
-            beside = _absolute(path)
-            check_absent(beside)
-            for id, profile in exported._profiles.items():
-                if profile.tokenizer_digest is not None:
-                    target = beside.with_name(f"{beside.stem}.{id}{SUFFIX}")
-                    save(target, self.open_tokenizer(id).backend)
-                    exported._profiles[id] = dataclasses.replace(profile, tokenizer_source=str(target))
-        if path is not None:
+            exported._save_with(_absolute(path), self)
+        elif path is not None:
             exported._save_as(path, ABSENT)
         return exported
 
@@ -726,6 +721,29 @@ class Registry:
         }
         self._fingerprint = replace(target, dump(profiles, self._agents), expected)
         self._profiles, self._path, self._read_only = profiles, target, False
+
+    def _save_with(self, path: pathlib.Path, of: Registry) -> None:
+        """Save to a new file, and beside it the tokenizers, which `of` opens; or write nothing."""
+        check_absent(path)
+        targets = {
+            id: (path.with_name(f"{path.stem}.{id}{SUFFIX}"), of.open_tokenizer(id).backend)
+            for id, profile in self._profiles.items()
+            if profile.tokenizer_digest is not None
+        }
+        for id, (target, _) in targets.items():
+            self._profiles[id] = dataclasses.replace(self._profiles[id], tokenizer_source=str(target))
+        dump(self._profiles, self._agents)
+        written: list[pathlib.Path] = []
+        try:
+            for target, backend in targets.values():
+                if not target.exists():
+                    written.append(target)
+                save(target, backend)
+            self._save_as(path, ABSENT)
+        except Exception:
+            for target in written:
+                target.unlink(missing_ok=True)
+            raise
 
     def _read(self, data: Secret, where: str) -> None:
         problem = None

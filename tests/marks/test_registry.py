@@ -277,6 +277,43 @@ def test_a_tokenizer_that_was_handed_over_goes_with_the_profile(tmp_path: pathli
     assert [file.name for file in tmp_path.iterdir()] == ["there.json"]
 
 
+def no_room(*_: object) -> str:
+    raise RegistryError("no room")
+
+
+def test_an_export_with_tokenizers_is_written_whole_or_not_at_all(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone.json"
+    other = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, "a"))
+    other.save(str(gone))
+    registry = Registry.create(None, tokenizer=WORD_TOKENIZER)
+    registry.add("planner")
+    registry.add("critic", profile=registry.add_profile(tokenizer=gone))
+    gone.unlink()
+    path = tmp_path / "host.json"
+    with pytest.raises(TokenizerMismatch, match="not there"):
+        registry.export(path, ["planner", "critic"], with_tokenizer=True)
+    assert list(tmp_path.iterdir()) == []
+    with monkeypatch.context() as full:
+        full.setattr("iet.marks.registry.replace", no_room)
+        with pytest.raises(RegistryError, match="no room"):
+            registry.export(path, ["planner"], with_tokenizer=True)
+    assert list(tmp_path.iterdir()) == []
+    registry.export(path, ["planner"], with_tokenizer=True)
+    assert Registry.load(path).open_tokenizer().digest == Tokenizer(WORD_TOKENIZER).digest
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_frequency_under_which_nothing_could_be_audited_is_refused() -> None:
+    registry = Registry()
+    for family in ("fourier", "square"):
+        with pytest.raises(InputError, match="got 16000 with a vocabulary of 128000: a mark of 8 values"):
+            registry.add_profile(vocab_size=128000, scheme=Scheme(k_p=16000, family=family))
+    assert registry.profiles == {}
+    assert registry.add_profile(vocab_size=128000, scheme=Scheme(k_p=16001)) in registry.profiles
+
+
 def test_without_a_tokenizer_there_is_none_to_open(team: Registry) -> None:
     with pytest.raises(TokenizerMismatch, match="token ids only"):
         team.open_tokenizer()
