@@ -19,6 +19,10 @@ class SequenceContexts:
     again, all are counted anew.
     """
 
+    _read: int  # how far the output is counted
+    _place: tuple[int, ...]  # the last ids there
+    _counts: collections.Counter[tuple[int, ...]]
+
     def __init__(self, words: int, prompt: Sequence[int], output: Sequence[int], counted: bool) -> None:
         self._words = words
         self._prompt, self._counted = prompt, counted
@@ -45,7 +49,7 @@ class SequenceContexts:
         return self._counts[self._place]
 
     def _start(self) -> None:
-        self._read, self._place = 0, self._prompt_end  # how far the output is counted
+        self._read, self._place = 0, self._prompt_end
         words, prompt = range(self._words), self._prompt
         places = list(zip(*(prompt[word:] for word in words), strict=False)) if self._counted else []
         self._counts = collections.Counter(places[:-1])
