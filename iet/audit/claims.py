@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Sequence
+import operator
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from iet.audit.tails import log_tails
 from iet.audit.texts import Reading
 from iet.errors import InputError
 from iet.kernels import score_spans
+from iet.marks.foreign.scheme import EngineScheme
 from iet.marks.keys import KeyTable
 from iet.marks.sessions import OWN
 from iet.marks.tokenizer import Encoding
@@ -108,11 +110,15 @@ def _checked(pieces: Sequence[str], claims: Sequence[str | None], skip: Collecti
             raise InputError(
                 f"claims[{d}]: got {type(claim).__name__}, expected the name of an agent, or None"
             )
-    skipped = frozenset(skip)
-    outside = sorted(repr(d) for d in skipped if not isinstance(d, int) or not 0 <= d < len(pieces))
-    if outside:
-        raise InputError(f"skip: got {outside[0]}, expected numbers of pieces, 0 to {len(pieces) - 1}")
-    return skipped
+    if not isinstance(skip, Iterable):
+        raise InputError(f"skip: got {skip!r:.80}, expected numbers of pieces")
+    skipped = set()
+    for d in skip:
+        number = operator.index(d) if isinstance(d, (int, np.integer)) and not isinstance(d, bool) else -1
+        if not 0 <= number < len(pieces):
+            raise InputError(f"skip: got {d!r:.80}, expected numbers of pieces, 0 to {len(pieces) - 1}")
+        skipped.add(number)
+    return frozenset(skipped)
 
 
 def _encoded(plan: Plan, pieces: Sequence[str]) -> list[tuple[Encoding, ...]]:
@@ -150,7 +156,8 @@ class _Evidence:
         if not encodings:
             return cls((), (), *(np.zeros(0, np.int64) for _ in range(3)))
         reading = Reading.of_many(encodings, keys, True)
-        known = _known(reading, keys.profile.scheme.n_gram)
+        scheme = keys.profile.scheme
+        known = _known(reading, scheme.evidence_ids if isinstance(scheme, EngineScheme) else scheme.n_gram)
         fresh = reading.scored & ~reading.repeated & ~known
         return cls(
             tuple(encoding.token_ids for encoding in encodings),

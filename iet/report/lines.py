@@ -54,6 +54,8 @@ def table(
         right: whether all columns but the first are flush right.
     """
     kept = [k for k in range(len(rows[0])) if any(row[k] for row in rows[1:])]
+    if not kept:
+        return [[] for _ in rows]
     shown = [[harmless(row[k]) for k in kept] for row in rows]
     widths = [max(cells(row[k]) for row in shown) for k in range(len(kept))]
     excess = sum(widths) + 2 * (len(kept) - 1) - (width or math.inf)

@@ -173,6 +173,9 @@ def test_open_claims_say_how_much_would_do() -> None:
         (["w1"], [3], (), r"claims\[0\]: got int, expected the name of an agent"),
         (["w1"], [None], [1], "skip: got 1, expected numbers of pieces, 0 to 0"),
         (["w1"], [None], ["0"], "skip: got '0'"),
+        (["w1"], [None], 0, "skip: got 0, expected numbers of pieces"),
+        (["w1"], [None], [[0]], r"skip: got \[0\], expected numbers of pieces"),
+        (["w1"], [None], [False], "skip: got False, expected numbers of pieces, 0 to 0"),
         (["w1", "\ud800"], [None, None], (), r"pieces\[1\]: .*surrogate"),
     ],
 )
@@ -205,7 +208,10 @@ def test_what_was_published_before_is_told(tmp_path: pathlib.Path) -> None:
 
 
 def test_nothing_is_no_finding() -> None:
-    assert reader().check([], []).pieces == ()
+    nothing = reader().check([], [])
+    assert nothing.pieces == ()
+    assert nothing.text().startswith("0 pieces: nothing to check")
+    assert reader().check(["w1"], [None], skip=np.array([0])).pieces[0].verdict == "skipped"
     found = reader().check(["", " ", "w1"], ["planner", None, None])
     assert [piece.verdict for piece in found.pieces] == ["open"] * 3
     assert "nothing in it can be read" in found.pieces[0].note

@@ -49,6 +49,11 @@ class Kgw(EngineScheme):
         if not isinstance(ratio, (int, float)) or not 0 < ratio < 1:
             raise InputError(f"greenlist_ratio: got {ratio!r:.80}, expected a number between 0 and 1")
 
+    @property
+    def evidence_ids(self) -> int:
+        """With "selfhash" 1: whatever stands before, the least hash may be the token's own."""
+        return self.n_gram if self.seeding_scheme == "lefthash" else 1
+
     def _green(self, vocab_size: int) -> int:
         green = int(vocab_size * self.greenlist_ratio)
         if not 0 < green < vocab_size:

@@ -64,7 +64,12 @@ class EngineScheme(abc.ABC):
         Returns:
             Numbers [N] from 0 in the order of first occurrence, else -1; which of them stood before [N].
         """
-        return number_pairs_of(texts.ids, counting, texts.starts, texts.ends, self.n_gram)
+        return number_pairs_of(texts.ids, counting, texts.starts, texts.ends, self.evidence_ids)
+
+    @property
+    def evidence_ids(self) -> int:
+        """Number of ids, the token's the last, of which another one makes another score: n."""
+        return self.n_gram
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""

@@ -323,6 +323,20 @@ def test_what_else_is_refused() -> None:
         iet.EngineKeys("vllm-gumbel", {})
 
 
+@pytest.mark.parametrize("n_gram", [1, 4])
+def test_selfhash_finds_nobody_where_tokens_come_back_behind_others(n_gram: int) -> None:
+    options: dict[str, Any] = {"seeding_scheme": "selfhash", "n_gram": n_gram, "vocab_size": 4096}
+    keys = iet.EngineKeys.unnamed("kgw", keys_of("kgw", 120), **options)
+    ids = np.random.default_rng(3).zipf(1.3, 3000) % 4096  # as in prose, few tokens are most of it
+    pairs = kernels.pair_numbers(ids, keys)
+    places = np.flatnonzero(pairs >= 0)
+    firsts = places[np.unique(pairs[places], return_index=True)[1]]
+    assert len(firsts) == len(np.unique(ids[places]))  # whatever stands before, a token is evidence once
+    sums, green = iet.score_tokens(ids, keys)[firsts].sum(axis=0), 0.25
+    z = (sums - green * len(firsts)) / math.sqrt(green * (1 - green) * len(firsts))
+    assert z.var() < 1.6  # counted by n-grams it is above 3 for n = 4
+
+
 def test_no_key_is_in_the_frames_of_an_error_from_a_file(tmp_path: pathlib.Path) -> None:
     path, secret = tmp_path / "keys.json", 987654321987
     for content in (
