@@ -254,10 +254,10 @@ def _explain_in(
     owners = keys.owners.astype(np.int64)
     firsts = reading.starts[texts]
     best = _best_keys(columns.scores, firsts + starts, firsts + ends, agents, owners)
-    pairs = reading.pairs
+    pairs = reading.evidence_here
     if len(reading.ends) > 1:
         # Pairs get numbers of their own in each text: its first token's place is above any number before.
-        pairs = np.where(reading.scored, pairs + reading.starts[reading.numbers], -1)
+        pairs = np.where(pairs >= 0, pairs + reading.starts[reading.numbers], -1)
 
     def log_p_of(scores: Float32s, some: Any, columns: Int64s) -> Float64s:
         places = starts[some], ends[some]
@@ -327,7 +327,7 @@ def _attribute(
         own = tuple(_sum_columns(posterior, local) for posterior in decoded.posteriors)
         posteriors = doubted(agreed(own, readings, axis), evidence[:, present])
         factors = chance_factors(spans, len(posteriors))
-        if plan.attributed == "tokens":
+        if plan.attributed == "tokens" and not given:
             spans = cut_by_token(posteriors, present, factors, spans, evidence, plan.level)
     texts, starts, ends, agents = spans
     guesses, log_p, sessions = _explain(plan, axis, readings, columns, spans, given)

@@ -70,7 +70,7 @@ class Reading:
             places = np.flatnonzero(read)
         bounds, repeated = (np.array([0]), np.array([len(pairs)])), repeats(pairs)
         if encoding.elsewhere is not None:
-            repeated |= encoding.elsewhere if places is None else encoding.elsewhere[places]
+            repeated |= (encoding.elsewhere if places is None else encoding.elsewhere[places]) & (pairs >= 0)
         return cls((encoding,), ids, places, *bounds, pairs, repeated, spelled, published)
 
     @classmethod
@@ -85,7 +85,7 @@ class Reading:
         pairs, repeated = keys.pairs_of(joined, None if published is None else ~published)
         for encoding, start, end in zip(encodings, joined.starts, joined.ends, strict=True):
             if encoding.elsewhere is not None:
-                repeated[start:end] |= encoding.elsewhere
+                repeated[start:end] |= encoding.elsewhere & (pairs[start:end] >= 0)
         bounds = joined.starts, joined.ends
         return cls(tuple(encodings), joined.ids, None, *bounds, pairs, repeated, spelled, published)
 
@@ -96,6 +96,17 @@ class Reading:
     def scored(self) -> Bools:
         """bool [N] (or [R]): the tokens with a score."""
         return self.pairs >= 0
+
+    @functools.cached_property
+    def evidence_here(self) -> Int64s:
+        """`pairs`, -1 where the token is evidence in another document."""
+        if all(encoding.elsewhere is None for encoding in self.encodings):
+            return self.pairs
+        elsewhere = np.zeros(len(self.ids), np.bool_)
+        for d, encoding in enumerate(self.encodings):
+            if encoding.elsewhere is not None:
+                elsewhere[self.inside(d) if self.places is None else slice(None)] = encoding.elsewhere
+        return np.where(elsewhere if self.places is None else elsewhere[self.places], -1, self.pairs)
 
     @functools.cached_property
     def numbers(self) -> Int64s:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import pickle
@@ -116,6 +117,22 @@ def test_many_texts_are_named_alike() -> None:
             s.share_interval for s in report.segments
         ]
         assert row["coverage"] == report.coverage
+
+
+def test_a_piece_between_known_boundaries_stays_whole_where_it_quotes() -> None:
+    first, own = write(TEAM, [("planner", 150)], 1), write(TEAM, [("critic", 120)], 2)
+    ids = [*first, *own[:60], *first[40:80], *own[60:]]
+    by_token, whole = (
+        reader(attributed=how).audit(token_ids=ids, boundaries=[len(first)]) for how in ("tokens", "segment")
+    )
+    assert [s.agent for s in whole.segments] == ["planner", "critic"]
+    assert [dataclasses.asdict(s) for s in by_token.segments] == [
+        dataclasses.asdict(s) for s in whole.segments
+    ]
+    assert agents_of(reader(attributed="tokens").audit(spell(ids), boundaries=[len(spell(first)) + 1])) == [
+        "planner",
+        "critic",
+    ]
 
 
 def test_parts_and_known_boundaries_go_with_it() -> None:

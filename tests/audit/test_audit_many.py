@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 
 import iet
+from iet.audit.columns import find
 from iet.errors import InputError, TokenizerMismatch
 from tests.support.teams import WORDS, team
-from tests.support.texts import TEXT, reader
+from tests.support.texts import DECODERS, IDS, TEXT, reader
 
 
 def test_audit_many_is_audit_one_after_another_and_lazy() -> None:
@@ -24,6 +26,18 @@ def test_audit_many_is_audit_one_after_another_and_lazy() -> None:
         raise AssertionError("read ahead")
 
     assert next(iter(auditor.audit_many(endless()))).tokens == 2
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_what_is_evidence_in_another_document_attributes_nothing_here(decoder: str) -> None:
+    everything, nothing = np.array([[0, len(IDS)]]), np.zeros((0, 2), np.int64)
+    found = find(reader(decoder=decoder).plan, None, [IDS, IDS], [everything, nothing])
+    first = len(found.segments["agent"]) // 2
+    assert np.all(found.segments["agent"][:first] == -1)
+    assert np.all(found.segments["log_p"][:first] == 0)
+    assert len({*found.segments["agent"][first:].tolist()} - {-1}) == 3
+    assert found.documents["coverage"][0] == 0
+    assert found.documents["repeated"][0] == found.documents["scored"][0]
 
 
 @pytest.mark.parametrize("batch", [1, 700, 1 << 18])
