@@ -67,6 +67,10 @@ class Restored:
         return Restored("".join([*texts, self.text[last:]]), np.repeat(self.places, times), steps)
 
 
+MOST_WAYS = 4
+"""As given, with layout, with typography, and with both undone."""
+
+
 def restored(text: str) -> list[Restored]:
     """Return the ways to read a copied text: as given, and with layout, typography, or both undone.
 

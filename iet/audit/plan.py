@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from iet.audit.copied import Restored, restored
+from iet.audit.copied import MOST_WAYS, Restored, restored
 from iet.audit.language_model import LanguageModel
 from iet.decoding import DECODERS, options_of
 from iet.decoding.breaks import check_break_odds
 from iet.errors import InputError, RegistryError, check_number, shown
 from iet.kernels import check_token_ids
 from iet.marks.families import FEWEST_ODD, FEWEST_VALUES, few_values
-from iet.marks.foreign.keys import ForeignKeys
+from iet.marks.foreign.keys import ForeignKeys, ForeignProfile
+from iet.marks.foreign.waterfall import WaterfallScheme
 from iet.marks.keys import AnyProfile, Keys, KeyTable
 from iet.marks.published import PublishedIndex
 from iet.marks.registry import Registry
@@ -223,7 +224,8 @@ class Plan:
         """Refuse what does not go together: now, not after the first text has been tokenized and scored."""
         # The lowest p-value of one of A agents, with k keys, 1 - (1 - 1/(1 + M))^(k·A), must reach the level.
         most = max(int(reader.keys_of_agents.max(initial=1)) for reader in self.readers)
-        lowest = -math.expm1(math.log1p(-self.level) / (self.agents * most))
+        level = self.level / (MOST_WAYS if self.as_copied else 1)
+        lowest = -math.expm1(math.log1p(-level) / (self.agents * most))
         needed = math.ceil(1 / max(lowest, sys.float_info.min)) - 1
         if 0 < self.decoys < needed and self.allow_unattributed:
             who = f"{self.agents} keys" if most == 1 else f"{self.agents} agents of up to {most} keys"
@@ -480,12 +482,17 @@ def _known(sources: Sequence[Source], names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _refuse_few_values(keys: Keys) -> None:
-    if not isinstance(keys, KeyTable):
-        return
     profile = keys.profile
-    few = np.flatnonzero(few_values(profile.vocab_size, keys.k_p, profile.family))
+    if isinstance(keys, KeyTable):
+        frequencies = keys.k_p
+    elif isinstance(profile, ForeignProfile) and isinstance(profile.scheme, WaterfallScheme):
+        most = (profile.vocab_size - 1) // 2  # from there on they are of sines
+        frequencies = np.full(len(keys), profile.scheme.k_p - most * (profile.scheme.k_p > most))
+    else:
+        return
+    few = np.flatnonzero(few_values(profile.vocab_size, frequencies, profile.family))
     if len(few):
-        k_p = int(keys.k_p[few[0]])
+        k_p = int(frequencies[few[0]])
         values = profile.vocab_size // math.gcd(profile.vocab_size, k_p)
         names = sorted({keys.names[owner] for owner in keys.owners[few].tolist()})
         raise InputError(

@@ -47,6 +47,14 @@ def test_bad_options_are_refused_at_once(options: dict[str, Any], message: str) 
     assert message in str(refusal.value)
 
 
+def test_decoys_reach_the_level_however_a_copied_text_is_read() -> None:
+    one = team(["planner"])
+    iet.Auditor(one, decoys=99)
+    with pytest.raises(InputError, match="decoys: got 99, expected at least 399"):
+        iet.Auditor(one, decoys=99, as_copied=True)
+    iet.Auditor(one, decoys=399, as_copied=True)
+
+
 def test_bools_of_numpy_will_do() -> None:
     given = iet.Auditor(TEAM, allow_unattributed=np.False_, as_copied=np.False_).configuration  # type: ignore[arg-type]
     assert given == iet.Auditor(TEAM, allow_unattributed=False).configuration

@@ -337,6 +337,13 @@ def test_keys_out_of_range_are_refused(change: dict[str, Any], message: str) -> 
         iet.WaterfallKeys(arguments.pop("keys"), **arguments)
 
 
+@pytest.mark.parametrize("k_p", [10_000, 14_999 + 10_000], ids=["cosine", "sine"])
+def test_an_audit_under_few_values_is_refused(k_p: int) -> None:
+    with pytest.raises(InputError, match=r"k_p: got 10000 .* the mark takes 3 values, expected at least 64"):
+        iet.Auditor(iet.WaterfallKeys({"a": 42}, vocab_size=30_000, k_p=k_p))
+    iet.Auditor(iet.WaterfallKeys({"a": 42}, vocab_size=30_000, k_p=10_001))
+
+
 def test_calls_that_cannot_be_are_refused() -> None:
     for nothing in (None, [42], "waterfall"):
         with pytest.raises(InputError, match=r"registry: got .*, expected iet\.Registry"):
