@@ -379,9 +379,12 @@ def curves(report: Report) -> dict[str, Any] | None:
 
 
 def columns(report: Report, trace: Trace) -> list[int]:
-    """Return the columns that are drawn: agents who occur, else the three that are the likeliest."""
-    guessed = sorted(trace.agents, key=lambda name: report.evidence.get(name, 0.0))[:3]
-    return [trace.agents.index(name) for name in writers(report) or guessed if name in trace.agents]
+    """Return the columns that are drawn: agents who occur, else the three that are the likeliest.
+
+    All of them are among the `agents` that are shown.
+    """
+    there = [name for name in writers(report) or _ordered(report)[:AGENTS] if name in trace.agents]
+    return [trace.agents.index(name) for name in (there if writers(report) else there[:3])]
 
 
 def _means(values: NDArray[Any], stride: int) -> Float64s:

@@ -23,7 +23,7 @@ from iet.decoding.transitions import Transitions
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 from iet.report import REPORT_SCHEMA, Report, Span, terminal
-from iet.report.view import agents
+from iet.report.view import AGENTS, agents, curves
 from iet.report.wording import p_value
 from tests.support.reports import TEXT, report_of, validator
 from tests.support.terminals import Terminal, of_256_colours
@@ -342,3 +342,19 @@ def test_a_guess_that_chance_makes_as_well_has_no_name() -> None:
     shown_report = str(dataclasses.replace(report, segments=(*report.segments[:-1], last)))
     assert "unattributed" in shown_report
     assert "perhaps" not in shown_report
+
+
+def test_a_short_text_of_many_agents_is_shown() -> None:
+    registry = Registry.create(None, tokenizer="iet:demo", scheme=Scheme(family="gumbel"))
+    for number in range(200):
+        registry.add(f"agent-{number}", secret=bytes([number]) * 32)
+    drawn = 0
+    for text in ("A short text of a few words, no more than that.", "We found a flaw, and it is not small."):
+        report = iet.Auditor(registry).audit(text)
+        found = curves(report)
+        for place, _ in [] if found is None else found["scores"]:
+            assert 0 <= place < len(agents(report)) == AGENTS
+            drawn += 1
+        assert "agent-" in str(report)
+        assert "agent-" in report.to_html()
+    assert drawn
