@@ -8,6 +8,7 @@ the one before it where a passage was observed. Unattributed segments have no ag
 
 from __future__ import annotations
 
+import collections
 import hashlib
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,7 @@ def document(report: Report) -> dict[str, Any]:
         "wasGeneratedBy": {},
         "wasInformedBy": {},
     }
-    passages: dict[int | None, Transition] = {p.start: p for p in report.transitions.observed}
+    passages = collections.deque(report.transitions.observed)
     in_characters = len(report.profiles) > 1  # the starts of these passages
     before: int | None = None
     for i, segment in enumerate(report.segments):
@@ -72,7 +73,11 @@ def document(report: Report) -> dict[str, Any]:
         content["wasGeneratedBy"][f"_:generated-{i}"] = {"prov:entity": entity, "prov:activity": writing}
         content["wasAssociatedWith"][f"_:writer-{i}"] = {"prov:activity": writing, "prov:agent": agent}
         content["wasAttributedTo"][f"_:attributed-{i}"] = {"prov:entity": entity, "prov:agent": agent}
-        passage = passages.get(segment.char_start if in_characters else segment.start)
+        # What a passage starts may be open at first, where parts of it are attributed.
+        start = extent(segment)[0] if in_characters or segment.start is None else segment.start
+        passage: Transition | None = None
+        while passages and passages[0].start <= start:
+            passage = passages.popleft()
         if before is not None and passage is not None and passage.target == segment.agent:
             content["wasInformedBy"][f"_:passage-{i}"] = {
                 "prov:informed": writing,

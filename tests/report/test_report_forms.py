@@ -97,6 +97,18 @@ def test_prov_says_who_wrote_what(report: Report) -> None:
     assert TEXT not in report.to_prov()
 
 
+def test_prov_says_who_followed_where_a_passage_begins_with_what_is_open(report: Report) -> None:
+    planner, critic, *rest = report.segments
+    opened = dataclasses.replace(critic, char_end=25, end=63, agent=None)
+    named = dataclasses.replace(critic, char_start=25, start=63)
+    again = dataclasses.replace(named, char_start=28, start=67)
+    some = (planner, opened, dataclasses.replace(named, char_end=28, end=67), again, *rest)
+    content = json.loads(dataclasses.replace(report, segments=some).to_prov())
+    [passage] = content["wasInformedBy"].values()
+    assert passage["prov:informed"] == "iet:writing-2"
+    assert passage["prov:informant"] == "iet:writing-0"
+
+
 def test_prov_of_token_ids_and_of_nothing() -> None:
     content = json.loads(report_of(text=None).to_prov())
     assert content["entity"]["iet:segment-0"]["iet:unit"] == "token"
