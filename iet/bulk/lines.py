@@ -84,6 +84,8 @@ def lines(
 
 def check_of_the_file(path: str, error: BaseException) -> None:
     """Raise an InputError where the system is at fault, and reading again may help, and not the file."""
+    if isinstance(error, MemoryError):  # of Arrow, whose errors it is one of
+        raise InputError(f"{path}: out of memory; resume where there is more") from None
     if isinstance(error, OSError) and error.errno is not None:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
 
