@@ -220,7 +220,9 @@ def audit_files(
         sweep(folder, mine)
         job = _Job(folder, tuple(sources), columns, int(max_record), encoding)
         if templates is not None:
-            job = dataclasses.replace(job, templates=job.shared(int(templates)))
+            job = dataclasses.replace(
+                job, templates=job.shared(int(templates), auditor.profiles[0].vocab_size)
+            )
         tracker, ledger = Tracker(sources, progress), _Ledger(job, mine, reread)
         groups = [each["group"] for each in begun["inputs"]]
         stream = chunks(read(sources, columns, max_record), groups, chunk_rows, CHUNK_SIZE)
@@ -316,13 +318,16 @@ class _Job:
     encoding: str | None
     templates: Templates | None = None
 
-    def shared(self, least: int) -> Templates:
-        """Return what so many documents share; an earlier run or another shard may have left it."""
+    def shared(self, least: int, vocab_size: int) -> Templates:
+        """Return what so many documents share; an earlier run or another shard may have left it.
+
+        Ids are below `vocab_size` where they are audited.
+        """
         if not self.folder.exists(_TEMPLATES):
             ids = self.columns.ids
             size = sum(source.size * (1 if source.plain else PACKED) for source in self.sources)
             found = count(
-                self._symbols(),
+                self._symbols(vocab_size),
                 least=least,
                 size=size // (IDS_BYTES if ids else 1),
                 fragment=FRAGMENT_IDS if ids else FRAGMENT_CHARACTERS,
@@ -331,12 +336,13 @@ class _Job:
         with self.folder.open(_TEMPLATES) as file:
             return Templates.load(file)
 
-    def _symbols(self) -> Iterator[tuple[int, UInt64s]]:
+    def _symbols(self, vocab_size: int) -> Iterator[tuple[int, UInt64s]]:
         for records in read(self.sources, self.columns, self.max_record):
             for number, (value, _) in zip(_numbers(records), self._values(records), strict=True):
                 symbols = symbols_of(value, self.columns.ids)
-                if symbols is not None:
-                    yield number, symbols
+                if symbols is None or (self.columns.ids and np.any(symbols >= vocab_size)):
+                    continue  # what is quarantined is no document, and none of its passages counts there
+                yield number, symbols
 
     def audit(
         self,

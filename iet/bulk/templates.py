@@ -92,7 +92,8 @@ def shared(
 
     Args:
         documents: the name of each, and its text (or UTF-8 bytes), or with `ids` its token ids; the first
-            that holds a passage is where that counts. What is no document is passed over.
+            that holds a passage is where that counts, so give those alone that are audited (with `ids` none
+            outside the vocabulary). What is no document is passed over.
         least: number of documents, at least 2.
         ids: whether documents are token ids.
         size: expected number of characters (or ids) in all; None: the largest table, 168 MB, is taken.

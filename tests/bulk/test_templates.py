@@ -152,6 +152,20 @@ def test_ids_and_the_command(
     assert all(150 < row["template"] <= 200 for row in rows[1:])
 
 
+def test_a_passage_counts_in_the_first_document_that_is_read(
+    registry: Registry, tmp_path: pathlib.Path
+) -> None:
+    draw = np.random.default_rng(4)
+    template = draw.integers(3, 4000, 200).tolist()
+    documents = [[*template, *draw.integers(3, 4000, 30).tolist()] for _ in range(4)]
+    documents[0].append(10**6)  # outside the vocabulary: it is quarantined
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"token_ids": ids}) + "\n" for ids in documents))
+    audit_files(Auditor(registry), [tmp_path / "a.jsonl"], tmp_path / "out", templates=3)
+    rows = rows_of(tmp_path / "out")
+    assert [row["template"] > 150 for row in rows] == [False, True, True]
+    assert rows[0]["template"] == 0
+
+
 def test_a_template_that_chance_favours_is_one_finding(tmp_path: pathlib.Path) -> None:
     template = said(77, 300)
     texts = [f"{template} {said(1000 + i, 150)}" for i in range(40)]
