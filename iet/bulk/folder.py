@@ -327,6 +327,9 @@ def claimed(
             # Groups stay those of the first time: by them chunks are known.
             for old, new in zip(before["inputs"], configuration["inputs"], strict=True):
                 new["group"] = old.get("group", new["group"])
+            groups = [new["group"] for new in configuration["inputs"]]
+            if groups != sorted(groups) or {*groups} != {*range(len({*groups}))}:
+                raise InputError(f"{folder.path}/{_RUN}: damaged, its groups are {groups[:20]}")
         if before["inputs"] != configuration["inputs"]:
             _forget_other_shards(folder, shard)
         if not begun or before != configuration:
