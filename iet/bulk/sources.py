@@ -166,10 +166,17 @@ def _below(
     path: str, found: Sequence[Stored], results: str | None, others: collections.Counter[str]
 ) -> Iterator[Stored]:
     """Yield the files below a path that are read: as `_walk` does, no hidden ones and no results."""
-    ends = _ends()
+    ends, names = _ends(), collections.defaultdict[str, set[str]](set)
+    for each in found:
+        folder, _, name = each.path.rpartition("/")
+        names[folder].add(name)
+    audits = tuple(f"{folder}/" for folder, some in names.items() if _are_results(some))
     for each in found:
         inside = each.path[len(path) :].split("/")
         if any(name.startswith(".") for name in inside) or (results and each.path.startswith(results)):
+            continue
+        if each.path.startswith(audits):
+            others[RESULTS] += 1
             continue
         if _is_read(inside[-1], ends):
             yield each

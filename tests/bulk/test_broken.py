@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import errno
 import gzip
 import json
@@ -21,6 +22,7 @@ from iet.audit.auditor import Auditor
 from iet.bulk import files, sources
 from iet.bulk.files import audit_files
 from iet.bulk.lines import Refused, lines
+from iet.bulk.places import Stored
 from iet.bulk.progress import Progress
 from iet.errors import IetError, InputError
 from iet.marks.registry import Registry
@@ -328,3 +330,52 @@ def test_chunks_that_vanish_during_a_run_are_missed(auditor: Auditor, tmp_path: 
         audit_files(auditor, [path], out, chunk_rows=1, progress=lose)
     assert not json.loads((out / "shard-1-of-1.json").read_text())["complete"]
     assert audit_files(auditor, [path], out, chunk_rows=1, resume=True).documents == 30
+
+
+def test_too_little_memory_is_no_broken_file(
+    auditor: Auditor, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(pa.table({"text": [f"text {i}" for i in range(9)]}), tmp_path / "a.parquet")
+    whole = pq.ParquetFile.iter_batches
+
+    def short(self: pq.ParquetFile, size: int, **options: Any) -> Any:
+        yield next(whole(self, 3, **options))
+        raise pa.lib.ArrowMemoryError("malloc of size 314572864 failed")
+
+    with monkeypatch.context() as full:
+        full.setattr(pq.ParquetFile, "iter_batches", short)
+        with pytest.raises(InputError, match=r"a.parquet: out of memory; resume where there is more"):
+            audit_files(auditor, [tmp_path / "a.parquet"], tmp_path / "out")
+    found = audit_files(auditor, [tmp_path / "a.parquet"], tmp_path / "out", resume=True)
+    assert (found.documents, found.broken) == (9, 0)
+
+
+def test_a_changed_group_of_an_input_is_noticed(auditor: Auditor, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(json_lines(0, 5))
+    (tmp_path / "b.jsonl").write_bytes(json_lines(1, 5))
+    inputs, out = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"], tmp_path / "out"
+    audit_files(auditor, inputs, out)
+    run_json = out / "run.json"
+    content = json.loads(run_json.read_text())
+    for groups in ([1, 0], [0, 2], [2, 2]):
+        for each, group in zip(content["inputs"], groups, strict=True):
+            each["group"] = group
+        run_json.write_text(json.dumps(content))
+        with pytest.raises(InputError, match=r"run.json: damaged, its groups are \["):
+            audit_files(auditor, inputs, out, resume=True)
+
+
+def test_results_of_audits_in_a_store_are_counted_and_not_read() -> None:
+    names = (
+        "a.jsonl",
+        "b.bin",
+        "old/run.json",
+        "old/documents-0.parquet",
+        "old/sub/x.jsonl",
+        "runs/run.json",
+    )
+    found = [Stored(f"s3://b/corpus/{name}", 1, "") for name in names]
+    others = collections.Counter[str]()
+    read = [each.path for each in sources._below("s3://b/corpus", found, None, others)]
+    assert read == ["s3://b/corpus/a.jsonl"]
+    assert others == {".bin": 1, ".json": 1, sources.RESULTS: 3}
