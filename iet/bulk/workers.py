@@ -267,6 +267,11 @@ def _loaded(packed: bytes, expected: dict[str, Any]) -> Auditor:
     changed = [name for name, value in expected.items() if found[name] != value]
     if changed:
         was, now = expected[changed[0]], found[changed[0]]
+        if changed[0] == "published":
+            raise IetError(
+                "published: texts were added to the index since the run began, and nothing was read under the"
+                " new one; audit with a copy of the index to which nobody adds, into another folder"
+            )
         raise IetError(
             f"{changed[0]}: was {was!s:.20} when the run began, is {now!s:.20} in a worker: the registry has"
             " changed, and nothing was read under the new one; put the old one back and resume, or audit into"

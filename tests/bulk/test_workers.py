@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import pickle
 import signal
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from iet.bulk import files, workers
 from iet.bulk.files import audit_files
 from iet.bulk.inputs import Records
 from iet.errors import IetError
+from iet.marks.published import PublishedIndex
+from iet.marks.registry import Registry
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals")
 
@@ -184,6 +187,17 @@ def test_records_for_which_there_is_no_memory(auditor: Auditor) -> None:
         pytest.skip("reads its memory from /proc")
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
     assert done.stdout == "[None, 'out of memory with 67,108,864 ids'] 1\n[None] 1\n", done.stderr
+
+
+def test_a_worker_says_that_texts_were_published_meanwhile(
+    registry: Registry, tmp_path: pathlib.Path
+) -> None:
+    index = PublishedIndex(tmp_path / "out.idx", registry, create=True)
+    auditor = Auditor(registry, "cusum", published=index)
+    begun = auditor.configuration
+    index.add(next(iter(registry)), ["some words that were published while the run was under way"])
+    with pytest.raises(IetError, match=r"texts were added to the index .* audit with a copy of the index"):
+        workers._loaded(pickle.dumps(auditor), begun)
 
 
 def test_pandas_is_not_imported_for_arrow_unless_somebody_asks_for_it() -> None:
