@@ -60,7 +60,12 @@ class IETAudit(PipelineStep):  # type: ignore[misc, unused-ignore]
         templates = loaded(self.templates)
         while batch := list(itertools.islice(documents, self.batch_size)):
             with self.track_time("batch"):
-                texts = pa.RecordBatch.from_pydict({"text": [document.text for document in batch]})
+                # Halves of surrogate pairs are the record's own fault: as bytes they are not UTF-8.
+                coded = [
+                    d.text.encode("utf-8", "surrogatepass") if isinstance(d.text, str) else d.text
+                    for d in batch
+                ]
+                texts = pa.RecordBatch.from_pydict({"text": pa.array(coded, pa.binary())})
                 elsewhere = None
                 if templates is not None:
                     named = ((document.id, document.text) for document in batch)

@@ -118,6 +118,20 @@ def test_templates_of_datatrove(registry: Registry, letters: Notes, tmp_path: pa
     assert step.stats["scored"].total == sum(row["iet_scored"] for row in expected)
 
 
+def test_half_a_character_costs_datatrove_one_document(registry: Registry) -> None:
+    pytest.importorskip("datatrove")
+    from datatrove.data import Document
+
+    from iet.bulk.datatrove import IETAudit
+
+    assert registry.path is not None
+    texts = ["hello there", "bad \ud800 x", None, "good"]
+    found = IETAudit(registry.path).run([Document(text=text, id=str(i)) for i, text in enumerate(texts)])
+    problems = [document.metadata["iet_problem"] for document in found]
+    assert [problem is None for problem in problems] == [True, False, False, True]
+    assert "which is not UTF-8" in problems[1]
+
+
 def test_datatrove(registry: Registry, expected: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
     pytest.importorskip("datatrove")
     from datatrove.executor import LocalPipelineExecutor
