@@ -147,7 +147,8 @@ class PublishedIndex:
     ) -> Added:
         """Add texts that an agent published, in this order. Adding a text again changes nothing.
 
-        Some thousand texts are added whole or not at all. Several processes and threads take turns.
+        Some thousand texts are added whole or not at all. Several processes and threads take turns, where the
+        file system has locks (Windows and some network file systems have none: there one process adds).
 
         Args:
             agent: its name in the registry.
@@ -293,9 +294,11 @@ class PublishedIndex:
             with alone_in(self._path):
                 if (self._path / MANIFEST).exists():
                     return
-                if others := [name for name in os.listdir(self._path) if not _RUN.fullmatch(name)]:
+                if others := os.listdir(self._path):
+                    lost = ", whose index.json is lost (take a backup)" if _RUN.fullmatch(others[0]) else ""
                     raise InputError(
-                        f"{self._path}: holds {others[0]!r:.80}, expected an index, or a new or empty folder"
+                        f"{self._path}: holds {others[0]!r:.80}{lost}, expected an index, or a new or empty"
+                        " folder"
                     )
                 self._save(
                     {

@@ -232,6 +232,9 @@ def test_bad_input_is_refused_before_anything_is_written(
         PublishedIndex(tmp_path / "full", TEAM, create=True)
     with pytest.raises(InputError, match="cannot be written"):
         PublishedIndex(tmp_path / "full" / "letter.txt", TEAM, create=True)
+    (tmp_path / "full" / "letter.txt").rename(tmp_path / "full" / f"{'0' * 16}.run")
+    with pytest.raises(InputError, match=r"index.json is lost \(take a backup\), expected an index"):
+        PublishedIndex(tmp_path / "full", TEAM, create=True)
     manifest = index.path / "index.json"
     content = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**content, "format": "iet.published/9"}))
