@@ -461,7 +461,7 @@ def read_corpus(path: pathlib.Path) -> Iterator[str]:
     """
     for file in corpus_files(path)[0]:
         try:
-            content = file.read_text(encoding="utf-8")
+            content = file.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
             raise InputError(f"{file}: byte {error.start} is not UTF-8; expected UTF-8 text") from None
         if file.suffix != ".jsonl":

@@ -196,6 +196,8 @@ def _calibrate(arguments: argparse.Namespace) -> int:
             kinds = ", ".join(f"{end or 'no end'} {count}" for end, count in sorted(others.items()))
             said = f"iet: files not read: {kinds}; expected {', '.join(calibrate.CORPUS_ENDS)}"
             print(harmless(said), file=sys.stderr)
+        for _ in calibrate.read_corpus(arguments.null):
+            pass  # what cannot be read is told before the hours that the rest takes
         with auditing() as move:
             null = calibrate.null(
                 load_registry(arguments),

@@ -133,6 +133,8 @@ def test_a_corpus_is_a_folder_a_file_or_lines_of_json(tmp_path: pathlib.Path) ->
     assert calibrate.corpus_files(tmp_path)[1] == {".png": 1}
     (tmp_path / "d.jsonl").write_text('{"text": "a\u2028b\x85c"}\r\n\n{"text": "d"}\n', encoding="utf-8")
     assert list(calibrate.read_corpus(tmp_path / "d.jsonl")) == ["a\u2028b\x85c", "d"]
+    (tmp_path / "e.jsonl").write_text('{"text": "marked"}\n', encoding="utf-8-sig")
+    assert list(calibrate.read_corpus(tmp_path / "e.jsonl")) == ["marked"]
 
 
 def test_what_is_no_corpus_is_refused_with_file_and_line(tmp_path: pathlib.Path) -> None:

@@ -75,7 +75,11 @@ def test_audit_options_reach_the_auditor(team: pathlib.Path, unmarked: pathlib.P
 
 
 def test_what_cannot_work_is_refused_before_the_work(
-    team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path, said: Said
+    team: pathlib.Path,
+    text: pathlib.Path,
+    tmp_path: pathlib.Path,
+    said: Said,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     missing = tmp_path / "no" / "report.json"
     assert f"{missing}: got a folder that is not there" in said(3, "audit", text, "-r", team, "-o", missing)
@@ -87,6 +91,11 @@ def test_what_cannot_work_is_refused_before_the_work(
     )
     assert "--level goes with --power" in said(2, "calibrate", "--null", text, "-r", team, "--level", "0.2")
     assert "go with --null" in said(2, "calibrate", "--power", "--registries", "3")
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "a.txt").write_text("good")
+    (tmp_path / "corpus" / "z.jsonl").write_text('{"text": "good"}\n{"txt": "bad"}\n')
+    monkeypatch.setattr("iet.calibrate.null", lambda *_, **__: pytest.fail("the first text was audited"))
+    assert "z.jsonl, line 2: got" in said(3, "calibrate", "--null", tmp_path / "corpus", "-r", team)
 
 
 @pytest.mark.parametrize("command", ["audit", "report", "check"])
