@@ -20,8 +20,7 @@ from iet.decoding.breaks import check_break_odds
 from iet.errors import InputError, RegistryError, check_number, shown
 from iet.kernels import check_token_ids
 from iet.marks.families import FEWEST_ODD, FEWEST_VALUES, few_values
-from iet.marks.foreign.keys import ForeignKeys, ForeignProfile
-from iet.marks.foreign.waterfall import WaterfallScheme
+from iet.marks.foreign.keys import ForeignKeys
 from iet.marks.keys import AnyProfile, Keys, KeyTable
 from iet.marks.published import PublishedIndex
 from iet.marks.registry import Registry
@@ -483,12 +482,8 @@ def _known(sources: Sequence[Source], names: Iterable[str]) -> tuple[str, ...]:
 
 def _refuse_few_values(keys: Keys) -> None:
     profile = keys.profile
-    if isinstance(keys, KeyTable):
-        frequencies = keys.k_p
-    elif isinstance(profile, ForeignProfile) and isinstance(profile.scheme, WaterfallScheme):
-        most = (profile.vocab_size - 1) // 2  # from there on they are of sines
-        frequencies = np.full(len(keys), profile.scheme.k_p - most * (profile.scheme.k_p > most))
-    else:
+    frequencies = getattr(keys, "k_p", None)  # marks of engines have none
+    if frequencies is None:
         return
     few = np.flatnonzero(few_values(profile.vocab_size, frequencies, profile.family))
     if len(few):

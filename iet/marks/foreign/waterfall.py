@@ -159,6 +159,12 @@ class WaterfallKeys(ForeignKeys):
         """BLAKE2b-256, in hex, of profile, names and ids: what a report calls its registry's digest."""
         return canonical_digest({"profile": self.profile.digest, "agents": self._ids()})
 
+    @property
+    def k_p(self) -> NDArray[np.int64]:
+        """Frequencies of the cosine or the sine [K]."""
+        most = (self.profile.vocab_size - 1) // 2  # beyond it they are of sines
+        return np.full(len(self), (self.scheme.k_p - 1) % most + 1)
+
     def key(self, name: str) -> int:
         """Return an agent's integer id.
 
