@@ -44,6 +44,12 @@ BASELINES: dict[str, Baseline] = {
         "Rabiner 1989, Viterbi 1967; scikit-learn's TF-IDF of the agents' turns in other records",
         edges=True,
     ),
+    "hmm-own": Baseline(
+        "HMM / Viterbi, of the log itself",
+        hmm.read_own,
+        "the same, of the agents' other turns in the log that is read",
+        edges=True,
+    ),
     "recursive": Baseline(
         "Recursive",
         segmenters.read_recursive,

@@ -14,6 +14,9 @@ the other records: a record, and every other log of it, is never in its own prot
 labelled units of the other records, each under its own prototypes, so the baseline has no parameter that
 could be chosen badly.
 
+`read_own` has prototypes, vocabulary and idf from **the log itself**: of a unit from all others, each
+under the agent that wrote it. So it is told who wrote everything but what it reads; β and ρ as above.
+
 **The units are those of `unit_mode = assistant_response`, which gives away the true ends of the turns**; the
 paper does not say on what its HMM runs, and this favours it. The labels carry names (`matched` is False):
 agents are known by what they say elsewhere. Edges are the hand-overs of Viterbi's path with confidence 1.
@@ -45,6 +48,18 @@ def read(logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123) -> list[Fou
 
     O(Σ words + logs · n · vocabulary).
     """
+    return _read(logs, tokenizer, own=False)
+
+
+def read_own(logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123) -> list[Found]:
+    """Attribute every log of one setting by an HMM with prototypes from the rest of the log itself.
+
+    O(Σ units · n · vocabulary of a log).
+    """
+    return _read(logs, tokenizer, own=True)
+
+
+def _read(logs: Sequence[Log], tokenizer: Tokenizer, own: bool) -> list[Found]:
     agents = sorted({log.setting.agents for log in logs})
     if len(agents) > 1:
         raise InputError(f"logs: got some of {agents} agents, expected all of one number")
@@ -56,7 +71,11 @@ def read(logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123) -> list[Fou
     tokens = [read_tokens(log, tokenizer) for log in logs]
     bounds = [unit_bounds(each) for each in tokens]
     truths = [each.agents[edges[:-1]] for each, edges in zip(tokens, bounds, strict=True)]
-    cosines = similarities(logs, [unit_texts(*each) for each in zip(logs, tokens, bounds, strict=True)])
+    units = [unit_texts(*each) for each in zip(logs, tokens, bounds, strict=True)]
+    if own:
+        cosines = [own_similarities(some, truth, n) for some, truth in zip(units, truths, strict=True)]
+    else:
+        cosines = similarities(logs, units)
 
     records = [log.record for log in logs]
     fit = np.array([_log_likelihoods(cos, truth) for cos, truth in zip(cosines, truths, strict=True)])
@@ -110,6 +129,30 @@ def similarities(logs: Sequence[Log], units: Sequence[Sequence[str]]) -> list[Fl
             lengths = np.sqrt(np.asarray(weights.multiply(weights).sum(axis=1), np.float64)).reshape(-1, 1)
             found[row] = np.asarray(weights @ prototypes.T) / np.where(lengths > 0, lengths, 1.0)
     return [found[row] for row in range(len(logs))]
+
+
+def own_similarities(units: Sequence[str], truth: Labels, agents: int) -> Floats:
+    """Return the cosines [U, n] of units with the agents' prototypes from the other units of the same log.
+
+    A word that no other unit has is in no vocabulary; an agent without another unit is like nobody.
+    """
+    vectorizer = needed("sklearn.feature_extraction.text").CountVectorizer()
+    try:
+        counts = vectorizer.fit_transform(units).toarray().astype(np.float64)
+    except ValueError:  # no word in any unit
+        return np.zeros((len(units), agents))
+    said = np.eye(agents)[truth].T @ counts
+    documents = (counts > 0).sum(axis=0)
+    cosines = np.zeros((len(units), agents))
+    for u, own in enumerate(counts):
+        rest = said.copy()
+        rest[truth[u]] -= own
+        elsewhere = documents - (own > 0)
+        idf = np.where(elsewhere > 0, np.log(len(units) / (1 + elsewhere)) + 1, 0.0)  # 1 + the others
+        prototypes, weights = rest * idf, own * idf
+        norms = np.linalg.norm(prototypes, axis=1) * np.linalg.norm(weights)
+        cosines[u] = np.divide(prototypes @ weights, norms, out=np.zeros(agents), where=norms > 0)
+    return cosines
 
 
 def viterbi(log_emissions: Floats, stay: float) -> Labels:

@@ -178,9 +178,25 @@ def test_similarities_equal_scikit_learns_on_the_other_records(tokenizer):
         np.testing.assert_allclose(cosines, expected, atol=1e-12)
 
 
-def test_agents_with_words_of_their_own_are_named(tokenizer):
+def test_similarities_in_a_log_equal_scikit_learns_on_its_other_units():
+    (log,) = by_vocabulary(1, 3, np.random.default_rng(3), common=20)
+    units = [turn.text for turn in log.turns] + ["neverseen"]
+    truth = np.array([*(turn.agent for turn in log.turns), 0])
+    for u, cosines in enumerate(hmm.own_similarities(units, truth, 3)):
+        rest = [(a, text) for i, (a, text) in enumerate(zip(truth, units, strict=True)) if i != u]
+        fitted = sklearn_text.TfidfVectorizer().fit([text for _, text in rest])
+        prototypes = fitted.transform(
+            [" ".join(text for a, text in rest if a == agent) for agent in range(3)]
+        )
+        expected = (fitted.transform([units[u]]) @ prototypes.T).toarray()[0]
+        np.testing.assert_allclose(cosines, expected, atol=1e-12)
+    assert not hmm.own_similarities(["!", "?"], np.array([0, 1]), 2).any()
+
+
+@pytest.mark.parametrize("read", [hmm.read, hmm.read_own], ids=["of others", "of the log itself"])
+def test_agents_with_words_of_their_own_are_named(tokenizer, read):
     logs = by_vocabulary(3, 4, np.random.default_rng(4))
-    for log, found in zip(logs, hmm.read(logs, tokenizer), strict=True):
+    for log, found in zip(logs, read(logs, tokenizer), strict=True):
         # A unit may hold nothing but the end of a word: it goes with its neighbour before or after.
         assert token_accuracy(read_tokens(log, tokenizer).agents, found.labels) > 0.99
         assert edge_similarity(log.edges, found.edges) == pytest.approx(1)
@@ -294,12 +310,13 @@ def test_every_baseline_says_what_it_is():
         "DeepSeek",
         "Bedrock",
         "HMM / Viterbi",
+        "HMM / Viterbi, of the log itself",
         "Recursive",
         "Semantic-BoW",
         "TextTiling",
         *(f"{name}, in order" for name in ("Recursive", "Semantic-BoW", "TextTiling")),
     ]
-    assert [name for name, entry in BASELINES.items() if entry.edges] == ["hmm"]
+    assert [name for name, entry in BASELINES.items() if entry.edges] == ["hmm", "hmm-own"]
     for entry in BASELINES.values():
         parameters = inspect.signature(entry.read).parameters
         assert list(parameters)[:3] == ["logs", "tokenizer", "seed"]
@@ -310,7 +327,7 @@ def test_every_baseline_says_what_it_is():
         assert entry.source
 
 
-@pytest.mark.parametrize("name", ["hmm", *SEGMENTERS])
+@pytest.mark.parametrize("name", ["hmm", "hmm-own", *SEGMENTERS])
 def test_readers_repeat_themselves_and_label_every_token(name, tokenizer):
     logs = by_vocabulary(2, 3, np.random.default_rng(12), common=10)
     first, second = (BASELINES[name].read(logs, tokenizer, seed) for seed in (123, 124))
