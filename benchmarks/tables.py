@@ -285,7 +285,7 @@ def _against(name: str, run: Mapping[str, Any], path: pathlib.Path) -> str:
             for theirs, figure, row in compared
             if row["not told apart"] or row["worse in"]
         ]
-        hmm = sum(row["better in"] for theirs, _, row in compared if theirs.startswith("HMM"))
+        hmm = sum(row["better in"] for theirs, _, row in compared if theirs == "HMM / Viterbi")
         low = min((row["mean difference"][0] for _, _, row in compared), default=math.nan)
         said.append(
             f"`{ours}` is better in {won} of {won + tied + lost} cells (settings x figures x methods; {hmm}"
