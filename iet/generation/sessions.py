@@ -106,10 +106,9 @@ class SessionRows:
         if self._registry is None:
             raise InputError("session: got one, but there is no registry to derive its keys from")
         own = self.own
-        epoch = int(
-            own.epochs[row]
-        )  # the agent's key may have been rotated since: variant and k_p are of this one
-        secret = next(k.secret for k in self._registry.keys(own.names[own.owners[row]]) if k.epoch == epoch)
+        # The agent's key may have been rotated since: variant and k_p are of the one that was drawn.
+        keys = self._registry.keys(own.names[own.owners[row]])
+        secret = next(key.secret for key in keys if key.epoch == own.epochs[row])
         subkey = derive_subkey(derive_session(secret, session), int(own.variants[row]))
         self.keys.subkeys[at] = np.frombuffer(subkey, np.uint8)
         self.keys.k_p[at] = own.k_p[row]
