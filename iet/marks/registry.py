@@ -732,7 +732,6 @@ class Registry:
         }
         for id, (target, _) in targets.items():
             self._profiles[id] = dataclasses.replace(self._profiles[id], tokenizer_source=str(target))
-        dump(self._profiles, self._agents)
         written: list[pathlib.Path] = []
         try:
             for target, backend in targets.values():
