@@ -68,8 +68,8 @@ def derive_frequency(secret: bytes, max_frequency: int) -> int:
 
 def check_frequency(profile: Profile) -> None:
     """Refuse a k_p of all agents under which no text could be audited, where under 1 it could."""
-    k_p, of = profile.scheme.k_p, functools.partial(few_values, profile.vocab_size, family=profile.family)
-    if k_p != "per-agent" and of(k_p) and not of(1):
+    k_p, few = profile.scheme.k_p, functools.partial(few_values, profile.vocab_size, family=profile.family)
+    if k_p != "per-agent" and few(k_p) and not few(1):
         values = profile.vocab_size // math.gcd(profile.vocab_size, k_p)
         raise InputError(
             f"k_p: got {k_p} with a vocabulary of {profile.vocab_size}: a mark of {values} values, so that"
