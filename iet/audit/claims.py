@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import operator
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -114,7 +113,7 @@ def _checked(pieces: Sequence[str], claims: Sequence[str | None], skip: Collecti
         raise InputError(f"skip: got {skip!r:.80}, expected numbers of pieces")
     skipped = set()
     for d in skip:
-        number = operator.index(d) if isinstance(d, (int, np.integer)) and not isinstance(d, bool) else -1
+        number = int(d) if isinstance(d, (int, np.integer)) and not isinstance(d, bool) else -1
         if not 0 <= number < len(pieces):
             raise InputError(f"skip: got {d!r:.80}, expected numbers of pieces, 0 to {len(pieces) - 1}")
         skipped.add(number)
