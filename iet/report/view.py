@@ -383,8 +383,9 @@ def columns(report: Report, trace: Trace) -> list[int]:
 
     All of them are among the `agents` that are shown.
     """
-    there = [name for name in writers(report) or _ordered(report)[:AGENTS] if name in trace.agents]
-    return [trace.agents.index(name) for name in (there if writers(report) else there[:3])]
+    wrote = writers(report)
+    there = [name for name in wrote or _ordered(report)[:AGENTS] if name in trace.agents]
+    return [trace.agents.index(name) for name in (there if wrote else there[:3])]
 
 
 def _means(values: NDArray[Any], stride: int) -> Float64s:
