@@ -15,7 +15,6 @@ from iet.audit.tails import log_tails
 from iet.audit.texts import Reading
 from iet.errors import InputError
 from iet.kernels import score_spans
-from iet.marks.foreign.scheme import EngineScheme
 from iet.marks.keys import KeyTable
 from iet.marks.sessions import OWN
 from iet.marks.tokenizer import Encoding
@@ -155,8 +154,7 @@ class _Evidence:
         if not encodings:
             return cls((), (), *(np.zeros(0, np.int64) for _ in range(3)))
         reading = Reading.of_many(encodings, keys, True)
-        scheme = keys.profile.scheme
-        known = _known(reading, scheme.evidence_ids if isinstance(scheme, EngineScheme) else scheme.n_gram)
+        known = _known(reading, keys.profile.scheme.evidence_ids)
         fresh = reading.scored & ~reading.repeated & ~known
         return cls(
             tuple(encoding.token_ids for encoding in encodings),

@@ -109,6 +109,10 @@ class AnyScheme(Protocol):
     def n_gram(self) -> int:
         """n: a score depends on a token and at most the n-1 ids before it."""
 
+    @property
+    def evidence_ids(self) -> int:
+        """Number of ids, the token's the last, of which another one makes another score."""
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
 

@@ -102,6 +102,11 @@ class Scheme:
         """Whether a seed holds how often its context stood before in the sequence."""
         return self.family == "gumbel" and self.version >= 2
 
+    @property
+    def evidence_ids(self) -> int:
+        """Number of ids, the token's the last, of which another one makes another score: n."""
+        return self.n_gram
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, which `Scheme(**d)` reads back."""
         return dataclasses.asdict(self)

@@ -52,6 +52,11 @@ class WaterfallScheme:
         """Return that of "fourier": a cosine or sine of a uniform rank has the same null law."""
         return FAMILIES["fourier"]
 
+    @property
+    def evidence_ids(self) -> int:
+        """Number of ids, the token's the last, of which another one makes another score: n."""
+        return self.n_gram
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
         return {"name": "waterfall", **dataclasses.asdict(self)}
