@@ -29,6 +29,10 @@ _DRAWN = re.compile(r' d="([^"]*)"')
 _STRAIGHT = re.compile(r"[ML](?: [-\d.]+)+(?: L(?: [-\d.]+)+)+")
 _ALIKE = re.compile(r'(?:<use [^>]*( style="[^"]*")/>\n)(?:<use [^>]*\1/>\n)+')
 _UNTURNED = re.compile(r' transform="rotate\(-0 [^"]*"')
+_GROUP = re.compile(r"<g[^>]*>\n|</g>\n")
+_NAMED = re.compile(r'<g(?: id="[^"]*")?/?>\n')
+_HEAD = re.compile(r"<!DOCTYPE[^>]*>\n|<metadata>.*?</metadata>\n", re.DOTALL)
+_FONT = "font-family: 'DejaVu Sans', 'Verdana', sans-serif"
 _METADATA: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "png": {"Software": None}}
 
 
@@ -52,12 +56,30 @@ def shortened(svg: str) -> str:
     """Return a figure whose places have hundredths of a point, without indents and turns by no angle.
 
     Lines of a path follow each other without a letter each, and marks of one style stand in a group of it.
+    Groups that have no more than a name are left out, and the font is named once.
     """
     svg = _UNTURNED.sub("", svg)
     svg = _PLACED.sub(lambda part: _LONG.sub(lambda number: f"{float(number[0]):.2f}", part[0]), svg)
-    svg = re.sub(r"\n +", "\n", svg)
+    svg = _ungrouped(_HEAD.sub("", re.sub(r"\n +", "\n", svg)))
+    if f"; {_FONT}" in svg:
+        svg = svg.replace(f"; {_FONT}", "").replace("</style>", f" text{{{_FONT}}}</style>", 1)
     svg = _DRAWN.sub(lambda path: f' d="{_joined(" ".join(path[1].split()))}"', svg)
     return _ALIKE.sub(lambda marks: f"<g{marks[1]}>\n{marks[0].replace(marks[1], '')}</g>\n", svg)
+
+
+def _ungrouped(svg: str) -> str:
+    """Return a figure without groups that have no more than a name, which nothing refers to."""
+    kept: list[bool] = []
+
+    def group(found: re.Match[str]) -> str:
+        if found[0] == "</g>\n":
+            return found[0] if kept.pop() else ""
+        needed = _NAMED.fullmatch(found[0]) is None
+        if not found[0].endswith("/>\n"):
+            kept.append(needed)
+        return found[0] if needed else ""
+
+    return _GROUP.sub(group, svg)
 
 
 def _joined(path: str) -> str:
