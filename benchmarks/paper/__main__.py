@@ -52,17 +52,23 @@ class _Brought:
     parameters: Parameters  # of those models
     needs: Mapping[str, Any]  # of `benchmarks.paper.transforms.NEEDS`, and what finds a person's data
     embed: Embed | None  # for SemSim
-    table1: Mapping[str, Any]  # what of Table 1 is asked for, where it is not all
+    some: Mapping[str, Any]  # settings and marks that are asked for, where it is not all
+
+    def of(self, experiment: str) -> dict[str, Any]:
+        """Return what of `some` an experiment takes."""
+        return {name: value for name, value in self.some.items() if experiment in TAKEN[name]}
 
 
 EXPERIMENTS: Mapping[str, Callable[[Study, _Brought], object]] = {
-    "table1": lambda study, brought: table1.run(study, _asked(study, brought), **brought.table1),
+    "table1": lambda study, brought: table1.run(study, _asked(study, brought), **brought.of("table1")),
     "kappa": lambda study, _: sweeps.kappa(study),
     "window": lambda study, _: sweeps.window(study),
     "spurious": lambda study, _: sweeps.spurious(study),
-    "pii": lambda study, brought: alterations.pii(study, find=brought.needs.get("find")),
-    "oracle": lambda study, _: alterations.oracle(study),
-    "transforms": lambda study, brought: alterations.transforms(study, brought.needs, brought.embed),
+    "pii": lambda study, brought: alterations.pii(study, find=brought.needs.get("find"), **brought.of("pii")),
+    "oracle": lambda study, brought: alterations.oracle(study, **brought.of("oracle")),
+    "transforms": lambda study, brought: alterations.transforms(
+        study, brought.needs, brought.embed, **brought.of("transforms")
+    ),
 }
 """Name -> what runs it, on MAMA."""
 
@@ -72,8 +78,8 @@ FAILURE = ("restore", "table2", "ceilings")
 OTHERS: Mapping[str, Callable[[Sequence[str]], int]] = {"quality": experiment.main}
 """Name -> command line of an experiment with options of its own; no part of `all`."""
 
-TABLE1 = ("settings", "under")
-"""Options that `table1` alone takes."""
+TAKEN = {"settings": ("table1", "pii", "oracle"), "under": ("table1", "pii", "transforms")}
+"""Option -> the experiments that take it."""
 
 PAIRS = ("en_fr", "fr_en", "en_zh", "zh_en", "en_es", "es_en")
 """Translations that back-translation takes."""
@@ -100,9 +106,12 @@ def _parser() -> argparse.ArgumentParser:
     add("experiment", choices=[*EXPERIMENTS, *FAILURE, "all"])
     generate.add_options(parser)
     add("--quick", action="store_true", help="few records, short turns: all in about an hour on two cores")
-    what = "of Table 1, as chain_4; more than one may be named (default: the paper's nine)"
+    what = "of table1, pii and oracle, as chain_4; more than one may be named (default: the paper's nine)"
     add("--settings", nargs="+", type=_setting, metavar="TOPOLOGY_AGENTS", help=what)
-    what = "of Table 1: read texts under these marks and fourier only (default: all)"
+    what = (
+        "of table1: read texts under these marks and fourier only (default: all); of pii and transforms: the"
+        f" marks of the texts that are changed (default: {' '.join(alterations.MARKED)})"
+    )
     add("--under", nargs="+", choices=[m for m in marks.MARKS if m != "none"], help=what)
     add("--tuning", type=int, help=f"records that options are chosen on (default: {TUNING})")
     add("--overwrite", action="store_true", help="of results of another configuration, too")
@@ -159,9 +168,9 @@ def _run(options: argparse.Namespace) -> None:
         raise InputError(f"tuning: got {options.tuning}, expected at least 1")
     if options.seed < 0:
         raise InputError(f"seed: got {options.seed}, expected at least 0")
-    for name in TABLE1 if options.experiment not in ("table1", "all") else ():
-        if getattr(options, name) is not None:
-            raise InputError(f"{name}: got one for {options.experiment}, expected table1 or all")
+    for name, takers in TAKEN.items():
+        if getattr(options, name) is not None and options.experiment not in (*takers, "all"):
+            raise InputError(f"{name}: got one for {options.experiment}, expected {', '.join(takers)} or all")
     if options.experiment in FAILURE and options.repetition_penalty != 1:
         raise InputError(
             f"repetition_penalty: got {options.repetition_penalty:g} for {options.experiment}, expected 1:"
@@ -191,7 +200,7 @@ def _run(options: argparse.Namespace) -> None:
         if not options.overwrite:
             results.keep(options.out / f"{name}.json", study.configuration(name))
     if "transforms" in names and "human" in brought.needs:
-        alterations.check_human(study, brought.needs["human"])
+        alterations.check_human(study, brought.needs["human"], **brought.of("transforms"))
     for name in results.each(names, str, "experiment"):
         _timed(options, name, functools.partial(EXPERIMENTS[name], study, brought))
 
@@ -302,7 +311,9 @@ def _brought(options: argparse.Namespace, names: Sequence[str]) -> _Brought:
     if "transforms" in names:
         needs |= {pair: translator(pair, model) for pair in PAIRS if (model := getattr(options, pair))}
         embed = embedder(options.embedder) if options.embedder else None
-    some = {name: value for name in TABLE1 if (value := getattr(options, name)) is not None}
+    some = {
+        name: list(dict.fromkeys(asked)) for name in TAKEN if (asked := getattr(options, name)) is not None
+    }
     return _Brought(endpoints, Parameters(temperature=options.llm_temperature), needs, embed, some)
 
 
@@ -326,7 +337,7 @@ def _given(options: argparse.Namespace, brought: _Brought, experiment: str) -> d
             name: {"model": endpoint.model, "address": endpoint.address, **parameters}
             for name, endpoint in brought.endpoints.items()
         }
-        given |= brought.table1
+    given |= brought.of(experiment)
     if experiment in ("pii", "transforms"):
         given["presidio"] = "find" in brought.needs
     if experiment == "transforms":

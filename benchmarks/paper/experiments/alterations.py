@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,21 +29,30 @@ from benchmarks.statistics import Interval
 from iet.errors import BackendUnavailable, InputError
 
 SHOWN = ("token_accuracy", "iou", "edge_similarity")
+MARKED = ("fourier", "gumbel")
+"""Marks whose texts are changed, where none are named."""
+
 Figures = dict[str, float | None]
 
 
-def pii(study: Study, settings: Sequence[tuple[str, int]] = SETTINGS, find: Find | None = None) -> None:
+def pii(
+    study: Study,
+    settings: Sequence[tuple[str, int]] = SETTINGS,
+    find: Find | None = None,
+    under: Sequence[str] = MARKED,
+) -> None:
     """Redact personal data in nine settings, before and after; first the records' own data is put in where
     fewer than 2 % of the tokens would change.
     """
-    header = ["setting", "decoder", "figure", "original", "redacted", "change", "tokens changed"]
+    header = ["setting", "mark", "decoder", "figure", "original", "redacted", "change", "tokens changed"]
     cells: list[list[recording.Cell]] = []
     panels: dict[str, tuple[list[Interval | None], list[Interval | None]]] = {
-        FIGURES[name]: ([], []) for name in SHOWN
+        f"{FIGURES[name]}, {mark}": ([], []) for mark in under for name in SHOWN
     }
     rows, all_logs = [], list[Log]()
-    for topology, agents in results.each(settings, "{0[0]}, {0[1]} agents".format):
-        setting = study.setting(topology, agents, "fourier")
+    asked = list(itertools.product(settings, under))
+    for (topology, agents), mark in results.each(asked, "{0[0][0]}, {0[0][1]} agents, {0[1]}".format):
+        setting = study.setting(topology, agents, mark)
         logs = study.logs(setting)
         all_logs += logs
         sides: tuple[list[Altered], list[Altered]] = [], []
@@ -54,7 +64,7 @@ def pii(study: Study, settings: Sequence[tuple[str, int]] = SETTINGS, find: Find
             sides[1].append(TRANSFORMS["redaction"](sides[0][-1], rng, **needs))
         changed = float(np.mean([after.figures["changed"] for after in sides[1]]))
         for decoder in ("cusum", "posterior"):
-            cell = {"setting": f"{topology} {agents}", "decoder": decoder}
+            cell = {"setting": f"{topology} {agents}", "mark": mark, "decoder": decoder}
             options = study.options_of(decoder, setting)
             original, redacted = (
                 [study.figures(log, decoder, options, one) for log, one in zip(logs, some, strict=True)]
@@ -63,7 +73,7 @@ def pii(study: Study, settings: Sequence[tuple[str, int]] = SETTINGS, find: Find
             for name, compared in _compared(study, original, redacted).items():
                 cells.append([*cell.values(), FIGURES[name], *compared, f"{changed:.1%}"])
                 if decoder == "posterior":
-                    for side, interval in zip(panels[FIGURES[name]], compared, strict=False):
+                    for side, interval in zip(panels[f"{FIGURES[name]}, {mark}"], compared, strict=False):
                         side.append(interval)
             for text, found in (("original", original), ("redacted", redacted)):
                 rows += _rows(logs, found, **cell, text=text)
@@ -107,9 +117,10 @@ def _rows(logs: Sequence[Log], figures: Sequence[Figures], **cell: Any) -> list[
     return [{**cell, "record": log.record, **found} for log, found in zip(logs, figures, strict=True)]
 
 
-def check_human(study: Study, human: str) -> None:
+def check_human(study: Study, human: str, under: Sequence[str] = MARKED) -> None:
     """Refuse a text that is too short to paste half of the longest log into, before anything else is made."""
-    needed = max(len(log.text) for log in study.logs(study.setting("chain", 4, "fourier"))) // 2
+    lengths = (len(log.text) for mark in under for log in study.logs(study.setting("chain", 4, mark)))
+    needed = max(lengths) // 2
     if len(human) < needed:
         raise InputError(
             f"human: got {len(human)} characters, expected at least {needed}, half of the longest text"
@@ -117,7 +128,10 @@ def check_human(study: Study, human: str) -> None:
 
 
 def transforms(
-    study: Study, needs: Mapping[str, Any] | None = None, embed: similarity.Embed | None = None
+    study: Study,
+    needs: Mapping[str, Any] | None = None,
+    embed: similarity.Embed | None = None,
+    under: Sequence[str] = MARKED,
 ) -> None:
     """Apply every transformation to chain_4, read with the true boundaries (as in the paper) and without.
 
@@ -125,25 +139,29 @@ def transforms(
     says what it lacks. Without `embed` SemSim stays blank.
     """
     seed = study.options.seed
-    setting = study.setting("chain", 4, "fourier")
-    logs = study.logs(setting)
     brought = {"tokenizer": study.loaded.reader, "regenerate": regenerator(study), **(needs or {})}
-    header = ["category", "transformation", "reader", "SemSim", "ROUGE-L"]
+    header = ["mark", "category", "transformation", "reader", "SemSim", "ROUGE-L"]
     header += [f"Δ {FIGURES[name]} (%)" for name in SHOWN]
     header += ["false alarms", "paper: Δ TokenAcc, IoU, EdgeSim"]
     cells: list[list[recording.Cell]] = []
     rows: list[dict[str, Any]] = []
     modes = (("oracle", "posterior", True), ("posterior", "posterior", False), ("cusum", "cusum", False))
-    options = {"oracle": {}, "posterior": {}, "cusum": study.cusum(setting)}
-    clean: dict[str, list[Figures]] = {}
-    for name, transform in results.each(TRANSFORMS.items(), lambda item: item[1].label, "transformation"):
+    all_logs: dict[str, list[Log]] = {}
+    clean: dict[tuple[str, str], list[Figures]] = {}
+    asked = list(itertools.product(under, TRANSFORMS.items()))
+    for mark, (name, transform) in results.each(
+        asked, lambda a: f"{a[1][1].label}, {a[0]}", "transformation"
+    ):
+        setting = study.setting("chain", 4, mark)
+        logs = all_logs.setdefault(mark, study.logs(setting))
+        options = {"oracle": {}, "posterior": {}, "cusum": study.cusum(setting)}
         altered: list[Altered] = []
         try:
             for log in logs:
                 rng = np.random.default_rng([seed, log.record])
                 altered.append(transform(log, rng, **brought, entities=study.record(log).pii))
         except BackendUnavailable as error:
-            cells.append([transform.category, transform.label, f"left out: {error}", *[""] * 7])
+            cells.append([mark, transform.category, transform.label, f"left out: {error}", *[""] * 7])
             continue
         pairs = [(log.text, one.text) for log, one in zip(logs, altered, strict=True)]
         rouge = statistics.interval([similarity.rouge_l(*pair) for pair in pairs], seed)
@@ -153,19 +171,19 @@ def transforms(
                 study.figures(log, decoder, options[mode], one, oracle=known)
                 for log, one in zip(logs, altered, strict=True)
             ]
-            before = clean.setdefault(mode, found)
+            before = clean.setdefault((mark, mode), found)
             changes = [
                 statistics.relative_change([f[figure] for f in before], [f[figure] for f in found], seed)
                 for figure in SHOWN
             ]
             alarms = statistics.interval([f.get("false_alarms") for f in found], seed)
-            printed = PRINTED.get(name) if mode == "oracle" else None
+            printed = PRINTED.get(name) if (mark, mode) == ("fourier", "oracle") else None
             quoted = "" if printed is None else ", ".join(f"{v:+.1f}" for v in printed[2:])
-            shown: list[recording.Cell] = [transform.category, transform.label, mode, semantic or "", rouge]
-            cells.append([*shown, *changes, "" if alarms is None else alarms, quoted])
+            shown: list[recording.Cell] = [mark, transform.category, transform.label, mode]
+            cells.append([*shown, semantic or "", rouge, *changes, "" if alarms is None else alarms, quoted])
             of_texts = [{**figures, **one.figures} for figures, one in zip(found, altered, strict=True)]
-            rows += _rows(logs, of_texts, transformation=name, reader=mode)
-    study.write("transforms", header, cells, logs, rows)
+            rows += _rows(logs, of_texts, mark=mark, transformation=name, reader=mode)
+    study.write("transforms", header, cells, [log for logs in all_logs.values() for log in logs], rows)
 
 
 def regenerator(study: Study) -> Callable[[Log, int], str]:

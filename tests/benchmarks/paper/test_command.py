@@ -246,8 +246,11 @@ def test_some_settings_of_the_table_may_be_asked_for(run, out, capsys):
         with pytest.raises(SystemExit):
             run("table1", "--settings", wrong)
         assert f"got '{wrong}', expected one of" in capsys.readouterr().err
-    for experiment, name, value in (("oracle", "settings", "tree_5"), ("restore", "under", "fourier")):
+    for experiment, name, value, takers in (
+        ("kappa", "settings", "tree_5", "table1, pii, oracle or all"),
+        ("restore", "under", "fourier", "table1, pii, transforms or all"),
+    ):
         assert run(experiment, f"--{name}", value) == 1
-        assert f"{name}: got one for {experiment}, expected table1 or all" in capsys.readouterr().err
+        assert f"{name}: got one for {experiment}, expected {takers}" in capsys.readouterr().err
     assert run("table1", "--tuning", "0") == 1
     assert "tuning: got 0, expected at least 1" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import itertools
 import json
 import pathlib
 from typing import Any
@@ -219,8 +220,8 @@ def test_redaction_and_the_oracle_are_compared_with_what_was_before(study: Study
 
     alterations.pii(study, CHAIN, find=find)
     assert len(asked) >= 3  # both that insert and that redact ask it
-    cells = by_cell(result(study, "pii")["rows"], "decoder", "text")
-    assert {cell[1] for cell in cells} == {"original", "redacted"}
+    cells = by_cell(result(study, "pii")["rows"], "mark", "decoder", "text")
+    assert {cell[::2] for cell in cells} == {*itertools.product(alterations.MARKED, ("original", "redacted"))}
     assert all(len(rows) == 3 for rows in cells.values())
     alterations.oracle(study, CHAIN)
     read = by_cell(result(study, "oracle")["rows"], "mark", "reader")
@@ -229,13 +230,16 @@ def test_redaction_and_the_oracle_are_compared_with_what_was_before(study: Study
 
 def test_every_transformation_is_there_or_says_what_it_lacks(study: Study) -> None:
     alterations.transforms(study, {"human": "Nobody counts the days at the mill. " * 30})
-    cells = by_cell(result(study, "transforms")["rows"], "transformation", "reader")
-    done = {name for name, _ in cells}
+    cells = by_cell(result(study, "transforms")["rows"], "mark", "transformation", "reader")
+    assert len(cells) == len(alterations.MARKED) * len({cell[1:] for cell in cells})
+    done = {name for _, name, _ in cells}
     assert set(TRANSFORMS) - done == {f"backtranslation-{language}" for language in ("fr", "zh", "es")}
     shown = (study.out / "transforms.md").read_text(encoding="utf-8")
     assert "left out: Backtranslation (EN-FR-EN) needs en_fr" in shown
-    assert all(0 <= text["false_alarms"] <= 1 for text in cells["pasted-behind", "posterior"])
-    assert {reader for name, reader in cells if name == "none"} == {"oracle", "posterior", "cusum"}
+    assert all(0 <= text["false_alarms"] <= 1 for text in cells["gumbel", "pasted-behind", "posterior"])
+    assert {reader for _, name, reader in cells if name == "none"} == {"oracle", "posterior", "cusum"}
+    kept = [mean_accuracy(cells[mark, "edits-20", "oracle"]) for mark in ("gumbel", "fourier")]
+    assert kept[0] > kept[1]  # each mark's own texts were changed and read
 
 
 def test_the_command_runs_one_experiment(extract, tmp_path, capsys):
