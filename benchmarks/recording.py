@@ -97,7 +97,7 @@ def memory() -> int | None:
 INTERVAL = "{{{0}[0]:.3f}} ({{{0}[1]:.3f}}, {{{0}[2]:.3f}})"
 """Cell of `columns` for [mean, low, high], by `INTERVAL.format(name)`."""
 
-_LINE = 240  # characters of JSON that are not broken into lines
+_LINE = 1000  # characters of JSON that are not broken into lines
 
 Cell = str | int | float | Interval | None
 """What a table holds; None is "N/A"."""
@@ -210,7 +210,7 @@ def _plain(cell: Cell) -> Any:
 def as_json(content: Any) -> str:
     """Return JSON in which floats have six digits, and what holds no lists or objects stands on one line.
 
-    So does what takes no more than 240 characters.
+    So does what takes no more than 1000 characters.
     """
     return _lines(_rounded(content), "\n") + "\n"
 

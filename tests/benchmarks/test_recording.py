@@ -39,7 +39,7 @@ def test_numbers_have_three_digits_and_no_exponent() -> None:
 def test_results_are_a_summary_a_table_and_rows(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    deep = [{"κ": [1e-300, "a, [b"], "long": "x" * 240}, {}]
+    deep = [{"κ": [1e-300, "a, [b"], "long": "x" * 1000}, {}]
     content = {"value": 0.123456789, "count": 1234567, "list": [1.0, None], "deep": deep}
     rows = [{"text": i, "figure": i / 3} for i in range(3)]
     recording.write(tmp_path / "a" / "x.json", content, "| table |", rows=rows)
