@@ -6,7 +6,8 @@ Each column is a run of `python -m benchmarks.paper table1`, named by its settin
 the mean entropy of its texts (by mark below the tables). A run of one setting keeps its intervals, 95 % over
 records; of more the mean over settings is shown without one. Leads are paired by records: of who is told the
 order over who is told it, and of who is told nothing over all others (Recursive, Semantic-BoW and TextTiling
-are matched there, and so told more).
+are matched there, and so told more). The figure, beside the tables, has TokenAcc by entropy, of settings that
+have two runs and more, for some of the methods; dotted are runs without the penalty where others have one.
 
 `--runs` takes results of this command, too, with the runs that are in them. Of runs that differ in records
 or marks alone the last one that is named counts.
@@ -22,8 +23,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.paper import plots
 from benchmarks.paper.experiments.table1 import EQUAL_KL, METHODS, PLACED, TOLD
 from benchmarks.recording import INTERVAL, columns, exit_code, finish, parser
+from benchmarks.statistics import Interval
 from iet.errors import InputError
 
 SHIPPED = "iet:demo"
@@ -32,6 +35,25 @@ LEADING = (*EQUAL_KL, PLACED[0])
 EQUAL = ("kgw", "unigram")
 """The green lists at the divergence of `fourier`, whose δ follows from it."""
 ORDERED = tuple(method.name for method in METHODS if method.name.endswith("in order"))
+DRAWN: Mapping[str, Sequence[str]] = {
+    "told nothing": (
+        "IET fourier, posterior",
+        "IET gumbel, posterior",
+        "IET raw, posterior",
+        "KGW, posterior",
+        "KGW as published, posterior",
+        "IET fourier, cusum as printed",
+    ),
+    "told the turns": (
+        "IET fourier, told the order",
+        "IET gumbel, told the order",
+        "IET raw, told the order",
+        "Recursive, in order",
+        "Recursive",
+        "HMM / Viterbi, of the log itself",
+    ),
+}
+"""Panel of a setting → the methods in it."""
 FIGURES = ("TokenAcc", "IoU", "EdgeSim", "coverage", "accuracy where attributed")
 
 
@@ -88,11 +110,10 @@ def alike(run: Mapping[str, Any]) -> str:
 def name_of(run: Mapping[str, Any]) -> str:
     """Return the heading of a run."""
     low, high = run["turn_tokens"]
-    entropy = float(np.mean(list(run["entropy"].values())))
     setting = f"{run['settings'][0]}, " if len(run["settings"]) == 1 else ""
     penalty = f", penalty {run['repetition_penalty']:g}" if run["repetition_penalty"] != 1 else ""
     turns = f"{run['protocol']}, {low} to {high} tokens, {run['records']} records"
-    return f"{setting}{entropy:.2f} nats{penalty}, {turns}"
+    return f"{setting}{nats(run):.2f} nats{penalty}, {turns}"
 
 
 def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
@@ -141,6 +162,34 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+def panels(runs: Sequence[Mapping[str, Any]]) -> dict[str, list[plots.Line]]:
+    """Return what is drawn: for each setting of two runs or more its panels, with TokenAcc by entropy."""
+    found: dict[str, list[plots.Line]] = {}
+    for setting in dict.fromkeys(tuple(run["settings"]) for run in runs):
+        some = sorted((run for run in runs if tuple(run["settings"]) == setting), key=nats)
+        penalties = sorted({run["repetition_penalty"] for run in some}, reverse=True)
+        for title, names in DRAWN.items() if len(some) > 1 else ():
+            named = f"{setting[0]}, " if len(setting) == 1 else f"{len(setting)} settings, "
+            found[named + title] = [
+                (name, [nats(run) for run in those], [_token_accuracy(run, name) for run in those])
+                for name in names
+                for penalty in penalties
+                if (those := [r for r in some if r["repetition_penalty"] == penalty and name in r["methods"]])
+            ]
+    return found
+
+
+def nats(run: Mapping[str, Any]) -> float:
+    """Return the mean entropy of a run over its marks."""
+    return float(np.mean(list(run["entropy"].values())))
+
+
+def _token_accuracy(run: Mapping[str, Any], name: str) -> Interval:
+    mean, *ends = run["methods"][name]["TokenAcc"]
+    low, high = ends or (mean, mean)
+    return Interval(mean, low, high, run["records"])
+
+
 def main() -> None:
     line = parser("benchmarks.paper.across", __doc__)
     line.add_argument(
@@ -162,9 +211,11 @@ def main() -> None:
         for run in content["runs"] if "runs" in content else [run_of(content)]:
             found[alike(run)] = run
     runs = list(found.values())
-    runs.sort(key=lambda run: (run["protocol"] != "round-major", np.mean(list(run["entropy"].values()))))
+    runs.sort(key=lambda run: (run["protocol"] != "round-major", nats(run)))
     given.runs = [pathlib.Path(path.parent.name, path.name) for path in given.runs]
     finish(line, given, {"runs": runs}, markdown(runs))
+    if drawn := panels(runs):
+        plots.curves(given.output.with_suffix(""), drawn, xlabel="nats per token")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Draw what the experiments measured: sweeps, comparisons before and after, histograms of scores.
+"""Draw what the experiments measured: sweeps, runs, comparisons before and after, histograms of scores.
 
 `path` stands without its suffix; what was written, an SVG, is returned.
 """
@@ -20,7 +20,6 @@ from iet.errors import ShapeError
 
 BINS = 30
 """Of a histogram, as in the paper."""
-
 Series = Sequence[Interval | None]
 
 
@@ -58,6 +57,39 @@ def sweep(
         axis.minorticks_off()
         axis.set(xlabel=xlabel, ylim=(0, 1.02))
         axis.legend(frameon=False, fontsize=6)
+        return save(figure, path, "svg")
+
+
+Line = tuple[str, Sequence[float], Series]
+"""Name, values of a parameter, and an interval for each."""
+
+
+def curves(path: pathlib.Path, panels: Mapping[str, Sequence[Line]], *, xlabel: str) -> list[pathlib.Path]:
+    """Draw figures against a parameter, over a logarithmic axis: a panel each.
+
+    Lines of one name in a panel are of different runs: the later ones are dotted, and have no label.
+    """
+    with mpl.rc_context(STYLE):
+        figure, axes = _panels([3.4] * len(panels), sharey=True)
+        for axis, (title, lines) in zip(axes, panels.items(), strict=True):
+            colors: dict[str, str] = {}
+            for name, x, values in lines:
+                _check({name: values}, x)
+                at, means, low, high = _known(values, x)
+                form, label = (":s", None) if name in colors else ("-o", name)
+                color = colors.setdefault(name, f"C{len(colors)}")
+                gaps = [means - low, high - means]
+                axis.errorbar(at, means, gaps, fmt=form, color=color, markersize=3, linewidth=1, label=label)
+            ticks: list[float] = []
+            for value in sorted(value for _, x, _ in lines for value in x):
+                if not ticks or value > 1.1 * ticks[-1]:
+                    ticks.append(value)
+            axis.set_xscale("log")
+            axis.set_xticks(ticks, [f"{value:.2f}" for value in ticks])
+            axis.minorticks_off()
+            axis.set(title=title, xlabel=xlabel, ylim=(0, 1.02))
+            axis.legend(frameon=False, fontsize=5, loc="lower right")
+        axes[0].set_ylabel("TokenAcc")
         return save(figure, path, "svg")
 
 

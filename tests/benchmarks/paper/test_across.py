@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.accuracy import curve
-from benchmarks.paper import across
+from benchmarks.paper import across, plots
 from benchmarks.paper.experiments.table1 import METHODS
 from iet.errors import InputError
 
@@ -127,3 +127,25 @@ def test_the_committed_runs_are_of_known_methods_and_checks_of_the_curve() -> No
     assert all(set(cell.figures) == {"token_accuracy", "iou", "coverage"} for cell in cells)
     walks = sum(run["protocol"] == "edge-walk" for run in own)
     assert sum(cell.kind == "checks" for cell in cells) == 2 * (walks + len(others))
+
+
+def test_settings_of_two_runs_are_drawn_by_entropy(tmp_path: pathlib.Path) -> None:
+    low, high = (across.run_of(content(*figures)) for figures in ((2.0, 0.9), (0.5, 0.7)))
+    one = across.run_of(content(1.0, 0.8, ("chain 5",)))
+    found = across.panels([low, high, one])
+    assert list(found) == [f"chain 4, {told}" for told in across.DRAWN]
+    ((name, nats, values),) = found["chain 4, told nothing"]
+    assert (name, nats) == ("IET gumbel, posterior", [0.5, 2.0])
+    assert [value.mean for value in values] == [0.7, 0.9]
+    assert [value.low for value in values] == pytest.approx([0.6, 0.8])
+    apart = across.panels([low, high, {**low, "repetition_penalty": 1.2}])["chain 4, told nothing"]
+    assert [nats for _, nats, _ in apart] == [[2.0], [0.5, 2.0]]  # those with the penalty, then without
+    (path,) = plots.curves(tmp_path / "x", {"a": apart, **found}, xlabel="nats per token")
+    shown = path.read_text(encoding="utf-8")
+    assert shown.count(">IET gumbel, posterior<") == 2  # a label of both lines of "a"
+    assert ">0.50<" in shown
+    assert ">chain 4, told the turns<" in shown
+
+
+def test_the_names_that_are_drawn_are_methods() -> None:
+    assert {name for names in across.DRAWN.values() for name in names} <= {method.name for method in METHODS}
