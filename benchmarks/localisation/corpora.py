@@ -13,7 +13,8 @@ A corpus is read on its later texts, and what is tuned or estimated is so on its
   whoever is tuned on some texts has learnt where the others are marked, and which tokens stand out there.
 * Drawn: lengths, agents and scores of stated laws.
 * Written: turns of the shipped model under marks of `iet`, cut to drawn lengths, tokenized again as one text.
-  One of the speakers is not in the registry, so his turns are nobody's.
+  One of the speakers is not in the registry, so his turns are nobody's. The model runs in float64, so that
+  they are the same texts everywhere.
 """
 
 from __future__ import annotations
@@ -58,12 +59,16 @@ class Text:
         more: what else `decode` takes.
         kinds: of each token [T], how much of it was there before, where that is known: small integers. The
             law of marked scores depends on it, and the Bayes reader knows how.
+        text: what was written; None: scores alone are known or drawn.
+        ids: int64 [T], its tokens.
     """
 
     scores: NDArray[np.float32]
     truth: NDArray[np.int64]
     more: dict[str, Any] = dataclasses.field(default_factory=dict)
     kinds: NDArray[np.int64] | None = None
+    text: str | None = None
+    ids: NDArray[np.int64] | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -119,6 +124,7 @@ WRITTEN: tuple[Cell, ...] = (
     ("gumbel", 0.5, 5),
 )
 _TURNS, _SHORTEST, _LONGEST = 18, 30, 120
+_AT_ONCE = 6  # texts that are written together: one of them is the same only beside the others
 _LEAST_GAP = 20
 
 
@@ -270,21 +276,25 @@ def _text_of_law(law: Drawn, family: Family, shares: Floats, index: int) -> Text
 
 
 def written(cell: Cell, texts: int, work: pathlib.Path | None = None) -> list[Corpus]:
-    """Return texts of the shipped model; `work` keeps what it wrote."""
+    """Return texts of the shipped model; the same for the same cell, however many. `work` keeps its turns."""
     from benchmarks.accuracy import texts as sampled
 
     family, temperature, agents = cell
     voices = sampled.Cell("shipped", temperature, agents + 1, family)
     count = TUNING // 3 + texts
-    path = work and work / f"localisation-{voices.name}-{count}.npz"
+    path = work and work / f"localisation-float64-{voices.name}-{count}.npz"
     if path is not None and path.is_file():
         turns = sampled.read(path, voices)
     else:
         from iet.demo.conversation import load_model
 
-        seeds = [sampled.text_seed(voices, "localisation", index) for index in range(count)]
-        model = load_model(sampled.MODELS["shipped"])[0]
-        turns = sampled.generate(model, voices, seeds, turn_tokens=_LONGEST, turns=_TURNS)
+        model = load_model(sampled.MODELS["shipped"])[0].double()
+        turns = []
+        for first in range(0, count, _AT_ONCE):
+            together = range(first, first + _AT_ONCE)
+            seeds = [sampled.text_seed(voices, "localisation", index) for index in together]
+            turns += sampled.generate(model, voices, seeds, turn_tokens=_LONGEST, turns=_TURNS)
+        turns = turns[:count]
         if path is not None:
             sampled.save(path, turns)
     found = [_written_text(each, agents) for each in turns]
@@ -323,7 +333,8 @@ def _written_text(turns: Any, agents: int) -> Text:
     if turns.cell.family == "gumbel":
         more["weights"] = novelty_weights(ids)
         kinds = np.where(fresh_weights(pairs) > 0, np.digitize(more["weights"], (0.3, 0.5, 0.9)) + 1, 0)
-    return Text(score_tokens(ids, registry), np.asarray(true_labels(talk, registry)), more, kinds)
+    truth = np.asarray(true_labels(talk, registry))
+    return Text(score_tokens(ids, registry), truth, more, kinds, talk.text, ids)
 
 
 def _content(path: pathlib.Path) -> Any:

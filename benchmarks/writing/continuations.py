@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import iet
-from benchmarks.writing import sampler
+from benchmarks.writing import exact, sampler
 from benchmarks.writing.shared import steps
 from iet.generation.sampling import times_before
 from iet.marks.keys import KeyTable
@@ -45,17 +45,21 @@ def sample(
     """Continue every prompt [N, P] once per slot [N, A], all continuations in one batch.
 
     A slot is the key of a continuation, -1 for an unmarked one; rows come back in the order of `slots`. The
-    model is in float32 evaluation mode on the CPU; κ counts after the temperature; draws are equal on one
-    machine and version of torch. Family "gumbel": a token is the argmax after the noise; where the n-1 ids
-    before it stood in this prompt or continuation before, it is drawn without a mark in version 1.
+    model is in evaluation mode on the CPU; κ counts after the temperature. In float32 draws are equal on one
+    machine and version of torch; in float64, a Llama, on all (`exact`; several times slower). Family
+    "gumbel": a token is the argmax after the noise; where the n-1 ids before it stood in this prompt or
+    continuation before, it is drawn without a mark in version 1.
     """
     ids = torch.from_numpy(np.repeat(prompts, slots.shape[1], axis=0))
     start = prompts.shape[1]
     ids = torch.cat([ids, ids.new_zeros(len(ids), tokens)], dim=1)
-    mark = _Mark(torch.from_numpy(slots.reshape(-1)), keys, seed)
+    mark = _Mark(torch.from_numpy(slots.reshape(-1)), keys, seed, model.dtype)
     unmarked = torch.zeros(len(ids), tokens, dtype=torch.bool)
     entropy, marked_entropy = [], []
-    for t, logits in enumerate(steps(model, ids, start, slots.shape[1])):
+    exactly = model.dtype == torch.float64
+    run = exact.steps(model, ids, start) if exactly else steps(model, ids, start, slots.shape[1])
+    for t, raw in enumerate(run):
+        logits = raw.float()
         logits[:, list(barred)] = -torch.inf
         logits /= temperature
         measure = t % sampler.ENTROPY_EVERY == 0
@@ -72,8 +76,8 @@ def sample(
 class _Mark:
     """Draws under the keys of rows, with numbers drawn for what the keys leave to chance."""
 
-    def __init__(self, slots: Tensor, keys: KeyTable, seed: int) -> None:
-        self._slots, self._keys = slots, keys
+    def __init__(self, slots: Tensor, keys: KeyTable, seed: int, dtype: torch.dtype) -> None:
+        self._slots, self._keys, self._dtype = slots, keys, dtype
         self._generator = torch.Generator().manual_seed(seed)
         scheme = keys.profile.scheme
         self._context_length, self._gumbel = scheme.n_gram - 1, scheme.family == "gumbel"
@@ -113,4 +117,5 @@ class _Mark:
         return chosen, free, left if measure else None
 
     def _free(self, logits: Tensor) -> Tensor:
-        return sampler.draw(logits, torch.rand(2, len(logits), 1, generator=self._generator))
+        u = torch.rand(2, len(logits), 1, generator=self._generator)
+        return sampler.draw(logits.to(self._dtype), u.to(self._dtype))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import pathlib
 from typing import Any
@@ -118,6 +119,7 @@ def test_written_texts_have_a_speaker_whom_no_key_explains(
     pytest.importorskip("transformers")
     monkeypatch.setattr(corpora, "TUNING", 0)
     monkeypatch.setattr(corpora, "_TURNS", 3)
+    monkeypatch.setattr(corpora, "_AT_ONCE", 1)
     (corpus,) = corpora.written(("gumbel", 1.0, 2), 1, tmp_path)
     (text,) = corpus.texts
     assert set(text.truth.tolist()) == {-1, 0, 1}
@@ -129,6 +131,16 @@ def test_written_texts_have_a_speaker_whom_no_key_explains(
     (again,) = corpora.written(("gumbel", 1.0, 2), 1, tmp_path)
     assert (again.texts[0].scores == text.scores).all()
     assert kept.stat().st_mtime_ns == before
+    # Written on another machine: ids that one draw decides differently have another digest.
+    assert text.ids is not None
+    assert text.text is not None
+    assert hashlib.sha256(text.ids.astype("<i8").tobytes()).hexdigest() == (
+        "516136e9a790d18e59e2d554a5886dd9372c57857c1c3b3540532d38f67e6830"
+    )
+    made = frozen.arrays(corpus)
+    assert list(made["text"]) == [text.text]
+    assert (made["ids"] == text.ids).all()
+    assert made["starts"].tolist() == [0, len(text.ids)]
 
 
 # Readers
@@ -289,11 +301,24 @@ def test_a_reader_that_is_not_there_is_refused(name: str) -> None:
         readers.entered(name)
 
 
-def test_the_frozen_texts_are_those_of_their_digests() -> None:
-    assert {frozen.name_of(law) for law in corpora.DRAWN} == set(frozen.DIGESTS)
-    law = corpora.DRAWN[3]
-    made = frozen.arrays(law)
-    assert frozen.digest(made) == frozen.DIGESTS[frozen.name_of(law)]
-    assert (made["split"] == "reported").sum() == frozen.TEXTS
-    made["truth"][0, 0] += 1
-    assert frozen.digest(made) != frozen.DIGESTS[frozen.name_of(law)]
+def test_the_frozen_texts_are_those_of_their_digests(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = dict(frozen.files(drawn_only=True))
+    assert {name: frozen.digest(arrays) for name, arrays in made.items()}.items() <= frozen.DIGESTS.items()
+    assert len(frozen.DIGESTS) == len(corpora.DRAWN) + len(corpora.WRITTEN)
+    name, arrays = "gumbel-4.npz", made["gumbel-4.npz"]
+    assert (arrays["split"] == "reported").sum() == frozen.TEXTS
+    assert len(arrays["scores"]) == len(arrays["truth"]) == arrays["starts"][-1]
+    for changed in ("truth", "split", "starts", "scores"):
+        other = {**arrays, changed: arrays[changed][::-1].copy()}
+        assert frozen.digest(other) != frozen.DIGESTS[name]
+    (law,) = (law for law in corpora.DRAWN if (law.family, law.agents) == ("gumbel", 4))
+    monkeypatch.setattr(corpora, "DRAWN", (law,))
+    assert frozen.main(["-o", str(tmp_path), "--drawn-only", "--check"]) == 0
+    with np.load(tmp_path / name) as kept:
+        assert frozen.digest(dict(kept)) == frozen.DIGESTS[name]
+    monkeypatch.setitem(frozen.DIGESTS, name, "0")
+    assert frozen.main(["-o", str(tmp_path), "--drawn-only"]) == 0
+    assert frozen.main(["-o", str(tmp_path), "--drawn-only", "--check"]) == 1
+    assert f"another digest than that of the page: {name}" in capsys.readouterr().err
