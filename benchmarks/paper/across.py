@@ -165,7 +165,7 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
 def panels(runs: Sequence[Mapping[str, Any]]) -> dict[str, list[plots.Line]]:
     """Return what is drawn: for each setting of two runs or more its panels, with TokenAcc by entropy."""
     found: dict[str, list[plots.Line]] = {}
-    for setting in dict.fromkeys(tuple(run["settings"]) for run in runs):
+    for setting in sorted({tuple(run["settings"]) for run in runs}):
         some = sorted((run for run in runs if tuple(run["settings"]) == setting), key=nats)
         penalties = sorted({run["repetition_penalty"] for run in some}, reverse=True)
         for title, names in DRAWN.items() if len(some) > 1 else ():

@@ -67,8 +67,10 @@ Line = tuple[str, Sequence[float], Series]
 def curves(path: pathlib.Path, panels: Mapping[str, Sequence[Line]], *, xlabel: str) -> list[pathlib.Path]:
     """Draw figures against a parameter, over a logarithmic axis: a panel each.
 
-    Lines of one name in a panel are of different runs: the later ones are dotted, and have no label.
+    Lines of one name in a panel are of different runs: the later ones are dotted, and have no label. Nor have
+    those of panels with the same names as an earlier one.
     """
+    said: list[list[str]] = []
     with mpl.rc_context(STYLE):
         figure, axes = _panels([3.4] * len(panels), sharey=True)
         for axis, (title, lines) in zip(axes, panels.items(), strict=True):
@@ -76,10 +78,10 @@ def curves(path: pathlib.Path, panels: Mapping[str, Sequence[Line]], *, xlabel: 
             for name, x, values in lines:
                 _check({name: values}, x)
                 at, means, low, high = _known(values, x)
-                form, label = (":s", None) if name in colors else ("-o", name)
+                style, label = (":", None) if name in colors else ("-", name)
                 color = colors.setdefault(name, f"C{len(colors)}")
                 gaps = [means - low, high - means]
-                axis.errorbar(at, means, gaps, fmt=form, color=color, markersize=3, linewidth=1, label=label)
+                axis.errorbar(at, means, gaps, fmt=style, color=color, linewidth=1, label=label)
             ticks: list[float] = []
             for value in sorted(value for _, x, _ in lines for value in x):
                 if not ticks or value > 1.1 * ticks[-1]:
@@ -88,7 +90,9 @@ def curves(path: pathlib.Path, panels: Mapping[str, Sequence[Line]], *, xlabel: 
             axis.set_xticks(ticks, [f"{value:.2f}" for value in ticks])
             axis.minorticks_off()
             axis.set(title=title, xlabel=xlabel, ylim=(0, 1.02))
-            axis.legend(frameon=False, fontsize=5, loc="lower right")
+            if list(colors) not in said:
+                said.append(list(colors))
+                axis.legend(frameon=False, fontsize=5, loc="lower right")
         axes[0].set_ylabel("TokenAcc")
         return save(figure, path, "svg")
 

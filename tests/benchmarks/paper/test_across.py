@@ -142,7 +142,9 @@ def test_settings_of_two_runs_are_drawn_by_entropy(tmp_path: pathlib.Path) -> No
     assert [nats for _, nats, _ in apart] == [[2.0], [0.5, 2.0]]  # those with the penalty, then without
     (path,) = plots.curves(tmp_path / "x", {"a": apart, **found}, xlabel="nats per token")
     shown = path.read_text(encoding="utf-8")
-    assert shown.count(">IET gumbel, posterior<") == 2  # a label of both lines of "a"
+    assert (
+        shown.count(">IET gumbel, posterior<") == 1
+    )  # of both lines of "a", and of the panel of the same names
     assert ">0.50<" in shown
     assert ">chain 4, told the turns<" in shown
 
