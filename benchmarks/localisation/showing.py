@@ -32,7 +32,10 @@ _TITLES = {
 
 def markdown(content: Mapping[str, Any]) -> str:
     """Return all tables of a run."""
-    parts = ['"+" and "-": better or worse than `posterior` beyond the paired 95 % interval.']
+    parts = [
+        "Behind the mean IoU of a reader: the 95 % interval of its difference from `posterior`, paired by"
+        ' texts; "+" and "-": better or worse beyond it.'
+    ]
     for group, title in _TITLES.items():
         found = [row for row in content["corpora"] if row["group"] == group]
         if found:
@@ -49,7 +52,7 @@ def markdown(content: Mapping[str, Any]) -> str:
 
 
 def _iou(found: Sequence[Mapping[str, Any]]) -> str:
-    """The mean IoU, "+" or "-" behind it where a reader is better or worse than `posterior`, paired."""
+    """The mean IoU, and behind it how a reader differs from `posterior`, paired."""
     rows = []
     for row in found:
         cells: list[str | None] = []
@@ -58,9 +61,11 @@ def _iou(found: Sequence[Mapping[str, Any]]) -> str:
             if result is None:
                 cells.append(None)
                 continue
-            _, low, high = result.get("less posterior", (0, 0, 0))
-            sign = " +" if low > 0 else " -" if high < 0 else ""
-            cells.append(f"{result['iou'][0]:.3f}{sign}")
+            shown = f"{result['iou'][0]:.3f}"
+            if "less posterior" in result:
+                _, low, high = result["less posterior"]
+                shown += f" ({low:+.3f}, {high:+.3f})" + (" +" if low > 0 else " -" if high < 0 else "")
+            cells.append(shown)
         rows.append([row["corpus"], str(row["texts"]), *cells])
     return table(["mean IoU", "texts", *_names(found)], rows)
 
