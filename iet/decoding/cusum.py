@@ -208,7 +208,7 @@ class CusumOptions:
     level: float = 0.01
 
     def __post_init__(self) -> None:
-        if self.anchor not in ANCHORS:
+        if not isinstance(self.anchor, str) or self.anchor not in ANCHORS:
             raise InputError(f"anchor: got {self.anchor!r}, expected one of {sorted(ANCHORS)}")
         for name, value, low in (
             ("window", self.window, 1),

@@ -297,7 +297,7 @@ def _guess(
 ) -> Fitted:
     """Return what `fit` starts from: the mean over all that is tried, weighted by how likely it is."""
     lengths = _SEGMENT_LENGTHS if mean_segment is None else np.array([float(mean_segment)])
-    nobodys = np.array([nobody])
+    nobodys = np.array([nobody], np.float64)
     if nobody > 0 and (strengths is None or mean_segment is None):
         nobodys = np.array([min(_RARELY, nobody), nobody, max(_MOSTLY, nobody)])
     if strengths is not None or family is None:

@@ -124,6 +124,12 @@ def test_cusum_anchor_says_where_in_its_window_a_boundary_lies(anchor, shift):
     assert abs(boundary - shift + 32 - 1000) <= 16
 
 
+@pytest.mark.parametrize("anchor", ["middle", [], 1, None])
+def test_an_anchor_that_is_none_is_refused(anchor):
+    with pytest.raises(InputError, match=r"anchor: got .*, expected one of \['centre', 'end', 'start'\]"):
+        decode(np.zeros((200, 2), np.float32), "cusum", anchor=anchor)
+
+
 def test_cusum_parts_refuse_what_is_not_a_vector():
     with pytest.raises(ShapeError, match="margins"):
         cusum(np.zeros((2, 2)))

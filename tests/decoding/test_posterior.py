@@ -48,6 +48,8 @@ def test_the_fit_finds_strengths_and_length_of_a_text_and_who_writes():
     assert start.mean_segment == pytest.approx(99)
     assert 0.02 <= start.nobody <= 0.1
     np.testing.assert_allclose(start.shares, (1 - start.nobody) / 3)
+    for number in (0, 0.0):  # JSON may write either
+        assert fit(sums, weights, FOURIER, nobody=number).nobody == 0
     given = fit(sums, weights, FOURIER, strengths=true, nobody=0.5)
     assert given.strengths.tolist() == true.tolist()
     for bad, words in (
