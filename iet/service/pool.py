@@ -163,11 +163,12 @@ class Pool:
         lost_by: str | None = None
         while not self._closing.is_set():
             worker = self._started(number)
+            if lost_by is not None:  # only now: else it would take the others' worker meanwhile
+                self._jobs.done(lost_by)
+                lost_by = None
             if worker is None:
                 self._closing.wait(1)
                 continue
-            if lost_by is not None:  # only now: else it would take the others' worker meanwhile
-                self._jobs.done(lost_by)
             try:
                 lost_by = self._pass_jobs(worker)
             finally:

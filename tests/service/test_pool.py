@@ -124,6 +124,25 @@ def test_a_worker_that_a_client_has_cost_is_its_own_until_there_is_another(pool:
     wait_until(lambda: pool.ready == 2 and not pool._jobs._at_work["mallory"])
 
 
+def test_who_has_cost_a_worker_that_cannot_start_again_is_served_by_the_others(
+    tmp_path: pathlib.Path,
+) -> None:
+    pool = Pool(functools.partial(pool_work.begin_in, tmp_path), 2, seconds=PATIENCE, wait=PATIENCE)
+
+    async def ask() -> Any:
+        await pool.do("a", "bob")  # another client, for whom a worker is kept
+        (tmp_path / "refuse").touch()
+        with pytest.raises(WorkFailed):
+            await pool.do("die", "mallory")
+        return await pool.do("b", "mallory")
+
+    try:
+        wait_until(lambda: pool.ready == 2)
+        assert asyncio.run(ask())[1] == "b"
+    finally:
+        pool.close()
+
+
 def test_what_no_worker_takes_in_time_is_refused_and_never_done(tmp_path: pathlib.Path) -> None:
     slow = Pool(pool_work.make, 1, seconds=PATIENCE, wait=0.2)
 
