@@ -1,7 +1,7 @@
 "use strict";
 const at = (id) => document.getElementById(id);
 const KINDS = {{kinds}};
-let name = "", page = "", sending = null, held = null;
+let name = "", page = "", of = "", sending = null, held = null, taken = 0;
 
 function say(text, bad = false) {
   at("said").textContent = text;
@@ -18,7 +18,8 @@ function hold(file) {
 const typeOf = (file) => KINDS[(/\.[^.]*$/.exec(file.name.toLowerCase()) || [""])[0]];
 
 async function take(file) {
-  if (!file) return;
+  if (!file || at("send").disabled) return;
+  const mine = ++taken;
   hold(null);
   if (typeOf(file)) {
     at("text").value = "";
@@ -30,12 +31,13 @@ async function take(file) {
   }
   try {
     const bytes = await file.arrayBuffer();
+    if (mine !== taken) return; // another was taken meanwhile
     at("text").value = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
     name = file.name;
     say(`${file.name}: ${at("text").value.length} characters`);
     at("send").focus();
   } catch (error) {
-    say(`${file.name}: not a text in UTF-8`, true);
+    if (mine === taken) say(`${file.name}: not a text in UTF-8`, true);
   }
 }
 
@@ -53,6 +55,8 @@ function asked(text) {
 
 async function send() {
   sending = new AbortController();
+  const sent = name; // files may be dropped, and the text be changed, before the answer is there
+  taken++;
   at("send").disabled = true;
   say("Reading …");
   const decoder = at("decoder").value;
@@ -62,7 +66,7 @@ async function send() {
   try {
     const answer = await fetch(held ? `v1/audit?decoder=${decoder}` : "v1/audit", { method: "POST", headers, body, signal: sending.signal });
     const said = await answer.text();
-    if (answer.ok) show(said);
+    if (answer.ok) show(said, sent);
     else say(`${answer.status}: ${JSON.parse(said).error}`, true);
   } catch (error) {
     say(`The service did not answer: ${error.message}`, true);
@@ -70,10 +74,11 @@ async function send() {
   at("send").disabled = false;
 }
 
-function show(report) {
+function show(report, sent) {
   page = report;
+  of = sent;
   at("report").srcdoc = report;
-  at("name").textContent = name ? `Report on ${name}` : "Report";
+  at("name").textContent = of ? `Report on ${of}` : "Report";
   at("ask").hidden = true;
   at("found").hidden = false;
   at("name").focus();
@@ -82,7 +87,7 @@ function show(report) {
 
 at("form").addEventListener("submit", (event) => { event.preventDefault(); send(); });
 at("file").addEventListener("change", () => take(at("file").files[0]));
-at("text").addEventListener("input", () => { name = ""; hold(null); });
+at("text").addEventListener("input", () => { taken++; name = ""; hold(null); });
 at("again").addEventListener("click", () => {
   at("found").hidden = true;
   at("ask").hidden = false;
@@ -92,7 +97,7 @@ at("again").addEventListener("click", () => {
 at("save").addEventListener("click", () => {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([page], { type: "text/html" }));
-  link.download = `${name || "text"}.html`;
+  link.download = `${of || "text"}.html`;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 });
@@ -103,6 +108,6 @@ for (const kind of ["dragover", "dragleave", "drop"])
     if (kind === "drop" && !at("ask").hidden) {
       const { files } = event.dataTransfer, text = event.dataTransfer.getData("text");
       if (files.length) take(files[0]);
-      else if (text) { hold(null); at("text").value = text; name = ""; say(`${text.length} characters`); at("send").focus(); }
+      else if (text && !at("send").disabled) { taken++; hold(null); at("text").value = text; name = ""; say(`${text.length} characters`); at("send").focus(); }
     }
   });

@@ -118,6 +118,32 @@ def test_a_file_is_chosen_or_dropped(page: Any, service: Running) -> None:
     assert pathlib.Path(saved.value.path()).read_text().startswith("<!doctype html>")
 
 
+def test_what_is_dropped_while_a_text_is_read_takes_nothing_of_its_report(page: Any, service: Running) -> None:
+    page.locator("#token").fill(service.token)
+    page.locator("#file").set_input_files(
+        {"name": "alice.txt", "mimeType": "text/plain", "buffer": TEXT.encode()}
+    )
+    page.locator("#said", has_text="alice.txt").wait_for()
+    page.evaluate(
+        """() => {
+            const data = new DataTransfer(), asked = window.fetch;
+            data.items.add(new File(["another text"], "bob.txt", { type: "text/plain" }));
+            const how = { dataTransfer: data, bubbles: true, cancelable: true };
+            window.fetch = async (...given) => {
+                document.body.dispatchEvent(new DragEvent("drop", how));
+                await new Promise((done) => setTimeout(done, 50));
+                return asked(...given);
+            };
+        }"""
+    )
+    page.locator("#send").click()
+    in_report(page)
+    assert page.locator("#name").inner_text() == "Report on alice.txt"
+    with page.expect_download() as saved:
+        page.locator("#save").click()
+    assert saved.value.suggested_filename == "alice.txt.html"
+
+
 def test_a_document_is_sent_as_it_is(page: Any, service: Running) -> None:
     notebook = {"cells": [{"cell_type": "markdown", "source": TEXT}]}
     file = {"name": "Notes.IPYNB", "mimeType": "", "buffer": json.dumps(notebook).encode()}
