@@ -41,7 +41,7 @@ class Arriving:
         self._receive, self._limits = receive, limits
         # Unbuffered: what is written can be read at once, and nothing is left to be written at its end.
         self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed in `close`
-        self._written = self._read = 0
+        self._arrived = self._written = self._read = 0  # bytes before those in the file, and of those
         self._ended, self._news = False, asyncio.Event()
         self.gone = False
         self.failure: tuple[int, str] | None = None
@@ -71,7 +71,7 @@ class Arriving:
                     self.gone = True
                     return
                 part = message.get("body", b"")
-                if self._written + len(part) > self._limits.batch_bytes:
+                if self._arrived + self._written + len(part) > self._limits.batch_bytes:
                     self.failure = 413, f"batch: got more than {self._limits.batch_bytes} bytes"
                     return
                 self._append(part)
@@ -112,6 +112,9 @@ class Arriving:
             self._file.seek(self._read)
             part = self._file.read(READ_BYTES)
             self._read += len(part)
+            if self._read == self._written:  # what was read takes no room
+                self._file.truncate(0)
+                self._arrived, self._read, self._written = self._arrived + self._written, 0, 0
             *whole, rest = part.split(b"\n")
             for piece in whole:
                 found = bytes(line + piece) if line else piece

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,17 @@ def arriving(*parts: bytes, more: bool = False) -> Callable[[], Any]:
     async def receive() -> Any:
         message = next(rest, None)
         return await asyncio.Event().wait() if message is None else message
+
+    return receive
+
+
+def slowly(part: bytes) -> Callable[[], Any]:
+    """What ASGI calls `receive`, with others' turns between the parts."""
+
+    async def receive() -> Any:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return {"type": "http.request", "body": part, "more_body": True}
 
     return receive
 
@@ -66,6 +78,20 @@ def test_lines_are_numbered_whatever_is_blank_too_long_or_cut() -> None:
     expected = [(0, b"a"), (3, b"bc"), (4, None), (6, None), (7, None), (8, b"d")]
     assert asyncio.run(taken(parts)) == expected
     assert asyncio.run(taken([b"".join(parts)])) == expected
+
+
+def test_what_was_read_takes_no_room_and_counts_all_the_same() -> None:
+    async def read() -> tuple[list[int], Any]:
+        # A line a part: it is read before the next one comes.
+        batch, sizes = Arriving(slowly(b"x" * 39 + b"\n"), Limits(body_bytes=100, batch_bytes=1000)), []
+        async for _ in batch.lines():
+            sizes.append(os.fstat(batch._file.fileno()).st_size)
+        await batch.close()
+        return sizes, batch.failure
+
+    sizes, failure = asyncio.run(read())
+    assert sizes == [0] * 25
+    assert failure == (413, "batch: got more than 1000 bytes")
 
 
 def test_a_batch_that_still_arrives_ends_when_the_service_stops() -> None:
