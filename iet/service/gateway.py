@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,6 +32,10 @@ BODY_BYTES = 16 << 20
 BODY_SECONDS = 60.0
 BODY_VALUES = 250_000
 """Of JSON, in a body: parsing and writing them takes time in which nobody else is served."""
+BODY_NUMBERS = 2 << 20
+"""Bytes of a body outside of strings, for the same reason: a number takes as long as it has digits."""
+AGENT_BYTES, ALL_BYTES = 64 << 20, 1 << 30
+"""Of bodies that are held at once, of one agent and of all: until the engine has answered."""
 
 
 class Forbidden(Exception):
@@ -102,7 +107,9 @@ class Gateway:
     POST goes to the engine's endpoints for completions and chats (and, with vLLM, responses and messages) and
     nowhere else; GET and HEAD go everywhere for whoever holds a key. A request is parsed once and sent on as
     it was understood, so that a field that stands there twice cannot mean two things. One of more than
-    16 MiB, or of more than 250,000 values of JSON, is refused (413).
+    16 MiB, or of more than 250,000 values of JSON, or 2 MiB outside of its strings, is refused (413), and so
+    is one with which an agent has more than 64 MiB of requests that are not answered yet (429), or all have
+    more than 1 GiB (503).
 
     Raises:
         InputError: the file cannot be read, or the engine is unknown.
@@ -121,6 +128,7 @@ class Gateway:
             raise InputError(f"engine: got {engine!r:.80}, expected one of {', '.join(ENDPOINTS)}")
         self._app, self._keys, self._engine, self._also = app, Credentials(keys), engine, also
         self._sessions = None if sessions is None else SessionList(sessions)
+        self._held: Counter[str] = Counter()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass a request on, or answer it."""
@@ -130,18 +138,24 @@ class Gateway:
         if scope["type"] != "http" or scope["path"] in self._also:
             await self._app(scope, receive, send)
             return
+        held = _Held(self._held)
         try:
-            if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
-                # Whoever passed it on may have read another length (RFC 9112, 6.1).
-                raise Forbidden(400, "content-length: got one beside transfer-encoding, expected one of them")
-            agent = self._agent(scope)
-            scope = {**scope, "state": {**scope.get("state", {}), "iet_agent": agent}}
-            if scope["method"] not in ("GET", "HEAD"):
-                scope, receive = await self._marked(scope, receive, agent)
-        except Forbidden as refused:
-            await _answer(send, refused)
-            return
-        await self._app(scope, receive, send)
+            try:
+                if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
+                    # Whoever passed it on may have read another length (RFC 9112, 6.1).
+                    raise Forbidden(
+                        400, "content-length: got one beside transfer-encoding, expected one of them"
+                    )
+                agent = self._agent(scope)
+                scope = {**scope, "state": {**scope.get("state", {}), "iet_agent": agent}}
+                if scope["method"] not in ("GET", "HEAD"):
+                    scope, receive = await self._marked(scope, receive, held, agent)
+            except Forbidden as refused:
+                await _answer(send, refused)
+                return
+            await self._app(scope, receive, send)
+        finally:
+            held.give_back()
 
     def _agent(self, scope: Any) -> str:
         try:
@@ -152,17 +166,21 @@ class Gateway:
             raise Forbidden(401, "authorization: expected a key that is an agent's")
         return agent
 
-    async def _marked(self, scope: Any, receive: Any, agent: str) -> tuple[Any, Any]:
+    async def _marked(self, scope: Any, receive: Any, held: _Held, agent: str) -> tuple[Any, Any]:
         if scope["method"] != "POST" or scope["path"] not in ENDPOINTS[self._engine]:
             raise Forbidden(
                 404, f"path: expected POST to one of {', '.join(sorted(ENDPOINTS[self._engine]))}"
             )
         if any(name == b"content-encoding" for name, _ in scope["headers"]):
             raise Forbidden(415, "content-encoding: expected none")
-        body = await _body(receive)
-        values = _values(body)
+        body = await _body(receive, held, agent)
+        values, numbers = _values(body)
         if values > BODY_VALUES:
             raise Forbidden(413, f"body: got {values:,} values of JSON, expected at most {BODY_VALUES:,}")
+        if numbers > BODY_NUMBERS:
+            raise Forbidden(
+                413, f"body: got {numbers:,} bytes outside of strings, expected at most {BODY_NUMBERS:,}"
+            )
         try:
             request = json.loads(body.decode("utf-8-sig"))  # in UTF-16 `_values` would count something else
             named, session = _named(request, agent, self._engine, self._sessions)
@@ -174,31 +192,60 @@ class Gateway:
         kept = (b"content-length", b"transfer-encoding", b"content-type")
         headers = [(name, value) for name, value in scope["headers"] if name not in kept]
         headers += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-        whole = iter([{"type": "http.request", "body": body, "more_body": False}])
+        whole = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def replaced() -> Any:
-            message = next(whole, None)
-            return await receive() if message is None else message
+            return whole.pop() if whole else await receive()
 
         return {**scope, "headers": headers}, replaced
 
 
-def _values(body: bytes) -> int:
-    """Return how many values JSON in UTF-8 holds at most: one begins after each comma and opening bracket."""
+def _values(body: bytes) -> tuple[int, int]:
+    """Return of JSON in UTF-8 how many values it holds at most, and how many bytes outside of strings.
+
+    A value begins after each comma and opening bracket.
+    """
 
     def begin(part: bytes) -> int:
         return part.count(b",") + part.count(b"[") + part.count(b"{")
 
     found = begin(body)
-    if found <= BODY_VALUES:
-        return found
+    if found <= BODY_VALUES and len(body) <= BODY_NUMBERS:
+        return found, len(body)
     # Most of them may be punctuation of a long text: what stands in strings is left out. With more quotation
     # marks than this there are too many strings, and what is left is counted as it is.
     parts = body.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"', 4 * BODY_VALUES + 2)
-    return begin(b"".join(parts[::2]))
+    outside = b"".join(parts[::2])
+    return begin(outside), len(outside)
 
 
-async def _body(receive: Any) -> bytes:
+class _Held:
+    """What is counted of the bytes of one request while it is there."""
+
+    def __init__(self, of: Counter[str]) -> None:
+        self._of, self._bytes, self._agent = of, 0, ""
+
+    def take(self, agent: str, size: int) -> None:
+        """Count bytes of an agent's request, or raise Forbidden (429 or 503) where these are too many."""
+        self._agent = agent
+        if self._of[agent] + size > AGENT_BYTES:
+            raise Forbidden(
+                429, f"body: {agent!r} has {AGENT_BYTES:,} bytes of requests that are not answered"
+            )
+        if self._of.total() + size > ALL_BYTES:
+            raise Forbidden(503, f"body: the gateway holds {ALL_BYTES:,} bytes of requests")
+        self._of[agent] += size
+        self._bytes += size
+
+    def give_back(self) -> None:
+        """Count them no more."""
+        self._of[self._agent] -= self._bytes
+        if not self._of[self._agent]:
+            del self._of[self._agent]
+        self._bytes = 0
+
+
+async def _body(receive: Any, held: _Held, agent: str) -> bytes:
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
@@ -206,7 +253,9 @@ async def _body(receive: Any) -> bytes:
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise Forbidden(400, "the client went")
-                body += message.get("body", b"")
+                part = message.get("body", b"")
+                held.take(agent, len(part))
+                body += part
                 if len(body) > BODY_BYTES:
                     raise Forbidden(413, f"body: got more than {BODY_BYTES} bytes")
                 if not message.get("more_body", False):

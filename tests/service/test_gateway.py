@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import hashlib
 import json
 import math
@@ -16,10 +17,12 @@ import pytest
 
 from iet import agents
 from iet.errors import InputError
+from iet.service import gateway
 from iet.service.gateway import ENDPOINTS, Gateway
 from iet.service.sessions import FullList, SessionList
 from tests.support.conditions import posix
 from tests.support.service import Client, Upstream, on_a_port
+from tests.support.waiting import wait_until
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "What now?"}]}
 KEYS = {"sk-planner": "planner", "sk-critic": "critic", "sk-other": "critic"}
@@ -170,6 +173,49 @@ def test_more_values_than_are_parsed_while_others_wait(
     for encoding in ("utf-16", "utf-16-le"):  # in which they may be counted as if they were in a string
         assert client.ask("/v1/completions", body.encode(encoding)).status in (400, 413)
     assert upstream.received == []
+
+
+@pytest.mark.parametrize("number", [b"2.2250738585072011360574097967091319e-308", b"9" * 4_000])
+def test_numbers_of_more_digits_than_are_parsed_while_others_wait(
+    port: int, engine: agents.Engine, upstream: Upstream, number: bytes
+) -> None:
+    body = b'{"prompt": [' + b",".join([number] * ((2 << 20) // len(number) + 1)) + b"]}"
+    reply = Client(port, "sk-planner").ask("/v1/completions", body)
+    assert (reply.status, "bytes outside of strings, expected" in reply.json["error"]["message"]) == (
+        413,
+        True,
+    )
+    assert upstream.received == []
+
+
+def test_bodies_of_one_agent_leave_room_for_those_of_others(
+    keys: pathlib.Path, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "AGENT_BYTES", 3 << 20)
+    monkeypatch.setattr(gateway, "ALL_BYTES", 5 << 20)
+    app = Gateway(upstream, keys)
+    with on_a_port(app) as port, contextlib.ExitStack() as open_ones:
+        planner, critic = Client(port, "sk-planner"), Client(port, "sk-critic")
+
+        def begin(client: Client, size: int) -> None:
+            connection = open_ones.enter_context(client.connect())
+            connection.sendall(client.head("/v1/chat/completions", "Content-Length: 8000000") + b" " * size)
+
+        begin(planner, 3 << 20)
+        wait_until(lambda: app._held["planner"] == 3 << 20)
+        reply = planner.ask("/v1/chat/completions", CHAT)
+        assert (reply.status, "'planner' has 3,145,728 bytes" in reply.json["error"]["message"]) == (
+            429,
+            True,
+        )
+        assert critic.ask("/v1/chat/completions", CHAT).status == 200
+        begin(critic, 2 << 20)
+        wait_until(lambda: app._held.total() == 5 << 20)
+        assert critic.ask("/v1/chat/completions", CHAT).status == 503
+        open_ones.close()
+        wait_until(lambda: not app._held)
+        assert planner.ask("/v1/chat/completions", CHAT).status == 200
+        wait_until(lambda: not app._held)
 
 
 def test_long_texts_and_many_messages_and_tools_are_passed_on(
