@@ -233,7 +233,8 @@ def application(service: Service) -> fastapi.FastAPI:
     )
     async def audit(request: fastapi.Request) -> Response:
         limit = service.limits.body_bytes
-        with service.admitted(request, (JSON, *readable), limit) as client:
+        with contextlib.ExitStack() as place:
+            client = place.enter_context(service.admitted(request, (JSON, *readable), limit))
             upload = None
             if heads.media(request) == JSON:
                 heads.refuse_query(request)
@@ -243,7 +244,7 @@ def application(service: Service) -> fastapi.FastAPI:
             body = await _body(request, service.limits)
             job = Job(body, html=heads.wants_page(request), document=upload)
             answer = await _unless_gone(request, service.do(job, client))
-        return Response(answer.body, answer.status, {"cache-control": "no-store"}, answer.media)
+            return _Held(answer, place.pop_all())
 
     @app.post(
         "/v1/check",
@@ -264,12 +265,13 @@ def application(service: Service) -> fastapi.FastAPI:
         openapi_extra={"requestBody": {"required": True, "content": {JSON: {"schema": claims}}}},
     )
     async def check(request: fastapi.Request) -> Response:
-        with service.admitted(request, (JSON,), service.limits.body_bytes) as client:
+        with contextlib.ExitStack() as place:
+            client = place.enter_context(service.admitted(request, (JSON,), service.limits.body_bytes))
             heads.refuse_query(request)
             body = await _body(request, service.limits)
             job = Job(body, check=True, html=heads.wants_page(request))
             answer = await _unless_gone(request, service.do(job, client))
-        return Response(answer.body, answer.status, {"cache-control": "no-store"}, answer.media)
+            return _Held(answer, place.pop_all())
 
     @app.post(
         "/v1/audit/batch",
@@ -330,6 +332,22 @@ def application(service: Service) -> fastapi.FastAPI:
 
     app.openapi = described  # type: ignore[method-assign]
     return app
+
+
+class _Held(Response):
+    """An answer that holds its request's place until the client has taken it, all but what is in buffers."""
+
+    def __init__(self, answer: Answer, place: contextlib.ExitStack) -> None:
+        super().__init__(answer.body, answer.status, {"cache-control": "no-store"}, answer.media)
+        self._place = place
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        with self._place:
+            head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+            await send(head)
+            await send({"type": "http.response.body", "body": self.body, "more_body": True})
+            # Before this, which holds nothing, the server waits for the client to take what came before it.
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class _Batch(Response):

@@ -15,6 +15,7 @@ from typing import Any
 
 import h11
 import uvicorn
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from iet.errors import InputError, check_number
@@ -27,6 +28,9 @@ GRACE_SECONDS = 5.0
 
 SPARE_CONNECTIONS = 128
 """Beyond the limit, to be told that there are too many; more are closed without a word."""
+
+CHUNKS_AT_ONCE = 64
+"""Of one connection, before others have a turn: each takes some 12 µs of Python, however short it is."""
 
 
 def bound(host: str, port: int, *, loopback: bool) -> socket.socket:
@@ -120,19 +124,55 @@ class _Server(uvicorn.Server):
         self._captured_signals.clear()  # the process ends by itself, with code 0
 
 
-def _protocol(limits: Limits) -> type[H11Protocol]:
-    """Return HTTP/1.1 for clients that may be slow on purpose.
+class _Connection(h11.Connection):
+    """HTTP that says there is no more for now after some chunks of a body.
 
-    uvicorn waits for ever for the head of a first request, and for a client that does not read.
+    Attributes:
+        turn: chunks that may be read before that.
+        event: the last one that was there.
+    """
+
+    turn = 0
+    event: Any = None
+
+    def next_event(self) -> Any:
+        if not self.turn:
+            return h11.NEED_DATA
+        self.event = super().next_event()
+        self.turn -= isinstance(self.event, h11.Data)
+        return self.event
+
+
+class _Flow(FlowControl):
+    """Reading that goes on only when what was read has been understood."""
+
+    behind = False
+
+    def resume_reading(self) -> None:
+        if not self.behind:
+            super().resume_reading()
+
+
+def _protocol(limits: Limits) -> type[H11Protocol]:
+    """Return HTTP/1.1 for clients that may be slow on purpose, or send what takes long to read.
+
+    uvicorn waits for ever for the head of a first request, and for a client that does not read; and it reads
+    all chunks that have come before anybody else has a turn, which may be tens of thousands of a byte each.
     """
 
     class Protocol(H11Protocol):
         _waiting: asyncio.TimerHandle | None = None
         _stalled: asyncio.TimerHandle | None = None
-        _left = 0
+        _left = _received = _before = 0
+
+        def __init__(self, config: uvicorn.Config, *args: Any, **options: Any) -> None:
+            super().__init__(config, *args, **options)
+            size = config.h11_max_incomplete_event_size
+            self.conn: _Connection = _Connection(h11.SERVER, *([] if size is None else [size]))
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            self.flow: _Flow = _Flow(transport)
             if len(self.connections) > limits.connections + SPARE_CONNECTIONS:
                 transport.abort()
             else:
@@ -140,11 +180,30 @@ def _protocol(limits: Limits) -> type[H11Protocol]:
 
         def data_received(self, data: bytes) -> None:
             # A head that came in pieces is waited for from its first byte on, however often some arrive.
+            self._received += len(data)
             super().data_received(data)
             if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
                 self._wait_for_head()
             else:
                 self._cancel("_waiting")
+
+        def handle_events(self) -> None:
+            self.conn.turn = CHUNKS_AT_ONCE
+            super().handle_events()
+            if not self.conn.turn and not self.transport.is_closing():
+                self.flow.behind = True
+                self.flow.pause_reading()
+                self.loop.call_soon(self._go_on)
+
+        def _go_on(self) -> None:
+            """Read more of what has come, and then from the socket, where nothing else speaks against it."""
+            self.flow.behind = False
+            if self.transport.is_closing():
+                return
+            self.handle_events()
+            full = self.cycle is not None and len(self.cycle.body) > HIGH_WATER_LIMIT
+            if self.conn.turn and self.conn.event is not h11.PAUSED and not full:
+                self.flow.resume_reading()
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
@@ -173,14 +232,15 @@ def _protocol(limits: Limits) -> type[H11Protocol]:
 
         def _wait_for_reader(self) -> None:
             self._cancel("_stalled")
-            self._left = _not_taken(self.transport)
+            self._left, self._before = _not_taken(self.transport), self._received
             self._stalled = self.loop.call_later(limits.stall_seconds, self._cut_if_stalled)
 
         def _cut_if_stalled(self) -> None:
             self._stalled = None
             if not self.transport.get_write_buffer_size():
                 return
-            if _not_taken(self.transport) < self._left:  # slow, but not stalled
+            # Slow, but not stalled; or it sends all before it reads anything, as most clients do.
+            if _not_taken(self.transport) < self._left or self._received > self._before:
                 self._wait_for_reader()
                 return
             log.warning(
