@@ -57,16 +57,12 @@ inline D8 larger(D8 x, D8 y) { IET_EACH_LANE(x.lane[lane] > y.lane[lane] ? x.lan
 
 #endif
 
-double advance_at(const Chain& chain, int64_t t, int64_t first) {
+// The chance of a stage of an agent to end, times `pace`.
+double advance_at(const Chain& chain, int64_t t, int64_t first, double pace) {
   if (t == first) return 0;  // nothing comes before the first token
-  const double chance = chain.odds ? chain.rate * chain.odds[t] : chain.rate;
+  const double chance = (chain.odds ? chain.rate * chain.odds[t] : chain.rate) * pace;
   const double high = chance > chain.lowest ? chance : chain.lowest;
   return high < chain.highest ? high : chain.highest;
-}
-
-double nobodys_at(const Chain& chain, double advance) {
-  const double chance = advance * chain.pace, most = 1.0 - 1e-12;
-  return chance < most ? chance : most;
 }
 
 // Chances of a stage to end, of each state; nobody's is the last of them.
@@ -102,8 +98,8 @@ double forward(const Chain& chain, const ChainPart& part, double* onward, double
   double* const last = part.state + (stages - 1) * width;
   double log_ratio = 0;
   for (int64_t t = part.begin; t < part.end; ++t) {
-    const double advance = advance_at(chain, t, part.first);
-    const Chances chances = {advance, nobodys_at(chain, advance), states - 1};
+    const Chances chances = {advance_at(chain, t, part.first, 1), advance_at(chain, t, part.first, chain.pace),
+                             states - 1};
     const float* row = row_of(chain, t, room);
     float* alpha = part.alpha + (part.keep ? (t - part.begin) * stages * width : 0);
     for (int64_t i = 0; i < width; i += kChainLanes)
@@ -158,8 +154,8 @@ void backward(const Chain& chain, const ChainPart& part, double* beta, double* h
     for (int64_t i = 0; i < width; i += kChainLanes)
       store(load(chain.prior + i) * load(beta + i) * load(weights + i), held + i);
     const D8 entering = all(sum_of(held, states));
-    const double advance = advance_at(chain, t, part.first);
-    const Chances chances = {advance, nobodys_at(chain, advance), agents};
+    const Chances chances = {advance_at(chain, t, part.first, 1), advance_at(chain, t, part.first, chain.pace),
+                             agents};
     for (int64_t i = 0; i < width; i += kChainLanes) {
       const D8 q = chances.of(i), stay = all(1.0) - q, weight = load(weights + i);
       const D8 others = entering - load(chain.again + i) * load(held + i);
@@ -191,12 +187,12 @@ void chains_aside(const ChainsAside& chains) {
   const D8 rates = load(chains.rates), lowest = load(chains.lowest), highest = load(chains.highest);
   const D8 paces = load(chains.paces), alternates = load(chains.alternates), one = all(1.0);
   for (int64_t t = 0; t < chains.tokens; ++t) {
-    D8 advance = all(0.0);
+    D8 advance = all(0.0), nobodys = all(0.0);
     if (t > 0) {  // nothing comes before the first token
       const D8 chances = chains.odds ? rates * all(chains.odds[t]) : rates;
       advance = lesser(larger(chances, lowest), highest);
+      nobodys = lesser(larger(chances * paces, lowest), highest);
     }
-    const D8 nobodys = lesser(advance * paces, highest);
     D8 arriving = all(0.0), total = all(0.0);
     for (int64_t i = 0; i <= nobody; ++i) {
       const D8 leaving = load(chains.third + i * 8) * load(chains.leave + i * 8);

@@ -86,7 +86,7 @@ void posteriors(Packed<float, 2> ratios, Row<const double> odds, Integers cuts, 
                        priors,
                        leave,
                        again,
-                       stages / std::max(mean_segment, 1e-9),
+                       least / std::max(mean_segment, least),
                        moves ? kLowestChance : 0,
                        moves ? 1 - kLowestChance : 0,
                        pace};

@@ -58,7 +58,8 @@ def forward_backward(
         shares: π of the agents [A], > 0; None: 1 - `nobody` in equal parts. They are scaled to that sum, and
             none counts for less than 1e-8 of it.
         stages: m, 1 to 16.
-        odds: [T] > 0; q is multiplied by odds[t] for the step from t - 1 to t (and is 1 at most). None: 1.
+        odds: [T] > 0; q, and nobody's, is multiplied by odds[t] for the step from t - 1 to t (and is 1 at
+            most). None: 1.
         nobody_segment: expected tokens of nobody's segments, where they alternate with agents', at least 0;
             below `stages` counts as `stages`. None: `mean_segment`, and nobody may follow himself.
 
@@ -196,7 +197,7 @@ def _posteriors_loop(
     alternates, pace = 0.0, 1.0  # of nobody's stages, against those of agents
     if not math.isnan(nobody_segment):
         alternates, pace = 1.0, max(mean_segment, stages) / max(nobody_segment, stages)
-    rate = stages / max(mean_segment, 1e-9)
+    rate = stages / max(mean_segment, stages)
     leave, begun = np.empty(states), np.empty(states)  # 1 / (1 - π), and the share of the tokens each holds
     most = held_by_all = 0.0
     for i in range(states):
@@ -242,7 +243,8 @@ def _posteriors_loop(
                 row = t - begin if keep else 0
                 chance = rate * odds[t] if len(odds) else rate
                 advance = min(max(chance, lowest), highest) if t > cuts[d] else 0.0
-                nobodys, arriving = min(advance * pace, 1 - _LOWEST_CHANCE), 0.0
+                nobodys = min(max(chance * pace, lowest), highest) if t > cuts[d] else 0.0
+                arriving = 0.0
                 for i in range(states):
                     onward[i] = state[last, i] * leave[i] * (advance if i < nobody else nobodys)
                     arriving += onward[i]
@@ -291,7 +293,7 @@ def _posteriors_loop(
                 held[nobody] *= alternates
                 chance = rate * odds[t] if len(odds) else rate
                 advance = min(max(chance, lowest), highest) if t > cuts[d] else 0.0
-                nobodys = min(advance * pace, 1 - _LOWEST_CHANCE)
+                nobodys = min(max(chance * pace, lowest), highest) if t > cuts[d] else 0.0
                 for i in range(states):
                     q = advance if i < nobody else nobodys
                     for m in range(last):
@@ -338,7 +340,8 @@ def _likelihoods_loop(
             for t in range(tokens):
                 chance = rate * odds[t] if len(odds) else rate
                 advance = min(max(chance, lowest), highest) if t > 0 else 0.0
-                nobodys, arriving, total = min(advance * pace, highest), 0.0, 0.0
+                nobodys = min(max(chance * pace, lowest), highest) if t > 0 else 0.0
+                arriving = total = 0.0
                 for i in range(nobody + 1):
                     arriving += third[i] * leave[i] * (advance if i < nobody else nobodys)
                 for i in range(nobody + 1):

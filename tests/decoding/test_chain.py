@@ -149,19 +149,30 @@ def test_forward_backward_survives_ratios_of_any_size():
     assert np.isfinite(left).all()
 
 
-def test_odds_scale_the_chance_of_each_step():
-    ratios, odds = np.random.default_rng(6).normal(0, 1, (7, 2)), np.array([1, 1, 2, 0.5, 1, 3, 1.0])
-    pi, _ = chain([1, 1], 5.0, 0.2, 2)
-    steps = [chain([1, 1], 5.0 / factor, 0.2, 2)[1] for factor in odds]
+@pytest.mark.parametrize(
+    ("mean_segment", "nobody_segment"), [(5.0, None), (1.0, None), (0.5, 30.0), (20.0, 4.0), (4.0, 30.0)]
+)
+def test_odds_scale_the_chance_of_each_step(mean_segment, nobody_segment):
+    ratios, odds = np.random.default_rng(6).normal(0, 1, (7, 2)), np.array([1, 1, 2, 0.5, 0.1, 9, 30.0])
+
+    def step(factor):
+        """Segments of a mean below the two stages count as these before the odds."""
+        gap = None if nobody_segment is None else max(nobody_segment, 2) / factor
+        return chain([1, 1], max(mean_segment, 2) / factor, 0.2, 2, gap)[1]
+
+    gap = None if nobody_segment is None else max(nobody_segment, 2)
+    pi, _ = chain([1, 1], max(mean_segment, 2), 0.2, 2, gap)
     e = np.exp(np.repeat(np.column_stack([ratios, np.zeros(7)]), 2, axis=1))
-    alpha = [pi * e[0]]
+    alpha, steps = [pi * e[0]], [step(factor) for factor in odds]
     for t in range(1, 7):
         alpha.append(alpha[-1] @ steps[t] * e[t])
     beta = [np.ones(6)]
     for t in range(6, 0, -1):
         beta.insert(0, steps[t] @ (e[t] * beta[0]))
     held = (np.array(alpha) * np.array(beta)).reshape(7, 3, 2).sum(axis=2)
-    gamma, left, log_ratio = forward_backward(ratios, 5.0, 0.2, None, 2, odds)
+    gamma, left, log_ratio = forward_backward(
+        ratios, mean_segment, 0.2, None, 2, odds, nobody_segment=nobody_segment
+    )
     found = np.column_stack([gamma, left])
     np.testing.assert_allclose(found, held / held.sum(axis=1, keepdims=True), atol=1e-5)
     assert log_ratio == pytest.approx(np.log(alpha[-1].sum()), abs=1e-5)
@@ -217,7 +228,7 @@ def test_a_chain_refuses_what_it_cannot_be(arguments, error, words):
 def test_likelihoods_side_by_side_are_those_of_single_chains(ratios, seed, anybody):
     rng = np.random.default_rng(seed)
     ratios = ratios * np.float32(rng.choice([1, 40]))
-    lengths = rng.uniform(3, 200, 5)
+    lengths = rng.uniform(1, 200, 5)
     nobody = rng.uniform(0.01, 0.9, 5) if anybody else np.zeros(5)
     odds = rng.uniform(0.1, 5, len(ratios))
     shares = rng.dirichlet(np.ones(ratios.shape[1]))
