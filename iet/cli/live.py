@@ -26,6 +26,9 @@ from iet.marks.registry import Registry
 KEY_VARIABLE = "OPENAI_API_KEY"
 """Holds what the server wants as a bearer token, if anything."""
 
+MAX_TIMEOUT = 86_400
+"""Seconds: a day."""
+
 LEVEL = 1e-4
 """p-value that the agent's mark must reach, and that unmarked text must not."""
 
@@ -152,8 +155,10 @@ def ask(
         raise InputError(f"engine: got {engine!r}, expected one of {list(ENGINES)}")
     if tokens < len(PROMPTS):
         raise InputError(f"tokens: got {tokens}, expected at least {len(PROMPTS)}")
-    if not 0 < timeout < math.inf:
-        raise InputError(f"timeout: got {timeout}, expected a number of seconds above 0")
+    if not 0 < timeout <= MAX_TIMEOUT:
+        raise InputError(
+            f"timeout: got {timeout}, expected a number of seconds above 0, {MAX_TIMEOUT} at most"
+        )
     profile = registry.profile_of(agent)
     auditor = Auditor(registry, profile=profile.id, tokenizer=tokenizer, known_agents=[agent], level=LEVEL)
     registry.open_tokenizer(profile.id, tokenizer)  # if it is missing, say so before the server writes
@@ -213,10 +218,17 @@ class _Server:
                 "server: got a URL with a user, a password or a query, expected none; a key is read from"
                 f" ${KEY_VARIABLE}"
             )
+        if not url.isascii() or any(len(label) > 63 for label in parts.hostname.split(".")):
+            raise InputError(
+                "server: got a URL with letters that HTTP does not take, or more than 63 between dots,"
+                " expected one such as http://localhost:8000"
+            )
         self.url = url.rstrip("/").removesuffix("/v1")
         self._said = ""
         self._timeout = timeout
         self._key = os.environ.get(KEY_VARIABLE, "")
+        if self._key and not (self._key.isascii() and self._key.isprintable()):
+            raise InputError(f"${KEY_VARIABLE}: got a key that no header takes, expected ASCII in one line")
         self._chat = False
         self._opener = urllib.request.build_opener(_NoRedirects())
 
@@ -291,7 +303,7 @@ class _Server:
             raise BackendUnavailable(f"{self.url}: cannot be reached ({error.reason})") from None
         except (OSError, http.client.HTTPException) as error:
             raise BackendUnavailable(f"{self.url}: broke off ({type(error).__name__})") from None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise BackendUnavailable(f"{self.url}{path}: answers with something else than JSON") from None
 
     def _too_slow(self) -> BackendUnavailable:

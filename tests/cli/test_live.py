@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import math
 import pathlib
 import socket
 import threading
@@ -181,6 +182,7 @@ def test_sglang_is_asked_in_its_words(registry: Registry, write: Any) -> None:
         (429, "HTTP 429"),
         (None, "no answer within 0.3 s"),
         (b"<html>", "something else than JSON"),
+        (b"[" * 100_000, "something else than JSON"),
         (b"{}", "answers without a text"),
         (b'{"choices": []}', "answers without a text"),
     ],
@@ -269,6 +271,8 @@ def test_the_key_follows_no_redirection(registry: Registry, write: Any, key: str
         "http://",
         "nourl",
         "http://[::1",
+        "http://host/secretü",
+        "http://" + "a" * 64,
     ],
 )
 def test_urls_that_are_refused_are_not_repeated(registry: Registry, url: str) -> None:
@@ -276,6 +280,22 @@ def test_urls_that_are_refused_are_not_repeated(registry: Registry, url: str) ->
         live.ask(url, "planner", registry, tokens=TOKENS)
     assert "secret" not in str(refused.value)
     assert "got ://" not in str(refused.value)
+
+
+@pytest.mark.parametrize("end", ["\r", "\n", "€"])
+def test_a_key_that_no_header_takes_is_refused_before_anybody_is_asked(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setenv(live.KEY_VARIABLE, f"sk-secret{end}")
+    with pytest.raises(InputError, match=r"\$OPENAI_API_KEY: got a key that no header takes") as refused:
+        live.ask("http://127.0.0.1:1", "planner", registry, tokens=TOKENS)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, 1e10, math.nan, math.inf])
+def test_a_time_that_no_clock_takes_is_refused(registry: Registry, timeout: float) -> None:
+    with pytest.raises(InputError, match=r"timeout: got .*, expected a number of seconds above 0"):
+        live.ask("http://127.0.0.1:1", "planner", registry, tokens=TOKENS, timeout=timeout)
 
 
 def test_what_is_missing_here_is_told_before_the_server_writes(write: Any) -> None:
