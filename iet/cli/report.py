@@ -136,7 +136,7 @@ def _report_many(arguments: argparse.Namespace) -> int:
     auditor = auditor_of(arguments, keys_of(arguments))
     text_of = functools.partial(read_text, encoding=arguments.encoding, maximum=arguments.max_text)
     with auditing():
-        _write_many(arguments.files, out, auditor, text_of)
+        return _write_many(arguments.files, out, auditor, text_of)
     return 0
 
 
@@ -146,8 +146,11 @@ def _read_with(auditor: Any) -> str:
     return f"read {when} with {', '.join(auditor.registry_names)}"
 
 
-def _write_many(files: Sequence[str], out: pathlib.Path, auditor: Any, read: Callable[[str], str]) -> None:
+def _write_many(files: Sequence[str], out: pathlib.Path, auditor: Any, read: Callable[[str], str]) -> int:
     """Write index.html, documents.csv and a page for each text into a folder.
+
+    Returns:
+        The exit code: 3 where no text could be read.
 
     Args:
         files: texts, folders of them, patterns.
@@ -189,6 +192,12 @@ def _write_many(files: Sequence[str], out: pathlib.Path, auditor: Any, read: Cal
     write_file(out / "documents.csv", as_csv(rows).encode("utf-8-sig"))
     write_file(out / "index.html", index(rows, about).encode())
     print(out / "index.html")
+    unread = sum(bool(row.problem) for row in rows)
+    if unread:
+        print(
+            f"iet: {unread} of {len(rows)} texts could not be read: documents.csv says why", file=sys.stderr
+        )
+    return 3 if unread == len(rows) else 0
 
 
 def _need_matplotlib() -> None:

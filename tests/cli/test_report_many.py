@@ -41,6 +41,7 @@ def test_report_takes_several_files(
     shown = capsys.readouterr()
     assert shown.out == f"{out / 'index.html'}\n"
     assert "1 file not read: .pdf 1" in shown.err
+    assert "iet: 1 of 3 texts could not be read: documents.csv says why" in shown.err
     index = (out / "index.html").read_text(encoding="utf-8")
     assert links(out / "index.html") == ["pages/000001.html", "pages/000003.html"]
     assert "got a PDF file, expected text" in index
@@ -63,6 +64,16 @@ def test_report_takes_several_files(
     assert float(rows[0]["log_p"]) == report.log_p
     assert run("report", folder, "-r", team, "-o", out) == 3
     assert "expected an empty one" in capsys.readouterr().err
+
+
+def test_a_report_of_texts_none_of_which_can_be_read_says_so(
+    team: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_bytes("ü".encode("latin-1"))
+    assert run("report", tmp_path / "a.txt", tmp_path / "b.txt", "-r", team, "-o", tmp_path / "out") == 3
+    assert "iet: 2 of 2 texts could not be read: documents.csv says why" in capsys.readouterr().err
+    assert (tmp_path / "out" / "documents.csv").is_file()
 
 
 @pytest.mark.parametrize(
