@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except (IetError, OSError) as error:
-        where = "standard output: " if _forget_output() else ""
+        where = "standard output: " if _forget_output() or isinstance(error, OutputFull) else ""
         said = _in_flags(str(error), arguments.parser)
         print(f"iet: {where}{harmless(said)}", file=sys.stderr)  # it may quote what it read
         return 3
@@ -146,6 +146,10 @@ def _replace_closed_streams() -> None:
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
 
 
+class OutputFull(OSError):
+    """A standard stream cannot take what is written."""
+
+
 class _Patient(io.FileIO):
     """A standard stream that takes what nobody reads any more, as behind `| head`.
 
@@ -161,6 +165,8 @@ class _Patient(io.FileIO):
             return super().write(data)
         except BrokenPipeError:
             return memoryview(data).nbytes
+        except OSError as error:
+            raise OutputFull(error.errno, error.strerror) from None
 
 
 def _patient(stream: TextIO) -> TextIO:

@@ -67,10 +67,11 @@ def test_what_needs_no_stream_does_without(
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
 def test_a_full_output_is_named(team: pathlib.Path, text: pathlib.Path) -> None:
-    for more in ([], ["--json"]):  # less and more than a buffer
-        done = in_shell("unset PYTHONUNBUFFERED; exec IET > /dev/full", "audit", text, "-r", team, *more)
-        assert done.returncode == 3
-        assert done.stderr == "iet: standard output: [Errno 28] No space left on device\n"
+    for buffered in ("unset PYTHONUNBUFFERED", "export PYTHONUNBUFFERED=1"):
+        for more in ([], ["--json"]):  # less and more than a buffer
+            done = in_shell(f"{buffered}; exec IET > /dev/full", "audit", text, "-r", team, *more)
+            assert done.returncode == 3
+            assert done.stderr == "iet: standard output: [Errno 28] No space left on device\n"
 
 
 def test_a_file_that_a_full_disk_cannot_take_is_named(
