@@ -118,7 +118,9 @@ def test_a_file_is_chosen_or_dropped(page: Any, service: Running) -> None:
     assert pathlib.Path(saved.value.path()).read_text().startswith("<!doctype html>")
 
 
-def test_what_is_dropped_while_a_text_is_read_takes_nothing_of_its_report(page: Any, service: Running) -> None:
+def test_what_is_dropped_while_a_text_is_read_takes_nothing_of_its_report(
+    page: Any, service: Running
+) -> None:
     page.locator("#token").fill(service.token)
     page.locator("#file").set_input_files(
         {"name": "alice.txt", "mimeType": "text/plain", "buffer": TEXT.encode()}

@@ -109,6 +109,10 @@ class EngineKeys(ForeignKeys):
                 MAX_VOCAB_SIZE if opened is None else opened.backend.get_vocab_size(with_added_tokens=True)
             )
         vocab_size = checked_integer("vocab_size", vocab_size, 2, MAX_VOCAB_SIZE)
+        if opened is not None and vocab_size < opened.vocab_size:  # ids from it on would not be scored
+            raise InputError(
+                f"vocab_size: got {vocab_size}, expected at least {opened.vocab_size}, as its tokenizer has"
+            )
         self.names = tuple(keys)
         numbers_of = np.array(list(owned), dtype=np.uint64)
         self.keys = numbers_of if self.scheme.name == "synthid" else numbers_of[:, 0].copy()

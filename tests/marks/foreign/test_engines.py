@@ -321,6 +321,8 @@ def test_what_else_is_refused() -> None:
         iet.score_tokens([[1]], keys)
     with pytest.raises(InputError, match="no agents"):
         iet.EngineKeys("vllm-gumbel", {})
+    with pytest.raises(InputError, match="vocab_size: got 10, expected at least 4096, as its tokenizer has"):
+        iet.EngineKeys("kgw", {"planner": 42}, tokenizer="iet:demo", vocab_size=10)
 
 
 @pytest.mark.parametrize("n_gram", [1, 4])
