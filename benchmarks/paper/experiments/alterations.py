@@ -119,12 +119,12 @@ def _rows(logs: Sequence[Log], figures: Sequence[Figures], **cell: Any) -> list[
 
 def check_human(study: Study, human: str, under: Sequence[str] = MARKED) -> None:
     """Refuse a text that is too short to paste half of the longest log into, before anything else is made."""
-    lengths = (len(log.text) for mark in under for log in study.logs(study.setting("chain", 4, mark)))
-    needed = max(lengths) // 2
-    if len(human) < needed:
-        raise InputError(
-            f"human: got {len(human)} characters, expected at least {needed}, half of the longest text"
-        )
+    for mark in under:
+        needed = max(len(log.text) for log in study.logs(study.setting("chain", 4, mark))) // 2
+        if len(human) < needed:
+            raise InputError(
+                f"human: got {len(human)} characters, expected at least {needed}, half of the longest text"
+            )
 
 
 def transforms(
