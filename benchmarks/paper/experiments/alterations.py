@@ -148,13 +148,16 @@ def transforms(
     modes = (("oracle", "posterior", True), ("posterior", "posterior", False), ("cusum", "cusum", False))
     all_logs: dict[str, list[Log]] = {}
     clean: dict[tuple[str, str], list[Figures]] = {}
+    options: dict[str, dict[str, Any]] = {}
     asked = list(itertools.product(under, TRANSFORMS.items()))
     for mark, (name, transform) in results.each(
         asked, lambda a: f"{a[1][1].label}, {a[0]}", "transformation"
     ):
-        setting = study.setting("chain", 4, mark)
-        logs = all_logs.setdefault(mark, study.logs(setting))
-        options = {"oracle": {}, "posterior": {}, "cusum": study.cusum(setting)}
+        if mark not in all_logs:
+            setting = study.setting("chain", 4, mark)
+            all_logs[mark] = study.logs(setting)
+            options = {"oracle": {}, "posterior": {}, "cusum": study.cusum(setting)}
+        logs = all_logs[mark]
         altered: list[Altered] = []
         try:
             for log in logs:
