@@ -163,7 +163,7 @@ class Pool:
         lost_by: str | None = None
         while not self._closing.is_set():
             worker = self._started(number)
-            if lost_by is not None:  # only now: else it would take the others' worker meanwhile
+            if lost_by is not None:  # only after that: else it would take the others' worker
                 self._jobs.done(lost_by)
                 lost_by = None
             if worker is None:
