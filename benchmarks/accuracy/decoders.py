@@ -1,6 +1,6 @@
 """Who wrote what, on every text of the grid by every decoder, with bootstrap intervals.
 
-    python -m benchmarks.accuracy.decoders --work DIR -o benchmarks/results/decoders.json
+    python -m benchmarks.accuracy.decoders --work DIR -o benchmarks/results/decoders.json --model 40
 
 Reads the texts that `benchmarks.accuracy.texts` made in DIR. A cell is a model, a temperature, a family, a
 number of agents and a length of turns: 12 turns of equal length, joined by one space. All decoders read the
