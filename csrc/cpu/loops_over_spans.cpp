@@ -92,8 +92,8 @@ void share_intervals(Matrix<const float> posterior, Integers starts, Integers en
   const Row<double> law = laws[0], more = laws[1], part = laws[2];
   for (int64_t s = 0; s < starts.size; ++s) {
     int64_t begin = starts[s], size = 0;
-    const int64_t end = ends[s], agent = agents[s], count = end - begin;
-    for (int64_t k = 0; k <= kBins; ++k) law[k] = 0;
+    const int64_t end = ends[s], agent = agents[s], count = end - begin, bins = std::min(count, kBins);
+    for (int64_t k = 0; k <= bins; ++k) law[k] = 0;
     law[0] = 1;
     double certain = 0;
     int64_t peak = begin;
@@ -115,30 +115,29 @@ void share_intervals(Matrix<const float> posterior, Integers starts, Integers en
       begin = until;
       if (size == 0) continue;
       std::sort(missing.data, missing.data + size);  // it is packed
-      for (int64_t k = 0; k <= kBins; ++k) part[k] = more[k] = 0;
+      for (int64_t k = 0; k <= bins; ++k) part[k] = more[k] = 0;
       int64_t last = 0;
       for (int64_t j = 0; j <= size; ++j) {
         const double chance = (j ? missing[size - j] : 1.0) - (j < size ? missing[size - j - 1] : 0.0);
-        const double place = std::min(j * (kBins / static_cast<double>(count)), static_cast<double>(kBins));
-        const int64_t step = std::min(static_cast<int64_t>(place), kBins - 1);
+        const double place = static_cast<double>(j * bins) / static_cast<double>(count);
+        const int64_t step = std::min(static_cast<int64_t>(place), bins - 1);
         part[step] += chance * (step + 1 - place);
         part[step + 1] += chance * (place - step);
         last = step + 1;
       }
-      for (int64_t k = 0; k <= kBins; ++k)
+      for (int64_t k = 0; k <= bins; ++k)
         if (law[k] > 0)
-          for (int64_t j = 0; j <= last; ++j) more[std::min(k + j, kBins)] += law[k] * part[j];
-      for (int64_t k = 0; k <= kBins; ++k) law[k] = more[k];
+          for (int64_t j = 0; j <= last; ++j) more[std::min(k + j, bins)] += law[k] * part[j];
+      for (int64_t k = 0; k <= bins; ++k) law[k] = more[k];
     }
     if (count == 0) continue;
     double below = 0;
     int64_t k = 0;
-    while (k < kBins && below + law[k] < tail) below += law[k++];
-    double least = static_cast<double>(k);
-    if (k > 0 && law[k - 1] > 0) least -= 1.0 - (tail - below) / law[k];
-    while (k < kBins && below + law[k] < 1.0 - tail) below += law[k++];
-    lows[s] = std::max(0.0, 1.0 - k / static_cast<double>(kBins) - certain / count);
-    highs[s] = std::max(lows[s], 1.0 - least / kBins - certain / count);
+    while (k < bins && below + law[k] < tail) below += law[k++];
+    const int64_t least = k > 0 && bins < count ? k - 1 : k;
+    while (k < bins && below + law[k] < 1.0 - tail) below += law[k++];
+    lows[s] = std::max(0.0, 1.0 - k / static_cast<double>(bins) - certain / count);
+    highs[s] = 1.0 - least / static_cast<double>(bins);
   }
 }
 

@@ -11,15 +11,18 @@ from iet.native.loops import loop
 SHARE_SURE = 0.9
 """How often the interval of a share holds the share, at least, if the posteriors are right."""
 
-_BINS = 64  # of a share's law; quantiles are interpolated between them
+_BINS = 64  # of a share's law, at most; of a shorter span one a token
 _SURE = 0.99  # posterior from which a token's agent is known, so that both sides of it are independent
-_CERTAIN = 1e-3  # tokens that are another's with a lower probability count in the mean alone
+_CERTAIN = 1e-3  # tokens that are another's with a lower probability lower the low end by their mean alone
 
 
 def share_intervals(
     posterior: Float32s, starts: Int64s, ends: Int64s, agents: Int64s, sure: float = SHARE_SURE
 ) -> tuple[Float64s, Float64s]:
     """Return between which shares of the tokens of each span are its agent's: quantiles (1 ∓ `sure`) / 2.
+
+    Of a span of up to 64 tokens the ends are shares that can be, k / (end - start); of a longer one they are
+    rounded outwards, to 64ths of it.
 
     The share is N / (end - start), N = Σ_t 1[agent holds t]; its mean is that of γ_t(agent). Posteriors of
     single tokens do not say how they hang together. Where the agent surely holds a token, what stands before
@@ -77,8 +80,9 @@ def _share_intervals_loop(
     law, more, part = laws[0], laws[1], laws[2]
     for s in range(len(starts)):
         begin, end, agent, count = starts[s], ends[s], agents[s], ends[s] - starts[s]
-        # `law` is that of the share that is another's, in steps of 1 / _BINS.
-        for k in range(_BINS + 1):
+        # `law` is that of the share that is another's, in steps of 1 / bins.
+        bins = min(count, _BINS)
+        for k in range(bins + 1):
             law[k] = 0.0
         law[0] = 1.0
         certain, size, peak, surely = 0.0, 0, begin, False
@@ -121,32 +125,31 @@ def _share_intervals_loop(
                 missing[root] = moved
             # Convolve `law` with that of M = number of these tokens with 1 - γ_t > U: P(M >= j) is the j-th
             # highest 1 - γ. What falls between two steps is split, so that means are exact.
-            for k in range(_BINS + 1):
+            for k in range(bins + 1):
                 part[k] = more[k] = 0.0
             last = 0
             for j in range(size + 1):
                 chance = (missing[size - j] if j else 1.0) - (missing[size - j - 1] if j < size else 0.0)
-                place = min(j * (_BINS / count), float(_BINS))
-                step = min(int(place), _BINS - 1)
+                place = j * bins / count
+                step = min(int(place), bins - 1)
                 part[step] += chance * (step + 1 - place)
                 part[step + 1] += chance * (place - step)
                 last = step + 1
-            for k in range(_BINS + 1):
+            for k in range(bins + 1):
                 if law[k] > 0.0:
                     for j in range(last + 1):
-                        more[min(k + j, _BINS)] += law[k] * part[j]
-            for k in range(_BINS + 1):
+                        more[min(k + j, bins)] += law[k] * part[j]
+            for k in range(bins + 1):
                 law[k] = more[k]
         if count:
             below, k = 0.0, 0
-            while k < _BINS and below + law[k] < tail:
+            while k < bins and below + law[k] < tail:
                 below += law[k]
                 k += 1
-            least = float(k)
-            if k > 0 and law[k - 1] > 0.0:  # between two steps that both occur
-                least -= 1.0 - (tail - below) / law[k]
-            while k < _BINS and below + law[k] < 1.0 - tail:
+            # Where a step is less than a token, what lies up to a step lower may have been counted here.
+            least = k - 1 if k > 0 and bins < count else k
+            while k < bins and below + law[k] < 1.0 - tail:
                 below += law[k]
                 k += 1
-            lows[s] = max(0.0, 1.0 - k / _BINS - certain / count)
-            highs[s] = max(lows[s], 1.0 - least / _BINS - certain / count)
+            lows[s] = max(0.0, 1.0 - k / bins - certain / count)
+            highs[s] = 1.0 - least / bins

@@ -45,12 +45,21 @@ def test_what_is_sure_and_what_is_one_chance() -> None:
     assert one(np.zeros(7)) == (0.0, 0.0)
     assert one(np.full(50, 0.8)) == (0.0, 1.0)  # all of it or nothing
     assert one(np.full(50, 0.96)) == (1.0, 1.0)
-    low, high = one(np.full(50, 1 - 5e-4))  # in the mean alone
-    assert low == high == pytest.approx(1 - 5e-4)
+    low, high = one(np.full(50, 1 - 5e-4))  # so little lowers the low end, by its mean; all of it may be his
+    assert (low, high) == (pytest.approx(1 - 5e-4), 1.0)
+
+
+def test_ends_of_a_short_span_are_shares_that_can_be() -> None:
+    # One more than 8 of 10 tokens is held with 0.9, two with 0.5: 8, 9 or 10 with 0.1, 0.4, 0.5.
+    held = np.append(np.ones(8), [0.9, 0.5])
+    assert one(held) == (0.8, 1.0)
+    assert one(held, sure=0.79) == (0.9, 1.0)  # 0.105 on either side
+    assert one(held, sure=0.0) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize(
-    ("nobody", "length", "strength"), [(0.0, 100, 0.3), (0.3, 60, 0.5), (0.3, 200, 0.3), (0.8, 60, 0.5)]
+    ("nobody", "length", "strength"),
+    [(0.0, 100, 0.3), (0.3, 60, 0.5), (0.3, 200, 0.3), (0.8, 60, 0.5), (0.3, 10, 3.0), (0.0, 10, 1.0)],
 )
 def test_intervals_hold_the_share_where_the_chain_is_right(
     nobody: float, length: float, strength: float
