@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import functools
 import io
 import os
 import pathlib
+import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from iet.cli.options import Commands, refuse_to_replace, refuse_uris, some_path
@@ -170,22 +172,19 @@ def _write_many(files: Sequence[str], out: pathlib.Path, auditor: Any, read: Cal
             raise InputError(
                 f"{source.name}: got a table, expected texts; iet audit reads it: -o OUT/ --pages"
             )
-    try:
-        (out / "pages").mkdir(parents=True)
-    except OSError as error:
-        raise InputError(f"{out}: cannot be made ({error.strerror})") from None
     rows, about = list[Row](), [_read_with(auditor)]
-    for number, source in enumerate(sources, 1):
-        try:
-            report = auditor.audit(read(source.path))
-        except InputError as error:
-            rows.append(Row(source.name, problem=str(error).removeprefix(f"{source.name}: ")))
-            continue
-        link = f"pages/{number:06d}.html"
-        page = report.to_html(about=[source.name, *about])
-        write_file(out / link, page.encode() + b"\n")
-        row = Row(source.name, report.found, report.coverage, report.log_p, report.tokens, link)
-        rows.append(row)
+    with _folder_of_pages(out) as pages:
+        for number, source in enumerate(sources, 1):
+            try:
+                report = auditor.audit(read(source.path))
+            except InputError as error:
+                rows.append(Row(source.name, problem=str(error).removeprefix(f"{source.name}: ")))
+                continue
+            page = report.to_html(about=[source.name, *about])
+            write_file(pages / f"{number:06d}.html", page.encode() + b"\n")
+            link = f"pages/{number:06d}.html"
+            row = Row(source.name, report.found, report.coverage, report.log_p, report.tokens, link)
+            rows.append(row)
     if not_read:
         about.append(told_of(not_read))
         print(f"iet: {told_of(not_read)}", file=sys.stderr)
@@ -198,6 +197,26 @@ def _write_many(files: Sequence[str], out: pathlib.Path, auditor: Any, read: Cal
             f"iet: {unread} of {len(rows)} texts could not be read: documents.csv says why", file=sys.stderr
         )
     return 3 if unread == len(rows) else 0
+
+
+@contextlib.contextmanager
+def _folder_of_pages(out: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Make a hidden folder in `out` that is `pages` once all of it is written, and gone if that fails.
+
+    So an interrupted command can be given again: what a killed one left is hidden, and swept.
+    """
+    making = out / ".pages-unfinished"
+    shutil.rmtree(making, ignore_errors=True)
+    try:
+        making.mkdir(parents=True)
+    except OSError as error:
+        raise InputError(f"{out}: cannot be made ({error.strerror})") from None
+    try:
+        yield making
+        making.rename(out / "pages")
+    except BaseException:
+        shutil.rmtree(making, ignore_errors=True)
+        raise
 
 
 def _need_matplotlib() -> None:

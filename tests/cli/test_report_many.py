@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import pathlib
 import re
+from typing import Any
 
 import pytest
 
 import iet
+from iet.cli import report
 from iet.marks.registry import Registry
 from tests.support.commands import run
 
@@ -74,6 +77,35 @@ def test_a_report_of_texts_none_of_which_can_be_read_says_so(
     assert run("report", tmp_path / "a.txt", tmp_path / "b.txt", "-r", team, "-o", tmp_path / "out") == 3
     assert "iet: 2 of 2 texts could not be read: documents.csv says why" in capsys.readouterr().err
     assert (tmp_path / "out" / "documents.csv").is_file()
+
+
+@pytest.mark.parametrize("how", [KeyboardInterrupt, MemoryError])
+def test_an_interrupted_report_can_be_asked_for_again(
+    team: pathlib.Path,
+    folder: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    how: type[BaseException],
+) -> None:
+    read, out = report.read_text, tmp_path / "out"
+
+    def interrupted(path: str, **options: Any) -> str:
+        if path.endswith("b.md"):
+            assert [each.name for each in out.rglob("*.html")] == ["000001.html"]
+            raise how
+        return read(path, **options)
+
+    command = ("report", folder, "-r", team, "-o", out)
+    with monkeypatch.context() as patch:
+        patch.setattr(report, "read_text", interrupted)
+        with contextlib.suppress(KeyboardInterrupt, MemoryError):
+            assert run(*command) != 0
+    assert list(out.iterdir()) == []
+    (out / ".pages-unfinished").mkdir()  # as one that is killed leaves it
+    (out / ".pages-unfinished" / "000009.html").touch()
+    assert run(*command) == 0
+    assert sorted(each.name for each in out.iterdir()) == ["documents.csv", "index.html", "pages"]
+    assert len(list((out / "pages").iterdir())) == 2
 
 
 @pytest.mark.parametrize(
