@@ -120,9 +120,9 @@ def decode(
             `iet.LanguageModel.log_ratios` gives them. "posterior" then reads them in place of the scores:
             every scored token counts, repeated or not, no strengths are fitted, and none returned.
         **options: the decoder's own, see `PosteriorOptions`, `CusumOptions`, `WindowOptions`. "posterior"
-            also takes, of this text: `break_odds` [T] > 0, how much likelier a segment begins at each token
-            than elsewhere, as told from what stands before it (None: everywhere alike); `weights` [T] >= 0,
-            factors of how much each token counts (None: 1).
+            also takes, of this text: `break_odds` [T], 1e-100 to 1e100, how much likelier a segment begins at
+            each token than elsewhere, as told from what stands before it (None: everywhere alike); `weights`
+            [T] >= 0, factors of how much each token counts (None: 1).
 
     Returns:
         Segmentation; all its columns are those of `scores`. T = 0 gives no segments.
@@ -159,7 +159,7 @@ def decode(
         )
     if odds is not None:
         odds = check_vector(
-            "break_odds", odds, len(x), "finite numbers above 0", lambda v: (v > 0) & (v < np.inf)
+            "break_odds", odds, len(x), "numbers from 1e-100 to 1e100", lambda v: (v >= 1e-100) & (v <= 1e100)
         )
     text = Scored(
         x,
