@@ -12,6 +12,7 @@ import json
 import math
 import os
 import secrets
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -28,6 +29,9 @@ KEY_VARIABLE = "OPENAI_API_KEY"
 
 MAX_TIMEOUT = 86_400
 """Seconds: a day."""
+
+MOST_BYTES, MOST_SAID = 1 << 24, 2000
+"""Of an answer that are read, and of an error."""
 
 LEVEL = 1e-4
 """p-value that the agent's mark must reach, and that unmarked text must not."""
@@ -226,7 +230,7 @@ class _Server:
         self.url = url.rstrip("/").removesuffix("/v1")
         self._said = ""
         self._timeout = timeout
-        self._key = os.environ.get(KEY_VARIABLE, "")
+        self._key = os.environ.get(KEY_VARIABLE, "").strip(" ")  # blanks at its ends are no part of a header
         if self._key and not (self._key.isascii() and self._key.isprintable()):
             raise InputError(f"${KEY_VARIABLE}: got a key that no header takes, expected ASCII in one line")
         self._chat = False
@@ -267,7 +271,7 @@ class _Server:
             return status
         try:
             choice = answer["choices"][0]  # type: ignore[index]
-            return str(choice["message"]["content"] or "") if self._chat else str(choice["text"])
+            return str((choice["message"]["content"] if self._chat else choice["text"]) or "")
         except (KeyError, IndexError, TypeError):
             raise BackendUnavailable(
                 f"{self.url}: answers without a text, as no OpenAI-compatible server does"
@@ -282,9 +286,15 @@ class _Server:
         )
         try:
             with self._opener.open(request, timeout=self._timeout) as answer:
-                return answer.status, json.loads(answer.read())
+                return answer.status, json.loads(self._body(answer))
         except urllib.error.HTTPError as error:
-            self._said = self._shown(error.read(2000))
+            try:
+                said = self._body(error, MOST_SAID)
+            except TimeoutError:
+                raise self._too_slow() from None
+            except (OSError, http.client.HTTPException):
+                said = b""
+            self._said = self._shown(said)
             if 400 <= error.code < 500 and error.code not in (401, 408, 429):
                 return error.code, None
             why = f"HTTP {error.code} ({self._said})"
@@ -306,6 +316,18 @@ class _Server:
         except (ValueError, RecursionError):
             raise BackendUnavailable(f"{self.url}{path}: answers with something else than JSON") from None
 
+    def _body(self, answer: Any, most: int = MOST_BYTES) -> bytes:
+        """Return the first `most` bytes of an answer; the time is for all of them, not for each part."""
+        until, parts = time.monotonic() + self._timeout, list[bytes]()
+        while most > 0 and (part := answer.read1(min(most, 65536))):
+            if time.monotonic() > until:
+                raise TimeoutError
+            parts.append(part)
+            most -= len(part)
+        if most > 0 and answer.length:
+            raise http.client.IncompleteRead(b"".join(parts), answer.length)
+        return b"".join(parts)
+
     def _too_slow(self) -> BackendUnavailable:
         return BackendUnavailable(f"{self.url}: no answer within {self._timeout:g} s; --timeout allows more")
 
@@ -316,7 +338,8 @@ class _Server:
             content = json.loads(text)
             error = content.get("error", content)
             text = str(error.get("message", text) if isinstance(error, dict) else error)
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             pass
-        text = " ".join(text.split())
-        return (text.replace(self._key, "<key>") if self._key else text)[:300] or "no reason given"
+        for key in {self._key, " ".join(self._key.split())} - {""}:
+            text = text.replace(key, "<key>")
+        return " ".join(text.split())[:300] or "no reason given"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import math
 import pathlib
 import socket
 import threading
+import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -83,6 +85,36 @@ def marks(registry: Registry, write: Any, *, default: str | None = None, require
         return write(body, agent)
 
     return reply
+
+
+@contextlib.contextmanager
+def raw_server(sent: bytes, *, hold: bool = False, dribbled: bytes = b"") -> Iterator[str]:
+    """A server that says these bytes to all who ask, the second ones every tenth of a second."""
+    done = threading.Event()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            with contextlib.suppress(OSError):
+                self.wfile.write(sent)
+                for byte in dribbled:
+                    if done.wait(0.1):
+                        break
+                    self.wfile.write(bytes([byte]))
+                if hold:
+                    done.wait()
+            self.close_connection = True
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            done.set()
+            server.shutdown()
 
 
 @pytest.fixture
@@ -290,6 +322,50 @@ def test_a_key_that_no_header_takes_is_refused_before_anybody_is_asked(
     with pytest.raises(InputError, match=r"\$OPENAI_API_KEY: got a key that no header takes") as refused:
         live.ask("http://127.0.0.1:1", "planner", registry, tokens=TOKENS)
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("given", [f" {SECRET} ", "sk-two  words"])
+def test_a_key_with_blanks_is_not_shown_where_a_server_repeats_it(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.setenv(live.KEY_VARIABLE, given)
+    body = json.dumps({"error": {"message": f"bad key:\n{given.strip()}."}}).encode()
+    sent = b"HTTP/1.1 500 No\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    why = r"bad key: <key>\."
+    with raw_server(sent) as url, pytest.raises(BackendUnavailable, match=why) as refused:
+        live.ask(url, "planner", registry, model="m", tokens=TOKENS)
+    assert given.strip() not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (b"HTTP/1.1 500 No\r\nContent-Length: 100\r\n\r\n", r"no answer within 0\.3 s; --timeout"),
+        (b"HTTP/1.1 500 No\r\nContent-Length: 2000\r\n\r\n" + b"[" * 2000, r"HTTP 500 \(\[\[\["),
+        (b"HTTP/1.1 500 No\r\nContent-Length: 9\r\n\r\n[", "HTTP 500"),
+        (b'HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"cho', r"broke off \(IncompleteRead\)"),
+    ],
+    ids=["an error that does not come", "brackets", "half an error", "half an answer"],
+)
+def test_an_answer_that_is_not_whole(registry: Registry, sent: bytes, why: str) -> None:
+    waits = "within" in why
+    with raw_server(sent, hold=waits) as url, pytest.raises(BackendUnavailable, match=why) as refused:
+        live.ask(url, "planner", registry, model="m", tokens=TOKENS, timeout=0.3 if waits else PATIENCE)
+    assert url in str(refused.value)
+
+
+def test_an_answer_that_comes_byte_by_byte_has_no_more_time(registry: Registry) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
+    with raw_server(head, dribbled=b" " * 1000) as url:
+        started = time.monotonic()
+        with pytest.raises(BackendUnavailable, match=r"no answer within 0\.5 s"):
+            live.ask(url, "planner", registry, model="m", tokens=TOKENS, timeout=0.5)
+        assert time.monotonic() - started < 50  # all of it takes 100 s
+
+
+def test_a_text_that_is_null_is_none(registry: Registry) -> None:
+    with serving(lambda *_: "", lambda text: {"choices": [{"text": None}]}) as server:
+        assert live.ask(server.url, "planner", registry, tokens=TOKENS).named == live.Answer(200)
 
 
 @pytest.mark.parametrize("timeout", [0, -1, 1e10, math.nan, math.inf])
