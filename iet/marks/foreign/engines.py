@@ -67,8 +67,8 @@ class EngineKeys(ForeignKeys):
             of "synthid" depth, sampling_table_size, sampling_table_seed and weighted.
 
     Raises:
-        InputError: no agents, two of them with one key, an unknown scheme or parameter, or a value out of
-            range.
+        InputError: no agents, two of them with one key or with keys that mark alike, an unknown scheme or
+            parameter, or a value out of range.
         TokenizerMismatch: no tokenizer can be read there.
     """
 
@@ -81,12 +81,25 @@ class EngineKeys(ForeignKeys):
         vocab_size: int | None = None,
         **parameters: Any,
     ) -> None:
+        self._take(scheme, keys, tokenizer, vocab_size, parameters, apart=True)
+
+    def _take(
+        self,
+        scheme: str,
+        keys: Mapping[str, Any],
+        tokenizer: Any,
+        vocab_size: int | None,
+        parameters: Mapping[str, Any],
+        *,
+        apart: bool,
+    ) -> None:
+        """Do what `__init__` does; unless `apart`, take different keys that mark alike, too."""
         self.names: tuple[str, ...] = ()  # which a repr of what was refused shows
         self.scheme = _scheme(scheme, parameters, keys)
         if not isinstance(keys, Mapping) or not keys:
             got = "no agents" if isinstance(keys, Mapping) else f"a {type(keys).__name__}"
             raise InputError(f"keys: got {got}, expected agents and their keys, {{'planner': ...}}")
-        owned: dict[tuple[int, ...], str] = {}
+        read, owned = list[tuple[int, ...]](), dict[tuple[int, ...], tuple[tuple[int, ...], str]]()
         owners = []
         for place, (name, value) in enumerate(keys.items()):
             what = f"keys: key of {checked_name(name)!r}"
@@ -95,9 +108,12 @@ class EngineKeys(ForeignKeys):
                 raise InputError(f"{what}: got an empty list, expected at least one")
             for key in several:
                 numbers = self.scheme.checked_key(what, key)
-                if numbers in owned:
-                    raise InputError(f"{what}: got that of {owned[numbers]!r}, expected one of its own")
-                owned[numbers] = name
+                marking = self.scheme.told_apart_by(numbers) if apart else numbers
+                same, other = owned.setdefault(marking, (numbers, name))
+                if len(owned) == len(read):
+                    got = "that" if same == numbers else "one that marks as that"
+                    raise InputError(f"{what}: got {got} of {other!r}, expected one of its own")
+                read.append(numbers)
                 owners.append(place)
         opened = None if tokenizer is None else Tokenizer(tokenizer)
         if vocab_size is None:
@@ -114,7 +130,7 @@ class EngineKeys(ForeignKeys):
                 f"vocab_size: got {vocab_size}, expected at least {opened.vocab_size}, as its tokenizer has"
             )
         self.names = tuple(keys)
-        numbers_of = np.array(list(owned), dtype=np.uint64)
+        numbers_of = np.array(read, dtype=np.uint64)
         self.keys = numbers_of if self.scheme.name == "synthid" else numbers_of[:, 0].copy()
         self.owners = np.array(owners, np.int32)
         for array in (self.keys, self.owners):
@@ -134,7 +150,7 @@ class EngineKeys(ForeignKeys):
     def unnamed(
         cls, scheme: str, keys: Sequence[Any], *, vocab_size: int | None = None, **parameters: Any
     ) -> EngineKeys:
-        """Return keys [K] without agents, to score ids with.
+        """Return keys [K] without agents, to score ids with; of no two the same, but they may mark alike.
 
         >>> EngineKeys.unnamed("sglang-gumbel", ["0123456789abcdef"]).names
         ('key 0',)
@@ -150,8 +166,10 @@ class EngineKeys(ForeignKeys):
         """
         if isinstance(keys, str) or not isinstance(keys, (Sequence, np.ndarray)):
             raise InputError(f"keys: got a {type(keys).__name__}, expected a list of keys [K]")
+        made = cls.__new__(cls)
         named = {f"key {i}": key for i, key in enumerate(keys)}
-        return cls(scheme, named, vocab_size=vocab_size, **parameters)
+        made._take(scheme, named, None, vocab_size, parameters, apart=False)
+        return made
 
     @classmethod
     def load(

@@ -69,7 +69,13 @@ class SynthId(EngineScheme):
 
     def family(self, vocab_size: int) -> Family:
         """Return the null law of the scores."""
-        return drawn_family("synthid", _draws(self))
+        draws = _draws(self)
+        if not 0 < draws.chance < 1:
+            raise InputError(
+                f"sampling_table_seed: got {self.sampling_table_seed}, whose table of"
+                f" {self.sampling_table_size} has {draws.chance:g} ones an entry; expected some, and not all"
+            )
+        return drawn_family("synthid", draws)
 
     def checked_key(self, what: str, key: Any) -> tuple[int, ...]:
         """Return a key as numbers, or raise an InputError that does not show it."""
@@ -77,6 +83,11 @@ class SynthId(EngineScheme):
             got = f"{len(key)} of them" if EngineScheme.is_list(key) else f"a {type(key).__name__}"
             raise InputError(f"{what}: got {got}, expected a list of {self.depth} integers (depth)")
         return tuple(checked_integer(what, number, 0, (1 << 63) - 1, secret=True) for number in key)
+
+    def told_apart_by(self, key: tuple[int, ...]) -> tuple[int, ...]:
+        """Return what of a key its scores depend on: of equal weights not the order, and what the table takes."""
+        taken = [number % self.sampling_table_size for number in key]
+        return tuple(taken if self.weighted else sorted(taken))
 
     @staticmethod
     def is_list(key: Any) -> bool:

@@ -110,7 +110,7 @@ def test_every_instruction_set_is_the_reference(scheme: str, monkeypatch: pytest
                     ids, iet.EngineKeys.unnamed(scheme, keys, **options), num_threads=threads
                 )
                 assert np.array_equal(found, expected), (isa, options)
-        table = iet.EngineKeys(scheme, {f"a{i}": key for i, key in enumerate(keys)}, **options)
+        table = iet.EngineKeys.unnamed(scheme, keys, **options)
         scored, repeated = iet.positions(ids, table)
         assert (expected[~scored] == 0).all() or scheme == "kgw"
         sums = kernels.score_spans(ids, cuts, table, counted=~repeated)
@@ -304,6 +304,10 @@ def test_the_law_of_unmarked_text_holds_for_kgw_and_synthid() -> None:
         ("synthid", [[1, 2]], {"sampling_table_size": 3}, "expected a power of two"),
         ("synthid", [[1] * 101], {}, "depth: got 101"),
         ("synthid", [[1, 2]], {"weighted": 1}, "weighted: got 1"),
+        *(
+            ("synthid", [[1, 2]], {"sampling_table_size": 2, "sampling_table_seed": seed}, "table of 2")
+            for seed in (1, 3)
+        ),
     ],
 )
 def test_what_is_refused(scheme: str, keys: Any, options: dict[str, Any], message: str) -> None:
@@ -323,6 +327,33 @@ def test_what_else_is_refused() -> None:
         iet.EngineKeys("vllm-gumbel", {})
     with pytest.raises(InputError, match="vocab_size: got 10, expected at least 4096, as its tokenizer has"):
         iet.EngineKeys("kgw", {"planner": 42}, tokenizer="iet:demo", vocab_size=10)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "one", "other", "options"),
+    [
+        ("kgw", [7], [7 + 2**32], {"vocab_size": V}),
+        ("kgw", [7], [8], {"vocab_size": V}),
+        ("synthid", [[1, 2, 3]], [[3, 1, 65538]], {}),
+        ("synthid", [[1, 2, 3]], [[3, 1, 65538]], {"weighted": True}),
+        ("synthid", [[1, 2, 3]], [[1, 2, 65539]], {"weighted": True}),
+    ],
+)
+def test_keys_are_refused_together_where_their_scores_are_the_same(
+    scheme: str, one: Any, other: Any, options: dict[str, Any]
+) -> None:
+    ids = np.random.default_rng(0).integers(1, 1000, 400)
+    scores = [iet.score_tokens(ids, iet.EngineKeys.unnamed(scheme, each, **options)) for each in (one, other)]
+    keys = {"planner": one[0], "critic": other[0]}
+    if np.array_equal(*scores):
+        with pytest.raises(
+            InputError, match="'critic': got one that marks as that of 'planner', expected one"
+        ):
+            iet.EngineKeys(scheme, keys, **options)
+    else:
+        assert iet.EngineKeys(scheme, keys, **options).names == ("planner", "critic")
+    together = iet.score_tokens(ids, iet.EngineKeys.unnamed(scheme, [*one, *other], **options))
+    assert np.array_equal(together, np.concatenate(scores, axis=1))
 
 
 @pytest.mark.parametrize("n_gram", [1, 4])
