@@ -136,16 +136,23 @@ def refine(window_scores: npt.ArrayLike, change_points: npt.ArrayLike, radius: i
         [S - 1] int64, ascending.
 
     Raises:
-        InputError: `radius` is out of range.
+        ShapeError: `change_points` is no vector of integers.
+        InputError: `radius` is out of range, or change points do not ascend within the windows.
 
     Cost: O(W·A + S·radius). Deterministic.
     """
     check_number("radius", radius, 0)
-    f = np.asarray(window_scores)
-    refined = np.array(change_points, np.int64)
-    if not len(refined):
-        return refined
-    f = check_scores(f)
+    points = np.asarray(change_points)
+    if points.ndim != 1 or (points.dtype.kind not in "iu" and points.size):
+        raise ShapeError("change_points", got=f"{points.dtype} {list(points.shape)}", expected="ints [S - 1]")
+    if not len(points):
+        return points.astype(np.int64)
+    f = check_scores(window_scores)
+    if not 1 <= points[0] <= points[-1] < len(f) or (points[1:] <= points[:-1]).any():
+        raise InputError(
+            f"change_points: got {points[:8].tolist()} to {points[-1]}, expected ascending, 1 to {len(f) - 1}"
+        )
+    refined = points.astype(np.int64)
     _refine_njit(f, len(refined), int(radius), np.empty(f.shape[1]), refined)
     return refined
 

@@ -117,7 +117,19 @@ def column_summary(values: Float32s, boundaries: Int64s, columns: Int64s) -> tup
     """Return mean and maximum [S] of one of the columns [T, A] in each of consecutive spans, 0 in empty ones.
 
     `values` are at least 0, `boundaries` [S + 1] ascend from 0 to T, `columns` is [S]. O(T). Deterministic.
+
+    Raises:
+        ShapeError: they are not of these shapes.
+        InputError: a boundary or a column lies outside.
     """
+    if values.ndim != 2 or boundaries.shape != (len(columns) + 1,):
+        got = [list(values.shape), list(boundaries.shape), list(columns.shape)]
+        raise ShapeError("values, boundaries, columns", got=got, expected="[T, A], [S + 1], [S]")
+    tokens, agents = values.shape
+    if boundaries[0] < 0 or boundaries[-1] > tokens or (boundaries[1:] < boundaries[:-1]).any():
+        raise InputError(f"boundaries: got {boundaries[:8].tolist()}, expected ascending from 0 to {tokens}")
+    if len(columns) and not 0 <= columns.min() <= columns.max() < agents:
+        raise InputError(f"columns: got {columns.min()} to {columns.max()}, expected 0 to {agents - 1}")
     totals, highest = np.zeros(len(columns)), np.zeros(len(columns), np.float32)
     _column_summary_loop(values, boundaries, columns, totals, highest)
     return totals / np.maximum(1, np.diff(boundaries)), highest
@@ -180,7 +192,10 @@ def attribution_threshold(family: Family, agents: int, level: float) -> float:
     """Return the c for which the best agent's sum of n scores stands out if it exceeds n·mean(0) by c·√n.
 
     c = σ·Φ⁻¹(1 - level / A): the normal law of a sum of unmarked scores, Bonferroni over the agents. It
-    decides what `allow_unattributed` means for decoders without a model of nobody.
+    decides what `allow_unattributed` means for decoders without a model of nobody. Scores whose law is skewed
+    pass it more often, in few tokens and with many agents: at level 0.01 and with 100 agents a window of 64
+    tokens in 7 % of cases in family "gumbel" and 4 % in KGW (γ = 1/4), of 10 in 16 %. p-values of an audit
+    rest on exact laws.
 
     Args:
         family: gives σ², the variance of one unmarked score.

@@ -94,6 +94,18 @@ def test_refine_moves_a_boundary_to_the_hand_over_within_the_radius():
     assert refine(f, [], radius=8).tolist() == []
 
 
+@pytest.mark.parametrize("points", [[0], [-5], [40], [10**7], [15, 5], [5, 5]])
+def test_refine_refuses_change_points_that_are_none(points):
+    with pytest.raises(InputError, match=r"change_points: got .*, expected ascending, 1 to 39"):
+        refine(np.zeros((40, 2)), points)
+
+
+@pytest.mark.parametrize("points", [[0.5], [[1]], ["a"]])
+def test_refine_refuses_what_are_no_change_points(points):
+    with pytest.raises(ShapeError, match=r"change_points: got .*, expected ints \[S - 1\]"):
+        refine(np.zeros((40, 2)), points)
+
+
 @settings(max_examples=50, deadline=None)
 @given(score_matrices(60, 3), st.integers(0, 2**32 - 1), st.integers(0, 9))
 def test_refine_equals_the_formula(f, seed, radius):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iet.audit.metrics import boundary_f1, coverage, token_accuracy
-from iet.decoding import DECODERS, Segmentation, Span, decode
+from iet.decoding import DECODERS, Segmentation, Span, column_summary, decode
 from iet.errors import InputError, ShapeError
 from tests.support.conditions import INTERPRETED
 from tests.support.scores import synthetic
@@ -196,6 +196,22 @@ def test_dtypes_and_strides_do_not_matter(decoder):
 def test_bad_input_is_refused_by_name_and_value(change, error, words):
     with pytest.raises(error, match=words):
         decode(**{"scores": np.zeros((4, 2), np.float32), **change})
+
+
+@pytest.mark.parametrize(
+    ("boundaries", "columns", "error", "words"),
+    [
+        ([0, 4], [5], InputError, "columns: got 5 to 5, expected 0 to 1"),
+        ([0, 4], [-1], InputError, "columns: got -1"),
+        ([0, 5], [1], InputError, r"boundaries: got \[0, 5\], expected ascending from 0 to 4"),
+        ([-1, 4], [1], InputError, r"boundaries: got \[-1, 4\]"),
+        ([0, 3, 2], [1, 1], InputError, r"boundaries: got \[0, 3, 2\]"),
+        ([0, 4], [1, 1], ShapeError, r"\[4, 2\], \[2\], \[2\]"),
+    ],
+)
+def test_a_column_summary_reads_nothing_that_lies_outside(boundaries, columns, error, words):
+    with pytest.raises(error, match=words):
+        column_summary(np.ones((4, 2), np.float32), np.array(boundaries), np.array(columns))
 
 
 def test_the_largest_options_are_those_of_a_text_as_long() -> None:
