@@ -47,6 +47,12 @@ def open_source(source: str) -> tuple[str, tokenizers.Tokenizer]:
     """
     path = DEMO_MODEL if source == DEMO_SOURCE else pathlib.Path(source)
     name = source
+    try:
+        path.stat()
+    except (OSError, ValueError) as error:
+        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):  # too long for a name, say
+            why = getattr(error, "strerror", None) or str(error)
+            raise TokenizerMismatch(f"tokenizer: {source!r:.80} cannot be read ({why})") from None
     if path.is_dir():
         path = path / "tokenizer.json"
         if not path.is_file():

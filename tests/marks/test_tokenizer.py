@@ -62,6 +62,10 @@ def test_other_objects_are_refused(source: Any) -> None:
 
 
 def test_unreadable_files_are_refused(tmp_path: pathlib.Path) -> None:
+    for long in ("x" * 5000, "{" + "x" * 100_000, "a\0b"):
+        with pytest.raises(TokenizerMismatch, match=r"cannot be read \(") as refused:
+            Tokenizer(long)
+        assert len(str(refused.value)) < 200
     with pytest.raises(TokenizerMismatch, match=r"is not there; expected a tokenizer\.json"):
         Tokenizer(tmp_path / "nothing.json")
     with pytest.raises(TokenizerMismatch, match=r"got the folder .*, in which there is no tokenizer\.json"):
