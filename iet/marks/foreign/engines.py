@@ -315,7 +315,7 @@ class EngineKeys(ForeignKeys):
         return f"EngineKeys({len(self.names)} agents: {shown}; {profile.scheme}, V {profile.vocab_size})"
 
 
-def _scheme(name: str, parameters: dict[str, Any], keys: Any) -> EngineScheme:
+def _scheme(name: str, parameters: Mapping[str, Any], keys: Any) -> EngineScheme:
     if not isinstance(name, str) or name not in SCHEMES:
         raise InputError(f"scheme: got {name!r:.80}, expected one of {sorted(SCHEMES)}")
     kind = SCHEMES[name]

@@ -85,7 +85,7 @@ class SynthId(EngineScheme):
         return tuple(checked_integer(what, number, 0, (1 << 63) - 1, secret=True) for number in key)
 
     def told_apart_by(self, key: tuple[int, ...]) -> tuple[int, ...]:
-        """Return what of a key its scores depend on: of equal weights not the order, and what the table takes."""
+        """Return what of a key its scores depend on: what the table takes, of equal weights in any order."""
         taken = [number % self.sampling_table_size for number in key]
         return tuple(taken if self.weighted else sorted(taken))
 
