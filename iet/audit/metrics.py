@@ -57,12 +57,13 @@ def mean_iou(truth: npt.ArrayLike, found: npt.ArrayLike, n_agents: int | None = 
     top = int(max(g.max(initial=-1), estimate.max(initial=-1)))
     if n_agents is not None and top >= n_agents:
         raise InputError(f"labels: got {top}, expected below n_agents = {n_agents}")
+    there, numbers = np.unique(np.concatenate([g, estimate]), return_inverse=True)
+    g, estimate = numbers[: len(g)], numbers[len(g) :]
     in_truth, in_found, in_both = (
-        np.bincount(part + 1, minlength=top + 2)[1:] for part in (g, estimate, g[g == estimate])
+        np.bincount(part, minlength=len(there))[there >= 0] for part in (g, estimate, g[g == estimate])
     )
     union = in_truth + in_found - in_both
-    present = union > 0
-    return float((in_both[present] / union[present]).mean()) if present.any() else 1.0
+    return float((in_both / union).mean()) if len(union) else 1.0
 
 
 def edge_similarity(truth: npt.ArrayLike, found: npt.ArrayLike) -> float:
@@ -81,7 +82,12 @@ def edge_similarity(truth: npt.ArrayLike, found: npt.ArrayLike) -> float:
     >>> edge_similarity([[0, 1], [0, 0]], [[0, 0.6], [0.6, 0]])
     0.7071067811865475
     """
-    a, b = np.asarray(truth, np.float64), np.asarray(found, np.float64)
+    try:
+        a, b = np.asarray(truth, np.float64), np.asarray(found, np.float64)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"adjacency: got {truth!r:.80} and {found!r:.80}, expected numbers [K, K] twice"
+        ) from None
     if a.ndim != 2 or a.shape[0] != a.shape[1] or a.shape != b.shape:
         raise ShapeError("adjacency", got=f"{list(a.shape)} and {list(b.shape)}", expected="[K, K] twice")
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
@@ -211,7 +217,12 @@ def _labels(truth: npt.ArrayLike, found: npt.ArrayLike) -> tuple[Int64s, Int64s]
 
 
 def _ints(name: str, values: npt.ArrayLike) -> Int64s:
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise ShapeError(name, got=f"{values!r:.80}", expected="ints [T]") from None
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise ShapeError(name, got=f"{array.dtype} {list(array.shape)}", expected="ints [T]")
+    if array.dtype == np.uint64 and array.max(initial=0) >= 1 << 63:
+        raise InputError(f"{name}: got {array.max()}, expected integers below 2^63")
     return array.astype(np.int64)

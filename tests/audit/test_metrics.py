@@ -38,6 +38,8 @@ def test_token_accuracy_and_iou_equal_the_formulas(pairs):
 
 
 def test_iou_of_absent_agents():
+    assert mean_iou([10**12, -1], [0, -1]) == 0.0
+    assert mean_iou([10**12, 5], [10**12, -1]) == 0.5
     assert mean_iou([0, 0], [0, 0], n_agents=9) == 1
     assert mean_iou([0, 0], [0, 7]) == pytest.approx((1 / 2 + 0) / 2)
     assert mean_iou([-1, -1], [-1, -1]) == mean_iou([], []) == 1
@@ -96,6 +98,10 @@ def test_bad_input_is_refused_by_name_and_value():
         (lambda: boundary_f1([1, 1], [1]), InputError, "duplicates"),
         (lambda: boundary_f1([1], [1], margin=-1), InputError, "margin: got -1"),
         (lambda: step_accuracy([1], []), ShapeError, "0 logs"),
+        (lambda: token_accuracy(np.array([2**64 - 1], np.uint64), [-1]), InputError, r"truth: got 1844"),
+        (lambda: edge_similarity([["a"]], [["b"]]), InputError, r"adjacency: got \[\['a'\]\]"),
+        (lambda: edge_similarity([[1], [1, 2]], [[1]]), InputError, r"adjacency: got \[\[1\], \[1, 2\]\]"),
+        (lambda: mean_iou([[1], [1, 2]], [0]), ShapeError, r"truth: got \[\[1\], \[1, 2\]\]"),
     ]:
         with pytest.raises(error, match=words):
             call()
