@@ -38,7 +38,7 @@ def first_places(symbols: Int64s, shortest: int = SHORTEST) -> Int64s | None:
         for t in range(start - 1, start - GRAM, -1):
             if t < 0 or copied[t] or places[start] < start - t:
                 break
-            places[t] = places[start] - (start - t)
+            places[t] = places[places[start] - (start - t)]  # which may be a copy itself
     return places
 
 

@@ -29,6 +29,16 @@ def test_every_token_of_a_copy_has_its_first_place() -> None:
     np.testing.assert_array_equal(places, expected)
 
 
+def test_what_stands_before_a_passage_has_the_first_place_of_its_copy() -> None:
+    # The tail of the second passage is the third one's beginning, and itself a copy.
+    first, between, after = others(40), others(30) + 2000, others(30) + 4000
+    ids = np.concatenate([first, between, first[10:30], after, first[10:40]])
+    places = first_places(ids)
+    assert places is not None
+    assert (places[places] == places).all()
+    assert (ids[places] == ids).all()
+
+
 def test_short_passages_and_loops_are_none() -> None:
     assert first_places(np.zeros(0, np.int64)) is None
     assert first_places(np.arange(100)) is None
