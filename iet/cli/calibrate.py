@@ -13,6 +13,7 @@ from typing import Any
 from iet.cli.options import Commands, add_registry, load_registry, read_bytes
 from iet.cli.progress import auditing, progress
 from iet.errors import InputError
+from iet.marks.files import kind_of_keys, shown_path
 from iet.report.lines import harmless
 
 
@@ -152,10 +153,14 @@ def _entropy(arguments: argparse.Namespace) -> Any:
         return arguments.entropy
     if arguments.log_probs is not None:
         return calibrate.entropy_of(_numbers(arguments.log_probs))
+    from iet.audit.documents import text_of
     from iet.audit.language_model import LanguageModel
     from iet.marks.tokenizer import Tokenizer
 
-    text = read_bytes(arguments.text).decode("utf-8", errors="replace")
+    try:
+        text = text_of(read_bytes(arguments.text), name=shown_path(arguments.text))
+    except InputError as error:
+        raise InputError(f"{shown_path(arguments.text)}: {error}") from None
     model = LanguageModel(arguments.model)
     ids = Tokenizer(arguments.model).encode(text).token_ids
     temperature = 1.0 if arguments.temperature is None else arguments.temperature
@@ -164,7 +169,12 @@ def _entropy(arguments: argparse.Namespace) -> Any:
 
 def _numbers(path: pathlib.Path) -> list[float]:
     """Return the numbers of a file: a JSON list, or separated by blanks, line ends or commas."""
-    parts = read_bytes(path).decode("utf-8", errors="replace").strip(" \n\r\t[]").replace(",", " ").split()
+    data = read_bytes(path)
+    content = data.decode("utf-8-sig", errors="replace").strip(" \n\r\t[]")
+    kind = "a JSON object" if content.startswith("{") else kind_of_keys(data)
+    if kind is not None:  # of which nothing is shown: it may be keys
+        raise InputError(f"{path}: got {kind}, expected natural logs of probabilities")
+    parts = content.replace(",", " ").split()
     found = []
     for part in parts:
         try:

@@ -203,6 +203,14 @@ def test_a_text_is_read_with_the_model_that_wrote_it(
         (["--entropy", "1", "--agents", "4"], "needs --agents and --turn-tokens"),
         (["--entropy", "1", "--agents", "4", "--turn-tokens", "9", "5"], "got 9 5, expected a number"),
         (["--entropy", "1", "--agents", "4", "--turn-tokens", "0"], "from 1 to 1,000,000"),
+    sample.write_text('{"planner":123456789}')
+    assert cli.main([*line, "--log-probs", str(sample)]) == 3
+    said = capsys.readouterr().err
+    assert "expected natural logs of probabilities" in said
+    assert "123456789" not in said
+    sample.write_text("\n".join(["-0.5", "-0.6"] * 200), encoding="utf-8-sig")
+    assert cli.main([*line, "--log-probs", str(sample), "--family", "gumbel", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == found
         (["--text", "x", "--agents", "4", "--turn-tokens", "9"], "--text and --model go together"),
         (["--entropy", "1", "--level", "0.1", "--agents", "4", "--turn-tokens", "9"], "--level goes with"),
     ],
@@ -220,3 +228,9 @@ def test_options_of_the_plan_go_with_nothing_else(capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit):
         cli.main(["calibrate", "--power", "--agents", "4"])
     assert "--agents goes with --plan" in capsys.readouterr().err
+    text.write_text(text.read_text(), encoding="utf-16")
+    assert cli.main([*line, "--temperature", "0.5"]) == 0
+    assert json.loads(capsys.readouterr().out)["families"][0]["nats"] == nats[1]
+    text.write_bytes("Ça y est, le plan est là. ".encode("latin-1") * 40)
+    assert cli.main(line) == 3
+    assert f"iet: {text}: byte 0 is 0xc7, which is not UTF-8" in capsys.readouterr().err
