@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import pathlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -440,7 +441,7 @@ def corpus_files(path: pathlib.Path) -> tuple[list[pathlib.Path], dict[str, int]
     files, others = list[pathlib.Path](), collections.Counter[str]()
     for folder, _, names in walk(path):
         for file in map(pathlib.Path(folder).joinpath, names):
-            if file.suffix in CORPUS_ENDS and file.is_file():
+            if file.suffix.lower() in CORPUS_ENDS and file.is_file():
                 files.append(file)
             else:
                 others[file.suffix] += 1
@@ -464,7 +465,7 @@ def read_corpus(path: pathlib.Path) -> Iterator[str]:
             content = file.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
             raise InputError(f"{file}: byte {error.start} is not UTF-8; expected UTF-8 text") from None
-        if file.suffix != ".jsonl":
+        if file.suffix.lower() != ".jsonl":
             if content.strip():
                 yield content
             continue
@@ -481,3 +482,8 @@ def _text_of(line: str, file: pathlib.Path, number: int) -> str:
     if not isinstance(text, str) or not text.strip():
         raise InputError(f'{file}, line {number}: got {line[:60]!r}, expected a JSON object with a "text"')
     return text
+    if (half := re.search("[\ud800-\udfff]", text)) is not None:
+        raise InputError(
+            f"{file}, line {number}: character {half.start()} is the lone surrogate U+{ord(half[0]):04X};"
+            " expected text"
+        )

@@ -145,6 +145,9 @@ def test_what_is_no_corpus_is_refused_with_file_and_line(tmp_path: pathlib.Path)
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"txt": "two"}\n')
     with pytest.raises(InputError, match=r"a.jsonl, line 2: got .*txt"):
         list(calibrate.read_corpus(tmp_path))
+    (tmp_path / "upper").mkdir()
+    (tmp_path / "upper" / "f.JSONL").write_text('{"text": "one"}\n{"text": "two"}\n')
+    assert list(calibrate.read_corpus(tmp_path / "upper")) == ["one", "two"]
     (tmp_path / "a.jsonl").write_bytes(b"\xff")
     with pytest.raises(InputError, match="byte 0 is not UTF-8"):
         list(calibrate.read_corpus(tmp_path))
@@ -155,6 +158,9 @@ def test_what_is_no_corpus_is_refused_with_file_and_line(tmp_path: pathlib.Path)
             calibrate.null(demo_registry(("a",), 0), iter(["x"]), registries=registries)
     with pytest.raises(InputError, match="texts: got none"):
         calibrate.null(demo_registry(("a",), 0), iter([]))
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "cut \\ud83d"}\n')
+    with pytest.raises(InputError, match=r"a.jsonl, line 2: character 4 is the lone surrogate U\+D83D"):
+        list(calibrate.read_corpus(tmp_path))
 
 
 def test_the_command_prints_what_the_functions_find(
