@@ -64,6 +64,8 @@ SHORTEST = 2 * BLOCK
 """Number of tokens from which `power` searches."""
 
 _CANDIDATES = 256
+MOST_NATS = 5.5
+"""Just below log 256, the entropy of that many tokens where all are alike."""
 
 
 # ---------------------------------------------------------------- power
@@ -120,7 +122,7 @@ def power(
     variants, and no pair repeats.
 
     Args:
-        entropies: H in nats per token, above 0.
+        entropies: H in nats per token, above 0, at most 5.5.
         kappas: κ of family "fourier"; a row of "gumbel", which has none, comes last.
         keys: numbers of agents in the registry.
         level: 0 < level < 1.
@@ -151,6 +153,8 @@ def power(
     ):
         if not len(values) or not all(0 < value < 1e9 for value in values):
             raise InputError(f"{name}: got {values!r}, expected numbers above 0")
+    if max(entropies) > MOST_NATS:
+        raise InputError(f"entropies: got {max(entropies)!r}, expected at most {MOST_NATS} nats")
     rows = []
     for family, kappa in [*(("fourier", kappa) for kappa in kappas), ("gumbel", 1.0)]:
         for entropy in entropies:

@@ -76,6 +76,7 @@ def test_power_falls_with_keys_and_grows_with_entropy_and_kappa() -> None:
         ({"variants": ()}, r"variants: got \(\)"),
         ({"texts": 0}, "texts, draws: got 0, 65536"),
         ({"draws": 100}, "texts, draws: got 400, 100, expected at least 1 and a multiple of 16"),
+        ({"entropies": (1.0, 5.6)}, r"entropies: got 5\.6, expected at most 5\.5"),
     ],
 )
 def test_power_refuses_what_makes_no_sense(arguments: dict[str, object], words: str) -> None:
