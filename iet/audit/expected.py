@@ -194,6 +194,8 @@ def sample_entropy(nats: Float64s) -> Entropy:
     """Return the mean of nats per token [N] with its interval; raise InputError where they are too few."""
     if len(nats) < FEWEST_TOKENS:
         raise InputError(f"sample: got {len(nats)} tokens, expected at least {FEWEST_TOKENS}")
+    if not np.isfinite(nats).all():
+        raise InputError("sample: got a token of NaN or infinite nats, expected finite numbers")
     blocks = np.array([part.mean() for part in np.array_split(nats, len(nats) // _BLOCK)])
     mean, error = float(nats.mean()), float(blocks.std(ddof=1) / math.sqrt(len(blocks)))
     return Entropy(mean, max(1e-9, mean - 1.96 * error), mean + 1.96 * error, len(nats))
@@ -214,8 +216,8 @@ def entropies(model: Any, token_ids: npt.ArrayLike, temperature: float = 1.0) ->
 
     def found() -> Iterator[Float64s]:
         for _, rows in model.logits(token_ids, model.vocab_size):
-            log_q = (rows.double() / temperature).log_softmax(-1)
-            yield -(log_q.exp() * log_q).sum(-1).cpu().numpy()
+            q = (rows.double() / temperature).softmax(-1)
+            yield torch.special.entr(q).sum(-1).cpu().numpy()  # 0 of a token that cannot follow
 
     return np.concatenate([np.empty(0), *found()])
 
@@ -227,6 +229,7 @@ def information(table: Mapping[str, Any], family: str, entropy: float) -> float:
     """Return the information per token, in nats, at a mean entropy: linear between points, in logarithms."""
     points = table["information"]
     log_nats = np.interp(math.log(entropy), np.log(points["entropy"]), np.log(points[family]))
+    import torch
     return float(math.exp(log_nats))
 
 
