@@ -126,6 +126,34 @@ def test_a_sample_gives_its_entropy_with_an_interval_and_widens_what_is_expected
     assert wide.token_accuracy[1] < narrow.token_accuracy[1]
 
 
+@pytest.mark.parametrize("tokens", [200, 256, 1000])
+def test_the_interval_of_a_small_sample_holds_the_mean(tokens: int) -> None:
+    rng, held = np.random.default_rng(tokens), 0
+    for _ in range(1000):
+        found = expected.sample_entropy(rng.exponential(size=tokens))
+        held += found.low <= 1.0 <= found.high
+    assert held / 1000 >= 0.925
+
+
+def test_students_quantile() -> None:
+    for freedom, quantile in ((3, 3.1824), (5, 2.5706), (9, 2.2622), (30, 2.0423), (1000, 1.9623)):
+        assert expected.t_quantile(freedom) == pytest.approx(quantile, rel=2e-3)
+
+
+def test_a_token_that_cannot_follow_leaves_the_entropy_a_number() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Model:
+        vocab_size = 4
+
+        def logits(self, ids: object, size: int) -> Any:
+            yield None, torch.tensor([[0.0, 0.0, -math.inf, -math.inf], [0.0, 0.0, 0.0, 0.0]])
+
+    assert expected.entropies(Model(), [0, 1, 2]).tolist() == pytest.approx([math.log(2), math.log(4)])
+    with pytest.raises(InputError, match="sample: got a token of NaN"):
+        expected.sample_entropy(np.append(np.ones(300), np.nan))
+
+
 @pytest.mark.parametrize(
     ("log_probs", "said"),
     [
@@ -175,6 +203,14 @@ def test_the_command_answers_in_both_forms(
     sample.write_text("-0.5 none")
     assert cli.main([*line, "--log-probs", str(sample)]) == 3
     assert "got 'none', expected numbers" in capsys.readouterr().err
+    sample.write_text('{"planner":123456789}')
+    assert cli.main([*line, "--log-probs", str(sample)]) == 3
+    said = capsys.readouterr().err
+    assert "expected natural logs of probabilities" in said
+    assert "123456789" not in said
+    sample.write_text("\n".join(["-0.5", "-0.6"] * 200), encoding="utf-8-sig")
+    assert cli.main([*line, "--log-probs", str(sample), "--family", "gumbel", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == found
     sample.write_text(" ")
     assert cli.main([*line, "--log-probs", str(sample)]) == 3
     assert f"--log-probs: got {sample} without a number" in capsys.readouterr().err
@@ -193,6 +229,12 @@ def test_a_text_is_read_with_the_model_that_wrote_it(
         assert cli.main([*line, "--temperature", temperature]) == 0
         nats.append(json.loads(capsys.readouterr().out)["families"][0]["nats"])
     assert nats[1] < nats[0]
+    text.write_text(text.read_text(), encoding="utf-16")
+    assert cli.main([*line, "--temperature", "0.5"]) == 0
+    assert json.loads(capsys.readouterr().out)["families"][0]["nats"] == nats[1]
+    text.write_bytes("Ça y est, le plan est là. ".encode("latin-1") * 40)
+    assert cli.main(line) == 3
+    assert f"iet: {text}: byte 0 is 0xc7, which is not UTF-8" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -203,14 +245,6 @@ def test_a_text_is_read_with_the_model_that_wrote_it(
         (["--entropy", "1", "--agents", "4"], "needs --agents and --turn-tokens"),
         (["--entropy", "1", "--agents", "4", "--turn-tokens", "9", "5"], "got 9 5, expected a number"),
         (["--entropy", "1", "--agents", "4", "--turn-tokens", "0"], "from 1 to 1,000,000"),
-    sample.write_text('{"planner":123456789}')
-    assert cli.main([*line, "--log-probs", str(sample)]) == 3
-    said = capsys.readouterr().err
-    assert "expected natural logs of probabilities" in said
-    assert "123456789" not in said
-    sample.write_text("\n".join(["-0.5", "-0.6"] * 200), encoding="utf-8-sig")
-    assert cli.main([*line, "--log-probs", str(sample), "--family", "gumbel", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == found
         (["--text", "x", "--agents", "4", "--turn-tokens", "9"], "--text and --model go together"),
         (["--entropy", "1", "--level", "0.1", "--agents", "4", "--turn-tokens", "9"], "--level goes with"),
     ],
@@ -228,9 +262,3 @@ def test_options_of_the_plan_go_with_nothing_else(capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit):
         cli.main(["calibrate", "--power", "--agents", "4"])
     assert "--agents goes with --plan" in capsys.readouterr().err
-    text.write_text(text.read_text(), encoding="utf-16")
-    assert cli.main([*line, "--temperature", "0.5"]) == 0
-    assert json.loads(capsys.readouterr().out)["families"][0]["nats"] == nats[1]
-    text.write_bytes("Ça y est, le plan est là. ".encode("latin-1") * 40)
-    assert cli.main(line) == 3
-    assert f"iet: {text}: byte 0 is 0xc7, which is not UTF-8" in capsys.readouterr().err
