@@ -10,7 +10,9 @@ has "WISER, as published": blocks of 65 and rho 0.5, with which its paper's tabl
 published file are marked at the same places, so that the tuned ones know where; the group "moved" has the
 same scores at places that nobody can know (`corpora`).
 "Bayes" knows the law of scores (estimated on the same first texts, where it is not drawn) and of lengths (of
-published files: uniform from half the shortest interval to twice the longest), but no place.
+published files: uniform from half the shortest interval to twice the longest), but no place. "posterior,
+told" is given what `posterior` has to fit of a drawn text: the strength, the mean length of a segment and
+nobody's share; what it lacks of Bayes is the law of lengths itself.
 
 IoU of a text is the tokens in found and true intervals over those in either, as in the WISER paper (which
 takes the union of all intervals); with several agents their mean. The boundary error is the mean distance in

@@ -49,8 +49,9 @@ OURS: Mapping[str, Mapping[str, Sequence[Any]]] = {
 }
 """Decoder of `iet` -> options that it is tuned over; `posterior` has its defaults everywhere."""
 
-BAYES = "Bayes"
+BAYES, TOLD = "Bayes", "posterior, told"
 NAMES = ("posterior", *RIVALS, "cusum", "window", BAYES)
+"""Of all corpora; of drawn ones `TOLD` as well."""
 
 _BINS, _HALVINGS, _NULL_SCORES = 24, 10, 1_000_000
 
@@ -80,7 +81,20 @@ def tuned(corpus: Corpus) -> dict[str, tuple[Reader, Options]]:
         ratios = log_ratios(corpus)
         lengths = corpus.lengths
         found[BAYES] = (lambda text: bayes.read(ratios(text), lengths)[0]), {}
-    return {name: found[name] for name in NAMES if name in found}
+        if corpus.strength is not None:
+            found[TOLD] = functools.partial(_decoded, "posterior", corpus.family, told(corpus)), {}
+    return {name: found[name] for name in (*NAMES, TOLD) if name in found}
+
+
+def told(corpus: Corpus) -> Options:
+    """Return what `posterior` fits, as it is in drawn texts: strengths, mean length, nobody's share."""
+    assert corpus.lengths is not None
+    law = corpus.lengths.agents
+    return {
+        "strengths": np.full(corpus.texts[0].scores.shape[1], corpus.strength),
+        "mean_segment": float(law @ np.arange(1, len(law) + 1)),
+        "nobody": float(corpus.lengths.shares[-1]),
+    }
 
 
 def entered(name: str) -> Entrant:

@@ -194,6 +194,23 @@ def test_options_come_from_the_first_texts_alone(monkeypatch: pytest.MonkeyPatch
     assert found["told"][0](corpus.texts[0]).tolist() == [0] * 10 + [-1] * 20
 
 
+def test_of_drawn_texts_posterior_is_told_what_it_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "RIVALS", {})
+    monkeypatch.setattr(readers, "OURS", {"posterior": {}})
+    (corpus,) = corpora.of_law(dataclasses.replace(LAW, tokens=1000, strength=0.3), 12)
+    said = readers.told(corpus)
+    assert (said["strengths"].tolist(), said["mean_segment"], said["nobody"]) == ([0.3] * 2, 100, 0.25)
+    found = readers.tuned(corpus)
+    assert list(found) == ["posterior", "Bayes", "posterior, told"]
+    right = {
+        name: np.mean([token_accuracy(text.truth, read(text)) for text in corpus.texts])
+        for name, (read, _) in found.items()
+    }
+    assert right["posterior"] < right["posterior, told"] < right["Bayes"]
+    del found["posterior, told"]
+    assert list(readers.tuned(dataclasses.replace(corpus, strength=None))) == list(found)
+
+
 # Figures and tables
 
 
