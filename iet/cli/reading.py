@@ -244,10 +244,15 @@ def read(arguments: argparse.Namespace, file: str) -> tuple[str, dict[str, Any]]
     text = read_text(file, arguments.encoding, arguments.max_text)
     if not arguments.messages:
         return text, {"spans": arguments.span, "skip": arguments.skip}
+    said = conversation_in(text, file)
+    return said.text, {"boundaries": said.boundaries}
+
+
+def conversation_in(text: str, file: str) -> Any:
+    """Return the messages of a record of a conversation as one text (`traces.joined`), for `--messages`."""
     from iet.audit import traces
 
     try:
-        said = traces.joined(traces.read(traces.parse(text.encode())))
+        return traces.joined(traces.read(traces.parse(text.encode())))
     except InputError as error:
         raise InputError(f"{file}: {error}") from None
-    return said.text, {"boundaries": said.boundaries}

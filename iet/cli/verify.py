@@ -35,6 +35,11 @@ def add(commands: Commands) -> None:
     verify.add_argument("--text", type=pathlib.Path, metavar="FILE", help="is this the text?")
     add_encoding(verify)
     verify.add_argument(
+        "--messages",
+        action="store_true",
+        help="the text is the record of a conversation, and was read by iet report --messages",
+    )
+    verify.add_argument(
         "--opening",
         type=pathlib.Path,
         metavar="FILE",
@@ -43,21 +48,28 @@ def add(commands: Commands) -> None:
     verify.add_argument("-r", "--registry", help="was it read under this registry?")
     verify.add_argument("--secret-mount", action="store_true", help=argparse.SUPPRESS)
     verify.add_argument("--json", action="store_true", help="print what was signed as JSON")
-    verify.set_defaults(run=_verify)
+    verify.set_defaults(run=_verify, check=_check)
 
 
-def _text_of(path: pathlib.Path, encoding: str | None) -> str | bytes:
+def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    if arguments.messages and arguments.text is None:
+        parser.error("--messages goes with --text")
+
+
+def _text_of(path: pathlib.Path, encoding: str | None, messages: bool) -> str | bytes:
     """Return the text of a file as `iet report` reads it, which is what it signs; of no text the bytes."""
     from iet.audit.documents import check_encoding, text_of
+    from iet.cli.reading import conversation_in
 
     check_encoding(encoding)
     data = read_bytes(path)
     try:
-        return text_of(data, encoding, name=str(path))
+        text = text_of(data, encoding, name=str(path))
     except InputError as error:
-        if encoding is not None:
+        if encoding is not None or messages:
             raise InputError(f"{path}: {error}") from None
         return data  # which nobody signed
+    return conversation_in(text, str(path)).text if messages else text
 
 
 def _verify(arguments: argparse.Namespace) -> int:
@@ -68,7 +80,9 @@ def _verify(arguments: argparse.Namespace) -> int:
 
     public = [load_public_key(path) for path in arguments.key]
     envelope = read_bytes(arguments.file, most=signed.MAX_BYTES + 1)
-    text = None if arguments.text is None else _text_of(arguments.text, arguments.encoding)
+    text = None
+    if arguments.text is not None:
+        text = _text_of(arguments.text, arguments.encoding, arguments.messages)
     registry = opening = None
     if arguments.registry is not None:
         registry = iet.Registry.load(arguments.registry, secret_mount=arguments.secret_mount)

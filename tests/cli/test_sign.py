@@ -67,6 +67,27 @@ def test_a_text_is_verified_as_it_was_decoded(
     assert "byte 0: not utf-8" in capsys.readouterr().err
 
 
+def test_a_conversation_is_verified_against_its_record(
+    text: pathlib.Path, team: pathlib.Path, tmp_path: pathlib.Path, said: Said
+) -> None:
+    private, public = write_keys(tmp_path, FIRST)
+    record, report = tmp_path / "trace.json", tmp_path / "r.dsse.json"
+    answer = {"role": "assistant", "name": "critic", "content": text.read_text()}
+    messages = [{"role": "user", "content": "Plan it, é."}, answer]
+    record.write_bytes(json.dumps(messages, ensure_ascii=False).encode("utf-16"))
+    said(0, "report", record, "-r", team, "--messages", "-o", report, "--sign", private)
+    check = ["verify", report, "--key", public]
+    assert "compared with it: text" in said(0, *check, "--text", record, "--messages")
+    record.write_text(json.dumps(messages, indent=1))  # the same messages, written in another way
+    said(0, *check, "--text", record, "--messages")
+    said(1, *check, "--text", record)
+    messages[0]["content"] += "."
+    record.write_text(json.dumps(messages))
+    said(1, *check, "--text", record, "--messages")
+    assert f"{text}: line 1: " in said(3, *check, "--text", text, "--messages")
+    assert "--messages goes with --text" in said(2, *check, "--messages")
+
+
 def test_the_form_of_others_is_verified_and_is_not_strict(
     text: pathlib.Path, team: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
