@@ -10,6 +10,7 @@ import sys
 
 from iet.cli.options import Commands, add_encoding, read_bytes, say
 from iet.errors import InputError, VerificationError
+from iet.marks.files import shown_path
 from iet.report.lines import harmless
 
 
@@ -102,7 +103,15 @@ def _verify(arguments: argparse.Namespace) -> int:
         return 0
     report, subject = verified.report, verified.statement["subject"][0]
     found = [name for name, log_p in report["evidence"].items() if log_p <= math.log(report["level"])]
-    checked = [what for what in ("text", "registry", "opening") if getattr(arguments, what) is not None]
+    checked = [] if text is None else ["text"]
+    if registry is not None and registry.digest == report["registry_digest"]:
+        checked.append("registry")
+    if opening is not None:
+        checked.append("opening")
+    if (
+        registry is not None and "registry" not in checked
+    ):  # an export: `check` looked for the opened key alone
+        checked[-1] += f", and its key with {shown_path(arguments.registry)}"
     lines = (
         f"verified: signed by {' and '.join(verified.key_ids)}, {verified.audited}\n"
         f"text {subject['name']!r}, sha256 {subject['digest']['sha256']}\n"

@@ -77,7 +77,10 @@ def test_a_signed_report_is_verified_with_what_it_speaks_of(
     assert "agents found: critic; " in shown
     assert "compared with it: text, registry" in shown
     assert run(*check, "--opening", opening, "-r", str(tmp_path / "planner.json")) == 0
-    capsys.readouterr()
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"compared with it: opening, and its key with {tmp_path / 'planner.json'}" in shown
+    assert run(*check, "--opening", opening, "-r", team) == 0
+    assert "compared with it: registry, opening\n" in capsys.readouterr().out
     assert run(*check, "--json") == 0
     assert json.loads(capsys.readouterr().out)["subject"][0]["name"] == text.name
 
