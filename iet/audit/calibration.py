@@ -22,7 +22,7 @@ from iet.decoding.activity import BLOCK
 from iet.errors import InputError, check_number
 from iet.marks.derivation import usable
 from iet.marks.families import FAMILIES
-from iet.marks.files import walk
+from iet.marks.files import HIDDEN, take_hidden, walk
 from iet.marks.registry import Registry
 from iet.marks.scheme import Profile
 from iet.native.arrays import Float64s
@@ -437,6 +437,8 @@ def _drawn(profile: Profile, tokenizer: Any, agents: int, label: str) -> Registr
 def corpus_files(path: pathlib.Path) -> tuple[list[pathlib.Path], dict[str, int]]:
     """Return the files of a corpus that `read_corpus` reads, and how many it does not, by the ends of names.
 
+    Hidden ones of a folder, and those in hidden folders, are not read and count as "hidden".
+
     Raises:
         InputError: there is nothing to read.
         OSError: a folder cannot be read.
@@ -446,14 +448,17 @@ def corpus_files(path: pathlib.Path) -> tuple[list[pathlib.Path], dict[str, int]
     if path.is_file():
         return [path], {}
     files, others = list[pathlib.Path](), collections.Counter[str]()
-    for folder, _, names in walk(path):
+    for folder, folders, names in walk(path):
+        others.update(take_hidden(folder, folders, names))
         for file in map(pathlib.Path(folder).joinpath, names):
             if file.suffix.lower() in CORPUS_ENDS and file.is_file():
                 files.append(file)
             else:
                 others[file.suffix] += 1
     if not files:
-        raise InputError(f"corpus: got {path}, expected files that end in one of {', '.join(CORPUS_ENDS)}")
+        hidden = f" ({HIDDEN} {others[HIDDEN]})" if others[HIDDEN] else ""
+        ends = ", ".join(CORPUS_ENDS)
+        raise InputError(f"corpus: got {path}{hidden}, expected files that end in one of {ends}")
     return sorted(files), dict(others)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from iet.audit import formats
 from iet.bulk.places import HERE, Place, Stored, is_uri, store_of
 from iet.errors import InputError, missing
-from iet.marks.files import shown_path, walk
+from iet.marks.files import HIDDEN, shown_path, take_hidden, walk
 
 _LINES = re.compile(r"\.(jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
 _TEXTS = (".txt", ".md", ".markdown")
@@ -78,7 +78,8 @@ def expand(
 
     Returns:
         The files, and how many others lie in the folders, or are named by patterns, by the ends of their
-        names ("": those without; with " (no file)" pipes, devices, and links that lead nowhere).
+        names ("": those without; with " (no file)" pipes, devices, and links that lead nowhere), and
+        "hidden" in folders.
 
     Raises:
         InputError: nothing is there, or a file is named twice or cannot be read.
@@ -173,10 +174,13 @@ def _below(
     audits = tuple(f"{folder}/" for folder, some in names.items() if _are_results(some))
     for each in found:
         inside = each.path[len(path) :].split("/")
-        if any(name.startswith(".") for name in inside) or (results and each.path.startswith(results)):
+        if results and each.path.startswith(results):
             continue
         if each.path.startswith(audits):
             others[RESULTS] += 1
+            continue
+        if any(name.startswith(".") for name in inside):
+            others[HIDDEN] += 1
             continue
         if _is_read(inside[-1], ends):
             yield each
@@ -185,7 +189,7 @@ def _below(
 
 
 FOLDERS, LINKS, RESULTS = "folders", "links to folders", "results of an audit"
-"""What is not read, among the ends of names, and is not to be converted."""
+"""What is not read, beside HIDDEN, among the ends of names, and is not to be converted."""
 
 
 def told_of(not_read: Mapping[str, int]) -> str:
@@ -193,7 +197,7 @@ def told_of(not_read: Mapping[str, int]) -> str:
     kinds = ", ".join(f"{end or 'without an end of the name'} {count}" for end, count in not_read.items())
     count = sum(not_read.values())
     said = f"{count:,} {'file' if count == 1 else 'files'} not read: {kinds}"
-    if {FOLDERS, LINKS, RESULTS} >= not_read.keys():
+    if {FOLDERS, HIDDEN, LINKS, RESULTS} >= not_read.keys():
         return said
     return (
         f"{said}; convert them to text first: pandoc --wrap=none -t plain FILE -o FILE.txt (or install the"
@@ -210,14 +214,9 @@ def _walk(folder: pathlib.Path, out: pathlib.Path, others: collections.Counter[s
             folders.clear()
             others[RESULTS] += len(files)
             continue
-        folders[:] = [
-            name
-            for name in folders
-            if not name.startswith(".") and (pathlib.Path(path) / name).resolve() != out
-        ]
+        others.update(take_hidden(path, folders, files, leave=out))
+        folders[:] = [name for name in folders if (pathlib.Path(path) / name).resolve() != out]
         for name in files:
-            if name.startswith("."):
-                continue
             read = _is_read(name, ends)
             if read and os.path.isfile(os.path.join(path, name)):
                 yield os.path.join(path, name)

@@ -11,7 +11,7 @@ import pathlib
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import BinaryIO
 
 from iet.errors import RegistryError
@@ -48,6 +48,45 @@ def walk(folder: str | os.PathLike[str]) -> Iterator[tuple[str, list[str], list[
         raise error
 
     return os.walk(os.fspath(folder), onerror=refuse)
+
+
+HIDDEN = "hidden"
+"""What `take_hidden` counts, among the ends of names of what is not read."""
+
+
+def take_hidden(
+    path: str, folders: list[str], files: list[str], leave: pathlib.Path | None = None
+) -> Mapping[str, int]:
+    """Take what is hidden out of a step of `walk`, so that it is not walked.
+
+    Returns:
+        {HIDDEN: how many files it is}, with those in hidden folders; nothing if there are none. A link, and a
+        folder that cannot be read, count as one: nobody asked for what is in them.
+
+    Args:
+        path: of the folder.
+        folders: names of those in it. Changed in place.
+        files: names of those in it. Changed in place.
+        leave: resolved path of a folder whose files do not count.
+    """
+    count = sum(name.startswith(".") for name in files)
+    unread = list[OSError]()
+    for name in folders:
+        hidden = os.path.join(path, name)
+        if not name.startswith("."):
+            continue
+        if os.path.islink(hidden):
+            count += 1
+            continue
+        for below, deeper, inside in os.walk(hidden, onerror=unread.append):
+            if leave is not None and pathlib.Path(below).resolve() == leave:
+                deeper.clear()
+            else:
+                count += len(inside) + sum(os.path.islink(os.path.join(below, each)) for each in deeper)
+    folders[:] = [name for name in folders if not name.startswith(".")]
+    files[:] = [name for name in files if not name.startswith(".")]
+    count += len(unread)
+    return {HIDDEN: count} if count else {}
 
 
 def write_file(

@@ -150,6 +150,18 @@ def test_a_corpus_is_a_folder_a_file_or_lines_of_json(tmp_path: pathlib.Path) ->
     assert list(calibrate.read_corpus(tmp_path / "upper")) == ["one", "two"]
 
 
+def test_what_is_hidden_in_a_corpus_counts_and_is_not_read(tmp_path: pathlib.Path) -> None:
+    (tmp_path / ".config").mkdir()
+    for name in (".b.txt", ".config/c.txt", ".config/d.png"):
+        (tmp_path / name).write_text("hidden")
+    with pytest.raises(InputError, match=r"\(hidden 3\), expected files that end in one of .txt"):
+        calibrate.corpus_files(tmp_path)
+    (tmp_path / "a.txt").write_text("one")
+    assert list(calibrate.read_corpus(tmp_path)) == ["one"]
+    assert calibrate.corpus_files(tmp_path)[1] == {"hidden": 3}
+    assert list(calibrate.read_corpus(tmp_path / ".config")) == ["hidden"]  # it was asked for
+
+
 def test_what_is_no_corpus_is_refused_with_file_and_line(tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match="which is not there"):
         list(calibrate.read_corpus(tmp_path / "nothing"))

@@ -59,7 +59,7 @@ def test_the_same_results_as_of_files_here(
     options: dict[str, Any] = {"chunk_rows": 4, "workers": workers, "templates": 2}
     here = audit_files(auditor, [tmp_path / "in"], tmp_path / "here", **options)
     there = audit_files(auditor, [uri], tmp_path / "there", **options)
-    assert (here.broken, here.quarantined, here.not_read) == (1, 1, {".bin": 1})
+    assert (here.broken, here.quarantined, here.not_read) == (1, 1, {".bin": 1, "hidden": 1})
     assert there == here
     assert rows(tmp_path / "there", f"s3://corpus/same{workers}/") == rows(
         tmp_path / "here", f"{tmp_path}/in/"

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("no_documents")
 
 @pytest.fixture
 def folder(tmp_path: pathlib.Path, text: pathlib.Path) -> pathlib.Path:
-    """Five texts of which one is in UTF-16, a PDF that is named .txt, and six files of other kinds."""
+    """Five texts of which one is in UTF-16, a PDF named .txt, a hidden one, and six of other kinds."""
     found, data = tmp_path / "papers", text.read_bytes()
     found.mkdir()
     for name in ("a.txt", "b.md", "c.MARKDOWN", "page.html", "d.docx", "e.pdf", "f.csv", "g.json", "README"):
@@ -33,16 +33,17 @@ def test_what_is_not_read_is_said(
     command = ["audit", folder, "-r", team, "-o", out]
     assert run(*command, "--strict") == 3
     told = (
-        "6 files not read: without an end of the name 1, .csv 1, .docx 1, .html 1, .json 1, .pdf 1; convert"
+        "7 files not read: without an end of the name 1, .csv 1, .docx 1, .html 1, .json 1, .pdf 1, hidden 1;"
+        " convert"
     )
     assert told in capsys.readouterr().err
     assert not out.exists()
     assert run(*command) == 0
     shown = capsys.readouterr()
     assert told in shown.err
-    assert "6 files not read" in shown.out
+    assert "7 files not read" in shown.out
     assert "pandoc" in shown.err
-    kinds = {"": 1, ".csv": 1, ".docx": 1, ".html": 1, ".json": 1, ".pdf": 1}
+    kinds = {"": 1, ".csv": 1, ".docx": 1, ".html": 1, ".json": 1, ".pdf": 1, "hidden": 1}
     assert json.loads((out / "run.json").read_text())["not_read"] == kinds
     summary = json.loads((out / "shard-1-of-1.json").read_text())
     assert (summary["documents"], summary["quarantined"], summary["not_read"]) == (4, 2, kinds)
@@ -53,7 +54,28 @@ def test_what_is_not_read_is_said(
     assert "byte 2 is 0x92, which is not UTF-8" in reasons["j.txt"]
     (folder / "another.xlsx").write_bytes(b"PK\x03\x04")  # a run goes on whatever else lies there
     assert run(*command, "--resume") == 0
-    assert "7 files not read" in capsys.readouterr().err
+    assert "8 files not read" in capsys.readouterr().err
+
+
+def test_hidden_files_are_not_read_and_count(
+    team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also those in hidden folders, but not those of the run itself, which goes on under --strict."""
+    found = tmp_path / "in"
+    (found / ".config" / "deep").mkdir(parents=True)
+    for name in ("a.txt", "_d.txt", ".b.txt", ".config/c.txt", ".config/deep/e.bin"):
+        (found / name).write_bytes(text.read_bytes())
+    (found / ".link").symlink_to(tmp_path)
+    command = ["audit", found, "-r", team]
+    assert run(*command, "-o", tmp_path / "out", "--strict") == 3
+    assert capsys.readouterr().err == "iet: 4 files not read: hidden 4\n"
+    assert run(*command, "-o", tmp_path / "out", "--json") == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["documents"], summary["not_read"]) == (2, {"hidden": 4})
+    for name in (".b.txt", ".config/c.txt", ".config/deep/e.bin", ".link"):
+        (found / name).unlink()
+    for more in ([], ["--resume"]):
+        assert run(*command, "-o", found / ".config" / "out", "--strict", *more) == 0
 
 
 def test_an_encoding_is_that_of_all_texts(
