@@ -384,5 +384,22 @@ def _differences(before: Any, now: Any, where: str = "") -> Iterator[str]:
     elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         for at, (old, new) in enumerate(zip(before, now, strict=True)):
             yield from _differences(old, new, f"{where}[{at}]")
+    elif where == "inputs" and isinstance(before, list) and isinstance(now, list):
+        yield from _other_inputs(before, now)
     elif before != now:
         yield f"{where}: was {json.dumps(before):.60}, is {json.dumps(now):.60}"
+
+
+_NAMED = 3
+"""Number of paths that are named of those which are gone, and of those which are new."""
+
+
+def _other_inputs(before: list[Any], now: list[Any]) -> Iterator[str]:
+    """Yield which inputs are gone, and which are new, where it is not the same number of them."""
+    old, new = ([str(each.get("path")) for each in inputs] for inputs in (before, now))
+    yield f"inputs: were {len(old)}, are {len(new)}"
+    for what, some, others in (("gone", old, {*new}), ("new", new, {*old})):
+        paths = [path for path in some if path not in others]
+        if paths:
+            more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+            yield f"{what}: {', '.join(map(repr, paths[:_NAMED]))}{more}"

@@ -28,6 +28,21 @@ def test_a_run_into_what_it_names_goes_on(auditor: Auditor, tmp_path: pathlib.Pa
     assert (again.documents, set(again.not_read)) == (1, {"results of an audit"})
 
 
+def test_inputs_that_came_and_went_are_named(auditor: Auditor, tmp_path: pathlib.Path) -> None:
+    for i in range(6):
+        (tmp_path / f"{i}.txt").write_text("w1 w2")
+    given, out = [str(tmp_path / "*.txt")], tmp_path / "out"
+    audit_files(auditor, given, out)
+    for i in range(1, 6):
+        (tmp_path / f"{i}.txt").unlink()
+    (tmp_path / "x.txt").write_text("w1 w2")
+    with pytest.raises(InputError) as told:
+        audit_files(auditor, given, out, resume=True)
+    gone = ", ".join(repr(str(tmp_path / f"{i}.txt")) for i in (1, 2, 3))
+    new = repr(str(tmp_path / "x.txt"))
+    assert f"; inputs: were 6, are 2; gone: {gone} and 2 more; new: {new}" in str(told.value)
+
+
 def test_results_alone_are_nothing_to_read(auditor: Auditor, tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "w1 w2"}\n{broken\n')
     audit_files(auditor, [str(tmp_path / "*.jsonl")], tmp_path / "out")
