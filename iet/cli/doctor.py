@@ -107,7 +107,14 @@ def _check_command(arguments: argparse.Namespace) -> int:
     before = {True: "", False: "FAILED: ", None: "not known: "}
     for check in checks:
         say(f"{check.name}: {before[check.good]}{check.says}")
-    say("as far as can be told before the start, its texts will be marked" if marks else "FAILED: see above")
+    if not marks:
+        say("FAILED: see above")
+    else:
+        compared = all(check.good for check in checks if check.name in ("model", "tokenizer"))
+        say(
+            "as far as can be told before the start, its texts will be marked"
+            + ("" if compared else ", if model and tokenizer are the registry's: that was not compared")
+        )
     return 0 if marks else 1
 
 

@@ -174,6 +174,9 @@ def test_the_command_line(host: Callable[..., Registry], capsys: pytest.CaptureF
     said = capsys.readouterr().out
     assert "options: not known: --config more.yaml is not read here" in said
     assert said.endswith("as far as can be told before the start, its texts will be marked\n")
+    assert main(["doctor", "--", *VLLM[:2], "owner/name", *VLLM[3:]]) == 0
+    said = capsys.readouterr().out
+    assert said.endswith("will be marked, if model and tokenizer are the registry's: that was not compared\n")
     assert main(["doctor", "--json", "--", *VLLM[:3]]) == 1
     assert json.loads(capsys.readouterr().out)["marks"] is False
     assert main(["doctor", "--", "ls", "-l"]) == 3
