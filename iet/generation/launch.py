@@ -227,6 +227,9 @@ def _model(model: str | None, tokenizer: str | None, profiles: Sequence[Profile]
             Check("model", None, "none was recognised, so it was not compared; put it before the options")
         ]
     folder = pathlib.Path(model)
+    # No id on the Hub begins so. A shell leaves the ~ of --model=~/path to the engine.
+    if model.startswith(("/", "./", "../", "~")) and not os.path.exists(os.path.expanduser(model)):
+        return [Check("model", False, f"{model}: no such path, and no id on the Hub begins so")]
     if not folder.is_dir():
         return [Check("model", None, f"{model}: no folder of this machine, so it was not compared")]
     checks = []

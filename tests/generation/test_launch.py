@@ -157,6 +157,22 @@ def test_a_model_behind_an_option_without_a_value(
     assert "none was recognised, so it was not compared; put it before the options" in hub["model"].says
 
 
+@pytest.mark.parametrize("path", ["/no/such/model", "./no/such/model", "../no/such/model", "~/no/such/model"])
+def test_a_path_that_is_not_there(
+    host: Callable[..., Registry], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    host()
+    monkeypatch.chdir(tmp_path)
+    for home in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(home, str(tmp_path))
+    for command in ([*VLLM[:2], path, *VLLM[3:]], [*SGLANG[:4], path, *FLAGS]):
+        assert failures(command) == {"model": f"{path}: no such path, and no id on the Hub begins so"}
+    # One file may be a model, too (GGUF).
+    (tmp_path / "model.gguf").touch()
+    for there in (str(tmp_path / "model.gguf"), "./model.gguf", "~/model.gguf"):
+        assert failures([*VLLM[:2], there, *VLLM[3:]]) == {}
+
+
 def test_of_several_folders_none_is_taken_for_the_model(
     host: Callable[..., Registry], tmp_path: pathlib.Path
 ) -> None:
