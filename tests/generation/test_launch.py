@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -85,6 +86,47 @@ def test_what_will_not(host: Callable[..., Registry], command: list[str], name: 
     found = failures(command)
     assert list(found) == [name]
     assert says in found[name]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        ["env"],
+        ["/usr/bin/env", "A=1", "B=2", "C=3"],
+        ["env", "-i", "-C", "/tmp"],
+        ["env", "-"],
+        ["env", "-iu", "A", "--unset", "B", "--"],
+        ["sudo"],
+        ["sudo", "-nEu", "vllm", "--group=vllm", "--chdir", "/tmp"],
+        ["nohup", "nice", "-n", "5", "env"],
+        ["A=1", "exec", "-a", "name", "nice", "-19", "env"],
+    ],
+)
+def test_variables_behind_what_stands_before_the_command(
+    host: Callable[..., Registry], monkeypatch: pytest.MonkeyPatch, before: list[str]
+) -> None:
+    host()
+    path = f"IET_REGISTRY={os.environ['IET_REGISTRY']}"
+    for outer in ("", "/no/such"):
+        monkeypatch.setenv("IET_REGISTRY", outer)
+        assert failures([*before, path, *VLLM]) == {}
+        assert list(failures([*before, "IET_REGISTRY=/no/such/file", *VLLM])) == ["registry"]
+
+
+@pytest.mark.parametrize(
+    "emptied", ["env -i", "env -", "env -u IET_REGISTRY", "env --unset=IET_REGISTRY", "exec -cl"]
+)
+def test_variables_that_the_command_is_not_given(host: Callable[..., Registry], emptied: str) -> None:
+    host()
+    assert failures(["nohup", *VLLM]) == {}
+    assert failures([*emptied.split(), *VLLM])["registry"].startswith("IET_REGISTRY: got none, expected")
+
+
+@pytest.mark.parametrize("before", ["nohup", "nice -n 5", "exec"])
+def test_variables_where_none_are_taken(host: Callable[..., Registry], before: str) -> None:
+    host()
+    with pytest.raises(InputError, match=f"command: got A= behind {before.split()[0]}, expected it before"):
+        check_command([*before.split(), "A=secret", *VLLM])
 
 
 def test_drafts_and_changed_log_probabilities_go_with_family_fourier(
