@@ -35,6 +35,8 @@ _PREFIXES: dict[str, tuple[str, ...]] = {
     ),
 }
 """What may stand before a command: those of its options that take a value."""
+_SGLANG_FLAGS = {"enable-custom-logit-processor": "enable-cus", "disable-overlap-schedule": "disable-ov"}
+"""What SGLang marks under, and of each a beginning that is no other option's."""
 _NOT_THE_MODEL = {
     "config",
     "download-dir",
@@ -201,14 +203,16 @@ def _processor(engine: str, options: Mapping[str, str], words: Sequence[str]) ->
         return Check(
             "processor", False, f"is not loaded, so that no text is marked: add --logits-processors {_VLLM}"
         )
-    missing = [
-        name for name in ("enable-custom-logit-processor", "disable-overlap-schedule") if name not in options
-    ]
     # Python's argparse takes any beginning of an option that is no other's.
     for beginning in ("speculative-al", "enable-waterm"):
         found = next((name for name in options if name.startswith(beginning)), None)
         if found is not None:
             return Check("processor", False, f"SGLang does not call it under --{found}: leave that out")
+    missing = [
+        flag
+        for flag, beginning in _SGLANG_FLAGS.items()
+        if not any(name.startswith(beginning) and flag.startswith(name) for name in options)
+    ]
     if missing:
         return Check("processor", False, f"cannot mark: add {' '.join(f'--{name}' for name in missing)}")
     return Check("processor", True, "comes with each request")

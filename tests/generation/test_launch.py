@@ -136,6 +136,16 @@ def test_drafts_and_changed_log_probabilities_go_with_family_fourier(
     assert failures([*VLLM, "--speculative-config", "{}", "--logprobs-mode", "processed_logprobs"]) == {}
 
 
+@pytest.mark.parametrize("flag", FLAGS)
+def test_flags_of_sglang_may_be_shortened(host: Callable[..., Registry], flag: str) -> None:
+    host()
+    other = next(each for each in FLAGS if each != flag)
+    assert failures([*SGLANG, other, flag[: flag.rindex("-")]]) == {}
+    # What other options begin with, too, and what only looks alike.
+    for given in (flag[:10], f"{flag[:-1]}x", f"{flag}-too"):
+        assert failures([*SGLANG, other, given]) == {"processor": f"cannot mark: add {flag}"}
+
+
 def test_several_processors(host: Callable[..., Registry]) -> None:
     host()
     for other in (["another:Processor"], ["another:Processor", VLLM[3]]):
