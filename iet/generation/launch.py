@@ -99,7 +99,8 @@ def check_command(command: Sequence[str]) -> list[Check]:
     for profile in profiles:
         checks += _options(engine, options, environment, profile)
     if profiles:
-        checks += _model(_named(options, others), options.get("tokenizer"), profiles)
+        tokenizer = options.get("tokenizer") or options.get("tokenizer-path")
+        checks += _model(_named(options, others), tokenizer, profiles)
     return checks
 
 

@@ -168,6 +168,8 @@ def test_a_model_that_does_not_fit(host: Callable[..., Registry], tmp_path: path
     assert list(failures(command)) == ["tokenizer"]
     assert "an auditor would read other ids than the model wrote" in failures(command)["tokenizer"]
     assert failures([*command, "--tokenizer", str(MODEL)]) == {}
+    assert failures([*SGLANG[:4], str(other), *FLAGS, "--tokenizer-path", str(MODEL)]) == {}
+    assert list(failures([*SGLANG, *FLAGS, "--tokenizer-path", str(other)])) == ["tokenizer"]
     (other / "config.json").write_text("[")
     found = {check.name: check.good for check in check_command([*command, "--tokenizer", str(tmp_path)])}
     assert (found["model"], found["tokenizer"]) == (None, None)
