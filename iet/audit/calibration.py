@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import hashlib
-import json
 import math
-import pathlib
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from iet.audit.auditor import Auditor
+from iet.audit.corpus import CORPUS_ENDS, corpus_files, read_corpus
 from iet.audit.evidence import activity_log_p
 from iet.audit.expected import Entropy, Expected, advice, entropy_of, plan, plan_table, t_quantile
 from iet.decoding import log_activity
@@ -22,7 +19,6 @@ from iet.decoding.activity import BLOCK
 from iet.errors import InputError, check_number
 from iet.marks.derivation import usable
 from iet.marks.families import FAMILIES
-from iet.marks.files import HIDDEN, take_hidden, walk
 from iet.marks.registry import Registry
 from iet.marks.scheme import Profile
 from iet.native.arrays import Float64s
@@ -48,9 +44,6 @@ __all__ = [
 
 LEVELS = (1e-2, 1e-3, 1e-4)
 """The levels at which `null` counts."""
-
-CORPUS_ENDS = (".txt", ".md", ".rst", ".jsonl")
-"""Of the names of files that `read_corpus` reads in a folder."""
 
 ENTROPIES = (0.25, 0.5, 1.0, 2.0, 3.0)
 KAPPAS = (0.4, 0.8, 1.6)
@@ -432,70 +425,3 @@ def _drawn(profile: Profile, tokenizer: Any, agents: int, label: str) -> Registr
                 break
         registry.add(f"decoy-{agent + 1}", secret=secret)
     return registry
-
-
-def corpus_files(path: pathlib.Path) -> tuple[list[pathlib.Path], dict[str, int]]:
-    """Return the files of a corpus that `read_corpus` reads, and how many it does not, by the ends of names.
-
-    Hidden ones of a folder, and those in hidden folders, are not read and count as "hidden".
-
-    Raises:
-        InputError: there is nothing to read.
-        OSError: a folder cannot be read.
-    """
-    if not path.exists():
-        raise InputError(f"corpus: got {path}, which is not there; expected a folder or a file")
-    if path.is_file():
-        return [path], {}
-    files, others = list[pathlib.Path](), collections.Counter[str]()
-    for folder, folders, names in walk(path):
-        others.update(take_hidden(folder, folders, names))
-        for file in map(pathlib.Path(folder).joinpath, names):
-            if file.suffix.lower() in CORPUS_ENDS and file.is_file():
-                files.append(file)
-            else:
-                others[file.suffix] += 1
-    if not files:
-        hidden = f" ({HIDDEN} {others[HIDDEN]})" if others[HIDDEN] else ""
-        ends = ", ".join(CORPUS_ENDS)
-        raise InputError(f"corpus: got {path}{hidden}, expected files that end in one of {ends}")
-    return sorted(files), dict(others)
-
-
-def read_corpus(path: pathlib.Path) -> Iterator[str]:
-    """Yield the texts of a corpus: a folder's files, the "text" of each line of a `.jsonl`, or one file.
-
-    Args:
-        path: a file, or a folder, of which the files below it that end in .txt, .md, .rst or .jsonl are read,
-            in the order of their names.
-
-    Raises:
-        InputError: there is nothing to read, a file is not UTF-8, or a line has no text; names file and line.
-    """
-    for file in corpus_files(path)[0]:
-        try:
-            content = file.read_text(encoding="utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise InputError(f"{file}: byte {error.start} is not UTF-8; expected UTF-8 text") from None
-        if file.suffix.lower() != ".jsonl":
-            if content.strip():
-                yield content
-            continue
-        for number, line in enumerate(content.split("\n"), 1):  # U+2028 may stand inside a JSON string
-            if line.strip():
-                yield _text_of(line, file, number)
-
-
-def _text_of(line: str, file: pathlib.Path, number: int) -> str:
-    try:
-        text = json.loads(line)["text"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        text = None
-    if not isinstance(text, str) or not text.strip():
-        raise InputError(f'{file}, line {number}: got {line[:60]!r}, expected a JSON object with a "text"')
-    if (half := re.search("[\ud800-\udfff]", text)) is not None:
-        raise InputError(
-            f"{file}, line {number}: character {half.start()} is the lone surrogate U+{ord(half[0]):04X};"
-            " expected text"
-        )
-    return text
