@@ -13,11 +13,13 @@ from iet.audit import traces
 from iet.cli.options import (
     Commands,
     add_registry,
+    add_tokenizer,
     load_registry,
     read_sessions,
     refuse_to_replace,
     refuse_uris,
     say,
+    tokenizers_of,
 )
 from iet.cli.progress import auditing
 from iet.errors import InputError
@@ -39,7 +41,7 @@ def add(commands: Commands) -> None:
         " OpenTelemetry spans (OTLP) or Langfuse's observations",
     )
     add_registry(check)
-    check.add_argument("--tokenizer", metavar="PATH", help="if it is not where the registry found it")
+    add_tokenizer(check)
     check.add_argument("--profile", help="id of the only profile to read (default: all)")
     check.add_argument(
         "--level",
@@ -96,7 +98,7 @@ def _check(arguments: argparse.Namespace) -> int:
         registry,
         level=arguments.level,
         profile=arguments.profile,
-        tokenizer=arguments.tokenizer,
+        tokenizer=tokenizers_of(arguments, registry),
         published=arguments.published,
         sessions=None if arguments.sessions is None else read_sessions(arguments.sessions),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from iet.cli.options import Commands, add_registry, load_registry
+from iet.cli.options import Commands, add_registry, add_tokenizer, load_registry, tokenizers_of
 from iet.errors import missing
 
 
@@ -14,7 +14,7 @@ def add(commands: Commands) -> None:
         "mcp", help="offer `audit` and `check` as tools to agents (Model Context Protocol, standard streams)"
     )
     add_registry(mcp)
-    mcp.add_argument("--tokenizer", metavar="PATH", help="if it is not where the registry found it")
+    add_tokenizer(mcp)
     mcp.add_argument("--profile", help="id of the only profile to read (default: all)")
     mcp.add_argument("--level", type=float, default=0.01, help="of what is said (default: 0.01)")
     mcp.add_argument("--published", metavar="INDEX", help="index of published text, which is no evidence")
@@ -28,11 +28,12 @@ def _mcp(arguments: argparse.Namespace) -> int:
         raise missing(f"tools for agents need {error.name}", "mcp") from None
     import iet
 
+    registry = load_registry(arguments)
     auditor = iet.Auditor(
-        load_registry(arguments),
+        registry,
         level=arguments.level,
         profile=arguments.profile,
-        tokenizer=arguments.tokenizer,
+        tokenizer=tokenizers_of(arguments, registry),
         published=arguments.published,
     )
     auditor.check(["a"], [None])  # a tokenizer that is not there is said before a client waits

@@ -88,14 +88,26 @@ def read_bytes(path: pathlib.Path, most: int = -1) -> bytes:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def tokenizers_of(given: list[str], registry: Any) -> Any:
+def add_tokenizer(parser: argparse.ArgumentParser) -> None:
+    """Add --tokenizer, which `tokenizers_of` reads."""
+    parser.add_argument(
+        "--tokenizer",
+        action="append",
+        metavar="[PROFILE=]PATH",
+        help="tokenizer.json, its folder or a model on the Hub (owner/name), if it is not where the registry"
+        " found it; once for each profile",
+    )
+
+
+def tokenizers_of(arguments: argparse.Namespace, registry: Any) -> Any:
     """Return the tokenizer that is given, or {profile id: tokenizer}."""
-    named = {}
+    given, named = arguments.tokenizer or [], {}
+    several = len(given) > 1 or (len(getattr(registry, "profiles", ())) > 1 and arguments.profile is None)
     for value in given:
         profile, equals, path = value.partition("=")
         if equals and profile in registry.profiles:
             named[profile] = path
-        elif len(given) > 1:
+        elif several:
             raise InputError(
                 f"--tokenizer: got {value!r}, expected PROFILE=PATH with one of {list(registry.profiles)}"
             )

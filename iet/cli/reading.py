@@ -11,6 +11,7 @@ from iet.cli.options import (
     add_decoder,
     add_encoding,
     add_registry,
+    add_tokenizer,
     load_registry,
     read_sessions,
     tokenizers_of,
@@ -24,13 +25,7 @@ from iet.marks.foreign.engines import SCHEMES
 def add_auditing(audit: argparse.ArgumentParser) -> None:
     """Add the options that say how a text is read."""
     add_registry(audit)
-    audit.add_argument(
-        "--tokenizer",
-        action="append",
-        metavar="[PROFILE=]PATH",
-        help="tokenizer.json, its folder or a model on the Hub (owner/name), if it is not where the registry"
-        " found it; once for each profile",
-    )
+    add_tokenizer(audit)
     add_encoding(audit)
     audit.add_argument(
         "--max-text",
@@ -220,14 +215,13 @@ def auditor_of(arguments: argparse.Namespace, registry: Any) -> Any:
     """Return the auditor that the options describe."""
     import iet
 
-    given = arguments.tokenizer or []
     return iet.Auditor(
         registry,
         arguments.decoder,
         arguments.level,
         not arguments.forced,
         profile=arguments.profile,
-        tokenizer=tokenizers_of(given, registry) if arguments.scheme is None else None,
+        tokenizer=tokenizers_of(arguments, registry) if arguments.scheme is None else None,
         model=arguments.model,
         break_odds=arguments.breaks,
         decoys=arguments.decoys,

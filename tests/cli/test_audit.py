@@ -233,6 +233,14 @@ def test_a_registry_takes_a_second_profile_and_both_are_read(
         == report["segments"]
     )
     assert run("audit", text, "-r", team, "--profile", first, "--tokenizer", moved) == 0
+    capsys.readouterr()
+    alone = said(3, "audit", text, "-r", team, "--tokenizer", moved)
+    assert f"--tokenizer: got '{moved}', expected PROFILE=PATH with one of ['{first}', '{second}']" in alone
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps([{"role": "assistant", "name": "critic", "content": text.read_text()}]))
+    assert alone == said(3, "check", trace, "-r", team, "--tokenizer", moved)
+    checked = said(0, "check", trace, "-r", team, "--tokenizer", f"{first}={moved}", "--json")
+    assert json.loads(checked)["pieces"][0]["verdict"] == "confirmed"
     assert "expected PROFILE=PATH" in said(
         3, "audit", text, "-r", team, "--tokenizer", moved, "--tokenizer", moved
     )
