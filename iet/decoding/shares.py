@@ -146,7 +146,7 @@ def _share_intervals_loop(
             while k < bins and below + law[k] < tail:
                 below += law[k]
                 k += 1
-            # Where a step is less than a token, what lies up to a step lower may have been counted here.
+            # Where a step is more than a token, what lies up to a step lower may have been counted here.
             least = k - 1 if k > 0 and bins < count else k
             while k < bins and below + law[k] < 1.0 - tail:
                 below += law[k]
