@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from iet.audit.attribution import attribute_one
-from iet.audit.claims import check_claims
+from iet.audit.claims import check_claims, check_trace
 from iet.audit.parts import Parts
 from iet.audit.plan import Plan, Source
 from iet.audit.reporting import report
+from iet.audit.traces import Trace
 from iet.errors import InputError
 from iet.marks.files import shown_path
 from iet.marks.keys import AnyProfile
@@ -326,7 +327,11 @@ class Auditor:
             raise failure
 
     def check(
-        self, pieces: Sequence[str], claims: Sequence[str | None], *, skip: Collection[int] = ()
+        self,
+        pieces: Sequence[str],
+        claims: Sequence[str | None],
+        *,
+        skip: Collection[int] | Mapping[int, str] = (),
     ) -> ClaimReport:
         """Tell for each piece of a conversation whether the agent that it is said to be of wrote in it.
 
@@ -339,11 +344,14 @@ class Auditor:
 
         Args:
             pieces: texts D, in the order in which they were written. Words that stand in an earlier piece,
-                with their context, are evidence for nobody: whoever quotes an agent has not been that agent.
-            claims: for each piece the name of an agent, or None: nobody is claimed, the mark gives the name.
-                A name that no key of the registry has can be contradicted, not confirmed.
-            skip: numbers of the pieces that no agent wrote, such as those of users and tools. They are not
-                judged, and what later pieces repeat of them is no evidence.
+                with their context, are evidence for no agent: a quotation does not make its writer the
+                quoted agent.
+            claims: for each piece the name of an agent; None if no agent is claimed and the mark is to give
+                the name. A name without a key in the registry is neither confirmed nor contradicted: its
+                verdict is "unknown name".
+            skip: numbers of the pieces that no agent wrote, such as those of users and tools, or a mapping of
+                these numbers to the reasons. They are not judged, and what later pieces repeat of them is no
+                evidence.
 
         Raises:
             InputError: `claims` are not as many as pieces, or a value is of another type or no valid Unicode.
@@ -355,6 +363,19 @@ class Auditor:
         Deterministic. O(T·K) time; memory grows with T and with K, not with D·K.
         """
         return check_claims(self.plan, pieces, claims, skip)
+
+    def check_trace(self, trace: Trace, names: Mapping[str, str] | None = None) -> ClaimReport:
+        """Tell for each message of a record of a conversation whether its agent wrote it, as `check` does.
+
+        Args:
+            trace: as `iet.audit.traces.read(document, agents=[*auditor.agents, *names])` returns it.
+            names: {name in the record: agent of the registry}, for names that differ.
+
+        Raises:
+            InputError: a message is no valid Unicode.
+            TokenizerMismatch: no tokenizer with the profile's digest.
+        """
+        return check_trace(self.plan, trace, names or {})
 
     def _audit_text(self, text: str, parts: Parts | None = None) -> Report:
         if self.plan.as_copied:

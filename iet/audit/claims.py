@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,23 +14,43 @@ from iet.audit.evidence import over_keys, over_sessions, over_variants
 from iet.audit.plan import Plan
 from iet.audit.tails import log_tails
 from iet.audit.texts import Reading
+from iet.audit.traces import Trace
 from iet.errors import InputError
 from iet.kernels import score_spans
 from iet.marks.keys import KeyTable
 from iet.marks.sessions import OWN
 from iet.marks.tokenizer import Encoding
 from iet.native.arrays import Bools, Float64s, Int64s
-from iet.report.claims import CheckedPiece, ClaimReport
+from iet.report.claims import GIVEN, CheckedPiece, ClaimReport
 
 MAX_SUMS = 1 << 18
 """Of pieces and keys whose sums are held at once: 2 MB an array."""
+
+_LONGEST_NAME = 100
+"""Number of letters of a claimed name that are compared with the registered ones."""
+
+_COMPARISONS = 10_000
+"""Number of pairs of a claimed and a registered name that are compared letter by letter."""
 
 MAX_TOKENS = 1 << 17
 """Largest number of tokens that is said to do; beyond it nothing is said."""
 
 
+def check_trace(plan: Plan, trace: Trace, names: Mapping[str, str]) -> ClaimReport:
+    """Return what `Auditor.check_trace` does."""
+    claims = [piece.claim and names.get(piece.claim, piece.claim) for piece in trace.pieces]
+    skip = {d: piece.skipped for d, piece in enumerate(trace.pieces) if piece.skipped is not None}
+    found = check_claims(plan, [piece.text for piece in trace.pieces], claims, skip)
+    return dataclasses.replace(
+        found, skipped={**found.skipped, **trace.left_out}, unreadable=dict(trace.unreadable)
+    )
+
+
 def check_claims(
-    plan: Plan, pieces: Sequence[str], claims: Sequence[str | None], skip: Collection[int]
+    plan: Plan,
+    pieces: Sequence[str],
+    claims: Sequence[str | None],
+    skip: Collection[int] | Mapping[int, str],
 ) -> ClaimReport:
     """Return what `Auditor.check` does."""
     skipped = _checked(pieces, claims, skip)
@@ -53,23 +74,27 @@ def check_claims(
     confirmed = own <= level
     counted = counts[np.arange(len(pieces)), _profiles(plan, claimed)]
     strengths = _strengths(plan, excess, counted, claimed, confirmed)
+    unknown = (claims[d] for d in np.flatnonzero(judged & (claimed < 0)).tolist())
+    nearest = _nearest(unknown, plan.names)
     found = []
     for d, (text, name) in enumerate(zip(pieces, claims, strict=True)):
         marked = plan.names[others[d]] if other[d] <= level else None
         verdict, agent, p = "open", None, other[d] if claimed[d] < 0 else own[d]
+        is_unknown = name is not None and claimed[d] < 0
         if not judged[d]:
             verdict, p = "skipped", 0.0
         elif confirmed[d]:
             verdict, agent = "confirmed", name
         elif marked is not None:
             verdict, agent, p = "named" if name is None else "contradicted", marked, other[d]
+        if judged[d] and is_unknown:  # no key of the claimed name was read, so nothing contradicts it
+            verdict = "unknown name"
         session = OWN if agent is None else sessions[d, int(verdict != "confirmed")]
         profile = int(_profiles(plan, np.array([claimed[d] if agent is None else places[agent]]))[0])
         found.append(
             CheckedPiece(
                 index=d,
                 claim=name,
-                registered=name is None or name in places,
                 verdict=verdict,
                 agent=agent,
                 log_p=float(p),
@@ -83,6 +108,8 @@ def check_claims(
                 if verdict != "open"
                 else _enough(plan, int(claimed[d]), strengths, int(judged.sum())),
                 session=None if session == OWN else plan.sessions[session],
+                reason=skipped.get(d),
+                nearest=nearest.get(name) if name is not None and verdict == "unknown name" else None,
             )
         )
     return ClaimReport(
@@ -91,10 +118,37 @@ def check_claims(
         level=plan.level,
         registry_digest=plan.registry_digest,
         sessions=len(plan.sessions) or None,
+        skipped=dict(collections.Counter(skipped.values())),
     )
 
 
-def _checked(pieces: Sequence[str], claims: Sequence[str | None], skip: Collection[int]) -> frozenset[int]:
+def _nearest(claims: Iterable[str | None], names: Sequence[str]) -> dict[str, str]:
+    """Return {claimed name: registered name that it is most like} for the names that are like one.
+
+    Case, spaces and punctuation do not count. Only the first claims are compared letter by letter, so that
+    many names, or many agents, take no long time.
+    """
+    import difflib  # `import iet` is shorter without it
+
+    def letters(name: str) -> str:
+        return "".join(filter(str.isalnum, name.casefold()))[:_LONGEST_NAME]
+
+    known = {letters(name): name for name in reversed(names)}
+    found, compared = dict[str, str](), 0
+    for claim in dict.fromkeys(claim for claim in claims if claim is not None):
+        spelled = letters(claim)
+        if spelled not in known and len(known) * compared < _COMPARISONS:
+            compared += 1
+            spelled = next(iter(difflib.get_close_matches(spelled, known, 1)), "")
+        if spelled in known:
+            found[claim] = known[spelled]
+    return found
+
+
+def _checked(
+    pieces: Sequence[str], claims: Sequence[str | None], skip: Collection[int] | Mapping[int, str]
+) -> dict[int, str]:
+    """Return the reason for each piece to skip, after a check of all arguments."""
     for what, values in (("pieces", pieces), ("claims", claims)):
         if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
             raise InputError(f"{what}: got {type(values).__name__}, expected a list")
@@ -110,13 +164,13 @@ def _checked(pieces: Sequence[str], claims: Sequence[str | None], skip: Collecti
             )
     if not isinstance(skip, Iterable):
         raise InputError(f"skip: got {skip!r:.80}, expected numbers of pieces")
-    skipped = set()
+    skipped = dict[int, str]()
     for d in skip:
         number = int(d) if isinstance(d, (int, np.integer)) and not isinstance(d, bool) else -1
         if not 0 <= number < len(pieces):
             raise InputError(f"skip: got {d!r:.80}, expected numbers of pieces, 0 to {len(pieces) - 1}")
-        skipped.add(number)
-    return frozenset(skipped)
+        skipped[number] = str(skip[d]) if isinstance(skip, Mapping) else GIVEN
+    return skipped
 
 
 def _encoded(plan: Plan, pieces: Sequence[str]) -> list[tuple[Encoding, ...]]:

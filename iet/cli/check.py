@@ -37,8 +37,8 @@ def add(commands: Commands) -> None:
     check.add_argument(
         "trace",
         metavar="TRACE",
-        help="JSON or JSON lines, or - for standard input: chat messages (OpenAI, LangChain, LangGraph),"
-        " OpenTelemetry spans (OTLP) or Langfuse's observations",
+        help="JSON or JSON lines, or - for standard input: chat messages (OpenAI, LangChain, LangGraph,"
+        " AutoGen), OpenTelemetry spans (OTLP) or Langfuse's observations",
     )
     add_registry(check)
     add_tokenizer(check)
@@ -54,7 +54,8 @@ def add(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="NAME=AGENT",
-        help="what the trace calls NAME is this agent of the registry; may be repeated, each NAME once",
+        help="the name, or role, NAME in the trace is this agent of the registry; may be repeated, each NAME"
+        " once",
     )
     check.add_argument("--published", metavar="FILE.idx", help="what agents published before is no evidence")
     check.add_argument(
@@ -78,7 +79,13 @@ def add(commands: Commands) -> None:
         action="store_true",
         help="also emit an OpenTelemetry event for each message (opentelemetry-instrument iet check ...)",
     )
-    check.add_argument("--fail-on", choices=["contradicted", "open"], help="exit 1 if any message is so")
+    check.add_argument(
+        "--fail-on",
+        action="append",
+        default=[],
+        choices=["contradicted", "unknown-name", "open"],
+        help="exit 1 if any message is so; may be repeated",
+    )
     check.set_defaults(run=_check)
 
 
@@ -105,14 +112,12 @@ def _check(arguments: argparse.Namespace) -> int:
     names = _names(arguments.agent, auditor.agents)
     name = "standard input" if arguments.trace == "-" else shown_path(arguments.trace) or "''"
     try:
-        pieces = traces.read(_document(arguments.trace), agents=[*auditor.agents, *names])
+        trace = traces.read(_document(arguments.trace), agents=[*auditor.agents, *names])
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
-    _tell_unknown(names, pieces)
-    claims = [piece.claim and names.get(piece.claim, piece.claim) for piece in pieces]
-    skip = [d for d, piece in enumerate(pieces) if not piece.agents]
+    _tell_unknown(names, trace.pieces)
     with auditing():
-        found = auditor.check([piece.text for piece in pieces], claims, skip=skip)
+        found = auditor.check_trace(trace, names)
     if arguments.otel:
         from iet.report import telemetry
 
@@ -128,7 +133,7 @@ def _check(arguments: argparse.Namespace) -> int:
         print(json.dumps(found.to_dict(), indent=1))
     else:
         say(found.text(width_of(sys.stdout)))
-    return 1 if arguments.fail_on and found.of(arguments.fail_on) else 0
+    return int(any(found.of(verdict.replace("-", " ")) for verdict in arguments.fail_on))
 
 
 def _names(given: Sequence[str], agents: Sequence[str]) -> Mapping[str, str]:

@@ -247,6 +247,6 @@ def conversation_in(text: str, file: str) -> Any:
     from iet.audit import traces
 
     try:
-        return traces.joined(traces.read(traces.parse(text.encode())))
+        return traces.joined(traces.read(traces.parse(text.encode())).pieces)
     except InputError as error:
         raise InputError(f"{file}: {error}") from None

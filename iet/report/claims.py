@@ -7,6 +7,8 @@ import csv
 import dataclasses
 import html
 import io
+import shlex
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from iet.errors import InputError
@@ -16,18 +18,27 @@ from iet.report.wording import p_value
 
 CLAIMS_SCHEMA = "iet.claims/1"
 
-Verdict = Literal["confirmed", "contradicted", "named", "open", "skipped"]
+Verdict = Literal["confirmed", "contradicted", "named", "unknown name", "open", "skipped"]
 
 MEANINGS: dict[Verdict, str] = {
     "confirmed": "the agent that it came under left its mark in it",
     "contradicted": "another agent's mark is in it, and the mark of the one it came under was not found",
     "named": "it came under no name, and this agent's mark is in it",
-    "open": "no mark was found: too short, too predictable, or marked by nobody; this is no finding",
-    "skipped": "no agent's text, by what was said about it",
+    "unknown name": "no key of the name that it came under was read, so it is neither confirmed nor"
+    " contradicted; iet check --agent NAME=AGENT says which agent it is",
+    "open": "no mark was found: too short, too predictable, or not marked; this is no finding",
+    "skipped": "not judged, for the reason beside it; iet check --agent NAME=AGENT maps a role or a user's"
+    " name that is an agent's",
 }
 """Verdict -> what it says, in words."""
 
+GIVEN = "said to be no agent's"
+"""Why a piece was skipped if only its number was given."""
+
 COLUMNS = ("piece", "came under", "verdict", "mark of", "p", "tokens", "note")
+
+_REASONS = 8
+"""Number of reasons that are named in one line."""
 
 EVALUATION = "iet.claim"
 """`gen_ai.evaluation.name` of its events."""
@@ -40,9 +51,9 @@ class CheckedPiece:
     Attributes:
         index: of the piece, from 0.
         claim: the name that it came under, None without.
-        registered: whether that is the name of an agent whose key was read; True without a name.
         verdict: see `MEANINGS`.
-        agent: whose mark is in it: the claimed agent's ("confirmed"), another's ("contradicted", "named").
+        agent: whose mark is in it: the claimed agent's ("confirmed"), another's ("contradicted", "named",
+            "unknown name").
         log_p: natural logarithm of the p-value that the verdict rests on, corrected for the number of
             pieces and, where it is of another agent than the claimed, for the number of agents; of an open
             claim that of the claimed agent's mark.
@@ -55,11 +66,12 @@ class CheckedPiece:
             at the strength of the confirmed ones; None: nothing was confirmed that would tell.
         session: id of the session under whose keys `agent` marked it, where that is found at the level for
             all agents, sessions and pieces together; None elsewhere, also under the agent's own keys.
+        reason: why it was skipped; None: it was judged.
+        nearest: registered name that an unknown name is most like; None: the name is known, or like none.
     """
 
     index: int
     claim: str | None
-    registered: bool
     verdict: str
     agent: str | None
     log_p: float
@@ -71,13 +83,19 @@ class CheckedPiece:
     published: int | None
     enough: int | None
     session: str | None = None
+    reason: str | None = None
+    nearest: str | None = None
 
     @property
     def note(self) -> str:
         """What there is to say beside the numbers."""
         said = []
-        if not self.registered:
-            said.append(f"no key of {harmless(self.claim or '')!r} was read")
+        if self.reason is not None:
+            said.append(harmless(self.reason))
+        if self.verdict == "unknown name":
+            option = shlex.quote(f"{harmless(self.claim or '')}={self.nearest}")
+            near = f"the nearest name is {self.nearest}: iet check --agent {option}"
+            said.append(near if self.nearest else "no registered name is like it")
         if self.session is not None:
             said.append(f"in session {harmless(self.session)}")
         if self.also is not None:
@@ -107,6 +125,10 @@ class ClaimReport:
             that any piece is contradicted or named though nobody but the claimed agent had one.
         registry_digest: of the keys.
         sessions: how many sessions' keys were read beside agents' own; None: none.
+        skipped: number of messages that were not judged, for each reason; of a trace also of those that
+            repeat another message and are no pieces.
+        unreadable: number of messages of a trace without text, and of items that are no messages, for each
+            reason. They are no pieces.
     """
 
     pieces: tuple[CheckedPiece, ...]
@@ -114,6 +136,8 @@ class ClaimReport:
     level: float
     registry_digest: str
     sessions: int | None = None
+    skipped: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    unreadable: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def of(self, verdict: Verdict) -> tuple[CheckedPiece, ...]:
         """Return the pieces with a verdict, one of `MEANINGS`."""
@@ -129,6 +153,20 @@ class ClaimReport:
         count = len(self.pieces)
         return f"{count} piece{'' if count == 1 else 's'}: {', '.join(said) or 'nothing to check'}"
 
+    @property
+    def counts(self) -> str:
+        """How many messages were judged, skipped and unreadable, with the reasons, in one line."""
+        judged = sum(piece.reason is None for piece in self.pieces)
+        said = [f"judged: {judged}"]
+        for name, reasons in (("skipped", self.skipped), ("unreadable", self.unreadable)):
+            most = sorted(reasons.items(), key=lambda each: -each[1])
+            why = [f"{harmless(reason)} {count}" for reason, count in most[:_REASONS]]
+            if most[_REASONS:]:
+                why.append(f"other reasons {sum(count for _, count in most[_REASONS:])}")
+            named = f" ({', '.join(why)})" if why else ""
+            said.append(f"{name}: {sum(reasons.values())}{named}")
+        return "; ".join(said)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the report for JSON (`iet.claims/1`): no text and no key is in it."""
         return {
@@ -137,6 +175,8 @@ class ClaimReport:
             "registry_digest": self.registry_digest,
             "agents": list(self.agents),
             **({} if self.sessions is None else {"sessions": self.sessions}),
+            "skipped": dict(self.skipped),
+            "unreadable": dict(self.unreadable),
             "pieces": [{**dataclasses.asdict(piece), "note": piece.note} for piece in self.pieces],
         }
 
@@ -157,7 +197,7 @@ class ClaimReport:
 
     def text(self, width: int | None = None) -> str:
         """Return it as lines of a terminal of that width; None: as wide as it takes."""
-        lines = [self.headline, ""]
+        lines = [self.headline, self.counts, ""]
         for row in table([COLUMNS, *self.rows()], width, wraps=6):
             lines += row
         return "\n".join([*lines, "", *self.legend()])
@@ -168,7 +208,7 @@ class ClaimReport:
         return [
             *(f"{verdict}: {meaning}" for verdict, meaning in MEANINGS.items() if verdict in said),
             f"chance, at most, that any claim is confirmed wrongly: {self.level:g}; contradicted wrongly:"
-            f" {self.level:g}. Words that stood in an earlier piece count for nobody.",
+            f" {self.level:g}. Words that stood in an earlier piece are evidence for no agent.",
         ]
 
     def to_csv(self) -> str:
@@ -206,7 +246,7 @@ class ClaimReport:
             f"{line('title', ' · '.join(['iet: who wrote which piece', *about[:1]]))}\n"
             f"<style>{STYLE}{stacked(COLUMNS)}tr.contradicted {{ background: #c432; }}</style></head>\n"
             f"<body><h1>Did they write what they are said to have written?</h1>\n"
-            f"{lines}{line('p', self.headline)}\n"
+            f"{lines}{line('p', self.headline)}{line('p', self.counts)}\n"
             f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n'
             f"<tbody>{body}</tbody></table></div>\n"
             f"{''.join(line('p', text) for text in self.legend())}</body></html>\n"

@@ -199,7 +199,7 @@ class Reader:
         if asked.messages is not None:
             if boundaries is not None:
                 raise InputError("boundaries: got some and messages, expected one of them")
-            text, boundaries = traces.joined(_pieces(asked.messages))
+            text, boundaries = traces.joined(_trace(asked.messages).pieces)
         return self._auditor(asked).audit(
             text, token_ids=asked.token_ids, spans=asked.spans, skip=asked.skip, boundaries=boundaries
         )
@@ -209,10 +209,7 @@ class Reader:
         for agent in asked.agents.values():
             if agent not in auditor.agents:
                 raise InputError(f"agents: got {agent!r:.80}, expected agents of the registry")
-        pieces = _pieces(asked.messages, {*auditor.agents, *asked.agents})
-        claims = [piece.claim and asked.agents.get(piece.claim, piece.claim) for piece in pieces]
-        skip = [d for d, piece in enumerate(pieces) if not piece.agents]
-        return auditor.check([piece.text for piece in pieces], claims, skip=skip)
+        return auditor.check_trace(_trace(asked.messages, {*auditor.agents, *asked.agents}), asked.agents)
 
     def _auditor(self, asked: AuditRequest) -> Auditor:
         arguments: dict[str, Any] = {name: getattr(asked, name) for name in _OF_AUDITOR}
@@ -284,7 +281,7 @@ def _problem(what: str, watched: Watched[Any]) -> str:
     return ""
 
 
-def _pieces(messages: Any, agents: Collection[str] = ()) -> list[traces.Piece]:
+def _trace(messages: Any, agents: Collection[str] = ()) -> traces.Trace:
     try:
         return traces.read(messages, agents=agents)
     except InputError as error:

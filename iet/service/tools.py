@@ -80,8 +80,8 @@ def server(auditor: Auditor) -> MCPServer[Any]:
     tools.add_tool(
         check,
         description="Tell for each message of a conversation, in the order of writing, whether the agent that"
-        " it is said to be of wrote it: confirmed, contradicted (then by whom), named or open. Agents that"
-        f" are known: {agents}",
+        " it is said to be of wrote it: confirmed, contradicted (then by whom), named, open, or under an"
+        f" unknown name. Agents that are known: {agents}",
         structured_output=True,
     )
     return tools

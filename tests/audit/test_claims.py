@@ -46,11 +46,10 @@ def test_verdicts(family: str) -> None:
         ("named", "writer"),
         ("open", None),
         ("confirmed", "planner"),
-        ("contradicted", "writer"),
+        ("unknown name", "writer"),
         ("open", None),
     ]
-    assert [piece.registered for piece in found.pieces] == [True] * 5 + [False, True]
-    assert found.headline == "7 pieces: 2 confirmed, 2 contradicted, 1 named, 2 open"
+    assert found.headline == "7 pieces: 2 confirmed, 1 contradicted, 1 named, 1 unknown name, 2 open"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -211,7 +210,10 @@ def test_nothing_is_no_finding() -> None:
     nothing = reader().check([], [])
     assert nothing.pieces == ()
     assert nothing.text().startswith("0 pieces: nothing to check")
-    assert reader().check(["w1"], [None], skip=np.array([0])).pieces[0].verdict == "skipped"
+    (piece,) = reader().check(["w1"], [None], skip=np.array([0])).pieces
+    assert (piece.verdict, piece.reason) == ("skipped", "said to be no agent's")
+    (piece,) = reader().check(["w1"], [None], skip={0: "tool output"}).pieces
+    assert (piece.verdict, piece.note) == ("skipped", "tool output")
     found = reader().check(["", " ", "w1"], ["planner", None, None])
     assert [piece.verdict for piece in found.pieces] == ["open"] * 3
     assert "nothing in it can be read" in found.pieces[0].note
@@ -230,7 +232,7 @@ def test_forms_say_the_same_and_hold_no_text(shown: ClaimReport) -> None:
     assert [piece["verdict"] for piece in data["pieces"]] == [
         "confirmed",
         "contradicted",
-        "contradicted",
+        "unknown name",
         "skipped",
     ]
     for form in (shown.text(80), shown.to_html(("<x>",)), shown.to_csv(), json.dumps(data)):
@@ -243,7 +245,7 @@ def test_forms_say_the_same_and_hold_no_text(shown: ClaimReport) -> None:
     assert "&lt;b&gt;" in page
     assert "&lt;x&gt;" in page
     assert "\r\n2,'=<b>" in shown.to_csv()
-    assert max(map(len, shown.text(60).splitlines()[: len(shown.pieces) + 6])) <= 60
+    assert max(map(len, shown.text(60).splitlines()[3 : len(shown.pieces) + 6])) <= 60
     assert all(html.escape(MEANINGS[verdict]) in page for verdict in ("confirmed", "contradicted", "skipped"))
 
 
@@ -257,6 +259,6 @@ def test_events_are_emitted_to_opentelemetry(shown: ClaimReport) -> None:
     records = [each.log_record for each in memory.get_finished_logs()]
     assert [record.event_name for record in records] == ["gen_ai.evaluation.result"] * 3
     labels = [record.attributes["gen_ai.evaluation.score.label"] for record in records]
-    assert labels == ["confirmed", "contradicted", "contradicted"]
+    assert labels == ["confirmed", "contradicted", "unknown name"]
     assert records[1].attributes["iet.agent"] == "critic"
     assert math.isfinite(records[0].attributes["iet.log_p"])

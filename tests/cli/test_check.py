@@ -29,7 +29,10 @@ def trace(text: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
 
 def test_check(said: Said, team: pathlib.Path, trace: pathlib.Path, tmp_path: pathlib.Path) -> None:
     found = said(0, "check", trace, "-r", team, "--agent", "Critic=critic")
-    assert found.startswith("4 pieces: 1 confirmed, 1 contradicted, 1 open, 1 skipped")
+    assert found.startswith("4 pieces: 1 confirmed, 1 contradicted, 1 open, 1 skipped\njudged: 3; skipped: 1")
+    unknown = said(0, "check", trace, "-r", team)
+    assert "unknown name" in unknown
+    assert "--agent Critic=critic" in unknown
     files = [tmp_path / f"out.{form}" for form in ("json", "html", "csv")]
     outputs = [argument for path in files for argument in ("-o", path)]
     data = json.loads(said(0, "check", trace, "-r", team, "--agent", "Critic=critic", "--json", *outputs))
@@ -42,6 +45,10 @@ def test_check(said: Said, team: pathlib.Path, trace: pathlib.Path, tmp_path: pa
 def test_exit_codes(said: Said, team: pathlib.Path, trace: pathlib.Path) -> None:
     said(1, "check", trace, "-r", team, "--fail-on", "contradicted")
     said(1, "check", trace, "-r", team, "--fail-on", "open")
+    said(1, "check", trace, "-r", team, "--fail-on", "unknown-name")
+    mapped = "check", trace, "-r", team, "--agent", "Critic=critic"
+    said(0, *mapped, "--fail-on", "unknown-name")
+    said(1, *mapped, "--fail-on", "unknown-name", "--fail-on", "contradicted")
     lines = json.loads(trace.read_text())["messages"][:2]
     trace.write_text("\n".join(json.dumps({"messages": [message]}) for message in lines))
     said(0, "check", trace, "-r", team, "--agent", "Critic=critic", "--fail-on", "contradicted")

@@ -112,7 +112,7 @@ def test_claims_of_a_conversation_are_checked(service: Running, auditor: iet.Aud
     asked = {"messages": messages, "agents": {"Anna": "planner"}, "level": 0.001}
     reply = service.ask("/v1/check", asked)
     expected = iet.Auditor(auditor._registry, level=0.001).check(
-        texts, ["planner", "writer", None, "writer"], skip=[2]
+        texts, ["planner", "writer", None, "writer"], skip={2: "user message"}
     )
     assert (reply.status, reply.json) == (200, expected.to_dict())
     verdicts = [(piece["verdict"], piece["agent"]) for piece in reply.json["pieces"]]

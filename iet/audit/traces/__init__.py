@@ -11,10 +11,10 @@ from typing import Any
 
 from iet.audit.traces import langfuse, messages, spans
 from iet.audit.traces.parsing import parse
-from iet.audit.traces.pieces import JOINER, Conversation, Piece, distinct, joined
+from iet.audit.traces.pieces import JOINER, Conversation, Piece, Trace, joined
 from iet.errors import InputError
 
-__all__ = ["JOINER", "Conversation", "Piece", "joined", "parse", "read"]
+__all__ = ["JOINER", "Conversation", "Piece", "Trace", "joined", "parse", "read"]
 
 EXPECTED = (
     "expected chat messages (OpenAI's or LangChain's), OpenTelemetry spans (OTLP JSON), or Langfuse's"
@@ -22,22 +22,25 @@ EXPECTED = (
 )
 
 
-def read(document: Any, *, agents: Collection[str] = ()) -> list[Piece]:
-    """Return the pieces of a parsed JSON document, or of a list of them (JSON lines).
+def read(document: Any, *, agents: Collection[str] = ()) -> Trace:
+    """Return the messages of a parsed JSON document, or of a list of them (JSON lines).
 
     A text that stands in it several times, as a message does in the input of every later call, is one piece.
+    Messages of users, tools and systems, and inputs of calls, are pieces that are not judged. An item that is
+    no message, and a message without text, are counted and stop nothing.
 
     Args:
         document: one of
-            - messages, a list or {"messages": [...]}: {"role", "content", "name"} as of chat completions,
-              {"type": "ai", "content", "name"} as of LangChain's `model_dump`, `messages_to_dict` or `dumpd`;
+            - messages, a list, {"messages": [...]} or {"history": [...]}: {"role", "content", "name"} as of
+              chat completions, {"type": "ai", "content", "name"} as of LangChain's `model_dump`,
+              `messages_to_dict` or `dumpd`, {"type", "source", "content"} as of AutoGen;
             - OTLP JSON, {"resourceSpans": [...]}: `gen_ai.output.messages` on a span or its event, or what
               stood in its place before (`gen_ai.choice`, `gen_ai.completion.0.content`), or OpenInference's
               `llm.output_messages`; under `gen_ai.agent.name` (`.id`) of the span or the nearest around it;
             - Langfuse, {"observations": [...]}, {"data": [...]} or a list: what generations put out, under
               the name of the agent that they ran in, or of LangGraph's node.
-        agents: names that are agents' also where the role says "user", as where one agent's text is sent to
-            another.
+        agents: names that are agents', also if the role says "user", as where one agent's text is sent to
+            another, and also if the name is the role itself.
 
     Raises:
         InputError: it is none of these, or has no text.
@@ -48,9 +51,10 @@ def read(document: Any, *, agents: Collection[str] = ()) -> list[Piece]:
         raise InputError(f"got lists in lists without an end, {EXPECTED}") from None
     if found is None:
         raise InputError(f"got {_shape(document)}, {EXPECTED}")
-    if not any(piece.text for piece in found):
+    trace = Trace.of(found)
+    if not trace.pieces:
         raise InputError(f"got no text in it, {EXPECTED}")
-    return distinct(found)
+    return trace
 
 
 def _pieces(document: Any, agents: frozenset[str]) -> list[Piece] | None:
@@ -60,10 +64,11 @@ def _pieces(document: Any, agents: frozenset[str]) -> list[Piece] | None:
         return langfuse.pieces(document, agents)
     if messages.is_of(document):
         return messages.pieces(document, agents)
-    if isinstance(document, list) and document:  # JSON lines: each line is a document
-        parts = [_pieces(line, agents) for line in document if not isinstance(line, list)]
-        if len(parts) == len(document) and all(part is not None for part in parts):
-            return [piece for part in parts for piece in part or ()]
+    if isinstance(document, list):  # JSON lines: each line is a document
+        parts = [None if isinstance(line, list) else _pieces(line, agents) for line in document]
+        unknown = [Piece("", None, "line of an unknown kind")]
+        if any(part is not None for part in parts):
+            return [piece for part in parts for piece in (unknown if part is None else part)]
     return None
 
 

@@ -1,12 +1,18 @@
-"""Langfuse's observations, as its API and its exports have them."""
+"""Langfuse's observations, as its API and its exports have them.
+
+A generation's `input` was given to the model and its `output` is the model's (langfuse.com/docs, data model).
+Spans, chains and agents around a generation repeat what it put out, and tools' outputs are not the model's;
+neither is read.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from iet.audit.traces.messages import piece_of
-from iet.audit.traces.pieces import AGENT_ROLES, Piece, around, by_text, messages_in, parsed
+from iet.audit.traces.content import messages_in, parsed
+from iet.audit.traces.messages import input_of, output_of
+from iet.audit.traces.pieces import Piece, around, by_text
 
 _NODE = ("gen_ai.agent.name", "agent_name", "langgraph_node", "agent")
 
@@ -34,12 +40,8 @@ def pieces(document: Any, agents: frozenset[str]) -> list[Piece]:
             continue
         where = f"generation {str(each.get('name') or each.get('id'))[:80]}"
         claim = _claim(each, by_id, agents)
-        for value in messages_in(each.get("input") or []):
-            piece = piece_of(value, agents, where)
-            found.append(Piece(piece.text, piece.claim, piece.claim in agents, where))
-        for value in messages_in(each.get("output") or []):
-            if value.get("role") in (None, "", *AGENT_ROLES):
-                found.append(piece_of({**value, "role": "assistant"}, agents, where, claim))
+        found += [input_of(value, agents, where) for value in messages_in(each.get("input") or [])]
+        found += [output_of(value, agents, where, claim) for value in messages_in(each.get("output") or [])]
     return found
 
 

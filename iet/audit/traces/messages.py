@@ -1,37 +1,86 @@
-"""Chat messages, as OpenAI's API, LangChain and LangGraph write them."""
+"""Chat messages of OpenAI's API, LangChain, LangGraph, AutoGen and A2A, and logs whose roles are names."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
-from iet.audit.traces.pieces import AGENT_ROLES, Piece, text_of
+from iet.audit.traces import roles
+from iet.audit.traces.content import all_text_of, decoded, is_message, text_of
+from iet.audit.traces.pieces import NO_TEXT, Piece
 
 
 def is_of(document: Any) -> bool:
-    """Tell whether the document is a list of messages, or an object that holds one."""
-    values = _list(document)
-    return bool(values) and all(_role(_flat(value)) is not None for value in values)
+    """Tell whether the document is a list with messages in it, or an object that holds one."""
+    return any(_role(_flat(value)) is not None for value in _list(document))
 
 
 def pieces(document: Any, agents: frozenset[str]) -> list[Piece]:
-    """Return a piece for each message that has text."""
-    return [piece_of(value, agents, f"message {i}") for i, value in enumerate(_list(document))]
+    """Return a piece for each message, with an empty text for one that has none."""
+    return [
+        piece_of(value, agents, f"message {i}")
+        if _role(_flat(value)) is not None
+        else Piece("", None, f"no message: {_kind(value)}", f"message {i}")
+        for i, value in enumerate(_list(document))
+    ]
 
 
-def piece_of(value: Any, agents: frozenset[str], where: str, claim: str | None = None) -> Piece:
-    """Return one message as a piece, under its own name or else under `claim`."""
+def piece_of(value: Any, agents: Collection[str], where: str, claim: str | None = None) -> Piece:
+    """Return one message as a piece, under its own name or else under `claim`.
+
+    Args:
+        value: the message. A role that it has is kept to: a tool's output is no agent's, whatever its name.
+        agents: names that are agents', also under the role of a user or as a role.
+        where: what it is in the record.
+        claim: the agent whose call put it out.
+    """
     message = _flat(value)
-    role, name = _role(message) or "", message.get("name") or message.get("source")
+    role = _role(message) or ""
+    name = message.get("name")
     name = name if isinstance(name, str) and name else None
-    said = text_of(message.get("content", message.get("parts")))
-    # In the log of one agent, what another one said stands as a user's, under its name.
-    is_agent = role in AGENT_ROLES or name in agents or (role == "" and (claim or name) is not None)
-    return Piece(said, (name or claim) if is_agent else None, is_agent, where)
+    kind = roles.kind_of(role)
+    if "source" in message and not message.get("role"):  # AutoGen
+        name = message["source"] if isinstance(message["source"], str) and message["source"] else name
+        event = message.get("type")
+        kind = roles.kind_of_event(event if isinstance(event, str) else "")
+        if kind == roles.AGENT and name not in agents and roles.kind_of(name or "") == roles.USER:
+            kind = roles.USER
+    skipped: str | None = kind
+    if kind in (None, roles.AGENT, roles.USER) and name in agents:
+        # In the log of one agent, the messages of the others have the role of a user.
+        skipped = None
+    elif roles.is_name(role, agents):
+        name, skipped = role, None
+    elif kind == roles.AGENT or (kind is None and not role and (claim or name) is not None):
+        skipped = None
+    elif kind is None:
+        skipped = f"role {role!r:.60}, which is no agent of the registry" if role else roles.UNNAMED
+    elif kind == roles.USER and name is not None and roles.kind_of(name) != roles.USER:
+        skipped = f"{kind} under the name {name!r:.60}"
+    content = message.get("content", message.get("parts", message.get("result")))
+    said = text_of(content) if skipped is None else all_text_of(content)
+    if not said.strip():
+        return Piece("", None, NO_TEXT, where)
+    return Piece(said, (name or claim) if skipped is None else None, skipped, where)
+
+
+def output_of(value: Any, agents: Collection[str], where: str, claim: str | None) -> Piece:
+    """Return a message that a call put out as a piece; one without a role is the agent's."""
+    message = _flat(value)
+    return piece_of(message if _role(message) else {**message, "role": "assistant"}, agents, where, claim)
+
+
+def input_of(value: Any, agents: Collection[str], where: str) -> Piece:
+    """Return a message that was given to a call as a piece, judged only under the name of an agent."""
+    piece = piece_of(value, agents, where)
+    if piece.skipped == roles.UNNAMED or (piece.skipped is None and piece.claim not in agents):
+        return Piece(piece.text, None, roles.INPUT, where)
+    return piece
 
 
 def _list(document: Any) -> list[Any]:
     if isinstance(document, dict):
-        inner = document.get("messages")
+        inner = document.get("messages", document.get("history"))
         if inner is None and isinstance(document.get("values"), dict):  # a snapshot of LangGraph's state
             inner = document["values"].get("messages")
         document = inner
@@ -48,20 +97,29 @@ def _flat(value: Any) -> dict[str, Any]:
         return {"type": kind, **value["kwargs"]}
     if isinstance(value.get("data"), dict) and isinstance(value.get("type"), str):  # messages_to_dict
         return {**value["data"], "type": value["type"]}
-    return value
+    inner = decoded(value.get("content"), is_message)
+    return {**value, **inner} if is_message(inner) else value
 
 
 _TYPES = frozenset(
-    {"human", "ai", "system", "tool", "function", "chat", "remove", "TextMessage", "AIMessageChunk"}
+    {"human", "ai", "system", "tool", "function", "chat", "remove", "AIMessageChunk"}
     | {"HumanMessage", "AIMessage", "SystemMessage", "ToolMessage", "FunctionMessage", "ChatMessage"}
 )
+"""Kinds of LangChain's messages."""
 
 
 def _role(message: dict[str, Any]) -> str | None:
+    """Return what says who wrote a message, empty if only its source is known; None: it is no message."""
     role = message.get("role")
     if isinstance(role, str):
         return role
     kind = message.get("type")
     if isinstance(kind, str) and kind in _TYPES:
         return kind
-    return "assistant" if isinstance(message.get("source"), str) and "content" in message else None
+    is_event = "content" in message or (isinstance(kind, str) and kind.endswith(("Event", "Message")))
+    return "" if isinstance(message.get("source"), str) and is_event else None
+
+
+def _kind(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else type(value).__name__
+    return f"type {kind!r:.60}" if isinstance(kind, str) else "an object without a role"

@@ -1,49 +1,73 @@
-"""A piece of a conversation, and the text of what chat APIs call content."""
+"""The messages of a record of a conversation, and the number that was left out for each reason."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-AGENT_ROLES = frozenset({"assistant", "ai", "AIMessage", "AIMessageChunk", "model"})
-"""What an agent's message says it is, in any of the APIs."""
+from iet.audit.traces.roles import CHUNK
+
+REPEAT = "repeats another message"
+NO_TEXT = "no text"
 
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """What one party said at once.
+    """One message.
 
     Attributes:
         text: of it.
         claim: the name that it came under, None without.
-        agents: whether it is an agent's text; else it is a user's, a tool's or a system's.
+        skipped: why it is not judged, such as "tool output"; None: it is an agent's own text.
         where: what it is in the record, for people.
     """
 
     text: str
     claim: str | None
-    agents: bool
+    skipped: str | None = None
     where: str = ""
 
 
-def distinct(pieces: Iterable[Piece]) -> list[Piece]:
-    """Return each text once for each name that it came under, where it first did; empty ones are left out.
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """The messages of a record.
 
-    A text that is an agent's somewhere stands elsewhere as the input of another call, and one that came
-    under a name may stand without it in the call that was wrapped.
+    Attributes:
+        pieces: those with text, each once for each name that it came under.
+        left_out: number of messages that are no pieces because their text is in one, for each reason.
+        unreadable: number of messages without text for each reason.
     """
-    kept = [piece for piece in pieces if piece.text.strip()]
-    agents = {piece.text for piece in kept if piece.agents}
-    named = {piece.text for piece in kept if piece.claim is not None}
-    found = dict[tuple[str, str | None], Piece]()
-    for piece in kept:
-        of_agent = piece.agents or piece.text not in agents
-        if of_agent and (piece.claim is not None or piece.text not in named):
-            found.setdefault((piece.text, piece.claim), piece)
-    return list(found.values())
+
+    pieces: tuple[Piece, ...]
+    left_out: Mapping[str, int]
+    unreadable: Mapping[str, int]
+
+    @classmethod
+    def of(cls, pieces: Iterable[Piece]) -> Trace:
+        """Sort out messages without text, and those that repeat another one.
+
+        An agent's text is also the input of later calls, and a text with a name may lack it in the call that
+        was wrapped.
+        """
+        messages = list(pieces)
+        texts = [piece for piece in messages if piece.text.strip() and piece.skipped != CHUNK]
+        of_agents = {piece.text for piece in texts if piece.skipped is None}
+        named = {piece.text for piece in texts if piece.claim is not None}
+        kept = dict[tuple[str, str | None], Piece]()
+        for piece in texts:
+            is_input = piece.skipped is not None and piece.text in of_agents
+            if not is_input and (piece.claim is not None or piece.text not in named):
+                kept.setdefault((piece.text, piece.claim), piece)
+        left_out = {REPEAT: len(texts) - len(kept), CHUNK: sum(p.skipped == CHUNK for p in messages)}
+        empty = (piece for piece in messages if not piece.text.strip() and piece.skipped != CHUNK)
+        return cls(
+            tuple(kept.values()),
+            {reason: count for reason, count in left_out.items() if count},
+            collections.Counter(piece.skipped or NO_TEXT for piece in empty),
+        )
 
 
 JOINER = "\n\n"
@@ -64,26 +88,8 @@ def joined(pieces: Iterable[Piece]) -> Conversation:
     return Conversation(JOINER.join(texts), list(ends)[:-1])
 
 
-def text_of(content: Any) -> str:
-    """Return the text of a message's content: a string, or a list of parts, of which some are text."""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, dict):
-        content = [content]
-    if not isinstance(content, list):
-        return ""
-    return "".join(part if isinstance(part, str) else _part(part) for part in content)
-
-
-def _part(part: Any) -> str:
-    if not isinstance(part, dict) or part.get("type", "text") not in ("text", "output_text", "input_text"):
-        return ""
-    text = part.get("text", part.get("content"))
-    return text if isinstance(text, str) else ""
-
-
 _FARTHEST = 256
-"""Number of spans around one that are looked at: an agent's is near, and long chains are made on purpose."""
+"""Number of enclosing spans that are looked at: an agent's is near, and long chains are made on purpose."""
 
 
 def around(
@@ -106,34 +112,5 @@ def around(
 
 
 def by_text(values: Iterable[Mapping[str, Any]], field: str) -> dict[str, Mapping[str, Any]]:
-    """Return the objects by a field, as far as it holds a string: a stranger's JSON may hold anything."""
+    """Return the objects by a field; only strings count, because untrusted JSON may hold anything."""
     return {each[field]: each for each in values if isinstance(each.get(field), str)}
-
-
-def parsed(value: Any) -> Any:
-    """Return what a string of JSON holds; anything else as it is."""
-    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
-            return value
-    return value
-
-
-def messages_in(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield the messages of what a call took in or put out: one, a list, or an API's response around them."""
-    value = parsed(value)
-    if isinstance(value, str):
-        yield {"role": "", "content": value}
-    elif isinstance(value, list):
-        for each in value:
-            if isinstance(each, (dict, str)):
-                yield from messages_in(each)
-            elif isinstance(each, list):  # LangChain's callbacks give a list for each prompt of a batch
-                yield from (inner for inner in each if isinstance(inner, dict))
-    elif isinstance(value, dict):
-        for key in ("messages", "choices", "message"):
-            if isinstance(value.get(key), (list, dict)):
-                yield from messages_in(value[key])
-                return
-        yield value

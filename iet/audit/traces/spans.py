@@ -1,7 +1,8 @@
 """OpenTelemetry's spans of calls to models, in OTLP's JSON.
 
-Conventions for generative AI have changed several times; what each of them calls the texts and the agent's
-name stands here.
+Conventions for generative AI have changed several times. The tables below name every field that is read, and
+whether a model put its text out or was given it. "semconv" is open-telemetry/semantic-conventions,
+docs/gen-ai, at the version named; "genai" is open-telemetry/semantic-conventions-genai.
 """
 
 from __future__ import annotations
@@ -10,20 +11,50 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from iet.audit.traces.messages import piece_of
-from iet.audit.traces.pieces import Piece, around, by_text, messages_in
+from iet.audit.traces import roles
+from iet.audit.traces.content import messages_in
+from iet.audit.traces.messages import input_of, output_of
+from iet.audit.traces.pieces import REPEAT, Piece, around, by_text
 
 _AGENT = ("gen_ai.agent.name", "gen_ai.agent.id", "agent.name", "graph.node.id")
-_OUT = ("gen_ai.output.messages", "gen_ai.completion")
-_IN = ("gen_ai.system_instructions", "gen_ai.input.messages", "gen_ai.prompt")
-_EVENTS_OUT = ("gen_ai.choice", "gen_ai.content.completion", "gen_ai.assistant.message")
-_EVENTS_IN = (
-    *("gen_ai.system.message", "gen_ai.user.message"),
-    *("gen_ai.tool.message", "gen_ai.content.prompt"),
-)
+
+_ATTRIBUTES = {
+    # genai and semconv 1.37: "messages returned by the model", on a span or on the event
+    # gen_ai.client.inference.operation.details
+    "gen_ai.output.messages": True,
+    "gen_ai.completion": True,  # semconv 1.27: "the full response received from the GenAI model"
+    "gen_ai.system_instructions": False,  # semconv 1.37: "the system message or instructions provided"
+    # genai and semconv 1.37: "the chat history provided to the model as an input"
+    "gen_ai.input.messages": False,
+    "gen_ai.prompt": False,  # semconv 1.27: "the full prompt sent to the GenAI model"
+}
+"""Attribute -> whether it is output."""
+
+_EVENTS = {
+    "gen_ai.choice": True,  # semconv 1.36, gen-ai-events: "the Gen AI response message"
+    "gen_ai.content.completion": True,  # semconv 1.27: "the content of the completion"
+    # semconv 1.36: "the assistant message passed to GenAI system", so an earlier turn that was given back
+    "gen_ai.assistant.message": False,
+    "gen_ai.user.message": False,  # semconv 1.36: "the user message passed to the GenAI system"
+    "gen_ai.system.message": False,  # semconv 1.36: "the system instructions passed to the GenAI system"
+    "gen_ai.tool.message": False,  # semconv 1.36: "the response from a tool passed to the GenAI system"
+    "gen_ai.content.prompt": False,  # semconv 1.27: "the content of the prompt"
+}
+"""Event -> whether it is output."""
+
 _NUMBERED = re.compile(
+    # OpenLLMetry: gen_ai.prompt.N is input, gen_ai.completion.N output. OpenInference: "messages provided to
+    # a completions API" and "messages received from" one (openinference.semconv.trace.SpanAttributes).
     r"(?:gen_ai\.(prompt|completion)|llm\.(input|output)_messages)\.(\d{1,6})\.(?:message\.)?(role|content)"
 )
+
+_NO_MODEL = {
+    # genai, gen_ai.operation.name: spans whose output is no message of a model
+    "gen_ai.operation.name": {"execute_tool", "embeddings", "retrieval"},
+    # openinference.semconv.trace.OpenInferenceSpanKindValues
+    "openinference.span.kind": {"TOOL", "RETRIEVER", "RERANKER", "EMBEDDING", "GUARDRAIL", "EVALUATOR"},
+    "traceloop.span.kind": {"tool"},  # opentelemetry.semconv_ai.TraceloopSpanKindValues
+}
 
 
 def is_of(document: Any) -> bool:
@@ -39,18 +70,33 @@ def pieces(document: Any, agents: frozenset[str]) -> list[Piece]:
         _spans(document), key=lambda span: (_time(span, "endTimeUnixNano"), _time(span, "startTimeUnixNano"))
     )
     by_id = by_text(spans, "spanId")
-    found = []
-    for span in spans:
-        where = f"span {str(span.get('name') or span.get('spanId'))[:80]}"
-        attributes = _attributes(span)
-        taken, put_out = _texts(attributes, span)
-        claim = _claim(span, attributes, by_id) if put_out else None
-        for value in taken:
-            piece = piece_of(value, agents, where)
-            # An agent's text among the inputs is what it wrote in an earlier call.
-            found.append(Piece(piece.text, piece.claim, piece.claim in agents, where))
-        found += [piece_of({**value, "role": "assistant"}, agents, where, claim) for value in put_out]
+    found, nested = list[Piece](), dict[int, set[str]]()
+    read = [_pieces_of(span, by_id, agents) for span in spans]
+    for span, (_, put_out) in zip(spans, read, strict=True):
+        for outer in around(span, by_id, "parentSpanId"):
+            if outer is not span:
+                nested.setdefault(id(outer), set()).update(p.text for p in put_out if p.skipped is None)
+    for span, (taken, put_out) in zip(spans, read, strict=True):
+        found += taken
+        for piece in put_out:
+            # An agent that calls another one, or hands over to it, may end with that one's words.
+            relayed = piece.skipped is None and piece.text in nested.get(id(span), ())
+            found.append(Piece(piece.text, None, REPEAT, piece.where) if relayed else piece)
     return found
+
+
+def _pieces_of(
+    span: Mapping[str, Any], by_id: Mapping[str, Mapping[str, Any]], agents: frozenset[str]
+) -> tuple[list[Piece], list[Piece]]:
+    """Return what went into one call, and what came out of it."""
+    where = f"span {str(span.get('name') or span.get('spanId'))[:80]}"
+    attributes = _attributes(span)
+    taken, put_out = _texts(attributes, span)
+    claim = _claim(span, attributes, by_id) if put_out else None
+    outputs = [output_of(value, agents, where, claim) for value in put_out]
+    if any(str(attributes.get(name)) in kinds for name, kinds in _NO_MODEL.items()):
+        outputs = [Piece(piece.text, None, roles.TOOL, where) for piece in outputs]
+    return [input_of(value, agents, where) for value in taken], outputs
 
 
 def _spans(document: Any) -> Iterator[dict[str, Any]]:
@@ -108,18 +154,18 @@ def _texts(
     for event in _dicts(span.get("events")):
         found = _attributes(event)
         name = event.get("name")
-        if name in _EVENTS_OUT or name in _EVENTS_IN:
+        if isinstance(name, str) and name in _EVENTS:
             said = (
                 found.get("message") or found.get("gen_ai.completion") or found.get("gen_ai.prompt") or found
             )
-            (put_out if name in _EVENTS_OUT else taken).extend(messages_in(said))
+            role = name.split(".")[1] if name.endswith(".message") else ""
+            messages = ({"role": role, **message} for message in messages_in(said))
+            (put_out if _EVENTS[name] else taken).extend(messages)
         else:
             holders.append(found)
     for holder in holders:
-        for name in _IN:
-            taken += messages_in(holder.get(name, []))
-        for name in _OUT:
-            put_out += messages_in(holder.get(name, []))
+        for name, is_output in _ATTRIBUTES.items():
+            (put_out if is_output else taken).extend(messages_in(holder.get(name, [])))
     numbered = dict[tuple[bool, int], dict[str, Any]]()
     for key, value in attributes.items():
         if match := _NUMBERED.fullmatch(key):

@@ -1,0 +1,157 @@
+"""Verdicts on records with marked text, in which a name does not always belong to the text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import iet
+from benchmarks.accuracy import verdicts
+from benchmarks.accuracy.verdicts import CASES, event, outcome
+from iet.audit.traces import read
+from iet.report.claims import ClaimReport
+from tests.support.traces import FORMS
+
+
+@pytest.fixture(scope="module")
+def auditor() -> iet.Auditor:
+    return iet.Auditor(verdicts.registry(), tokenizer=verdicts.text_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def texts() -> dict[str, str]:
+    return verdicts.texts(verdicts.registry())
+
+
+def checked(auditor: iet.Auditor, document: Any, **names: str) -> ClaimReport:
+    return auditor.check_trace(read(document, agents=[*auditor.agents, *names]), names)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_records_get_the_right_verdict(
+    case: verdicts.Case, auditor: iet.Auditor, texts: dict[str, str]
+) -> None:
+    assert outcome(checked(auditor, case.make(texts)).to_dict()) == case.right
+
+
+def with_texts(document: Any, texts: dict[str, str]) -> Any:
+    """A fixture of `FORMS` with other texts, which hold nothing that JSON escapes."""
+    written = json.dumps(document)
+    for old, new in texts.items():
+        written = written.replace(old, new)
+    return json.loads(written)
+
+
+def pairs(found: ClaimReport) -> Iterator[tuple[str | None, str]]:
+    return ((piece.claim, piece.verdict) for piece in found.pieces if piece.reason is None)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_with_marked_text(form: Any, auditor: iet.Auditor, texts: dict[str, str]) -> None:
+    """True claims are confirmed, false ones contradicted, and what is under no name is named."""
+    true = {"First this.": texts["planner"], "No, that.": texts["critic"], "Done.": texts["writer"]}
+    found = checked(auditor, with_texts(form(), true))
+    assert list(pairs(found)) == [("planner", "confirmed"), ("critic", "confirmed"), (None, "named")]
+    assert found.pieces[-1].agent == "writer"
+    false = {"First this.": texts["critic"], "No, that.": texts["writer"], "Done.": "w1 w2"}
+    found = checked(auditor, with_texts(form(), false))
+    assert list(pairs(found)) == [("planner", "contradicted"), ("critic", "contradicted"), (None, "open")]
+
+
+def test_an_unknown_name_is_mapped_by_the_option_that_it_names(
+    auditor: iet.Auditor, texts: dict[str, str]
+) -> None:
+    log = [{"role": "assistant", "name": "The planner", "content": texts["planner"]}]
+    (piece,) = checked(auditor, log).pieces
+    assert (piece.verdict, piece.agent, piece.nearest) == ("unknown name", "planner", "planner")
+    assert piece.note == "the nearest name is planner: iet check --agent 'The planner=planner'"
+    (piece,) = checked(auditor, log, **{"The planner": "planner"}).pieces
+    assert (piece.verdict, piece.claim) == ("confirmed", "planner")
+    log[0]["name"] = "x"
+    assert checked(auditor, log).pieces[0].note == "no registered name is like it"
+
+
+def test_a_role_is_mapped_as_a_name_is(auditor: iet.Auditor, texts: dict[str, str]) -> None:
+    log = [{"role": "Orchestrator (thought)", "content": texts["planner"]}]
+    assert checked(auditor, log).pieces[0].verdict == "skipped"
+    found = checked(auditor, log, **{"Orchestrator (thought)": "planner"})
+    assert [(piece.claim, piece.verdict) for piece in found.pieces] == [("planner", "confirmed")]
+
+
+def test_what_an_agent_repeats_of_a_tools_output_is_no_evidence(
+    auditor: iet.Auditor, texts: dict[str, str]
+) -> None:
+    log = [
+        event("ToolCallExecutionEvent", [{"content": texts["critic"], "name": "read", "call_id": "1"}]),
+        event("TextMessage", texts["critic"] + " w1"),
+    ]
+    assert [piece.verdict for piece in checked(auditor, log).pieces] == ["skipped", "open"]
+
+
+def test_an_event_of_an_unknown_type_is_skipped_and_said_to_be(
+    auditor: iet.Auditor, texts: dict[str, str]
+) -> None:
+    log = [event("RecallEvent", texts["critic"]), event("StructuredMessage[Plan]", texts["planner"])]
+    found = checked(auditor, log)
+    assert [piece.verdict for piece in found.pieces] == ["skipped", "confirmed"]
+    assert found.counts == "judged: 1; skipped: 1 (event of type 'RecallEvent' 1); unreadable: 0"
+
+
+def test_every_message_is_counted(auditor: iet.Auditor, texts: dict[str, str]) -> None:
+    said = {"role": "assistant", "name": "planner", "content": texts["planner"]}
+    others: list[Any] = [
+        {"role": "user", "content": "w1"},
+        {"role": "user", "name": "ann", "content": "w2"},
+        {"role": "assistant", "content": None, "tool_calls": []},
+        7,
+    ]
+    found = checked(auditor, [said, said, *others])
+    assert found.counts == (
+        "judged: 1;"
+        " skipped: 3 (user message 1, user message under the name 'ann' 1, repeats another message 1);"
+        " unreadable: 2 (no text 1, no message: type 'int' 1)"
+    )
+    for form in (found.text(), found.to_html()):
+        assert "unreadable: 2" in form
+    many = [{"role": f"role {i}", "content": f"w{i}"} for i in range(20)]
+    assert checked(auditor, many).counts.endswith("other reasons 12); unreadable: 0")
+
+
+def test_lines_of_an_unknown_kind_stop_no_others(auditor: iet.Auditor, texts: dict[str, str]) -> None:
+    said = {"role": "assistant", "name": "planner", "content": texts["planner"]}
+    found = checked(auditor, [{"messages": [said]}, {"resourceMetrics": []}])
+    assert list(pairs(found)) == [("planner", "confirmed")]
+    assert found.unreadable == {"line of an unknown kind": 1}
+
+
+def test_many_unknown_names_take_no_long_time(auditor: iet.Auditor) -> None:
+    log = [{"role": "assistant", "name": f"plannr {i}" * 50, "content": f"w{i}"} for i in range(300)]
+    assert len(checked(auditor, log).of("unknown name")) == 300
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"a quotation"',
+        "[1, 2]",
+        '{"answer": 1}',
+        '{"role": "tool"}',
+        '[{"type": "step", "text": "a"}]',
+        '["a\\n"]',
+    ],
+)
+def test_json_that_an_agent_wrote_is_text(text: str) -> None:
+    (piece,) = read([{"role": "assistant", "name": "planner", "content": text}]).pieces
+    assert piece.text == text
+
+
+@pytest.mark.parametrize("layers", range(6))
+def test_json_is_decoded_to_a_depth(layers: int) -> None:
+    text = "привет"
+    for _ in range(layers):
+        text = json.dumps(text)
+    (piece,) = read([{"role": "assistant", "name": "planner", "content": text}]).pieces
+    assert (piece.text == "привет") == (layers <= 4)
