@@ -24,7 +24,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers
 
 import iet
-from benchmarks.recording import command, table
+from benchmarks.recording import command, exit_code, table
 
 ROOT = pathlib.Path(__file__).parents[2]
 AGENTS = ("planner", "critic", "writer")
@@ -441,4 +441,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))
