@@ -8,9 +8,9 @@ The shipped model writes answers of 500 tokens under the key of one of six agent
 * stop: the text up to the first full stop after 250 tokens, without it, as an engine removes a stop string;
 * thought: the last 250 tokens, as if the text before them were thought that is removed (`<think>`).
 
-ln p is the mean of the agent's corrected log p-value of the published text. Beside it stands that of the same tokens with
-the whole answer at hand: the difference is what the part does not show, such as contexts that the writer
-counted and the half of a word.
+ln p is the mean of the agent's corrected log p-value of the published text. Beside it stands that of the same
+tokens with the whole answer at hand: the difference is what the part does not show, such as contexts that the
+writer counted and the half of a word.
 """
 
 from __future__ import annotations
