@@ -8,12 +8,22 @@ from typing import Any
 
 import pytest
 
+from benchmarks.accuracy import losses
+from benchmarks.accuracy.losses import paragraph, run, text_box, tracked, word
 from iet.audit import formats
 from iet.audit.documents import text_of
 from iet.bulk.sources import expand
 from iet.errors import InputError
-from tests.support.documents import NOTEBOOK, PAGE, SHOWN, made_docx, made_pdf, mail, packed
-from tests.support.texts import TEXT, reader
+from tests.support.documents import (
+    NOTEBOOK,
+    PAGE,
+    SHOWN,
+    made_docx,
+    made_pdf,
+    mail,
+    packed,
+)
+from tests.support.texts import TEAM, TEXT, reader, spell, write
 
 
 @pytest.mark.parametrize(
@@ -32,6 +42,45 @@ from tests.support.texts import TEXT, reader
 )
 def test_texts_of_documents(data: bytes, name: str, text: str) -> None:
     assert text_of(data, name=name) == text
+
+
+@pytest.mark.parametrize("case", losses.CASES, ids=lambda case: f"{case.kind}, {case.name}")
+def test_all_that_is_shown_is_read_once_and_nothing_else(case: losses.Case) -> None:
+    assert text_of(case.data, name=case.file) == case.text
+
+
+def test_marked_text_in_tracked_changes_and_boxes_is_found() -> None:
+    texts = [spell(write(TEAM, [(agent, 150)], seed)) for seed, agent in enumerate(TEAM.names())]
+    planner, critic, writer = (run(text) for text in texts)
+    body = paragraph(tracked("ins", planner)) + paragraph(text_box(paragraph(critic)))
+    deleted = paragraph(tracked("moveFrom", writer), mark=tracked("moveFrom", ""))
+    report = reader().audit(text_of(word(body + deleted), name="a.docx"))
+    assert set(report.found) == {"planner", "critic"}
+    assert report.coverage > 0.9
+
+
+@pytest.mark.parametrize("case", losses.MAIL, ids=lambda case: case.name)
+def test_fixed_lines_stay_as_they_are(case: losses.Case) -> None:
+    if "format=flowed" in case.content:
+        fixed = case.content.replace("; format=flowed", "")
+        assert text_of(fixed.encode(), name="a.eml") == fixed.partition("\n\n")[2]
+
+
+def test_flowed_lines_may_end_as_in_mail() -> None:
+    assert text_of(losses.part("a \r\nb", header="; format=flowed").encode(), name="a.eml") == "a b"
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        '<p aria-hidden="true">x</p>',
+        '<p style="display:nonesuch">x</p>',
+        "<dialog open>x</dialog>",
+        "<details><summary>x</summary></details>",
+    ],
+)
+def test_what_a_page_shows_is_text(shown: str) -> None:
+    assert text_of(f"<p>a</p>{shown}<p>b</p>".encode(), name="a.html").split() == ["a", "x", "b"]
 
 
 def test_an_encoding_asks_for_the_bytes_as_they_stand() -> None:
