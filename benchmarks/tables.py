@@ -149,7 +149,7 @@ def needed(results: pathlib.Path) -> str:
     cells = {
         (_scheme(row), f"{row['entropy']:g}"): tokens_needed(row["tokens"][keys], row["most"])
         for row in rows
-        if row["family"] == "gumbel" or row["variants"] == 1
+        if row.get("variants", 1) == 1
     }
     return _pivot(f"tokens among {keys} agents, at nats per token", cells)
 
@@ -162,8 +162,7 @@ def _pivot(corner: str, cells: Mapping[tuple[str, str], str]) -> str:
 
 
 def _scheme(row: Mapping[str, Any]) -> str:
-    name = str(row["family"]) if row["family"] == "gumbel" else f"{row['family']}, κ {row['kappa']:g}"
-    return name if row.get("variants", 1) == 1 else f"{name}, {row['variants']} variants"
+    return str(row["family"]) if row["family"] == "gumbel" else f"{row['family']}, κ {row['kappa']:g}"
 
 
 def _needed(row: Mapping[str, Any]) -> str:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from iet.audit.language_model import LanguageModel
     from iet.decoding import topology
     from iet.generation import agents
+    from iet.generation.free import FreeTokens
     from iet.generation.transformers import LogitsProcessor, WatermarkingConfig
     from iet.generation.waterfall import WaterfallLogitsProcessor
     from iet.marks.published import PublishedIndex
@@ -49,6 +50,7 @@ __all__ = [
     "Auditor",
     "BackendUnavailable",
     "EngineKeys",
+    "FreeTokens",
     "IetError",
     "InputError",
     "LanguageModel",
@@ -82,6 +84,7 @@ __all__ = [
 
 _LAZY = {  # name -> the module that defines it
     "Auditor": "iet.audit.auditor",
+    "FreeTokens": "iet.generation.free",
     "LanguageModel": "iet.audit.language_model",
     "LogitsProcessor": "iet.generation.transformers",
     "PublishedIndex": "iet.marks.published",

@@ -69,8 +69,7 @@ def embed_(
             or on CUDA; any strides that do not overlap. Changed in place, one rounding per logit.
         contexts: integer ids [B, n-1]: those before the position that is sampled next, oldest first.
         slots: integers [B], rows of `registry.marking_keys(profile)`, or -1 for an unmarked row of logits. An
-            agent's slot, `registry.slot(agent)`, is the row of its variant 0; where its key has more, a text
-            keeps the one that `KeyTable.row_of` drew for it.
+            agent's slot, `registry.slot(agent)`, is its row.
         registry: the registry, or a `KeyTable` of it.
         counts: integers [B], only of family `gumbel` from version 2 on: how often the context of each row
             stood before in its sequence, prompt included. None: 0 everywhere; then rows whose context did are
@@ -232,7 +231,7 @@ def score_tokens(
         [T, K] in [-1, 1], in family `gumbel` -log(1 - u), which is above 0 and on average 1 without a mark;
         0 where a position is not scored (see `positions`): a numpy array, or for a CUDA
         tensor one on its device, queued on the current stream. Columns follow
-        `registry.scoring_keys(profile)`: several for an agent whose key was rotated, or has variants.
+        `registry.scoring_keys(profile)`: several for an agent whose key was rotated.
         float32; float64 under scheme `waterfall`, as in the package. There a context with an id at or above
         V, after which the package marks with the identity permutation whatever the id, gives φ(y_j) under
         every key: it is in the scores, as in the package's, but tells nobody apart, so `positions` does not

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.accuracy import texts, variants
+from benchmarks.accuracy import diversity, texts
 from benchmarks.recording import INTERVAL, columns, exit_code, finish, parser
 from benchmarks.statistics import summary
 from benchmarks.writing.continuations import sample
@@ -52,7 +52,7 @@ def figures(auditor: Auditor, text: str, start: int, agent: str) -> dict[str, di
 
 def measured(model: Any, family: str, temperature: float) -> list[dict[str, Any]]:
     """Return a row for each part: means with 95 % intervals over one answer to each of 16 prompts."""
-    prompts = variants.openings()
+    prompts = np.array(diversity.shipped().prompts)
     registry = Registry.create(None, tokenizer=texts.tokenizer("shipped"), scheme=texts.scheme(family))
     for slot in range(AGENTS):
         registry.add(texts.agent_name(slot), secret=bytes([slot + 1]) * 32)

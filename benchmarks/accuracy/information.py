@@ -156,7 +156,6 @@ def write(model: Any, way: Way, prompt: str, temperature: float, number: int, se
         owners=np.arange(AGENTS * number, dtype=np.int32),
         names=tuple(map(str, range(AGENTS * number))),
         epochs=np.zeros(AGENTS * number, np.int32),
-        variants=np.zeros(AGENTS * number, np.int32),
     )
     said = np.array([texts.speakers(AGENTS, TURNS, seed + text) for text in range(number)])
     logs: list[list[int]] = [[] for _ in range(number)]

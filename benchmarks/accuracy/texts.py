@@ -39,6 +39,7 @@ from benchmarks.recording import exit_code
 from iet.demo.conversation import JOINER, Conversation
 from iet.demo.conversation import MODEL as SHIPPED_MODEL
 from iet.errors import InputError
+from iet.generation.free import FreeTokens
 from iet.marks.files import write_file
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
@@ -166,11 +167,11 @@ def agent_name(slot: int) -> str:
     return f"agent-{slot + 1}"
 
 
-def keys(model: str, family: str, seed: int, agents: int, variants: int = 1) -> Registry:
+def keys(model: str, family: str, seed: int, agents: int) -> Registry:
     """Return a registry in memory whose keys follow from `seed`; the first ones do not depend on `agents`."""
     registry = Registry.create(None, tokenizer=tokenizer(model), scheme=scheme(family))
     for slot in range(agents):
-        registry.add(agent_name(slot), secret=_secret(seed, slot), variants=variants)
+        registry.add(agent_name(slot), secret=_secret(seed, slot))
     return registry
 
 
@@ -216,7 +217,13 @@ def path_of(work: pathlib.Path, cell: Cell, split: str, texts: range) -> pathlib
 
 
 def generate(
-    language_model: Any, cell: Cell, seeds: Sequence[int], *, turn_tokens: int, turns: int, variants: int = 1
+    language_model: Any,
+    cell: Cell,
+    seeds: Sequence[int],
+    *,
+    turn_tokens: int,
+    turns: int,
+    free: FreeTokens = FreeTokens(0, 0.0),  # noqa: B008  # frozen
 ) -> list[Turns]:
     """Sample texts of one cell together, one per seed, round by round, in whole rounds."""
     from benchmarks.writing.continuations import sample
@@ -227,11 +234,11 @@ def generate(
     registry = Registry.create(None, tokenizer=reader, scheme=scheme(cell.family))
     for text, seed in enumerate(seeds):
         for slot in range(cell.agents):
-            registry.add(f"{text} {agent_name(slot)}", secret=_secret(seed, slot), variants=variants)
+            registry.add(f"{text} {agent_name(slot)}", secret=_secret(seed, slot))
     marking = registry.marking_keys()
     walks = np.array([speakers(cell.agents, turns, seed) for seed in seeds])
     owners = walks + cell.agents * np.arange(len(seeds))[:, None]
-    slots = marking.rows_of(owners.ravel(), seed=seeds[0]).astype(np.int64).reshape(owners.shape)
+    slots = owners.astype(np.int64)
     texts, drawn = [""] * len(seeds), []
     for start in range(0, turns, cell.agents):
         prompts = np.array(
@@ -248,6 +255,7 @@ def generate(
             tokens=turn_tokens,
             temperature=cell.temperature,
             barred=reader.special_ids,
+            free=free,
             seed=integer(f"round {start} of {' '.join(map(str, seeds))}"),
         )
         drawn.append(found)

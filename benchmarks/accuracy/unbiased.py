@@ -10,6 +10,8 @@ family must fall back to the sampler, and version 2 must count. What happens wit
 Family `fourier` is drawn for contrast: its mark moves probabilities about, and their mean over keys moves,
 too.
 
+A fifth of the tokens, and the first one of a text, are free: drawn by the sampler.
+
 Under version 2 the contexts of tokens stood there before up to three times, and whole texts are drawn once
 more behind a prompt in which all contexts stand.
 """
@@ -34,7 +36,8 @@ from tqdm import tqdm
 from benchmarks.recording import columns, exit_code, finish, parser
 from benchmarks.statistics import chi_square
 from iet.demo import conversation
-from iet.generation.transformers import _KeyedSampler
+from iet.generation.free import FreeTokens
+from iet.generation.processors import KeyedSampler
 from iet.kernels import embed_
 from iet.marks.keys import KeyTable
 from iet.marks.scheme import Profile, Scheme
@@ -44,6 +47,7 @@ BATCH = 64  # what fits a cache
 MIN_EXPECTED = 10.0  # draws in a cell of χ²; rarer tokens share one
 PROMPT = 40  # tokens of text before a position of the shipped model
 IDS, LENGTH, WORDS = 4, 6, 1  # of the Markov chain, its texts and their contexts
+FREE_FIRST, FREE_RATE = 1, 0.2  # free tokens: the first of a text, and a fifth of the others
 KNOWN = (1, 2, 0, 3, 0, 1, 0)  # a prompt with every id in it
 CHAIN_SHARE = 4  # texts are drawn this many times fewer than tokens
 
@@ -81,7 +85,6 @@ def keys_of(scheme: Scheme, vocab_size: int, rng: np.random.Generator, count: in
         owners=np.arange(count, dtype=np.int32),
         names=tuple(map(str, range(count))),
         epochs=np.zeros(count, dtype=np.int32),
-        variants=np.zeros(count, dtype=np.int32),
     )
 
 
@@ -94,10 +97,13 @@ def sampled(logits: torch.Tensor, rng: np.random.Generator) -> NDArray[np.int64]
 def gumbel(logits: torch.Tensor, count: int, rng: np.random.Generator, version: int = 1) -> NDArray[np.int64]:
     """Return tokens [count] that the processor chooses from logits [V]."""
     scheme, V = Scheme(family="gumbel", version=version), len(logits)
-    sampler = _KeyedSampler(keys_of(scheme, V, rng, count), np.arange(count, dtype=np.int32), 1.0, False)
+    slots, free = np.arange(count, dtype=np.int32), FreeTokens(0, FREE_RATE)
+    sampler = KeyedSampler(
+        keys_of(scheme, V, rng, count), slots, False, None, free, int(rng.integers(1 << 62))
+    )
     contexts = torch.from_numpy(rng.integers(0, V, (count, scheme.n_gram - 1)))
     ids = contexts.repeat(1, int(rng.integers(1, 5)) if scheme.counted else 1)
-    return sampler(ids, logits.expand(count, -1)).max(-1).indices.numpy()  # type: ignore[arg-type]
+    return sampled(sampler(ids, logits.expand(count, -1)), rng)  # type: ignore[arg-type]
 
 
 def fourier(logits: torch.Tensor, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -196,7 +202,8 @@ def texts(
         count = min(BATCH, draws - start)
         keys = keys_of(scheme, IDS, rng, count)
         slots = np.arange(count, dtype=np.int32)
-        sampler = _KeyedSampler(keys, slots, 1.0, False)
+        free = FreeTokens(FREE_FIRST, FREE_RATE)
+        sampler = KeyedSampler(keys, slots, False, None, free, int(rng.integers(1 << 62)))
         ids = torch.tensor(prompt).repeat(count, 1)
         for _ in range(LENGTH):
             logits = chain[ids[:, -1]]

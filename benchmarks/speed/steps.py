@@ -44,7 +44,7 @@ def v2_step(
     """Return a step of vLLM's V2 runner, from logits [rows, V] on a device, and its number of rows."""
     if "vllm" not in sys.modules and importlib.util.find_spec("vllm") is None:
         _interfaces()
-    from iet.generation.vllm.settings import Draws, Settings
+    from iet.generation.vllm.settings import RequestKeys, Settings
     from iet.generation.vllm.v2 import BySlot
 
     names = {name: slot for slot, name in enumerate(keys.names)}
@@ -63,7 +63,7 @@ def v2_step(
         prompt_len=on(np.full(requests, HISTORY // 2)),
         prefill_len=on(np.full(requests, HISTORY // 2)),
     )
-    marker = BySlot(Settings(keys, names, False, -1), Draws(keys, "step"), state, torch.device(where))
+    marker = BySlot(Settings(keys, names, False, -1), RequestKeys("step"), state, torch.device(where))
     for index in range(requests):
         asked = {"iet_agent": keys.names[index % len(names)]}
         params = types.SimpleNamespace(

@@ -14,6 +14,7 @@ from torch import Tensor
 import iet
 from benchmarks.writing import exact, sampler
 from benchmarks.writing.shared import steps
+from iet.generation.free import FreeTokens, request_key
 from iet.generation.sampling import times_before
 from iet.marks.keys import KeyTable
 
@@ -41,6 +42,7 @@ def sample(
     temperature: float,
     barred: Sequence[int],
     seed: int,
+    free: FreeTokens = FreeTokens(0, 0.0),  # noqa: B008  # frozen
 ) -> Drawn:
     """Continue every prompt [N, P] once per slot [N, A], all continuations in one batch.
 
@@ -48,12 +50,13 @@ def sample(
     model is in evaluation mode on the CPU; κ counts after the temperature. In float32 draws are equal on one
     machine and version of torch; in float64, a Llama, on all (`exact`; several times slower). Family
     "gumbel": a token is the argmax after the noise; where the n-1 ids before it stood in this prompt or
-    continuation before, it is drawn without a mark in version 1.
+    continuation before, it is drawn without a mark in version 1. `free` tokens are drawn without a mark, too;
+    each row is a request of its own.
     """
     ids = torch.from_numpy(np.repeat(prompts, slots.shape[1], axis=0))
     start = prompts.shape[1]
     ids = torch.cat([ids, ids.new_zeros(len(ids), tokens)], dim=1)
-    mark = _Mark(torch.from_numpy(slots.reshape(-1)), keys, seed, model.dtype)
+    mark = _Mark(torch.from_numpy(slots.reshape(-1)), keys, seed, model.dtype, free)
     unmarked = torch.zeros(len(ids), tokens, dtype=torch.bool)
     entropy, marked_entropy = [], []
     exactly = model.dtype == torch.float64
@@ -65,7 +68,7 @@ def sample(
         measure = t % sampler.ENTROPY_EVERY == 0
         if measure:
             entropy.append(sampler.entropies(logits))
-        chosen, unmarked[:, t], left = mark.draw(ids[:, : start + t], logits, measure)
+        chosen, unmarked[:, t], left = mark.draw(ids[:, : start + t], logits, t, measure)
         ids[:, start + t] = chosen
         if left is not None:
             marked_entropy.append(left)
@@ -76,18 +79,25 @@ def sample(
 class _Mark:
     """Draws under the keys of rows, with numbers drawn for what the keys leave to chance."""
 
-    def __init__(self, slots: Tensor, keys: KeyTable, seed: int, dtype: torch.dtype) -> None:
-        self._slots, self._keys, self._dtype = slots, keys, dtype
+    def __init__(
+        self, slots: Tensor, keys: KeyTable, seed: int, dtype: torch.dtype, free: FreeTokens
+    ) -> None:
+        self._slots, self._keys, self._dtype, self._free_tokens = slots, keys, dtype, free
+        self._requests = torch.tensor([request_key(seed, row) for row in range(len(slots))])
         self._generator = torch.Generator().manual_seed(seed)
         scheme = keys.profile.scheme
         self._context_length, self._gumbel = scheme.n_gram - 1, scheme.family == "gumbel"
         self._counted = scheme.counted
 
-    def draw(self, ids: Tensor, logits: Tensor, measure: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    def draw(
+        self, ids: Tensor, logits: Tensor, position: int, measure: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the next id of each row, which rows of a family drew it without a mark, and, if asked, the
         entropy of what it was drawn from.
         """
-        return (self._draw_gumbel if self._gumbel else self._draw_marked)(ids, logits, measure)
+        if self._gumbel:
+            return self._draw_gumbel(ids, logits, position, measure)
+        return self._draw_marked(ids, logits, measure)
 
     def _draw_marked(
         self, ids: Tensor, logits: Tensor, measure: bool
@@ -97,11 +107,12 @@ class _Mark:
         return self._free(logits), none, sampler.entropies(logits) if measure else None
 
     def _draw_gumbel(
-        self, ids: Tensor, logits: Tensor, measure: bool
+        self, ids: Tensor, logits: Tensor, position: int, measure: bool
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         context, ends = ids[:, -self._context_length :], torch.full((len(ids),), ids.shape[1])
         counts = times_before(ids, ends, context)
         free = self._slots < 0
+        free |= self._free_tokens.are_free(self._requests, torch.full_like(self._requests, position))
         if not self._counted:
             free |= counts > 0
         left = torch.zeros(len(ids), dtype=torch.float64)

@@ -170,7 +170,7 @@ def iet(log: Log, home: pathlib.Path, line: str, keep: str | None = None) -> Non
 def made_keys(log: Log, home: pathlib.Path) -> None:
     log.say("# Keys of the agents, and what the engine gets of them; tokens, of which files keep SHA-256.")
     iet(log, home, "keys init team.json --tokenizer iet:demo --family gumbel")
-    iet(log, home, "keys add planner critic --variants 4 -r team.json")
+    iet(log, home, "keys add planner critic -r team.json")
     iet(log, home, "keys export host.json --agents planner critic -r team.json")
     for agent in AGENTS:
         iet(log, home, f"serve --tokens keys.txt --add-token {agent}", keep=agent.upper())

@@ -87,7 +87,7 @@ class Auditor:
         sessions: ids of sessions in which agents may have marked (`Registry.session`), in any order. Their
             keys are read beside agents' own, and `Report.sessions` says in which of them an agent is found,
             at `level` for all agents and sessions together; an agent is the same in all of them, and pays
-            for their number as for that of its variants. None: agents' own keys alone.
+            for their number. None: agents' own keys alone.
         options: the decoder's, see `iet.decoding.decode`.
 
     Raises:
@@ -359,7 +359,7 @@ class Auditor:
 
         A quotation of what stands in no piece counts for the quoted agent: give such sources as pieces to
         skip. Of the auditor's options its keys, `level`, `known_agents`, `tokenizer`, `published` and
-        `sessions` matter: an agent is the same in all of its sessions, and pays for them as for variants.
+        `sessions` matter: an agent is the same in all of its sessions, and pays for their number.
         Deterministic. O(T·K) time; memory grows with T and with K, not with D·K.
         """
         return check_claims(self.plan, pieces, claims, skip)

@@ -215,7 +215,7 @@ def decoy_log_p(log_ratios: Floats, decoys: Floats) -> Floats:
 
 
 def over_variants(log_p: Floats, owners: Integers) -> Floats:
-    """Return the p-value of each agent from those of its keys: variants, and keys that were rotated out.
+    """Return the p-value of each agent from those of its keys, rotated ones among them.
 
         p'_a = 1 - (1 - min p)^k,  over the k keys of agent a
 
@@ -245,7 +245,7 @@ def over_sessions(log_p: Floats, owners: Numbers, sessions: Numbers, agents: int
         p'_as = min(1, A · (1 - (1 - min p)^k)),  min over the keys of a in s, k of all of a's keys
 
     Of all claims "a wrote in session s" about pairs that had no part in the text, with a chance of at most
-    α one has a p' of at most α: k corrects for all sessions (and variants and epochs), A for all agents.
+    α one has a p' of at most α: k corrects for all sessions (and epochs), A for all agents.
 
     Args:
         log_p: natural logarithms [D, K].

@@ -50,12 +50,6 @@ def add(commands: Commands) -> None:
         help="of this file, too: a name on each line; lines that begin with # are comments",
     )
     add.add_argument("--profile", help="id of the profile, where the registry has several")
-    add.add_argument(
-        "--variants",
-        type=int,
-        default=1,
-        help="sub-keys of each, 1 to 256, so that a prompt that comes again gets another text (default: 1)",
-    )
     add_registry(add)
     add.set_defaults(run=_keys_add, check=_check_add)
 
@@ -66,7 +60,6 @@ def add(commands: Commands) -> None:
 
     rotate = actions.add_parser("rotate", help="give agents a new key; text under the old one is still found")
     rotate.add_argument("names", nargs="+", metavar="NAME")
-    rotate.add_argument("--variants", type=int, help="of the new key, 1 to 256 (default: as before)")
     add_registry(rotate)
     rotate.set_defaults(run=_keys_rotate)
 
@@ -103,8 +96,7 @@ _MEANING = {
     "fourier": "the paper's mark, also for greedy decoding, with a κ of your choice; where the next word is"
     " certain a finding takes thousands of tokens (--family gumbel: a hundred)",
     "square": "as fourier, with +1 and -1 in place of its wave",
-    "gumbel": "chooses the token and leaves its distribution as it is; it needs sampling, and variants of a"
-    " key (iet keys add --variants 16), else the same prompt gives the same text again",
+    "gumbel": "chooses the token and leaves its distribution as it is; it needs sampling",
 }
 
 
@@ -209,7 +201,7 @@ def _keys_add(arguments: argparse.Namespace) -> int:
     if not names:
         raise InputError(f"{arguments.file}: got no name, expected one on each line")
     with _to_change(arguments) as registry:
-        registry.add_many(names, profile=arguments.profile, variants=arguments.variants)
+        registry.add_many(names, profile=arguments.profile)
     say(f"{registry.path}: {len(registry)} agents")
     return 0
 
@@ -230,10 +222,7 @@ def _keys_list(arguments: argparse.Namespace) -> int:
         agents = {
             name: {
                 "profile": registry.profile_of(name).id,
-                "epochs": [
-                    {"epoch": key.epoch, "created": key.created, "variants": key.variants}
-                    for key in registry.keys(name)
-                ],
+                "epochs": [{"epoch": key.epoch, "created": key.created} for key in registry.keys(name)],
             }
             for name in registry
         }
@@ -248,8 +237,7 @@ def _keys_list(arguments: argparse.Namespace) -> int:
         )
         for name in registry.names(profile_id):
             keys = registry.keys(name)
-            several = f", variants: {keys[-1].variants}" if keys[-1].variants > 1 else ""
-            say(f"  {name}  epoch {keys[-1].epoch}, made {keys[-1].created}, keys: {len(keys)}{several}")
+            say(f"  {name}  epoch {keys[-1].epoch}, made {keys[-1].created}, keys: {len(keys)}")
     return 0
 
 
@@ -263,7 +251,7 @@ def _keys_rotate(arguments: argparse.Namespace) -> int:
                 raise InputError(f"agent name: got {name!r} twice, expected each once")
         rotated = iet.Registry.loads(registry.dumps())  # merged back, all is saved at once, or nothing
         for name in arguments.names:
-            rotated.rotate(name, variants=arguments.variants)
+            rotated.rotate(name)
         registry.merge(rotated)
     for name in arguments.names:
         say(f"{name}: epoch {registry.keys(name)[-1].epoch}")

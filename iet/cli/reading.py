@@ -99,7 +99,7 @@ def add_auditing(audit: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         help="take p-values from ranks among so many keys that nobody holds, at most 1000000 and at least"
-        " about the number of keys, variants too, divided by the level (default: 0, from the null law)",
+        " about the number of keys divided by the level (default: 0, from the null law)",
     )
     audit.add_argument(
         "--known",

@@ -12,6 +12,7 @@ processors at all.
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from iet.errors import InputError
 from iet.generation.checks import before_temperature, check_model_vocabulary, check_registry
+from iet.generation.free import FreeTokens, check_seed, request_key
 from iet.kernels import embed_
 from iet.marks.registry import Registry
 from iet.native.reference import is_marked_id
@@ -39,8 +41,11 @@ class LogitsProcessor:
     the family a context that stands earlier in the ids, prompt included, is left to the engine's samplers;
     from version 2 on k_π holds how often it does.
 
-    Stateless: the context is read off the ids, prompt included, so one processor serves many calls. A chat
-    template's special tokens count among them, and a context that holds one is not marked.
+    The context is read from the ids, prompt included. A chat template's special tokens count among them, and
+    a context that holds one is not marked. With family "gumbel" the first tokens of an answer, and a small
+    share of the others, are left to the engine's samplers (`FreeTokens`), so that the same prompt gets
+    different answers. Ids that do not extend those of the last call by one token start a new request, so one
+    processor serves many requests, one after the other.
 
     Args:
         registry: holds the agent's key.
@@ -52,8 +57,9 @@ class LogitsProcessor:
         top_k: of family "gumbel": number of tokens that are kept, 0 or less: all. Default: the engine's.
         top_p: likewise: share of the probability that is kept, above 0, at most 1.
         min_p: likewise: kept tokens have at least this share of the likeliest one's, 0 to 1.
-        seed: any integer, draws the variant of the agent's key, for as long as the processor lives: where the
-            key has variants, make one for each text. None: drawn from the operating system.
+        free: likewise: the free tokens.
+        seed: likewise: any integer; it and the number of the request choose the free tokens after the first
+            ones. None: drawn from the operating system.
         session: id of the session under whose keys the text is marked (`Registry.session`). None: the
             agent's own.
 
@@ -77,13 +83,14 @@ class LogitsProcessor:
         top_k: int = 40,
         top_p: float = 0.95,
         min_p: float = 0.05,
+        free: FreeTokens = FreeTokens(),  # noqa: B008  # frozen
         seed: int | None = None,
         session: str | None = None,
     ) -> None:
         check_registry(registry)
         registry = registry if session is None else registry.session(session)
         self._keys = registry.marking_keys(registry.profile_of(agent).id)
-        self._key = self._keys.row_of(registry.slot(agent, profile), seed)
+        self._key = registry.slot(agent, profile)
         scheme, vocab_size = self._keys.profile.scheme, self._keys.profile.vocab_size
         self._scale = before_temperature(scheme, temperature)
         self._words = scheme.n_gram - 1
@@ -93,7 +100,14 @@ class LogitsProcessor:
             raise InputError(f"top_p: got {top_p!r:.80}, expected a number above 0, at most 1")
         if not 0 <= min_p <= 1:
             raise InputError(f"min_p: got {min_p!r:.80}, expected a number from 0 to 1")
+        if not isinstance(free, FreeTokens):
+            raise InputError(f"free: got {type(free).__name__}, expected iet.FreeTokens")
+        check_seed(seed)
         self._filters = top_k, top_p, min_p
+        self._free, self._seed = free, secrets.token_hex(16) if seed is None else int(seed)
+        self._last: NDArray[np.intc] = np.zeros(0, np.intc)  # the ids of the last call
+        self._requests = 0  # number of requests so far
+        self._start = 0  # length of the last request's prompt
         if not callable(getattr(model, "n_vocab", None)):
             raise InputError(f"model: got {type(model).__name__}, expected llama_cpp.Llama")
         check_model_vocabulary(model.n_vocab(), vocab_size)
@@ -110,11 +124,14 @@ class LogitsProcessor:
             input_ids: integers [T], prompt and output, the last one before the position that is sampled.
             scores: float32 [>= V] with any stride: the engine shows one field of its records.
         """
+        chooses = self._keys.profile.scheme.family == "gumbel"
+        if chooses and self._is_free(input_ids):
+            return scores
         if len(input_ids) < self._words:  # such a position is not scored either
             return scores
         context = input_ids[len(input_ids) - self._words :]
         profile = self._keys.profile
-        if profile.scheme.family != "gumbel":
+        if not chooses:
             embed_(scores[None], context[None], [self._key], self._keys, temperature=self._scale)
             return scores
         if not is_marked_id(context, profile.vocab_size, profile.unmarked_ids).all():
@@ -131,6 +148,16 @@ class LogitsProcessor:
         scores[:] = -np.inf
         scores[token] = logit
         return scores
+
+    def _is_free(self, input_ids: NDArray[np.intc]) -> bool:
+        """Tell whether the engine draws the token after these ids without a mark."""
+        last = self._last
+        if len(input_ids) != len(last) + 1 or not np.array_equal(input_ids[:-1], last) or not self._requests:
+            self._requests, self._start = self._requests + 1, len(input_ids)
+        self._last = np.array(input_ids)
+        name = request_key(self._seed, self._requests)
+        position = np.array([len(input_ids) - self._start])
+        return bool(self._free.are_free(np.array([name]), position)[0])
 
 
 def _kept(logits: NDArray[np.single], top_k: int, top_p: float, min_p: float) -> NDArray[np.single]:

@@ -72,7 +72,7 @@ class SessionRows:
 
         Args:
             place: 0 to `room` - 1.
-            row: of `own`, the one that the request has drawn.
+            row: of `own`.
             session: a checked id.
         """
         self._write(len(self.own) + place, row, session)
@@ -106,10 +106,10 @@ class SessionRows:
         if self._registry is None:
             raise InputError("session: got one, but there is no registry to derive its keys from")
         own = self.own
-        # The agent's key may have been rotated since: variant and k_p are of the one that was drawn.
+        # The agent's key may have been rotated since: k_p is that of the row.
         keys = self._registry.keys(own.names[own.owners[row]])
         secret = next(key.secret for key in keys if key.epoch == own.epochs[row])
-        subkey = derive_subkey(derive_session(secret, session), int(own.variants[row]))
+        subkey = derive_subkey(derive_session(secret, session))
         self.keys.subkeys[at] = np.frombuffer(subkey, np.uint8)
         self.keys.k_p[at] = own.k_p[row]
         host.take_keys(self.keys.marking)
@@ -131,7 +131,6 @@ class SessionRows:
             k_p=grown(old.k_p, 1),
             owners=grown(old.owners, 0),
             epochs=grown(old.epochs, 0),
-            variants=grown(old.variants, 0),
         )
 
 

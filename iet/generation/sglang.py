@@ -23,7 +23,6 @@ with drafts; the two exclude each other there. It takes a key with each request:
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 import logging
 import warnings
@@ -37,9 +36,9 @@ from iet.errors import IetError, InputError, RegistryError
 from iet.generation.agents import AGENT_FIELD, SESSION_FIELD, SGLANG_PROCESSOR, session_of_request
 from iet.generation.checks import check_registry, shown, switch
 from iet.generation.contexts import SequenceContexts
+from iet.generation.free import FreeTokens, check_seed, free_of_environment, request_key
 from iet.generation.sessions import HeldRow, SessionRows
 from iet.kernels import embed_
-from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
 
 if TYPE_CHECKING:
@@ -65,8 +64,12 @@ class IETLogitsProcessor:
         argmax_v over kept tokens of ℓ_i(v) / T_i - log(-log u(k_π, v)),    the rest of the row becomes -inf
 
     A request may name a session under "iet_session" beside the agent: then the agent's keys in that session
-    mark it (`Registry.session`). Where the agent's key has variants, each request draws one: by its
-    `sampling_seed` where it has one, else by its id, which is the same on every rank.
+    mark it (`Registry.session`).
+
+    With family "gumbel" the first tokens of an answer, and a small share of the others, are left to SGLang's
+    own sampler (`FreeTokens`; IET_FREE_FIRST and IET_FREE_RATE on the server), so that the same prompt gets
+    different answers. A request chooses its own: by its `sampling_seed` if it has one, else by its id, which
+    is the same on every rank.
 
     In version 1 of the family a context that stands earlier in the sequence, prompt included, is left to
     SGLang's sampling; from version 2 on k_π holds how often it does. Refused are greedy requests, which draw
@@ -115,15 +118,16 @@ class IETLogitsProcessor:
                 sessions, slot = _key(arguments.get(AGENT_FIELD))
                 keys = sessions.own
                 chooses = keys.profile.scheme.family == "gumbel"
+                check_seed(request.sampling_params.sampling_seed)
                 if chooses:
                     _check_drawn(request)
                 scheme = keys.profile.scheme
                 context = _context(request, scheme.n_gram - 1)
-                if context is not None:
+                if context is not None and not (chooses and _is_free(request)):
                     count = _times_before(arguments, request, len(context)) if chooses else 0
                     if count == 0 or scheme.counted:
                         batch = batches.setdefault(keys.profile.id, _Batch(sessions, len(logits)))
-                        key = _of_session(sessions, _drawn(keys, slot, request), arguments)
+                        key = _of_session(sessions, slot, arguments)
                         batch.add(row, request, context, count, key)
             except Exception as error:  # whatever a request holds, only its own text ends
                 _abort(request, error)
@@ -250,13 +254,32 @@ def _samples_with_flashinfer() -> bool:
     return kernel.sampling_backend in ("flashinfer", "intel_xpu")
 
 
-def _drawn(keys: KeyTable, slot: int, request: Any) -> int:
-    """Return the row of the keys that marks all of a request, however often it is asked for."""
+def _is_free(request: Any) -> bool:
+    """Tell whether SGLang's sampler draws the next token of a request without a mark."""
     seed = request.sampling_params.sampling_seed
-    if seed is not None:
-        return keys.row_of(slot, seed)
-    digest = hashlib.blake2b(str(request.rid).encode(), digest_size=8).digest()
-    return keys.row_of(slot, bits=int.from_bytes(digest, "little"))
+    name = request_key(f"id {request.rid}" if seed is None else f"seed {seed}")
+    position = np.array([len(request.output_ids)])
+    return bool(_free().are_free(np.array([name]), position)[0])
+
+
+@functools.cache
+def _free() -> FreeTokens:
+    """Return the free tokens that the server's environment asks for."""
+    try:
+        return free_of_environment()
+    except InputError as error:  # not the client's
+        raise _ServerError(str(error)) from None
+
+
+@functools.cache
+def _warn_of_limit(limit: int, first: int) -> None:
+    """Write once to the log that answers of this length are not marked."""
+    _log.warning(
+        "requests with max_new_tokens %d are not marked: the first %d tokens of an answer are free; ask for"
+        " more tokens, or start the server with fewer free tokens (IET_FREE_FIRST)",
+        limit,
+        first,
+    )
 
 
 def _of_session(sessions: SessionRows, row: int, arguments: dict[str, Any]) -> int:
@@ -312,6 +335,9 @@ def _check_drawn(request: Any) -> None:
         value = getattr(params, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e18:
             raise InputError(f"{name}: got {shown(value)}, expected a finite number")
+    limit = getattr(params, "max_new_tokens", None)
+    if isinstance(limit, int) and limit <= _free().first:
+        _warn_of_limit(limit, _free().first)
     if request.return_logprob:
         raise InputError(
             'logprobs: got a request for them, expected none: with family "gumbel" SGLang would tell those of'

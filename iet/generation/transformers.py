@@ -15,9 +15,9 @@ It ignores `logits_processor=` unasked; all that shows it is that the processor 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
-import secrets
 import sys
 import warnings
 import weakref
@@ -33,13 +33,11 @@ from iet.generation.checks import (
     check_model_vocabulary,
     check_registry,
     names_of_rows,
-    rows_of_a_prompt,
 )
+from iet.generation.free import FreeTokens, check_seed
 from iet.generation.sessions import RowSessions
-from iet.kernels import embed, embed_
 from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
-from iet.native.cuda import Refusals
 
 try:
     import torch
@@ -48,148 +46,10 @@ try:
 except ImportError as error:
     raise missing(f"marking in transformers: {error}", "transformers") from None
 
-from iet.generation.sampling import ContextIds, leave_one, times_before
+from iet.generation.processors import KeyedSampler, Processor, Untouched
 
 
-class _Processor(transformers.LogitsProcessor):
-    """Adds κ·temperature·φ to the rows of a batch."""
-
-    def __init__(
-        self,
-        keys: KeyTable,
-        slots: NDArray[np.int32],
-        temperature: float,
-        first_call_shows_prompts: bool,
-        seed: int | None = None,
-        sessions: RowSessions | None = None,
-    ) -> None:
-        self._keys = keys
-        self._slots = slots
-        self._sessions = sessions
-        # Of the variants: drawn once, so that a row keeps its own in every step.
-        self._seed = secrets.randbits(63) if seed is None else seed
-        self._temperature = temperature
-        self._check_prompts = first_call_shows_prompts
-        # Keys, slots and temperatures of a batch, and its slots on devices: replaced as a whole, so that
-        # threads which share a processor each go on with their own.
-        self._rows = keys, slots[:0], np.empty(0, dtype=np.float32), dict[torch.device, torch.Tensor]()
-        self._refusals = Refusals()
-
-    @property
-    def supports_continuous_batching(self) -> bool:  # type: ignore[override]
-        """Raise: see the module."""
-        raise InputError(
-            "generate_batch: continuous batching shows a processor the last id of each row, not the context"
-            " that a mark is made from; use generate, or a server: iet.generation.vllm, iet.generation.sglang"
-        )
-
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        """Return `scores` [B, >= V] with marks, for the position after `input_ids` [B, T]."""
-        repeats = self._rows_of_a_prompt(input_ids)
-        rows, length = input_ids.shape
-        words = self._keys.profile.scheme.n_gram - 1
-        if length < words:  # no context yet: such a position is not scored either
-            return scores
-        keys, slots, temperatures = self._of_rows(rows, repeats, scores.device)
-        self._refusals.check()  # raises what an earlier step refused: nobody waits for this one
-        # A copy, as transformers' own processors make: `generate` returns its argument as `output_logits`.
-        contexts = input_ids[:, length - words :]
-        marked: torch.FloatTensor = embed(scores, contexts, slots, keys, temperature=temperatures)  # type: ignore[assignment]
-        self._refusals.note(scores.device)
-        return marked
-
-    def _rows_of_a_prompt(self, input_ids: torch.Tensor) -> int:
-        if input_ids.dim() != 2:
-            raise ShapeError(
-                "input_ids",
-                got=f"shape {list(input_ids.shape)}",
-                expected="[B, T]: continuous batching hides the context that a mark is made from",
-            )
-        same_prompt = functools.partial(_rows_repeat, input_ids) if self._check_prompts else None
-        repeats = rows_of_a_prompt(len(input_ids), len(self._slots), same_prompt)
-        self._check_prompts = False
-        return repeats
-
-    def _of_rows(self, rows: int, repeats: int, device: torch.device) -> tuple[KeyTable, Any, Any]:
-        """Return keys, and slots and temperatures [B] where the logits are; to CUDA they are sent once."""
-        # The same every step: a model has emptied the caches in between, so what need not run again costs
-        # more than it looks.
-        keys, slots, temperatures, sent = self._rows
-        if len(slots) != rows:
-            keys, slots = self._keys, self._drawn_rows(repeats)
-            if self._sessions is not None:
-                keys, slots = self._sessions.keys_of(keys, slots)
-            temperatures, sent = np.full(rows, self._temperature, dtype=np.float32), {}
-            self._rows = keys, slots, temperatures, sent
-        if device.type != "cuda":
-            return keys, slots, temperatures
-        if device not in sent:
-            sent[device] = torch.from_numpy(slots).to(device)
-        return keys, sent[device], self._temperature
-
-    def _drawn_rows(self, repeats: int) -> NDArray[np.int32]:
-        """Return the row of the keys that marks each row of the batch, [B].
-
-        Beams and num_return_sequences repeat each prompt, neighbours together. Here they share a variant,
-        because beams swap rows.
-        """
-        return np.repeat(self._keys.rows_of(self._slots, self._seed), repeats)
-
-
-class _KeyedSampler(_Processor):
-    """Chooses the token of a row: argmax(logits - log(-log u)) of those that the sampler keeps.
-
-    All others become -inf, so that sampling from what is returned has one outcome. A row is left to the
-    sampler where the position would not be scored (no agent, an unmarked id in its context), and where
-    another row of the batch with the same sub-key has the same context, as often before, at this step (else
-    the texts of `num_return_sequences` would all be one). In version 1 of the family it is left, too, where
-    its context stands earlier in its sequence. Every row draws a variant of its own.
-    """
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._ids = ContextIds(self._keys.profile)
-        self._counted = self._keys.profile.scheme.counted
-
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        """Return `scores` [B, >= V] with one finite value in the rows that are marked."""
-        repeats = self._rows_of_a_prompt(input_ids)
-        rows, length = input_ids.shape
-        words = self._keys.profile.scheme.n_gram - 1
-        if length < words:
-            return scores
-        keys, some, _ = self._of_rows(rows, repeats, scores.device)
-        slots = torch.as_tensor(some)
-        ids = input_ids.to(scores.device)
-        contexts, ends = ids[:, length - words :], torch.full((rows,), length, device=scores.device)
-        counts = times_before(ids, ends, contexts)
-        fresh = (slots >= 0) & self._ids.are_marked(contexts)
-        if not self._counted:
-            fresh = fresh & (counts == 0)
-        if rows > 1:
-            alike = (slots[:, None] == slots) & (contexts[:, None] == contexts).all(dim=-1)
-            alike = alike & (counts[:, None] == counts)
-            fresh = fresh & ~(alike & fresh).tril(-1).any(dim=1)
-        noisy = scores.to(torch.float32, copy=True)  # half types would round different sums to one
-        self._refusals.check()
-        marked = torch.where(fresh, slots, -1)
-        embed_(noisy, contexts, marked, keys, counts=counts if self._counted else None)
-        self._refusals.note(noisy.device)
-        chosen: torch.FloatTensor = leave_one(noisy, scores, fresh)  # type: ignore[assignment]
-        return chosen
-
-    def _drawn_rows(self, repeats: int) -> NDArray[np.int32]:
-        return self._keys.rows_of(np.repeat(self._slots, repeats), self._seed)
-
-
-class _Untouched(transformers.LogitsProcessor):
-    """Marks nothing."""
-
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        return scores
-
-
-class LogitsProcessor(_Processor):
+class LogitsProcessor(Processor):
     """Mark raw logits, before temperature, top-k and top-p: for `generate(logits_processor=[...])`.
 
     κ counts in final logits, so it is multiplied by the temperature that the sampler will divide by. Where
@@ -209,15 +69,13 @@ class LogitsProcessor(_Processor):
             Rows that `generate` makes of one prompt (beams, num_return_sequences) share its agent.
         temperature: of the sampler, > 0; needed unless the placement is "raw". 1.0 where nothing divides.
         profile: id of the profile, where the registry has several.
-        seed: any integer, draws the variant of each row, as long as the processor lives: where keys have
-            variants, make one for each text. None: drawn from the operating system.
         session: id of the session under whose keys all rows are marked (`Registry.session`); or one id, or
             None, per row of the prompt batch. None: agents' own keys.
 
     Raises:
         RegistryError: unknown agent.
-        InputError: no agents, no temperature, or a temperature or seed out of range; or a scheme of family
-            "gumbel", which chooses among the tokens that temperature, top-k and top-p leave.
+        InputError: no agents, no temperature, or a temperature out of range; or a scheme of family "gumbel",
+            which chooses among the tokens that temperature, top-k and top-p leave.
 
     Calls cost O(B·V), leave `scores` as they are and are deterministic. A copy or pickle finds the keys
     through the registry's file and holds none.
@@ -230,20 +88,18 @@ class LogitsProcessor(_Processor):
         temperature: float | None = None,
         *,
         profile: str | None = None,
-        seed: int | None = None,
         session: str | Sequence[str | None] | None = None,
     ) -> None:
         keys, slots, sessions = _marking(registry, agents, profile, session)
-        keys.rows_of(slots, seed)  # refuses a seed that is none
         if keys.profile.scheme.family == "gumbel":
             raise InputError(
                 'family: got "gumbel", which chooses the token after temperature, top-k and top-p, while this'
                 " processor runs before them: use iet.WatermarkingConfig"
             )
         scale = before_temperature(keys.profile.scheme, temperature)
-        super().__init__(keys, slots, scale, False, seed, sessions)
+        super().__init__(keys, slots, scale, False, sessions)
         self._rebuild = functools.partial(
-            type(self), registry, agents, scale, profile=profile, seed=self._seed, session=session
+            type(self), registry, agents, scale, profile=profile, session=session
         )
         caller = sys._getframe(1)
         self._unused = weakref.finalize(self, _warn_unused, caller.f_code.co_filename, caller.f_lineno)
@@ -277,9 +133,8 @@ class WatermarkingConfig(BaseWatermarkingConfig):
     that needs `do_sample=True` and no beams. Under greedy decoding or beam search nothing could be marked:
     `generate` then warns and its logits stay as they are.
 
-    Where the agent's key has variants (`Registry.add`), every call of `generate` draws one for each row of
-    the prompt batch, and in family "gumbel" for each of `num_return_sequences`, so that the same prompt gets
-    another text.
+    In family "gumbel" the first tokens of an answer, and a small share of the others, are left to the sampler
+    (`FreeTokens`), so that the same prompt gets different answers; each row chooses its own.
 
     Saving it (`to_dict`, `to_json_file`) writes the registry's path, digests and agent names, never a key;
     `from_dict` loads the registry from its path again.
@@ -292,13 +147,16 @@ class WatermarkingConfig(BaseWatermarkingConfig):
         agents: one name per row of the prompt batch, None for an unmarked row; or one name for all rows.
             Rows that `generate` makes of one prompt (beams, num_return_sequences) share its agent.
         profile: id of the profile, where the registry has several.
-        seed: any integer, draws the variants: every call draws the same. None: from the operating system.
+        free: the free tokens of family "gumbel".
+        seed: any integer, chooses the free tokens after the first ones: every call chooses the same. None: by
+            the state of torch's generator, which is read and not changed, so `torch.manual_seed` reproduces
+            an answer.
         session: id of the session under whose keys all rows are marked (`Registry.session`); or one id, or
             None, per row of the prompt batch. None: agents' own keys.
 
     Raises:
         RegistryError: unknown agent.
-        InputError: no agents, a scheme of placement "raw", or a seed that is no integer.
+        InputError: no agents, a scheme of placement "raw", or `free` or a seed of another type.
     """
 
     def __init__(
@@ -307,6 +165,7 @@ class WatermarkingConfig(BaseWatermarkingConfig):
         agents: str | Sequence[str | None],
         *,
         profile: str | None = None,
+        free: FreeTokens = FreeTokens(),  # noqa: B008  # frozen
         seed: int | None = None,
         session: str | Sequence[str | None] | None = None,
     ) -> None:
@@ -315,6 +174,7 @@ class WatermarkingConfig(BaseWatermarkingConfig):
         self.registry = registry
         self.agents = agents
         self.profile = profile
+        self.free = free
         self.seed = seed
         self.session = session
         self.validate()
@@ -322,9 +182,11 @@ class WatermarkingConfig(BaseWatermarkingConfig):
         self.session = session if session is None or isinstance(session, str) else list(session)
 
     def validate(self) -> None:
-        """Check agents, sessions, seed and placement, as `generate` does before it starts."""
-        keys, slots, _ = self._marking()
-        keys.rows_of(slots, self.seed)
+        """Check agents, sessions, free tokens, seed and placement, as `generate` does before it starts."""
+        self._marking()
+        if not isinstance(self.free, FreeTokens):
+            raise InputError(f"free: got {type(self.free).__name__}, expected iet.FreeTokens")
+        check_seed(self.seed)
         if self.registry.get_profile(self.profile).scheme.placement == "raw":
             raise InputError(
                 'placement: got "raw", which comes before the temperature: use iet.LogitsProcessor for it'
@@ -346,32 +208,43 @@ class WatermarkingConfig(BaseWatermarkingConfig):
         check_model_vocabulary(vocab_size, keys.profile.vocab_size)
         of_prompts = len(slots) > 1 or not isinstance(self.agents, str)
         if keys.profile.scheme.family != "gumbel":
-            return _Processor(keys, slots, 1.0, of_prompts, self.seed, sessions)
-        if (why := self._without_sampling()) is not None:
+            return Processor(keys, slots, 1.0, of_prompts, sessions)
+        config = self._asking_config()
+        why = None
+        if config is not None and (config.num_beams or 1) > 1:
+            why = f"num_beams is {config.num_beams}"
+        elif config is not None and config.do_sample is not True:
+            why = f"do_sample is {config.do_sample}"
+        if why is not None:
             warnings.warn(
                 f"nothing is marked: {why}, but family gumbel marks by the way in which tokens are sampled:"
                 " pass do_sample=True and num_beams=1 to generate, or use another family",
                 stacklevel=2,
             )
-            return _Untouched()
-        return _KeyedSampler(keys, slots, 1.0, of_prompts, self.seed, sessions)
+            return Untouched()
+        limit = None if config is None else config.max_new_tokens
+        if limit is not None and limit <= self.free.first:
+            warnings.warn(
+                f"nothing is marked: max_new_tokens is {limit}, and the first {self.free.first} tokens of an"
+                " answer are free; allow more tokens, or pass iet.FreeTokens(first=...) with fewer",
+                stacklevel=2,
+            )
+        return KeyedSampler(keys, slots, of_prompts, sessions, self.free, self.seed)
 
     def _marking(self) -> tuple[KeyTable, NDArray[np.int32], RowSessions | None]:
         return _marking(self.registry, self.agents, self.profile, self.session)
 
-    def _without_sampling(self) -> str | None:
-        """Tell how the `generate` that is asking chooses tokens, or None if it samples them.
+    def _asking_config(self) -> Any:
+        """Return the generation config of the `generate` that is asking, None if there is none.
 
-        transformers tells a processor nothing of this, so it is read off the caller: the nearest one whose
-        `generation_config` holds this object. Where there is none the caller is taken to sample.
+        transformers does not pass it to a processor, so it is read from the caller: the nearest one whose
+        `generation_config` holds this object. Without one the caller is taken to sample.
         """
         frame = sys._getframe(1)
         while frame is not None:
             config = frame.f_locals.get("generation_config")
             if config is not None and getattr(config, "watermarking_config", None) is self:
-                if (config.num_beams or 1) > 1:
-                    return f"num_beams is {config.num_beams}"
-                return None if config.do_sample is True else f"do_sample is {config.do_sample}"
+                return config
             frame = frame.f_back  # type: ignore[assignment]
         return None
 
@@ -398,6 +271,7 @@ class WatermarkingConfig(BaseWatermarkingConfig):
             "profile": profile.id,
             "profile_digest": profile.digest,
             "agents": self.agents if isinstance(self.agents, str) else list(self.agents),
+            "free": dataclasses.asdict(self.free),
             **({} if self.seed is None else {"seed": self.seed}),
             **({} if self.session is None else {"session": self.session}),
         }
@@ -433,7 +307,11 @@ class WatermarkingConfig(BaseWatermarkingConfig):
                 f" expected {config_dict['profile_digest']}"
             )
         options = {name: config_dict.get(name) for name in ("profile", "seed", "session")}
-        return cls(registry, config_dict["agents"], **options)
+        try:
+            free = FreeTokens(**config_dict.get("free", {}))
+        except TypeError:
+            raise InputError(f"free: got {config_dict['free']!r:.80}, expected first and rate") from None
+        return cls(registry, config_dict["agents"], free=free, **options)
 
     def to_json_string(self) -> str:
         """Return `to_dict` as JSON."""
@@ -491,10 +369,3 @@ def _marking(
             expected="one session (or None) per row of the prompt batch, or one for all",
         )
     return registry.marking_keys(profile), slots, sessions
-
-
-def _rows_repeat(input_ids: torch.Tensor, repeats: int) -> bool:
-    """Tell whether every row equals its `repeats - 1` neighbours, as rows made of one prompt do."""
-    rows, length = input_ids.shape  # length 0 where `generate` was given embeddings
-    groups = input_ids.reshape(rows // repeats, repeats, length)
-    return repeats == 1 or bool((groups == groups[:, :1]).all())

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from iet.errors import InputError
-from iet.marks.derivation import MAX_VARIANTS
 from iet.marks.scheme import canonical_digest, canonical_json
 
 COMMITMENT_LABEL = b"iet/v1/commitment"
@@ -39,14 +38,12 @@ class Leaf:
         epoch: of the key, from 0.
         profile: id of the profile that it marks under.
         commitment: `commitment` of its secret.
-        variants: number of sub-keys that it derives.
     """
 
     agent: str
     epoch: int
     profile: str
     commitment: str
-    variants: int = 1
 
     @property
     def hash(self) -> bytes:
@@ -54,11 +51,8 @@ class Leaf:
         return hashlib.blake2b(b"\x00" + canonical_json(self.to_dict()), digest_size=32).digest()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields; `variants` is left out where it is 1, as if keys had none."""
-        fields = dataclasses.asdict(self)
-        if self.variants == 1:
-            del fields["variants"]
-        return fields
+        """Return the fields."""
+        return dataclasses.asdict(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,8 +111,6 @@ class Opening:
             for name, number in (("epoch", leaf.epoch), ("index", found.index), ("keys", found.keys)):
                 if isinstance(number, bool) or not isinstance(number, int) or number < 0:
                     raise ValueError(f"{name} is {number!r}")
-            if type(leaf.variants) is not int or not 1 <= leaf.variants <= MAX_VARIANTS:
-                raise ValueError(f"variants is {leaf.variants!r}")
             _strings("leaf", [leaf.agent, leaf.profile, leaf.commitment])
             if found.index >= found.keys:
                 raise ValueError(f"index is {found.index} of {found.keys} keys")

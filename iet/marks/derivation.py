@@ -17,8 +17,6 @@ from iet.marks.scheme import Profile
 
 PERMUTATION_LABEL = b"iet/v1/permutation"
 FREQUENCY_LABEL = b"iet/v1/frequency"
-VARIANT_LABEL = b"iet/v1/variant/"
-DRAW_LABEL = b"iet/v1/draw/"
 ENGINE_LABEL = b"iet/v1/engine/"
 SESSION_LABEL = b"iet/v1/session/"
 PUBLISHED_LABEL = b"iet/v1/published/"
@@ -27,9 +25,6 @@ SECRET_BYTES = 32
 
 ENGINE_KEY_BYTES = {"sglang": 8}
 """The engines' own watermarks that take a key with a request, and how long that is."""
-
-MAX_VARIANTS = 256
-"""Maximum number of variants of a key: evidence costs the logarithm of their number, scoring their number."""
 
 
 def derive_session(secret: bytes, session: str) -> bytes:
@@ -44,15 +39,13 @@ def derive_session(secret: bytes, session: str) -> bytes:
     return hashlib.blake2b(SESSION_LABEL + session.encode(), key=secret, digest_size=32).digest()
 
 
-def derive_subkey(secret: bytes, variant: int = 0) -> bytes:
+def derive_subkey(secret: bytes) -> bytes:
     """Return the 16 bytes that key an agent's permutations: h_π(a, ·), BLAKE2b keyed with its secret.
 
     Args:
         secret: 32 bytes.
-        variant: of the key, 0 to 255. Each has a sub-key of its own, and none tells another.
     """
-    label = PERMUTATION_LABEL if variant == 0 else VARIANT_LABEL + str(variant).encode()
-    return hashlib.blake2b(label, key=secret, digest_size=16).digest()
+    return hashlib.blake2b(PERMUTATION_LABEL, key=secret, digest_size=16).digest()
 
 
 def derive_frequency(secret: bytes, max_frequency: int) -> int:
@@ -75,17 +68,6 @@ def check_frequency(profile: Profile) -> None:
             f"k_p: got {k_p} with a vocabulary of {profile.vocab_size}: a mark of {values} values, so that"
             " no text could be audited; expected one that shares no large divisor with it, such as 1"
         )
-
-
-def draw_of_seed(seed: int, index: int = 0) -> int:
-    """Return the 64 bits with which a seeded request draws its variant: BLAKE2b of both, without a key.
-
-    Args:
-        seed: of the request, any integer.
-        index: of the row, where one seed is of several.
-    """
-    message = DRAW_LABEL + f"{seed}/{index}".encode()
-    return int.from_bytes(hashlib.blake2b(message, digest_size=8).digest(), "little")
 
 
 def derive_engine_key(secret: bytes, engine: str) -> bytes:

@@ -9,13 +9,13 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Sequence
-from typing import Any, NoReturn, Protocol, TypeGuard, runtime_checkable
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iet.errors import InputError, RegistryError
-from iet.marks.derivation import MAX_VARIANTS, derive_frequency, derive_subkey, draw_of_seed
+from iet.errors import RegistryError
+from iet.marks.derivation import derive_frequency, derive_subkey
 from iet.marks.families import Family
 from iet.marks.scheme import Profile
 from iet.native import host
@@ -62,7 +62,6 @@ class AgentKey:
         epoch: 0 for the first key, one more with each rotation.
         created: when it was drawn, ISO 8601 in UTC, to the second.
         secret: 32 bytes, shown by no repr.
-        variants: number of sub-keys that requests draw from, 1 to 256.
         k_p: frequency of φ where the profile has one for each agent and it is not derived from this secret:
             keys of sessions have that of their agent. Else None.
     """
@@ -71,14 +70,13 @@ class AgentKey:
     epoch: int
     created: str
     secret: bytes = dataclasses.field(repr=False)
-    variants: int = 1
     k_p: int | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "secret", Secret(self.secret))
 
     def frequency(self, profile: Profile) -> int:
-        """Return the frequency of φ under a profile; all variants share it."""
+        """Return the frequency of φ under a profile."""
         if profile.scheme.k_p != "per-agent":
             return profile.scheme.k_p
         return derive_frequency(self.secret, profile.max_frequency) if self.k_p is None else self.k_p
@@ -219,12 +217,10 @@ class KeyTable(Keys):
     Attributes:
         profile: what the keys mark under.
         subkeys: uint8 [K, 16], C-contiguous.
-        k_p: int64 [K], frequencies of φ; one for all variants of a key.
-        owners: int32 [K], index into `names`; ascending, but for the table of `Registry.marking_keys`, whose
-            first rows are the agents' own.
+        k_p: int64 [K], frequencies of φ.
+        owners: int32 [K], index into `names`, ascending.
         names: agents, in slot order.
         epochs: int32 [K].
-        variants: int32 [K], number of the variant, from 0.
         sessions: int32 [K], index of the session of each key, -1 for agents' own; None: all are their own.
     """
 
@@ -234,39 +230,28 @@ class KeyTable(Keys):
     owners: NDArray[np.int32] = dataclasses.field(repr=False)
     names: tuple[str, ...]
     epochs: NDArray[np.int32]
-    variants: NDArray[np.int32]
     sessions: NDArray[np.int32] | None = dataclasses.field(default=None, repr=False)
 
     @classmethod
-    def derive(
-        cls, profile: Profile, names: Sequence[str], keys: Sequence[AgentKey], *, variants_last: bool = False
-    ) -> KeyTable:
-        """Return the table of all variants of `keys`, whose agents are in `names`.
+    def derive(cls, profile: Profile, names: Sequence[str], keys: Sequence[AgentKey]) -> KeyTable:
+        """Return the table of `keys`, whose agents are in `names`.
 
         Args:
             profile: what they mark under.
             names: agents, in slot order.
             keys: in the order of the table.
-            variants_last: put all variants but 0 behind the last of `keys`: with one key for each agent, in
-                slot order, the row of an agent's variant 0 is then its slot.
         """
-        rows = [(key, variant) for key in keys for variant in range(key.variants)]
-        if variants_last:
-            rows.sort(key=lambda row: row[1] > 0)
-        subkeys = np.frombuffer(
-            b"".join(derive_subkey(key.secret, variant) for key, variant in rows), dtype=np.uint8
-        )
+        subkeys = np.frombuffer(b"".join(derive_subkey(key.secret) for key in keys), dtype=np.uint8)
         slots = {name: slot for slot, name in enumerate(names)}
         table = cls(
             profile,
-            subkeys.reshape(len(rows), 16),
-            np.array([key.frequency(profile) for key, _ in rows], dtype=np.int64),
-            np.array([slots[key.agent] for key, _ in rows], dtype=np.int32),
+            subkeys.reshape(len(keys), 16),
+            np.array([key.frequency(profile) for key in keys], dtype=np.int64),
+            np.array([slots[key.agent] for key in keys], dtype=np.int32),
             tuple(names),
-            np.array([key.epoch for key, _ in rows], dtype=np.int32),
-            np.array([variant for _, variant in rows], dtype=np.int32),
+            np.array([key.epoch for key in keys], dtype=np.int32),
         )
-        for array in (table.k_p, table.owners, table.epochs, table.variants):
+        for array in (table.k_p, table.owners, table.epochs):
             array.setflags(write=False)
         return table
 
@@ -288,85 +273,6 @@ class KeyTable(Keys):
             self.k_p,
             scheme.counted,
         )
-
-    @functools.cached_property
-    def _rows(self) -> tuple[tuple[int, ...], ...]:
-        """Rows of each agent's latest key, by variant."""
-        latest: dict[int, int] = {}
-        for owner, epoch in zip(self.owners.tolist(), self.epochs.tolist(), strict=True):
-            latest[owner] = max(epoch, latest.get(owner, 0))
-        found: dict[int, list[tuple[int, int]]] = {}
-        for row, (owner, epoch) in enumerate(zip(self.owners.tolist(), self.epochs.tolist(), strict=True)):
-            if epoch == latest[owner]:
-                found.setdefault(owner, []).append((int(self.variants[row]), row))
-        return tuple(tuple(row for _, row in sorted(found.get(slot, ()))) for slot in range(len(self.names)))
-
-    def row_of(self, slot: int, seed: int | None = None, *, bits: int | None = None) -> int:
-        """Draw the sub-key of a request: return the row of the table that marks all of its text.
-
-        The one place where an agent becomes a row, so that every engine draws alike. The row goes to
-        `embed_` as the slot of that text. Where the agent's key has one variant there is nothing to draw.
-
-        >>> table.row_of(registry.slot("planner"), seed=7)  # doctest: +SKIP
-        22
-
-        Args:
-            slot: the agent's, or -1: unmarked.
-            seed: of the request's own sampler, any integer: the same one gives the same row. None: drawn
-                from the operating system.
-            bits: instead of a seed, 64 bits of the caller's randomness, where several processes must draw
-                alike: variant bits mod v of v.
-
-        Returns:
-            The row, or -1.
-
-        Raises:
-            InputError: no such slot, a seed or bits that are no integers or out of range, or both of them.
-        """
-        if bits is None:
-            return int(self.rows_of([slot], seed)[0])
-        if seed is not None:
-            raise InputError(f"bits: got {bits!r} and seed {seed!r}, expected one of them")
-        if not _is_integer(bits) or not 0 <= bits < 1 << 64:
-            raise InputError(f"bits: got {bits!r:.80}, expected an int from 0 to 2^64 - 1")
-        rows = self._rows_at(0, slot)
-        return rows[int(bits) % len(rows)]
-
-    def rows_of(self, slots: Sequence[int] | NDArray[np.integer], seed: int | None = None) -> Ids32:
-        """Draw the sub-keys of several requests, each by itself: `row_of` for every slot [B].
-
-        Args:
-            slots: of agents, -1: unmarked.
-            seed: of all of them, hashed with the index of each; None: drawn from the operating system.
-
-        Returns:
-            int32 [B].
-
-        Raises:
-            InputError: no such slot, or a seed that is no integer.
-        """
-        if seed is not None and not _is_integer(seed):
-            raise InputError(f"seed: got {seed!r:.80}, expected an int or None")
-        found = []
-        for index, slot in enumerate(slots):
-            rows = self._rows_at(index, slot)
-            if len(rows) == 1:
-                found.append(rows[0])
-            elif seed is None:
-                import secrets
-
-                found.append(secrets.choice(rows))
-            else:
-                found.append(rows[draw_of_seed(int(seed), index) % len(rows)])
-        return np.array(found, dtype=np.int32)
-
-    def _rows_at(self, index: int, slot: int | np.integer) -> tuple[int, ...]:
-        if not _is_integer(slot) or not -1 <= slot < len(self.names) or (slot >= 0 and not self._rows[slot]):
-            raise InputError(
-                f"slots: row {index} holds {slot!r:.80}, expected -1 or an agent's slot, 0 to"
-                f" {len(self.names) - 1}"
-            )
-        return (-1,) if slot < 0 else self._rows[slot]
 
     def scored(self, token_ids: Ids) -> Mask:
         """Tell which positions [T] are scored."""
@@ -438,7 +344,6 @@ class KeyTable(Keys):
             k_p=self.k_p[columns],
             owners=self.owners[columns],
             epochs=self.epochs[columns],
-            variants=self.variants[columns],
             sessions=None if self.sessions is None else self.sessions[columns],
         )
 
@@ -460,7 +365,6 @@ class KeyTable(Keys):
             owners=np.arange(count, dtype=np.int32),
             names=tuple(f"decoy {i}" for i in range(count)),
             epochs=np.zeros(count, dtype=np.int32),
-            variants=np.zeros(count, dtype=np.int32),
             sessions=None,
         )
 
@@ -472,14 +376,3 @@ class KeyTable(Keys):
 
     def __reduce__(self) -> NoReturn:
         raise RegistryError("a KeyTable holds keys and is not pickled: pass on the registry's path")
-
-
-def checked_variants(variants: object) -> int:
-    """Return a number of variants, or raise an InputError that says what is accepted."""
-    if not _is_integer(variants) or not 1 <= variants <= MAX_VARIANTS:
-        raise InputError(f"variants: got {variants!r:.80}, expected an int from 1 to {MAX_VARIANTS}")
-    return int(variants)
-
-
-def _is_integer(value: object) -> TypeGuard[int | np.integer]:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

@@ -39,8 +39,7 @@ def merged(here: Mapping[str, Member], there: Mapping[str, Member]) -> dict[str,
     """Return the agents of both, each with the epochs of both.
 
     Raises:
-        RegistryError: an agent has another profile there, or in the same epoch another secret or another
-            number of variants.
+        RegistryError: an agent has another profile there, or in the same epoch another secret.
     """
     agents = dict(here)
     for name, theirs in there.items():
@@ -56,11 +55,6 @@ def merged(here: Mapping[str, Member], there: Mapping[str, Member]) -> dict[str,
             if same.secret != key.secret:
                 raise RegistryError(
                     f"agent {name!r} has another secret in epoch {key.epoch} there; nothing was merged"
-                )
-            if same.variants != key.variants:
-                raise RegistryError(
-                    f"agent {name!r} has {key.variants} variants in epoch {key.epoch} here and"
-                    f" {same.variants} there; nothing was merged"
                 )
             keys[key.epoch] = key
         agents[name] = Member(ours.profile, tuple(keys[epoch] for epoch in sorted(keys)))

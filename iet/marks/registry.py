@@ -25,7 +25,6 @@ from iet.marks.keys import (
     EngineKey,
     KeyTable,
     Secret,
-    checked_variants,
 )
 from iet.marks.members import Member, merged, refuse_shared_secrets
 from iet.marks.names import checked_session, new_name, skeleton
@@ -228,9 +227,7 @@ class Registry:
                 self._commit({**self._profiles, profile.id: profile}, self._agents)
         return profile.id
 
-    def add(
-        self, name: str, *, profile: str | None = None, secret: bytes | None = None, variants: int = 1
-    ) -> int:
+    def add(self, name: str, *, profile: str | None = None, secret: bytes | None = None) -> int:
         """Add an agent with a fresh key.
 
         Args:
@@ -239,27 +236,22 @@ class Registry:
                 that is here, by Unicode's table of confusables.
             profile: id of its profile.
             secret: exactly 32 bytes, for tests and demos. Default: drawn from the operating system.
-            variants: number of sub-keys, 1 to 256, of which each request draws one: under one sub-key of
-                family "gumbel" the same prompt gives the same text again. Readers score all of them as one
-                agent, at the price of log `variants` nats of evidence (docs/how/gumbel.md).
 
         Returns:
             The agent's slot.
 
         Raises:
-            InputError: the name, the secret or the number of variants is refused, or the profile must be
-                named.
+            InputError: the name or the secret is refused, or the profile must be named.
             RegistryError: the name or the secret is taken, the profile is unknown, or saving failed.
         """
-        return self._add([name], profile, secret, variants)[0]
+        return self._add([name], profile, secret)[0]
 
-    def add_many(self, names: Iterable[str], *, profile: str | None = None, variants: int = 1) -> list[int]:
+    def add_many(self, names: Iterable[str], *, profile: str | None = None) -> list[int]:
         """Add agents, each with a fresh key: all of them, written once, or none.
 
         Args:
             names: as in `add`, each once.
             profile: as in `add`.
-            variants: as in `add`, of each.
 
         Returns:
             Their slots.
@@ -271,12 +263,9 @@ class Registry:
         """
         if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
             raise InputError(f"names: got {type(names).__name__}, expected names of agents")
-        return self._add(list(names), profile, None, variants)
+        return self._add(list(names), profile, None)
 
-    def _add(
-        self, names: Sequence[str], profile: str | None, secret: bytes | None, variants: int
-    ) -> list[int]:
-        variants = checked_variants(variants)
+    def _add(self, names: Sequence[str], profile: str | None, secret: bytes | None) -> list[int]:
         with self._lock:
             chosen, agents = self.get_profile(profile), dict(self._agents)
             looks = {skeleton(name): name for name in agents}
@@ -287,34 +276,32 @@ class Registry:
                     raise InputError(f"agent name: got {name!r} twice, expected each once")
                 if name in agents:
                     raise RegistryError(f"agent {name!r} is here already; iet keys rotate gives it a new key")
-                key = AgentKey(name, 0, _now(), new_secret(chosen, secret), variants)
+                key = AgentKey(name, 0, _now(), new_secret(chosen, secret))
                 agents[name], looks[skeleton(name)] = Member(chosen.id, (key,)), name
                 added.append(name)
             if added:
                 self._commit(self._profiles, agents)
             return [self.slot(name) for name in added]
 
-    def rotate(self, name: str, *, secret: bytes | None = None, variants: int | None = None) -> int:
+    def rotate(self, name: str, *, secret: bytes | None = None) -> int:
         """Give an agent a new key. The old ones stay, so that text marked under them is still found.
 
         Args:
             name: the agent.
             secret: as in `add`.
-            variants: as in `add`. None: as many as the key before.
 
         Returns:
             The new key's epoch.
 
         Raises:
-            InputError: the secret or the number of variants is refused.
+            InputError: the secret is refused.
             RegistryError: the agent is unknown, the secret is taken, or saving failed.
         """
         with self._lock:
             agent = self._agent(name)
             last = agent.keys[-1]
-            variants = last.variants if variants is None else checked_variants(variants)
             secret = new_secret(self._profiles[agent.profile], secret)
-            key = AgentKey(last.agent, last.epoch + 1, _now(), secret, variants)
+            key = AgentKey(last.agent, last.epoch + 1, _now(), secret)
             rotated = Member(agent.profile, (*agent.keys, key))
             self._commit(self._profiles, {**self._agents, key.agent: rotated})
             return key.epoch
@@ -323,8 +310,8 @@ class Registry:
         """Return the registry of a session: the same agents, slots and profiles, under keys of its own.
 
         Each secret is replaced by BLAKE2b, keyed with it, of the session's id (docs/how/scheme.md), so that
-        whoever knows what was written in other sessions, or their keys, knows nothing of this one. Epochs,
-        variants and frequencies are those of the agents' own keys. Mark with it as with any registry; to find
+        whoever knows what was written in other sessions, or their keys, knows nothing of this one. Epochs
+        and frequencies are those of the agents' own keys. Mark with it as with any registry; to find
         out which session a text is of, read with `Auditor(registry, sessions=[...])`.
 
         >>> registry = Registry.create(None, vocab_size=50257)
@@ -415,8 +402,8 @@ class Registry:
 
         Raises:
             InputError: `other` is no registry.
-            RegistryError: an agent has another profile there, or in the same epoch another secret or another
-                number of variants, or saving failed. Nothing has changed then.
+            RegistryError: an agent has another profile there, or in the same epoch another secret, or saving
+                failed. Nothing has changed then.
         """
         if not isinstance(other, Registry):
             raise InputError(f"other: got {type(other).__name__}, expected iet.Registry")
@@ -529,22 +516,16 @@ class Registry:
         return self._agent(name).keys
 
     def marking_keys(self, profile: str | None = None) -> KeyTable:
-        """Return the current key of each agent of a profile, with all its variants.
-
-        Rows 0 to A - 1 are variant 0 of each agent, in slot order, so an agent's slot is always a row that
-        marks as that agent. Behind them, in slot order too, stand the other variants of keys that have some.
-        `KeyTable.row_of` draws the row of a request from all of the agent's.
-        """
+        """Return the current key of each agent of a profile, in slot order: a slot is a row of the table."""
         chosen = self.get_profile(profile)
         found = self._marking.get(chosen.id)
         if found is None:
             with self._lock:
-                found = self._table(chosen, slice(-1, None), variants_last=True)
-                found = self._marking.setdefault(chosen.id, found)
+                found = self._marking.setdefault(chosen.id, self._table(chosen, slice(-1, None)))
         return found
 
     def scoring_keys(self, profile: str | None = None) -> KeyTable:
-        """Return every key of each agent of a profile: agents in slot order, then epochs, then variants."""
+        """Return every key of each agent of a profile: agents in slot order, then epochs."""
         chosen = self.get_profile(profile)
         found = self._scoring.get(chosen.id)
         if found is None:
@@ -580,8 +561,8 @@ class Registry:
     ) -> tuple[EngineKey, ...]:
         """Return the keys that an engine's own watermark takes, for whoever holds this registry.
 
-        Agents in slot order, epochs ascending: entry k belongs to column k of `scoring_keys`, if no key has
-        variants, of which an engine's watermark has none. The last epoch of an agent is the one to mark with.
+        Agents in slot order, epochs ascending: entry k belongs to column k of `scoring_keys`. The last epoch
+        of an agent is the one to mark with.
 
         Args:
             engine: whose watermark, a name in `ENGINE_KEY_BYTES`. Each gets keys of its own.
@@ -603,7 +584,7 @@ class Registry:
 
     @property
     def digest(self) -> str:
-        """BLAKE2b-256, in hex, over profiles, names, epochs, variants and a commitment to each secret.
+        """BLAKE2b-256, in hex, over profiles, names, epochs and a commitment to each secret.
 
         It says whether two registries hold the same, whatever the order, and reveals no secret. It is made of
         the root of a Merkle tree (`iet.marks.commitment`), so that `open_key` can show of a single key that
@@ -694,10 +675,10 @@ class Registry:
                 found = self._slots.setdefault(profile, {name: slot for slot, name in enumerate(members)})
         return found
 
-    def _table(self, profile: Profile, epochs: slice, *, variants_last: bool = False) -> KeyTable:
+    def _table(self, profile: Profile, epochs: slice) -> KeyTable:
         names = self.names(profile.id)
         keys = [key for name in names for key in self._agents[name].keys[epochs]]
-        return KeyTable.derive(profile, names, keys, variants_last=variants_last)
+        return KeyTable.derive(profile, names, keys)
 
     def _commit(self, profiles: dict[str, Profile], agents: dict[str, Member]) -> None:
         # The one way in which a registry changes: the file comes first, so a failure changes nothing. Tables
@@ -756,7 +737,7 @@ class Registry:
 
 
 def _leaf(agent: Member, key: AgentKey) -> Leaf:
-    return Leaf(key.agent, key.epoch, agent.profile, commitment(key.secret), key.variants)
+    return Leaf(key.agent, key.epoch, agent.profile, commitment(key.secret))
 
 
 def _load_again(path: str, secret_mount: bool) -> Registry:

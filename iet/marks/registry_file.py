@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from iet.errors import RegistryError, SchemeMismatch
-from iet.marks.derivation import MAX_VARIANTS, checked_secret
+from iet.marks.derivation import checked_secret
 from iet.marks.files import alone_in, write_file
 from iet.marks.keys import AgentKey, Secret
 from iet.marks.members import Member, refuse_shared_secrets
@@ -21,10 +21,6 @@ from iet.marks.scheme import Profile, canonical_digest
 
 FORMAT = "iet.registry/1"
 """First field of a registry file."""
-
-FORMAT_OF_VARIANTS = "iet.registry/2"
-"""The same where a key has several variants. A release that knows 1 alone would take text under most of them
-for nobody's, so it has to refuse such a file. Every other file stays as it was, byte for byte."""
 
 ABSENT = ""
 """The fingerprint of a file that is not there."""
@@ -49,20 +45,14 @@ def dump(profiles: Mapping[str, Profile], agents: Mapping[str, Member]) -> Secre
 
 
 def _dumped(profiles: Mapping[str, Profile], agents: Mapping[str, Member]) -> Secret | None:
-    several = any(key.variants > 1 for agent in agents.values() for key in agent.keys)
     content: dict[str, Any] = {
-        "format": FORMAT_OF_VARIANTS if several else FORMAT,
+        "format": FORMAT,
         "profiles": {id: _fields(profile) for id, profile in profiles.items()},
         "agents": {
             name: {
                 "profile": agent.profile,
                 "keys": [
-                    {
-                        "epoch": key.epoch,
-                        "created": key.created,
-                        "secret": key.secret.hex(),
-                        **({"variants": key.variants} if key.variants > 1 else {}),
-                    }
+                    {"epoch": key.epoch, "created": key.created, "secret": key.secret.hex()}
                     for key in agent.keys
                 ],
             }
@@ -101,10 +91,9 @@ def parse(data: Secret) -> tuple[dict[str, Profile], dict[str, Member]]:
         r"iet\.registry/\d{1,9}", str(content.get("format"))
     ):
         raise RegistryError(f'no registry file: its field "format" is not "{FORMAT}"')
-    if content["format"] not in (FORMAT, FORMAT_OF_VARIANTS):
-        draft = " (a draft, whose marks are lost)" if content["format"] == "iet.registry/0" else ""
+    if content["format"] != FORMAT:
         raise RegistryError(
-            f"format {content['format']}{draft}, but this release reads {FORMAT} and {FORMAT_OF_VARIANTS}"
+            f"format {content['format']}, of a draft or a later release; this release reads {FORMAT}"
         )
     checksum = content.pop("checksum", None)
     try:
@@ -143,10 +132,7 @@ def _parse_agents(content: dict[str, Any], profiles: Mapping[str, Profile]) -> d
                 raise ValueError("epochs")
             if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", created):
                 raise ValueError("created")
-            secret, variants = checked_secret(bytes.fromhex(key["secret"])), key.get("variants", 1)
-            if type(variants) is not int or not 1 <= variants <= MAX_VARIANTS:
-                raise ValueError("variants")
-            keys.append(AgentKey(name, epoch, created, secret, variants))
+            keys.append(AgentKey(name, epoch, created, checked_secret(bytes.fromhex(key["secret"]))))
         if not keys or fields["profile"] not in profiles:
             raise ValueError("keys or profile")
         agents[name] = Member(fields["profile"], tuple(keys))

@@ -40,8 +40,8 @@ def sessions_digest(sessions: Sequence[str]) -> str:
 def session_key(key: AgentKey, session: str, profile: Profile) -> AgentKey:
     """Return the key that stands for an agent's own in a session whose id was checked.
 
-    Epoch and variants are those of the agent's own key, and so is the frequency, which was drawn so that text
-    under it can be audited.
+    The epoch is that of the agent's own key, and so is the frequency, which was drawn so that text under it
+    can be audited.
     """
     k_p = key.frequency(profile) if profile.scheme.k_p == "per-agent" else None
     return dataclasses.replace(key, secret=derive_session(key.secret, session), k_p=k_p)
@@ -51,13 +51,13 @@ def with_sessions(own: KeyTable, keys: Sequence[AgentKey], sessions: Sequence[st
     """Return agents' own keys and those of sessions in one table, whose `sessions` tells them apart.
 
     Args:
-        own: of all `keys`, with their variants.
+        own: of all `keys`.
         keys: of agents in slot order, all epochs.
         sessions: checked ids.
 
     Returns:
-        The table: agents in slot order, then their own keys, then session by session; each with its epochs
-        and variants. O(keys), about 4 µs each.
+        The table: agents in slot order, then their own keys, then session by session; each with its epochs.
+        O(keys), about 4 µs each.
     """
     if not len(own):
         return dataclasses.replace(own, sessions=np.zeros(0, np.int32))
@@ -72,9 +72,7 @@ def with_sessions(own: KeyTable, keys: Sequence[AgentKey], sessions: Sequence[st
             mine.append(keys[at])
             at += 1
         for session in sessions:
-            for key in mine:
-                secret = derive_session(key.secret, session)
-                subkeys += [derive_subkey(secret, variant) for variant in range(key.variants)]
+            subkeys += [derive_subkey(derive_session(key.secret, session)) for key in mine]
         rows = np.arange(low, high)
         numbers = np.repeat(np.arange(OWN, count), high - low)
         parts.append(np.stack([np.tile(rows, count + 1), numbers]))
@@ -85,6 +83,5 @@ def with_sessions(own: KeyTable, keys: Sequence[AgentKey], sessions: Sequence[st
         k_p=own.k_p[rows],
         owners=own.owners[rows],
         epochs=own.epochs[rows],
-        variants=own.variants[rows],
         sessions=numbers.astype(np.int32),
     )

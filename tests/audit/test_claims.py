@@ -123,10 +123,12 @@ def test_unmarked_text_confirms_and_names_nobody(family: str) -> None:
 
 def test_agents_with_several_keys_are_one() -> None:
     registry = team(("planner",), tokenizer=WORD_TOKENIZER, family="gumbel", n_gram=3)
-    registry.add("critic", secret=secret("critic"), variants=4)
+    registry.add("critic", secret=secret("critic"))
+    for epoch in range(1, 4):
+        registry.rotate("critic", secret=secret(f"critic {epoch}"))
     old = said(registry, "planner", 1)
     registry.rotate("planner", secret=secret("new"))
-    texts = [spell(write(registry, [("critic", 120)], 2, variants=[v], flat=True)) for v in range(4)]
+    texts = [spell(write(registry, [("critic", 120)], 2, epochs=[e], flat=True)) for e in range(4)]
     found = reader(registry).check(
         [old, said(registry, "planner", 3), *texts], ["planner"] * 2 + ["critic"] * 4
     )

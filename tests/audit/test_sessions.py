@@ -109,10 +109,11 @@ def test_a_report_says_which_session_wrote_what(registry: Registry, text: list[i
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 def test_every_family_with_variants_and_epochs(scheme: dict[str, Any]) -> None:
     registry = teams.team([], **scheme)
-    registry.add("planner", secret=teams.secret("planner"), variants=4)
+    registry.add("planner", secret=teams.secret("planner"))
+    registry.rotate("planner", secret=teams.secret("planner 1"))
     registry.add("critic", secret=teams.secret("critic"))
     run = registry.session("run-3")
-    ids = write(run, [("planner", 150)], variants=[2]) + write(registry, [("planner", 150)], 1, variants=[3])
+    ids = write(run, [("planner", 150)], epochs=[1]) + write(registry, [("planner", 150)], 1, epochs=[0])
     registry.rotate("planner", secret=teams.secret("later"))
     report = iet.Auditor(registry, sessions=RUNS).audit(token_ids=ids)
     assert report.sessions is not None

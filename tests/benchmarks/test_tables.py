@@ -89,14 +89,12 @@ def test_the_docs_show_what_a_finding_takes(tmp_path: pathlib.Path) -> None:
             (2.0, {"1": 128, "6": None}, {"1": 1.0, "6": 1.0}),
         )
     ]
-    simulated.append({**simulated[1], "variants": 16})
     real = [{**simulated[1], "model": "shipped", "temperature": 0.7, "family": "gumbel", "kappa": 1.0}]
     content = {"simulated": simulated, "real": real}
     (tmp_path / "power.json").write_text(json.dumps(content))
     shown = tables.power(tmp_path)
     assert "1 · 6 agents" in shown
     assert "| fourier, κ 0.8 | > 500 | 128 · > 500 |" in shown
-    assert "| fourier, κ 0.8, 16 variants |  | 128 · > 500 |" in shown
     assert "| fourier, κ 0.8 | 10% · 2% | 100% |" in shown
     assert "| shipped model, T = 0.7 | 128 · > 500 (2.0 nats) |" in shown
     (tmp_path / "power.json").write_text(json.dumps({**content, "real": []}))

@@ -325,7 +325,7 @@ def test_damaged_registries_are_refused_and_none_of_their_content_is_shown(
         (intact[:-200], "not JSON from line"),
         (intact.replace('"critic"', '"critik"'), "its checksum does not fit"),
         (intact.replace("iet.registry/1", "iet.registry/9"), "format iet.registry/9"),
-        (intact.replace("iet.registry/1", "iet.registry/0"), "format iet.registry/0 (a draft"),
+        (intact.replace("iet.registry/1", "iet.registry/0"), "format iet.registry/0, of a draft"),
         ("", "not JSON"),
         ("[]", "no registry file"),
     ]:

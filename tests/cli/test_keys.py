@@ -63,34 +63,6 @@ def test_lists_show_no_key(team: pathlib.Path, said: Said) -> None:
         assert key.secret.hex() not in plain + data
 
 
-def test_variants_are_added_listed_and_kept_by_rotation(team: pathlib.Path, said: Said) -> None:
-    said(0, "keys", "add", "-r", team, "writer", "editor", "--variants", "16")
-    said(0, "keys", "rotate", "-r", team, "writer")
-    said(0, "keys", "rotate", "-r", team, "editor", "planner", "--variants", "4")
-    registry = Registry.load(team)
-    assert [[key.variants for key in registry.keys(name)] for name in ("writer", "editor", "planner")] == [
-        [16, 16],
-        [16, 4],
-        [1, 4],
-    ]
-    plain = said(0, "keys", "list", "-r", team)
-    assert [line.partition(", keys: ")[2] for line in plain.splitlines()[1:]] == [
-        "2, variants: 4",
-        "1",
-        "2, variants: 16",
-        "2, variants: 4",
-    ]
-    listed = json.loads(said(0, "keys", "list", "-r", team, "--json"))["agents"]
-    assert [key["variants"] for key in listed["editor"]["epochs"]] == [16, 4]
-    assert [key["variants"] for key in listed["critic"]["epochs"]] == [1]
-    before = team.read_bytes()
-    for action in ("add", "rotate"):
-        name = "reader" if action == "add" else "writer"
-        refusal = said(3, "keys", action, "-r", team, name, "--variants", "257")
-        assert "variants: got 257, expected an int from 1 to 256" in refusal
-    assert team.read_bytes() == before
-
-
 def test_keys_that_are_refused_change_nothing(
     team: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,10 +148,9 @@ def test_init_says_what_the_family_means(
 def test_names_come_from_a_file_too(team: pathlib.Path, tmp_path: pathlib.Path, said: Said) -> None:
     names = tmp_path / "names.txt"
     names.write_text("# our team\nwriter\n\n  the editor \r\n  #more\nПрораб\n", encoding="utf-8")
-    assert "6 agents" in said(0, "keys", "add", "-r", team, "reader", "--from", names, "--variants", "2")
+    assert "6 agents" in said(0, "keys", "add", "-r", team, "reader", "--from", names)
     registry = Registry.load(team)
     assert tuple(registry)[2:] == ("reader", "writer", "the editor", "Прораб")
-    assert registry.keys("the editor")[0].variants == 2
     before = team.read_bytes()
     names.write_bytes(b"writer\xff")
     (tmp_path / "empty.txt").write_text("\n  \n# nobody\n")

@@ -85,16 +85,15 @@ class RegistryMachine(RuleBasedStateMachine):
     @rule(
         registry=holders,
         name=st.sampled_from((*NAMES, *TWINS, *REFUSED)),
-        variants=st.sampled_from((1, 3, 0)),
     )
-    def add(self, registry: Registry, name: str, variants: int) -> None:
+    def add(self, registry: Registry, name: str) -> None:
         taken = TWINS.get(name, name) in self.agents or any(TWINS.get(one) == name for one in self.agents)
         same = {TWINS.get(one, one) for one in self.agents}
-        bad = name in REFUSED or taken or TWINS.get(name, name) in same or variants == 0
+        bad = name in REFUSED or taken or TWINS.get(name, name) in same
         kept = "\u00e9quipe" if name == "e\u0301quipe" else name
         self.change(
             registry,
-            lambda: registry.add(name, variants=variants),
+            lambda: registry.add(name),
             None if bad else {**self.agents, kept: 1},
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 import types
@@ -14,6 +15,7 @@ import pytest
 import iet
 from iet import Registry
 from iet.errors import InputError, RegistryError, ShapeError
+from iet.generation.free import request_key
 from iet.generation.llama_cpp import LogitsProcessor
 from tests.support import teams
 
@@ -158,7 +160,7 @@ def test_gumbel_draws_from_what_the_engines_own_chain_keeps(
     for at in range(array.size):
         expected[array.data[at].id] = array.data[at].logit
     registry = team(family="gumbel")
-    filters = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
+    filters = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "free": iet.FreeTokens(0, 0.0)}
     processor = LogitsProcessor(registry, "critic", temperature, model=llm, **filters)
     rng = np.random.default_rng(3)
     for _ in range(40):
@@ -172,7 +174,8 @@ def test_gumbel_draws_from_what_the_engines_own_chain_keeps(
 
 def test_gumbel_marks_repeated_contexts_with_noise_of_their_own() -> None:
     registry = team(family="gumbel")
-    processor = LogitsProcessor(registry, "planner", 1.0, model=Stub(), top_k=0, top_p=1.0, min_p=0.0)
+    filters = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "free": iet.FreeTokens(0, 0.0)}
+    processor = LogitsProcessor(registry, "planner", 1.0, model=Stub(), **filters)
     logits = np.random.default_rng(1).normal(size=4096).astype(np.float32)
     found = []
     for ids, count in (([5, 7, 8, 9], 0), ([7, 8, 9, 5, 7, 8, 9], 1), ([7, 7, 7, 7, 7], 2)):
@@ -187,7 +190,9 @@ def test_gumbel_marks_repeated_contexts_with_noise_of_their_own() -> None:
 
 
 def test_gumbel_1_leaves_repeated_and_special_contexts_to_the_engine() -> None:
-    processor = LogitsProcessor(team(family="gumbel", version=1), "planner", 1.0, model=Stub())
+    processor = LogitsProcessor(
+        team(family="gumbel", version=1), "planner", 1.0, model=Stub(), free=iet.FreeTokens(0, 0.0)
+    )
     logits = np.random.default_rng(1).normal(size=4096).astype(np.float32)
     for ids in ([7, 8, 9, 5, 7, 8, 9], [7, 7, 7, 7], [8, 9], [5, 0, 9]):
         scores = logits.copy()
@@ -197,15 +202,37 @@ def test_gumbel_1_leaves_repeated_and_special_contexts_to_the_engine() -> None:
     assert np.isfinite(scores).sum() == 1
 
 
-def test_a_processor_draws_a_variant() -> None:
-    registry = team(family="gumbel")
-    registry.rotate("planner", variants=8)
-    made = [LogitsProcessor(registry, "planner", 1.0, model=Stub(), seed=seed)._key for seed in range(60)]
-    keys = registry.marking_keys()
-    assert made == [keys.row_of(registry.slot("planner"), seed) for seed in range(60)]
-    assert len({*made}) == 8
-    with pytest.raises(InputError, match="seed: got 'x'"):
-        LogitsProcessor(registry, "planner", 1.0, model=Stub(), seed="x")  # type: ignore[arg-type]
+def test_free_tokens_are_left_to_the_engine_and_ids_that_do_not_follow_start_a_request() -> None:
+    registry, logits = team(family="gumbel"), np.random.default_rng(1).normal(size=4096).astype(np.float32)
+
+    def free(processor: LogitsProcessor, ids: list[int]) -> bool:
+        scores = logits.copy()
+        processor(np.array(ids, dtype=np.intc), scores)
+        return bool(np.isfinite(scores).all())
+
+    ids = np.random.default_rng(2).integers(5, 4000, 300).tolist()
+    made = functools.partial(LogitsProcessor, registry, "planner", 1.0, model=Stub())
+    processor = made(free=iet.FreeTokens(3, 0.2), seed=7)
+    found = [free(processor, ids[: 10 + step]) for step in range(200)]
+    assert found[:3] == [True] * 3
+    assert 20 < sum(found[3:]) < 60
+    key = np.array([request_key(7, 1)] * 200)
+    assert found == iet.FreeTokens(3, 0.2).are_free(key, np.arange(200)).tolist()
+    again = [free(processor, ids[: 10 + step]) for step in range(200)]  # the next request
+    assert again[:3] == [True] * 3
+    assert again != found
+    other = made(free=iet.FreeTokens(3, 0.2), seed=7)
+    assert [free(other, ids[: 10 + step]) for step in range(200)] == found
+    assert not free(made(free=iet.FreeTokens(0, 0.0)), ids[:10])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"seed": "x"}, "seed: got 'x'"), ({"free": 8}, "free: got int, expected iet.FreeTokens")],
+)
+def test_bad_free_tokens_are_refused(options: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        LogitsProcessor(team(family="gumbel"), "planner", 1.0, model=Stub(), **options)
 
 
 @pytest.mark.parametrize("scheme", [{"kappa": 1.6}, {"family": "gumbel"}], ids=["fourier", "gumbel"])

@@ -24,10 +24,14 @@ torch = pytest.importorskip("torch")
 generate = functools.partial(generation.generate, do_sample=True, max_new_tokens=6)
 
 
+NAMES = ("planner", "critic", "writer", "coder", "editor", "tester")
+NO_FREE = iet.FreeTokens(0, 0.0)
+
+
 def team(path: Any = None, **scheme: Any) -> Registry:
     registry = teams.team([], path, vocab_size=V, unmarked_ids=[PAD], **scheme)
-    for number, name in enumerate(("planner", "critic"), 1):
-        registry.add(name, secret=bytes([number]) * 32, variants=3)
+    for number, name in enumerate(NAMES, 1):
+        registry.add(name, secret=bytes([number]) * 32)
     return registry
 
 
@@ -54,13 +58,13 @@ def test_a_row_is_of_the_key_that_was_drawn_though_it_was_rotated_since(scheme: 
     registry = team(**scheme)
     own, expected = registry.marking_keys(), registry.session("run").marking_keys()
     rows = SessionRows(registry, own)
-    for number, name in enumerate(("planner", "critic"), 7):
-        registry.rotate(name, secret=bytes([number]) * 32, variants=1)
+    for number, name in enumerate(NAMES, 7):
+        registry.rotate(name, secret=bytes([number]) * 32)
     for row in range(len(own)):
         held = rows.take(row, "run")
         assert np.array_equal(rows.keys.subkeys[held.row], expected.subkeys[row])
         assert rows.keys.k_p[held.row] == expected.k_p[row]
-    assert registry.session("run").marking_keys().subkeys.shape != expected.subkeys.shape
+    assert not np.array_equal(registry.session("run").marking_keys().subkeys, expected.subkeys)
 
 
 def test_rows_are_given_back_and_never_taken_for_anothers() -> None:
@@ -103,11 +107,11 @@ def test_places_of_their_own_are_written_over_after_a_call() -> None:
 @pytest.mark.parametrize("scheme", [{}, {"family": "gumbel"}], ids=str)
 def test_a_config_marks_in_its_session(scheme: dict[str, Any], tmp_path: pathlib.Path) -> None:
     registry = team(tmp_path / "team.json", **scheme)
-    marking = iet.WatermarkingConfig(registry, ["planner", "critic"], seed=5, session="run-7")
-    same = iet.WatermarkingConfig(registry.session("run-7"), ["planner", "critic"], seed=5)
+    marking = iet.WatermarkingConfig(registry, ["planner", "critic"], free=NO_FREE, session="run-7")
+    same = iet.WatermarkingConfig(registry.session("run-7"), ["planner", "critic"], free=NO_FREE)
     assert marking.to_dict() == same.to_dict()
     again = iet.WatermarkingConfig.from_dict(marking.to_dict())
-    own = iet.WatermarkingConfig(registry, ["planner", "critic"], seed=5)
+    own = iet.WatermarkingConfig(registry, ["planner", "critic"], free=NO_FREE)
     texts = [generate(config, seed=1).scores[0] for config in (marking, same, again, own)]
     assert torch.equal(texts[0], texts[1])
     assert torch.equal(texts[0], texts[2])
@@ -123,8 +127,8 @@ def test_a_config_marks_in_its_session(scheme: dict[str, Any], tmp_path: pathlib
 
 def test_a_processor_marks_in_its_session_and_so_do_its_copies(tmp_path: pathlib.Path) -> None:
     registry = team(tmp_path / "team.json")
-    processor = iet.LogitsProcessor(registry, "planner", 1.0, seed=5, session="run-7")
-    same = iet.LogitsProcessor(registry.session("run-7"), "planner", 1.0, seed=5)
+    processor = iet.LogitsProcessor(registry, "planner", 1.0, session="run-7")
+    same = iet.LogitsProcessor(registry.session("run-7"), "planner", 1.0)
     texts = [
         generate(logits_processor=[each], do_sample=False).scores[0]
         for each in (processor, same, pickle.loads(pickle.dumps(processor)))
@@ -144,7 +148,7 @@ def test_each_row_is_marked_in_its_session(scheme: dict[str, Any], repeats: int)
     ids = torch.arange(1, 6).repeat_interleave(repeats)[:, None] + torch.arange(8)
 
     def marked(session: Any) -> Any:
-        config = iet.WatermarkingConfig(registry, names, seed=5, session=session)
+        config = iet.WatermarkingConfig(registry, names, free=NO_FREE, session=session)
         return config.construct_processor(V, "cpu")(ids, scores).reshape(5, repeats, V)
 
     found, own = marked(sessions), marked(None)
@@ -156,7 +160,7 @@ def test_each_row_is_marked_in_its_session(scheme: dict[str, Any], repeats: int)
 def test_a_batch_of_sessions_is_generated_and_told_apart() -> None:
     registry = team(family="gumbel", n_gram=2)
     sessions = ["run-1", "run-2"]
-    marking = iet.WatermarkingConfig(registry, "critic", session=sessions, seed=5)
+    marking = iet.WatermarkingConfig(registry, "critic", session=sessions, seed=5)  # with free tokens
     rows = generate(marking, PROMPT, max_new_tokens=120, num_return_sequences=2).sequences[:, 4:].numpy()
     assert len(np.unique(rows, axis=0)) == 4
     auditor = iet.Auditor(registry, level=1e-4, sessions=["run-0", *sessions])
@@ -169,12 +173,12 @@ def test_a_batch_of_sessions_is_generated_and_told_apart() -> None:
 def test_sessions_of_rows_are_saved_and_copied(tmp_path: pathlib.Path) -> None:
     registry = team(tmp_path / "team.json")
     sessions = ("run-7", None)
-    marking = iet.WatermarkingConfig(registry, ["planner", "critic"], seed=5, session=sessions)
+    marking = iet.WatermarkingConfig(registry, ["planner", "critic"], free=NO_FREE, seed=5, session=sessions)
     again = iet.WatermarkingConfig.from_dict(json.loads(marking.to_json_string()))
     assert again == marking
     assert again.session == ["run-7", None]
     assert torch.equal(generate(marking).sequences, generate(again).sequences)
-    processor = iet.LogitsProcessor(registry, ["planner", "critic"], 1.0, seed=5, session=sessions)
+    processor = iet.LogitsProcessor(registry, ["planner", "critic"], 1.0, session=sessions)
     rows = [generate(logits_processor=[p]) for p in (processor, pickle.loads(pickle.dumps(processor)))]
     assert torch.equal(rows[0].sequences, rows[1].sequences)
     assert torch.equal(rows[0].sequences, generate(marking).sequences)

@@ -7,11 +7,13 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import iet
 from iet import agents
 from iet.generation import sglang as adapter
+from iet.generation.free import request_key
 from tests.support.sglang_engine import (
     COLUMNS,
     Engine,
@@ -164,19 +166,29 @@ def test_flashinfer_counts_top_p_of_what_top_k_kept_where_min_p_is_asked_for(
     assert logits.shape[1] < COLUMNS
 
 
-def test_requests_draw_variants_and_keep_them(sglang: types.SimpleNamespace, registry: iet.Registry) -> None:
-    registry.rotate("planner", variants=8)
-    adapter._registry.cache_clear()
-    engine, rows = Engine(sglang), {}
-    slot, keys = registry.slot("planner"), registry.marking_keys()
-    for number in range(40):
-        request = engine.add([7, 8, 9], named("planner"), rid=f"r{number}")
-        rows[request.rid] = adapter._drawn(keys, slot, request)
-        assert rows[request.rid] == adapter._drawn(keys, slot, request)
-    assert len({*rows.values()}) == 8
-    assert {keys.owners[row] for row in rows.values()} == {slot}
-    seeded = [engine.add([7], named("planner"), rid=rid, sampling_seed=5) for rid in ("a", "b")]
-    assert {adapter._drawn(keys, slot, each) for each in seeded} == {keys.row_of(slot, 5)}
-    engine.run(1)
-    _, _, after = engine.steps[0]
-    assert len({tuple(kept(row)) for row in after[:40]}) > 3  # the same prompt, several tokens
+def test_free_tokens_are_left_to_the_engine(
+    sglang: types.SimpleNamespace, registry: iet.Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IET_FREE_FIRST", "3")
+    monkeypatch.setenv("IET_FREE_RATE", "0.2")
+    adapter._free.cache_clear()
+    engine = Engine(sglang)
+    requests = [engine.add([7, 8, 9], named("planner"), rid=f"r{i}", length=60) for i in range(6)]
+    requests += [engine.add([7, 8, 9], named("critic"), length=60, sampling_seed=5) for _ in range(2)]
+    engine.run(60)
+    free = iet.FreeTokens(3, 0.2)
+    patterns = set()
+    for request in requests:
+        seed = request.sampling_params.sampling_seed
+        key = request_key(f"id {request.rid}" if seed is None else f"seed {seed}")
+        patterns.add(tuple(free.are_free(np.full(60, key), np.arange(60)).tolist()))
+    assert len(patterns) == 7  # one for each request without a seed, and one for both with the same
+    steps = dict.fromkeys(map(id, requests), 0)
+    for running, before, after in engine.steps:
+        for row, request in enumerate(running):
+            step, seed = steps[id(request)], request.sampling_params.sampling_seed
+            key = request_key(f"id {request.rid}" if seed is None else f"seed {seed}")
+            if free.are_free(np.array([key]), np.array([step]))[0]:
+                assert torch.equal(after[row], before[row])
+            steps[id(request)] += 1
+    assert all(count > 50 for count in steps.values())

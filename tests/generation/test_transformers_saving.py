@@ -61,6 +61,7 @@ def test_marks_are_shown_and_saved_without_secrets(saved: Registry, tmp_path: pa
         "profile": saved.profile.id,
         "profile_digest": saved.profile.digest,
         "agents": ["planner", None],
+        "free": {"first": 8, "rate": 0.05},
     }
     processor = iet.LogitsProcessor(saved, "planner", 1.0)
     shown = [repr(config), repr(marking), repr(processor), str(vars(marking)), written, str(vars(processor))]

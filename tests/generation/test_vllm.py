@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from iet.errors import InputError, RegistryError, ShapeError
+from iet.generation.free import request_key
 from iet.marks.registry import Registry
 from tests.support.vllm_engine import (
     CPU,
@@ -25,6 +26,7 @@ from tests.support.vllm_engine import (
     config,
     forget_settings,
     host_of,
+    settings,
     torch,
     v1,
     v2,
@@ -204,36 +206,62 @@ def test_what_is_refused_at_the_start(host: Any, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("runner", ["V1", "V2"])
-def test_requests_draw_variants_of_their_agents_key(host: Any, runner: str) -> None:
-    registry = host(family="gumbel")
-    registry.rotate("planner", variants=8)
-    forget_settings()
-    keys = registry.marking_keys()
-    asked = {"iet_agent": "planner"}
+def test_requests_choose_free_tokens_by_their_seed_or_number(host: Any, runner: str) -> None:
+    host(family="gumbel")
 
-    def drawn(engine: str, seeds: list[int | None]) -> list[int]:
-        """The rows of the keys that mark requests of one engine, in turn."""
+    def keys(engine: str, seeds: list[int | None]) -> list[int]:
+        """The keys by which requests of one engine choose, in turn."""
         setting = config()
         setting.instance_id = engine
         slots = Slots(4)
         processor = IETLogitsProcessor(setting, CPU if runner == "V1" else slots.state)
         found = []
         for seed in seeds:
-            params = SamplingParams(seed=seed, extra_args=asked)
+            params = SamplingParams(seed=seed, extra_args={"iet_agent": "planner"})
             if runner == "V1":
                 processor.update_state(v1.BatchUpdate(1, [0], [(0, params, [5, 6, 7], [])], []))
-                found.append(processor._marker._requests[0].key)
+                found.append(processor._marker._requests[0].name)
             else:
                 processor.add_request(0, params)
-                found.append(int(processor._marker._key_slots[0]))
+                found.append(int(processor._marker._requests[0]))
         return found
 
-    none: list[int | None] = [None] * 60
-    assert {keys.names[keys.owners[row]] for row in drawn("a", none)} == {"planner"}
-    assert len({*drawn("a", none)}) == 8
-    assert drawn("a", none) == drawn("a", none)  # another rank of the same engine
-    assert drawn("a", none) != drawn("b", none)
-    assert drawn("a", [7, 7, None, 7]) == [keys.row_of(registry.slot("planner"), 7)] * 2 + [
-        drawn("a", none)[2],
-        keys.row_of(registry.slot("planner"), 7),
-    ]
+    none: list[int | None] = [None] * 20
+    assert len({*keys("a", none)}) == 20
+    assert keys("a", none) == keys("a", none)  # another rank of the same engine
+    assert not {*keys("a", none)} & {*keys("b", none)}
+    seeded = request_key("seed 7")
+    assert keys("a", [7, 7, None, 7]) == [seeded, seeded, keys("a", none)[2], seeded]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("FIRST", "-1", "first: got -1"),
+        ("FIRST", "many", "IET_FREE_FIRST: got 'many', expected a number"),
+        ("RATE", "1", "rate: got 1.0, expected a probability"),
+        ("RATE", "nan", "rate: got nan"),
+    ],
+)
+def test_free_tokens_that_are_none_are_refused(
+    host: Any, monkeypatch: pytest.MonkeyPatch, name: str, value: str, words: str
+) -> None:
+    host(family="gumbel")
+    monkeypatch.setenv(f"IET_FREE_{name}", value)
+    forget_settings()
+    with pytest.raises(InputError, match=words):
+        IETLogitsProcessor(config(), CPU)
+
+
+def test_a_limit_within_the_free_tokens_is_warned_of(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    host(family="gumbel")
+    said: list[str] = []
+    monkeypatch.setattr(settings, "tell", said.append)
+    settings._warn_of_limit.cache_clear()
+    monkeypatch.setenv("IET_FREE_FIRST", "8")
+    forget_settings()
+    for limit in (9, 8, 8):
+        params = SamplingParams(max_tokens=limit, extra_args={"iet_agent": "planner"})
+        IETLogitsProcessor.validate_params(params)
+    assert len(said) == 1
+    assert "requests with max_tokens 8 are not marked" in said[0]

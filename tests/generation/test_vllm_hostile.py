@@ -170,9 +170,7 @@ def test_what_is_admitted_is_marked(host: Any, validate: Any) -> None:
 
 @pytest.mark.parametrize("seed", ["7", 1.5, [1]])
 def test_a_seed_that_is_no_integer(host: Any, validate: Any, seed: Any) -> None:
-    registry = host()
-    registry.rotate("planner", variants=4)
-    forget_settings()
+    host()
     params = params_of({"iet_agent": "planner"})
     params.seed = seed
     with pytest.raises(VLLMValidationError, match="seed: got"):

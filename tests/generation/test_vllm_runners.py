@@ -48,6 +48,7 @@ each_scheme = pytest.mark.parametrize(
         {"n_gram": 4, "k_p": "per-agent", "family": "square"},
         {"placement": "raw"},
         {"family": "gumbel", "n_gram": 2},  # in which contexts come back
+        {"family": "gumbel", "n_gram": 2, "free": (3, 0.2)},
         {"family": "gumbel", "n_gram": 2, "version": 1},
         {"family": "gumbel"},
     ],

@@ -30,13 +30,12 @@ def test_many_agents_are_added_at_once_or_none(path: pathlib.Path, monkeypatch: 
     monkeypatch.setattr(
         "iet.marks.registry_file.write_file", lambda *a, **k: (written.append(a), write(*a, **k))
     )
-    assert registry.add_many(iter(names), variants=4) == list(range(1, 501))
+    assert registry.add_many(iter(names)) == list(range(1, 501))
     assert len(written) == 1
     assert registry.add_many([]) == []
     read = Registry.load(path)
     assert read.digest == registry.digest
     assert read.names() == ("planner", *names)
-    assert {key.variants for name in names for key in read.keys(name)} == {4}
     before = path.read_bytes()
     for refused, message in (
         (["x", "planner"], "'planner' is here already"),

@@ -276,10 +276,9 @@ def test_saving_goes_through_links(team: Registry, path: pathlib.Path, tmp_path:
     assert "reader" in Registry.load(path)
 
 
-@pytest.mark.parametrize("variants", [1, 16], ids=["iet.registry/1", "iet.registry/2"])
-def test_a_file_with_one_bit_changed_is_refused_or_says_the_same(variants: int) -> None:
+def test_a_file_with_one_bit_changed_is_refused_or_says_the_same() -> None:
     registry = Registry.create(None, vocab_size=V, unmarked_ids=[3])
-    registry.add("équipe", variants=variants)
+    registry.add("équipe")
     data = registry.dumps().encode()
     same = 0
     for index in range(len(data)):

@@ -28,11 +28,11 @@ VECTORS = vectors("sessions_v1")
 
 
 def crowd(path: Any = None, **scheme: Any) -> Registry:
-    """Three agents, the first with variants, the second with two epochs."""
+    """Three agents, of which the second has two keys."""
     registry = teams.team([], path, vocab_size=V, **scheme)
-    for number, (name, variants) in enumerate({"planner": 3, "critic": 1, "writer": 1}.items()):
-        registry.add(name, secret=secret(number), variants=variants)
-    registry.rotate("critic", secret=secret(10), variants=2)
+    for number, name in enumerate(("planner", "critic", "writer")):
+        registry.add(name, secret=secret(number))
+    registry.rotate("critic", secret=secret(10))
     return registry
 
 
@@ -55,14 +55,9 @@ def test_vectors_derive(entry: dict[str, Any]) -> None:
     derived = hashlib.blake2b(message, key=key, digest_size=32).digest()
     assert derived.hex() == entry["session_secret"] == derive_session(key, entry["session"]).hex()
     registry = teams.team([], vocab_size=V)
-    registry.add("planner", secret=key, variants=256)
+    registry.add("planner", secret=key)
     table = registry.session(entry["session"]).marking_keys()
-    for variant, expected in entry["subkeys"].items():
-        assert (
-            table.subkeys[int(variant)].tobytes().hex()
-            == expected
-            == derive_subkey(derived, int(variant)).hex()
-        )
+    assert table.subkeys[0].tobytes().hex() == entry["subkey"] == derive_subkey(derived).hex()
 
 
 @pytest.mark.parametrize("entry", VECTORS["ops"], ids=lambda entry: entry["family"])
@@ -100,12 +95,12 @@ def test_a_session_has_the_same_agents_under_other_keys(scheme: dict[str, Any]) 
         (registry.marking_keys(), registry.scoring_keys()),
         strict=True,
     ):
-        for name in ("owners", "epochs", "variants", "k_p"):
+        for name in ("owners", "epochs", "k_p"):
             assert np.array_equal(getattr(mine, name), getattr(own, name))
         assert mine.names == own.names
         assert mine.profile == own.profile
     tables = [each.scoring_keys().subkeys for each in (registry, one, other)]
-    assert len({row.tobytes() for table in tables for row in table}) == 3 * 7
+    assert len({row.tobytes() for table in tables for row in table}) == 3 * 4
     assert one.slot("writer") == registry.slot("writer") == 2
     assert len({each.digest for each in (registry, one, other)}) == 3
     assert registry.session("run-1").digest == one.digest
@@ -128,11 +123,11 @@ def test_all_sessions_in_one_table() -> None:
     table = registry.session_keys(["run-1", "run-2"])
     assert table.sessions is not None
     own = {-1: registry, 0: registry.session("run-1"), 1: registry.session("run-2")}
-    assert table.owners.tolist() == [0] * 9 + [1] * 9 + [2] * 3
-    assert table.sessions.tolist() == [*np.repeat([-1, 0, 1], 3), *np.repeat([-1, 0, 1], 3), -1, 0, 1]
+    assert table.owners.tolist() == [0] * 3 + [1] * 6 + [2] * 3
+    assert table.sessions.tolist() == [-1, 0, 1, *np.repeat([-1, 0, 1], 2), -1, 0, 1]
     for session, of_session in own.items():
         mine, expected = table.subset(np.flatnonzero(table.sessions == session)), of_session.scoring_keys()
-        for name in ("subkeys", "owners", "epochs", "variants", "k_p"):
+        for name in ("subkeys", "owners", "epochs", "k_p"):
             assert np.array_equal(getattr(mine, name), getattr(expected, name))
     assert table.decoys(3).sessions is None
     empty = teams.team([], vocab_size=V).session_keys(["run-1"])
@@ -157,7 +152,7 @@ def test_a_host_of_one_session_gets_that_one_alone(tmp_path: pathlib.Path) -> No
     registry.session("run-1").export(tmp_path / "host.json", ["planner"])
     host = Registry.load(tmp_path / "host.json")
     subkeys = host.marking_keys().subkeys
-    assert np.array_equal(subkeys, registry.session("run-1").marking_keys().subkeys[[0, 3, 4]])
+    assert np.array_equal(subkeys, registry.session("run-1").marking_keys().subkeys[[0]])
     assert secret(0).hex() not in (tmp_path / "host.json").read_text()
     assert "'run-1'" in repr(registry.session("run-1"))
 

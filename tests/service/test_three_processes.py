@@ -49,7 +49,7 @@ def keys(home: pathlib.Path) -> dict[str, str]:
 def engine(home: pathlib.Path) -> Iterator[vllm_server.Server]:
     registry = Registry.create(home / "team.json", tokenizer=MODEL, scheme=Scheme(family="gumbel"))
     for agent in ("planner", "critic", "stranger"):
-        registry.add(agent, variants=4)
+        registry.add(agent)
     registry.export(home / "host.json", agents=["planner", "critic"])
     with vllm_server.serve(
         home,

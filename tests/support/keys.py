@@ -21,4 +21,4 @@ def key_table(
     )
     names = [f"agent {i}" for i in range(agents)]  # not added one by one: tests make thousands of tables
     keys = [AgentKey(name, 0, "2026-01-01T00:00:00Z", rng.bytes(32)) for name in names]
-    return KeyTable.derive(registry.profile, names, keys, variants_last=True)
+    return KeyTable.derive(registry.profile, names, keys)

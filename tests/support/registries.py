@@ -41,7 +41,10 @@ def damaged(path: pathlib.Path) -> Iterator[tuple[bytes, str]]:
     yield b"[]", "no registry file"
     yield b'"iet.registry/1"', "no registry file"
     yield json.dumps({**content, "format": "hunter2"}).encode(), 'its field "format" is not'
-    yield json.dumps({**content, "format": "iet.registry/7"}).encode(), "format iet.registry/7, but"
+    yield (
+        json.dumps({**content, "format": "iet.registry/7"}).encode(),
+        "format iet.registry/7, of a draft or a later release",
+    )
     yield data.replace(b"critic", b"cricket"), "checksum"
     yield data.replace(secret(1).hex().encode(), secret(5).hex().encode()), "checksum"
     yield json.dumps({**content, "checksum": None}).encode(), "checksum"

@@ -80,9 +80,11 @@ def load_sglang(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
 def served_registry(
     folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, names: Sequence[str], **scheme: Any
 ) -> Iterator[Registry]:
-    """Make the registry that the processor reads, as if the server had just started."""
+    """Make the registry that the processor reads, as if the server had just started; no token is free."""
     path = folder / "team.json"
-    caches = (adapter._registry, adapter._sessions, adapter._samples_with_flashinfer)
+    caches = (adapter._registry, adapter._sessions, adapter._samples_with_flashinfer, adapter._free)
+    monkeypatch.setenv("IET_FREE_FIRST", "0")
+    monkeypatch.setenv("IET_FREE_RATE", "0")
     monkeypatch.setenv("IET_REGISTRY", str(path))
     for cache in caches:
         cache.cache_clear()

@@ -23,19 +23,21 @@ def write(
     *,
     ids: Sequence[int] = range(1, WORDS),
     flat: bool = False,
-    variants: Sequence[int] = (),
+    epochs: Sequence[int] = (),
 ) -> list[int]:
     """Some of `ids`, as a model of bland preferences (`flat`: of none) would sample them turn by turn.
 
-    The context before the first turn comes on top: n - 1 ids that nobody marked. `variants` are those of the
-    turns, else 0.
+    The context before the first turn comes on top: n - 1 ids that nobody marked. `epochs` are those of the
+    keys of the turns, else their agents' latest.
     """
     draw, allowed, profile = np.random.default_rng(seed), np.asarray(ids), registry.profile
     context, size = profile.scheme.n_gram - 1, profile.vocab_size
     found = allowed[draw.integers(0, len(allowed), context)].tolist()
-    table = registry.marking_keys()
-    for (agent, tokens), variant in zip(turns, [*variants, *[0] * len(turns)], strict=False):
-        slot = -1 if agent is None else table.row_of(registry.slot(agent), bits=variant)
+    table = registry.scoring_keys()
+    of = {key: row for row, key in enumerate(zip(table.owners.tolist(), table.epochs.tolist(), strict=True))}
+    for (agent, tokens), epoch in zip(turns, [*epochs, *[None] * len(turns)], strict=False):
+        latest = 0 if agent is None else registry.keys(agent)[-1].epoch
+        slot = -1 if agent is None else of[registry.slot(agent), latest if epoch is None else epoch]
         slots = np.array([slot], np.int32)  # as native code reads it: a conversion for each token costs
         keyed = profile.family.name == "gumbel" and agent is not None  # the mark is the noise
         for _ in range(tokens):
@@ -56,7 +58,7 @@ def write_flat(
     context = profile.scheme.n_gram - 1
     starts = {seed: allowed[draw.integers(0, len(allowed), context)] for seed, draw in draws.items()}
     found = [starts[seed].tolist() for seed in seeds]
-    slots = [table.row_of(registry.slot(agent)) for agent in agents]
+    slots = [registry.slot(agent) for agent in agents]
     for _ in range(tokens):
         logits = np.zeros((len(seeds), profile.vocab_size), np.float32)
         iet.embed_(logits, [text[-context:] for text in found], slots, table)

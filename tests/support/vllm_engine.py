@@ -33,11 +33,13 @@ from vllm.v1.sample import logits_processor as v1  # noqa: E402
 from vllm.v1.worker.gpu.sample import logits_processor as v2  # noqa: E402
 
 from iet.generation import vllm as adapter  # noqa: E402
+from iet.generation.free import free_of_environment, request_key  # noqa: E402
 from iet.generation.vllm import settings  # noqa: E402
 from iet.generation.vllm import v2 as v2_marker  # noqa: E402
 
 IETLogitsProcessor = adapter.IETLogitsProcessor
-V2Marker, Draws, read_settings = v2_marker.BySlot, settings.Draws, settings.read_settings
+V2Marker, RequestKeys = v2_marker.BySlot, settings.RequestKeys
+read_settings = settings.read_settings
 forget_settings = settings._read.cache_clear
 
 NAME = "iet.generation.vllm:IETLogitsProcessor"
@@ -46,9 +48,14 @@ CPU = torch.device("cpu")
 
 
 def host_of(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Registry]:
-    """What makes a registry of three agents, and names it in the environment."""
+    """Returns what makes a registry of three agents and names it in the environment.
 
-    def made(**scheme: Any) -> Registry:
+    `free` are the free tokens, first and rate; by default there are none.
+    """
+
+    def made(free: tuple[int, float] = (0, 0.0), **scheme: Any) -> Registry:
+        for name, value in zip(("FIRST", "RATE"), free, strict=True):
+            monkeypatch.setenv(f"IET_FREE_{name}", str(value))
         path = folder / "host.json"
         registry = Registry.create(
             path, vocab_size=V, unmarked_ids=(0, 1), scheme=Scheme(**scheme), overwrite=True
@@ -101,7 +108,9 @@ def draw_request(rng: np.random.Generator, number: int, family: str = "fourier")
     )
     if agent is not None and rng.random() < 0.5:
         arguments["iet_session"] = f"run-{int(rng.integers(3))}"
-    params = SamplingParams(temperature=temperature, max_tokens=100, extra_args=arguments, **sampling)
+    params = SamplingParams(
+        temperature=temperature, max_tokens=100, seed=number, extra_args=arguments, **sampling
+    )
     return Request(f"r{number}", params, agent, rng.integers(0, WIDTH, int(rng.integers(1, 9))).tolist())
 
 
@@ -137,6 +146,9 @@ def one_left(
         return row
     count = places[:-1].count(places[-1])
     if count and scheme.version == 1:
+        return row
+    key, position = request_key(f"seed {request.params.seed}"), len(history) - len(request.prompt)
+    if free_of_environment().are_free(np.array([key]), np.array([position]))[0]:
         return row
     if any(id >= V for id in places[-1]):
         return row

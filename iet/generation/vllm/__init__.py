@@ -24,7 +24,7 @@ except ImportError as error:
     raise missing(f"marking in vLLM: {error}", "vllm") from None
 
 from iet.generation.vllm.refusals import end_of_text, tell
-from iet.generation.vllm.settings import Draws, preload, read_settings
+from iet.generation.vllm.settings import RequestKeys, preload, read_settings
 from iet.generation.vllm.v1 import ByRow
 from iet.generation.vllm.v2 import BySlot
 
@@ -64,8 +64,9 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
     2 on k_π holds how often it does. A greedy request is refused: it draws
     nothing. Penalties count, also under the V1 runner, which applies its own after the processor.
 
-    Where the agent's key has variants (`Registry.add`), each request draws one: by its `seed` where it has
-    one, else at random, so that the same prompt gets another text.
+    In family "gumbel" the first tokens of an answer, and a small share of the others, are left to vLLM's own
+    sampler (`FreeTokens`), so that the same prompt gets different answers. Each request chooses its own, by
+    its `seed` if it has one.
 
     A request names its agent in `SamplingParams(extra_args={"iet_agent": "planner"})`, over HTTP in
     `"vllm_xargs": {"iet_agent": "planner"}`; `{"iet_unmarked": true}` in its place asks for unmarked text.
@@ -82,6 +83,7 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
         IET_DEFAULT_AGENT: whom a request that names nobody is marked for. Default: such text is unmarked.
         IET_REQUIRE_AGENT: 1 refuses requests that would be unmarked.
         IET_SECRET_MOUNT: 1 accepts a read-only mount of any file mode.
+        IET_FREE_FIRST, IET_FREE_RATE: the free tokens of family "gumbel". Default: those of `FreeTokens`.
 
     Args:
         vllm_config: vLLM's configuration.
@@ -114,11 +116,11 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
         device = torch.device(where.device if by_slot else where)
         if device.type not in ("cpu", "cuda"):
             raise BackendUnavailable(f"device: got {device}, expected the CPU or CUDA")
-        draws = Draws(settings.keys, getattr(vllm_config, "instance_id", None) or None)
+        names = RequestKeys(getattr(vllm_config, "instance_id", None) or None)
         self._marker: Any = (
-            BySlot(settings, draws, where, device, end_of_text(vllm_config))
+            BySlot(settings, names, where, device, end_of_text(vllm_config))
             if by_slot
-            else ByRow(settings, draws, device, is_pin_memory, end_of_text(vllm_config))
+            else ByRow(settings, names, device, is_pin_memory, end_of_text(vllm_config))
         )
         if device.type == "cuda":
             prepare(self._marker.keys, device)  # now, not in the first request

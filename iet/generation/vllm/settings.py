@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import os
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +15,7 @@ from iet.generation.agents import SESSION_FIELD as SESSION
 from iet.generation.agents import UNMARKED_FIELD as UNMARKED
 from iet.generation.agents import session_of_request
 from iet.generation.checks import shown, switch
+from iet.generation.free import FreeTokens, check_seed, free_of_environment, request_key
 from iet.generation.vllm.refusals import REFUSED, tell
 from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
@@ -41,6 +42,7 @@ class Settings:
     default: int  # the slot of a request that names no agent; -1: it is not marked
     digest: str = ""  # of the registry
     registry: Registry | None = None  # that the keys are of; without it no request has a session
+    free: FreeTokens = FreeTokens()  # noqa: RUF009  # frozen
 
     def slot_of(self, params: Any) -> int:
         """Return the slot of a request's agent, -1 for an unmarked one, or raise InputError."""
@@ -95,13 +97,16 @@ class Settings:
         slot = self.slot_of(params)
         if self.session_of(params) is not None and slot < 0:
             raise InputError(f"{SESSION}: got one for text that is not marked, expected {AGENT} beside it")
-        if slot >= 0 and params.seed is not None:
-            self.keys.row_of(slot, params.seed)  # raises where it is no integer
         if slot >= 0 and not self._draws(params):
             raise InputError(
                 f"temperature: got {params.temperature:g}, expected more than 0 for a text that is marked:"
                 ' family "gumbel" marks by the way in which tokens are drawn, and greedy decoding draws none'
             )
+        if slot >= 0:
+            check_seed(params.seed)
+        limit = getattr(params, "max_tokens", None)
+        if slot >= 0 and self.chooses and limit is not None and limit <= self.free.first:
+            _warn_of_limit(limit, self.free.first)
 
     def marking_slot(self, params: Any) -> int:
         """Return the slot of a request that was admitted, -1 for one that is not marked.
@@ -128,36 +133,35 @@ class Settings:
         return float(params.temperature)
 
 
-class Draws:
-    """Draws the variant of each request's key, on every rank the same.
+class RequestKeys:
+    """Names requests, so that each chooses free tokens of its own, the same on every rank.
 
-    A request with a seed draws by it. Another one draws by its number among the requests of this engine,
-    which ranks count alike, so that none needs to tell the others. A request that vLLM preempts and takes up
-    again draws anew.
+    A request with a seed is named by it. Another one is named by its number among the requests of this
+    engine, which all ranks count alike. A request that vLLM preempts and takes up again gets another name,
+    which changes nothing: its committed tokens are not sampled again.
 
     Args:
-        keys: of the registry.
-        engine: what names this engine, and no other: `VllmConfig.instance_id`. None: draw from the operating
-            system.
+        engine: the name of this engine, and of no other: `VllmConfig.instance_id`. None: one is drawn.
     """
 
-    def __init__(self, keys: KeyTable, engine: str | None) -> None:
-        self._keys = keys
-        self._engine = engine
+    def __init__(self, engine: str | None) -> None:
+        self._engine = secrets.token_hex(16) if engine is None else engine
         self._count = 0
 
-    def row_of(self, slot: int, seed: int | None) -> int:
-        """Return the row of the keys that marks a request of an agent, -1 for one that is not marked.
-
-        `REFUSED` stays what it is.
-        """
+    def next(self, seed: int | None) -> int:
+        """Return the key of the next request, see `request_key`, or raise InputError."""
         self._count += 1
-        if slot == REFUSED:
-            return REFUSED
-        if seed is not None or self._engine is None:
-            return self._keys.row_of(slot, seed)
-        digest = hashlib.blake2b(f"{self._engine}/{self._count}".encode(), digest_size=8).digest()
-        return self._keys.row_of(slot, bits=int.from_bytes(digest, "little"))
+        check_seed(seed)
+        return request_key(f"{self._engine}/{self._count}" if seed is None else f"seed {seed}")
+
+
+@functools.cache
+def _warn_of_limit(limit: int, first: int) -> None:
+    """Write once to the log that answers of this length are not marked."""
+    tell(
+        f"requests with max_tokens {limit} are not marked: the first {first} tokens of an answer are free;"
+        " ask for more tokens, or start the server with fewer free tokens (IET_FREE_FIRST)"
+    )
 
 
 def preload() -> None:
@@ -192,12 +196,18 @@ def read_settings() -> Settings:
     path, profile, default = (
         os.environ.get(name) or None for name in ("IET_REGISTRY", "IET_PROFILE", "IET_DEFAULT_AGENT")
     )
-    return _read(path, switch("IET_SECRET_MOUNT"), profile, switch("IET_REQUIRE_AGENT"), default)
+    free = free_of_environment()
+    return _read(path, switch("IET_SECRET_MOUNT"), profile, switch("IET_REQUIRE_AGENT"), default, free)
 
 
 @functools.lru_cache(maxsize=1)
 def _read(
-    path: str | None, secret_mount: bool, profile: str | None, require: bool, default: str | None
+    path: str | None,
+    secret_mount: bool,
+    profile: str | None,
+    require: bool,
+    default: str | None,
+    free: FreeTokens,
 ) -> Settings:
     registry = Registry.load(path, secret_mount=secret_mount)
     keys = registry.marking_keys(profile)
@@ -205,4 +215,4 @@ def _read(
     if default is not None and default not in slots:
         raise InputError(f"IET_DEFAULT_AGENT: got {default!r:.80}, expected one of {list(slots)}")
     marked_for = -1 if default is None else slots[default]
-    return Settings(keys, slots, require, marked_for, registry.digest, registry)
+    return Settings(keys, slots, require, marked_for, registry.digest, registry, free)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from iet.errors import IetError
@@ -14,7 +15,7 @@ from iet.generation.sampling import ContextIds, leave_one
 from iet.generation.sessions import HeldRow, SessionRows
 from iet.generation.vllm.refusals import REFUSED, close_, tell
 from iet.generation.vllm.sampler import Filters, Penalties, final_logits, penalise_
-from iet.generation.vllm.settings import PLACEHOLDER, Draws, Settings
+from iet.generation.vllm.settings import PLACEHOLDER, RequestKeys, Settings
 from iet.kernels import embed_
 from iet.marks.keys import KeyTable
 
@@ -28,6 +29,7 @@ class _Request:
     filters: Filters
     penalties: Penalties
     contexts: SequenceContexts
+    name: int = 0  # by which it chooses free tokens
     held: HeldRow | None = None  # that of its session
 
 
@@ -40,9 +42,11 @@ _ENDED = _Request(
 class ByRow:
     """Follows the runner's batch, and marks the rows of requests that name an agent."""
 
-    def __init__(self, settings: Settings, draws: Draws, device: torch.device, pin: bool, end: int) -> None:
+    def __init__(
+        self, settings: Settings, names: RequestKeys, device: torch.device, pin: bool, end: int
+    ) -> None:
         self._settings = settings
-        self._draws = draws
+        self._names = names
         self._words = settings.keys.profile.scheme.n_gram - 1
         self._ids = ContextIds(settings.keys.profile)
         self._device = device
@@ -81,9 +85,10 @@ class ByRow:
 
     def _request(self, params: Any, prompt: Sequence[int] | None, output: Sequence[int]) -> _Request | None:
         """Return what marks a request, None where nothing does."""
-        key = self._draws.row_of(self._settings.marking_slot(params), params.seed)
+        key = self._settings.marking_slot(params)
         if key < 0:
             return _ENDED if key == REFUSED else None
+        name = self._names.next(params.seed)
         known = prompt or ()  # None where the prompt is given as embeddings
         session = self._settings.session_of(params)
         held = None if session is None else self._sessions.take(key, session)
@@ -93,6 +98,7 @@ class ByRow:
             Filters.of(params),
             Penalties.of(params, known, output),
             SequenceContexts(self._words, known, output, self._settings.chooses),
+            name,
             held,
         )
 
@@ -113,8 +119,9 @@ class ByRow:
         """Mark the rows of requests."""
         marked: list[list[int]] = []
         requests: list[_Request] = []
+        free = self._free_rows()
         for row, request in self._requests.items():
-            if request is _ENDED:
+            if request is _ENDED or row in free:
                 continue
             context = request.contexts.last()
             if len(context) < self._words:
@@ -137,6 +144,16 @@ class ByRow:
         temperatures = self._sent([request.temperature for request in requests], torch.float32)
         embed_(logits, contexts, slots, self._sessions.keys, temperature=temperatures, rows=rows)
         return logits
+
+    def _free_rows(self) -> frozenset[int]:
+        """Return the rows that vLLM's sampler draws without a mark in this step."""
+        if not self._settings.chooses or not self._requests:
+            return frozenset()
+        rows = np.array(list(self._requests), np.int64)
+        requests = self._requests.values()
+        names = np.array([request.name for request in requests], np.int64)
+        positions = np.array([len(request.contexts.output) for request in requests], np.int64)
+        return frozenset(rows[self._settings.free.are_free(names, positions)].tolist())
 
     def _choose(
         self,

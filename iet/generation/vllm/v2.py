@@ -12,7 +12,7 @@ from iet.generation.sampling import ContextIds, leave_one, times_before
 from iet.generation.sessions import SessionRows
 from iet.generation.vllm.refusals import REFUSED, close_, tell
 from iet.generation.vllm.sampler import Filters, final_logits
-from iet.generation.vllm.settings import PLACEHOLDER, Draws, Settings
+from iet.generation.vllm.settings import PLACEHOLDER, RequestKeys, Settings
 from iet.kernels import embed_
 from iet.marks.keys import KeyTable
 from iet.native.cuda import Refusals
@@ -29,15 +29,16 @@ class BySlot:
     """
 
     def __init__(
-        self, settings: Settings, draws: Draws, state: Any, device: torch.device, end: int = 0
+        self, settings: Settings, names: RequestKeys, state: Any, device: torch.device, end: int = 0
     ) -> None:
         self._settings = settings
-        self._draws = draws
+        self._names = names
         self._state = state
         self._end = end
         self._ended = np.zeros(state.max_num_reqs, dtype=np.bool_)
         self._key_slots = np.full(state.max_num_reqs, -1, dtype=np.int32)
         self._temperatures = np.ones(state.max_num_reqs, dtype=np.float32)
+        self._requests = np.zeros(state.max_num_reqs, dtype=np.int64)
         self._filters = [_NO_FILTERS] * state.max_num_reqs
         self._filter_values = np.tile(_NO_FILTERS.values(state.vocab_size), (state.max_num_reqs, 1))
         self._changed = False
@@ -46,6 +47,7 @@ class BySlot:
         with torch.inference_mode(False):  # they are changed later, in whatever mode
             self._device_slots = torch.from_numpy(self._key_slots.copy()).to(device)
             self._device_temperatures = torch.from_numpy(self._temperatures.copy()).to(device)
+            self._device_requests = torch.from_numpy(self._requests.copy()).to(device)
             self._device_filters = torch.from_numpy(self._filter_values.copy()).to(device)
             self._device = self._device_slots.device  # with its number
             self._back = torch.arange(1 - settings.keys.profile.scheme.n_gram, 0, device=device)
@@ -64,7 +66,9 @@ class BySlot:
         """Take up a request, and tell whether its row is changed."""
         key, temperature, filters = -1, 1.0, _NO_FILTERS
         try:
-            key = self._draws.row_of(self._settings.marking_slot(params), params.seed)
+            key = self._settings.marking_slot(params)
+            if key >= 0:
+                self._requests[index] = self._names.next(params.seed)
             if key >= 0 and (session := self._settings.session_of(params)) is not None:
                 key = self._sessions.put(index, key, session)
             if key >= 0:
@@ -95,6 +99,7 @@ class BySlot:
         for values, there in (
             (self._key_slots, self._device_slots),
             (self._temperatures, self._device_temperatures),
+            (self._requests, self._device_requests),
             (self._filter_values, self._device_filters),
         ):
             # A copy: these arrays may change again before the device has read them.
@@ -125,7 +130,10 @@ class BySlot:
         slots = ctx.expanded_idx_mapping.to(torch.int64)
         requests = slots.clamp(min=0)  # padding rows have slot -1
         contexts, there = self._contexts(requests, ctx)
-        keys = self._device_slots[requests].masked_fill(~there | (slots < 0), -1)
+        unmarked = ~there | (slots < 0)
+        if self._settings.chooses:
+            unmarked = unmarked | self._are_free(requests, ctx)
+        keys = self._device_slots[requests].masked_fill(unmarked, -1)
         try:
             if self._settings.chooses:
                 return self._choose(logits, requests, contexts, keys, ctx)
@@ -140,8 +148,11 @@ class BySlot:
     def _apply_on_cuda(self, rows: SequenceRows, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
         """Mark the rows of a step: contexts are read, checked, counted and hashed by one kernel."""
         drafts = self._has_drafts(ctx)
+        slots = ctx.expanded_idx_mapping
+        if self._settings.chooses:
+            slots = slots.masked_fill(self._are_free(slots.clamp(min=0).to(torch.int64), ctx), -1)
         rows.read(
-            ctx.expanded_idx_mapping,
+            slots,
             self._state.all_token_ids.gpu,
             self._state.total_len.gpu,
             self._device_slots,
@@ -181,6 +192,16 @@ class BySlot:
     def _final_logits(self, logits: torch.Tensor, requests: torch.Tensor, ctx: Any) -> torch.Tensor:
         filters = [self._filters[index] for index in ctx.idx_mapping_np.tolist()]
         return final_logits(logits, self._device_filters[requests], filters)
+
+    def _are_free(self, requests: torch.Tensor, ctx: Any) -> torch.Tensor:
+        """Tell which rows [rows] hold a token that vLLM's sampler draws without a mark.
+
+        The prompt of a request that was preempted ends where it did before, `prompt_len`; `prefill_len` would
+        count its answer.
+        """
+        _, ends = self._ends(requests, ctx)
+        positions = ends[:, 0] - self._state.prompt_len.gpu[requests].to(torch.int64)
+        return self._settings.free.are_free(self._device_requests[requests], positions)  # type: ignore[no-any-return]
 
     def _contexts(self, requests: torch.Tensor, ctx: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the contexts of rows [rows, n-1], and which rows have one [rows].

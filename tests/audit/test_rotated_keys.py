@@ -1,4 +1,4 @@
-"""Variants of a key in an audit: one agent, whose evidence is exact and costs the log of their number."""
+"""Several keys of an agent in an audit are one agent, at the cost of the logarithm of their number."""
 
 from __future__ import annotations
 
@@ -22,17 +22,27 @@ SIX = ("planner", "critic", "writer", "coder", "editor", "tester")
 
 
 def crowd(agents: Mapping[str, int], **scheme: Any) -> Registry:
-    """A registry with so many variants of each agent's key."""
+    """A registry with so many keys of each agent."""
     registry = team([], **{"family": "gumbel", "kappa": None, **scheme})
-    for name, variants in agents.items():
-        registry.add(name, secret=secret(name), variants=variants)
+    return with_keys(registry, agents)
+
+
+def with_keys(registry: Registry, agents: Mapping[str, int], draw: Any = None, **profile: Any) -> Registry:
+    """The registry with agents added, each with so many keys; `draw` is a generator for their secrets."""
+    for name, keys in agents.items():
+        for epoch in range(keys):
+            drawn = secret(f"{name} {epoch}") if draw is None else draw.bytes(32)
+            if epoch:
+                registry.rotate(name, secret=drawn)
+            else:
+                registry.add(name, secret=drawn, **profile)
     return registry
 
 
 TEAM = crowd(dict.fromkeys(SIX, 16))
 TURNS = (("planner", 120), ("critic", 120), (None, 150), ("critic", 120), ("coder", 120), ("coder", 120))
-VARIANTS = (3, 15, 0, 7, 9, 2)
-IDS = write(TEAM, TURNS, variants=VARIANTS)
+EPOCHS = (3, 15, 0, 7, 9, 2)
+IDS = write(TEAM, TURNS, epochs=EPOCHS)
 
 
 # ---------------------------------------------------------------- evidence
@@ -50,15 +60,14 @@ def test_the_p_value_of_an_agent_is_exact_whatever_the_number_of_its_keys() -> N
     assert over_variants(np.zeros((3, 4)), np.array([0, 0, 2, 2])).tolist() == [[0.0, 0.0]] * 3
 
 
-@pytest.mark.parametrize("variants", [{"planner": 16, "critic": 16}, {"planner": 12, "critic": 1}])
-def test_agents_who_wrote_nothing_are_found_as_often_as_the_level_says(variants: Mapping[str, int]) -> None:
+@pytest.mark.parametrize("keys", [{"planner": 16, "critic": 16}, {"planner": 12, "critic": 1}])
+def test_agents_who_wrote_nothing_are_found_as_often_as_the_level_says(keys: Mapping[str, int]) -> None:
     draw, texts, level = np.random.default_rng(1), 700, 0.1
-    found = dict.fromkeys(variants, 0)
+    found = dict.fromkeys(keys, 0)
     some = 0
     for _ in range(texts):
         registry = team([], vocab_size=WORDS, family="gumbel")
-        for name, number in variants.items():
-            registry.add(name, secret=draw.bytes(32), variants=number)
+        with_keys(registry, keys, draw)
         report = iet.Auditor(registry, level=level).audit(token_ids=draw.integers(1, WORDS, 200))
         some += bool(report.found)
         for name in report.found:
@@ -69,11 +78,11 @@ def test_agents_who_wrote_nothing_are_found_as_often_as_the_level_says(variants:
     assert stats.binomtest(found["planner"], sum(found.values()), 0.5).pvalue > 1e-3, found
 
 
-def test_variants_cost_the_logarithm_of_their_number() -> None:
+def test_keys_cost_the_logarithm_of_their_number() -> None:
     ids = write(crowd({"planner": 1, "critic": 1}), [("planner", 120)])
     alone, many, other = (
-        reader(crowd(variants)).audit(token_ids=ids).evidence
-        for variants in (
+        reader(crowd(keys)).audit(token_ids=ids).evidence
+        for keys in (
             {"planner": 1, "critic": 1},
             {"planner": 16, "critic": 16},
             {"planner": 1, "critic": 16},
@@ -89,18 +98,18 @@ def test_variants_cost_the_logarithm_of_their_number() -> None:
 
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("family", ["gumbel", "fourier"])
-def test_text_under_any_variant_is_the_agents(decoder: str, family: str) -> None:
+def test_text_under_any_key_is_the_agents(decoder: str, family: str) -> None:
     kappa = None if family == "gumbel" else 2.0
     registry = crowd({"planner": 4, "critic": 2, "writer": 1}, family=family, kappa=kappa)
     turns = [("planner", 300), ("critic", 300), ("planner", 300), ("writer", 300)]
-    report = reader(registry, decoder).audit(token_ids=write(registry, turns, variants=(2, 1, 3, 0)))
+    report = reader(registry, decoder).audit(token_ids=write(registry, turns, epochs=(2, 1, 3, 0)))
     assert set(report.found) == {"planner", "critic", "writer"}
     truth = np.repeat([0, 1, 0, 2], 300)
     assert (report.token_agents[-1200:] == truth).mean() > 0.85
     assert report.agents == ("planner", "critic", "writer")
 
 
-def test_turns_of_one_agent_under_two_variants_are_one_segment() -> None:
+def test_turns_of_one_agent_under_two_keys_are_one_segment() -> None:
     report = reader(TEAM).audit(spell(IDS))
     assert agents_of(report) == ["planner", "critic", None, "critic", "coder"]
     last = report.segments[-1]
@@ -109,22 +118,21 @@ def test_turns_of_one_agent_under_two_variants_are_one_segment() -> None:
     assert last.posterior > 0.95
     assert [(t.source, t.target) for t in report.transitions.observed][-1] == ("critic", "coder")
     assert set(report.evidence) == set(SIX)
-    assert "variant" not in report.to_json()
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_whoever_wrote_is_a_candidate_under_the_variant_that_marked(decoder: str) -> None:
+def test_whoever_wrote_is_a_candidate_under_the_key_that_marked(decoder: str) -> None:
     plan, table = reader(TEAM, decoder).plan, TEAM.scoring_keys()
     (columns,) = attribute_one(plan, None, plan.encoding_of_ids(IDS)).columns
     assert columns.chosen is not None
     assert len(columns.chosen) < len(table) == 96
-    looked_at = {(table.owners[k], table.variants[k]) for k in columns.chosen}
-    wrote = {(TEAM.slot(n), v) for (n, _), v in zip(TURNS, VARIANTS, strict=True) if n is not None}
+    looked_at = {(table.owners[k], table.epochs[k]) for k in columns.chosen}
+    wrote = {(TEAM.slot(n), v) for (n, _), v in zip(TURNS, EPOCHS, strict=True) if n is not None}
     assert looked_at >= wrote
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_of_many_variants_only_candidates_are_read_and_the_result_is_the_same(
+def test_of_many_keys_only_candidates_are_read_and_the_result_is_the_same(
     decoder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     auditor = reader(TEAM, decoder)
@@ -141,7 +149,7 @@ def test_of_many_variants_only_candidates_are_read_and_the_result_is_the_same(
 def test_many_texts_are_read_as_one_by_one() -> None:
     registry = crowd({"planner": 4, "critic": 3})
     texts = [
-        spell(write(registry, [("planner", 100), ("critic", 100)], seed, variants=(seed, seed)))
+        spell(write(registry, [("planner", 100), ("critic", 100)], seed, epochs=(seed, seed)))
         for seed in range(3)
     ]
     auditor = reader(registry)
@@ -150,10 +158,10 @@ def test_many_texts_are_read_as_one_by_one() -> None:
     assert [agents_of(report) for report in together] == [["planner", "critic"]] * 3
 
 
-def test_pieces_are_named_under_any_variant_and_share_out_by_agents() -> None:
+def test_pieces_are_named_under_any_key_and_share_out_by_agents() -> None:
     registry = crowd({"planner": 16, "critic": 1})
     turns = [("planner", 90), ("critic", 90), ("planner", 90)]
-    ids = write(registry, turns, variants=(11, 0, 5))
+    ids = write(registry, turns, epochs=(11, 0, 5))
     report = reader(registry).audit(token_ids=ids, boundaries=[93, 183])
     assert agents_of(report) == ["planner", "critic", "planner"]
     silent = reader(registry, allow_unattributed=False).audit(token_ids=[0] * 40, boundaries=[20])
@@ -173,14 +181,14 @@ def test_an_agent_is_no_likelier_for_having_more_keys() -> None:
     assert silent.posterior[:, 0].mean() < 0.75
 
 
-def test_agents_of_several_profiles_have_variants() -> None:
+def test_agents_of_several_profiles_have_several_keys() -> None:
     registry = crowd({"planner": 3, "critic": 1})
     second = registry.add_profile(vocab_size=WORDS, scheme=iet.Scheme(family="gumbel", n_gram=3))
-    registry.add("writer", profile=second, secret=secret("writer"), variants=5)
-    ids = write(crowd({"planner": 3, "critic": 1}), [("planner", 150)], variants=(2,))
+    with_keys(registry, {"writer": 5}, profile=second)
+    ids = write(crowd({"planner": 3, "critic": 1}), [("planner", 150)], epochs=(2,))
     own = team([], vocab_size=WORDS, family="gumbel", n_gram=3)
-    own.add("writer", secret=secret("writer"), variants=5)
-    ids += write(own, [("writer", 150)], variants=(4,), seed=2)
+    with_keys(own, {"writer": 5})
+    ids += write(own, [("writer", 150)], epochs=(4,), seed=2)
     profiles = [registry.profile_of(name).id for name in ("planner", "writer")]
     shares = [
         reader.shares * plan.share_of(reader)
@@ -192,18 +200,18 @@ def test_agents_of_several_profiles_have_variants() -> None:
         assert iet.Auditor(registry, profile=profile).audit(token_ids=ids).found == (agent,)
 
 
-def test_decoys_pay_for_variants_too() -> None:
+def test_decoys_pay_for_keys_too() -> None:
     registry = crowd({"planner": 4, "critic": 1})
     with pytest.raises(InputError, match="got 700, expected at least 796: with 2 agents of up to 4 keys"):
         iet.Auditor(registry, decoys=700)
-    ids = write(registry, [("planner", 200)], variants=(3,))
+    ids = write(registry, [("planner", 200)], epochs=(3,))
     report = reader(registry, decoys=800).audit(token_ids=ids)
     assert report.found == ("planner",)
     # The lowest rank of four keys of one of two agents.
     assert report.evidence["planner"] == pytest.approx(math.log(-math.expm1(8 * math.log1p(-1 / 801))))
 
 
-def test_an_agent_can_be_left_out_with_all_its_variants() -> None:
+def test_an_agent_can_be_left_out_with_all_its_keys() -> None:
     report = reader(TEAM, known_agents=["critic", "coder"]).audit(token_ids=IDS)
     assert set(report.evidence) == {"critic", "coder"}
     assert set(filter(None, agents_of(report))) == {"critic", "coder"}

@@ -1,0 +1,190 @@
+"""The processors that transformers calls in each step of `generate`, for `iet.generation.transformers`."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+
+from iet.errors import InputError, ShapeError
+from iet.generation.checks import rows_of_a_prompt
+from iet.generation.free import FreeTokens, request_key
+from iet.generation.sampling import ContextIds, leave_one, times_before
+from iet.generation.sessions import RowSessions
+from iet.kernels import embed, embed_
+from iet.marks.keys import KeyTable
+from iet.native.cuda import Refusals
+
+
+class Processor(transformers.LogitsProcessor):
+    """Adds κ·temperature·φ to the rows of a batch."""
+
+    def __init__(
+        self,
+        keys: KeyTable,
+        slots: NDArray[np.int32],
+        temperature: float,
+        first_call_shows_prompts: bool,
+        sessions: RowSessions | None = None,
+    ) -> None:
+        self._keys = keys
+        self._slots = slots
+        self._sessions = sessions
+        self._temperature = temperature
+        self._check_prompts = first_call_shows_prompts
+        # Keys, slots and temperatures of a batch, and its slots on devices: replaced as a whole, so that
+        # threads which share a processor each go on with their own.
+        self._rows = keys, slots[:0], np.empty(0, dtype=np.float32), dict[torch.device, torch.Tensor]()
+        self._refusals = Refusals()
+
+    @property
+    def supports_continuous_batching(self) -> bool:  # type: ignore[override]
+        """Raise: see the module."""
+        raise InputError(
+            "generate_batch: continuous batching shows a processor the last id of each row, not the context"
+            " that a mark is made from; use generate, or a server: iet.generation.vllm, iet.generation.sglang"
+        )
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        """Return `scores` [B, >= V] with marks, for the position after `input_ids` [B, T]."""
+        repeats = self._rows_of_a_prompt(input_ids)
+        rows, length = input_ids.shape
+        words = self._keys.profile.scheme.n_gram - 1
+        if length < words:  # no context yet: such a position is not scored either
+            return scores
+        keys, slots, temperatures = self._of_rows(rows, repeats, scores.device)
+        self._refusals.check()  # raises what an earlier step refused: nobody waits for this one
+        # A copy, as transformers' own processors make: `generate` returns its argument as `output_logits`.
+        contexts = input_ids[:, length - words :]
+        marked: torch.FloatTensor = embed(scores, contexts, slots, keys, temperature=temperatures)  # type: ignore[assignment]
+        self._refusals.note(scores.device)
+        return marked
+
+    def _rows_of_a_prompt(self, input_ids: torch.Tensor) -> int:
+        if input_ids.dim() != 2:
+            raise ShapeError(
+                "input_ids",
+                got=f"shape {list(input_ids.shape)}",
+                expected="[B, T]: continuous batching hides the context that a mark is made from",
+            )
+        same_prompt = functools.partial(_rows_repeat, input_ids) if self._check_prompts else None
+        repeats = rows_of_a_prompt(len(input_ids), len(self._slots), same_prompt)
+        self._check_prompts = False
+        return repeats
+
+    def _of_rows(self, rows: int, repeats: int, device: torch.device) -> tuple[KeyTable, Any, Any]:
+        """Return keys, and slots and temperatures [B] where the logits are; to CUDA they are sent once."""
+        # The same every step: a model has emptied the caches in between, so what need not run again costs
+        # more than it looks.
+        keys, slots, temperatures, sent = self._rows
+        if len(slots) != rows:
+            keys, slots = self._keys, np.repeat(self._slots, repeats)
+            if self._sessions is not None:
+                keys, slots = self._sessions.keys_of(keys, slots)
+            temperatures, sent = np.full(rows, self._temperature, dtype=np.float32), {}
+            self._rows = keys, slots, temperatures, sent
+        if device.type != "cuda":
+            return keys, slots, temperatures
+        if device not in sent:
+            sent[device] = torch.from_numpy(slots).to(device)
+        return keys, sent[device], self._temperature
+
+
+class KeyedSampler(Processor):
+    """Chooses the token of a row: argmax(logits - log(-log u)) of those that the sampler keeps.
+
+    All others become -inf, so that sampling from the returned scores has one outcome. A row is left to the
+    sampler if the position would not be scored (no agent, an unmarked id in its context), and if its token is
+    free (`FreeTokens`). In version 1 of the family it is left, too, if its context occurs earlier in its
+    sequence.
+
+    Positions count from the length of the first `input_ids`, so one object serves one call of `generate`.
+    """
+
+    def __init__(
+        self,
+        keys: KeyTable,
+        slots: NDArray[np.int32],
+        first_call_shows_prompts: bool,
+        sessions: RowSessions | None,
+        free: FreeTokens,
+        seed: int | None,
+    ) -> None:
+        super().__init__(keys, slots, 1.0, first_call_shows_prompts, sessions)
+        self._ids = ContextIds(self._keys.profile)
+        self._counted = self._keys.profile.scheme.counted
+        self._free, self._seed = free, seed
+        self._prompt_length = 0
+        self._requests = torch.empty(0, dtype=torch.int64)  # [B], keys of the rows' requests
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        """Return `scores` [B, >= V] with one finite value in the rows that are marked."""
+        repeats = self._rows_of_a_prompt(input_ids)
+        rows, length = input_ids.shape
+        if not len(self._requests):
+            self._start(rows, length, scores.device)
+        words = self._keys.profile.scheme.n_gram - 1
+        if length < words:
+            return scores
+        keys, some, _ = self._of_rows(rows, repeats, scores.device)
+        slots = torch.as_tensor(some)
+        ids = input_ids.to(scores.device)
+        contexts, ends = ids[:, length - words :], torch.full((rows,), length, device=scores.device)
+        counts = times_before(ids, ends, contexts)
+        fresh = (slots >= 0) & self._ids.are_marked(contexts) & ~self._are_free(rows, length, scores.device)
+        if not self._counted:
+            fresh = fresh & (counts == 0)
+        noisy = scores.to(torch.float32, copy=True)  # half types would round different sums to one
+        self._refusals.check()
+        marked = torch.where(fresh, slots, -1)
+        embed_(noisy, contexts, marked, keys, counts=counts if self._counted else None)
+        self._refusals.note(noisy.device)
+        chosen: torch.FloatTensor = leave_one(noisy, scores, fresh)  # type: ignore[assignment]
+        return chosen
+
+    def _start(self, rows: int, length: int, device: torch.device) -> None:
+        """Take the first call as the start of the answers: name the rows' requests."""
+        seed: object = self._seed
+        if seed is None:  # read, not drawn from, so that unmarked rows stay those of an unmarked run
+            seed = hashlib.blake2b(_generator_state(device).numpy().tobytes()).hexdigest()
+        keys = [request_key(seed, row) for row in range(rows)]
+        self._requests = torch.tensor(keys, dtype=torch.int64, device=device)
+        self._prompt_length = length
+
+    def _are_free(self, rows: int, length: int, device: torch.device) -> torch.Tensor:
+        """Tell which rows [B] the sampler draws without a mark at this position."""
+        requests = self._requests.to(device)
+        if len(requests) != rows:
+            raise ShapeError(
+                "input_ids", got=f"{rows} rows", expected=f"{len(requests)}, as in the first call"
+            )
+        return self._free.are_free(  # type: ignore[no-any-return]
+            requests, torch.full_like(requests, length - self._prompt_length)
+        )
+
+
+def _generator_state(device: torch.device) -> torch.Tensor:
+    """Return the state of torch's generator for a device, a byte tensor on the CPU."""
+    if device.type == "cuda":
+        return torch.cuda.get_rng_state(device)
+    return torch.mps.get_rng_state() if device.type == "mps" else torch.get_rng_state()
+
+
+class Untouched(transformers.LogitsProcessor):
+    """Marks nothing."""
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        """Return `scores` as they are."""
+        return scores
+
+
+def _rows_repeat(input_ids: torch.Tensor, repeats: int) -> bool:
+    """Tell whether every row equals its `repeats - 1` neighbours, as rows made of one prompt do."""
+    rows, length = input_ids.shape  # length 0 where `generate` was given embeddings
+    groups = input_ids.reshape(rows // repeats, repeats, length)
+    return repeats == 1 or bool((groups == groups[:, :1]).all())
