@@ -1,4 +1,7 @@
-"""The text of a .docx document: what Word shows if all tracked changes are accepted."""
+"""The text of a .docx document: what Word shows if all tracked changes are accepted.
+
+Styles are not evaluated, so text that only a style hides is read. Equations and embedded files are not read.
+"""
 
 from __future__ import annotations
 
@@ -57,25 +60,26 @@ def _children(element: Any) -> Iterator[Any]:
 
 def _paragraphs(parent: Any) -> Iterator[str]:
     """Yield the paragraphs of a body, a cell or a text box, also those in tables, in order."""
-    text, boxes, is_open = "", list[Any](), False
+    text, boxes = "", list[Any]()
     for block in _children(parent):
         if block.tag == f"{_W}p":
             text += _text(block, boxes)
-            is_open = any(block.find(path) is not None for path in _DELETED_MARK)
-            if is_open:  # its mark is deleted, so the next paragraph goes on in it
-                continue
+            if any(block.find(path) is not None for path in _DELETED_MARK):
+                continue  # the next paragraph goes on in this one
             yield text
-            for box in boxes:
-                yield from _paragraphs(box)
-            text, boxes = "", []
         elif block.tag == f"{_W}tbl":
-            if is_open:
+            if text:
                 yield text
-                text, is_open = "", False
+        else:
+            continue
+        for box in boxes:
+            yield from _paragraphs(box)
+        text, boxes = "", []
+        if block.tag == f"{_W}tbl":
             for row in _children(block):
                 if row.tag == f"{_W}tr" and row.find(f"{_W}trPr/{_W}del") is None:
                     yield from _cells(row)
-    if is_open:
+    if text:
         yield text
     for box in boxes:
         yield from _paragraphs(box)
@@ -100,7 +104,8 @@ def _piece(child: Any, boxes: list[Any]) -> str:
     """Return the text of an element of a run, as python-docx does."""
     name = child.tag.removeprefix(_W) if isinstance(child.tag, str) else ""
     if name == "t":
-        return child.text or ""
+        pieces = (child.text, *(comment.tail for comment in child))  # an XML comment splits the text
+        return "".join(piece or "" for piece in pieces)
     if name in ("tab", "ptab"):
         return "\t"
     if name == "cr" or (name == "br" and child.get(f"{_W}type", "textWrapping") == "textWrapping"):
